@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from trl_dbbench.engines.transformers import TokenChooser, TransformersEngine
+from trl_dbbench.engines.sampling import TokenChooser
+from trl_dbbench.engines.transformers import TransformersEngine
 from trl_dbbench.rollout import Completion, Request, Sampling
 
 EOS = 2
@@ -18,7 +21,10 @@ def model(tiny_model):
 
 
 def complete(model, *requests: Request) -> list[Completion]:
-    return TransformersEngine(model, [EOS], 0)._complete(requests)
+    """The requests' turns, each of an episode of its own, in their order."""
+    rows = [replace(request, row=row) for row, request in enumerate(requests)]
+    turns = {request.row: turn for request, turn in TransformersEngine(model, [EOS], 0).complete(rows)}
+    return [turns[row] for row in range(len(rows))]
 
 
 def request(ids=(5, 6, 7), new=12, turn=0, **sampling) -> Request:
@@ -67,7 +73,7 @@ def test_a_row_stops_at_its_own_budget_and_at_the_end_of_turn(model):
     assert len(long.ids) <= 9
 
     anything_ends_a_turn = TransformersEngine(model, range(model.config.vocab_size), 0)
-    (completion,) = anything_ends_a_turn._complete([request(new=9, seed=1)])
+    ((_, completion),) = anything_ends_a_turn.complete([request(new=9, seed=1)])
     assert completion.ids == short.ids[:1], "the token that ended the turn is kept"
 
 
@@ -95,8 +101,8 @@ def choose(logits: list[float], draws: int, **sampling) -> torch.Tensor:
     """How often each token is chosen, as shares."""
     requests = [Request((0,), 1, Sampling(**sampling, seed=seed), 0, 0) for seed in range(draws)]
     chooser = TokenChooser(requests, torch.device("cpu"))
-    scores = chooser(torch.zeros(draws, 1, dtype=torch.long), torch.tensor([logits]).expand(draws, -1))
-    return torch.nn.functional.one_hot(scores.argmax(-1), len(logits)).float().mean(0)
+    ids, _ = chooser(torch.tensor([logits]).expand(draws, -1))
+    return torch.nn.functional.one_hot(ids, len(logits)).float().mean(0)
 
 
 def test_tokens_come_as_often_as_the_policy_says():

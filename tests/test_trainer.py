@@ -211,6 +211,18 @@ def test_greedy_evaluation_leaves_training_bit_equal(trainer_of, tmp_path):
     assert phases["off"] == ["train"] * 12
 
 
+def test_greedy_rows_in_the_batch_say_what_a_pass_of_their_own_says(trainer_of, tmp_path):
+    runs = {}
+    for greedy_eval in ("batch", "separate"):
+        trainer = trainer_of(tmp_path / greedy_eval, greedy_eval=greedy_eval, max_steps=1)
+        trainer.train()
+        runs[greedy_eval] = [
+            (e["phase"], e["task_id"], e["status"], [turn["text"] for turn in e["turns"]])
+            for e in episodes_in(tmp_path / greedy_eval)
+        ]
+    assert runs["batch"] == runs["separate"]
+
+
 def test_held_out_evaluation_is_greedy_and_leaves_training_bit_equal(trainer_of, tmp_path):
     runs = {}
     for strategy in ("steps", "no"):
@@ -333,7 +345,7 @@ def test_without_lora_the_whole_model_is_trained(trainer_of):
     ("settings", "message"),
     [
         ({"protocol": "morse"}, "unknown protocol 'morse'; allowed: text, tools"),
-        ({"greedy_eval": "often"}, "unknown greedy_eval 'often'; allowed: separate, off"),
+        ({"greedy_eval": "often"}, "unknown greedy_eval 'often'; allowed: batch, separate, off"),
         ({"max_turns": 0}, "max_turns must be at least 1, is 0"),
         ({"temperature": 0.0}, "temperature must be above 0"),
         ({"top_p": 1.5}, "top_p must be above 0 and at most 1, is 1.5"),

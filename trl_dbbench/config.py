@@ -10,7 +10,7 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.protocol import PROTOCOLS
 from trl_dbbench.skills import SKILLS
 
-GREEDY_EVAL = ("separate", "off")
+GREEDY_EVAL = ("batch", "separate", "off")
 TASK_SAMPLING = ("shuffle", "skill")
 
 
@@ -33,10 +33,10 @@ class DBBenchGRPOConfig(GRPOConfig):
             Tokens of an episode after its prompt, observations included.
         observation_characters (`int`, *optional*, defaults to `800`):
             Longer observations are cut and marked. `0` cuts nothing.
-        greedy_eval (`str`, *optional*, defaults to `"separate"`):
+        greedy_eval (`str`, *optional*, defaults to `"batch"`):
             Greedy run of each prompt before its sampled update, with the weights that the update starts
-            from: `"separate"` decodes it in a pass of its own, which leaves training bit-equal; `"off"`
-            does without.
+            from: `"batch"` decodes it beside the samples, at little cost; `"separate"` in a pass of its own,
+            which leaves training bit-equal to training without; `"off"` does without.
         use_rollout_logprobs (`bool`, *optional*, defaults to `False`):
             Take the old log-probabilities of the loss from the rollout, instead of TRL's own scoring pass
             (or of a ratio of 1 where there is none).
@@ -69,9 +69,10 @@ class DBBenchGRPOConfig(GRPOConfig):
         default=800, metadata={"help": "Longer observations are cut and marked. 0 cuts nothing."}
     )
     greedy_eval: str = field(
-        default="separate",
+        default="batch",
         metadata={
-            "help": "Greedy run of each prompt before its sampled update: in a pass of its own, or off.",
+            "help": "Greedy run of each prompt before its sampled update: in the samples' batch, in a pass of its "
+            "own, or off.",
             "choices": list(GREEDY_EVAL),
         },
     )

@@ -202,15 +202,26 @@ class DBBenchGRPOTrainer(GRPOTrainer):
         train = self.model.training
         tasks = [Task.from_json(row["task"]) for row in self._rows]
         prompt_ids = [self.chat.prompt_ids(prompt) for prompt in prompts]
+        rows = range(len(tasks))
+        sampled = [(row, self._sampling(row, train)) for row in rows]
+        greedy = [(row, Sampling(self.temperature, greedy=True)) for row in self._first_copies(len(tasks))]
         with self._engine() as engine:
-            if train and self.args.greedy_eval == "separate":
-                first = self._first_copies(len(tasks))
-                greedy = [Sampling(self.temperature, greedy=True)] * len(first)
-                self._greedy = self._play(
-                    [tasks[i] for i in first], [prompt_ids[i] for i in first], greedy, engine
+
+            def run(plan: Sequence[tuple[int, Sampling]]) -> list[Episode]:
+                return self._play(
+                    [tasks[row] for row, _ in plan],
+                    [prompt_ids[row] for row, _ in plan],
+                    [sampling for _, sampling in plan],
+                    engine,
                 )
-            samplings = [self._sampling(row, train) for row in range(len(tasks))]
-            episodes = self._play(tasks, prompt_ids, samplings, engine)
+
+            if not train or self.args.greedy_eval == "off":
+                episodes = run(sampled)
+            elif self.args.greedy_eval == "separate":
+                self._greedy, episodes = run(greedy), run(sampled)
+            else:
+                both = run(greedy + sampled)
+                self._greedy, episodes = both[: len(greedy)], both[len(greedy) :]
         return {
             "prompt_ids": prompt_ids,
             # TRL cannot pad an empty completion; where an environment failed before the first turn, one

@@ -1,34 +1,37 @@
 """Turns from a transformers model in this process.
 
-All episodes that wait for a turn are answered by one `generate` call, made when no episode could join it
-any more: every one that is still playing is waiting. That keeps the make-up of each batch, and with it the
-numbers, the same from run to run however long the statements took.
+All episodes that wait for a turn are answered as one batch, begun when no episode could join it any more:
+every one that is still playing is waiting. That keeps the make-up of each batch, and with it the numbers, the
+same from run to run however long the statements took.
 
-`generate` does the decoding (cache, padding, stopping); the choice of the token is `TokenChooser`'s, which
-sees the raw logits, so that greedy and sampled rows share a batch and the recorded log-probabilities are
-those of the policy that is trained.
+What has been computed is not computed again: each distinct prompt goes through the model once, for all its
+episodes, and a later turn feeds only what is new, the last token and the observation. Rows leave the batch as
+they finish, and their statements run while the others go on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 
 import torch
-from transformers import (
-    GenerationConfig,
-    LogitsProcessor,
-    LogitsProcessorList,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    StoppingCriteria,
-    StoppingCriteriaList,
-)
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.cache_utils import Cache
 
+from trl_dbbench.engines.cache import RowCache, can_keep
+from trl_dbbench.engines.sampling import TokenChooser
 from trl_dbbench.rollout import Completion, Request, Sampling
+
+logger = logging.getLogger(__name__)
+
+# when this share of a batch's rows is still writing, the others are left out of it
+CROWD = 0.5
 
 
 def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -43,19 +46,43 @@ def context_length(model: PreTrainedModel) -> int | None:
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
+@dataclass
+class _Row:
+    """An episode's row of the batch and of the cache, from its first turn to its last."""
+
+    request: Request
+    cached: tuple[int, ...] = ()
+    """Ids whose keys and values the cache holds, from the column `start` on."""
+    start: int = 0
+    ids: list[int] = field(default_factory=list)
+    """Sampled in this turn, with their `logprobs`."""
+    logprobs: list[float] = field(default_factory=list)
+    done: bool = False
+
+    def begin(self, request: Request) -> None:
+        self.request, self.ids, self.logprobs, self.done = request, [], [], False
+
+    def write(self, id: int, logprob: float, eos_token_ids: frozenset[int]) -> None:
+        self.ids.append(id)
+        self.logprobs.append(logprob)
+        self.done = id in eos_token_ids or len(self.ids) == self.request.max_new_tokens
+        if self.done:  # all but the last id have gone through the model
+            self.cached = (*self.request.ids, *self.ids[:-1])
+
+
 class TransformersEngine:
     """An engine around a model.
 
     Args:
-        model: has `generate`; is put in eval mode while it generates, so that dropout is off in rollouts.
+        model: a causal language model; is put in eval mode while it generates, so that dropout is off in
+            rollouts.
         eos_token_ids: ids that end a turn.
         pad_token_id: fills the left side of shorter rows.
-        autocast: makes the context that the model computes in. PEFT's `generate` is not covered by
+        autocast: makes the context that the model computes in. PEFT's forward is not covered by
             accelerate's own wrapping, so without it LoRA rollouts run in another precision than training.
         any_rank: says whether any rank has work, given whether this one has. For models whose forward is
-            a collective (FSDP, ZeRO-3): ranks that are done keep generating one token along with the
-            others, which would hang otherwise. `None` where ranks are independent.
-        batch_size: rows in one call at most; `None` for no limit.
+            a collective (FSDP, ZeRO-3): ranks that are done keep feeding a token along with the others,
+            which would hang otherwise. `None` where ranks are independent.
     """
 
     def __init__(
@@ -66,14 +93,24 @@ class TransformersEngine:
         *,
         autocast: Callable[[], AbstractContextManager] = nullcontext,
         any_rank: Callable[[bool], bool] | None = None,
-        batch_size: int | None = None,
     ):
         self.model = model
-        self._eos_token_ids = sorted(eos_token_ids)
+        self._eos_token_ids = frozenset(eos_token_ids)
         self._pad_token_id = pad_token_id
         self._autocast = autocast
-        self._any_rank = any_rank
-        self._batch_size = batch_size
+        self._any_rank = any_rank or bool
+        self._config = model.config.get_text_config()
+        self._keeps_cache = can_keep(self._config)
+        if not self._keeps_cache:
+            logger.info(
+                "%s has layers whose past cannot be kept from turn to turn; each turn is prefilled again.",
+                type(self._config).__name__.removesuffix("Config"),
+            )
+        # the vocabulary's logits of a whole prompt are not needed; a few models cannot leave them out
+        accepted = inspect.signature(getattr(model, "get_base_model", lambda: model)().forward).parameters
+        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+        self._cache = RowCache()
+        self._rows: list[_Row] = []  # in the order of the cache
         self._waiting: list[tuple[Request, asyncio.Future, asyncio.AbstractEventLoop]] = []
         self._changed = threading.Condition()
 
@@ -94,12 +131,15 @@ class TransformersEngine:
             while True:
                 batch = self._next_batch(episodes)
                 busy = bool(batch)
-                if not (self._any_rank(busy) if self._any_rank else busy):
+                if not self._any_rank(busy):
                     return
-                completions = self._complete([request for request, _, _ in batch] or [_DUMMY])
-                for (_, future, loop), completion in zip(batch, completions, strict=False):
-                    loop.call_soon_threadsafe(_resolve, future, completion)
+                asked = {request.row: (future, loop) for request, future, loop in batch}
+                for request, completion in self.complete([request for request, _, _ in batch] or [_DUMMY]):
+                    if request is not _DUMMY:
+                        future, loop = asked[request.row]
+                        loop.call_soon_threadsafe(_resolve, future, completion)
         finally:
+            self._cache, self._rows = RowCache(), []
             self.model.train(training)
 
     def _notify(self, _: Future) -> None:
@@ -118,135 +158,123 @@ class TransformersEngine:
             for episode in episodes:
                 if episode.done():
                     episode.result()  # a bug in an episode ends the rollout here
-            waiting = sorted(self._waiting, key=lambda item: item[0].row)
-            size = self._batch_size or len(waiting)
-            batch, self._waiting = waiting[:size], waiting[size:]
+            batch, self._waiting = sorted(self._waiting, key=lambda item: item[0].row), []
             return batch
 
+    # --- a turn of a batch --------------------------------------------------------------------------
+
     @torch.no_grad()
-    def _complete(self, requests: Sequence[Request]) -> list[Completion]:
-        device = next(self.model.parameters()).device
-        width = max(len(request.ids) for request in requests)
-        input_ids = torch.full((len(requests), width), self._pad_token_id)  # (B, P), left-padded
-        attention_mask = torch.zeros_like(input_ids)
-        for row, request in enumerate(requests):
-            input_ids[row, width - len(request.ids) :] = torch.tensor(request.ids)
-            attention_mask[row, width - len(request.ids) :] = 1
-        chooser = TokenChooser(requests, device)
+    def complete(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Completion]]:
+        """Generates a turn for each request, the distinct `row`s of one rollout, and yields it once it is finished."""
+        device = self._device
         with self._autocast():
-            output = self.model.generate(
-                input_ids=input_ids.to(device),
-                attention_mask=attention_mask.to(device),
-                generation_config=self._generation_config(
-                    max(request.max_new_tokens for request in requests)
-                ),
-                logits_processor=LogitsProcessorList([chooser]),
-                stopping_criteria=StoppingCriteriaList([_Budgets(requests, width, device)]),
-                synced_gpus=self._any_rank is not None,
-            )
-        chosen = output[:, width:].tolist()
-        logprobs = torch.stack(chooser.logprobs, dim=1).tolist()
-        return [
-            self._completion(request, ids, row_logprobs)
-            for request, ids, row_logprobs in zip(requests, chosen, logprobs, strict=True)
-        ]
+            rows, cache, width = self._continue(requests) if self._keeps_cache else self._begin(requests)
+            # a row's ids lie in the columns from `start` to `width`, the last `fed` of them are not in the cache
+            fed = width - cache.get_seq_length()
+            ids = self._padded([row.request.ids[-fed:] for row in rows], fed).to(device)  # (B, fed)
+            start = torch.tensor([[row.start] for row in rows], device=device)  # (B, 1)
+            chooser = TokenChooser([row.request for row in rows], device)
+            while True:
+                chosen, logprobs = chooser(self._forward(ids, start, width, cache))
+                for row, id, logprob in zip(rows, chosen.tolist(), logprobs.tolist(), strict=True):
+                    if not row.done:
+                        row.write(id, logprob, self._eos_token_ids)
+                        if row.done:
+                            yield row.request, Completion(row.ids, row.logprobs)
+                live = [place for place, row in enumerate(rows) if not row.done]
+                if not self._any_rank(bool(live)):
+                    return
+                if self._keeps_cache and 0 < len(live) <= CROWD * len(rows):
+                    order = torch.tensor(self._to_front(live), device=device)
+                    rows = self._rows[: len(live)]
+                    chosen, start = chosen[order], start[order]
+                    chooser.select(order)
+                ids, width = chosen[:, None], width + 1
 
-    def _completion(self, request: Request, ids: list[int], logprobs: list[float]) -> Completion:
-        """A row without what follows its end-of-turn token or its budget."""
-        end = min(request.max_new_tokens, len(ids))
-        for position, id in enumerate(ids[:end]):
-            if id in self._eos_token_ids:
-                end = position + 1
-                break
-        return Completion(ids[:end], logprobs[:end])
-
-    def _generation_config(self, max_new_tokens: int) -> GenerationConfig:
-        # every field that would put a processor before ours is set: fields left out are taken from the
-        # model's own generation_config (Qwen2.5 has a repetition penalty there)
-        return GenerationConfig(
-            max_new_tokens=max_new_tokens,
-            do_sample=False,
-            num_beams=1,
-            repetition_penalty=1.0,
-            no_repeat_ngram_size=0,
-            min_new_tokens=0,
-            eos_token_id=self._eos_token_ids,
-            pad_token_id=self._pad_token_id,
+    def _forward(self, ids: torch.Tensor, start: torch.Tensor, width: int, cache: Cache) -> torch.Tensor:
+        """Feeds ids (B, fed) in the columns before `width`; the logits (B, V) after the last one."""
+        columns = torch.arange(width, device=ids.device)
+        output = self.model(
+            input_ids=ids,
+            attention_mask=(columns >= start).long(),
+            position_ids=(columns[-ids.shape[1] :] - start).clamp_(min=0),
+            past_key_values=cache,
             use_cache=True,
+            **self._last_only,
         )
+        return output.logits[:, -1]
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def _padded(self, rows: Sequence[Sequence[int]], width: int) -> torch.Tensor:
+        return torch.tensor([[self._pad_token_id] * (width - len(ids)) + list(ids) for ids in rows])
+
+    def _begin(self, requests: Sequence[Request]) -> tuple[list[_Row], Cache, int]:
+        """Rows of which nothing is cached, an empty cache, and the column after their ids."""
+        width = max(len(request.ids) for request in requests)
+        rows = [_Row(request, start=width - len(request.ids)) for request in requests]
+        return rows, DynamicCache(config=self._config), width
+
+    def _continue(self, requests: Sequence[Request]) -> tuple[list[_Row], Cache, int]:
+        """Rows that hold what is known of the requests' ids, their cache, and the column after their ids."""
+        asked = {request.row: request for request in requests}
+        missing = not asked.keys() <= {row.request.row for row in self._rows}
+        if self._any_rank(missing):
+            self._prefill(requests if missing else [])
+        count = len(requests)
+        self._to_front([place for place, row in enumerate(self._rows) if row.request.row in asked])
+        rows = self._rows = self._rows[:count]  # the others are done for good
+        for row in rows:
+            row.begin(asked[row.request.row])
+            if row.request.ids[: len(row.cached)] != row.cached:
+                row.cached = ()
+
+        # as many are fed to each row as the row with the most new ones needs
+        fed = max(len(row.request.ids) - len(row.cached) for row in rows)
+        kept = [max(0, len(row.request.ids) - fed) for row in rows]
+        edge = max(row.start + keep for row, keep in zip(rows, kept, strict=True))
+        if edge > 1.25 * max(kept):  # rows that reached further left have gone
+            edge = max(kept)
+        for place, (row, keep) in enumerate(zip(rows, kept, strict=True)):
+            self._cache.push(place, row.start, keep, edge)
+            row.start = edge + fed - len(row.request.ids)
+        self._cache.cut(count, edge)
+        return rows, self._cache, edge + fed
+
+    def _prefill(self, requests: Sequence[Request]) -> None:
+        """Starts a cache with all but the last id of each prompt; equal prompts are computed once."""
+        prefixes = list(dict.fromkeys(tuple(request.ids[:-1]) for request in requests))
+        lengths = [len(prefix) for prefix in prefixes] or [0]
+        width = max(*lengths, 1)  # one pad where there is nothing to compute, for the other ranks' sake
+        cache = RowCache()
+        ids = self._padded(prefixes or [()], width).to(self._device)
+        self._forward(
+            ids, torch.tensor([[width - length] for length in lengths], device=self._device), width, cache
+        )
+        if requests:
+            sources = [prefixes.index(tuple(request.ids[:-1])) for request in requests]
+            self._cache = cache.spread(sources)
+            self._rows = [
+                _Row(request, tuple(request.ids[:-1]), width - len(request.ids) + 1) for request in requests
+            ]
+
+    def _to_front(self, places: Sequence[int]) -> list[int]:
+        """Moves these rows to the front of the cache, by exchange; returns where the first rows were before."""
+        order = list(range(len(self._rows)))
+        gaps = sorted(set(range(len(places))) - set(places))
+        for gap, place in zip(gaps, (place for place in places if place >= len(places)), strict=True):
+            self._cache.swap_rows(gap, place)
+            self._rows[gap], self._rows[place] = self._rows[place], self._rows[gap]
+            order[gap], order[place] = order[place], order[gap]
+        return order[: len(places)]
 
 
-# what a rank generates that only keeps the others company
-_DUMMY = Request(ids=(0,), max_new_tokens=1, sampling=Sampling(greedy=True), row=0, turn=0)
+# what a rank feeds that only keeps the others company
+_DUMMY = Request(ids=(0,), max_new_tokens=1, sampling=Sampling(greedy=True), row=-1, turn=0)
 
 
 def _resolve(future: asyncio.Future, completion: Completion) -> None:
     if not future.cancelled():
         future.set_result(completion)
-
-
-class TokenChooser(LogitsProcessor):
-    """Chooses each row's next token from the raw logits and records its log-probability.
-
-    A row's tokens come from one uniform number each, by the inverse of the cumulative distribution, the
-    numbers from a generator seeded by the episode's seed and the turn. It hands `generate` scores in
-    which only the chosen token is possible, so that its arg max is the choice.
-
-    `logprobs` gathers a (B,) tensor each step: log softmax(logits / temperature) in fp32, without top-p
-    and top-k, which is what GRPO's trainer computes for the same token.
-    """
-
-    def __init__(self, requests: Sequence[Request], device: torch.device):
-        samplings = [request.sampling for request in requests]
-        self._greedy = torch.tensor([s.greedy for s in samplings], device=device)  # (B,)
-        self._temperature = torch.tensor([[s.temperature] for s in samplings], device=device)  # (B, 1)
-        self._top_p = torch.tensor(
-            [[1.0 if s.greedy else s.top_p] for s in samplings], device=device
-        )  # (B, 1)
-        self._top_k = torch.tensor([[0 if s.greedy else s.top_k] for s in samplings], device=device)  # (B, 1)
-        steps = max(request.max_new_tokens for request in requests)
-        # drawn on the CPU, so that a run gives the same numbers on every device
-        self._uniforms = torch.stack([_uniforms(request, steps) for request in requests]).to(
-            device
-        )  # (B, steps)
-        self.logprobs: list[torch.Tensor] = []
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.Tensor:
-        logits = scores.float()
-        logprobs = torch.log_softmax(logits / self._temperature, dim=-1)  # (B, V)
-        chosen = logits.argmax(dim=-1)  # (B,)
-        if not self._greedy.all():
-            chosen = torch.where(self._greedy, chosen, self._sample(logprobs))
-        self.logprobs.append(logprobs.gather(1, chosen[:, None])[:, 0])
-        return torch.full_like(scores, -torch.inf).scatter_(1, chosen[:, None], 0.0)
-
-    def _sample(self, logprobs: torch.Tensor) -> torch.Tensor:
-        probabilities, order = logprobs.double().exp().sort(dim=-1, descending=True)  # (B, V)
-        rank = torch.arange(probabilities.shape[-1], device=probabilities.device)
-        before = probabilities.cumsum(dim=-1) - probabilities  # mass of the more likely tokens
-        out = (before >= self._top_p) | ((self._top_k > 0) & (rank >= self._top_k))
-        out[:, 0] = False  # the most likely token always stays
-        cumulative = probabilities.masked_fill(out, 0.0).cumsum(dim=-1)
-        target = self._uniforms[:, len(self.logprobs), None] * cumulative[:, -1:]
-        # right=True: the first token whose cumulative mass exceeds the target, never one of mass zero
-        index = torch.searchsorted(cumulative, target, right=True).clamp(max=probabilities.shape[-1] - 1)
-        return order.gather(1, index)[:, 0]
-
-
-def _uniforms(request: Request, steps: int) -> torch.Tensor:
-    """`steps` numbers in [0, 1) of the request's own stream; longer streams begin with the shorter ones."""
-    # 1000003, a prime, keeps the turns of neighbouring seeds apart
-    generator = torch.Generator().manual_seed(request.sampling.seed * 1_000_003 + request.turn)
-    return torch.rand(steps, generator=generator, dtype=torch.float64)
-
-
-class _Budgets(StoppingCriteria):
-    """Stops each row at its own number of new tokens."""
-
-    def __init__(self, requests: Sequence[Request], width: int, device: torch.device):
-        self._ends = torch.tensor([width + request.max_new_tokens for request in requests], device=device)
-
-    def __call__(
-        self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: object
-    ) -> torch.Tensor:
-        return input_ids.shape[1] >= self._ends

@@ -1,0 +1,174 @@
+"""What the engine keeps from turn to turn changes nothing: each turn is what a full forward of its ids gives."""
+
+from __future__ import annotations
+
+import logging
+import random
+
+import pytest
+import torch
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
+)
+
+from trl_dbbench.engines.sampling import TokenChooser
+from trl_dbbench.engines.transformers import TransformersEngine
+from trl_dbbench.rollout import Completion, Request, Sampling
+
+VOCABULARY = 97
+EOS = [3, 14, 15, 92]  # several, so that turns end early now and then
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.4,  # far from uniform, so that the arg max has no near ties
+}
+
+
+def qwen2() -> PreTrainedModel:
+    return Qwen2ForCausalLM(Qwen2Config(**SHAPE))
+
+
+def llama() -> PreTrainedModel:
+    return LlamaForCausalLM(LlamaConfig(**SHAPE))
+
+
+def sliding_window() -> PreTrainedModel:
+    return MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=7))
+
+
+def hybrid() -> PreTrainedModel:
+    config = Qwen3NextConfig(
+        **SHAPE,
+        head_dim=8,
+        layer_types=["linear_attention", "full_attention"],
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        num_experts=2,
+        num_experts_per_tok=1,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+    )
+    return Qwen3NextForCausalLM(config)
+
+
+def make(build) -> PreTrainedModel:
+    torch.manual_seed(0)
+    return build().eval()
+
+
+@torch.no_grad()
+def alone(model: PreTrainedModel, request: Request) -> Completion:
+    """The turn by the definition: one row, no padding, no cache, all ids through the model for every token."""
+    chooser = TokenChooser([request], torch.device("cpu"))
+    ids, logprobs = list(request.ids), []
+    for _ in range(request.max_new_tokens):
+        id, logprob = chooser(model(torch.tensor([ids]), use_cache=False).logits[:, -1])
+        ids.append(int(id))
+        logprobs.append(float(logprob))
+        if ids[-1] in EOS:
+            break
+    return Completion(ids[len(request.ids) :], logprobs)
+
+
+def play(engine: TransformersEngine, rng: random.Random, sampling) -> list[tuple[Request, Completion]]:
+    """Rollouts as the trainer makes them: copies of a few prompts, ragged turns, rows that leave."""
+    played: list[tuple[Request, Completion]] = []
+    prompts = [[rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 40))] for _ in range(3)]
+    histories = {row: list(prompts[row // 3]) for row in range(9)}
+    for turn in range(4):
+        requests = [
+            Request(tuple(ids), rng.randint(1, 14), sampling(row), row, turn)
+            for row, ids in histories.items()
+        ]
+        turns = list(engine.complete(requests))
+        assert {request.row for request, _ in turns} == set(histories)
+        played += turns
+        for request, completion in turns:
+            observation = [rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 20))]
+            histories[request.row] += completion.ids + observation
+        for row in rng.sample(sorted(histories), rng.randint(0, len(histories) // 2)):
+            del histories[row]
+    return played
+
+
+SAMPLINGS = {
+    "greedy": lambda row: Sampling(greedy=True),
+    "sampled": lambda row: Sampling(0.9, seed=row),
+    "mixed": lambda row: Sampling(greedy=row % 3 == 0, temperature=1.1, top_p=[1.0, 0.8][row % 2], seed=row),
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+@pytest.mark.parametrize("build", [qwen2, llama, sliding_window, hybrid])
+def test_every_turn_is_what_a_full_forward_gives(build, sampling):
+    model = make(build)
+    turns = 0
+    for seed in range(6):
+        engine = TransformersEngine(model, EOS, 0)
+        for request, completion in play(engine, random.Random(seed), sampling):
+            expected = alone(model, request)
+            assert completion.ids == expected.ids
+            # linear attention computes a prompt in chunks and a token by recurrence: other sums of the same
+            tolerance = 1e-3 if build is hybrid else 1e-4
+            assert completion.logprobs == pytest.approx(expected.logprobs, abs=tolerance)
+            turns += 1
+    assert turns > 100
+
+
+class Counted:
+    """A model that remembers the shapes it was fed."""
+
+    def __init__(self, model: PreTrainedModel):
+        self.fed: list[tuple[int, int]] = []
+        model.register_forward_pre_hook(self._remember, with_kwargs=True)
+
+    def _remember(self, _module, _args, kwargs) -> None:
+        self.fed.append(tuple(kwargs["input_ids"].shape))
+
+
+def test_a_prompt_is_computed_once_and_a_turn_feeds_what_is_new():
+    model = make(qwen2)
+    counted = Counted(model)
+    engine = TransformersEngine(model, [], 0)  # nothing ends a turn but its budget
+    prompts = [(5,) * 30, (6,) * 20]
+    first = [
+        Request(prompts[row // 4], 3, Sampling(greedy=row % 4 == 0, seed=row), row, 0) for row in range(8)
+    ]
+    turns = {request.row: completion for request, completion in engine.complete(first)}
+    # both prompts but for their last ids; then three tokens for each of eight rows
+    assert counted.fed == [(2, 29), (8, 1), (8, 1), (8, 1)]
+
+    counted.fed.clear()
+    second = [Request((*r.ids, *turns[r.row].ids, 7, 8, 9), 2, r.sampling, r.row, 1) for r in first[2:]]
+    list(engine.complete(second))
+    assert counted.fed == [(6, 4), (6, 1)], "the last sampled id and three of the observation"
+
+
+def test_rows_that_are_done_leave_the_batch():
+    model = make(qwen2)
+    counted = Counted(model)
+    budgets = [2, 2, 3, 6]
+    requests = [Request((5, 6, row), new, Sampling(greedy=True), row, 0) for row, new in enumerate(budgets)]
+    done = [request.row for request, _ in TransformersEngine(model, [], 0).complete(requests)]
+    assert done == [0, 1, 2, 3], "each as soon as it is finished"
+    assert [rows for rows, _ in counted.fed] == [1, 4, 4, 2, 1, 1, 1], "the shared prefix, then six tokens"
+
+
+def test_a_model_whose_past_cannot_be_kept_says_so(caplog):
+    with caplog.at_level(logging.INFO, "trl_dbbench"):
+        TransformersEngine(make(hybrid), EOS, 0)
+    assert "Qwen3Next has layers whose past cannot be kept" in caplog.text

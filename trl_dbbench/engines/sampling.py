@@ -1,0 +1,124 @@
+"""The choice of the next token, from raw logits.
+
+Greedy and sampled rows share a batch, each sampled row has random numbers of its own, and the recorded
+log-probabilities are those of the policy that is trained: without top-p and top-k, as GRPO's trainer
+computes them for the same token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from trl_dbbench.rollout import Request
+
+BLOCK = 256  # tokens whose probabilities are added up first, so that a draw need not add up all of them
+CANDIDATES = 256  # most likely tokens that are sorted for top-p before the whole vocabulary is
+
+
+class TokenChooser:
+    """Chooses the tokens of one turn, step by step, for the rows of a batch.
+
+    A sampled row's token comes from one uniform number, by the inverse of the cumulative distribution; the
+    numbers are from a generator seeded by the episode's seed and the turn.
+    """
+
+    def __init__(self, requests: Sequence[Request], device: torch.device):
+        samplings = [request.sampling for request in requests]
+        self._sampled = torch.tensor([not s.greedy for s in samplings], device=device)  # (B,)
+        self._temperature = torch.tensor([[s.temperature] for s in samplings], device=device)  # (B, 1)
+        self._top_p = torch.tensor(
+            [[s.top_p] for s in samplings], device=device, dtype=torch.float64
+        )  # (B, 1)
+        self._top_k = torch.tensor([[s.top_k] for s in samplings], device=device)  # (B, 1)
+        self._restricted = self._sampled & ((self._top_p < 1) | (self._top_k > 0))[:, 0]  # (B,)
+        steps = max(request.max_new_tokens for request in requests)
+        # drawn on the CPU, so that a run gives the same numbers on every device
+        self._uniforms = torch.stack([_uniforms(request, steps) for request in requests]).to(
+            device
+        )  # (B, steps)
+        self._step = 0
+        self._any_sampled, self._any_restricted = bool(self._sampled.any()), bool(self._restricted.any())
+
+    def select(self, rows: torch.Tensor) -> None:
+        """Goes on with these rows, in this order."""
+        for name in ("_sampled", "_temperature", "_top_p", "_top_k", "_restricted", "_uniforms"):
+            setattr(self, name, getattr(self, name)[rows])
+        self._any_sampled, self._any_restricted = bool(self._sampled.any()), bool(self._restricted.any())
+
+    def __call__(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The chosen ids and their log softmax(logits / temperature), each (B,), from logits of (B, V)."""
+        scaled = logits.float() / self._temperature  # (B, V)
+        most, chosen = scaled.max(dim=-1, keepdim=True)  # (B, 1)
+        weights = (scaled - most).exp_()  # (B, V), the probabilities but for their sum
+        blocks = F.pad(weights, (0, -weights.shape[1] % BLOCK)).unflatten(
+            1, (-1, BLOCK)
+        )  # (B, V / BLOCK, BLOCK)
+        masses = blocks.sum(dim=-1)  # (B, V / BLOCK)
+        total = masses.sum(dim=-1, keepdim=True)  # (B, 1)
+        if self._any_sampled:
+            uniform = self._uniforms[:, self._step, None]  # (B, 1)
+            drawn = _draw(blocks, masses, uniform)
+            chosen = torch.where(self._sampled[:, None], drawn, chosen)
+            if self._any_restricted:
+                rows = self._restricted.nonzero()[:, 0]
+                chosen[rows] = _draw_restricted(
+                    weights[rows], total[rows], self._top_p[rows], self._top_k[rows], uniform[rows]
+                )
+        self._step += 1
+        logprobs = scaled.gather(1, chosen) - most - total.log()
+        return chosen[:, 0], logprobs[:, 0]
+
+
+def _uniforms(request: Request, steps: int) -> torch.Tensor:
+    """`steps` numbers in [0, 1) of the request's own stream; longer streams begin with the shorter ones."""
+    # 1000003, a prime, keeps the turns of neighbouring seeds apart
+    generator = torch.Generator().manual_seed(request.sampling.seed * 1_000_003 + request.turn)
+    return torch.rand(steps, generator=generator, dtype=torch.float64)
+
+
+def _draw(blocks: torch.Tensor, masses: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    """A token of each row, (B, 1): first the block of tokens in which the draw falls, then the token in it."""
+    place, rest = _inverse_cdf(masses, uniform)
+    block = blocks.gather(1, place[:, :, None].expand(-1, -1, BLOCK))[:, 0]  # (B, BLOCK)
+    within, _ = _inverse_cdf(block, rest)
+    return place * BLOCK + within
+
+
+def _inverse_cdf(masses: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where a uniform number falls among `masses`, and how far into that mass, again from 0 to 1; both (B, 1).
+
+    Never on a mass of zero.
+    """
+    cumulative = masses.double().cumsum(dim=-1)
+    target = uniform * cumulative[:, -1:]
+    # right=True: the first one whose cumulative mass exceeds the target
+    place = torch.searchsorted(cumulative, target, right=True).clamp_(max=masses.shape[1] - 1)
+    mass = masses.gather(1, place).double()
+    before = cumulative.gather(1, place) - mass
+    return place, ((target - before) / mass).clamp_(0.0, 1.0 - 1e-12)
+
+
+def _draw_restricted(
+    weights: torch.Tensor,
+    total: torch.Tensor,
+    top_p: torch.Tensor,
+    top_k: torch.Tensor,
+    uniform: torch.Tensor,
+) -> torch.Tensor:
+    """As `_draw`, among the `top_k` most likely (0: all) and of these the fewest whose mass reaches `top_p`."""
+    size = weights.shape[1]
+    count = min(size, max(CANDIDATES, int(top_k.max())))
+    candidates, order = weights.topk(count, dim=-1)  # (B, count), descending
+    reached = candidates.double().sum(dim=-1, keepdim=True) >= top_p * total
+    if not (reached | (top_k > 0)).all():
+        candidates, order = weights.sort(dim=-1, descending=True)
+    masses = candidates.double()
+    before = masses.cumsum(dim=-1) - masses  # mass of the more likely tokens
+    rank = torch.arange(masses.shape[1], device=masses.device)
+    out = (before >= top_p * total) | ((top_k > 0) & (rank >= top_k))
+    out[:, 0] = False  # the most likely token always stays
+    place, _ = _inverse_cdf(masses.masked_fill(out, 0.0), uniform)
+    return order.gather(1, place)
