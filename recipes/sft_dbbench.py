@@ -22,6 +22,7 @@ from trl_dbbench.chat import ChatFormat
 from trl_dbbench.demonstrations import Habits, demonstrate, to_sft_dataset
 from trl_dbbench.engines.transformers import eos_token_ids
 from trl_dbbench.errors import user_errors
+from trl_dbbench.protocol import Answer, Operation
 from trl_dbbench.tiny_model import make_tiny_model
 
 
@@ -58,7 +59,12 @@ def main(script_args: ScriptArguments, training_args: SFTConfig, model_args: Mod
     if model_name == "tiny-random":
         # its tokenizer is made for these tasks: what the agent reads and writes in them
         texts = [m["content"] for task in tasks for m in protocol.messages(task, script_args.system_prompt)]
-        texts += [f"```sql\n{task.gold.sql}\n```\n{list(task.gold.answer or [])}" for task in tasks]
+        for task in tasks:
+            rows = list(task.gold.answer or [])
+            texts += [
+                str(protocol.write(Operation(task.gold.sql or ""))),
+                str(protocol.write(Answer(str(rows)))),
+            ]
         model_name = str(
             make_tiny_model(
                 Path(training_args.output_dir) / "tiny-random",

@@ -162,7 +162,7 @@ def _train_tokenizer(texts: list[str], vocab_size: int, max_length: int) -> Qwen
     """
     bpe = Qwen2Tokenizer().backend_tokenizer
     bpe.train_from_iterator(
-        texts,
+        [*texts, "system\nuser\nassistant\ntool\n"],  # the roles, which the template writes
         BpeTrainer(
             vocab_size=vocab_size - len(TOOL_CALL_TAGS),
             special_tokens=[PAD, START, END],
