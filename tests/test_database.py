@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pymysql
@@ -150,6 +152,91 @@ def test_an_agent_reaches_its_own_database_only(server_database: Database) -> No
             assert "denied" in (sandbox.execute(sql).error or ""), sql
         assert {row[0] for row in sandbox.execute("SHOW DATABASES").rows or []}.isdisjoint(name)
         assert len(other.state()["medals"]) == 3
+
+
+# Reading needs nothing of one's own.
+
+
+READS = [
+    "SELECT * FROM medals",
+    "WITH t AS (SELECT * FROM medals) SELECT COUNT(*) FROM t",
+    "(SELECT 1) UNION (SELECT 2)",
+    "SHOW TABLES",
+    "SHOW COLUMNS FROM medals",
+    "DESCRIBE medals",
+    "SELECT no_such_column FROM medals",
+]
+
+
+def test_episodes_that_only_read_share_the_tables(server_database: Database) -> None:
+    with ExitStack() as stack:
+        sandboxes = [stack.enter_context(server_database.sandbox(task(MEDALS))) for _ in range(8)]
+        before = owned(server_database.url)
+        for sandbox in sandboxes:
+            for sql in READS:
+                result = sandbox.execute(sql)
+                assert result.rows or "Unknown column" in (result.error or "")
+            assert len(sandbox.state()["medals"]) == 3
+        assert owned(server_database.url) == before
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DELETE FROM medals",
+        "WITH t AS (SELECT 'Perú' AS n) UPDATE medals SET gold = NULL WHERE nation IN (SELECT n FROM t)",
+        "SELECT @x := 1",
+        "SELECT * FROM medals FOR UPDATE",
+        "SELECT DATABASE ()",
+        "SELECT table_name FROM information_schema.tables WHERE table_schema LIKE 'dbb%'",
+        "SELECT /*!40000 CONNECTION_ID() */",
+        "BEGIN",
+    ],
+)
+def test_what_might_do_more_gets_tables_of_its_own(server_database: Database, sql: str) -> None:
+    if sql.startswith("WITH") and server_database.dialect == "mariadb":
+        pytest.skip("MariaDB 10.11 knows no WITH before UPDATE")
+    with server_database.sandbox(task(MEDALS)) as reader, server_database.sandbox(task(MEDALS)) as sandbox:
+        first = sandbox.execute("SELECT * FROM medals").rows
+        sandbox.execute(sql)
+        assert sandbox._slot is not None and reader._slot is None
+        sandbox.execute("DELETE FROM medals")
+        assert sandbox.execute("SELECT * FROM medals").rows == [] != first
+        assert reader.execute("SELECT * FROM medals").rows == first
+
+
+def test_a_change_has_its_tables_from_the_start(server_database: Database) -> None:
+    change = dataclasses.replace(
+        task(MEDALS), operation="UPDATE", gold=Gold(sql="UPDATE medals SET gold = '1'")
+    )
+    with server_database.sandbox(change) as sandbox:
+        assert sandbox._slot is not None
+
+
+def test_a_slot_is_lent_again_with_nothing_left(server_database: Database) -> None:
+    with server_database.sandbox(task(table("first", "a"))) as sandbox:
+        sandbox.execute("INSERT INTO first VALUES ('x')")
+        slot = sandbox._slot
+    with server_database.sandbox(task(MEDALS)) as sandbox:
+        sandbox.execute("DELETE FROM medals")
+        assert sandbox._slot is slot
+        assert sandbox.state() == {"medals": []}
+
+
+def test_unused_pristine_tables_go(server_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trl_dbbench.database.pristine.KEPT", 2)
+    with open_database(server_database.url) as database:
+        for number in range(5):
+            with database.sandbox(task(table(f"t{number}", "a"))) as sandbox:
+                assert sandbox.execute(f"SELECT * FROM t{number}").rows == []
+        mine = [name for name in owned(database.url) if name.startswith(f"{database._owner}_t")]
+    assert len(mine) == 2
+
+
+def test_impossible_pristine_tables_are_tried_again(server_database: Database) -> None:
+    for _ in range(2):
+        with pytest.raises(TaskError, match="cannot be made"):
+            server_database.sandbox(task(table("twice", "a, a")))
 
 
 def test_many_threads(database: Database) -> None:
@@ -464,7 +551,10 @@ def test_a_url_shares_the_server_and_leaves_nothing(server_database: Database) -
         sandbox = shared.sandbox(task(MEDALS))
         shared.sandbox(task(MEDALS)).execute("BEGIN")
         assert sandbox.execute("SELECT COUNT(*) FROM medals").rows == [(3,)]
-        assert len(owned(server_database.url) - before) == 2
+        made = {name.rpartition("_")[2] for name in owned(server_database.url) - before}
+        assert made == {"s0", "s1", "t0"}, (
+            "the slot that BEGIN needed, the readers' account, the pristine tables"
+        )
         assert "***" in shared.describe() or "unix_socket" in shared.describe()
     assert owned(server_database.url) == before
     sandbox.close()

@@ -72,8 +72,10 @@ def test_500_demonstrations_have_the_ids_and_masks_of_a_rollout(protocol, tokeni
     ("sql", "spoiled"),
     [
         ("SELECT COUNT(*) FROM t WHERE a = 1", {"SELECT COUNT(*) FROM t"}),
-        ("SELECT MAX(a) FROM t", {"SELECT MIN(a) FROM t"}),
-        ("SELECT a FROM t ORDER BY b DESC LIMIT 1", {"SELECT a FROM t ORDER BY b ASC LIMIT 1"}),
+        ("SELECT SUM(a) FROM t", {"SELECT MAX(a) FROM t"}),
+        ("SELECT MAX(a) FROM t", {"SELECT MAX(a) FROM t"}),
+        ("SELECT a FROM t ORDER BY b DESC LIMIT 1", {"SELECT a FROM t ORDER BY b LIMIT 1"}),
+        ("SELECT a FROM t ORDER BY b ASC", {"SELECT a FROM t ORDER BY b ASC"}),
         ("DELETE FROM t WHERE a = 1", {"DELETE FROM t"}),
         ("SELECT MIN(a) FROM t WHERE b = 1", {"SELECT MAX(a) FROM t WHERE b = 1", "SELECT MIN(a) FROM t"}),
         ("INSERT INTO t (a) VALUES (1)", {"INSERT INTO t (a) VALUES (1)"}),

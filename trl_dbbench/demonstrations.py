@@ -55,11 +55,12 @@ class Habits:
         return spoil(sql, rng)
 
 
-_OTHER_AGGREGATE = {exp.Sum: exp.Max, exp.Max: exp.Min, exp.Min: exp.Max, exp.Avg: exp.Sum}
+# never the other way round: of two opposite mistakes on the same words a model learns to guess, not a habit
+_OTHER_AGGREGATE = {exp.Sum: exp.Max, exp.Min: exp.Max, exp.Avg: exp.Sum}
 
 
 def spoil(sql: str, rng: random.Random) -> str:
-    """The statement with one believable mistake: no WHERE, another aggregate, or the other sort order.
+    """The statement with one believable mistake: no WHERE, no DESC, or another aggregate (MAX for SUM and MIN).
 
     A statement that has room for none of them comes back as it is.
     """
@@ -68,7 +69,9 @@ def spoil(sql: str, rng: random.Random) -> str:
     if where := tree.args.get("where"):
         mistakes.append(where.pop)
     mistakes += [partial(_other_aggregate, found) for found in tree.find_all(*_OTHER_AGGREGATE)]
-    mistakes += [partial(_other_direction, found) for found in tree.find_all(exp.Ordered)]
+    mistakes += [
+        partial(_forget_desc, found) for found in tree.find_all(exp.Ordered) if found.args.get("desc")
+    ]
     if not mistakes:
         return sql
     rng.choice(mistakes)()
@@ -79,11 +82,9 @@ def _other_aggregate(found: exp.AggFunc) -> None:
     found.replace(_OTHER_AGGREGATE[type(found)](this=found.this))
 
 
-def _other_direction(found: exp.Expression) -> None:
-    descending = not found.args.get("desc")
-    # MySQL's own order of NULLs, which needs no words in the SQL
-    found.set("desc", descending)
-    found.set("nulls_first", not descending)
+def _forget_desc(found: exp.Expression) -> None:
+    found.set("desc", None)
+    found.set("nulls_first", True)  # MySQL's own order of NULLs, which needs no words in the SQL
 
 
 def demonstrate(

@@ -20,8 +20,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Awaitable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -36,6 +36,9 @@ from trl_dbbench.protocol import Action, Answer, Invalid, Operation
 from trl_dbbench.tasks import Task
 
 logger = logging.getLogger(__name__)
+
+STATEMENTS_AT_ONCE = 32
+"""Threads that wait for the database; Python's own number of them depends on the machine's cores."""
 
 
 class Status(StrEnum):
@@ -257,12 +260,15 @@ async def play(
     """Plays one task to its end. Never raises for what the agent wrote or what a server did."""
     episode = Episode(task, prompt_ids, sampling)
     try:
-        sandbox = await asyncio.to_thread(database.sandbox, task)
+        # its tables are made while the model writes the first turn
+        opening = asyncio.ensure_future(asyncio.to_thread(database.sandbox, task))
         try:
-            await _play_turns(episode, row, engine, chat, sandbox, rules)
+            await _play_turns(episode, row, engine, chat, opening, rules)
             if answer := episode.answer:
+                sandbox = await opening
                 episode.verdict = await asyncio.to_thread(judge, task, answer, sandbox, chat.protocol.grader)
         finally:
+            sandbox = await opening
             await asyncio.to_thread(sandbox.close)
     except (EnvironmentFault, TaskError) as fault:
         # a TaskError here: this server cannot make the task's tables, which is no fault of the agent
@@ -272,7 +278,7 @@ async def play(
 
 
 async def _play_turns(
-    episode: Episode, row: int, engine: Engine, chat: ChatFormat, sandbox: Sandbox, rules: Rules
+    episode: Episode, row: int, engine: Engine, chat: ChatFormat, opening: Awaitable[Sandbox], rules: Rules
 ) -> None:
     ids = list(episode.prompt_ids)
     room = rules.max_completion_length
@@ -302,6 +308,7 @@ async def _play_turns(
                 break
             turn.observation = chat.protocol.observe(turn.action)
         else:
+            sandbox = await opening
             turn.result = await asyncio.to_thread(sandbox.execute, turn.action.sql)
             turn.observation = chat.protocol.observe(turn.result)
         turn.seconds = time.perf_counter() - started
@@ -347,7 +354,8 @@ def play_all(
             sampling=samplings[row],
         )
 
-    with start_blocking_portal() as portal:
+    with start_blocking_portal() as portal, ThreadPoolExecutor(STATEMENTS_AT_ONCE) as statements:
+        portal.call(lambda: asyncio.get_running_loop().set_default_executor(statements))
         futures = [portal.start_task_soon(one, row) for row in range(len(tasks))]
         try:
             engine.serve(futures)

@@ -1,6 +1,6 @@
 """What a run owns on a MySQL-family server: a name, databases and accounts under that name, and a lock.
 
-Everything is called `dbb_<run>_r<rank>_s<slot>`. While a run lives it holds the named lock `dbb_<run>_r<rank>`
+Everything is called `dbb_<run>_r<rank>_s<slot>`, or `..._t<number>` if it holds a task's pristine tables. While a run lives it holds the named lock `dbb_<run>_r<rank>`
 on a connection of its own. The server frees that lock however the run ends, so whoever opens the server next
 can tell what a killed run has left: databases and accounts whose lock is free.
 """
@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 logger = logging.getLogger("trl_dbbench.database")
 
-_OWNED = re.compile(r"(dbb_[0-9a-f]{8}_r\d{1,5})_s\d{1,9}")
+_OWNED = re.compile(r"(dbb_[0-9a-f]{8}_r\d{1,5})_[st]\d{1,9}")
 _HOSTS = ("%", "localhost")  # an anonymous account at localhost would otherwise come before one at '%'
 
 
@@ -41,12 +41,20 @@ def hold_lock(keeper: Connection, owner: str) -> None:
 
 def create_account(admin: Connection, name: str) -> Account:
     """An account that may do anything in the database of its own name, and nothing elsewhere."""
+    return _create(admin, name, "ALL", name.replace("_", r"\_"))
+
+
+def create_reader(admin: Connection, name: str, owner: str) -> Account:
+    """An account that may SELECT in the owner's pristine databases, and nothing else."""
+    return _create(admin, name, "SELECT", f"{owner}_t".replace("_", r"\_") + "%%")
+
+
+def _create(admin: Connection, name: str, rights: str, databases: str) -> Account:
     account = Account(name, secrets.token_urlsafe(18))
     users = ", ".join(f"'{name}'@'{host}'" for host in _HOSTS)
     identified = ", ".join(f"'{name}'@'{host}' IDENTIFIED BY '{account.password}'" for host in _HOSTS)
     admin.exec_driver_sql(f"CREATE USER {identified}")
-    pattern = name.replace("_", r"\_")
-    admin.exec_driver_sql(f"GRANT ALL ON `{pattern}`.* TO {users}")
+    admin.exec_driver_sql(f"GRANT {rights} ON `{databases}`.* TO {users}")
     return account
 
 

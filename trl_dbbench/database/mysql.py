@@ -1,9 +1,20 @@
-"""MySQL and MariaDB: a database, and an account that may use nothing else, per rollout.
+"""MySQL and MariaDB: a task's tables are made once, and again for whoever changes them.
 
-Databases come from a pool of slots. A slot is an account, the one connection that is open under it, and a
-database of the same name, which the account makes before an episode and drops after it. A slot whose agent ran
-anything but plain reads and writes (SET, BEGIN, LOCK TABLES, a user variable, ...) may have changed its session
-or its account's password: it is thrown away, and the next episode gets a new one.
+```
+the run   dbb_<run>_r<rank>
+  ├── pristine databases   ..._t<n>: one per task, which nobody changes
+  │     └── readers        connections of one account that may only SELECT there
+  └── slots                ..._s<n>: an account, its one connection, and a database of the same name
+```
+
+An episode begins with the pristine tables: a statement that can only read them runs on any idle reader. The first
+statement that might do more gets the episode a slot with tables of its own, for good; an episode whose task asks
+for a change gets it at once, while the model still writes. Slots are lent again. One whose agent ran anything but
+plain reads and writes (SET, BEGIN, LOCK TABLES, a user variable, ...) may have changed its session or its account's
+password: it is thrown away.
+
+What counts as reading is decided on the text and in doubt is no. The server guards it: the readers' account can
+change nothing, and what it is denied is tried again in a slot, whose account has no rights elsewhere.
 
 Statements run with autocommit, as in MySQL's own client; an agent that writes BEGIN has its transaction. The
 state is read on the agent's connection, so that what it has not committed counts.
@@ -14,14 +25,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import re
 import threading
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from sqlalchemy import Engine
-from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from ..errors import DatabaseError, EnvironmentFault, TaskError
@@ -39,7 +47,8 @@ from .connections import (
     parse_url,
 )
 from .faults import is_environment_fault, is_time_limit, message
-from .mysql_parse import kind_of
+from .mysql_parse import kind_of, only_reads
+from .pristine import Pristine, fill, quote
 from .sandbox import (
     STATE_ROWS,
     Database,
@@ -48,18 +57,15 @@ from .sandbox import (
     Sandbox,
     State,
     check_rows,
-    clip,
-    column_type,
     refuse,
-    time_limit_message,
 )
+from .session import Session, Watchdog
 
 logger = logging.getLogger("trl_dbbench.database")
 
-GRACE_SECONDS = 10
-"""How long after its time limit a statement may still hold its connection before that counts as a fault."""
-
 _UNKNOWN_DATABASE = 1049
+_DENIED = re.compile(r"(?:1044|1142|1143|1227|1370) \(")
+"""What a reader is told that an account with a database of its own may do there."""
 
 
 class MySQLDatabase(Database):
@@ -88,7 +94,10 @@ class MySQLDatabase(Database):
         self._numbers = itertools.count()
         self._idle: list[_Slot] = []
         self._all: set[_Slot] = set()
-        self._closed = False
+        self._readers: list[Session] = []
+        self._reading: Account | None = None
+        self._watchdog = Watchdog()
+        self.closed = False
         self._admin = engine(self._url, ADMIN_SECONDS)
         try:
             version = self._reach()
@@ -98,6 +107,7 @@ class MySQLDatabase(Database):
             self._description = f"{product} {version.split('-')[0]}, {place}"
             self._keeper = self._admin.connect()
             accounts.hold_lock(self._keeper, self._owner)
+            self.pristine = Pristine(self._admin, self._owner)
             self._has_accounts = self._try_rights()
             with contextlib.suppress(SQLAlchemyError), self._admin.connect() as admin:
                 accounts.sweep(admin, accounts=self._has_accounts)
@@ -114,29 +124,25 @@ class MySQLDatabase(Database):
     def sandbox(self, task: Task) -> Sandbox:
         for table in task.tables:
             check_rows(table)
-        creates = [(table, _create_table(table)) for table in task.tables]
-        slot = self._take()
-        try:
-            for table, create in creates:
-                _fill(slot.connection, table, create)
-        except DBAPIError as error:
-            self._discard(slot)
-            code = error_code(error)
-            if is_environment_fault(code) or is_time_limit(code):
-                raise fault(error) from None
-            raise TaskError(f"Task {task.id!r}: its tables cannot be made: {error_text(error)}") from None
-        return MySQLSandbox(self, slot)
+        if self.closed:
+            raise DatabaseError("The database was closed. Open it again for more sandboxes.")
+        if self._reading is None or not task.is_question:
+            return MySQLSandbox(self, task, None, self.take(task))
+        with self._failing(task):
+            return MySQLSandbox(self, task, self.pristine.take(task.tables), None)
 
     def close(self) -> None:
         with self._lock:
-            if self._closed:
+            if self.closed:
                 return
-            self._closed = True
-            slots = list(self._all)
+            self.closed = True
+            sessions = [*self._readers, *(slot.session for slot in self._all)]
             self._all.clear()
             self._idle.clear()
-        for slot in slots:
-            slot.disconnect()
+            self._readers.clear()
+        self._watchdog.close()
+        for session in sessions:
+            session.disconnect()
         try:
             with self._admin.connect() as admin:
                 accounts.remove_owned(admin, self._owner, accounts=self._has_accounts)
@@ -149,6 +155,72 @@ class MySQLDatabase(Database):
         self._admin.dispose()
         if self._on_close:
             self._on_close()
+
+    # What sandboxes ask for.
+
+    @contextmanager
+    def reader(self, pristine: str) -> Iterator[Session]:
+        """A session that may only read, with this database in use.
+
+        Raises:
+            EnvironmentFault: the database failed.
+        """
+        session = self._take_reader(pristine)
+        try:
+            yield session
+        finally:
+            with self._lock:
+                keep = session.broken is None and not self.closed
+                if keep:
+                    self._readers.append(session)
+            if not keep:
+                session.disconnect()
+
+    def take(self, task: Task) -> _Slot:
+        """A slot with the task's tables.
+
+        Raises:
+            EnvironmentFault: the database failed.
+            TaskError: the tables cannot be made as the task describes them.
+        """
+        with self._lock:
+            slot = self._idle.pop() if self._idle else None
+        if slot is not None:
+            try:
+                slot.make(task.tables)
+                return slot
+            except DBAPIError:  # the server may have closed the idle connection
+                self._discard(slot)
+        with self._failing(task):
+            slot = self._new_slot()
+            try:
+                slot.make(task.tables)
+            except DBAPIError:
+                self._discard(slot)
+                raise
+        return slot
+
+    def give_back(self, slot: _Slot, *, sound: bool) -> None:
+        """Lends the slot to the next episode if it is sound."""
+        if sound and slot.session.broken is None:
+            with contextlib.suppress(SQLAlchemyError):
+                slot.empty()
+                with self._lock:
+                    if not self.closed:
+                        self._idle.append(slot)
+                        return
+        self._discard(slot)
+
+    @contextmanager
+    def _failing(self, task: Task) -> Iterator[None]:
+        """Says whose fault it is that tables cannot be made."""
+        try:
+            yield
+        except DBAPIError as error:
+            code = error_code(error)
+            if is_environment_fault(code) or is_time_limit(code):
+                raise fault(error) from None
+            raise TaskError(f"Task {task.id!r}: its tables cannot be made: {error_text(error)}") from None
 
     # Opening.
 
@@ -185,7 +257,7 @@ class MySQLDatabase(Database):
                     "account."
                 ) from None
             try:
-                self._idle.append(self._connect(accounts.create_account(admin, name)))
+                self._idle.append(_Slot(name, self._connect(accounts.create_account(admin, name))))
                 self._all.update(self._idle)
             except DBAPIError as error:
                 with contextlib.suppress(SQLAlchemyError):
@@ -197,6 +269,10 @@ class MySQLDatabase(Database):
                     error_text(error),
                 )
                 return False
+            try:
+                self._reading = accounts.create_reader(admin, self._next_name(), self._owner)
+            except DBAPIError as error:
+                logger.debug("%s: no account for pristine tables: %s", self._shown(), error_text(error))
         return True
 
     # Slots.
@@ -204,271 +280,159 @@ class MySQLDatabase(Database):
     def _next_name(self) -> str:
         return f"{self._owner}_s{next(self._numbers)}"
 
-    def _take(self) -> _Slot:
-        """A slot with an empty database in use.
-
-        An idle connection may have been closed by the server: then the slot is replaced by a new one.
-        """
-        with self._lock:
-            if self._closed:
-                raise DatabaseError("The database was closed. Open it again for more sandboxes.")
-            slot = self._idle.pop() if self._idle else None
-        if slot is not None:
-            try:
-                _create_database(slot)
-                return slot
-            except DBAPIError:
-                self._discard(slot)
-        try:
-            slot = self._new_slot()
-        except DBAPIError as error:
-            raise fault(error) from None
-        try:
-            _create_database(slot)
-        except DBAPIError as error:
-            self._discard(slot)
-            raise fault(error) from None
-        return slot
-
     def _new_slot(self) -> _Slot:
         name = self._next_name()
+        account = None
         if self._has_accounts:
             with self._admin.connect() as admin:
                 account = accounts.create_account(admin, name)
-        else:
-            account = Account(name, "")
-        slot = self._connect(account)
+        slot = _Slot(name, self._connect(account))
         with self._lock:
             self._all.add(slot)
         return slot
 
-    def _connect(self, account: Account) -> _Slot:
-        url = self._url.set(database=None)
-        if account.password:
-            url = url.set(username=account.name, password=account.password)
-        seconds = self.limits.seconds
-        limit = (
-            f"SET SESSION max_statement_time = {seconds:g}"
-            if self.dialect == "mariadb"
-            else f"SET SESSION max_execution_time = {max(1, round(seconds * 1000))}"
-        )
-        agents = engine(url, seconds + GRACE_SECONDS, init_command=limit)
-        connection = agents.connect()
-        number = connection.exec_driver_sql("SELECT CONNECTION_ID()").scalar()
-        return _Slot(account.name, agents, connection, int(number or 0))
-
-    def _give_back(self, slot: _Slot) -> None:
-        """Keep the slot for the next episode; its session is as new."""
-        try:
-            accounts.drop_database(slot.connection, slot.name)
-        except SQLAlchemyError:
-            self._discard(slot)
-            return
+    def _take_reader(self, pristine: str) -> Session:
         with self._lock:
-            if not self._closed:
-                self._idle.append(slot)
-                return
-        slot.disconnect()
+            session = self._readers.pop() if self._readers else None
+        if session is not None:
+            try:
+                session.use(pristine)
+                return session
+            except DBAPIError:  # the server may have closed the idle connection
+                session.disconnect()
+        try:
+            session = self._connect(self._reading)
+            session.use(pristine)
+        except DBAPIError as error:
+            raise fault(error) from None
+        return session
+
+    def _connect(self, account: Account | None) -> Session:
+        url = self._url.set(database=None)
+        if account is not None:
+            url = url.set(username=account.name, password=account.password)
+        return Session(url, self.limits, self.dialect, self._admin, self._watchdog)
 
     def _discard(self, slot: _Slot) -> None:
         """Remove the slot, its database and its account. What fails here, `close` tries again."""
         with self._lock:
             self._all.discard(slot)
-            if self._closed:
+            if self.closed:
                 return
-        slot.disconnect()
+        slot.session.disconnect()
         with contextlib.suppress(SQLAlchemyError), self._admin.connect() as admin:
             accounts.drop_database(admin, slot.name)
             if self._has_accounts:
                 accounts.drop_account(admin, slot.name)
 
-    def _kill_query(self, slot: _Slot) -> None:
-        """Stop what runs on the slot. An account that may not kill others' statements may kill its own."""
-        for each in (self._admin, slot.engine):
-            with contextlib.suppress(SQLAlchemyError), each.connect() as connection:
-                connection.exec_driver_sql(f"KILL QUERY {slot.number}")
-                return
 
-
-@dataclass(eq=False)
 class _Slot:
-    """An account, its engine, the one connection that agents use, and the server's number of it."""
+    """An account, its session, and the database of its name with what tables it holds."""
 
-    name: str
-    engine: Engine
-    connection: Connection
-    number: int
+    def __init__(self, name: str, session: Session) -> None:
+        self.name = name
+        self.session = session
+        self._tables: tuple[Table, ...] | None = None
+        """`None` where the database may not be there, or may hold anything."""
 
-    def disconnect(self) -> None:
-        with contextlib.suppress(SQLAlchemyError):
-            # Not close(): that would first read whatever a broken-off statement still has to send.
-            self.connection.invalidate()
-            self.connection.close()
-        self.engine.dispose()
+    def make(self, tables: tuple[Table, ...]) -> None:
+        """Makes the tables, and the database if it is not there."""
+        connection = self.session.connection
+        if self._tables is None:
+            accounts.drop_database(connection, self.name)
+            connection.exec_driver_sql(f"CREATE DATABASE `{self.name}` CHARACTER SET utf8mb4")
+            self.session.use(self.name)
+        self._tables = None
+        for table in tables:
+            fill(connection, table)
+        self._tables = tables
+
+    def empty(self) -> None:
+        """Drops the tables, after an episode that can have made no others."""
+        if self._tables:
+            names = ", ".join(quote(table.name) for table in self._tables)
+            self.session.connection.exec_driver_sql(f"DROP TABLE {names}")
+        self._tables = ()
 
 
 class MySQLSandbox(Sandbox):
-    """A slot of the pool, lent to one rollout."""
+    """A task's tables for one rollout: the pristine ones, until it has its own in a slot."""
 
-    def __init__(self, database: MySQLDatabase, slot: _Slot) -> None:
+    def __init__(self, database: MySQLDatabase, task: Task, pristine: str | None, slot: _Slot | None) -> None:
         self._database = database
+        self._task = task
+        self._pristine = pristine
         self._slot = slot
-        self._limits = database.limits
         self._plain = True
         self._closed = False
-        self._broken: str | None = None
 
     def execute(self, sql: str) -> QueryResult:
         self._check_usable()
-        refused = refuse(sql)
-        if refused:
+        if refused := refuse(sql):
             return QueryResult(None, refused)
+        if self._slot is None and self._pristine is not None and only_reads(sql):
+            with self._database.reader(self._pristine) as session:
+                result = session.execute(sql)
+            if not (result.error and _DENIED.match(result.error)):
+                return result
+        slot = self._own()
         kind = kind_of(sql)
         if kind == "kill":
             # It could only end this very connection, which would look like a failure of the server.
             return QueryResult(None, message(1227, "Access denied; you need the CONNECTION_ADMIN privilege"))
         self._plain = self._plain and kind == "plain"
-        start = time.monotonic()
-        try:
-            with _Watchdog(self._limits.seconds, lambda: self._database._kill_query(self._slot)) as watchdog:
-                result = self._run(sql, start)
-        except DBAPIError as error:
-            result = self._refused(error, time.monotonic() - start)
-        except (ValueError, OverflowError) as error:  # PyMySQL cannot read what the server sent
-            result = QueryResult(
-                None, message(1105, f"Unknown error: {error}"), seconds=time.monotonic() - start
-            )
-        if watchdog.fired:
-            self._absorb_kill()
-        # SLEEP() and its like return a value when they are stopped, instead of failing.
-        if watchdog.fired or (result.rows is not None and result.seconds >= self._limits.seconds):
-            return QueryResult(None, time_limit_message(self._limits), limit="time", seconds=result.seconds)
-        return result
+        return slot.session.execute(sql)
 
     def state(self) -> State:
         self._check_usable()
-        connection, name = self._slot.connection, self._slot.name
-        try:
-            if not self._plain:
-                connection.exec_driver_sql("UNLOCK TABLES")
-                connection.exec_driver_sql("SET NAMES utf8mb4")
-            tables = connection.exec_driver_sql(f"SHOW FULL TABLES FROM `{name}`").fetchall()
-            return {table: self._read(table) for table, kind in tables if kind == "BASE TABLE"}
-        except DBAPIError as error:
-            if error_code(error) == _UNKNOWN_DATABASE:
-                return {}  # dropped by the agent
-            self._broken = error_text(error)
-            raise fault(error) from None
+        if self._slot is None and self._pristine is not None:
+            with self._database.reader(self._pristine) as session:
+                return _read_all(session, self._pristine)
+        slot = self._own()
+        if not self._plain:
+            try:
+                slot.session.connection.exec_driver_sql("UNLOCK TABLES")
+                slot.session.connection.exec_driver_sql("SET NAMES utf8mb4")
+            except DBAPIError as error:
+                raise slot.session.fail(error) from None
+        return _read_all(slot.session, slot.name)
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        if self._plain and self._broken is None:
-            self._database._give_back(self._slot)
-        else:
-            self._database._discard(self._slot)
+        if self._pristine is not None:
+            self._database.pristine.give_back(self._task.tables)
+        if self._slot is not None:
+            self._database.give_back(self._slot, sound=self._plain)
+
+    def _own(self) -> _Slot:
+        if self._slot is None:
+            self._slot = self._database.take(self._task)
+        return self._slot
 
     def _check_usable(self) -> None:
-        if self._closed or self._database._closed:
+        if self._closed or self._database.closed:
             raise DatabaseError("The sandbox is closed. Take another from Database.sandbox().")
-        if self._broken:
-            raise EnvironmentFault(f"The sandbox broke before: {self._broken}")
+        if self._slot is not None and self._slot.session.broken:
+            raise EnvironmentFault(f"The sandbox broke before: {self._slot.session.broken}")
 
-    def _run(self, sql: str, start: float) -> QueryResult:
-        result = self._slot.connection.exec_driver_sql(sql, execution_options={"stream_results": True})
-        if not result.returns_rows:
-            return QueryResult(None, affected=result.rowcount, seconds=time.monotonic() - start)
-        try:
-            rows, limit = clip(result, self._limits)
-            if limit == "rows" or limit == "text":
-                self._drop_rest(result)
-        finally:
-            with contextlib.suppress(SQLAlchemyError):
-                result.close()
-        return QueryResult(rows, limit=limit, seconds=time.monotonic() - start)
 
-    def _drop_rest(self, result: Any) -> None:
-        """Stop a statement whose remaining rows nobody wants; what is on its way is read and dropped."""
-        self._database._kill_query(self._slot)
-        with contextlib.suppress(Exception):
-            result.cursor.close()
-        self._absorb_kill()
-
-    def _absorb_kill(self) -> None:
-        """Let a kill that came after its statement's end hit this one instead of the agent's next."""
-        for _ in range(3):
-            try:
-                self._slot.connection.exec_driver_sql("DO 0")
-                return
-            except DBAPIError as error:
-                if not is_time_limit(error_code(error)):
-                    self._broken = error_text(error)
-                    raise fault(error) from None
-
-    def _refused(self, error: DBAPIError, seconds: float) -> QueryResult:
-        """The result of a statement that failed, unless the environment failed it."""
-        code = error_code(error)
-        if is_time_limit(code):
-            return QueryResult(None, time_limit_message(self._limits), limit="time", seconds=seconds)
-        if is_environment_fault(code) or error.connection_invalidated:
-            self._broken = error_text(error)
-            raise fault(error) from None
-        # The name of the database differs from run to run; an observation should not.
-        return QueryResult(None, error_text(error).replace(self._slot.name, "dbbench"), seconds=seconds)
-
-    def _read(self, table: str) -> list[tuple]:
+def _read_all(session: Session, name: str) -> State:
+    try:
+        tables = session.connection.exec_driver_sql(f"SHOW FULL TABLES FROM `{name}`").fetchall()
         # LIMIT also overrides a sql_select_limit that the agent may have set.
-        query = f"SELECT * FROM `{self._slot.name}`.{_quote(table)} LIMIT {STATE_ROWS}"
-        return [tuple(row) for row in self._slot.connection.exec_driver_sql(query)]
-
-
-class _Watchdog:
-    """Calls `kill` when the block takes longer than `seconds`, and never after the block has ended."""
-
-    def __init__(self, seconds: float, kill: Callable[[], None]) -> None:
-        self.fired = False
-        self._done = False
-        self._kill = kill
-        self._lock = threading.Lock()
-        self._timer = threading.Timer(seconds, self._fire)
-        self._timer.daemon = True
-
-    def __enter__(self) -> Self:
-        self._timer.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-        with self._lock:
-            self._done = True
-
-    def _fire(self) -> None:
-        with self._lock:
-            if not self._done:
-                self.fired = True
-                self._kill()
-
-
-def _quote(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _create_database(slot: _Slot) -> None:
-    accounts.drop_database(slot.connection, slot.name)
-    slot.connection.exec_driver_sql(f"CREATE DATABASE `{slot.name}` CHARACTER SET utf8mb4")
-    slot.connection.exec_driver_sql(f"USE `{slot.name}`")
-
-
-def _create_table(table: Table) -> str:
-    columns = ", ".join(f"{_quote(column.name)} {column_type(table, column)}" for column in table.columns)
-    return f"CREATE TABLE {_quote(table.name)} ({columns})"
-
-
-def _fill(connection: Connection, table: Table, create: str) -> None:
-    connection.exec_driver_sql(create)
-    if table.rows:
-        names = ", ".join(_quote(column.name) for column in table.columns).replace("%", "%%")
-        places = ", ".join(["%s"] * len(table.columns))
-        target = _quote(table.name).replace("%", "%%")
-        connection.exec_driver_sql(f"INSERT INTO {target} ({names}) VALUES ({places})", list(table.rows))
+        return {
+            table: [
+                tuple(row)
+                for row in session.connection.exec_driver_sql(
+                    f"SELECT * FROM `{name}`.{quote(table)} LIMIT {STATE_ROWS}"
+                )
+            ]
+            for table, kind in tables
+            if kind == "BASE TABLE"
+        }
+    except DBAPIError as error:
+        if error_code(error) == _UNKNOWN_DATABASE:
+            return {}  # dropped by the agent
+        raise session.fail(error) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from functools import lru_cache
 
 import sqlglot
 import sqlglot.errors
@@ -92,6 +93,30 @@ _STATEFUL_FUNCTIONS = frozenset(
 _PLAIN = (exp.Select, exp.SetOperation, exp.Insert, exp.Update, exp.Delete, exp.Show, exp.Describe)
 
 
+_READ = re.compile(
+    r"\s*\(*\s*(?:SELECT|WITH|DESC|DESCRIBE|EXPLAIN|SHOW\s+(?:FULL\s+)?(?:TABLES|COLUMNS|FIELDS|CREATE\s+TABLE))\b",
+    re.IGNORECASE,
+)
+_NOT_ONLY_READ = re.compile(
+    r"""@ | /\* | -- | \# | ;\s*\S                # variables; comments, which could part the words below
+    | \bINTO\b | \bFOR\s+(?:UPDATE|SHARE) | \bLOCK\s+IN
+    | dbb_ | _schema\b                            # other databases' names and whoever lists them
+    | \b(?:DATABASE|SCHEMA|CURRENT_USER|CURRENT_ROLE)\b
+    | \b(?:USER|SESSION_USER|SYSTEM_USER|CONNECTION_ID|LAST_INSERT_ID|FOUND_ROWS|ROW_COUNT|IS_FREE_LOCK
+         |IS_USED_LOCK|GET_LOCK|RELEASE_LOCK|RELEASE_ALL_LOCKS)\s*\(""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def only_reads(sql: str) -> bool:
+    """Whether a statement does no more than read its tables, and tells nothing of the session it runs in.
+
+    It is decided on the words: a text that quotes one of them counts as more.
+    """
+    return bool(_READ.match(sql)) and not _NOT_ONLY_READ.search(sql)
+
+
+@lru_cache(maxsize=4096)
 def kind_of(sql: str) -> str:
     """`plain` for statements that leave the session as it was, `kill`, or `other`, also when in doubt."""
     if "/*!" in sql:  # the server executes what stands in such a comment
