@@ -1,0 +1,385 @@
+"""Rollouts against stock TRL: the same model, prompts, turns and tokens, so the work is equal.
+
+    python benchmarks/rollout.py [--sizes 1m 40m] [--steps 3] [--quick] [--json FILE]
+
+Four prompts of 700 tokens with eight samples each, three turns of 60 tokens that end in a tool call, observations of
+40 tokens, and a greedy run of each prompt. The model computes as any other; then its next token is set by a script,
+since random weights call no tools. Stock is `trl.GRPOTrainer` with `environment_factory` and, for the greedy
+evaluation, a second pass over the prompts. Both run the same SQL on the same kind of database.
+
+Prints the seconds of sampling with greedy evaluation, what the greedy rows cost, where a whole training step goes,
+and the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+import torch
+import transformers
+import trl
+from tokenizers import AddedToken
+from transformers import (
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    TrainerCallback,
+)
+from trl import GRPOConfig, GRPOTrainer
+from trl.chat_template_utils import qwen3_chat_template
+
+from trl_dbbench import DBBenchGRPOConfig, DBBenchGRPOTrainer, open_database, to_dataset
+from trl_dbbench.chat import ChatFormat
+from trl_dbbench.database import Database, Sandbox
+from trl_dbbench.engines.transformers import TransformersEngine
+from trl_dbbench.protocol import ToolsProtocol
+from trl_dbbench.tasks import Column, Gold, Table, Task
+from trl_dbbench.tiny_model import make_tiny_model
+
+PROMPTS, SAMPLES, TURNS = 4, 8, 3
+PROMPT_TOKENS, TURN_TOKENS, OBSERVATION_TOKENS = 700, 60, 40
+SHAPES = {
+    "1m": {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 2_000},
+    "40m": {"hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8, "vocab_size": 32_000},
+}
+FILLER = " a"  # one token
+SYSTEM_PROMPT = "Work on the database."
+LENGTH = TURNS * TURN_TOKENS + (TURNS - 1) * OBSERVATION_TOKENS
+
+
+class ScriptedModel(Qwen2ForCausalLM):
+    """Computes its logits, then makes the script's next token all but certain."""
+
+    next_id: torch.Tensor  # (V,): after each id the next one
+
+    def forward(self, input_ids: torch.Tensor | None = None, **kwargs: Any):
+        output = super().forward(input_ids=input_ids, **kwargs)
+        if not torch.is_grad_enabled() and output.logits is not None and input_ids is not None:
+            rows = torch.arange(len(input_ids), device=input_ids.device)
+            output.logits[rows, -1, self.next_id.to(input_ids.device)[input_ids[:, -1]]] += 1e4
+        return output
+
+
+def scripted(tokenizer: PreTrainedTokenizerBase, shape: dict[str, int]) -> ScriptedModel:
+    """A model that says the same turn again and again: a tool call of TURN_TOKENS tokens, all different."""
+    call = '<tool_call>\n{"name": "execute_sql", "arguments": {"query": "SELECT note FROM notes WHERE \''
+    words = [f" w{number:02}" for number in range(TURN_TOKENS - 3)]
+    pieces = [call, *words, "' <> ''\"}}\n</tool_call>"]
+    tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in pieces])
+    ids = [*tokenizer.convert_tokens_to_ids(pieces), tokenizer.eos_token_id]
+    assert len(ids) == TURN_TOKENS
+    before = tokenizer("<|im_start|>assistant\n")["input_ids"][-1]
+    torch.manual_seed(0)
+    model = ScriptedModel(
+        Qwen2Config(
+            **shape,
+            intermediate_size=4 * shape["hidden_size"],
+            num_key_value_heads=shape["num_attention_heads"],
+            max_position_embeddings=4096,
+            tie_word_embeddings=True,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.next_id = torch.full((shape["vocab_size"],), tokenizer.eos_token_id)
+    model.next_id[[before, *ids[:-1]]] = torch.tensor(ids)
+    return model
+
+
+def tasks_for(tokenizer: PreTrainedTokenizerBase, prompt_tokens: Callable[[Task], int]) -> list[Task]:
+    """Tasks whose prompts have PROMPT_TOKENS tokens, and whose one cell makes observations of OBSERVATION_TOKENS."""
+    chat = ChatFormat(tokenizer, ToolsProtocol())
+
+    def observation_tokens(note: str) -> int:
+        return len(chat.observation_ids(str([(note,)]), turn_ended=True))
+
+    note = filled(observation_tokens, OBSERVATION_TOKENS)
+    table = Table("notes", (Column("note"),), ((note,),))
+
+    def task(number: int, filler: str) -> Task:
+        return Task(f"task-{number}", f"{number}{filler}", (table,), "SELECT", Gold(answer=((note,),)))
+
+    return [
+        task(number, filled(lambda text, n=number: prompt_tokens(task(n, text)), PROMPT_TOKENS))
+        for number in range(PROMPTS)
+    ]
+
+
+def filled(count: Callable[[str], int], wanted: int) -> str:
+    """A text with so much filler that `count` of it is `wanted`."""
+    text = FILLER
+    while (
+        missing := wanted - count(text)
+    ) > 0:  # at the edges a filler may become one token with its neighbour
+        text += FILLER * missing
+    assert count(text) == wanted, (count(text), wanted)
+    return text
+
+
+# --- clocks -----------------------------------------------------------------------------------------
+
+SECONDS: dict[str, float] = defaultdict(float)
+
+
+def timed(owner: Any, name: str, part: str) -> None:
+    """Adds the time that a method takes to SECONDS[part]."""
+    method = getattr(owner, name)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        clock = time.perf_counter()
+        try:
+            return method(*args, **kwargs)
+        finally:
+            SECONDS[part] += time.perf_counter() - clock
+
+    setattr(owner, name, wrapper)
+
+
+class Steps(TrainerCallback):
+    """Forgets the first step, which warms up."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 1:
+            SECONDS.clear()
+        self._start = time.perf_counter()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step > 1:
+            self.seconds.append(time.perf_counter() - self._start)
+
+
+# --- stock TRL --------------------------------------------------------------------------------------
+
+
+class DatabaseEnvironment:
+    """What TRL asks of an environment: `reset`, and methods that are the tools."""
+
+    database: Database
+    tasks: list[Task]
+
+    def __init__(self) -> None:
+        self._sandbox: Sandbox | None = None
+
+    def reset(self, task: str, **kwargs: Any) -> None:
+        if self._sandbox is not None:
+            self._sandbox.close()
+        self._sandbox = self.database.sandbox(Task.from_json(task))
+
+    def execute_sql(self, query: str) -> str:
+        """Runs one SQL statement on the MySQL database and returns its rows or its error.
+
+        Args:
+            query: The SQL statement.
+        """
+        assert self._sandbox is not None
+        return ToolsProtocol().observe(self._sandbox.execute(query))
+
+
+class GreedyPass(TrainerCallback):
+    """A greedy evaluation before each update: the prompts once more, without sampling."""
+
+    trainer: GRPOTrainer
+
+    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+        trainer = self.trainer
+        trainer.model.eval()
+        trainer.generation_config.do_sample = False
+        trainer._generate_and_score_completions([dict(row) for row in trainer.train_dataset])
+        trainer.generation_config.do_sample = True
+        trainer.model.train()
+
+
+def stock(
+    model: ScriptedModel, tokenizer: PreTrainedTokenizerBase, database: Database, **options: Any
+) -> GRPOTrainer:
+    def prompt_tokens(task: Task) -> int:
+        ids = tokenizer.apply_chat_template(
+            ToolsProtocol().messages(task, SYSTEM_PROMPT),
+            tools=[DatabaseEnvironment().execute_sql],
+            add_generation_prompt=True,
+            return_dict=True,
+        )["input_ids"]
+        return len(ids)
+
+    DatabaseEnvironment.database = database
+    greedy = GreedyPass()
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=[reward],
+        args=GRPOConfig(**options, max_completion_length=LENGTH, max_tool_calling_iterations=TURNS - 1),
+        train_dataset=to_dataset(tasks_for(tokenizer, prompt_tokens), ToolsProtocol(), SYSTEM_PROMPT),
+        processing_class=tokenizer,
+        environment_factory=DatabaseEnvironment,
+        callbacks=[greedy],
+    )
+    greedy.trainer = trainer
+    timed(DatabaseEnvironment, "reset", "database")
+    timed(DatabaseEnvironment, "execute_sql", "database")
+    return trainer
+
+
+# --- ours -------------------------------------------------------------------------------------------
+
+
+def ours(
+    model: ScriptedModel, tokenizer: PreTrainedTokenizerBase, database: Database, **options: Any
+) -> GRPOTrainer:
+    chat = ChatFormat(tokenizer, ToolsProtocol())
+
+    def prompt_tokens(task: Task) -> int:
+        return len(chat.prompt_ids(ToolsProtocol().messages(task, SYSTEM_PROMPT)))
+
+    trainer = DBBenchGRPOTrainer(
+        model=model,
+        reward_funcs=[reward],
+        args=DBBenchGRPOConfig(
+            **options,
+            protocol="tools",
+            max_turns=TURNS,
+            max_turn_tokens=TURN_TOKENS,
+            max_completion_length=LENGTH + OBSERVATION_TOKENS,
+        ),
+        train_dataset=to_dataset(tasks_for(tokenizer, prompt_tokens), ToolsProtocol(), SYSTEM_PROMPT),
+        processing_class=tokenizer,
+        database=database,
+    )
+    # what the model waits for between two batches: parsing, SQL and rendering that no generation hides
+    timed(TransformersEngine, "_next_batch", "database")
+    return trainer
+
+
+def reward(completions: list, **kwargs: Any) -> list[float]:
+    return [float(number % 2) for number in range(len(completions))]
+
+
+# --- the comparison ---------------------------------------------------------------------------------
+
+
+def measure(make: Callable[..., GRPOTrainer], size: str, steps: int, **more: Any) -> dict[str, float]:
+    """Mean seconds of a training step and of its parts; `rollout` is sampling with greedy evaluation."""
+    with tempfile.TemporaryDirectory() as folder, open_database("sqlite") as database:
+        tokenizer = AutoTokenizer.from_pretrained(
+            make_tiny_model(
+                Path(folder) / "tokenizer",
+                [qwen3_chat_template, json.dumps(ToolsProtocol.tools), FILLER * 9],
+                max_position_embeddings=4096,
+            )
+        )
+        tokenizer.chat_template = qwen3_chat_template
+        clock = Steps()
+        trainer = make(
+            scripted(tokenizer, SHAPES[size]),
+            tokenizer,
+            database,
+            output_dir=str(Path(folder) / "run"),
+            max_steps=steps + 1,
+            num_generations=SAMPLES,
+            num_generations_eval=1,
+            per_device_train_batch_size=PROMPTS * SAMPLES,
+            learning_rate=1e-6,
+            use_cpu=not torch.cuda.is_available(),
+            bf16=False,
+            gradient_checkpointing=False,
+            report_to="none",
+            logging_steps=1000,
+            save_strategy="no",
+            disable_tqdm=True,
+            **more,
+        )
+        trainer.callback_handler.callbacks.insert(0, clock)
+        timed(trainer, "_generate", "rollout")
+        timed(trainer, "_calculate_rewards", "rewards")
+        timed(trainer, "compute_loss", "log-probabilities")  # the loss's forward pass
+        timed(trainer.accelerator, "backward", "backward")
+        lengths: list[int] = []
+        score = trainer._generate_and_score_completions
+
+        def checked(inputs: list) -> dict[str, Any]:
+            output = score(inputs)
+            lengths.extend(output["completion_mask"].sum(1).tolist())
+            return output
+
+        trainer._generate_and_score_completions = checked
+        trainer.train()
+        # stock's observations have a token less
+        unequal = [length for length in lengths if not LENGTH - TURNS < length <= LENGTH]
+        assert not unequal, f"the work is not equal: completions of {set(lengths)} tokens"
+    parts = {name: seconds / steps for name, seconds in SECONDS.items()}
+    parts["step"] = statistics.mean(clock.seconds)
+    parts["rest"] = parts["step"] - sum(
+        parts[n] for n in ("rollout", "rewards", "log-probabilities", "backward")
+    )
+    return parts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sizes", nargs="+", choices=list(SHAPES), default=list(SHAPES))
+    parser.add_argument("--steps", type=int, default=3, help="measured steps, after one that warms up")
+    parser.add_argument("--quick", action="store_true", help="one step of the small model")
+    parser.add_argument("--json", type=Path, help="writes the figures here")
+    arguments = parser.parse_args()
+    sizes, steps = (["1m"], 1) if arguments.quick else (arguments.sizes, arguments.steps)
+    transformers.logging.set_verbosity_error()
+    logging.disable(logging.WARNING)
+
+    print(
+        f"{platform.machine()}, {torch.get_num_threads()} threads, Python {platform.python_version()}, ",
+        end="",
+    )
+    print(f"torch {torch.__version__}, TRL {trl.__version__}; seconds a step, mean of {steps}")
+    columns = ("rollout", "database", "log-probabilities", "backward", "rewards", "rest", "step")
+    print(f"{'':<22}" + "".join(f"{name:>18}" for name in columns))
+    figures: dict[str, Any] = {}
+    for size in sizes:
+        runs = {
+            "stock": measure(stock, size, steps),
+            "ours": measure(ours, size, steps),
+            "ours, greedy off": measure(ours, size, steps, greedy_eval="off"),
+        }
+        for name, parts in runs.items():
+            print(
+                f"{size} {name:<18}" + "".join(f"{parts.get(column, 0.0):>18.3f}" for column in columns),
+                flush=True,
+            )
+        rollout, off = runs["ours"]["rollout"], runs["ours, greedy off"]["rollout"]
+        figures[size] = {
+            "seconds": runs,
+            "rollout_ratio": runs["stock"]["rollout"] / rollout,
+            "step_ratio": runs["stock"]["step"] / runs["ours"]["step"],
+            "greedy_cost": (rollout / off - 1) * SAMPLES,
+            "database_share": runs["ours"]["database"] / rollout,
+        }
+    for size, each in figures.items():
+        print(
+            f"{size}: rollout with greedy evaluation {each['rollout_ratio']:.1f} times as fast as stock, the whole step "
+            f"{each['step_ratio']:.1f} times; greedy rows cost {each['greedy_cost']:.2f} of their share of rows; "
+            f"database time not hidden {100 * each['database_share']:.1f} % of the rollout"
+        )
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()
