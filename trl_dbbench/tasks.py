@@ -32,8 +32,10 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from sys import intern
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trl_dbbench.errors import TaskError
@@ -64,7 +66,7 @@ LIFELONG_HUB_ID = "csyq/LifelongAgentBench"
 LIFELONG_HUB_FOLDER = "db_bench"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """A column: its name and its MySQL type, as written in CREATE TABLE."""
 
@@ -72,7 +74,7 @@ class Column:
     type: str = "TEXT"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Table:
     """A table as it lies in the database when an episode starts."""
 
@@ -81,7 +83,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Gold:
     """What a right episode ends in.
 
@@ -95,7 +97,7 @@ class Gold:
     state_md5: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Task:
     """One question or change.
 
@@ -122,9 +124,26 @@ class Task:
 
     def to_json(self) -> str:
         """The task as a line of the own format; `from_json` gives an equal task back."""
-        fields = asdict(self)
-        gold = fields.pop("gold")
-        return json.dumps(fields | gold, ensure_ascii=False)
+        # spelled out: dataclasses.asdict copies every cell, which takes a minute for 100,000 tasks
+        fields = {
+            "id": self.id,
+            "question": self.question,
+            "tables": [
+                {
+                    "name": table.name,
+                    "columns": [{"name": column.name, "type": column.type} for column in table.columns],
+                    "rows": table.rows,
+                }
+                for table in self.tables
+            ],
+            "operation": self.operation,
+            "skills": self.skills,
+            "grader": self.grader,
+            "answer": self.gold.answer,
+            "sql": self.gold.sql,
+            "state_md5": self.gold.state_md5,
+        }
+        return json.dumps(fields, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, line: str) -> Task:
@@ -159,17 +178,20 @@ def to_dataset(
         protocol: `"text"`, `"tools"` or a protocol object.
         system_prompt: replaces the protocol's own.
     """
-    from datasets import Dataset
+    from datasets import Dataset, concatenate_datasets
 
     from trl_dbbench.protocol import get_protocol
 
     source = get_protocol(protocol) if isinstance(protocol, str) else protocol
 
-    def rows() -> Iterator[dict[str, Any]]:
-        for task in tasks:
-            yield {"prompt": source.messages(task, system_prompt), "task": task.to_json()}
+    def chunk(start: int) -> Dataset:
+        """A part at a time: as Python objects all rows would take several times their size."""
+        part = tasks[start : start + 1_000]
+        return Dataset.from_list(
+            [{"prompt": source.messages(task, system_prompt), "task": task.to_json()} for task in part]
+        )
 
-    return Dataset.from_list(list(rows()))
+    return concatenate_datasets([chunk(start) for start in range(0, max(len(tasks), 1), 1_000)])
 
 
 def load_tasks(path_or_id: str | Path, split: str | None = None) -> list[Task]:
@@ -215,11 +237,8 @@ Entries = Iterable[tuple[str, dict[str, Any]]]
 
 
 def _text_entries(path: Path) -> Entries:
-    try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors put a byte order mark in front
-    except (OSError, UnicodeDecodeError) as error:
-        raise TaskError(f"{path} cannot be read as UTF-8 text: {error}") from None
     if path.suffix == ".json":
+        text = "".join(_lines(path))
         try:
             whole = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -231,15 +250,23 @@ def _text_entries(path: Path) -> Entries:
         if isinstance(whole, list) and all(isinstance(entry, dict) for entry in whole):
             return [(f"entry {number}", entry) for number, entry in enumerate(whole, 1)]
         raise TaskError(f"{path} must hold an object {{key: entry}} or a list of tasks.")
-    return _jsonl_entries(path, text)
+    return _jsonl_entries(path)
 
 
-def _jsonl_entries(path: Path, text: str) -> Entries:
-    # not splitlines(): JSON strings may hold U+2028 and its like, which are no ends of lines here
-    for number, line in enumerate(text.split("\n"), 1):
+def _lines(path: Path) -> Iterator[str]:
+    try:
+        # utf-8-sig: some editors put a byte order mark in front; newline: no other sign ends a line here
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
+            yield from file
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaskError(f"{path} cannot be read as UTF-8 text: {error}") from None
+
+
+def _jsonl_entries(path: Path) -> Entries:
+    for number, line in enumerate(_lines(path), 1):
         if line.strip():
             try:
-                yield f"line {number}", json_object(line)
+                yield f"line {number}", json_object(line.removesuffix("\n"))
             except TaskError as error:
                 raise TaskError(f"{path}, line {number}: {error}") from None
 
@@ -517,7 +544,7 @@ def _table(table: Mapping[str, Any], *, name: str, columns: str, rows: str) -> T
     read = []
     for column in _required(table, columns, list):
         column = _object(column, "column")
-        read.append(Column(_required(column, "name", str), _optional(column, "type", str) or "TEXT"))
+        read.append(_column(_required(column, "name", str), _optional(column, "type", str) or "TEXT"))
     if not read:
         raise TaskError(f"table '{title}' has no columns")
     folded = [column.name.casefold() for column in read]
@@ -535,8 +562,14 @@ def _table(table: Mapping[str, Any], *, name: str, columns: str, rows: str) -> T
                 f"table '{title}', row {number} has the cell {wrong[0]!r}; a cell is a string, a finite number, "
                 "true, false or null"
             )
-        lines.append(tuple(row))
+        # the same names come again and again in a file of many tasks: one object for each
+        lines.append(tuple(intern(cell) if isinstance(cell, str) else cell for cell in row))
     return Table(title, tuple(read), tuple(lines))
+
+
+@lru_cache(maxsize=10_000)
+def _column(name: str, type: str) -> Column:
+    return Column(name, type)
 
 
 def _is_cell(value: Any) -> bool:
