@@ -67,7 +67,8 @@ class ScriptArguments:
 
 def main(script_args: ScriptArguments, training_args: DBBenchGRPOConfig, model_args: ModelConfig) -> None:
     logging.basicConfig(level=logging.INFO if training_args.process_index == 0 else logging.WARNING)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for http_client in ("httpx", "httpx2"):  # a line for each request
+        logging.getLogger(http_client).setLevel(logging.WARNING)
 
     tasks = load_tasks(script_args.tasks, script_args.tasks_split)
     eval_tasks = load_tasks(script_args.eval_tasks) if script_args.eval_tasks else None

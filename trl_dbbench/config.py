@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from trl import GRPOConfig
 
@@ -51,6 +52,10 @@ class DBBenchGRPOConfig(GRPOConfig):
             With `task_sampling: skill`, the skills to draw from; all that the tasks have if left out.
         min_tasks_per_skill (`int`, *optional*, defaults to `1`):
             With `task_sampling: skill`, skills with fewer tasks are left out.
+        vllm_server_urls (`list[str]`, *optional*):
+            Addresses of vLLM servers that generate instead of the model in this process, such as
+            `http://10.0.0.7:8000`. Needs LoRA: before each rollout the adapter is saved under `output_dir` and
+            loaded into the servers, which must see that folder under the same path.
         num_generations_eval (`int`, *optional*, defaults to `1`):
             Evaluation is greedy, so one run of a prompt says it all.
     """
@@ -98,6 +103,13 @@ class DBBenchGRPOConfig(GRPOConfig):
     min_tasks_per_skill: int = field(
         default=1, metadata={"help": "With task_sampling skill: skills with fewer tasks are left out."}
     )
+    vllm_server_urls: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Addresses of vLLM servers that generate instead of the model in this process. They must see "
+            "output_dir under the same path, to load the LoRA adapter from it."
+        },
+    )
     num_generations_eval: int | None = field(
         default=1, metadata={"help": "Evaluation is greedy, so one run of a prompt says it all."}
     )
@@ -126,6 +138,7 @@ class DBBenchGRPOConfig(GRPOConfig):
                 "reference_model_name_or_path is used only with beta above 0; set beta, or leave it out."
             )
         self._check_task_sampling()
+        self._check_vllm_servers()
         self._refuse_what_the_rollout_ignores()
 
     def _check_task_sampling(self) -> None:
@@ -153,6 +166,23 @@ class DBBenchGRPOConfig(GRPOConfig):
                 "them out."
             )
 
+    def _check_vllm_servers(self) -> None:
+        if self.vllm_server_urls is None:
+            return
+        if not self.vllm_server_urls:
+            raise ConfigError("vllm_server_urls is empty; name at least one server, or leave it out.")
+        self.vllm_server_urls = [url.rstrip("/") for url in self.vllm_server_urls]
+        for url in self.vllm_server_urls:
+            parts = urlsplit(url)
+            named = parts.scheme in ("http", "https") and parts.hostname
+            if not named or parts.username or parts.path or parts.query:
+                raise ConfigError(
+                    f"vllm_server_urls: {url!r} is no server's address; give scheme, host and port alone, as in "
+                    "http://10.0.0.7:8000."
+                )
+            if self.vllm_server_urls.count(url) > 1:
+                raise ConfigError(f"vllm_server_urls names {url} more than once.")
+
     def _refuse_what_the_rollout_ignores(self) -> None:
         ignored = {
             "use_vllm": False,
@@ -166,5 +196,6 @@ class DBBenchGRPOConfig(GRPOConfig):
             if getattr(self, name) not in (only, None):
                 raise ConfigError(
                     f"{name}={getattr(self, name)!r} has no effect on DB-Bench rollouts, which choose tokens by "
-                    f"temperature, top_p and top_k in this process. Leave it at {only!r}."
+                    "temperature, top_p and top_k, in this process or on the servers of vllm_server_urls. Leave it "
+                    f"at {only!r}."
                 )

@@ -4,6 +4,7 @@
 DBBenchError
 ├── TaskError          a task file or a task in it is wrong
 ├── ConfigError        a setting is wrong
+├── EngineError        no server answers that could generate tokens
 └── DatabaseError      the database cannot be used
     └── EnvironmentFault   it broke in the middle of an episode
 ```
@@ -25,6 +26,10 @@ class TaskError(DBBenchError):
 
 class ConfigError(DBBenchError):
     """A setting has a value that cannot work."""
+
+
+class EngineError(DBBenchError):
+    """Nothing is there that could generate tokens, however long it was waited for."""
 
 
 class DatabaseError(DBBenchError):

@@ -85,7 +85,8 @@ class Request:
 class Completion:
     """A sampled turn: `ids` with the token that ended it, if one did, and the log-probability of each id.
 
-    `logprobs` are of the policy's own distribution (see `Sampling`), in nats, computed in fp32.
+    `logprobs` are of the policy's own distribution (see `Sampling`), in nats, computed in fp32; NaN where the
+    engine does not know them.
     """
 
     ids: list[int]

@@ -36,10 +36,11 @@ from trl_dbbench.chat import ChatFormat
 from trl_dbbench.config import DBBenchGRPOConfig
 from trl_dbbench.database import Database
 from trl_dbbench.engines.transformers import TransformersEngine, context_length
+from trl_dbbench.engines.vllm_sync import VLLMSync
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.judge import Judge
 from trl_dbbench.protocol import get_protocol
-from trl_dbbench.rollout import Episode, Rules, Sampling, Status, play_all
+from trl_dbbench.rollout import Engine, Episode, Rules, Sampling, Status, play_all
 from trl_dbbench.samplers import Order, TaskSampler, by_skill, shuffled, skill_pools
 from trl_dbbench.tasks import Task
 
@@ -120,11 +121,13 @@ class DBBenchGRPOTrainer(GRPOTrainer):
             eos_token_ids=self.eos_token_ids,
             template_kwargs=self.chat_template_kwargs,
         )
+        self.vllm = VLLMSync(self, args.vllm_server_urls) if args.vllm_server_urls else None
+        contexts = [context_length(self.model), *(self.vllm.contexts if self.vllm else [])]
         self.rules = Rules(
             max_turns=args.max_turns,
             max_turn_tokens=args.max_turn_tokens,
             max_completion_length=args.max_completion_length,
-            context=context_length(self.model),
+            context=min((length for length in contexts if length), default=None),
         )
         for dataset in (train_dataset, eval_dataset):
             if dataset is not None:
@@ -239,7 +242,7 @@ class DBBenchGRPOTrainer(GRPOTrainer):
         tasks: Sequence[Task],
         prompts: Sequence[list[int]],
         samplings: Sequence[Sampling],
-        engine: TransformersEngine,
+        engine: Engine,
     ) -> list[Episode]:
         return play_all(
             tasks,
@@ -271,7 +274,11 @@ class DBBenchGRPOTrainer(GRPOTrainer):
         return Sampling(self.temperature, self.top_p, self.top_k or 0, seed=seed)
 
     @contextmanager
-    def _engine(self) -> Iterator[TransformersEngine]:
+    def _engine(self) -> Iterator[Engine]:
+        if self.vllm is not None:
+            with profiling_context(self, "rollout"):
+                yield self.vllm.engine_of_current_weights()
+            return
         with (
             profiling_context(self, "rollout"),
             unwrap_model_for_generation(

@@ -1,0 +1,234 @@
+"""Training with real vLLM servers on the CPU, in fp32: what they generate is what the trained model says."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from test_recipe import episodes_in
+from test_trainer import adapter_of, make_trainer, scored_batch
+from test_vllm_engine import ask, request
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from vllm_servers import EOS, RealServer
+
+from trl_dbbench import ConfigError
+from trl_dbbench.chat import ChatFormat
+from trl_dbbench.engines.transformers import TransformersEngine
+from trl_dbbench.engines.vllm import VLLMEngine
+from trl_dbbench.judge import Judge
+from trl_dbbench.protocol import get_protocol
+from trl_dbbench.rollout import Episode, Rules, Sampling, play_all
+
+NOISE = 1e-4  # of fp32 log-probabilities, in nats
+
+
+@pytest.fixture
+def trainer_on(servable_model, sqlite_database, demo_tasks, tmp_path):
+    """A trainer on these servers, two prompts a step."""
+
+    def make(*servers: RealServer, **settings):
+        settings = {"max_steps": 3, "per_device_train_batch_size": 8, "max_turn_tokens": 12} | settings
+        urls = [server.url for server in servers]
+        return make_trainer(
+            servable_model,
+            sqlite_database,
+            demo_tasks[:6],
+            tmp_path / "run",
+            vllm_server_urls=urls,
+            **settings,
+        )
+
+    return make
+
+
+@torch.no_grad()
+def own_logprobs(trainer, batch) -> torch.Tensor:
+    """What TRL's scoring says of the completions, (B, T)."""
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+    training = trainer.model.training
+    trainer.model.eval()  # a rollout is without dropout
+    logprobs, _, _ = trainer._get_per_token_logps_and_entropies(
+        trainer.model, ids, attention, batch["completion_ids"].shape[1]
+    )
+    trainer.model.train(training)
+    return logprobs
+
+
+def sampled(batch) -> torch.Tensor:
+    return (batch["completion_mask"] * batch["tool_mask"]).bool()
+
+
+def test_three_steps_with_the_adapter_loaded_anew_for_each(trainer_on, real_servers):
+    """Each rollout's log-probabilities are those of the weights just before its update, and of no others."""
+    trainer = trainer_on(*real_servers, use_rollout_logprobs=True)
+    score, seen = trainer._generate_and_score_completions, []
+
+    def score_and_compare(inputs):
+        batch = score(inputs)
+        mask, rollout = sampled(batch), batch["sampling_per_token_logps"]
+        own = own_logprobs(trainer, batch)
+        with trainer.model.disable_adapter():
+            base = own_logprobs(trainer, batch)
+        held = [server.adapters() for server in real_servers]
+        used = batch["old_per_token_logps"]
+        seen.append(
+            (held, (own - rollout)[mask].abs(), (base - rollout)[mask].abs(), torch.equal(used, rollout))
+        )
+        return batch
+
+    trainer._generate_and_score_completions = score_and_compare
+    before = adapter_of(trainer)
+    trainer.train()
+
+    names = [held for held, *_ in seen]
+    assert all(len(name) == 1 and name == other for name, other in names), "one adapter, the same on both"
+    assert len({*names[0][0], *names[1][0], *names[2][0]}) == 3
+    for _, from_own, _, reaches_the_loss in seen:
+        assert len(from_own) > 200
+        assert from_own.max() < NOISE
+        assert reaches_the_loss
+    from_base = [difference.max() for *_, difference, _ in seen]
+    assert from_base[0] < NOISE, "a fresh LoRA adapter changes nothing"
+    assert min(from_base[1:]) > 100 * NOISE
+    assert any(not torch.equal(before[name], weight) for name, weight in adapter_of(trainer).items())
+
+
+@pytest.mark.parametrize(
+    ("server", "sampling"), [(0, {"top_p": 0.9, "top_k": 50}), (1, {"temperature": 0.7})]
+)
+def test_log_probabilities_are_the_trainers_own(server, sampling, trainer_on, real_servers):
+    """Raw ones at temperature 1 despite top-p and top-k, processed ones at any temperature without them."""
+    trainer = trainer_on(real_servers[server], **sampling)
+    _, batch = scored_batch(trainer)
+    mask = sampled(batch)
+    difference = (own_logprobs(trainer, batch) - batch["sampling_per_token_logps"])[mask]
+    assert mask.sum() > 100
+    assert difference.abs().max() < NOISE
+
+
+def test_a_turn_ends_with_the_token_that_ended_it(real_servers, tmp_path):
+    """...which is none of the eos tokens that the model declares, but one of those that the engine was given."""
+    url = real_servers[0].url
+    prompt = {"temperature": 1.0, "seed": 5}
+    (long,) = ask(VLLMEngine([url], [EOS], tmp_path), request((5, 6, 7), new=12, **prompt))
+    ends = long.ids[4]
+    (short,) = ask(VLLMEngine([url], [ends], tmp_path), request((5, 6, 7), new=12, **prompt))
+    assert short.ids == long.ids[: long.ids.index(ends) + 1]
+    assert len(short.logprobs) == len(short.ids)
+
+
+def test_a_turn_does_not_depend_on_its_neighbours(real_servers, tmp_path):
+    """Greedy and sampled ones side by side, each with its own seed."""
+    turns = [
+        request((5, 6, 7), row=0, greedy=True),
+        request((5, 6, 7), row=1, temperature=0.8, seed=1),
+        request((9,) * 40, row=2, temperature=1.2, top_p=0.9, seed=2),
+        request((5, 6, 7), row=3, temperature=0.8, seed=1, turn=1),
+    ]
+    engine = VLLMEngine([real_servers[0].url], [EOS], tmp_path)
+    together = [completion.ids for completion in ask(engine, *turns)]
+    assert together == [ask(engine, turn)[0].ids for turn in turns]
+    assert len(set(map(tuple, together))) == 4
+
+
+def greedy(engine, tasks, tokenizer, database) -> list[Episode]:
+    chat = ChatFormat(tokenizer, get_protocol("tools"), [EOS])
+    return play_all(
+        tasks,
+        [chat.prompt_ids(chat.protocol.messages(task)) for task in tasks],
+        [Sampling(greedy=True)] * len(tasks),
+        engine=engine,
+        chat=chat,
+        database=database,
+        judge=Judge(database),
+        rules=Rules(max_turns=3, max_turn_tokens=24, max_completion_length=1024, context=2048),
+    )
+
+
+def test_greedy_turns_are_the_transformers_engines(
+    real_servers, servable_model, demo_tasks, sqlite_database, tmp_path
+):
+    """In fp32, with an adapter of random weights. Where they part, the two likeliest tokens are nearly as likely."""
+    torch.manual_seed(0)
+    base = AutoModelForCausalLM.from_pretrained(servable_model)
+    model = get_peft_model(base, LoraConfig(target_modules="all-linear", init_lora_weights=False)).eval()
+    tokenizer = AutoTokenizer.from_pretrained(servable_model)
+    tasks = demo_tasks[:12]
+    remote = VLLMEngine([server.url for server in real_servers], [EOS], tmp_path / "adapters")
+
+    def save(folder):
+        model.save_pretrained(folder)
+        return folder
+
+    try:
+        remote.load_adapter(save)
+        theirs = greedy(remote, tasks, tokenizer, sqlite_database)
+    finally:
+        remote.close()
+    ours = greedy(TransformersEngine(model, [EOS], tokenizer.pad_token_id), tasks, tokenizer, sqlite_database)
+
+    equal = 0
+    for here, there in zip(ours, theirs, strict=True):
+        a, b = here.prompt_ids + here.completion_ids, there.prompt_ids + there.completion_ids
+        if a == b:
+            equal += 1
+            continue
+        parting = next(place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+        with torch.no_grad():
+            likeliest = model(torch.tensor([a[:parting]])).logits[0, -1].topk(2)
+        assert set(likeliest.indices.tolist()) == {a[parting], b[parting]}
+        assert likeliest.values[0] - likeliest.values[1] < NOISE
+    assert equal >= len(tasks) // 2
+
+
+def test_an_adapter_that_is_too_large_is_refused_with_the_servers_reason(
+    real_servers, servable_model, tmp_path
+):
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(servable_model), LoraConfig(r=32))
+    engine = VLLMEngine([server.url for server in real_servers], [EOS], tmp_path)
+    with pytest.raises(ConfigError, match=r"LoRA rank 32 is greater than max_lora_rank 16.*--max-lora-rank"):
+        engine.load_adapter(lambda folder: model.save_pretrained(folder) or folder)
+    engine.close()
+
+
+def test_a_server_killed_in_mid_step_loses_nothing(trainer_on, real_servers, monkeypatch, caplog):
+    """Its episodes go on at the other; once it is back, the next rollout uses it again."""
+    stays, dies = real_servers
+    trainer = trainer_on(stays, dies)
+    asked: list[tuple[int, str]] = []
+    ask = VLLMEngine._ask
+
+    async def ask_or_kill(self, server, request):
+        step = trainer.state.global_step
+        asked.append((step, server.url))
+        if asked.count((1, dies.url)) == 6 and (1, dies.url) == asked[-1]:
+            dies.kill()
+        return await ask(self, server, request)
+
+    monkeypatch.setattr(VLLMEngine, "_ask", ask_or_kill)
+    load = VLLMEngine.load_adapter
+
+    def start_again_and_load(self, save):
+        if trainer.state.global_step == 2:
+            dies.start()
+            dies.wait()
+        load(self, save)
+
+    monkeypatch.setattr(VLLMEngine, "load_adapter", start_again_and_load)
+    with caplog.at_level(logging.WARNING):
+        trainer.train()
+
+    assert f"vLLM server {dies.url} fails: " in caplog.text
+    assert trainer.state.global_step == 3
+    episodes = episodes_in(Path(trainer.args.output_dir))
+    assert [e["phase"] for e in episodes] == (["greedy"] * 2 + ["train"] * 8) * 3
+    assert {e["status"] for e in episodes} == {"turn_limit"}
+    assert all(len(e["turns"]) == 3 for e in episodes)
+    for step in (0, 2):
+        assert {url for each, url in asked if each == step} == {stays.url, dies.url}
+    assert asked.count((1, stays.url)) > asked.count((0, stays.url))
+    assert dies.adapters() == stays.adapters() != set()

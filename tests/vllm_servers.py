@@ -1,0 +1,235 @@
+"""vLLM servers for tests: a scripted one in a thread, and real ones on the CPU as processes of their own.
+
+Real ones need `TRL_DBBENCH_VLLM`, the path of a `vllm` program that runs on a CPU (`.ci/vllm-cpu` makes one). Without
+it their tests are skipped, unless `TRL_DBBENCH_REQUIRE` names vllm: then they fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import httpx2
+import pytest
+
+from trl_dbbench.prompts import TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT
+from trl_dbbench.tasks import Task
+from trl_dbbench.tiny_model import make_tiny_model
+
+EOS = 2
+
+# ends the whole process group when the tests end, killed or not: vLLM's children outlive it otherwise
+AS_LONG_AS_THE_TESTS = """
+tests=$1; shift; "$@" &
+while kill -0 "$tests" && kill -0 $!; do sleep 1; done 2>/dev/null
+kill -KILL 0
+"""
+Reply = tuple[int, Any]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class FakeServer:
+    """Speaks as much of vLLM as the engine asks for, over real HTTP, and keeps what it was asked.
+
+    Every turn is `turn`, cut to `max_tokens`; token k has the log-probability -(k + 1) / 8. What `interfere` returns for
+    (path, body) goes out instead: a status and a JSON body, or `None` for a connection that breaks off.
+    """
+
+    def __init__(self, turn: tuple[int, ...] = (11, 12, EOS)):
+        self.turn = turn
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.adapters: dict[str, str] = {}
+        self.asked: list[tuple[str, dict]] = []
+        self.authorization: str | None = None
+        self.interfere: Callable[[str, dict], Any] = lambda path, body: NotImplemented
+        self._http: ThreadingHTTPServer | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Begins to listen; as after a crash, no adapter is loaded."""
+        self.adapters.clear()
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._answer({})
+
+            def do_POST(self) -> None:
+                self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+            def _answer(self, body: dict) -> None:
+                fake.authorization = self.headers.get("Authorization")
+                fake.asked.append((self.path, body))
+                reply = fake.interfere(self.path, body)
+                if reply is NotImplemented:
+                    reply = fake._reply(self.path, body)
+                if reply is None:
+                    self.connection.close()
+                    return
+                content = json.dumps(reply[1]).encode()
+                self.send_response(reply[0])
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self._http.daemon_threads = True
+        Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
+
+    def stop(self) -> None:
+        """From now on connections are refused."""
+        if self._http is not None:
+            self._http.shutdown()
+            self._http.server_close()
+            self._http = None
+
+    @property
+    def turns(self) -> list[dict]:
+        """The requests for turns, without the engine's first question of each connection."""
+        return [body for path, body in self.asked if path == "/v1/completions" and body["top_k"] != 1]
+
+    def _reply(self, path: str, body: dict) -> Reply:
+        match path:
+            case "/v1/models":
+                return 200, {"data": [{"id": "base", "root": "/base", "parent": None, "max_model_len": 1024}]}
+            case "/health":
+                return 200, {}
+            case "/v1/load_lora_adapter":
+                if body["lora_name"] in self.adapters:
+                    return error(400, f"The lora adapter '{body['lora_name']}' has already been loaded.")
+                if not (Path(body["lora_path"]) / "adapter_model.safetensors").exists():
+                    return error(404, f"No adapter found for {body['lora_path']}")
+                self.adapters[body["lora_name"]] = body["lora_path"]
+                return 200, {}
+            case "/v1/unload_lora_adapter":
+                return (
+                    (200, {}) if self.adapters.pop(body["lora_name"], None) else error(404, "no such adapter")
+                )
+            case "/v1/completions":
+                if body["model"] not in ("base", *self.adapters):
+                    return error(404, f"The model `{body['model']}` does not exist.")
+                ids = self.turn[: body["max_tokens"]]
+                return 200, completion(ids, [-(k + 1) / 8 for k in range(len(ids))])
+        return 404, {"detail": "Not Found"}
+
+
+def completion(ids: tuple[int, ...], logprobs: list[float]) -> dict:
+    return {"choices": [{"token_ids": list(ids), "logprobs": {"token_logprobs": logprobs}}]}
+
+
+def error(status: int, message: str) -> Reply:
+    return status, {"error": {"message": message, "code": status}}
+
+
+class RealServer:
+    """`vllm serve` on the CPU, in fp32, in a process group of its own."""
+
+    def __init__(self, program: str, model: str, log: Path, *options: str):
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._log = log
+        self._command = ["sh", "-c", AS_LONG_AS_THE_TESTS, "sh", str(os.getpid())]
+        self._command += [program, "serve", model, "--host", "127.0.0.1", "--port", str(self.port)]
+        self._command += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "2048"]
+        self._command += ["--enable-lora", "--max-lora-rank", "16", *options]
+        self._process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        settings = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_CPU_KVCACHE_SPACE": "1"}  # GiB
+        settings |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+        settings |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=os.environ | settings,
+                start_new_session=True,
+            )
+
+    def wait(self) -> None:
+        """Until it answers."""
+        assert self._process is not None
+        deadline = time.monotonic() + 300
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                if httpx2.get(f"{self.url}/health").is_success:
+                    return
+            except httpx2.TransportError:
+                pass
+            time.sleep(0.2)
+        raise RuntimeError(f"vllm serve does not come up:\n{self._log.read_text()[-3000:]}")
+
+    def kill(self) -> None:
+        """As a crash of the machine would: at once, with its children."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def adapters(self) -> set[str]:
+        cards = httpx2.get(f"{self.url}/v1/models").json()["data"]
+        return {card["id"] for card in cards if card["parent"]}
+
+
+@pytest.fixture
+def fakes() -> Iterator[Callable[[int], list[FakeServer]]]:
+    """`fakes(2)` are two scripted servers."""
+    started: list[FakeServer] = []
+
+    def start(count: int) -> list[FakeServer]:
+        started.extend(FakeServer() for _ in range(count))
+        return started[-count:]
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def servable_model(tmp_path_factory: pytest.TempPathFactory, demo_tasks: list[Task]) -> str:
+    """The tiny model with heads of 32, the smallest that vLLM's attention on a CPU takes."""
+    texts = [TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT, *(task.prompt() for task in demo_tasks)]
+    return str(make_tiny_model(tmp_path_factory.mktemp("models") / "servable", texts, num_heads=2))
+
+
+@pytest.fixture(scope="session")
+def real_servers(servable_model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RealServer]]:
+    """Two servers of the same model; they differ in what their log-probabilities are of."""
+    program = os.environ.get("TRL_DBBENCH_VLLM")
+    if not program:
+        if "vllm" in os.environ.get("TRL_DBBENCH_REQUIRE", "").split(","):
+            pytest.fail("TRL_DBBENCH_REQUIRE asks for vllm, and TRL_DBBENCH_VLLM does not say where it is")
+        pytest.skip("no vLLM here: TRL_DBBENCH_VLLM is to be the path of its program")
+    logs = tmp_path_factory.mktemp("vllm")
+    servers = [
+        RealServer(program, servable_model, logs / f"{mode}.log", "--logprobs-mode", mode)
+        for mode in ("raw_logprobs", "processed_logprobs")
+    ]
+    try:
+        for server in servers:
+            server.start()
+        for server in servers:
+            server.wait()
+        yield servers
+    finally:
+        for server in servers:
+            server.kill()
