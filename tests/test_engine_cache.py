@@ -112,9 +112,11 @@ SAMPLINGS = {
 }
 
 
+@pytest.mark.parametrize("long", [1, 10_000], ids=["prompts-shared", "prompts-copied"])
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("build", [qwen2, llama, sliding_window, hybrid])
-def test_every_turn_is_what_a_full_forward_gives(build, sampling):
+def test_every_turn_is_what_a_full_forward_gives(build, sampling, long, monkeypatch):
+    monkeypatch.setattr("trl_dbbench.engines.transformers.LONG", long)
     model = make(build)
     turns = 0
     for seed in range(6):
@@ -172,3 +174,14 @@ def test_a_model_whose_past_cannot_be_kept_says_so(caplog):
     with caplog.at_level(logging.INFO, "trl_dbbench"):
         TransformersEngine(make(hybrid), EOS, 0)
     assert "Qwen3Next has layers whose past cannot be kept" in caplog.text
+
+
+@pytest.mark.parametrize(("build", "sharing"), [(qwen2, True), (llama, True), (sliding_window, False)])
+def test_a_long_prompt_is_kept_once_where_attention_allows_it(build, sharing):
+    model = make(build)
+    engine = TransformersEngine(model, [], 0)
+    requests = [Request((5,) * 200, 2, Sampling(seed=row), row, 0) for row in range(6)]
+    list(engine.complete(requests))
+    columns = engine._cache.get_seq_length()
+    assert columns == (2 if sharing else 201), "what a row keeps of its own"
+    assert model.config._attn_implementation == "sdpa", "the usual attention is back"

@@ -25,6 +25,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 
 from trl_dbbench.engines.cache import RowCache, can_keep
+from trl_dbbench.engines.prefix import LONG, SharedPrefix, can_share
 from trl_dbbench.engines.sampling import TokenChooser
 from trl_dbbench.rollout import Completion, Request, Sampling
 
@@ -52,15 +53,26 @@ class _Row:
 
     request: Request
     cached: tuple[int, ...] = ()
-    """Ids whose keys and values the cache holds, from the column `start` on."""
+    """Ids whose keys and values are known: the first `shared` of them with the prompt `source`, which other rows
+    share, the others in the cache, from the column `start` on."""
     start: int = 0
+    shared: int = 0
+    source: int = 0
     ids: list[int] = field(default_factory=list)
     """Sampled in this turn, with their `logprobs`."""
     logprobs: list[float] = field(default_factory=list)
     done: bool = False
 
+    @property
+    def own(self) -> Sequence[int]:
+        """The ids that are not shared."""
+        return self.request.ids[self.shared :]
+
     def begin(self, request: Request) -> None:
         self.request, self.ids, self.logprobs, self.done = request, [], [], False
+
+    def is_continued_by(self, request: Request) -> bool:
+        return request.ids[: len(self.cached)] == self.cached and len(request.ids) > len(self.cached)
 
     def write(self, id: int, logprob: float, eos_token_ids: frozenset[int]) -> None:
         self.ids.append(id)
@@ -111,6 +123,7 @@ class TransformersEngine:
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
         self._cache = RowCache()
         self._rows: list[_Row] = []  # in the order of the cache
+        self._prompts: SharedPrefix | None = None
         self._waiting: list[tuple[Request, asyncio.Future, asyncio.AbstractEventLoop]] = []
         self._changed = threading.Condition()
 
@@ -139,7 +152,7 @@ class TransformersEngine:
                         future, loop = asked[request.row]
                         loop.call_soon_threadsafe(_resolve, future, completion)
         finally:
-            self._cache, self._rows = RowCache(), []
+            self._cache, self._rows, self._prompts = RowCache(), [], None
             self.model.train(training)
 
     def _notify(self, _: Future) -> None:
@@ -169,13 +182,14 @@ class TransformersEngine:
         device = self._device
         with self._autocast():
             rows, cache, width = self._continue(requests) if self._keeps_cache else self._begin(requests)
-            # a row's ids lie in the columns from `start` to `width`, the last `fed` of them are not in the cache
+            # a row's own ids lie in the columns from `start` to `width`, the last `fed` of them are not in the cache
             fed = width - cache.get_seq_length()
-            ids = self._padded([row.request.ids[-fed:] for row in rows], fed).to(device)  # (B, fed)
+            ids = self._padded([row.own[-fed:] for row in rows], fed).to(device)  # (B, fed)
             start = torch.tensor([[row.start] for row in rows], device=device)  # (B, 1)
+            shared = torch.tensor([[row.shared] for row in rows], device=device)  # (B, 1)
             chooser = TokenChooser([row.request for row in rows], device)
             while True:
-                chosen, logprobs = chooser(self._forward(ids, start, width, cache))
+                chosen, logprobs = chooser(self._forward(ids, start, width, cache, shared))
                 for row, id, logprob in zip(rows, chosen.tolist(), logprobs.tolist(), strict=True):
                     if not row.done:
                         row.write(id, logprob, self._eos_token_ids)
@@ -187,21 +201,40 @@ class TransformersEngine:
                 if self._keeps_cache and 0 < len(live) <= CROWD * len(rows):
                     order = torch.tensor(self._to_front(live), device=device)
                     rows = self._rows[: len(live)]
-                    chosen, start = chosen[order], start[order]
+                    chosen, start, shared = chosen[order], start[order], shared[order]
                     chooser.select(order)
+                    self._arrange(rows)
                 ids, width = chosen[:, None], width + 1
 
-    def _forward(self, ids: torch.Tensor, start: torch.Tensor, width: int, cache: Cache) -> torch.Tensor:
-        """Feeds ids (B, fed) in the columns before `width`; the logits (B, V) after the last one."""
+    def _forward(
+        self,
+        ids: torch.Tensor,
+        start: torch.Tensor,
+        width: int,
+        cache: Cache,
+        shared: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Feeds ids (B, fed) in the columns before `width`; the logits (B, V) after the last one.
+
+        `start` (B, 1) is a row's first column, `shared` (B, 1) how many ids lie before it in a shared prompt.
+        """
         columns = torch.arange(width, device=ids.device)
-        output = self.model(
-            input_ids=ids,
-            attention_mask=(columns >= start).long(),
-            position_ids=(columns[-ids.shape[1] :] - start).clamp_(min=0),
-            past_key_values=cache,
-            use_cache=True,
-            **self._last_only,
-        )
+        fed = columns[-ids.shape[1] :]
+        positions = (fed - start).clamp_(min=0)
+        together: AbstractContextManager = nullcontext()
+        if self._prompts is not None and shared is not None:
+            positions += shared
+            hidden = (columns < start)[:, None] | (columns > fed[:, None])  # (B, fed, width)
+            together = self._prompts.active(self._config, hidden[:, None])
+        with together:
+            output = self.model(
+                input_ids=ids,
+                attention_mask=(columns >= start).long(),
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                **self._last_only,
+            )
         return output.logits[:, -1]
 
     @property
@@ -220,45 +253,62 @@ class TransformersEngine:
     def _continue(self, requests: Sequence[Request]) -> tuple[list[_Row], Cache, int]:
         """Rows that hold what is known of the requests' ids, their cache, and the column after their ids."""
         asked = {request.row: request for request in requests}
-        missing = not asked.keys() <= {row.request.row for row in self._rows}
+        known = {
+            row.request.row
+            for row in self._rows
+            if row.request.row in asked and row.is_continued_by(asked[row.request.row])
+        }
+        missing = known != asked.keys()
         if self._any_rank(missing):
             self._prefill(requests if missing else [])
-        count = len(requests)
         self._to_front([place for place, row in enumerate(self._rows) if row.request.row in asked])
-        rows = self._rows = self._rows[:count]  # the others are done for good
+        rows = self._rows = self._rows[: len(requests)]  # the others are done for good
         for row in rows:
             row.begin(asked[row.request.row])
-            if row.request.ids[: len(row.cached)] != row.cached:
-                row.cached = ()
+        self._arrange(rows)
 
         # as many are fed to each row as the row with the most new ones needs
         fed = max(len(row.request.ids) - len(row.cached) for row in rows)
-        kept = [max(0, len(row.request.ids) - fed) for row in rows]
+        kept = [max(0, len(row.own) - fed) for row in rows]
         edge = max(row.start + keep for row, keep in zip(rows, kept, strict=True))
         if edge > 1.25 * max(kept):  # rows that reached further left have gone
             edge = max(kept)
         for place, (row, keep) in enumerate(zip(rows, kept, strict=True)):
             self._cache.push(place, row.start, keep, edge)
-            row.start = edge + fed - len(row.request.ids)
-        self._cache.cut(count, edge)
+            row.start = edge + fed - len(row.own)
+        self._cache.cut(len(rows), edge)
         return rows, self._cache, edge + fed
 
     def _prefill(self, requests: Sequence[Request]) -> None:
-        """Starts a cache with all but the last id of each prompt; equal prompts are computed once."""
-        prefixes = list(dict.fromkeys(tuple(request.ids[:-1]) for request in requests))
-        lengths = [len(prefix) for prefix in prefixes] or [0]
-        width = max(*lengths, 1)  # one pad where there is nothing to compute, for the other ranks' sake
+        """Computes all but the last id of each prompt, once for equal ones, and starts the rows after them."""
+        prompts = list(dict.fromkeys(tuple(request.ids[:-1]) for request in requests)) or [()]
+        width = max(
+            1, *map(len, prompts)
+        )  # one pad where there is nothing to compute, for the other ranks' sake
+        start = torch.tensor([[width - len(prompt)] for prompt in prompts], device=self._device)  # (U, 1)
         cache = RowCache()
-        ids = self._padded(prefixes or [()], width).to(self._device)
-        self._forward(
-            ids, torch.tensor([[width - length] for length in lengths], device=self._device), width, cache
-        )
-        if requests:
-            sources = [prefixes.index(tuple(request.ids[:-1])) for request in requests]
+        self._forward(self._padded(prompts, width).to(self._device), start, width, cache)
+        if not requests:
+            return
+        sources = [prompts.index(tuple(request.ids[:-1])) for request in requests]
+        rows = [
+            _Row(request, prompts[source], source=source)
+            for request, source in zip(requests, sources, strict=True)
+        ]
+        self._prompts = None
+        if width >= LONG and len(prompts) < len(rows) and can_share(self._config, self._device):
+            self._prompts, self._cache = SharedPrefix(cache, start), RowCache()
+            for row in rows:
+                row.shared = len(row.cached)
+        else:
             self._cache = cache.spread(sources)
-            self._rows = [
-                _Row(request, tuple(request.ids[:-1]), width - len(request.ids) + 1) for request in requests
-            ]
+            for row in rows:
+                row.start = width - len(row.cached)
+        self._rows = rows
+
+    def _arrange(self, rows: Sequence[_Row]) -> None:
+        if self._prompts is not None:
+            self._prompts.arrange([row.source for row in rows])
 
     def _to_front(self, places: Sequence[int]) -> list[int]:
         """Moves these rows to the front of the cache, by exchange; returns where the first rows were before."""

@@ -1,0 +1,128 @@
+"""Prompts whose keys and values are kept once for all their episodes.
+
+On a CPU, decoding waits for memory: at each token every row reads all of its keys and values, most of them the
+prompt's. Rows of the same prompt can read those together: attention over two parts of the past is the mean of the
+attention over each, weighted by the mass of each part (the sum of the exponentiated scores), as in the merge step
+of Flash-Decoding (Dao et al., 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, PreTrainedConfig
+
+from trl_dbbench.engines.cache import RowCache
+
+ATTENTION = "dbbench_shared_prefix"
+LONG = 128
+"""Prompts from so many tokens on are worth it."""
+
+# plain softmax attention through transformers' attention interface, without sinks or capped scores
+_KNOWN = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "olmo2", "granite"})
+_MASKED = -1e30  # finite, so that a row with nothing to see stays a number
+
+_active: ContextVar[SharedPrefix] = ContextVar("shared_prefix")
+
+
+def can_share(config: PreTrainedConfig, device: torch.device) -> bool:
+    """Whether prompts can be shared. Measured on CPUs only; elsewhere rows get copies of their prompts."""
+    full = all(kind == "full_attention" for kind in getattr(config, "layer_types", None) or [])
+    window = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+    plain = config.model_type in _KNOWN and full and not window
+    return plain and device.type == "cpu" and config._attn_implementation in ("sdpa", "eager")
+
+
+class SharedPrefix:
+    """The past of U prompts, and which rows of a batch go on from which.
+
+    Args:
+        cache: of the prompts, left-padded, W columns wide.
+        start: the first column of each prompt, (U, 1).
+    """
+
+    def __init__(self, cache: RowCache, start: torch.Tensor):
+        self._cache = cache
+        self._width = cache.get_seq_length()
+        columns = torch.arange(self._width, device=start.device)
+        self._hidden = (columns < start)[:, None, None]  # (U, 1, 1, W)
+
+    def arrange(self, sources: Sequence[int]) -> None:
+        """Row i of the batch goes on from prompt `sources[i]`."""
+        rows: list[list[int]] = [[] for _ in range(len(self._hidden))]
+        places = []
+        for row, source in enumerate(sources):
+            places.append((source, len(rows[source])))
+            rows[source].append(row)
+        most = max(map(len, rows))
+        device = self._hidden.device
+        # a prompt with fewer rows computes row 0 again, and nobody reads that
+        self._rows = torch.tensor([each + [0] * (most - len(each)) for each in rows], device=device)  # (U, G)
+        self._places = torch.tensor(
+            [source * most + place for source, place in places], device=device
+        )  # (B,)
+
+    @contextmanager
+    def active(self, config: PreTrainedConfig, hidden: torch.Tensor) -> Iterator[None]:
+        """The model of `config` attends to the prompts too. `hidden`, (B, 1, Q, S), is what rows do not see of their own past."""
+        usual = config._attn_implementation
+        token = _active.set(self)
+        self._own_hidden = hidden
+        config._attn_implementation = ATTENTION
+        try:
+            yield
+        finally:
+            config._attn_implementation = usual
+            _active.reset(token)
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+    ) -> torch.Tensor:
+        """Attention of queries (B, H, Q, D) to their prompts and to their rows' own keys (B, K, S, D); (B, Q, H, D)."""
+        past = self._cache.layers[layer]
+        group = self._rows.shape[1]
+        batch, heads, count, size = query.shape
+        kinds = key.shape[1]  # heads that share keys are put side by side: M = H / K * Q
+        queries = query.reshape(batch, kinds, -1, size)  # (B, K, M, D)
+        together = queries[self._rows].transpose(1, 2).flatten(2, 3)  # (U, K, G * M, D)
+        common, common_mass = _attend(
+            together, past.keys[:, :, : self._width], past.values[:, :, : self._width], self._hidden, scaling
+        )
+        common, common_mass = (
+            each.unflatten(2, (group, -1)).transpose(1, 2).flatten(0, 1)[self._places]  # (B, K, M, D or 1)
+            for each in (common, common_mass)
+        )
+        hidden = self._own_hidden.repeat(1, 1, heads // kinds, 1) if count > 1 else self._own_hidden
+        own, own_mass = _attend(queries, key, value, hidden, scaling)
+        output = torch.lerp(own, common, torch.sigmoid(common_mass - own_mass).to(own.dtype))
+        return output.reshape(batch, heads, count, size).transpose(1, 2)
+
+
+def _attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, hidden: torch.Tensor, scaling: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention, and the logarithm of its mass, in fp32."""
+    scores = (query @ key.transpose(-1, -2)).float().mul_(scaling).masked_fill_(hidden, _MASKED)
+    most = scores.amax(dim=-1, keepdim=True)
+    weights = scores.sub_(most).exp_()
+    total = weights.sum(dim=-1, keepdim=True)
+    return (weights.to(value.dtype) @ value).div_(total), most + total.log()
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: object,
+    scaling: float,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    return _active.get().attend(module.layer_idx, query, key, value, scaling), None  # type: ignore[arg-type]
+
+
+AttentionInterface.register(ATTENTION, _attention)
