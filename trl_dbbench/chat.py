@@ -14,6 +14,7 @@ conversation is rendered with a placeholder as the assistant's turn, and what fo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from jinja2 import TemplateError
@@ -61,6 +62,8 @@ class ChatFormat:
         self.eos_token_ids = frozenset(eos_token_ids or [tokenizer.eos_token_id])
         self._template_kwargs = template_kwargs or {}
         self._check_template()
+        # a group's episodes see much the same
+        self._observation_ids = lru_cache(maxsize=1024)(lambda text: self._encode(self._suffix(text)))
 
     def prompt_ids(self, messages: list[dict[str, Any]]) -> list[int]:
         """The ids that the first turn is sampled after."""
@@ -75,7 +78,7 @@ class ChatFormat:
             turn_ended: whether the turn's last sampled id ended it. If it did not (the turn was cut at
                 its token limit), the template's end-of-turn token is put in, as context.
         """
-        ids = self._encode(self._suffix(self._without_special_tokens(observation)))
+        ids = list(self._observation_ids(self._without_special_tokens(observation)))
         if turn_ended and ids[0] in self.eos_token_ids:
             return ids[1:]
         return ids

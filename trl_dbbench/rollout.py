@@ -21,7 +21,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -36,9 +36,6 @@ from trl_dbbench.protocol import Action, Answer, Invalid, Operation
 from trl_dbbench.tasks import Task
 
 logger = logging.getLogger(__name__)
-
-STATEMENTS_AT_ONCE = 32
-"""Threads that wait for the database; Python's own number of them depends on the machine's cores."""
 
 
 class Status(StrEnum):
@@ -262,15 +259,15 @@ async def play(
     episode = Episode(task, prompt_ids, sampling)
     try:
         # its tables are made while the model writes the first turn
-        opening = asyncio.ensure_future(asyncio.to_thread(database.sandbox, task))
+        opening = database.in_thread(database.sandbox, task)
         try:
-            await _play_turns(episode, row, engine, chat, opening, rules)
+            await _play_turns(episode, row, engine, chat, database, opening, rules)
             if answer := episode.answer:
                 sandbox = await opening
-                episode.verdict = await asyncio.to_thread(judge, task, answer, sandbox, chat.protocol.grader)
+                episode.verdict = await database.in_thread(judge, task, answer, sandbox, chat.protocol.grader)
         finally:
             sandbox = await opening
-            await asyncio.to_thread(sandbox.close)
+            await database.in_thread(sandbox.close)
     except (EnvironmentFault, TaskError) as fault:
         # a TaskError here: this server cannot make the task's tables, which is no fault of the agent
         logger.warning("task %s: %s", task.id, fault)
@@ -279,7 +276,13 @@ async def play(
 
 
 async def _play_turns(
-    episode: Episode, row: int, engine: Engine, chat: ChatFormat, opening: Awaitable[Sandbox], rules: Rules
+    episode: Episode,
+    row: int,
+    engine: Engine,
+    chat: ChatFormat,
+    database: Database,
+    opening: Awaitable[Sandbox],
+    rules: Rules,
 ) -> None:
     ids = list(episode.prompt_ids)
     room = rules.max_completion_length
@@ -310,7 +313,7 @@ async def _play_turns(
             turn.observation = chat.protocol.observe(turn.action)
         else:
             sandbox = await opening
-            turn.result = await asyncio.to_thread(sandbox.execute, turn.action.sql)
+            turn.result = await database.in_thread(sandbox.execute, turn.action.sql)
             turn.observation = chat.protocol.observe(turn.result)
         turn.seconds = time.perf_counter() - started
 
@@ -355,9 +358,10 @@ def play_all(
             sampling=samplings[row],
         )
 
-    with start_blocking_portal() as portal, ThreadPoolExecutor(STATEMENTS_AT_ONCE) as statements:
-        portal.call(lambda: asyncio.get_running_loop().set_default_executor(statements))
-        futures = [portal.start_task_soon(one, row) for row in range(len(tasks))]
+    with start_blocking_portal() as portal:
+        loop = portal.call(asyncio.get_running_loop)
+        # not portal.start_task_soon, which waits for the loop each time
+        futures = [asyncio.run_coroutine_threadsafe(one(row), loop) for row in range(len(tasks))]
         try:
             engine.serve(futures)
             return [future.result() for future in futures]

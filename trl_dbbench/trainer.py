@@ -204,7 +204,9 @@ class DBBenchGRPOTrainer(GRPOTrainer):
         """TRL's `rollout_func`: plays this rank's rows and returns their ids, masks and episodes."""
         train = self.model.training
         tasks = [Task.from_json(row["task"]) for row in self._rows]
-        prompt_ids = [self.chat.prompt_ids(prompt) for prompt in prompts]
+        rendered = {str(prompt): prompt for prompt in prompts}  # copies of a prompt are rendered once
+        ids = {text: self.chat.prompt_ids(prompt) for text, prompt in rendered.items()}
+        prompt_ids = [ids[str(prompt)] for prompt in prompts]
         rows = range(len(tasks))
         sampled = [(row, self._sampling(row, train)) for row in rows]
         greedy = [(row, Sampling(self.temperature, greedy=True)) for row in self._first_copies(len(tasks))]

@@ -141,6 +141,7 @@ class MySQLDatabase(Database):
             self._idle.clear()
             self._readers.clear()
         self._watchdog.close()
+        self._threads.shutdown(wait=False)
         for session in sessions:
             session.disconnect()
         try:

@@ -11,18 +11,23 @@ agent's doing is raised, as `EnvironmentFault`.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from ..errors import TaskError
 from ..tasks import Column, Table, Task
 
 State = dict[str, list[tuple]]
 """The tables as they are: name -> rows, in no particular order."""
+
+T = TypeVar("T")
 
 STATE_ROWS = 100_000
 """`Sandbox.state` reads so many rows of a table and no more: an agent can double a table at every turn, and
@@ -110,6 +115,19 @@ class Database(_Closing):
 
     url: str
     dialect: str
+    statements_at_once: int = 32
+    """Threads that wait for the server in `in_thread`."""
+
+    def in_thread(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        """What the function returns, from a thread of the database's own, for the running event loop.
+
+        The threads stay: to start one takes longer than a short statement.
+        """
+        return asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.statements_at_once, thread_name_prefix="dbbench-statement")
 
     @abstractmethod
     def sandbox(self, task: Task) -> Sandbox:

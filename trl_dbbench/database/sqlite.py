@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import create_engine
@@ -58,6 +59,8 @@ STEPS = 2_000
 class SQLiteDatabase(Database):
     """No server: hands out databases in memory."""
 
+    statements_at_once = 4  # they compute in this process, and more threads only get in each other's way
+
     DIFFERENCES = (
         "It differs from MySQL: computed DECIMAL and date values come as plain numbers and texts, too long or rounded "
         "values are stored as they are, rare functions are missing."
@@ -79,6 +82,7 @@ class SQLiteDatabase(Database):
 
     def close(self) -> None:
         self._closed = True
+        self._threads.shutdown(wait=False)
 
 
 class SQLiteSandbox(Sandbox):
@@ -229,7 +233,7 @@ class SQLiteSandbox(Sandbox):
     def _fill(self, table: Table) -> None:
         check_rows(table)
         columns = ", ".join(f"{quote(column.name)} {column_type(table, column)}" for column in table.columns)
-        self._run(tables.create(parse(f"CREATE TABLE {quote(table.name)} ({columns})")))
+        self._run(_creation(f"CREATE TABLE {quote(table.name)} ({columns})"))
         if table.rows:
             places = ", ".join("?" * len(table.columns))
             rows = [
@@ -241,7 +245,7 @@ class SQLiteSandbox(Sandbox):
     # One statement.
 
     def _dispatch(self, sql: str) -> QueryResult:
-        tree = parse(sql)
+        tree = _tree(sql)
         if isinstance(tree, exp.Show):
             return self._show(tree)
         if isinstance(tree, exp.Describe):
@@ -249,12 +253,13 @@ class SQLiteSandbox(Sandbox):
                 raise unsupported("EXPLAIN")
             return self._cut(self._columns(tree.this.name))
         if isinstance(tree, exp.Create):
+            tree = tree.copy()  # which these change
             return self._run(
                 tables.create(tree) if tree.kind == "TABLE" else tables.create_other(tree, write)
             )
         if isinstance(tree, exp.Alter):
             with self._unguarded():
-                for statement in tables.alter(tree):
+                for statement in tables.alter(tree.copy()):
                     self._run(statement)
             return QueryResult(None, affected=0)
         if isinstance(tree, exp.TruncateTable):
@@ -277,7 +282,7 @@ class SQLiteSandbox(Sandbox):
         if not any(column[3] for name in self._tables() for column in self._columns(name)):
             check_groups(tree)
         self._offer_catalog(tree)
-        return self._run(write(tree))
+        return self._run(_translation(sql))
 
     def _run(self, sql: str) -> QueryResult:
         result = self._connection.exec_driver_sql(sql)
@@ -394,6 +399,25 @@ class SQLiteSandbox(Sandbox):
                 if rows:
                     places = ", ".join("?" * len(headers))
                     self._connection.exec_driver_sql(f"INSERT INTO {target} VALUES ({places})", rows)
+
+
+# A group's episodes run much the same statements: what is said of one is remembered.
+
+
+@lru_cache(maxsize=4096)
+def _tree(sql: str) -> exp.Expr:
+    """The statement, not to be changed."""
+    return parse(sql)
+
+
+@lru_cache(maxsize=4096)
+def _translation(sql: str) -> str:
+    return write(_tree(sql).copy())
+
+
+@lru_cache(maxsize=4096)
+def _creation(sql: str) -> str:
+    return tables.create(parse(sql))
 
 
 _FUNCTIONS = functions()

@@ -46,20 +46,23 @@ class SharedPrefix:
     """
 
     def __init__(self, cache: RowCache, start: torch.Tensor):
-        self._cache = cache
-        self._width = cache.get_seq_length()
-        columns = torch.arange(self._width, device=start.device)
-        self._hidden = (columns < start)[:, None, None]  # (U, 1, 1, W)
+        width = cache.get_seq_length()
+        # the keys as the products read them, (U, K, D, W): in the other layout each takes twice as long
+        self._keys = [layer.keys[:, :, :width].transpose(-1, -2).contiguous() for layer in cache.layers]
+        self._values = [layer.values[:, :, :width] for layer in cache.layers]  # (U, K, W, D)
+        columns = torch.arange(width, device=start.device)
+        self._hidden = (columns < start)[:, None, None] if start.any() else None  # (U, 1, 1, W)
+        self._count = len(start)
 
     def arrange(self, sources: Sequence[int]) -> None:
         """Row i of the batch goes on from prompt `sources[i]`."""
-        rows: list[list[int]] = [[] for _ in range(len(self._hidden))]
+        rows: list[list[int]] = [[] for _ in range(self._count)]
         places = []
         for row, source in enumerate(sources):
             places.append((source, len(rows[source])))
             rows[source].append(row)
         most = max(map(len, rows))
-        device = self._hidden.device
+        device = self._values[0].device
         # a prompt with fewer rows computes row 0 again, and nobody reads that
         self._rows = torch.tensor([each + [0] * (most - len(each)) for each in rows], device=device)  # (U, G)
         self._places = torch.tensor(
@@ -67,8 +70,11 @@ class SharedPrefix:
         )  # (B,)
 
     @contextmanager
-    def active(self, config: PreTrainedConfig, hidden: torch.Tensor) -> Iterator[None]:
-        """The model of `config` attends to the prompts too. `hidden`, (B, 1, Q, S), is what rows do not see of their own past."""
+    def active(self, config: PreTrainedConfig, hidden: torch.Tensor | None) -> Iterator[None]:
+        """The model of `config` attends to the prompts too.
+
+        `hidden`, (B, 1, Q, S), is what rows do not see of their own past; `None` if they see all of it.
+        """
         usual = config._attn_implementation
         token = _active.set(self)
         self._own_hidden = hidden
@@ -83,34 +89,35 @@ class SharedPrefix:
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
     ) -> torch.Tensor:
         """Attention of queries (B, H, Q, D) to their prompts and to their rows' own keys (B, K, S, D); (B, Q, H, D)."""
-        past = self._cache.layers[layer]
         group = self._rows.shape[1]
         batch, heads, count, size = query.shape
         kinds = key.shape[1]  # heads that share keys are put side by side: M = H / K * Q
-        queries = query.reshape(batch, kinds, -1, size)  # (B, K, M, D)
+        queries = (query * scaling).reshape(batch, kinds, -1, size)  # (B, K, M, D)
         together = queries[self._rows].transpose(1, 2).flatten(2, 3)  # (U, K, G * M, D)
-        common, common_mass = _attend(
-            together, past.keys[:, :, : self._width], past.values[:, :, : self._width], self._hidden, scaling
-        )
+        common, common_mass = _attend(together, self._keys[layer], self._values[layer], self._hidden)
         common, common_mass = (
             each.unflatten(2, (group, -1)).transpose(1, 2).flatten(0, 1)[self._places]  # (B, K, M, D or 1)
             for each in (common, common_mass)
         )
-        hidden = self._own_hidden.repeat(1, 1, heads // kinds, 1) if count > 1 else self._own_hidden
-        own, own_mass = _attend(queries, key, value, hidden, scaling)
+        hidden = self._own_hidden
+        if hidden is not None and count > 1:
+            hidden = hidden.repeat(1, 1, heads // kinds, 1)
+        own, own_mass = _attend(queries, key.transpose(-1, -2), value, hidden)
         output = torch.lerp(own, common, torch.sigmoid(common_mass - own_mass).to(own.dtype))
         return output.reshape(batch, heads, count, size).transpose(1, 2)
 
 
 def _attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, hidden: torch.Tensor, scaling: float
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, hidden: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention, and the logarithm of its mass, in fp32."""
-    scores = (query @ key.transpose(-1, -2)).float().mul_(scaling).masked_fill_(hidden, _MASKED)
-    most = scores.amax(dim=-1, keepdim=True)
-    weights = scores.sub_(most).exp_()
-    total = weights.sum(dim=-1, keepdim=True)
-    return (weights.to(value.dtype) @ value).div_(total), most + total.log()
+    """Attention of scaled queries to keys (..., D, S), and the logarithm of its mass, in fp32."""
+    scores = (query @ key).float()
+    if hidden is not None:
+        scores.masked_fill_(hidden, _MASKED)
+    weights = scores.softmax(dim=-1)
+    # the heaviest weight is 1 / the sum of exp(score - the highest score)
+    mass = scores.amax(dim=-1, keepdim=True) - weights.amax(dim=-1, keepdim=True).log()
+    return weights.to(value.dtype) @ value, mass
 
 
 def _attention(

@@ -176,7 +176,7 @@ class TransformersEngine:
 
     # --- a turn of a batch --------------------------------------------------------------------------
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def complete(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Completion]]:
         """Generates a turn for each request, the distinct `row`s of one rollout, and yields it once it is finished."""
         device = self._device
@@ -224,8 +224,12 @@ class TransformersEngine:
         together: AbstractContextManager = nullcontext()
         if self._prompts is not None and shared is not None:
             positions += shared
-            hidden = (columns < start)[:, None] | (columns > fed[:, None])  # (B, fed, width)
-            together = self._prompts.active(self._config, hidden[:, None])
+            hidden = None
+            if len(fed) > 1 or start.any():
+                hidden = ((columns < start)[:, None] | (columns > fed[:, None]))[
+                    :, None
+                ]  # (B, 1, fed, width)
+            together = self._prompts.active(self._config, hidden)
         with together:
             output = self.model(
                 input_ids=ids,

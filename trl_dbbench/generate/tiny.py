@@ -34,7 +34,7 @@ METALS = _split("iron copper tin zinc steel wood glass stone paper wool")
 GENRES = _split("drama comedy crime poetry history travel fantasy science art music")
 
 LARGEST = 30
-MOST_ROWS = 6
+MOST_ROWS = 4
 # table, key column with its words, other text column with its words, number columns
 THEMES: tuple[tuple[str, tuple[str, list[str]], tuple[str, list[str]], tuple[str, ...]], ...] = (
     ("pets", ("name", NAMES), ("kind", ANIMALS), ("age", "weight")),
@@ -68,7 +68,7 @@ class Theme:
 
 
 def make_table(rng: random.Random) -> Theme:
-    """Three to six rows; the key column has no value twice, the other text column may."""
+    """Three or four rows; the key column has no value twice, the other text column may."""
     name, (key, keys), (kind, kinds), numbers = rng.choice(THEMES)
     numbers = rng.choice([numbers, numbers[:1], numbers[1:]])
     size = rng.randint(3, MOST_ROWS)
