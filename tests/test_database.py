@@ -223,6 +223,15 @@ def test_a_slot_is_lent_again_with_nothing_left(server_database: Database) -> No
         assert sandbox.state() == {"medals": []}
 
 
+def test_readers_whose_connections_the_server_closed_are_replaced(local_database: Database) -> None:
+    with local_database.sandbox(task(MEDALS)) as sandbox:
+        rows = sandbox.execute("SELECT * FROM medals").rows
+        with pymysql.connect(**connect_arguments(local_database.url)) as admin, admin.cursor() as cursor:
+            for session in local_database._readers:
+                cursor.execute(f"KILL {session._number}")
+        assert sandbox.execute("SELECT * FROM medals").rows == rows
+
+
 def test_unused_pristine_tables_go(server_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trl_dbbench.database.pristine.KEPT", 2)
     with open_database(server_database.url) as database:

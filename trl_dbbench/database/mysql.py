@@ -29,6 +29,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -48,7 +49,7 @@ from .connections import (
 )
 from .faults import is_environment_fault, is_time_limit, message
 from .mysql_parse import kind_of, only_reads
-from .pristine import Pristine, fill, quote
+from .pristine import Kept, Pristine, fill, quote
 from .sandbox import (
     STATE_ROWS,
     Database,
@@ -62,6 +63,8 @@ from .sandbox import (
 from .session import Session, Watchdog
 
 logger = logging.getLogger("trl_dbbench.database")
+
+T = TypeVar("T")
 
 _UNKNOWN_DATABASE = 1049
 _DENIED = re.compile(r"(?:1044|1142|1143|1227|1370) \(")
@@ -122,8 +125,6 @@ class MySQLDatabase(Database):
         return self._description
 
     def sandbox(self, task: Task) -> Sandbox:
-        for table in task.tables:
-            check_rows(table)
         if self.closed:
             raise DatabaseError("The database was closed. Open it again for more sandboxes.")
         if self._reading is None or not task.is_question:
@@ -159,14 +160,22 @@ class MySQLDatabase(Database):
 
     # What sandboxes ask for.
 
-    @contextmanager
-    def reader(self, pristine: str) -> Iterator[Session]:
-        """A session that may only read, with this database in use.
+    def read(self, pristine: str, what: Callable[[Session], T]) -> T:
+        """What `what` reads in this database, on a session that may do no more.
 
         Raises:
             EnvironmentFault: the database failed.
         """
-        session = self._take_reader(pristine)
+        try:
+            with self._reader(pristine) as session:
+                return what(session)
+        except EnvironmentFault:  # the server may have closed the idle connection; to read again does no harm
+            with self._reader(pristine, new=True) as session:
+                return what(session)
+
+    @contextmanager
+    def _reader(self, pristine: str, *, new: bool = False) -> Iterator[Session]:
+        session = self._take_reader(pristine, new)
         try:
             yield session
         finally:
@@ -184,6 +193,8 @@ class MySQLDatabase(Database):
             EnvironmentFault: the database failed.
             TaskError: the tables cannot be made as the task describes them.
         """
+        for table in task.tables:
+            check_rows(table)
         with self._lock:
             slot = self._idle.pop() if self._idle else None
         if slot is not None:
@@ -292,19 +303,21 @@ class MySQLDatabase(Database):
             self._all.add(slot)
         return slot
 
-    def _take_reader(self, pristine: str) -> Session:
+    def _take_reader(self, pristine: str, new: bool) -> Session:
+        session = None
         with self._lock:
-            session = self._readers.pop() if self._readers else None
-        if session is not None:
-            try:
-                session.use(pristine)
-                return session
-            except DBAPIError:  # the server may have closed the idle connection
-                session.disconnect()
+            if self._readers and not new:
+                session = next(
+                    (each for each in self._readers if each.database == pristine), self._readers[-1]
+                )
+                self._readers.remove(session)
         try:
-            session = self._connect(self._reading)
-            session.use(pristine)
+            session = session or self._connect(self._reading)
+            if session.database != pristine:
+                session.use(pristine)
         except DBAPIError as error:
+            if session is not None:
+                session.disconnect()
             raise fault(error) from None
         return session
 
@@ -359,7 +372,9 @@ class _Slot:
 class MySQLSandbox(Sandbox):
     """A task's tables for one rollout: the pristine ones, until it has its own in a slot."""
 
-    def __init__(self, database: MySQLDatabase, task: Task, pristine: str | None, slot: _Slot | None) -> None:
+    def __init__(
+        self, database: MySQLDatabase, task: Task, pristine: Kept | None, slot: _Slot | None
+    ) -> None:
         self._database = database
         self._task = task
         self._pristine = pristine
@@ -372,8 +387,7 @@ class MySQLSandbox(Sandbox):
         if refused := refuse(sql):
             return QueryResult(None, refused)
         if self._slot is None and self._pristine is not None and only_reads(sql):
-            with self._database.reader(self._pristine) as session:
-                result = session.execute(sql)
+            result = self._database.read(self._pristine.name, lambda session: session.execute(sql))
             if not (result.error and _DENIED.match(result.error)):
                 return result
         slot = self._own()
@@ -387,8 +401,8 @@ class MySQLSandbox(Sandbox):
     def state(self) -> State:
         self._check_usable()
         if self._slot is None and self._pristine is not None:
-            with self._database.reader(self._pristine) as session:
-                return _read_all(session, self._pristine)
+            name = self._pristine.name
+            return self._database.read(name, lambda session: _read_all(session, name))
         slot = self._own()
         if not self._plain:
             try:
@@ -403,7 +417,7 @@ class MySQLSandbox(Sandbox):
             return
         self._closed = True
         if self._pristine is not None:
-            self._database.pristine.give_back(self._task.tables)
+            self._database.pristine.give_back(self._pristine)
         if self._slot is not None:
             self._database.give_back(self._slot, sound=self._plain)
 

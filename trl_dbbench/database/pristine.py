@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections import OrderedDict
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 from sqlalchemy import Engine
 from sqlalchemy.engine import Connection
@@ -14,10 +14,24 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ..tasks import Table
 from . import accounts
-from .sandbox import column_type
+from .sandbox import check_rows, column_type
 
 KEPT = 256
 """Databases that stay when nobody uses them; making one again takes some milliseconds."""
+
+
+@dataclass
+class Kept:
+    """A database with its number of users."""
+
+    made: Future[str]
+    users: int = 0
+    used: int = 0
+    """When it was taken last, in takes."""
+
+    @property
+    def name(self) -> str:
+        return self.made.result()
 
 
 class Pristine:
@@ -27,51 +41,51 @@ class Pristine:
         self._admin = admin
         self._owner = owner
         self._numbers = itertools.count()
+        self._takes = itertools.count()
         self._lock = threading.Lock()
-        self._made: OrderedDict[tuple[Table, ...], Future[str]] = OrderedDict()  # least recently used first
-        self._users: dict[tuple[Table, ...], int] = {}
+        self._kept: dict[tuple[Table, ...], Kept] = {}
 
-    def take(self, tables: tuple[Table, ...]) -> str:
-        """The name of the database with these tables, which stays at least until `give_back`.
+    def take(self, tables: tuple[Table, ...]) -> Kept:
+        """The database with these tables, which stays at least until `give_back`.
 
         Raises:
             DBAPIError: it cannot be made.
+            TaskError: the tables are none.
         """
         with self._lock:
-            made = self._made.get(tables)
-            mine = made is None
-            if made is None:
-                made = self._made[tables] = Future()
-            self._made.move_to_end(tables)
-            self._users[tables] = self._users.get(tables, 0) + 1
+            kept = self._kept.get(tables)  # looked up once only: it hashes every cell
+            mine = kept is None
+            if kept is None:
+                kept = self._kept[tables] = Kept(Future())
+            kept.users += 1
+            kept.used = next(self._takes)
         if mine:
             try:
-                made.set_result(self._make(tables))
+                kept.made.set_result(self._make(tables))
             except BaseException as error:
                 with self._lock:
-                    del self._made[tables]
-                made.set_exception(error)
-        try:
-            return made.result()
-        except BaseException:
-            self.give_back(tables)
-            raise
+                    del self._kept[tables]
+                kept.made.set_exception(error)
+        kept.made.result()
+        return kept
 
-    def give_back(self, tables: tuple[Table, ...]) -> None:
+    def give_back(self, kept: Kept) -> None:
+        surplus: list[str] = []
         with self._lock:
-            self._users[tables] -= 1
-            if not self._users[tables]:
-                del self._users[tables]
-            surplus = len(self._made) - KEPT
-            unused = [each for each in self._made if each not in self._users] if surplus > 0 else []
-            names = [self._made.pop(each).result() for each in unused[:surplus]]
+            kept.users -= 1
+            if len(self._kept) > KEPT:
+                unused = [tables for tables, each in self._kept.items() if not each.users]
+                unused.sort(key=lambda tables: self._kept[tables].used)
+                surplus = [self._kept.pop(tables).name for tables in unused[: len(self._kept) - KEPT]]
         # what fails here is removed with all else when the run ends
         with contextlib.suppress(SQLAlchemyError):
-            for name in names:
+            for name in surplus:
                 with self._admin.connect() as admin:
                     accounts.drop_database(admin, name)
 
     def _make(self, tables: tuple[Table, ...]) -> str:
+        for table in tables:
+            check_rows(table)
         name = f"{self._owner}_t{next(self._numbers)}"
         with self._admin.connect() as admin:
             admin.exec_driver_sql(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")

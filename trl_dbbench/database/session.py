@@ -47,12 +47,12 @@ class Session:
         self._engine = engine(url, limits.seconds + GRACE_SECONDS, init_command=limit)
         self.connection = self._engine.connect()
         self._number = int(self.connection.exec_driver_sql("SELECT CONNECTION_ID()").scalar() or 0)
-        self._database = ""
+        self.database = ""
 
     def use(self, database: str) -> None:
         """Makes it the session's own database, the one that names without another mean."""
         self.connection.exec_driver_sql(f"USE `{database}`")
-        self._database = database
+        self.database = database
 
     def execute(self, sql: str) -> QueryResult:
         """Runs one statement, however it is written.
@@ -134,7 +134,7 @@ class Session:
         if is_environment_fault(code) or error.connection_invalidated:
             raise self.fail(error) from None
         # The name of the database differs from run to run; an observation should not.
-        return QueryResult(None, error_text(error).replace(self._database, "dbbench"), seconds=seconds)
+        return QueryResult(None, error_text(error).replace(self.database, "dbbench"), seconds=seconds)
 
 
 class Watchdog:
