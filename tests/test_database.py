@@ -332,6 +332,8 @@ def test_text_limit(database: Database) -> None:
         ("SELECT '\ud83d'", "1300 (HY000): Invalid utf8mb4 character string"),
         ("SELECT '" + "x" * 2_000_000 + "'", "1153 (08S01)"),
         ("I think the answer is 42.", "1064 (42000)"),
+        ("DELETE medals", "1064 (42000)"),
+        ("DELETE LIMIT nation", "1064 (42000)"),
         ("```sql\nSELECT 1\n```", "1064 (42000)"),
     ],
 )
