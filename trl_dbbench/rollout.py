@@ -77,6 +77,11 @@ class Request:
     row: int
     turn: int
 
+    @property
+    def seed(self) -> int:
+        """Of the turn's random numbers: 1000003, a prime, keeps the turns of neighbouring seeds apart."""
+        return self.sampling.seed * 1_000_003 + self.turn
+
 
 @dataclass(frozen=True)
 class Completion:

@@ -14,8 +14,6 @@ _MODE = "this is incompatible with sql_mode=only_full_group_by"
 
 def check_target(tree: exp.Update | exp.Delete) -> None:
     """Raises FunctionError for a statement that reads the table it changes, unless through a derived table."""
-    if not isinstance(tree.this, exp.Expression):
-        return  # no table of its own: what that means is the database's to say
     name = tree.this.name
     for select in tree.find_all(exp.Select):
         source = select.args.get("from_")

@@ -74,8 +74,7 @@ class TokenChooser:
 
 def _uniforms(request: Request, steps: int) -> torch.Tensor:
     """`steps` numbers in [0, 1) of the request's own stream; longer streams begin with the shorter ones."""
-    # 1000003, a prime, keeps the turns of neighbouring seeds apart
-    generator = torch.Generator().manual_seed(request.sampling.seed * 1_000_003 + request.turn)
+    generator = torch.Generator().manual_seed(request.seed)
     return torch.rand(steps, generator=generator, dtype=torch.float64)
 
 

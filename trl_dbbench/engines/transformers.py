@@ -226,9 +226,8 @@ class TransformersEngine:
             positions += shared
             hidden = None
             if len(fed) > 1 or start.any():
-                hidden = ((columns < start)[:, None] | (columns > fed[:, None]))[
-                    :, None
-                ]  # (B, 1, fed, width)
+                hidden = (columns < start)[:, None] | (columns > fed[:, None])  # (B, fed, width)
+                hidden = hidden.unsqueeze(1)
             together = self._prompts.active(self._config, hidden)
         with together:
             output = self.model(
@@ -294,7 +293,8 @@ class TransformersEngine:
         self._forward(self._padded(prompts, width).to(self._device), start, width, cache)
         if not requests:
             return
-        sources = [prompts.index(tuple(request.ids[:-1])) for request in requests]
+        place = {prompt: number for number, prompt in enumerate(prompts)}
+        sources = [place[tuple(request.ids[:-1])] for request in requests]
         rows = [
             _Row(request, prompts[source], source=source)
             for request, source in zip(requests, sources, strict=True)

@@ -337,8 +337,7 @@ class VLLMEngine:
             "repetition_penalty": 1.0,
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
-            # 1000003, a prime, keeps the turns of neighbouring seeds apart
-            "seed": sampling.seed * 1_000_003 + request.turn,
+            "seed": request.seed,
             "logprobs": 0,  # of the chosen token alone
             "return_token_ids": True,
             "ignore_eos": True,  # the model's own idea of it; ours follows
