@@ -130,7 +130,7 @@ class BusyOnce(Database):
     def __init__(self, database: Database):
         self._database, self._sandboxes = database, 0
 
-    def sandbox(self, task: Task) -> Sandbox:
+    def fresh_sandbox(self, task: Task) -> Sandbox:
         self._sandboxes += 1
         sandbox = self._database.sandbox(task)
         if self._sandboxes == 1:

@@ -148,9 +148,9 @@ def test_execution_reward_is_none_where_the_gold_cannot_say(sqlite_database: Dat
 class BrokenDatabase(Database):
     """A server that is gone."""
 
-    url, dialect = "broken", "mysql"
+    url, dialect, patience = "broken", "mysql", 0.0
 
-    def sandbox(self, task: Task) -> Sandbox:
+    def fresh_sandbox(self, task: Task) -> Sandbox:
         raise EnvironmentFault("2006: server has gone away")
 
     def describe(self) -> str:

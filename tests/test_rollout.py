@@ -236,12 +236,12 @@ class BrokenSandbox(Sandbox):
 class BrokenDatabase(Database):
     """A server that goes away, before the first turn or under the first statement."""
 
-    url, dialect = "broken", "mysql"
+    url, dialect, patience = "broken", "mysql", 0.0
 
     def __init__(self, at_start: bool):
         self.at_start = at_start
 
-    def sandbox(self, task: Task) -> Sandbox:
+    def fresh_sandbox(self, task: Task) -> Sandbox:
         if self.at_start:
             raise EnvironmentFault("2003: cannot connect")
         return BrokenSandbox()
@@ -254,7 +254,7 @@ class BrokenDatabase(Database):
 
 
 @pytest.mark.parametrize(
-    ("at_start", "fault"), [(True, "2003: cannot connect"), (False, "2013: lost connection")]
+    ("at_start", "fault"), [(True, "2003: cannot connect; waited for 0 s"), (False, "2013: lost connection")]
 )
 def test_a_failing_server_is_no_wrong_answer(at_start, fault, late_orders, tokenizer):
     episode = play_script(late_orders, [COUNT, RIGHT], tokenizer, BrokenDatabase(at_start))

@@ -40,7 +40,17 @@ class EnvironmentFault(DatabaseError):
     """The database failed under an episode through no fault of the agent.
 
     The episode ends as `Status.ENVIRONMENT_FAULT`, gets no reward and stays out of the update.
+
+    Attributes:
+        observation: what the agent reads if the failure turns out to be its statement's own doing; `None` where it
+            never is.
+        final: to try again would not help.
     """
+
+    def __init__(self, text: str, *, observation: str | None = None, final: bool = False) -> None:
+        super().__init__(text)
+        self.observation = observation
+        self.final = final
 
 
 @contextmanager

@@ -18,8 +18,9 @@ from typing import Any
 
 from ..errors import DatabaseError
 from .accounts import new_run
+from .base import Database
 from .mysql import MySQLDatabase
-from .sandbox import Database, Limits, QueryResult, Sandbox, State
+from .sandbox import Limits, QueryResult, Sandbox, State
 from .server import Server, start_docker, start_local
 from .sqlite import SQLiteDatabase
 
@@ -34,7 +35,12 @@ _URLS = ("mysql+pymysql://", "mysql://", "mariadb+pymysql://", "mariadb://")
 
 
 def open_database(
-    spec: str = "auto", *, docker_image: str | None = None, limits: Limits = DEFAULT_LIMITS
+    spec: str = "auto",
+    *,
+    docker_image: str | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    patience: float = Database.patience,
+    require_accounts: bool = False,
 ) -> AbstractContextManager[Database]:
     """Open a database for rollouts, and remove whatever it made at the end.
 
@@ -50,22 +56,31 @@ def open_database(
     Under `accelerate` with several processes every rank must call this: the main one starts the server and tells
     the others its URL; at the end it waits for them before it stops the server.
 
+    Args:
+        limits: what a statement may take.
+        patience: seconds that a server which does not answer is waited for. One that this process has started is
+            started again when it ends.
+        require_accounts: refuse a server on which the agents' statements would run under the given account, for
+            want of the right to make accounts. SQLite has none and needs none.
+
     Raises:
         DatabaseError: the database cannot be used; on every rank if on one.
     """
-    return _open(spec, docker_image or os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE, limits)
+    image = docker_image or os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE
+    return _open(spec, image, {"limits": limits, "patience": patience, "require_accounts": require_accounts})
 
 
 @contextmanager
-def _open(spec: str, docker_image: str, limits: Limits) -> Iterator[Database]:
+def _open(spec: str, docker_image: str, options: dict[str, Any]) -> Iterator[Database]:
     ranks = _Ranks()
+    options["ranks"] = ranks.count
     database: Database | None = None
     problem: str | None = None
     told: tuple[str, str] | None = None
     if ranks.main:
         run = new_run()
         try:
-            database = _choose(spec, docker_image, limits, run)
+            database = _choose(spec, docker_image, run, options)
             told = (database.url, run)
         except DatabaseError as error:
             problem = str(error)
@@ -74,7 +89,7 @@ def _open(spec: str, docker_image: str, limits: Limits) -> Iterator[Database]:
         if database is None and told is not None:
             try:
                 url, run = told
-                database = _join(url, run, limits, ranks.number)
+                database = _join(url, run, ranks.number, options)
             except DatabaseError as error:
                 problem = f"On rank {ranks.number}: {error}"
         problem = ranks.first(problem)
@@ -89,19 +104,19 @@ def _open(spec: str, docker_image: str, limits: Limits) -> Iterator[Database]:
             database.close()
 
 
-def _choose(spec: str, docker_image: str, limits: Limits, run: str) -> Database:
+def _choose(spec: str, docker_image: str, run: str, options: dict[str, Any]) -> Database:
     """Open what `spec` names; a server that this starts is the database's to stop."""
     if spec == "auto":
-        return _first_that_works(docker_image, limits, run)
+        return _first_that_works(docker_image, run, options)
     database: Database
     if spec == "docker":
-        database = _own(start_docker(docker_image), limits, run)
+        database = _own(start_docker(docker_image), run, options)
     elif spec == "local":
-        database = _own(start_local(), limits, run)
+        database = _own(start_local(), run, options)
     elif spec == "sqlite":
-        database = SQLiteDatabase(limits)
+        database = SQLiteDatabase(options["limits"])
     elif spec.startswith(_URLS):
-        database = MySQLDatabase(spec, limits=limits, run=run)
+        database = MySQLDatabase(spec, run=run, **options)
     else:
         raise DatabaseError(
             f'{spec!r} is no database. Write "auto", "docker", "local", "sqlite" or a URL such as '
@@ -111,20 +126,20 @@ def _choose(spec: str, docker_image: str, limits: Limits, run: str) -> Database:
     return database
 
 
-def _first_that_works(docker_image: str, limits: Limits, run: str) -> Database:
+def _first_that_works(docker_image: str, run: str, options: dict[str, Any]) -> Database:
     starts: list[tuple[str, Callable[[], Server]]] = [
         ("docker", lambda: start_docker(docker_image)),
         ("local", start_local),
     ]
     for name, start in starts:
         try:
-            database = _own(start(), limits, run)
+            database = _own(start(), run, options)
         except DatabaseError as error:
             logger.debug('"auto" passes over "%s": %s', name, error)
             continue
         logger.info('Database: "auto" chose "%s": %s.', name, database.describe())
         return database
-    embedded = SQLiteDatabase(limits)
+    embedded = SQLiteDatabase(options["limits"])
     logger.info(
         'Database: "auto" chose "sqlite", for want of Docker and of mysqld or mariadbd on the PATH: %s. %s',
         embedded.describe(),
@@ -133,19 +148,19 @@ def _first_that_works(docker_image: str, limits: Limits, run: str) -> Database:
     return embedded
 
 
-def _own(server: Server, limits: Limits, run: str) -> MySQLDatabase:
+def _own(server: Server, run: str, options: dict[str, Any]) -> MySQLDatabase:
     try:
-        return MySQLDatabase(server.url, limits=limits, run=run, where=server.where, on_close=server.stop)
+        return MySQLDatabase(server.url, run=run, server=server, **options)
     except BaseException:
         server.stop()
         raise
 
 
-def _join(url: str, run: str, limits: Limits, rank: int) -> Database:
+def _join(url: str, run: str, rank: int, options: dict[str, Any]) -> Database:
     """What the main process has opened, from another rank."""
     if url == "sqlite":
-        return SQLiteDatabase(limits)
-    return MySQLDatabase(url, limits=limits, run=run, rank=rank)
+        return SQLiteDatabase(options["limits"])
+    return MySQLDatabase(url, run=run, rank=rank, **options)
 
 
 class _Ranks:
@@ -153,13 +168,17 @@ class _Ranks:
 
     def __init__(self) -> None:
         self._state: Any = None
-        self.number, self.main = 0, True
+        self.number, self.count, self.main = 0, 1, True
         module = sys.modules.get("accelerate.state")  # not imported: not set up, and slow to import
         if module is not None and module.PartialState._shared_state:
             state = module.PartialState()
             if state.num_processes > 1:
                 self._state = state
-                self.number, self.main = state.process_index, state.is_main_process
+                self.number, self.count, self.main = (
+                    state.process_index,
+                    state.num_processes,
+                    state.is_main_process,
+                )
 
     def from_main(self, value: Any) -> Any:
         """The main process's value, on all."""

@@ -17,6 +17,11 @@ from sqlalchemy.engine import Connection
 logger = logging.getLogger("trl_dbbench.database")
 
 _OWNED = re.compile(r"(dbb_[0-9a-f]{8}_r\d{1,5})_[st]\d{1,9}")
+# without EVENT: what an event does is nobody's turn, and no time limit holds it
+_RIGHTS = (
+    "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, CREATE TEMPORARY TABLES, LOCK TABLES, "
+    "CREATE VIEW, SHOW VIEW, CREATE ROUTINE, ALTER ROUTINE, EXECUTE, TRIGGER"
+)
 _HOSTS = ("%", "localhost")  # an anonymous account at localhost would otherwise come before one at '%'
 
 
@@ -33,15 +38,22 @@ class Account:
     password: str
 
 
-def hold_lock(keeper: Connection, owner: str) -> None:
-    """Hold the run's lock for as long as `keeper` is open; an idle day must not close it."""
+def hold_lock(keeper: Connection, owner: str) -> int:
+    """Hold the run's lock for as long as `keeper` is open; an idle day must not close it. Returns its number."""
     keeper.exec_driver_sql("SET SESSION wait_timeout = 31536000")
     keeper.exec_driver_sql("SELECT GET_LOCK(%s, 0)", (owner,)).close()
+    return int(keeper.exec_driver_sql("SELECT CONNECTION_ID()").scalar() or 0)
+
+
+def holder(connection: Connection, owner: str) -> int | None:
+    """The number of the connection that holds the run's lock: `None` if the server has been restarted since."""
+    number = connection.exec_driver_sql("SELECT IS_USED_LOCK(%s)", (owner,)).scalar()
+    return None if number is None else int(number)
 
 
 def create_account(admin: Connection, name: str) -> Account:
-    """An account that may do anything in the database of its own name, and nothing elsewhere."""
-    return _create(admin, name, "ALL", name.replace("_", r"\_"))
+    """An account that may do anything but make events in the database of its own name, and nothing elsewhere."""
+    return _create(admin, name, _RIGHTS, name.replace("_", r"\_"))
 
 
 def create_reader(admin: Connection, name: str, owner: str) -> Account:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, make_url
+from pymysql.connections import Connection
+from pymysql.err import OperationalError
+from sqlalchemy import Engine, create_engine, event, make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from ..errors import DatabaseError, EnvironmentFault
-from .faults import ENVIRONMENT_FAULTS, message
+from .faults import ENVIRONMENT_FAULTS, RESOURCES, TOO_LARGE, message
 
 CONNECT_SECONDS = 8
 ADMIN_SECONDS = 60
+KILL_SECONDS = 2
+PACKET_BYTES = 4 * 1024 * 1024
 _CONNECT_FAILURES = frozenset({2002, 2003, 2005, 2006, 2013, 1042, 1043, 1129, 1130})
 
 
@@ -26,6 +32,29 @@ def parse_url(url: str) -> URL:
             "and / in the password as %40 and %2F)."
         ) from None
     return parsed.set(drivername="mysql+pymysql", database=None)
+
+
+class BoundedConnection(Connection):
+    """A connection that hangs up before it reads a row of more than `PACKET_BYTES`; servers send up to 1 GB."""
+
+    _sock: Any
+    _result: Any
+
+    def _read_bytes(self, num_bytes: int) -> bytes:
+        if num_bytes > PACKET_BYTES:
+            self._force_close()
+            raise OperationalError(TOO_LARGE, "Got packet bigger than 'max_allowed_packet' bytes")
+        return super()._read_bytes(num_bytes)  # type: ignore[misc]
+
+    def _force_close(self) -> None:
+        super()._force_close()  # type: ignore[misc]
+        if self._result is not None:
+            self._result.unbuffered_active = False  # or it would read on when it is deleted
+
+    def hang_up(self) -> None:
+        """Ends, from another thread, the wait for the server's answer."""
+        with contextlib.suppress(OSError, AttributeError):  # closed already
+            self._sock.shutdown(socket.SHUT_RDWR)
 
 
 def engine(url: URL, read_seconds: float, **arguments: Any) -> Engine:
@@ -41,13 +70,15 @@ def engine(url: URL, read_seconds: float, **arguments: Any) -> Engine:
     pool: dict[str, Any] = {"pool_size": 4, "max_overflow": -1, "pool_pre_ping": True, "pool_recycle": 1800}
     if "init_command" in arguments:  # an agent's: its slot is the pool
         pool = {"poolclass": NullPool}
-    return create_engine(
+    made = create_engine(
         url,
         isolation_level="AUTOCOMMIT",
         connect_args=arguments,
         execution_options={"no_parameters": True},
         **pool,
     )
+    event.listen(made, "do_connect", lambda dialect, record, args, kwargs: BoundedConnection(*args, **kwargs))
+    return made
 
 
 def error_code(error: DBAPIError) -> int:
@@ -66,8 +97,11 @@ def error_text(error: SQLAlchemyError) -> str:
 
 
 def fault(error: DBAPIError) -> EnvironmentFault:
-    meaning = ENVIRONMENT_FAULTS.get(error_code(error), "the database failed")
-    return EnvironmentFault(f"{meaning[0].upper()}{meaning[1:]}: {error_text(error)}")
+    code, text = error_code(error), error_text(error)
+    meaning = ENVIRONMENT_FAULTS.get(code, "the database failed")
+    return EnvironmentFault(
+        f"{meaning[0].upper()}{meaning[1:]}: {text}", observation=text if code in RESOURCES else None
+    )
 
 
 def connect_advice(error: DBAPIError) -> str:

@@ -2,7 +2,7 @@
 
 - the agent's: an observation, like every number that is not named below;
 - a limit that was hit: an observation that says which;
-- the environment's: no reward may come of it. `Sandbox` raises `EnvironmentFault`; the rollout is tried again.
+- the environment's: no reward may come of it. The sandbox raises `EnvironmentFault`; `RetryingSandbox` tries again.
 """
 
 from __future__ import annotations
@@ -47,6 +47,12 @@ ENVIRONMENT_FAULTS: dict[int, str] = {
     1927: "the connection was killed",
     4031: "the server closed the connection after a time without statements",
 }
+
+RESOURCES = frozenset({1026, 1030, 1037, 1038, 1041, 1114, 1135, 1203, 1205, 1206, 1213, 1226})
+"""Of these, what a statement can bring about by itself: it asks for more than the server has."""
+
+TOO_LARGE = 2020
+"""A row exceeds what we are willing to receive."""
 
 # 3024: MySQL's max_execution_time. 1969: MariaDB's max_statement_time. 1317: KILL QUERY, which only we send.
 TIME_LIMITS = frozenset({3024, 1969, 1317, 1028, 1907})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -37,10 +38,10 @@ class Kept:
 class Pristine:
     """Databases `<owner>_t<n>`, by the tables in them. Thread-safe."""
 
-    def __init__(self, admin: Engine, owner: str) -> None:
+    def __init__(self, admin: Engine, owner: str, numbers: Iterator[int]) -> None:
         self._admin = admin
         self._owner = owner
-        self._numbers = itertools.count()
+        self._numbers = numbers
         self._takes = itertools.count()
         self._lock = threading.Lock()
         self._kept: dict[tuple[Table, ...], Kept] = {}

@@ -11,27 +11,26 @@ agent's doing is raised, as `EnvironmentFault`.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from ..errors import TaskError
-from ..tasks import Column, Table, Task
+from ..tasks import Column, Table
 
 State = dict[str, list[tuple]]
 """The tables as they are: name -> rows, in no particular order."""
 
-T = TypeVar("T")
-
 STATE_ROWS = 100_000
-"""`Sandbox.state` reads so many rows of a table and no more: an agent can double a table at every turn, and
-no gold state comes near."""
+STATE_CHARACTERS = 16_000_000
+"""`Sandbox.state` reads so much of a table and no more: an agent can double a table at every turn, and no gold
+state comes near."""
+
+TABLE_BYTES = 256 * 1024 * 1024
+"""A sandbox's tables may grow to this."""
 
 STATEMENT_CHARACTERS = 1_000_000
 """Longer statements are refused before they are sent: a server hangs up on what exceeds its packet size."""
@@ -54,8 +53,11 @@ class QueryResult:
     """What came of one statement.
 
     `rows` is `None` for statements without a result set; `affected` then counts the rows they matched.
-    `error` is the server's message as the agent may see it. `limit` names the limit that was hit: `"time"`
-    (with an `error`; nothing was returned), `"rows"` or `"text"` (`rows` holds what fits).
+    `error` is the server's message as the agent may see it. `limit` names the limit that was hit:
+
+    - `"rows"` or `"text"`: `rows` holds what fits;
+    - `"time"`, `"size"` (a row, or the tables, grew too large) or `"server"` (it takes more of some resource than the
+      server has), each with an `error`: what the statement did was undone.
     """
 
     rows: list[tuple] | None
@@ -65,7 +67,7 @@ class QueryResult:
     seconds: float = 0.0
 
 
-class _Closing(ABC):
+class Closing(ABC):
     """A context manager whose end is `close`."""
 
     @abstractmethod
@@ -80,8 +82,13 @@ class _Closing(ABC):
         self.close()
 
 
-class Sandbox(_Closing):
+class Sandbox(Closing):
     """One rollout's private tables. A context manager; used by one thread at a time."""
+
+    lost: bool = False
+    """A limit took the tables with it: the sandbox must be made again (`RetryingSandbox` does)."""
+    retries: int = 0
+    """How often the database failed under it and it went on."""
 
     @abstractmethod
     def execute(self, sql: str) -> QueryResult:
@@ -104,47 +111,6 @@ class Sandbox(_Closing):
     @abstractmethod
     def close(self) -> None:
         """Remove the tables. May be called again; raises nothing."""
-
-
-class Database(_Closing):
-    """An opened database. A context manager that removes at its end whatever it made.
-
-    `url` is what another process passes to `open_database` to share this server (`"sqlite"` shares nothing:
-    each process has its own). `dialect` is `"mysql"`, `"mariadb"` or `"sqlite"`.
-    """
-
-    url: str
-    dialect: str
-    statements_at_once: int = 32
-    """Threads that wait for the server in `in_thread`."""
-
-    def in_thread(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        """What the function returns, from a thread of the database's own, for the running event loop.
-
-        The threads stay: to start one takes longer than a short statement.
-        """
-        return asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
-
-    @cached_property
-    def _threads(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self.statements_at_once, thread_name_prefix="dbbench-statement")
-
-    @abstractmethod
-    def sandbox(self, task: Task) -> Sandbox:
-        """A fresh private view of the task's tables. May be called from several threads at once.
-
-        Raises:
-            EnvironmentFault: the database failed.
-            TaskError: the tables cannot be made as the task describes them.
-        """
-
-    @abstractmethod
-    def describe(self) -> str:
-        """Product, version and where it runs, for a log line."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Remove what is left of the sandboxes and give up the server. May be called again."""
 
 
 def clip(rows: Iterable[Any], limits: Limits) -> tuple[list[tuple], str | None]:

@@ -39,6 +39,7 @@ _FAST = (
     "--innodb-doublewrite=OFF",
     "--innodb-buffer-pool-size=64M",
     "--max-connections=1000",
+    "--event-scheduler=OFF",
 )
 _ROOT_WITHOUT_PASSWORD = "--auth-root-authentication-method=normal"
 _LABEL = "trl-dbbench.owner"
@@ -50,11 +51,17 @@ _ADVICE = 'or open "local", "sqlite" or the URL of a running server'
 
 @dataclass(frozen=True)
 class Server:
-    """A running server: its URL, where it runs in words, and how to stop it (may be called again)."""
+    """A running server: its URL and where it runs in words.
+
+    `stop` may be called again. `restart` replaces a server that has ended by an empty one at the same URL and raises
+    DatabaseError if that fails.
+    """
 
     url: str
     where: str
     stop: Callable[[], None]
+    alive: Callable[[], bool]
+    restart: Callable[[], None]
 
 
 def start_docker(image: str) -> Server:
@@ -65,7 +72,7 @@ def start_docker(image: str) -> Server:
     """
     # Both take a second to import, and only this function needs them.
     import docker
-    from docker.errors import DockerException
+    from docker.errors import DockerException, NotFound
 
     try:
         client = docker.from_env(timeout=5)
@@ -78,13 +85,44 @@ def start_docker(image: str) -> Server:
     with contextlib.suppress(DockerException, OSError):
         _remove_orphans(client)
     client.close()
+    password = secrets.token_urlsafe(18)
+    container, host, port = _start_mysql_container(image, password, None)
+
+    def restart() -> None:
+        nonlocal container
+        _stop_container(container)
+        container, _, _ = _start_mysql_container(image, password, port)
+
+    def alive() -> bool:
+        try:
+            wrapped = container.get_wrapped_container()
+            wrapped.reload()
+            return bool(wrapped.status == "running")
+        except NotFound:
+            return False
+        except (DockerException, OSError):  # it is Docker that does not answer, which no restart mends
+            return True
+
+    url = f"mysql+pymysql://root:{password}@{host}:{port}/"
+    return Server(
+        url, f"in Docker ({image})", _once(lambda: _stop_container(container)), alive=alive, restart=restart
+    )
+
+
+def _start_mysql_container(image: str, password: str, port: int | None) -> tuple[Any, str, int]:
+    """A container in which MySQL lets us in, with its host and port.
+
+    Raises:
+        DatabaseError: the image cannot be had, or the server does not come up.
+    """
     container = None
     try:
-        container = _start_container(image)
+        container = _start_container(image, password, port)
         host = container.get_container_host_ip()
         host = "127.0.0.1" if host == "localhost" else host  # localhost may mean IPv6, where nothing is bound
         port = int(container.get_exposed_port(3306))
-        _wait_for(lambda: None, host=host, port=port, user="root", password=container.root_password)
+        _wait_for(lambda: None, host=host, port=port, user="root", password=password)
+        return container, host, port
     except Exception as error:
         if container is not None:
             _stop_container(container)
@@ -94,15 +132,13 @@ def start_docker(image: str) -> Server:
             f"Docker cannot run the image {image!r}: {_first_line(error)}. Check its name and that it can be pulled "
             f"(`docker pull {image}`), give another as docker_image, {_ADVICE}."
         ) from None
-    url = f"mysql+pymysql://root:{container.root_password}@{host}:{port}/"
-    return Server(url, f"in Docker ({image})", _once(lambda: _stop_container(container)))
 
 
-def _start_container(image: str) -> Any:
+def _start_container(image: str, password: str, port: int | None) -> Any:
     """A started container; without testcontainers' reaper where its image cannot be had (see `_remove_orphans`)."""
     from testcontainers.core.config import testcontainers_config
 
-    container = _container(image)
+    container = _container(image, password, port)
     try:
         container.start()
     except Exception as error:
@@ -113,19 +149,19 @@ def _start_container(image: str) -> Any:
             "The reaper of testcontainers cannot be pulled; what a killed run leaves, the next one removes."
         )
         testcontainers_config.ryuk_disabled = True
-        container = _container(image)
+        container = _container(image, password, port)
         container.start()
     return container
 
 
-def _container(image: str) -> Any:
+def _container(image: str, password: str, port: int | None) -> Any:
     from testcontainers.community.mysql import MySqlContainer
     from testcontainers.core.config import ConnectionMode
 
     container = MySqlContainer(
         image,
         username="root",
-        password=secrets.token_urlsafe(18),
+        password=password,
         dbname="dbbench",
         docker_client_kw={"timeout": DOCKER_SECONDS},
         labels={_LABEL: _owner(os.getpid())},
@@ -133,7 +169,9 @@ def _container(image: str) -> Any:
     client = container.get_docker_client()
     # Seen from inside another container, the host is no loopback address, and binding there would cut us off.
     if client.get_connection_mode() == ConnectionMode.docker_host and client.host() == "localhost":
-        container.ports = cast(dict, {"3306/tcp": ("127.0.0.1", None)})
+        container.ports = cast(dict, {"3306/tcp": ("127.0.0.1", port)})
+    elif port is not None:
+        container.with_bind_ports(3306, port)
     return container
 
 
@@ -192,7 +230,21 @@ def start_local() -> Server:
             process.kill()
         shutil.rmtree(folder, ignore_errors=True)
 
-    return Server(url, f"private server {program}", _once(stop))
+    def restart() -> None:
+        nonlocal process
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)  # it was not made to be recovered
+        folder.mkdir(mode=0o700)
+        process = _start_process(program, folder)
+
+    return Server(
+        url,
+        f"private server {program}",
+        _once(stop),
+        alive=lambda: process.poll() is None,
+        restart=restart,
+    )
 
 
 def _start_process(program: str, folder: Path) -> subprocess.Popen[bytes]:

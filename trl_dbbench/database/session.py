@@ -15,12 +15,17 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from ..errors import EnvironmentFault
+from . import accounts
 from .connections import engine, error_code, error_text, fault
-from .faults import is_environment_fault, is_time_limit, message
+from .faults import TOO_LARGE, is_environment_fault, is_time_limit, message
 from .sandbox import Limits, QueryResult, clip, time_limit_message
 
 GRACE_SECONDS = 10
 """How long after its time limit a statement may still hold its connection before that counts as a fault."""
+
+HANG_UP_SECONDS = 0.4
+"""How long a killed statement may take to end before nobody waits for it any longer: a large change that is undone
+takes about as long as it took."""
 
 
 class Session:
@@ -28,13 +33,24 @@ class Session:
 
     Args:
         url: with the account that statements run under.
-        shown: a name that differs from run to run, which observations must not; they say `dbbench` instead.
+        killer: may kill others' statements.
+        owner, keeper: a run's lock and the number of the connection that must hold it.
 
     Raises:
         DBAPIError: it cannot be opened.
+        EnvironmentFault: the server was restarted, what the run had there is gone.
     """
 
-    def __init__(self, url: URL, limits: Limits, dialect: str, admin: Engine, watchdog: Watchdog) -> None:
+    def __init__(
+        self,
+        url: URL,
+        limits: Limits,
+        dialect: str,
+        killer: Engine,
+        watchdog: Watchdog,
+        owner: str,
+        keeper: int,
+    ) -> None:
         limit = (
             f"SET SESSION max_statement_time = {limits.seconds:g}"
             if dialect == "mariadb"
@@ -42,12 +58,20 @@ class Session:
         )
         self.limits = limits
         self.broken: str | None = None
-        self._admin = admin
+        """Why it is not to be used any more."""
+        self.database = ""
+        """A name that differs from run to run, which observations must not; they say `dbbench` instead."""
+        self._killer = killer
         self._watchdog = watchdog
         self._engine = engine(url, limits.seconds + GRACE_SECONDS, init_command=limit)
         self.connection = self._engine.connect()
-        self._number = int(self.connection.exec_driver_sql("SELECT CONNECTION_ID()").scalar() or 0)
-        self.database = ""
+        try:
+            if accounts.holder(self.connection, owner) != keeper:
+                raise EnvironmentFault("The server was restarted")
+            self._number = int(self.connection.exec_driver_sql("SELECT CONNECTION_ID()").scalar() or 0)
+        except BaseException:
+            self.disconnect()
+            raise
 
     def use(self, database: str) -> None:
         """Makes it the session's own database, the one that names without another mean."""
@@ -57,25 +81,45 @@ class Session:
     def execute(self, sql: str) -> QueryResult:
         """Runs one statement, however it is written.
 
+        A statement that hits a limit may leave the session `broken`.
+
         Raises:
             EnvironmentFault: the database failed; the session cannot be used any more.
         """
         start = time.monotonic()
+        watch = self._watchdog(self.limits.seconds, self._kill_query, self._hang_up)
         try:
-            with self._watchdog(self.limits.seconds, self._kill_query) as watch:
+            with watch:
                 result = self._run(sql, start)
         except DBAPIError as error:
+            if watch.hung_up:
+                self.broken = "its statement could not be stopped in time"
+                return self._timed_out(start)
             result = self._refused(error, time.monotonic() - start)
         except (ValueError, OverflowError) as error:  # PyMySQL cannot read what the server sent
             result = QueryResult(
                 None, message(1105, f"Unknown error: {error}"), seconds=time.monotonic() - start
             )
-        if watch.fired:
+        if watch.fired and not self.broken:
             self._absorb_kill()
         # SLEEP() and its like return a value when they are stopped, instead of failing.
         if watch.fired or (result.rows is not None and result.seconds >= self.limits.seconds):
-            return QueryResult(None, time_limit_message(self.limits), limit="time", seconds=result.seconds)
+            return self._timed_out(start)
         return result
+
+    def rows(self, sql: str, limits: Limits) -> list[tuple]:
+        """What a statement of our own returns, up to the limits on rows and text.
+
+        Raises:
+            DBAPIError: the database failed.
+        """
+        result = self.connection.exec_driver_sql(sql, execution_options={"stream_results": True})
+        rows, limit = clip(result, limits)
+        if limit:
+            self._drop_rest(result)
+        else:
+            result.close()
+        return rows
 
     def disconnect(self) -> None:
         with contextlib.suppress(SQLAlchemyError):
@@ -95,10 +139,10 @@ class Session:
             return QueryResult(None, affected=result.rowcount, seconds=time.monotonic() - start)
         try:
             rows, limit = clip(result, self.limits)
-            if limit == "rows" or limit == "text":
+            if limit:
                 self._drop_rest(result)
         finally:
-            with contextlib.suppress(SQLAlchemyError):
+            with contextlib.suppress(Exception):
                 result.close()
         return QueryResult(rows, limit=limit, seconds=time.monotonic() - start)
 
@@ -107,14 +151,29 @@ class Session:
         self._kill_query()
         with contextlib.suppress(Exception):
             result.cursor.close()
-        self._absorb_kill()
+        connection: Any = self.connection.connection.driver_connection
+        if connection.open:
+            self._absorb_kill()
+        else:
+            self.broken = "it hung up on a row that is too large"
 
-    def _kill_query(self) -> None:
-        """Stop what runs. An account that may not kill others' statements may kill its own."""
-        for each in (self._admin, self._engine):
+    def _kill_query(self) -> bool:
+        """Stop what runs; returns whether the server has heard it."""
+        # an account that may not kill others' statements may kill its own
+        for each in (self._killer, self._engine):
             with contextlib.suppress(SQLAlchemyError), each.connect() as connection:
                 connection.exec_driver_sql(f"KILL QUERY {self._number}")
-                return
+                return True
+        return False
+
+    def _hang_up(self) -> None:
+        connection: Any = self.connection.connection.driver_connection
+        connection.hang_up()
+
+    def _timed_out(self, start: float) -> QueryResult:
+        return QueryResult(
+            None, time_limit_message(self.limits), limit="time", seconds=time.monotonic() - start
+        )
 
     def _absorb_kill(self) -> None:
         """Let a kill that came after its statement's end hit this one instead of the agent's next."""
@@ -131,6 +190,9 @@ class Session:
         code = error_code(error)
         if is_time_limit(code):
             return QueryResult(None, time_limit_message(self.limits), limit="time", seconds=seconds)
+        if code == TOO_LARGE:
+            self.broken = "it hung up on a row that is too large"
+            return QueryResult(None, error_text(error), limit="size", seconds=seconds)
         if is_environment_fault(code) or error.connection_invalidated:
             raise self.fail(error) from None
         # The name of the database differs from run to run; an observation should not.
@@ -141,9 +203,10 @@ class Watchdog:
     """Stops what takes too long: one thread for all the statements of a database.
 
     ```python
-    with watchdog(5.0, kill) as watch:
+    with watchdog(5.0, kill, hang_up) as watch:
         ...
     watch.fired  # whether kill was called
+    watch.hung_up  # whether that did not help, and hang_up was called
     ```
     """
 
@@ -154,8 +217,8 @@ class Watchdog:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def __call__(self, seconds: float, kill: Callable[[], None]) -> _Watch:
-        watch = _Watch(kill)
+    def __call__(self, seconds: float, kill: Callable[[], bool], hang_up: Callable[[], None]) -> _Watch:
+        watch = _Watch(kill, hang_up)
         with self._changed:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="dbbench-watchdog", daemon=True)
@@ -189,21 +252,34 @@ class Watchdog:
 class _Watch:
     """Whether one statement is still running; its kill never comes after the block has ended."""
 
-    def __init__(self, kill: Callable[[], None]) -> None:
+    def __init__(self, kill: Callable[[], bool], hang_up: Callable[[], None]) -> None:
         self.fired = False
-        self.done = False
+        self.hung_up = False
         self._kill = kill
+        self._hang_up = hang_up
         self._lock = threading.Lock()
+        self._ended = threading.Event()
+
+    @property
+    def done(self) -> bool:
+        return self._ended.is_set()
 
     def __enter__(self) -> _Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            self.done = True
+            self._ended.set()
 
     def fire(self) -> None:
         with self._lock:
-            if not self.done:
-                self.fired = True
-                self._kill()
+            if self.done:
+                return
+            self.fired = True
+            killed = self._kill()
+        # a server that hears no kill has failed: that is for the connection's own time limit to find out
+        if killed and not self._ended.wait(HANG_UP_SECONDS):
+            with self._lock:
+                if not self.done:
+                    self.hung_up = True
+                    self._hang_up()

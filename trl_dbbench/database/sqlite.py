@@ -25,6 +25,7 @@ from sqlglot import exp
 from ..errors import DatabaseError, EnvironmentFault, TaskError
 from ..tasks import Table, Task
 from . import sqlite_tables as tables
+from .base import Database
 from .faults import message
 from .mysql_aggregates import AGGREGATES, WINDOWS
 from .mysql_checks import check_groups
@@ -34,7 +35,6 @@ from .mysql_parse import parse, syntax_error, unsupported
 from .mysql_values import FunctionError, collate
 from .sandbox import (
     STATE_ROWS,
-    Database,
     Limits,
     QueryResult,
     Sandbox,
@@ -70,18 +70,17 @@ class SQLiteDatabase(Database):
         self.url = "sqlite"
         self.dialect = "sqlite"
         self.limits = limits
-        self._closed = False
 
     def describe(self) -> str:
         return f"SQLite {sqlite3.sqlite_version}, embedded, MySQL's dialect translated"
 
-    def sandbox(self, task: Task) -> Sandbox:
-        if self._closed:
+    def fresh_sandbox(self, task: Task) -> Sandbox:
+        if self.closed:
             raise DatabaseError("The database was closed. Open it again for more sandboxes.")
         return SQLiteSandbox(task, self.limits)
 
     def close(self) -> None:
-        self._closed = True
+        self.closed = True
         self._threads.shutdown(wait=False)
 
 

@@ -1,0 +1,362 @@
+"""Failures of servers: what an episode did is done again, or it ends without a reward; nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pymysql
+import pytest
+
+from tests.databases import LIMITS, opened, table, task
+from tests.test_database import connect_arguments, owned
+from trl_dbbench.database import Database, QueryResult, Sandbox, State, open_database
+from trl_dbbench.database.mysql import MySQLDatabase
+from trl_dbbench.database.server import Server, start_local
+from trl_dbbench.errors import DatabaseError, EnvironmentFault
+from trl_dbbench.tasks import Gold, Task
+
+MEDALS = table("medals", "nation TEXT, gold INT", ("Chad", 1), ("Peru", 2))
+QUESTION = task(MEDALS)
+CHANGE = dataclasses.replace(QUESTION, operation="UPDATE", gold=Gold(sql="UPDATE medals SET gold = 3"))
+
+
+def kill_connections(url: str) -> None:
+    """All of this server's that belong to runs, as a server does that goes down."""
+    with pymysql.connect(**connect_arguments(url)) as admin, admin.cursor() as cursor:
+        cursor.execute("SELECT id FROM information_schema.processlist WHERE user LIKE 'dbb%'")
+        for (number,) in cursor.fetchall():
+            cursor.execute(f"KILL {number}")
+
+
+# --- one connection ---------------------------------------------------------------------------------------
+
+
+def test_changes_are_repeated_on_a_fresh_sandbox(server_database: Database) -> None:
+    with server_database.sandbox(CHANGE) as sandbox:
+        sandbox.execute("UPDATE medals SET gold = gold + 1")
+        sandbox.execute("INSERT INTO medals VALUES ('Togo', 9)")
+        assert sandbox.execute("INSERT INTO medals VALUES ('Mali')").error
+        kill_connections(server_database.url)
+        assert sandbox.execute("UPDATE medals SET gold = gold * 10").affected == 3
+        assert sorted(sandbox.state()["medals"]) == [("Chad", 20), ("Peru", 30), ("Togo", 90)]
+        assert sandbox.retries == 1
+
+
+def test_an_open_transaction_is_repeated(server_database: Database) -> None:
+    with server_database.sandbox(QUESTION) as sandbox:
+        sandbox.execute("BEGIN")
+        sandbox.execute("DELETE FROM medals")
+        sandbox.execute("SET @kept = 7")
+        kill_connections(server_database.url)
+        assert sandbox.execute("SELECT @kept").rows == [(7,)]
+        assert sandbox.execute("ROLLBACK").error is None
+        assert len(sandbox.state()["medals"]) == 2
+
+
+def test_what_cannot_be_repeated_ends_the_episode(server_database: Database) -> None:
+    with server_database.sandbox(QUESTION) as sandbox:
+        drawn = sandbox.execute("SELECT @drawn := RAND()").rows
+        kill_connections(server_database.url)
+        with pytest.raises(
+            EnvironmentFault, match=r"'SELECT @drawn := RAND\(\)' cannot be repeated: it gave"
+        ) as fault:
+            sandbox.execute("SELECT @drawn")
+        assert str(drawn) in str(fault.value)
+
+
+class Failing(Database):
+    """Its sandboxes answer with what is in `answers`, one after another."""
+
+    url, dialect, patience = "failing", "mysql", 0.3
+
+    def __init__(self, *answers: QueryResult | EnvironmentFault, up: bool = True):
+        self.answers, self.up, self.made = list(answers), up, 0
+
+    def fresh_sandbox(self, task: Task) -> Sandbox:
+        self.made += 1
+        if not self.up:
+            raise EnvironmentFault("2003: no server")
+        return FailingSandbox(self)
+
+    def recover(self) -> bool:
+        return self.up
+
+    def describe(self) -> str:
+        return "failing"
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FailingSandbox(Sandbox):
+    def __init__(self, database: Failing):
+        self.database = database
+
+    def execute(self, sql: str) -> QueryResult:
+        answer = self.database.answers.pop(0)
+        if isinstance(answer, EnvironmentFault):
+            raise answer
+        return answer
+
+    def state(self) -> State:
+        return {}
+
+    def close(self) -> None:
+        pass
+
+
+OUT_OF_MEMORY = EnvironmentFault("Out of sort memory", observation="1038 (HY001): Out of sort memory")
+LOST = EnvironmentFault("2013: lost connection")
+DELETED = QueryResult(None, affected=2)
+
+
+def test_a_statement_that_always_fails_is_the_agents() -> None:
+    """A server that makes the tables and repeats the earlier changes, three times, is in order."""
+    database = Failing(
+        DELETED, OUT_OF_MEMORY, DELETED, OUT_OF_MEMORY, DELETED, OUT_OF_MEMORY, DELETED, DELETED
+    )
+    with database.sandbox(QUESTION) as sandbox:
+        sandbox.execute("DELETE FROM medals")
+        result = sandbox.execute("SELECT huge FROM medals")
+        assert (result.error, result.limit) == ("1038 (HY001): Out of sort memory", "server")
+        assert sandbox.execute("DELETE FROM medals") == DELETED
+        assert database.made == 4
+
+
+def test_a_statement_that_always_loses_the_server_has_no_reward() -> None:
+    database = Failing(LOST, LOST, LOST)
+    with database.sandbox(QUESTION) as sandbox, pytest.raises(EnvironmentFault, match="lost connection"):
+        sandbox.execute("SELECT crash()")
+    assert database.gave_up is None, "the server itself answers"
+
+
+def test_a_server_that_stays_away() -> None:
+    database = Failing(up=False)
+    with pytest.raises(EnvironmentFault, match=r"2003: no server; waited for 0\.3 s"):
+        database.sandbox(QUESTION)
+    assert database.gave_up == "2003: no server"
+    database.up = True
+    database.sandbox(QUESTION)
+    assert database.gave_up is None
+
+
+def test_nobody_waits_once_the_database_is_closed() -> None:
+    database = Failing(up=False)
+    database.patience = 60
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(database.sandbox, QUESTION)
+        time.sleep(0.1)
+        database.close()
+        with pytest.raises(DatabaseError, match="closed"):
+            waiting.result(5)
+
+
+# --- a whole server ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A private server that is the test's and not the run's."""
+    try:
+        server = start_local()
+    except DatabaseError as error:
+        if "local" in os.environ.get("TRL_DBBENCH_REQUIRE", ""):
+            pytest.fail(str(error))
+        pytest.skip(f"no 'local' database here: {error}")
+    yield server
+    server.stop()
+
+
+def kill_server(server: Server) -> None:
+    """SIGKILL, as the kernel sends when memory runs out."""
+    folder = Path(server.url.partition("unix_socket=")[2]).parent
+    os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+    while server.alive():
+        time.sleep(0.02)
+
+
+def changed(database: Database, down: Callable[[], None]) -> None:
+    """An episode that reads and one that changes, over a failure of their server."""
+    with database.sandbox(QUESTION) as reader, database.sandbox(CHANGE) as writer:
+        assert len(reader.execute("SELECT * FROM medals").rows or []) == 2
+        writer.execute("UPDATE medals SET gold = gold + 1")
+        down()
+        assert len(reader.execute("SELECT * FROM medals").rows or []) == 2
+        assert writer.execute("DELETE FROM medals WHERE nation = 'Chad'").affected == 1
+        assert reader.state() == {"medals": [("Chad", 1), ("Peru", 2)]}
+        assert writer.state() == {"medals": [("Peru", 3)]}
+
+
+def test_a_server_that_is_away_for_a_while(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    with open_database(server.url, limits=LIMITS) as database:
+
+        def down() -> None:
+            kill_server(server)
+            threading.Timer(2.0, server.restart).start()
+
+        with caplog.at_level(logging.WARNING, "trl_dbbench.database"):
+            changed(database, down)
+            changed(database, down)
+        assert len(caplog.messages) == 4, "a line when it goes, one when it is back"
+        assert "does not answer (" in caplog.messages[0] and "it is waited for" in caplog.messages[0]
+        assert re.search(r"answers again after \d+ s", caplog.messages[1])
+    assert owned(server.url) == set()
+
+
+def test_a_server_that_loses_the_last_writes(server: Server) -> None:
+    """Back with its old data, or a part of it: what it still holds is not trusted."""
+    with open_database(server.url, limits=LIMITS) as database, database.sandbox(QUESTION) as reader:
+        assert len(reader.execute("SELECT * FROM medals").rows or []) == 2
+        (pristine,) = [name for name in owned(server.url) if "_t" in name]
+        kill_connections(server.url)
+        with pymysql.connect(**connect_arguments(server.url)) as admin, admin.cursor() as cursor:
+            cursor.execute("SELECT id FROM information_schema.processlist WHERE user = 'root'")
+            for (number,) in cursor.fetchall():
+                if number != admin.thread_id():
+                    cursor.execute(f"KILL {number}")  # the run's lock goes with its connection
+            cursor.execute(f"DELETE FROM {pristine}.medals")
+            admin.commit()
+        assert len(reader.execute("SELECT * FROM medals").rows or []) == 2
+        assert len(reader.state()["medals"]) == 2
+
+
+@pytest.mark.parametrize("kind", ["local", "docker"])
+def test_our_own_server_is_started_again(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(kind) as database:
+        assert isinstance(database, MySQLDatabase) and database._server is not None
+        server = database._server
+
+        def down() -> None:
+            if kind == "local":
+                kill_server(server)
+            else:
+                import docker
+
+                port = server.url.rpartition(":")[2].strip("/")
+                client = docker.from_env()
+                (container,) = [each for each in client.containers.list() if f"'{port}'" in str(each.ports)]
+                container.kill("SIGKILL")
+                client.close()
+
+        with caplog.at_level(logging.WARNING, "trl_dbbench.database"):
+            changed(database, down)
+        assert any("has ended; it is started again" in line for line in caplog.messages)
+        url = database.url
+    with pytest.raises(pymysql.OperationalError):
+        pymysql.connect(**connect_arguments(url))
+
+
+# --- limits that take the tables with them ----------------------------------------------------------------
+
+
+def test_what_hits_a_limit_is_undone(server_database: Database) -> None:
+    """Changes that would have to be rolled back for long, rows of many megabytes, tables without end."""
+    grow = "INSERT INTO medals SELECT REPEAT('x', 200), a.gold FROM medals a, medals b, medals c"
+    with server_database.sandbox(CHANGE) as sandbox:
+        sandbox.execute("UPDATE medals SET gold = gold + 1")
+        for _ in range(3):
+            sandbox.execute("INSERT INTO medals SELECT a.nation, a.gold FROM medals a, medals b")
+        before = sandbox.execute("SELECT COUNT(*), SUM(gold) FROM medals").rows
+        start = time.monotonic()
+        result = sandbox.execute(grow)
+        assert time.monotonic() - start < LIMITS.seconds + 1
+        assert result.limit == "time" and "time limit of 1 s" in (result.error or "")
+        assert sandbox.execute("SELECT COUNT(*), SUM(gold) FROM medals").rows == before
+
+        large = sandbox.execute("SELECT REPEAT('x', 12000000)")
+        assert (large.error, large.limit) == (
+            "2020 (HY000): Got packet bigger than 'max_allowed_packet' bytes",
+            "size",
+        )
+        assert sandbox.execute("SELECT COUNT(*), SUM(gold) FROM medals").rows == before
+        assert sandbox.retries == 0, "that was no failure of the server"
+
+
+def test_tables_may_not_grow_for_ever(server_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trl_dbbench.database.mysql.TABLE_BYTES", 4_000_000)
+    with server_database.sandbox(CHANGE) as sandbox:
+        sandbox.execute("CREATE TABLE notes (text LONGTEXT)")
+        sandbox.execute("INSERT INTO notes VALUES ('kept')")
+        numbers = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 400)"
+        for _ in range(6):
+            full = sandbox.execute(f"INSERT INTO notes {numbers} SELECT REPEAT('x', 60000) FROM n")
+            if full.limit:
+                break
+        assert (full.error, full.limit) == ("1114 (HY000): The table is full", "size")
+        assert ("kept",) in sandbox.state()["notes"]
+
+
+def test_the_state_of_monstrous_tables(server_database: Database) -> None:
+    """It is wrong in any case, and not the server's failure."""
+    with server_database.sandbox(CHANGE) as sandbox:
+        assert sandbox.execute("ALTER TABLE medals MODIFY nation LONGTEXT").error is None
+        assert sandbox.execute("UPDATE medals SET nation = REPEAT('x', 8000000) LIMIT 1").error is None
+        assert sandbox.state() == {"medals": []}
+
+
+# --- more sandboxes than connections ----------------------------------------------------------------------
+
+
+def test_256_sandboxes_on_151_connections() -> None:
+    """All open at once, each with a change of its own that it keeps, half of them in the midst of a transaction."""
+    with opened("docker") as docker:
+        with pymysql.connect(**connect_arguments(docker.url)) as admin, admin.cursor() as cursor:
+            cursor.execute("SET GLOBAL max_connections = 151")
+        with open_database(docker.url) as database, ThreadPoolExecutor(64) as pool:
+            sandboxes = list(pool.map(lambda _: database.sandbox(CHANGE), range(256)))
+
+            def change(number: int) -> None:
+                if number % 2:
+                    sandboxes[number].execute("BEGIN")
+                assert sandboxes[number].execute(f"UPDATE medals SET gold = {number}").affected == 2
+
+            def finish(number: int) -> set[int]:
+                sandboxes[number].execute("INSERT INTO medals VALUES ('Togo', -1)")
+                return {row[1] for row in sandboxes[number].state()["medals"]}
+
+            list(pool.map(change, range(256)))
+            assert list(pool.map(finish, range(256))) == [{number, -1} for number in range(256)]
+            assert all(sandbox.retries == 0 for sandbox in sandboxes)
+            with pymysql.connect(**connect_arguments(docker.url)) as admin, admin.cursor() as cursor:
+                cursor.execute("SHOW STATUS LIKE 'Max_used_connections'")
+                assert int(cursor.fetchone()[1]) <= 151
+            list(pool.map(lambda sandbox: sandbox.close(), sandboxes))
+
+
+# --- accounts ---------------------------------------------------------------------------------------------
+
+
+def test_accounts_can_be_required(server_database: Database) -> None:
+    with pymysql.connect(**connect_arguments(server_database.url)) as admin, admin.cursor() as cursor:
+        cursor.execute("CREATE USER plain@'%' IDENTIFIED BY 'word', plain@localhost IDENTIFIED BY 'word'")
+        cursor.execute(r"GRANT ALL ON `dbb\_%`.* TO plain@'%', plain@localhost")
+        try:
+            url = server_database.url.replace(
+                server_database.url.split("//")[1].split("@")[0], "plain:word", 1
+            )
+            with (
+                pytest.raises(
+                    DatabaseError, match=r"no account of its own for the agent \(.*require_accounts is set"
+                ),
+                open_database(url, require_accounts=True),
+            ):
+                pass
+        finally:
+            cursor.execute("DROP USER plain@'%', plain@localhost")
+            for name in owned(server_database.url):
+                if database_of_nobody(cursor, name):
+                    cursor.execute(f"DROP DATABASE IF EXISTS `{name}`")
+
+
+def database_of_nobody(cursor: pymysql.cursors.Cursor, name: str) -> bool:
+    cursor.execute("SELECT IS_FREE_LOCK(%s)", (name.rpartition("_")[0],))
+    return bool(cursor.fetchone()[0])

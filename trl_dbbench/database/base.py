@@ -1,0 +1,77 @@
+"""What the library sees of a server: an opened database that hands out sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any, TypeVar
+
+from ..tasks import Task
+from .retry import RetryingSandbox
+from .sandbox import Closing, Sandbox
+
+T = TypeVar("T")
+
+
+class Database(Closing):
+    """An opened database. A context manager that removes at its end whatever it made.
+
+    `url` is what another process passes to `open_database` to share this server (`"sqlite"` shares nothing:
+    each process has its own). `dialect` is `"mysql"`, `"mariadb"` or `"sqlite"`.
+    """
+
+    url: str
+    dialect: str
+    statements_at_once: int = 32
+    """Threads that wait for the server in `in_thread`."""
+    patience: float = 300.0
+    """Seconds that a server which does not answer is waited for."""
+    closed: bool = False
+    gave_up: str | None = None
+    """Why the last sandbox ended that was waited for in vain; `None` again when the server answers."""
+
+    def sandbox(self, task: Task) -> Sandbox:
+        """A fresh private view of the task's tables, which outlives failures of the server.
+
+        May be called from several threads at once.
+
+        Raises:
+            EnvironmentFault: the database failed, and waiting for it did not help.
+            TaskError: the tables cannot be made as the task describes them.
+        """
+        return RetryingSandbox(self, task)
+
+    @abstractmethod
+    def fresh_sandbox(self, task: Task) -> Sandbox:
+        """A private view of the task's tables, which breaks when the server fails.
+
+        Raises:
+            EnvironmentFault: the database failed.
+            TaskError: the tables cannot be made as the task describes them.
+        """
+
+    def recover(self) -> bool:
+        """Makes anew what the database lost in a failure; returns whether it answers."""
+        return True
+
+    def in_thread(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        """What the function returns, from a thread of the database's own, for the running event loop.
+
+        The threads stay: to start one takes longer than a short statement.
+        """
+        return asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.statements_at_once, thread_name_prefix="dbbench-statement")
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Product, version and where it runs, for a log line."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Remove what is left of the sandboxes and give up the server. May be called again."""

@@ -1,0 +1,84 @@
+"""Sessions of the account that may only SELECT in pristine databases: any of them reads any of these."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from sqlalchemy.exc import DBAPIError
+
+from ..errors import EnvironmentFault
+from .connections import fault
+from .session import Session
+
+T = TypeVar("T")
+
+
+class Readers:
+    """A pool of sessions for statements that only read. Thread-safe.
+
+    Args:
+        connect: opens a session.
+        connections: how many there may be.
+    """
+
+    def __init__(self, connect: Callable[[], Session], connections: int) -> None:
+        self._connect = connect
+        self._places = threading.BoundedSemaphore(connections)
+        self._idle: list[Session] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def read(self, pristine: str, what: Callable[[Session], T]) -> T:
+        """What `what` reads in this database.
+
+        Raises:
+            EnvironmentFault: the database failed.
+        """
+        with self._places:
+            try:
+                with self._session(pristine) as session:
+                    return what(session)
+            except (
+                EnvironmentFault
+            ):  # the server may have closed the idle connection; to read again does no harm
+                with self._session(pristine, new=True) as session:
+                    return what(session)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            sessions, self._idle = self._idle, []
+        for session in sessions:
+            session.disconnect()
+
+    @contextmanager
+    def _session(self, pristine: str, *, new: bool = False) -> Iterator[Session]:
+        session = self._take(pristine, new)
+        try:
+            yield session
+        finally:
+            with self._lock:
+                keep = session.broken is None and not self._closed
+                if keep:
+                    self._idle.append(session)
+            if not keep:
+                session.disconnect()
+
+    def _take(self, pristine: str, new: bool) -> Session:
+        session = None
+        with self._lock:
+            if self._idle and not new:
+                session = next((each for each in self._idle if each.database == pristine), self._idle[-1])
+                self._idle.remove(session)
+        try:
+            session = session or self._connect()
+            if session.database != pristine:
+                session.use(pristine)
+        except DBAPIError as error:
+            if session is not None:
+                session.disconnect()
+            raise fault(error) from None
+        return session

@@ -1,0 +1,244 @@
+"""What a run holds on a server, until one of the two ends: a lock, accounts, databases and connections.
+
+```
+the run   dbb_<run>_r<rank>
+  ├── pristine databases   ..._t<n>: one per task, which nobody changes
+  │     └── readers        connections of one account that may only SELECT there
+  └── slots                ..._s<n>: an account, a database of the same name, a connection while there is room
+```
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.engine import URL, Connection
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from ..errors import DatabaseError, TaskError
+from ..tasks import Task
+from . import accounts
+from .accounts import Account
+from .connections import ADMIN_SECONDS, KILL_SECONDS, engine, error_code, error_text, fault
+from .faults import is_environment_fault, is_time_limit
+from .pristine import Pristine
+from .readers import Readers
+from .sandbox import Limits
+from .session import Session, Watchdog
+from .slots import Slot, Slots
+
+logger = logging.getLogger("trl_dbbench.database")
+
+OWN_CONNECTIONS = 8
+"""Kept for the run's lock, making tables and kills."""
+
+_SIZES = {
+    "mysql": "SELECT SUM(FILE_SIZE) FROM information_schema.INNODB_TABLESPACES WHERE NAME LIKE %s",
+    "mariadb": "SELECT SUM(FILE_SIZE) FROM information_schema.INNODB_SYS_TABLESPACES WHERE NAME LIKE %s",
+}
+
+
+class Tenancy:
+    """
+    Args:
+        owner: `dbb_<run>_r<rank>`.
+        numbers: of the names to come, which no other tenancy of the run has used.
+        statements: how many may run at once; lowered where the server lends fewer connections.
+        ranks: processes that share the server.
+        require_accounts: refuse a server on which slots cannot have accounts of their own.
+
+    Raises:
+        DBAPIError: the server cannot be reached.
+        DatabaseError: its account may not do what is needed.
+    """
+
+    def __init__(
+        self,
+        url: URL,
+        owner: str,
+        numbers: Iterator[int],
+        *,
+        dialect: str,
+        limits: Limits,
+        watchdog: Watchdog,
+        statements: int,
+        ranks: int,
+        require_accounts: bool,
+    ) -> None:
+        self.owner = owner
+        self.over = False
+        self._url = url
+        self._dialect = dialect
+        self._limits = limits
+        self._watchdog = watchdog
+        self._admin = engine(url, ADMIN_SECONDS)
+        self._killer = engine(url, KILL_SECONDS, connect_timeout=KILL_SECONDS)
+        names = (f"{owner}_s{number}" for number in numbers)
+        try:
+            self._keeper = self._admin.connect()
+            self._keeper_number = accounts.hold_lock(self._keeper, owner)
+            connections = self._connections(self._keeper, ranks)
+            self.statements = max(1, min(statements, connections // 3))
+            with self._admin.connect() as admin:
+                self._try_database(admin, next(names))
+                problem = self._try_account(admin, next(names))
+                if problem and require_accounts:
+                    raise DatabaseError(
+                        f"{self._shown()}: no account of its own for the agent ({problem}), and require_accounts is set. "
+                        "Give an account with CREATE USER and GRANT OPTION, or leave require_accounts out."
+                    )
+                if problem:
+                    logger.warning(
+                        "%s: no account of its own for the agent (%s). Its statements run under the given account and "
+                        "reach all that it may reach: other databases, files, other connections. Give an account with "
+                        "CREATE USER and GRANT OPTION to prevent that; require_accounts refuses to run without.",
+                        self._shown(),
+                        problem,
+                    )
+                self._has_accounts = problem is None
+                reading = self._reading_account(admin, next(names)) if self._has_accounts else None
+                with contextlib.suppress(SQLAlchemyError):
+                    accounts.sweep(admin, accounts=self._has_accounts)
+        except BaseException:
+            self._dispose()
+            raise
+        self.pristine = Pristine(self._admin, owner, numbers)
+        self.readers = (
+            None if reading is None else Readers(lambda: self._connect(reading), self.statements + 2)
+        )
+        self.slots = Slots(
+            self._admin,
+            names,
+            self._connect,
+            has_accounts=self._has_accounts,
+            connections=max(1, connections - self.statements - 2),
+        )
+
+    def held(self) -> bool:
+        """Whether the server still knows of this tenancy; False if it does not answer, too."""
+        try:
+            with self._admin.connect() as admin:
+                return not self.over and accounts.holder(admin, self.owner) == self._keeper_number
+        except DBAPIError:
+            return False
+
+    def take_slot(self, task: Task) -> Slot:
+        """
+        Raises:
+            EnvironmentFault: the database failed.
+            TaskError: the tables cannot be made as the task describes them.
+        """
+        with self.making(task):
+            return self.slots.take(task.tables)
+
+    @contextmanager
+    def making(self, task: Task) -> Iterator[None]:
+        """Says whose fault it is that tables cannot be made."""
+        try:
+            yield
+        except DBAPIError as error:
+            code = error_code(error)
+            if is_environment_fault(code) or is_time_limit(code) or not self.held():
+                raise fault(error) from None
+            raise TaskError(f"Task {task.id!r}: its tables cannot be made: {error_text(error)}") from None
+
+    def size(self, database: str) -> int:
+        """Bytes of the files of a database's InnoDB tables; 0 where the account may not see that."""
+        pattern = database.replace("_", r"\_") + "/%"
+        with contextlib.suppress(SQLAlchemyError), self._admin.connect() as admin:
+            return int(admin.exec_driver_sql(_SIZES[self._dialect], (pattern,)).scalar() or 0)
+        return 0
+
+    def leave(self) -> None:
+        """Ends all connections; what is left on the server is for `close`, or gone with it."""
+        self.over = True
+        if self.readers is not None:
+            self.readers.close()
+        self.slots.close()
+        self._dispose()
+
+    def close(self) -> None:
+        """Removes all that the run has made on the server, and leaves."""
+        if self.readers is not None:
+            self.readers.close()
+        self.slots.close()
+        try:
+            with self._admin.connect() as admin:
+                accounts.remove_owned(admin, self.owner, accounts=self._has_accounts)
+        except SQLAlchemyError as error:
+            logger.warning(
+                "%s: what this run made could not be removed (the next one does it): %s",
+                self._shown(),
+                error_text(error),
+            )
+        self.leave()
+
+    def _connect(self, account: Account | None) -> Session:
+        url = self._url
+        if account is not None:
+            url = url.set(username=account.name, password=account.password)
+        return Session(
+            url, self._limits, self._dialect, self._killer, self._watchdog, self.owner, self._keeper_number
+        )
+
+    def _shown(self) -> str:
+        return self._url.render_as_string(hide_password=True)
+
+    def _connections(self, keeper: Connection, ranks: int) -> int:
+        """How many connections this rank may have for statements."""
+        most = int(keeper.exec_driver_sql("SELECT @@max_connections").scalar() or 0)
+        _, others = keeper.exec_driver_sql("SHOW STATUS LIKE 'Threads_connected'").one()
+        share = int(0.9 * (most - int(others)) / ranks) - OWN_CONNECTIONS
+        if share < 24:
+            logger.warning(
+                "%s: max_connections = %d leaves %d connections for statements on each of %d ranks; rollouts will wait "
+                "for one another. Raise it on the server.",
+                self._shown(),
+                most,
+                max(share, 3),
+                ranks,
+            )
+        return max(share, 3)
+
+    def _try_database(self, admin: Connection, name: str) -> None:
+        try:
+            admin.exec_driver_sql(f"CREATE DATABASE `{name}`")
+            accounts.drop_database(admin, name)
+        except DBAPIError as error:
+            if is_environment_fault(error_code(error)):
+                raise
+            pattern = r"`dbb\_%`"
+            raise DatabaseError(
+                f"{self._shown()}: this account may not create databases ({error_text(error)}). Every rollout gets "
+                f"its own: run GRANT ALL ON {pattern}.* TO {self._url.username!r} on the server, or give another "
+                "account."
+            ) from None
+
+    def _try_account(self, admin: Connection, name: str) -> str | None:
+        """Why accounts for slots cannot be made, or `None`."""
+        problem = None
+        try:
+            self._connect(accounts.create_account(admin, name)).disconnect()
+        except DBAPIError as error:
+            if is_environment_fault(error_code(error)):
+                raise
+            problem = error_text(error)
+        with contextlib.suppress(SQLAlchemyError):
+            accounts.drop_account(admin, name)
+        return problem
+
+    def _reading_account(self, admin: Connection, name: str) -> Account | None:
+        try:
+            return accounts.create_reader(admin, name, self.owner)
+        except DBAPIError as error:
+            logger.debug("%s: no account for pristine tables: %s", self._shown(), error_text(error))
+            return None
+
+    def _dispose(self) -> None:
+        with contextlib.suppress(SQLAlchemyError, AttributeError):
+            self._keeper.close()
+        self._killer.dispose()
+        self._admin.dispose()
