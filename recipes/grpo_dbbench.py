@@ -45,6 +45,16 @@ class ScriptArguments:
         default=None,
         metadata={"help": "The image that docker and auto start; $TRL_DBBENCH_DOCKER_IMAGE, else mysql:8.4."},
     )
+    database_patience: float = field(
+        default=300.0,
+        metadata={
+            "help": "Seconds that a database which does not answer is waited for; then the run saves and ends."
+        },
+    )
+    require_accounts: bool = field(
+        default=False,
+        metadata={"help": "Refuse a server on which agents cannot have accounts of their own."},
+    )
     system_prompt: str | None = field(
         default=None,
         metadata={"help": "Replaces the protocol's system prompt: a text, or a file that holds it."},
@@ -83,7 +93,12 @@ def main(script_args: ScriptArguments, training_args: DBBenchGRPOConfig, model_a
         **(training_args.model_init_kwargs or {}),
     }
 
-    with open_database(script_args.database, docker_image=script_args.docker_image) as database:
+    with open_database(
+        script_args.database,
+        docker_image=script_args.docker_image,
+        patience=script_args.database_patience,
+        require_accounts=script_args.require_accounts,
+    ) as database:
         trainer = DBBenchGRPOTrainer(
             model=model_name,
             reward_funcs=load_reward_functions(

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from databases import database, docker_database, local_database, server_database, sqlite_database
+from databases import database, docker_database, local_database, server, server_database, sqlite_database
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from vllm_servers import fakes, real_servers, servable_model
 
@@ -11,7 +11,7 @@ from trl_dbbench.prompts import TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT
 from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.tiny_model import make_tiny_model
 
-__all__ = ["database", "docker_database", "local_database", "server_database", "sqlite_database"]
+__all__ = ["database", "docker_database", "local_database", "server", "server_database", "sqlite_database"]
 __all__ += ["fakes", "real_servers", "servable_model"]
 
 # the tiny model gains nothing from more, and on a busy machine threads that wait for each other crawl

@@ -4,12 +4,16 @@ reason, unless `TRL_DBBENCH_REQUIRE` (such as `docker,local`) names it: then its
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from trl_dbbench.database import Database, Limits, open_database
+from trl_dbbench.database.server import Server, start_local
 from trl_dbbench.errors import DatabaseError
 from trl_dbbench.tasks import Column, Gold, Table, Task
 
@@ -63,6 +67,27 @@ def database(request: pytest.FixtureRequest) -> Database:
 def server_database(request: pytest.FixtureRequest) -> Database:
     """Each kind that has a server."""
     return request.getfixturevalue(f"{request.param}_database")
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A private server that is the test's and not the run's."""
+    try:
+        server = start_local()
+    except DatabaseError as error:
+        if "local" in os.environ.get("TRL_DBBENCH_REQUIRE", ""):
+            pytest.fail(str(error))
+        pytest.skip(f"no 'local' database here: {error}")
+    yield server
+    server.stop()
+
+
+def kill_server(server: Server) -> None:
+    """SIGKILL, as the kernel sends when memory runs out."""
+    folder = Path(server.url.partition("unix_socket=")[2]).parent
+    os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+    while server.alive():
+        time.sleep(0.02)
 
 
 def table(name: str, header: str, *rows: tuple) -> Table:

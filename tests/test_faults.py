@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import re
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pymysql
 import pytest
+from databases import LIMITS, kill_server, opened, table, task
+from test_database import connect_arguments, owned
 
-from tests.databases import LIMITS, opened, table, task
-from tests.test_database import connect_arguments, owned
 from trl_dbbench.database import Database, QueryResult, Sandbox, State, open_database
 from trl_dbbench.database.mysql import MySQLDatabase
-from trl_dbbench.database.server import Server, start_local
+from trl_dbbench.database.server import Server
 from trl_dbbench.errors import DatabaseError, EnvironmentFault
 from trl_dbbench.tasks import Gold, Task
 
@@ -161,27 +158,6 @@ def test_nobody_waits_once_the_database_is_closed() -> None:
 
 
 # --- a whole server ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    """A private server that is the test's and not the run's."""
-    try:
-        server = start_local()
-    except DatabaseError as error:
-        if "local" in os.environ.get("TRL_DBBENCH_REQUIRE", ""):
-            pytest.fail(str(error))
-        pytest.skip(f"no 'local' database here: {error}")
-    yield server
-    server.stop()
-
-
-def kill_server(server: Server) -> None:
-    """SIGKILL, as the kernel sends when memory runs out."""
-    folder = Path(server.url.partition("unix_socket=")[2]).parent
-    os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
-    while server.alive():
-        time.sleep(0.02)
 
 
 def changed(database: Database, down: Callable[[], None]) -> None:

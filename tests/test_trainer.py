@@ -10,7 +10,7 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel
-from test_rollout import BrokenDatabase
+from test_rollout import BrokenDatabase, BrokenSandbox
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOTrainer
 
@@ -23,6 +23,7 @@ from trl_dbbench import (
     format_reward,
     to_dataset,
 )
+from trl_dbbench.errors import EnvironmentFault
 
 LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.05, "target_modules": ["q_proj", "v_proj"]}
 
@@ -147,10 +148,11 @@ def test_a_failed_environment_gives_no_reward_and_no_advantage(tiny_model, demo_
     class SometimesBroken(BrokenDatabase):
         calls = 0
 
-        def sandbox(self, task):
+        def fresh_sandbox(self, task):
             self.calls += 1
-            self.at_start = self.calls % 2 == 0
-            return super().sandbox(task)
+            if self.calls % 2 == 0:
+                raise EnvironmentFault("what was done cannot be repeated", final=True)
+            return BrokenSandbox()
 
     trainer = make_trainer(
         tiny_model,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trl_dbbench.callbacks import Accuracy
 from trl_dbbench.database import Database
-from trl_dbbench.errors import TaskError
+from trl_dbbench.errors import DatabaseError, TaskError
 from trl_dbbench.judge import Judge, published_right
 from trl_dbbench.protocol import get_protocol
 from trl_dbbench.rollout import Episode, Rules, Sampling, play_all
@@ -80,6 +80,7 @@ def evaluate(
 
     Raises:
         ConfigError: if the tokenizer has no usable chat template or a prompt does not fit the model.
+        DatabaseError: if the database stays away.
     """
     from tqdm.auto import tqdm
 
@@ -108,6 +109,11 @@ def evaluate(
                 judge=judge,
                 rules=rules,
             )
+            if database.gave_up is not None:
+                raise DatabaseError(
+                    f"{database.gave_up}. It was waited for, {database.patience:g} s, and is still away; "
+                    f"{len(episodes) - len(batch)} of {len(tasks)} tasks were played."
+                )
             bar.update(len(batch))
             bar.set_postfix_str(f"{sum(episode.right for episode in episodes)} right")
     return Evaluation(episodes)

@@ -131,6 +131,8 @@ class Episode:
     verdict: Verdict | None = None
     """`None` where there is nothing to judge: the agent gave no answer, or the environment failed."""
     fault: str | None = None
+    retries: int = 0
+    """How often the database failed and the episode went on."""
     rewards: dict[str, float | None] = field(default_factory=dict)
     advantage: float | None = None
 
@@ -196,6 +198,7 @@ class Episode:
             "right": self.right,
             "verdict": None if self.verdict is None else vars(self.verdict),
             "fault": self.fault,
+            "retries": self.retries,
             "rewards": self.rewards,
             "advantage": self.advantage,
             "seed": self.sampling.seed,
@@ -273,6 +276,7 @@ async def play(
         finally:
             sandbox = await opening
             await database.in_thread(sandbox.close)
+            episode.retries = sandbox.retries
     except (EnvironmentFault, TaskError) as fault:
         # a TaskError here: this server cannot make the task's tables, which is no fault of the agent
         logger.warning("task %s: %s", task.id, fault)

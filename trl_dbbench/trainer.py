@@ -26,6 +26,7 @@ from accelerate.utils import DistributedType, gather_object
 from datasets import Dataset
 from peft import PeftConfig
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProgressCallback, TrainerCallback
+from transformers.trainer_utils import SaveStrategy
 from trl import GRPOTrainer
 from trl.extras.profiling import profiling_context
 from trl.models import prepare_deepspeed, prepare_fsdp, unwrap_model_for_generation
@@ -37,7 +38,7 @@ from trl_dbbench.config import DBBenchGRPOConfig
 from trl_dbbench.database import Database
 from trl_dbbench.engines.transformers import TransformersEngine, context_length
 from trl_dbbench.engines.vllm_sync import VLLMSync
-from trl_dbbench.errors import ConfigError, TaskError
+from trl_dbbench.errors import ConfigError, DatabaseError, TaskError
 from trl_dbbench.judge import Judge
 from trl_dbbench.protocol import get_protocol
 from trl_dbbench.rollout import Engine, Episode, Rules, Sampling, Status, play_all
@@ -227,6 +228,7 @@ class DBBenchGRPOTrainer(GRPOTrainer):
             else:
                 both = run(greedy + sampled)
                 self._greedy, episodes = both[: len(greedy)], both[len(greedy) :]
+        self._stop_without_database(train)
         return {
             "prompt_ids": prompt_ids,
             # TRL cannot pad an empty completion; where an environment failed before the first turn, one
@@ -238,6 +240,27 @@ class DBBenchGRPOTrainer(GRPOTrainer):
             "env_mask": [episode.mask or [0] for episode in episodes],
             "episode": episodes,
         }
+
+    def _stop_without_database(self, train: bool) -> None:
+        """Ends the run, on all ranks, if one of them has waited for its database in vain.
+
+        Raises:
+            DatabaseError: says how to go on.
+        """
+        reasons = gather_object([self.database.gave_up])
+        reason = next((each for each in reasons if each is not None), None)
+        if reason is None:
+            return
+        saved = ""
+        if train and self.args.save_strategy != SaveStrategy.NO:
+            self._save_checkpoint(self.model, trial=None)
+            saved = (
+                f" Step {self.state.global_step} is saved in {self.args.output_dir}: start again with "
+                "resume_from_checkpoint: true when the database is back."
+            )
+        raise DatabaseError(
+            f"{reason}. It was waited for, {self.database.patience:g} s (database_patience), and is still away.{saved}"
+        )
 
     def _play(
         self,
@@ -349,7 +372,8 @@ class DBBenchGRPOTrainer(GRPOTrainer):
 def episode_metrics(episodes: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Means over a batch of episodes, in the form of `Episode.to_dict`.
 
-    `accuracy` leaves out episodes whose environment failed; `status/...` are shares of all episodes.
+    `accuracy` leaves out episodes whose environment failed; `status/...` are shares of all episodes;
+    `database/retries` is their sum.
     """
     sound = [episode for episode in episodes if episode["status"] != Status.ENVIRONMENT_FAULT]
     turns = [turn for episode in episodes for turn in episode["turns"]]
@@ -357,6 +381,7 @@ def episode_metrics(episodes: Sequence[dict[str, Any]]) -> dict[str, float]:
         f"status/{status}": float(np.mean([e["status"] == status for e in episodes])) for status in Status
     }
     metrics["turns/mean"] = len(turns) / len(episodes)
+    metrics["database/retries"] = sum(episode["retries"] for episode in episodes)
     if sound:
         metrics["accuracy"] = float(np.mean([episode["right"] for episode in sound]))
     if sql_seconds := [turn["sql_seconds"] for turn in turns if turn["sql_seconds"] is not None]:

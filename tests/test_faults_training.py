@@ -1,0 +1,131 @@
+"""Training over failures of the database server: no step is lost, and no failure becomes a reward."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from databases import kill_server
+from transformers import AutoTokenizer, TrainerCallback
+
+from trl_dbbench import (
+    OUTCOME_PRESETS,
+    DBBenchGRPOConfig,
+    DBBenchGRPOTrainer,
+    load_tasks,
+    open_database,
+    to_dataset,
+)
+from trl_dbbench.database.server import Server
+from trl_dbbench.errors import DatabaseError
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+PROMPT = "Work on the MySQL database."
+
+
+def trainer_on(database, output_dir: Path, **settings) -> DBBenchGRPOTrainer:
+    """The quickstart's model, which writes SQL that mostly works, on a few of its tasks."""
+    defaults = {
+        "output_dir": str(output_dir),
+        "max_turns": 3,
+        "max_turn_tokens": 48,
+        "max_completion_length": 128,
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "learning_rate": 1e-4,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+        "seed": 3,
+    }
+    tasks = load_tasks(RECIPES / "tiny/train.jsonl")[:40]
+    args = DBBenchGRPOConfig(**{**defaults, **settings})
+    return DBBenchGRPOTrainer(
+        model=str(RECIPES / "tiny/model"),
+        reward_funcs=[OUTCOME_PRESETS["greedy_then_grpo"]],
+        args=args,
+        train_dataset=to_dataset(tasks, args.protocol, PROMPT),
+        processing_class=AutoTokenizer.from_pretrained(RECIPES / "tiny/model"),
+        database=database,
+    )
+
+
+def episodes_of(output_dir: Path) -> list[dict]:
+    return [json.loads(line) for line in (output_dir / "episodes.jsonl").read_text().splitlines()]
+
+
+class Killing(TrainerCallback):
+    """Kills the server some moment after each of these steps has begun; it is back after so many seconds."""
+
+    def __init__(self, server: Server, steps: dict[int, float]):
+        self.server, self.steps, self.kills = server, steps, 0
+        self.moments = random.Random(5)
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if (away := self.steps.pop(state.global_step, None)) is not None:
+            threading.Thread(target=self.kill, args=(self.moments.uniform(0, 0.4), away)).start()
+
+    def kill(self, wait: float, away: float) -> None:
+        time.sleep(wait)
+        kill_server(self.server)
+        self.kills += 1
+        time.sleep(away)
+        self.server.restart()
+
+
+def test_the_server_is_killed_five_times_and_once_stays_away(server: Server, tmp_path: Path) -> None:
+    killing = Killing(server, {2: 0, 7: 0, 12: 30, 18: 0, 24: 0})
+    with open_database(server.url) as database:
+        trainer = trainer_on(database, tmp_path, max_steps=30)
+        trainer.add_callback(killing)
+        trainer.train()
+    assert (trainer.state.global_step, killing.kills) == (30, 5)
+
+    episodes = episodes_of(tmp_path)
+    assert len(episodes) == 30 * (8 + 2), "sampled and greedy, none lost"
+    assert sum(episode["retries"] for episode in episodes) > 0
+    for episode in episodes:
+        faulty = episode["status"] == "environment_fault"
+        assert faulty == (episode["fault"] is not None)
+        if faulty:
+            assert episode["rewards"].get("outcome") is None and not episode["right"]
+    assert sum(entry.get("database/retries", 0) for entry in trainer.state.log_history) > 0
+
+
+def test_a_database_that_stays_away_ends_the_run_with_a_checkpoint(server: Server, tmp_path: Path) -> None:
+    """Resumed, it ends where an unbroken run ends."""
+
+    class Gone(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == 2:
+                kill_server(server)
+
+    with open_database("sqlite") as database:
+        unbroken = trainer_on(database, tmp_path / "unbroken", max_steps=4)
+        unbroken.train()
+
+    run = tmp_path / "run"
+    with open_database(server.url, patience=1.0) as database:
+        trainer = trainer_on(database, run, max_steps=4, save_strategy="steps", save_steps=100)
+        trainer.add_callback(Gone())
+        with pytest.raises(
+            DatabaseError, match=r"waited for, 1 s .*, and is still away\. Step 2 is saved in .*run"
+        ):
+            trainer.train()
+    assert {episode["step"] for episode in episodes_of(run)} == {0, 1}
+
+    server.restart()
+    with open_database(server.url) as database:
+        trainer = trainer_on(database, run, max_steps=4)
+        trainer.train(resume_from_checkpoint=str(run / "checkpoint-2"))
+    resumed = trainer.model.state_dict()
+    assert all(torch.equal(value, resumed[name]) for name, value in unbroken.model.state_dict().items())
