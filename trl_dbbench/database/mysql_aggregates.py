@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from .mysql_values import Value, number, order_key, sort_key, text
+from .mysql_values import FunctionError, Value, number, order_key, sort_key, text
 
 GROUP_CONCAT_BYTES = 1024
+SORT_LENGTH = 1024
+SORT_MEMORY = 2_000_000
+"""Characters that one GROUP_CONCAT keeps to sort them."""
 
 
 class Average:
@@ -35,51 +39,70 @@ class Average:
 
 
 class Deviation:
-    """The variance and its root, of a population or a sample."""
+    """The variance and its root, of a population or a sample; by Welford's recurrence, as in MySQL."""
 
     sample, root = False, False
 
     def __init__(self) -> None:
-        self.values: list[float] = []
+        self.count, self.mean, self.squares = 0, 0.0, 0.0
 
     def step(self, value: Value) -> None:
         if value is not None:
-            self.values.append(float(number(value)))
+            self.count += 1
+            away = float(number(value)) - self.mean
+            self.mean += away / self.count
+            self.squares += away * (float(number(value)) - self.mean)
 
     def finalize(self) -> float | None:
-        divisor = len(self.values) - self.sample
+        divisor = self.count - self.sample
         if divisor <= 0:
             return None
-        mean = sum(self.values) / len(self.values)
-        variance = sum((value - mean) ** 2 for value in self.values) / divisor
+        variance = self.squares / divisor
         return math.sqrt(variance) if self.root else variance
 
 
 class GroupConcat:
     """GROUP_CONCAT(value..., ORDER BY key...): called with the separator, whether distinct, the directions of
-    the keys as a text of `+` and `-`, the keys, then the values."""
+    the keys as a text of `+` and `-`, the keys, then the values.
+
+    Nothing is kept of what could not show in the bytes that it returns."""
 
     def __init__(self) -> None:
-        self.rows: list[tuple[tuple[Value, ...], str]] = []
-        self.separator, self.distinct, self.directions = ",", False, ""
+        self.rows: list[tuple[list[tuple[int, Any]], str]] = []
+        self.seen: set[int] = set()
+        self.separator, self.directions = ",", ""
+        self.size = 0
 
     def step(self, separator: str, distinct: int, directions: str, *values: Value) -> None:
-        self.separator, self.distinct, self.directions = separator, bool(distinct), directions
+        self.separator, self.directions = separator, directions
         keys, parts = values[: len(directions)], values[len(directions) :]
-        if None not in parts:
-            self.rows.append((keys, "".join(text(part) for part in parts)))
+        if None in parts or (not directions and self.size > GROUP_CONCAT_BYTES):
+            return
+        joined = "".join(text(part) for part in parts)
+        if distinct:
+            mark = hash(sort_key(joined))
+            if mark in self.seen:
+                return
+            self.seen.add(mark)
+        places, joined = [_sortable(key) for key in keys], joined[:GROUP_CONCAT_BYTES]
+        self.rows.append((places, joined))
+        self.size += len(joined) + len(separator) + sum(len(str(place)) for place in places)
+        if self.size > SORT_MEMORY:
+            raise FunctionError(1038, "Out of sort memory, consider increasing server sort buffer size")
 
     def finalize(self) -> str | None:
         if not self.rows:
             return None
-        rows = self.rows
         for place in reversed(range(len(self.directions))):
-            rows.sort(key=lambda row: order_key(row[0][place]), reverse=self.directions[place] == "-")
-        texts = [row[1] for row in rows]
-        if self.distinct:
-            texts = list({sort_key(each): each for each in reversed(texts)}.values())[::-1]
-        joined = self.separator.join(texts).encode()[:GROUP_CONCAT_BYTES]
+            self.rows.sort(key=lambda row: row[0][place], reverse=self.directions[place] == "-")
+        joined = self.separator.join(row[1] for row in self.rows).encode()[:GROUP_CONCAT_BYTES]
         return joined.decode("utf-8", "ignore")
+
+
+def _sortable(value: Value) -> tuple[int, Any]:
+    """A key by whose beginning rows are sorted, as MySQL's max_sort_length has it."""
+    kind, key = order_key(value)
+    return (kind, key[:SORT_LENGTH]) if isinstance(key, str) else (kind, key)
 
 
 class _VariancePopulation(Deviation): ...

@@ -7,6 +7,7 @@ with MySQL's number.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from sqlglot import exp
@@ -276,8 +277,16 @@ def _variable(node: exp.Expr) -> exp.Expr:
     raise FunctionError(1193, f"Unknown system variable '{name}'")
 
 
+_INTERNAL = re.compile(r"sqlite_|pragma_|dbstat$", re.IGNORECASE)
+"""Tables that SQLite has of itself."""
+
+
 def _table(node: exp.Expr) -> exp.Expr:
     node.set("hints", None)
+    if isinstance(node.this, exp.Func):
+        raise unsupported("a function as a table")
+    if _INTERNAL.match(node.name):
+        raise FunctionError(1146, f"Table '{DATABASE}.{node.name}' doesn't exist")
     schema = node.args.get("db")
     if schema is not None:
         if schema.name.lower() == "information_schema":

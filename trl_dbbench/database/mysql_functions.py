@@ -14,7 +14,9 @@ import regex
 
 from .mysql_values import LONGEST_TEXT, FunctionError, Value, compare, fold, number, text
 
-REGEX_SECONDS = 1.0
+REGEX_SECONDS = 0.5
+LONGEST_PATTERN = 2_000
+"""Characters of a pattern; a longer one takes long to read, and is no agent's."""
 
 
 # Comparison.
@@ -53,33 +55,43 @@ def between(value: Value, low: Value, high: Value) -> int | None:
     return None if above is None or below is None else 1
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _like_pattern(pattern: str, escape: str, exact: bool) -> Any:
-    parts, chars = [], iter(pattern if exact else fold(pattern))
+    """What lies between two % is sought once, at its first place: no later one could match where this fails."""
+    segments, chars = [""], iter(pattern if exact else fold(pattern))
     for char in chars:
-        if char == escape:
-            parts.append(regex.escape(next(chars, escape)))
+        if char == "%":
+            segments.append("")
+        elif char == escape:
+            segments[-1] += regex.escape(next(chars, escape))
         else:
-            parts.append({"%": ".*", "_": "."}.get(char) or regex.escape(char))
-    return regex.compile("".join(parts), regex.DOTALL)
+            segments[-1] += "." if char == "_" else regex.escape(char)
+    first, *others = segments
+    middle = "".join(f"(?>.*?{segment})" for segment in others[:-1] if segment)
+    return regex.compile(first + middle + (f".*{others[-1]}" if others else ""), regex.DOTALL)
 
 
 def like(value: Value, pattern: Value, escape: Value = "\\", exact: Value = 0) -> int | None:
     if value is None or pattern is None:
         return None
+    wanted = _checked_pattern(pattern)
     subject = text(value) if exact else fold(text(value))
-    compiled = _like_pattern(text(pattern), text(escape), bool(exact))
-    try:
-        return int(compiled.fullmatch(subject, timeout=REGEX_SECONDS) is not None)
-    except TimeoutError:
-        raise FunctionError(3699, "Timeout exceeded in regular expression match.") from None
+    compiled = _like_pattern(wanted, text(escape), bool(exact))
+    return int(_regex_call(lambda: compiled.fullmatch(subject, timeout=REGEX_SECONDS)) is not None)
+
+
+def _checked_pattern(pattern: Value) -> str:
+    wanted = text(pattern)
+    if len(wanted) > LONGEST_PATTERN:
+        raise FunctionError(3887, "The regular expression pattern exceeds limits on size or complexity.")
+    return wanted
 
 
 @lru_cache(maxsize=256)
 def _regex(pattern: str, flags: str) -> Any:
     try:
         return regex.compile(pattern, 0 if "c" in flags else regex.IGNORECASE)
-    except regex.error as error:
+    except (regex.error, RecursionError, OverflowError) as error:
         raise FunctionError(1139, f"Got error '{error}' from regexp") from None
 
 
@@ -88,27 +100,48 @@ def _regex_call(call: Callable[[], Any]) -> Any:
         return call()
     except TimeoutError:
         raise FunctionError(3699, "Timeout exceeded in regular expression match.") from None
+    except MemoryError:
+        raise FunctionError(3698, "Overflow in the regular expression backtrack stack.") from None
 
 
 def regexp_like(value: Value, pattern: Value, flags: Value = "") -> int | None:
     if value is None or pattern is None:
         return None
-    compiled = _regex(text(pattern), flags)
+    compiled = _regex(_checked_pattern(pattern), flags)
     return int(_regex_call(lambda: compiled.search(text(value), timeout=REGEX_SECONDS)) is not None)
 
 
 def regexp_substr(value: Value, pattern: Value) -> str | None:
     if value is None or pattern is None:
         return None
-    found = _regex_call(lambda: _regex(text(pattern), "").search(text(value), timeout=REGEX_SECONDS))
+    compiled = _regex(_checked_pattern(pattern), "")
+    found = _regex_call(lambda: compiled.search(text(value), timeout=REGEX_SECONDS))
     return found[0] if found else None
 
 
 def regexp_replace(value: Value, pattern: Value, new: Value) -> str | None:
     if value is None or pattern is None or new is None:
         return None
+    compiled = _regex(_checked_pattern(pattern), "")
     template = regex.sub(r"\$(\d+)", r"\\\1", text(new).replace("\\", "\\\\"))
-    return _regex_call(lambda: _regex(text(pattern), "").sub(template, text(value), timeout=REGEX_SECONDS))
+    made = 0
+
+    def replacement(match: Any) -> str:
+        nonlocal made
+        written = match.expand(template)
+        made += len(written)
+        if made > LONGEST_TEXT:
+            raise _TooLong
+        return written
+
+    try:
+        return _regex_call(lambda: compiled.sub(replacement, text(value), timeout=REGEX_SECONDS))
+    except _TooLong:
+        return None
+
+
+class _TooLong(Exception):
+    """A text beyond LONGEST_TEXT."""
 
 
 # Numbers.
@@ -149,7 +182,7 @@ def round_half_up(value: Value, digits: Value = 0) -> int | float:
 
 
 def truncate(value: Value, digits: Value) -> int | float:
-    scale = Decimal(10) ** int(number(digits))
+    scale = Decimal(10) ** min(max(int(number(digits)), -30), 30)
     cut = int(Decimal(str(number(value))) * scale) / scale
     return int(cut) if _ints(value) else float(cut)
 
@@ -172,7 +205,7 @@ def cast_decimal(value: Value, places: Value) -> int | float:
 
 
 def format_number(value: Value, digits: Value) -> str:
-    places = max(int(number(digits)), 0)
+    places = min(max(int(number(digits)), 0), 30)
     return f"{Decimal(str(round_half_up(number(value), places))):,.{places}f}"
 
 
@@ -259,11 +292,12 @@ def _pad(left: bool) -> Callable[[Value, Value, Value], str | None]:
 
 def trim(value: Value, part: Value = " ", where: Value = "BOTH") -> str:
     whole, cut = text(value), text(part)
-    while cut and where in ("BOTH", "LEADING") and whole.startswith(cut):
-        whole = whole[len(cut) :]
-    while cut and where in ("BOTH", "TRAILING") and whole.endswith(cut):
-        whole = whole[: -len(cut)]
-    return whole
+    start, end = 0, len(whole)
+    while cut and where in ("BOTH", "LEADING") and whole.startswith(cut, start):
+        start += len(cut)
+    while cut and where in ("BOTH", "TRAILING") and whole.endswith(cut, start, end):
+        end -= len(cut)
+    return whole[start:end]
 
 
 def concat_ws(separator: Value, *values: Value) -> str | None:

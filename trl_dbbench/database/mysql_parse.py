@@ -35,6 +35,18 @@ _KEPT_PARSERS = (
 )
 
 
+LONGEST_TEXT = 65_536
+"""Characters of a statement that is parsed."""
+
+MOST_NODES = 10_000
+"""Nodes of a statement's tree, tried and given up ones included: it is read in a tenth of a second, and what
+makes the parser try again and again (`CHAR(CHAR(CHAR(...`) ends."""
+
+
+REMEMBERED_TEXT = 1_000
+"""Characters of a statement of which what was found out is kept for the next time: thousands are."""
+
+
 class _Source(MySQL):
     """MySQL with plain function calls: sqlglot's own nodes for them have lost what MySQL means by them."""
 
@@ -49,11 +61,17 @@ def parse(sql: str) -> exp.Expr:
     Raises:
         FunctionError: there is none or more than one, or it cannot be read.
     """
+    if len(sql) > LONGEST_TEXT:
+        raise FunctionError(
+            1153, f"Got a packet bigger than 'max_allowed_packet' bytes ({len(sql)} characters)"
+        )
     replaced = re.sub(
         r"\A\s*REPLACE\s+(?:LOW_PRIORITY\s+|DELAYED\s+)?(?:INTO\s+)?(?!\()", "INSERT INTO ", sql, flags=re.I
     )
     try:
-        trees = [tree for tree in sqlglot.parse(replaced, read=_Source) if tree is not None]
+        trees = [tree for tree in _parsed(replaced) if tree is not None]
+    except _TooLong:
+        raise FunctionError(1436, "Thread stack overrun: the statement has too many parts") from None
     except sqlglot.errors.ParseError as error:
         first = error.errors[0] if error.errors else {}
         near = f"{first.get('highlight') or ''}{first.get('end_context') or ''}"
@@ -71,6 +89,23 @@ def parse(sql: str) -> exp.Expr:
     if replaced is not sql and replaced != sql and isinstance(tree, exp.Insert):
         tree.set("alternative", "REPLACE")
     return tree
+
+
+class _TooLong(Exception):
+    """A statement of more than `MOST_NODES` parts."""
+
+
+def _parsed(sql: str) -> list[exp.Expr | None]:
+    """The statements in a text, `None` for one that is only a comment.
+
+    Raises:
+        _TooLong, SqlglotError, RecursionError: it cannot be read.
+    """
+    dialect = _Source()
+    tokens = dialect.tokenize(sql)
+    if len(tokens) > MOST_NODES:
+        raise _TooLong
+    return dialect.parser(max_nodes=MOST_NODES).parse(tokens, sql)
 
 
 def syntax_error(near: str, line: int = 1) -> FunctionError:
@@ -93,8 +128,12 @@ _STATEFUL_FUNCTIONS = frozenset(
 _PLAIN = (exp.Select, exp.SetOperation, exp.Insert, exp.Update, exp.Delete, exp.Show, exp.Describe)
 
 
+_KILL = re.compile(
+    r"""(?:\s | /\*M?!\d* | /\*.*?\*/ | (?:\#|--\s)[^\n]*)*+KILL\b""",  # after comments, also in one that is executed
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
 _READ = re.compile(
-    r"\s*\(*\s*(?:SELECT|WITH|DESC|DESCRIBE|EXPLAIN|SHOW\s+(?:FULL\s+)?(?:TABLES|COLUMNS|FIELDS|CREATE\s+TABLE))\b",
+    r"[\s(]*+(?:SELECT|WITH|DESC|DESCRIBE|EXPLAIN|SHOW\s+(?:FULL\s+)?(?:TABLES|COLUMNS|FIELDS|CREATE\s+TABLE))\b",
     re.IGNORECASE,
 )
 _NOT_ONLY_READ = re.compile(
@@ -103,7 +142,7 @@ _NOT_ONLY_READ = re.compile(
     | dbb_ | _schema\b                            # other databases' names and whoever lists them
     | \b(?:DATABASE|SCHEMA|CURRENT_USER|CURRENT_ROLE)\b
     | \b(?:USER|SESSION_USER|SYSTEM_USER|CONNECTION_ID|LAST_INSERT_ID|FOUND_ROWS|ROW_COUNT|IS_FREE_LOCK
-         |IS_USED_LOCK|GET_LOCK|RELEASE_LOCK|RELEASE_ALL_LOCKS)\s*\(""",
+         |IS_USED_LOCK|GET_LOCK|RELEASE_LOCK|RELEASE_ALL_LOCKS)`?\s*\(""",
     re.IGNORECASE | re.VERBOSE,
 )
 
@@ -111,26 +150,32 @@ _NOT_ONLY_READ = re.compile(
 def only_reads(sql: str) -> bool:
     """Whether a statement does no more than read its tables, and tells nothing of the session it runs in.
 
-    It is decided on the words: a text that quotes one of them counts as more.
+    It is decided on the words: a text that quotes one of them counts as more, and so does a very long one.
     """
-    return bool(_READ.match(sql)) and not _NOT_ONLY_READ.search(sql)
+    return len(sql) <= LONGEST_TEXT and bool(_READ.match(sql)) and not _NOT_ONLY_READ.search(sql)
 
 
-@lru_cache(maxsize=4096)
 def kind_of(sql: str) -> str:
     """`plain` for statements that leave the session as it was, `kill`, or `other`, also when in doubt."""
-    if "/*!" in sql:  # the server executes what stands in such a comment
-        return "other"
-    try:
-        parsed = sqlglot.parse(sql, read="mysql")
-    except (sqlglot.errors.SqlglotError, RecursionError):
-        return "other"
-    if any(isinstance(tree, exp.Kill) for tree in parsed):
+    if _KILL.match(sql):
         return "kill"
+    if "/*!" in sql or len(sql) > LONGEST_TEXT:  # the server executes what stands in such a comment
+        return "other"
+    return _kind_of(sql) if len(sql) > REMEMBERED_TEXT else _remembered_kind(sql)
+
+
+def _kind_of(sql: str) -> str:
+    try:
+        parsed = _parsed(sql)
+    except (_TooLong, sqlglot.errors.SqlglotError, RecursionError):
+        return "other"
     tree = parsed[0] if len(parsed) == 1 else None
     if not isinstance(tree, _PLAIN):
         return "other"
     for node in tree.find_all(exp.Parameter, exp.SessionParameter, exp.Into, exp.Anonymous):
-        if not isinstance(node, exp.Anonymous) or str(node.this).upper() in _STATEFUL_FUNCTIONS:
+        if not isinstance(node, exp.Anonymous) or node.name.upper() in _STATEFUL_FUNCTIONS:
             return "other"
     return "plain"
+
+
+_remembered_kind = lru_cache(maxsize=4096)(_kind_of)

@@ -16,8 +16,9 @@ import regex
 Value = Any
 """`None`, int, float, str or bytes: what an SQLite function may be given and return."""
 
-LONGEST_TEXT = 4_000_000
-"""Characters; a function whose result would be longer returns NULL, as beyond MySQL's max_allowed_packet."""
+LONGEST_TEXT = 131_072
+"""Characters (and bytes of a row), twice what MySQL's TEXT holds. A function whose result would be longer returns
+NULL, as beyond MySQL's max_allowed_packet. It bounds the time of every call, too: none can be interrupted."""
 
 
 class FunctionError(Exception):
@@ -36,14 +37,20 @@ _ORDER = {
 }
 
 
-@lru_cache(maxsize=65_536)
 def sort_key(text: str) -> str:
     """Equal for texts that the collation holds equal; ordered as it orders them."""
+    return _remembered_sort_key(text) if len(text) <= 100 else _sort_key(text)
+
+
+def _sort_key(text: str) -> str:
     if not text.isascii():
         text = "".join(
             char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char)
         )
     return text.casefold().translate(_ORDER)
+
+
+_remembered_sort_key = lru_cache(maxsize=65_536)(_sort_key)
 
 
 def collate(left: str, right: str) -> int:

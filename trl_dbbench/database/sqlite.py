@@ -11,11 +11,10 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any
+from typing import TypeVar
 
 from sqlalchemy import create_engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -27,12 +26,11 @@ from ..tasks import Table, Task
 from . import sqlite_tables as tables
 from .base import Database
 from .faults import message
-from .mysql_aggregates import AGGREGATES, WINDOWS
 from .mysql_checks import check_groups
-from .mysql_dialect import COLLATION, DATABASE, quote, write
-from .mysql_functions import functions
-from .mysql_parse import parse, syntax_error, unsupported
-from .mysql_values import FunctionError, collate
+from .mysql_dialect import DATABASE, quote, write
+from .mysql_functions import like
+from .mysql_parse import REMEMBERED_TEXT, parse, syntax_error, unsupported
+from .mysql_values import FunctionError
 from .sandbox import (
     STATE_ROWS,
     Limits,
@@ -45,15 +43,14 @@ from .sandbox import (
     refuse,
     time_limit_message,
 )
+from .sqlite_guard import Guard, is_environment_fault
 
 logger = logging.getLogger("trl_dbbench.database")
 
-PAGES = 65_536
-"""A sandbox may grow to so many pages of 4 KiB: 256 MiB."""
+T = TypeVar("T")
 
-TEXT_BYTES = 16_000_000
-STEPS = 2_000
-"""The clock is looked at after so many of SQLite's steps."""
+LONGEST_MESSAGE = 512
+"""Characters of an error that the agent is shown, as MySQL has it."""
 
 
 class SQLiteDatabase(Database):
@@ -89,10 +86,7 @@ class SQLiteSandbox(Sandbox):
 
     def __init__(self, task: Task, limits: Limits) -> None:
         self._limits = limits
-        self._deadline = float("inf")
-        self._timed_out = False
-        self._guarded = False
-        self._failure: FunctionError | None = None
+        self._broken: str | None = None
         self._closed = False
         self._lock = threading.Lock()
         self._engine = create_engine(
@@ -109,53 +103,59 @@ class SQLiteSandbox(Sandbox):
         self._connection = self._engine.connect()
         self._raw: sqlite3.Connection = self._connection.connection.driver_connection  # type: ignore[assignment]
         try:
-            self._prepare()
+            self._guard = Guard(self._raw)
             for table in task.tables:
                 self._fill(table)
+            self._guard.confine(task.tables)
         except FunctionError as error:
             self.close()
             raise TaskError(f"Task {task.id!r}: its tables cannot be made: {error.text}") from None
         except DBAPIError as error:
             self.close()
+            if is_environment_fault(error.orig):
+                raise self._fail(error.orig) from None
             raise TaskError(f"Task {task.id!r}: its tables cannot be made: {error.orig}") from None
         except BaseException:
             self.close()
             raise
-        self._guarded = True
 
     def execute(self, sql: str) -> QueryResult:
-        self._check_open()
+        self._check_usable()
         start = time.monotonic()
         refused = refuse(sql)
         if refused:
             return QueryResult(None, refused)
-        self._deadline, self._timed_out, self._failure = start + self._limits.seconds, False, None
         try:
-            result = self._dispatch(sql)
+            with self._guard.statement(self._limits.seconds):
+                result = self._dispatch(sql)
         except FunctionError as error:
             result = QueryResult(None, message(error.code, error.text))
         except DBAPIError as error:
             result = self._refused(error)
-        except (ValueError, OverflowError, MemoryError, RecursionError) as error:
+        except MemoryError as error:  # what an agent can have is bounded
+            raise self._fail(error) from None
+        except RecursionError:
+            result = QueryResult(
+                None, message(1436, "Thread stack overrun: the statement is nested too deeply")
+            )
+        except (ValueError, ArithmeticError) as error:
             result = QueryResult(None, message(1105, f"Unknown error: {error}"))
-        except (AttributeError, TypeError, LookupError) as error:
+        except (AttributeError, TypeError, LookupError, AssertionError) as error:
             # a tree without the parts that its kind always has: sqlglot reads on where MySQL has given up
             logger.debug("not translated: %r", sql, exc_info=error)
             result = QueryResult(None, message(1064, syntax_error(sql).text))
-        finally:
-            self._deadline = float("inf")
         seconds = time.monotonic() - start
-        return QueryResult(result.rows, result.error, result.limit, result.affected, seconds)
+        error_shown = result.error and result.error[:LONGEST_MESSAGE]
+        return QueryResult(result.rows, error_shown, result.limit, result.affected, seconds)
 
     def state(self) -> State:
-        self._check_open()
-        self._guarded = False
+        self._check_usable()
         try:
             return {
                 name: self._rows(f"SELECT * FROM {quote(name)} LIMIT {STATE_ROWS}") for name in self._tables()
             }
-        except DBAPIError as error:
-            raise EnvironmentFault(f"SQLite failed to read the tables: {error.orig}") from None
+        except (DBAPIError, MemoryError) as error:
+            raise self._fail(getattr(error, "orig", error)) from None
 
     def close(self) -> None:
         with self._lock:
@@ -168,66 +168,16 @@ class SQLiteSandbox(Sandbox):
         except SQLAlchemyError:
             pass
 
-    def _check_open(self) -> None:
+    def _check_usable(self) -> None:
         if self._closed:
             raise DatabaseError("The sandbox is closed. Take another from Database.sandbox().")
+        if self._broken:
+            raise EnvironmentFault(f"The sandbox broke before: {self._broken}")
 
-    # Setting up.
-
-    def _prepare(self) -> None:
-        raw = self._raw
-        raw.create_collation(COLLATION, collate)
-        for name, function in _FUNCTIONS.items():
-            raw.create_function(f"my_{name}", -1, self._noting(function), deterministic=name not in _CHANGING)
-        for name, aggregate in AGGREGATES.items():
-            raw.create_aggregate(f"my_{name}", -1, aggregate)
-        for name, window in WINDOWS.items():
-            raw.create_window_function(name, 1, window)
-        self._connection.exec_driver_sql(f"PRAGMA max_page_count = {PAGES}")
-        raw.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, TEXT_BYTES)
-        raw.set_progress_handler(self._tick, STEPS)
-        raw.set_authorizer(self._authorize)
-
-    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """SQLite says only that a function failed; keep why."""
-
-        def noted(*values: Any) -> Any:
-            try:
-                result = function(*values)
-            except FunctionError as error:
-                self._failure = error
-                raise
-            except TypeError:
-                self._failure = FunctionError(
-                    1582, "Incorrect parameter count in the call to native function"
-                )
-                raise
-            if isinstance(result, int) and not -(2**63) <= result < 2**63:
-                return float(result)
-            return result
-
-        return noted
-
-    def _tick(self) -> int:
-        """Not 0 stops the statement."""
-        if time.monotonic() < self._deadline:
-            return 0
-        self._timed_out = True
-        return 1
-
-    def _authorize(self, action: int, first: str | None, *_: str | None) -> int:
-        if self._guarded and action in _FORBIDDEN:
-            return sqlite3.SQLITE_DENY
-        return sqlite3.SQLITE_OK
-
-    @contextmanager
-    def _unguarded(self) -> Iterator[None]:
-        """For statements of our own, which may use PRAGMA."""
-        guarded, self._guarded = self._guarded, False
-        try:
-            yield
-        finally:
-            self._guarded = guarded
+    def _fail(self, error: BaseException | None) -> EnvironmentFault:
+        """The fault that this error means; the sandbox is not to be used again."""
+        self._broken = f"SQLite failed: {error or 'out of memory'}"
+        return EnvironmentFault(self._broken)
 
     def _fill(self, table: Table) -> None:
         check_rows(table)
@@ -257,7 +207,7 @@ class SQLiteSandbox(Sandbox):
                 tables.create(tree) if tree.kind == "TABLE" else tables.create_other(tree, write)
             )
         if isinstance(tree, exp.Alter):
-            with self._unguarded():
+            with self._guard.own():
                 for statement in tables.alter(tree.copy()):
                     self._run(statement)
             return QueryResult(None, affected=0)
@@ -301,10 +251,12 @@ class SQLiteSandbox(Sandbox):
         return [tuple(row) for row in self._connection.exec_driver_sql(sql)]
 
     def _refused(self, error: DBAPIError) -> QueryResult:
-        if self._timed_out:
+        if self._guard.timed_out:
             return QueryResult(None, time_limit_message(self._limits), limit="time")
-        if self._failure is not None:
-            return QueryResult(None, message(self._failure.code, self._failure.text))
+        if (failure := self._guard.failure) is not None:
+            return QueryResult(None, message(failure.code, failure.text))
+        if is_environment_fault(error.orig):
+            raise self._fail(error.orig) from None
         code, text = _as_mysql(str(error.orig))
         return QueryResult(None, message(code, text))
 
@@ -348,7 +300,7 @@ class SQLiteSandbox(Sandbox):
 
     def _columns(self, name: str) -> list[tuple]:
         """As DESCRIBE lists them: name, type, NULL allowed, key, default, extra."""
-        with self._unguarded():
+        with self._guard.own():
             info = self._rows(f"PRAGMA table_info({quote(self._table_name(name))})")
         return [tables.described(row) for row in info]
 
@@ -374,7 +326,7 @@ class SQLiteSandbox(Sandbox):
             raise unsupported(f"SHOW {what}")
         pattern = tree.args.get("like")
         if pattern is not None:
-            found = [row for row in found if _FUNCTIONS["LIKE"](row[0], pattern.name)]
+            found = [row for row in found if like(row[0], pattern.name)]
         return self._cut(found)
 
     def _offer_catalog(self, tree: exp.Expr) -> None:
@@ -386,7 +338,7 @@ class SQLiteSandbox(Sandbox):
         }
         if not wanted & set(tables.CATALOG):
             return
-        with self._unguarded():
+        with self._guard.own():
             names = sorted(self._tables())
             for catalog in wanted & set(tables.CATALOG):
                 headers, rows = tables.CATALOG[catalog](names, self._columns)
@@ -403,13 +355,23 @@ class SQLiteSandbox(Sandbox):
 # A group's episodes run much the same statements: what is said of one is remembered.
 
 
-@lru_cache(maxsize=4096)
+def _remembering(size: int) -> Callable[[Callable[[str], T]], Callable[[str], T]]:
+    """Remembers what is said of so many texts; not of long ones, whose trees take megabytes."""
+
+    def decorate(function: Callable[[str], T]) -> Callable[[str], T]:
+        remembered = lru_cache(maxsize=size)(function)
+        return lambda sql: remembered(sql) if len(sql) <= REMEMBERED_TEXT else function(sql)
+
+    return decorate
+
+
+@_remembering(512)
 def _tree(sql: str) -> exp.Expr:
     """The statement, not to be changed."""
     return parse(sql)
 
 
-@lru_cache(maxsize=4096)
+@_remembering(4096)
 def _translation(sql: str) -> str:
     return write(_tree(sql).copy())
 
@@ -419,12 +381,9 @@ def _creation(sql: str) -> str:
     return tables.create(parse(sql))
 
 
-_FUNCTIONS = functions()
-_CHANGING = frozenset({"RAND", "UUID", "NOW", "SYSDATE", "CURDATE", "CURTIME", "UNIX_TIMESTAMP"})
 _COMMANDS = frozenset(
     {"CALL", "PREPARE", "EXECUTE", "GRANT", "REVOKE", "ANALYZE", "OPTIMIZE", "CHECK", "HANDLER", "LOAD"}
 )
-_FORBIDDEN = frozenset({sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH, sqlite3.SQLITE_PRAGMA})
 
 _MESSAGES: list[tuple[str, int, str]] = [
     (r"no such column: (?:.*\.)?(.*)", 1054, "Unknown column '{0}' in 'field list'"),
@@ -463,6 +422,8 @@ _MESSAGES: list[tuple[str, int, str]] = [
     ),
     (r"CHECK constraint failed: (.*)", 1366, "Incorrect numeric value for column '{0}'"),
     (r"database or disk is full", 1114, "The table is full"),
+    (r"too many columns.*", 1117, "Too many columns"),
+    (r"string or blob too big", 1301, "Result was larger than max_allowed_packet"),
     (r"not authorized|.*prohibited.*", 1142, "Command denied to the agent"),
 ]
 

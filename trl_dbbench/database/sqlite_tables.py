@@ -54,10 +54,11 @@ def _decimal_converter(places: int) -> Callable[[bytes], Any]:
     unit = Decimal(1).scaleb(-places)
 
     def convert(value: bytes) -> Decimal | str:
+        written = value.decode("utf-8", "replace")
         try:
-            return Decimal(value.decode()).quantize(unit)
+            return Decimal(written).quantize(unit)
         except InvalidOperation:
-            return value.decode()
+            return written
 
     return convert
 
@@ -66,10 +67,11 @@ def _or_text(read: Callable[[str], Any]) -> Callable[[bytes], Any]:
     """A text that is no date stays one."""
 
     def convert(value: bytes) -> Any:
+        written = value.decode("utf-8", "replace")
         try:
-            return read(value.decode())
-        except ValueError:
-            return value.decode()
+            return read(written)
+        except (ValueError, OverflowError):
+            return written
 
     return convert
 
@@ -196,7 +198,8 @@ def _own(table: exp.Expr) -> str:
 
 def _create_from(tree: exp.Expr) -> str:
     if isinstance(tree.this, exp.Table) and isinstance(tree.expression, exp.Query):
-        return f"CREATE TABLE {quote(_own(tree.this))} AS {write(tree.expression)}"
+        temporary = "TEMP " if tree.find(exp.TemporaryProperty) else ""
+        return f"CREATE {temporary}TABLE {quote(_own(tree.this))} AS {write(tree.expression)}"
     raise unsupported("CREATE TABLE ... LIKE")
 
 
@@ -236,9 +239,13 @@ def _default(value: exp.Expr) -> str:
 def _declared(kind: exp.DataType) -> str:
     sizes = [size.name for size in kind.expressions if isinstance(size, exp.DataTypeParam)]
     if kind.this in _REALS:
-        digits, places = [*sizes, "0"][:2] if sizes else ("10", "0")
-        word = f"my_decimal_{int(digits)}_{int(places)}"
-        sqlite3.register_converter(word, _decimal_converter(int(places)))
+        digits, places = map(int, [*sizes, "0"][:2] if sizes else ("10", "0"))
+        if digits > 65:
+            raise FunctionError(1426, f"Too-big precision {digits} specified. Maximum is 65.")
+        if places > 30:
+            raise FunctionError(1425, f"Too big scale {places} specified. Maximum is 30.")
+        word = f"my_decimal_{digits}_{places}"
+        sqlite3.register_converter(word, _decimal_converter(places))
         return f"{word} REAL"
     if kind.this in _AS_TEXT:
         word = {_T.TIMESTAMPTZ: "TIMESTAMP", _T.TIMESTAMPNTZ: "TIMESTAMP", _T.DATETIME64: "DATETIME"}.get(

@@ -1,0 +1,200 @@
+"""What keeps an agent's statement inside an embedded database: no files, bounded time, bounded memory.
+
+SQLite runs in this process, so nobody can kill it from outside. It asks: the authorizer before it compiles each
+part of a statement, the progress handler every so many steps, and our functions whenever one is called. What
+happens between two questions is bounded by the size of texts, rows, tables and statements.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ..tasks import Table
+from .mysql_aggregates import AGGREGATES, WINDOWS
+from .mysql_dialect import COLLATION
+from .mysql_functions import functions
+from .mysql_values import LONGEST_TEXT, FunctionError, collate
+
+PAGE_BYTES = 1024  # also in proportion to what SQLite sorts at a stretch
+MORE_PAGES = 8_192
+"""The tables, and the temporary ones, may grow by so many pages: 8 MiB."""
+
+MOST_COLUMNS = 200
+"""Of a result; all of its texts can be in memory at once."""
+
+MOST_PARTS = 20_000
+"""Names, functions and subqueries of a statement, those of its views included: views that each read the one below
+twice have no end."""
+
+STEPS = 2_000
+"""The clock is looked at after so many of SQLite's steps."""
+
+SORTING_SECONDS = 0.25
+"""How long after its time limit a statement that sorts begins to be told that all texts are equal."""
+
+FAULTS = frozenset(
+    {
+        sqlite3.SQLITE_INTERNAL,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_NOLFS,
+        sqlite3.SQLITE_NOTADB,
+    }
+)
+"""Error codes that no statement of an agent's brings about. SQLITE_FULL is none: it tells of our own limit."""
+
+
+def is_environment_fault(error: BaseException | None) -> bool:
+    """Whether an error of sqlite3's tells of a failure that is not the agent's doing."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in FAULTS
+
+
+class Guard:
+    """Gives a connection MySQL's functions, and watches over the agent's statements on it.
+
+    ```python
+    with guard.statement(5.0):
+        connection.execute(...)
+    guard.timed_out, guard.failure  # why it failed, if not for a reason of SQLite's own
+    ```
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.timed_out = False
+        self.failure: FunctionError | None = None
+        self._connection = connection
+        self._watching = False
+        self._deadline = float("inf")
+        self._parts = 0
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        connection.execute("PRAGMA cache_size = 250")
+        connection.create_collation(COLLATION, self._collate)
+        for name, function in _FUNCTIONS.items():
+            connection.create_function(
+                f"my_{name}", -1, self._watched(function), deterministic=name not in _CHANGING
+            )
+        for name, aggregate in AGGREGATES.items():
+            connection.create_aggregate(f"my_{name}", -1, self._watched_aggregate(aggregate))
+        for name, window in WINDOWS.items():
+            connection.create_window_function(name, 1, window)
+        connection.set_progress_handler(self._tick, STEPS)
+        connection.set_authorizer(self._authorize)
+
+    def confine(self, tables: Iterable[Table]) -> None:
+        """Sets how far the database may grow from here, where it holds these tables."""
+        connection, tables = self._connection, list(tables)
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages + MORE_PAGES}")
+        connection.execute(f"PRAGMA temp.max_page_count = {MORE_PAGES}")
+        longest = LONGEST_TEXT
+        if pages * PAGE_BYTES > LONGEST_TEXT:
+            longest = max(longest, 2 * max((_size(row) for table in tables for row in table.rows), default=0))
+        widest = max((len(table.columns) for table in tables), default=0)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, max(MOST_COLUMNS, 2 * widest))
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+
+    @contextmanager
+    def statement(self, seconds: float) -> Iterator[None]:
+        """For a statement of the agent's, which has so much time."""
+        self.timed_out, self.failure, self._parts = False, None, 0
+        self._deadline = time.monotonic() + seconds
+        self._watching = True
+        try:
+            yield
+        finally:
+            self._watching, self._deadline = False, float("inf")
+
+    @contextmanager
+    def own(self) -> Iterator[None]:
+        """For statements of our own amid one of the agent's: they may use PRAGMA."""
+        watching, self._watching = self._watching, False
+        try:
+            yield
+        finally:
+            self._watching = watching
+
+    def _late(self, grace: float = 0.0) -> bool:
+        if time.monotonic() < self._deadline + grace:
+            return False
+        self.timed_out = True
+        return True
+
+    def _tick(self) -> int:
+        return int(self._late())  # not 0 stops the statement
+
+    def _authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        if not self._watching:
+            return sqlite3.SQLITE_OK
+        self._parts += 1
+        if self._parts > MOST_PARTS:
+            self.failure = FunctionError(1436, "Thread stack overrun: the statement has too many parts")
+        elif (
+            not self._late()
+            and action not in _FORBIDDEN
+            and (action != sqlite3.SQLITE_FUNCTION or second not in _FORBIDDEN_FUNCTIONS)
+        ):
+            return sqlite3.SQLITE_OK
+        return sqlite3.SQLITE_DENY
+
+    def _collate(self, left: str, right: str) -> int:
+        # a sort asks for nothing else until it is done; what it has sorted then is thrown away
+        return 0 if self._late(SORTING_SECONDS) else collate(left, right)
+
+    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, in time only; SQLite says no more than that it failed, so why is kept."""
+
+        def watched(*values: Any) -> Any:
+            if self._late():
+                raise TimeoutError
+            try:
+                result = function(*values)
+            except FunctionError as error:
+                self.failure = error
+                raise
+            except TypeError:
+                self.failure = FunctionError(1582, "Incorrect parameter count in the call to native function")
+                raise
+            if isinstance(result, int) and not -(2**63) <= result < 2**63:
+                return float(result)
+            if isinstance(result, str) and len(result) > LONGEST_TEXT:
+                return None
+            return result
+
+        return watched
+
+    def _watched_aggregate(self, aggregate: type) -> Callable[[], Any]:
+        def made() -> Any:
+            instance = aggregate()
+            instance.step = self._watched(instance.step)
+            return instance
+
+        return made
+
+
+def _size(row: tuple) -> int:
+    return sum(len(str(cell).encode()) + 9 for cell in row)
+
+
+_FUNCTIONS = functions()
+_CHANGING = frozenset({"RAND", "UUID", "NOW", "SYSDATE", "CURDATE", "CURTIME", "UNIX_TIMESTAMP"})
+_FORBIDDEN = frozenset(
+    {
+        sqlite3.SQLITE_ATTACH,
+        sqlite3.SQLITE_DETACH,
+        sqlite3.SQLITE_PRAGMA,
+        sqlite3.SQLITE_CREATE_VTABLE,
+        sqlite3.SQLITE_DROP_VTABLE,
+        sqlite3.SQLITE_CREATE_TRIGGER,
+        sqlite3.SQLITE_CREATE_TEMP_TRIGGER,
+    }
+)
+_FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})
