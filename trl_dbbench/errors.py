@@ -42,8 +42,7 @@ class EnvironmentFault(DatabaseError):
     The episode ends as `Status.ENVIRONMENT_FAULT`, gets no reward and stays out of the update.
 
     Attributes:
-        observation: what the agent reads if the failure turns out to be its statement's own doing; `None` where it
-            never is.
+        observation: what the agent reads if the failure turns out to be its statement's own doing, if it can be.
         final: to try again would not help.
     """
 

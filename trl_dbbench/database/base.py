@@ -29,6 +29,8 @@ class Database(Closing):
     """Threads that wait for the server in `in_thread`."""
     patience: float = 300.0
     """Seconds that a server which does not answer is waited for."""
+    restarts: int = 0
+    """How often the server was lost with all that this database had there."""
     closed: bool = False
     gave_up: str | None = None
     """Why the last sandbox ended that was waited for in vain; `None` again when the server answers."""

@@ -14,7 +14,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from ..errors import DatabaseError, EnvironmentFault
-from .faults import ENVIRONMENT_FAULTS, RESOURCES, TOO_LARGE, message
+from .faults import ENVIRONMENT_FAULTS, TOO_LARGE, message
 
 CONNECT_SECONDS = 8
 ADMIN_SECONDS = 60
@@ -50,6 +50,15 @@ class BoundedConnection(Connection):
         super()._force_close()  # type: ignore[misc]
         if self._result is not None:
             self._result.unbuffered_active = False  # or it would read on when it is deleted
+
+    def drop_rest(self) -> None:
+        """Reads and drops what is left of the last statement's results, of which a procedure can have many."""
+        while self._result is not None:
+            if self._result.unbuffered_active:
+                self._result._finish_unbuffered_query()
+            if not self._result.has_next:
+                return
+            self.next_result(unbuffered=True)
 
     def hang_up(self) -> None:
         """Ends, from another thread, the wait for the server's answer."""
@@ -99,9 +108,7 @@ def error_text(error: SQLAlchemyError) -> str:
 def fault(error: DBAPIError) -> EnvironmentFault:
     code, text = error_code(error), error_text(error)
     meaning = ENVIRONMENT_FAULTS.get(code, "the database failed")
-    return EnvironmentFault(
-        f"{meaning[0].upper()}{meaning[1:]}: {text}", observation=text if code in RESOURCES else None
-    )
+    return EnvironmentFault(f"{meaning[0].upper()}{meaning[1:]}: {text}", observation=text)
 
 
 def connect_advice(error: DBAPIError) -> str:

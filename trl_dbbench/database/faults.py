@@ -48,8 +48,9 @@ ENVIRONMENT_FAULTS: dict[int, str] = {
     4031: "the server closed the connection after a time without statements",
 }
 
-RESOURCES = frozenset({1026, 1030, 1037, 1038, 1041, 1114, 1135, 1203, 1205, 1206, 1213, 1226})
-"""Of these, what a statement can bring about by itself: it asks for more than the server has."""
+RESOURCES = frozenset({1021, 1026, 1030, 1037, 1038, 1041, 1114, 1135, 1205, 1206, 1213, 1226, 1836})
+"""Of these, what a server can say and keep the connection. The others, said on a connection that lives, are a hoax:
+an agent can raise any number (SIGNAL)."""
 
 TOO_LARGE = 2020
 """A row exceeds what we are willing to receive."""

@@ -19,6 +19,7 @@ sandboxes of the old one fail.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import logging
 import re
@@ -32,7 +33,7 @@ from ..errors import DatabaseError, EnvironmentFault
 from ..tasks import Task
 from .base import Database
 from .connections import CONNECT_SECONDS, connect_advice, engine, error_code, error_text, fault, parse_url
-from .faults import TOO_LARGE, message
+from .faults import TOO_LARGE, is_environment_fault, is_time_limit, message
 from .mysql_parse import kind_of, only_reads
 from .pristine import Kept, quote
 from .sandbox import (
@@ -52,9 +53,11 @@ from .tenancy import Tenancy
 
 logger = logging.getLogger("trl_dbbench.database")
 
+STATE_SECONDS = 20
 WATCH_SECONDS = 1.0
 """How often a server that we started is looked after."""
 
+_FULL = QueryResult(None, message(1114, "The table is full"), limit="size")
 _UNKNOWN_DATABASE = 1049
 _DENIED = re.compile(r"(?:1044|1142|1143|1227|1370) \(")
 """What a reader is told that an account with a database of its own may do there."""
@@ -151,6 +154,7 @@ class MySQLDatabase(Database):
                 return False
             self._tenancy.leave()
             self._tenancy = tenancy
+            self.restarts += 1
             down = (
                 f" after {time.monotonic() - self._down_since:.0f} s" if self._down_since is not None else ""
             )
@@ -165,8 +169,10 @@ class MySQLDatabase(Database):
             self.closed = True
         self._watchdog.close()
         self._threads.shutdown(wait=False)
-        self._tenancy.close()
-        if self._server is not None:
+        if self._server is None:
+            self._tenancy.close()
+        else:  # with all that is on it
+            self._tenancy.leave()
             self._server.stop()
 
     def _look_after(self, server: Server) -> None:
@@ -189,6 +195,17 @@ class MySQLDatabase(Database):
             raise DatabaseError(f"{self._shown()}: {connect_advice(error)}") from None
         finally:
             probe.dispose()
+
+
+def _without(name: str, rows: list[tuple]) -> list[tuple]:
+    return [
+        tuple(cell.replace(name, "dbbench") if isinstance(cell, str) else cell for cell in row)
+        for row in rows
+    ]
+
+
+class _Unreadable(Exception):
+    """A table that cannot be read."""
 
 
 class MySQLSandbox(Sandbox):
@@ -249,20 +266,27 @@ class MySQLSandbox(Sandbox):
             if not (result.error and _DENIED.match(result.error)):
                 return result
         kind = kind_of(sql)
-        if kind == "kill":
-            # It could only end this very connection, which would look like a failure of the server.
-            return QueryResult(None, message(1227, "Access denied; you need the CONNECTION_ADMIN privilege"))
+        if kind == "denied":
+            return QueryResult(
+                None, message(1227, "Access denied; you need a privilege that you do not have")
+            )
         slot = self._own()
+        if slot.full and not reads:
+            return _FULL
         with self._session(slot) as session:
             slot.plain = slot.plain and kind == "plain"
+            slot.stateless = slot.stateless and kind != "other"
             result = session.execute(sql)
             if reads or session.broken:
                 return result
-            if result.limit == "time":
+            if result.rows is not None:
+                # these names differ from run to run, which observations must not
+                result = dataclasses.replace(result, rows=_without(slot.name, result.rows))
+            if result.limit == "time" and not slot.stateless:
                 session.broken = "its statement was stopped, and may have done a part of its work"
             elif self._grew_too_large(slot, result):
-                session.broken = "its tables grew too large"
-                return QueryResult(None, message(1114, "The table is full"), limit="size")
+                slot.full = True
+                return _FULL
         return result
 
     def _grew_too_large(self, slot: Slot, result: QueryResult) -> bool:
@@ -294,16 +318,36 @@ class MySQLSandbox(Sandbox):
         try:
             tables = session.connection.exec_driver_sql(f"SHOW FULL TABLES FROM `{name}`").fetchall()
             for table, kind in tables:
-                if kind == "BASE TABLE":
-                    state[table] = []
-                    # LIMIT also overrides a sql_select_limit that the agent may have set.
-                    query = f"SELECT * FROM `{name}`.{quote(table)} LIMIT {STATE_ROWS}"
-                    state[table] = session.rows(query, limits)
-            return state
+                if kind == "BASE TABLE" and not session.broken:
+                    with contextlib.suppress(_Unreadable):
+                        # LIMIT also overrides a sql_select_limit that the agent may have set
+                        state[table] = self._read(
+                            session, f"`{name}`.{quote(table)} LIMIT {STATE_ROWS}", limits
+                        )
         except DBAPIError as error:
-            if error_code(error) == TOO_LARGE:  # an agent's doing: no task has such a row
-                session.broken = "it hung up on a row that is too large"
-                return state
             if error_code(error) == _UNKNOWN_DATABASE and self._tenancy.held():
                 return {}  # dropped by the agent
             raise session.fail(error) from None
+        return state
+
+    def _read(self, session: Session, what: str, limits: Limits) -> list[tuple]:
+        """
+        Raises:
+            _Unreadable: by the agent's doing; no task has such a table.
+            DBAPIError: the database failed.
+        """
+        # under a time limit of its own, not under that of the agent's statements
+        query = (
+            f"SELECT /*+ MAX_EXECUTION_TIME({1000 * STATE_SECONDS}) */ * FROM {what}"
+            if self._tenancy.dialect == "mysql"
+            else f"SET STATEMENT max_statement_time={STATE_SECONDS} FOR SELECT * FROM {what}"
+        )
+        try:
+            return session.rows(query, limits)
+        except DBAPIError as error:
+            code = error_code(error)
+            if code == TOO_LARGE:
+                session.broken = "it hung up on a row that is too large"
+            elif is_environment_fault(code) or is_time_limit(code) or not self._tenancy.held():
+                raise
+            raise _Unreadable from None

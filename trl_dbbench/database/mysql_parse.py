@@ -13,6 +13,7 @@ from sqlglot.dialects.mysql import MySQL
 from sqlglot.parsers.mysql import MySQLParser
 
 from .mysql_values import FunctionError
+from .sandbox import STATEMENT_CHARACTERS
 
 # What it cannot parse it warns of; an agent's typing errors are no news for the log.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
@@ -34,9 +35,6 @@ _KEPT_PARSERS = (
     "VALUES",
 )
 
-
-LONGEST_TEXT = 65_536
-"""Characters of a statement that is parsed."""
 
 MOST_NODES = 10_000
 """Nodes of a statement's tree, tried and given up ones included: it is read in a tenth of a second, and what
@@ -61,7 +59,7 @@ def parse(sql: str) -> exp.Expr:
     Raises:
         FunctionError: there is none or more than one, or it cannot be read.
     """
-    if len(sql) > LONGEST_TEXT:
+    if len(sql) > STATEMENT_CHARACTERS:
         raise FunctionError(
             1153, f"Got a packet bigger than 'max_allowed_packet' bytes ({len(sql)} characters)"
         )
@@ -128,8 +126,12 @@ _STATEFUL_FUNCTIONS = frozenset(
 _PLAIN = (exp.Select, exp.SetOperation, exp.Insert, exp.Update, exp.Delete, exp.Show, exp.Describe)
 
 
-_KILL = re.compile(
-    r"""(?:\s | /\*M?!\d* | /\*.*?\*/ | (?:\#|--\s)[^\n]*)*+KILL\b""",  # after comments, also in one that is executed
+# KILL could only end the agent's own connection, which would look like a failure of the server; a prepared XA
+# transaction holds its tables for good; files in other folders stay behind
+_DENIED = re.compile(
+    r"""(?:\s | /\*M?!\d* | /\*.*?\*/ | (?:\#|--\s)[^\n]*)*+  # comments, also one that is executed
+    (?:KILL\b | XA\b)
+    | .*? \b(?:XA\s+(?:START|BEGIN) | (?:DATA|INDEX)\s+DIRECTORY)\b""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
 _READ = re.compile(
@@ -152,14 +154,20 @@ def only_reads(sql: str) -> bool:
 
     It is decided on the words: a text that quotes one of them counts as more, and so does a very long one.
     """
-    return len(sql) <= LONGEST_TEXT and bool(_READ.match(sql)) and not _NOT_ONLY_READ.search(sql)
+    return len(sql) <= STATEMENT_CHARACTERS and bool(_READ.match(sql)) and not _NOT_ONLY_READ.search(sql)
 
 
 def kind_of(sql: str) -> str:
-    """`plain` for statements that leave the session as it was, `kill`, or `other`, also when in doubt."""
-    if _KILL.match(sql):
-        return "kill"
-    if "/*!" in sql or len(sql) > LONGEST_TEXT:  # the server executes what stands in such a comment
+    """What a statement leaves behind.
+
+    - `plain`: rows in tables at most;
+    - `tables`: other tables, views or indexes;
+    - `denied`: it must not run;
+    - `other`: also something in the session, or code, or in doubt.
+    """
+    if _DENIED.match(sql):
+        return "denied"
+    if "/*!" in sql or len(sql) > STATEMENT_CHARACTERS:  # the server executes what stands in such a comment
         return "other"
     return _kind_of(sql) if len(sql) > REMEMBERED_TEXT else _remembered_kind(sql)
 
@@ -170,12 +178,16 @@ def _kind_of(sql: str) -> str:
     except (_TooLong, sqlglot.errors.SqlglotError, RecursionError):
         return "other"
     tree = parsed[0] if len(parsed) == 1 else None
-    if not isinstance(tree, _PLAIN):
+    makes = isinstance(tree, exp.Create | exp.Drop | exp.Alter) and tree.kind in ("TABLE", "VIEW", "INDEX")
+    kind = "tables" if makes or isinstance(tree, exp.TruncateTable) else "plain"
+    if tree is None or not (kind == "tables" or isinstance(tree, _PLAIN)):
+        return "other"
+    if tree.find(exp.TemporaryProperty) or tree.args.get("temporary"):
         return "other"
     for node in tree.find_all(exp.Parameter, exp.SessionParameter, exp.Into, exp.Anonymous):
         if not isinstance(node, exp.Anonymous) or node.name.upper() in _STATEFUL_FUNCTIONS:
             return "other"
-    return "plain"
+    return kind
 
 
 _remembered_kind = lru_cache(maxsize=4096)(_kind_of)

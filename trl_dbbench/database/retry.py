@@ -6,8 +6,9 @@ statement fails, the environment's doing -> wait for the server -> fresh sandbox
 ```
 
 - A server that does not answer is waited for, `Database.patience` seconds; then the episode ends without a reward.
-- A statement that fails in the same way on `TRIES` fresh sandboxes, whose tables could be made and whose changes
-  could be repeated, fails by its own doing: the error is its observation, unless the server was lost over it.
+- A statement that fails on `TRIES` fresh sandboxes of a server that ran all the while, where the tables could be
+  made and the changes repeated, fails by its own doing (it killed its connection, asked for more memory than there is,
+  or raised an error that looks like a failure): the error is its observation.
 - Changes whose repetition gives something else than the agent has read (RAND(), NOW(), ...) end the episode without
   a reward: what it read would not be what there is.
 """
@@ -69,7 +70,7 @@ class RetryingSandbox(Sandbox):
 
     def _attempt(self, what: Callable[[Sandbox], T]) -> T:
         start = time.monotonic()
-        failures = 0
+        failures, restarts = 0, self._database.restarts
         for pause in _pauses():
             if self._closed or self._database.closed:
                 raise DatabaseError("The sandbox is closed. Take another from Database.sandbox().")
@@ -86,6 +87,8 @@ class RetryingSandbox(Sandbox):
                 answers = self._database.recover()
                 failures += answers and ready
                 if failures == TRIES:
+                    if self._database.restarts != restarts:
+                        fault.observation = None
                     raise
                 if not (answers and ready) and time.monotonic() - start > self._database.patience:
                     self._database.gave_up = str(fault)

@@ -32,8 +32,8 @@ state comes near."""
 TABLE_BYTES = 256 * 1024 * 1024
 """A sandbox's tables may grow to this."""
 
-STATEMENT_CHARACTERS = 1_000_000
-"""Longer statements are refused before they are sent: a server hangs up on what exceeds its packet size."""
+STATEMENT_CHARACTERS = 65_536
+"""Longer statements are refused before they are sent: servers and parsers take seconds to read what a model repeats."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,10 @@ class QueryResult:
     `error` is the server's message as the agent may see it. `limit` names the limit that was hit:
 
     - `"rows"` or `"text"`: `rows` holds what fits;
-    - `"time"`, `"size"` (a row, or the tables, grew too large) or `"server"` (it takes more of some resource than the
-      server has), each with an `error`: what the statement did was undone.
+    - `"time"` or `"server"` (it takes more of some resource than the server has), each with an `error`: what the
+      statement did was undone;
+    - `"size"`, with an `error`: a row was too large to be received, or the tables are; then nothing but reading is
+      allowed any more.
     """
 
     rows: list[tuple] | None

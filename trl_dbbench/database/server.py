@@ -261,7 +261,7 @@ def _start_process(program: str, folder: Path) -> subprocess.Popen[bytes]:
         _output(
             [install, "--no-defaults", f"--datadir={data}", *user, "--skip-test-db", _ROOT_WITHOUT_PASSWORD]
         )
-        extra = ["--skip-networking"]
+        extra = ["--skip-networking", "--skip-symbolic-links"]
     else:
         _output([program, "--no-defaults", "--initialize-insecure", f"--datadir={data}", *user])
         extra = ["--skip-networking", "--mysqlx=OFF"]

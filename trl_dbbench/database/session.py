@@ -16,8 +16,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from ..errors import EnvironmentFault
 from . import accounts
-from .connections import engine, error_code, error_text, fault
-from .faults import TOO_LARGE, is_environment_fault, is_time_limit, message
+from .connections import BoundedConnection, engine, error_code, error_text, fault
+from .faults import RESOURCES, TOO_LARGE, is_environment_fault, is_time_limit, message
 from .sandbox import Limits, QueryResult, clip, time_limit_message
 
 GRACE_SECONDS = 10
@@ -87,20 +87,21 @@ class Session:
             EnvironmentFault: the database failed; the session cannot be used any more.
         """
         start = time.monotonic()
-        watch = self._watchdog(self.limits.seconds, self._kill_query, self._hang_up)
+        watch = self._watchdog(self.limits.seconds, self._kill, self._driver.hang_up)
         try:
             with watch:
                 result = self._run(sql, start)
         except DBAPIError as error:
-            if watch.hung_up:
-                self.broken = "its statement could not be stopped in time"
-                return self._timed_out(start)
-            result = self._refused(error, time.monotonic() - start)
+            result = (
+                self._timed_out(start) if watch.hung_up else self._refused(error, time.monotonic() - start)
+            )
         except (ValueError, OverflowError) as error:  # PyMySQL cannot read what the server sent
             result = QueryResult(
                 None, message(1105, f"Unknown error: {error}"), seconds=time.monotonic() - start
             )
-        if watch.fired and not self.broken:
+        if watch.hung_up:
+            self.broken = "its statement could not be stopped in time"
+        elif watch.fired and not self.broken:
             self._absorb_kill()
         # SLEEP() and its like return a value when they are stopped, instead of failing.
         if watch.fired or (result.rows is not None and result.seconds >= self.limits.seconds):
@@ -135,45 +136,55 @@ class Session:
 
     def _run(self, sql: str, start: float) -> QueryResult:
         result = self.connection.exec_driver_sql(sql, execution_options={"stream_results": True})
-        if not result.returns_rows:
-            return QueryResult(None, affected=result.rowcount, seconds=time.monotonic() - start)
+        affected = None if result.returns_rows else result.rowcount
         try:
-            rows, limit = clip(result, self.limits)
+            rows, limit = clip(result, self.limits) if result.returns_rows else (None, None)
             if limit:
                 self._drop_rest(result)
         finally:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(
+                Exception
+            ):  # an error of a further result, or a lost connection: found out later
                 result.close()
-        return QueryResult(rows, limit=limit, seconds=time.monotonic() - start)
+                self._driver.drop_rest()
+        return QueryResult(rows, limit=limit, affected=affected, seconds=time.monotonic() - start)
+
+    @property
+    def _driver(self) -> BoundedConnection:
+        driver = self.connection.connection.driver_connection
+        assert isinstance(driver, BoundedConnection)
+        return driver
 
     def _drop_rest(self, result: Any) -> None:
         """Stop a statement whose remaining rows nobody wants; what is on its way is read and dropped."""
-        self._kill_query()
+        self._kill()
         with contextlib.suppress(Exception):
             result.cursor.close()
-        connection: Any = self.connection.connection.driver_connection
-        if connection.open:
+        if self._driver.open:
             self._absorb_kill()
         else:
             self.broken = "it hung up on a row that is too large"
 
-    def _kill_query(self) -> bool:
-        """Stop what runs; returns whether the server has heard it."""
+    def _kill(self, what: str = "QUERY") -> bool:
+        """Stop what runs, or the connection; returns whether the server has heard it."""
         # an account that may not kill others' statements may kill its own
         for each in (self._killer, self._engine):
             with contextlib.suppress(SQLAlchemyError), each.connect() as connection:
-                connection.exec_driver_sql(f"KILL QUERY {self._number}")
+                connection.exec_driver_sql(f"KILL {what} {self._number}")
                 return True
         return False
-
-    def _hang_up(self) -> None:
-        connection: Any = self.connection.connection.driver_connection
-        connection.hang_up()
 
     def _timed_out(self, start: float) -> QueryResult:
         return QueryResult(
             None, time_limit_message(self.limits), limit="time", seconds=time.monotonic() - start
         )
+
+    def _lives(self) -> bool:
+        try:
+            self.connection.exec_driver_sql("DO 0")
+        except DBAPIError:
+            return False
+        return True
 
     def _absorb_kill(self) -> None:
         """Let a kill that came after its statement's end hit this one instead of the agent's next."""
@@ -194,7 +205,8 @@ class Session:
             self.broken = "it hung up on a row that is too large"
             return QueryResult(None, error_text(error), limit="size", seconds=seconds)
         if is_environment_fault(code) or error.connection_invalidated:
-            raise self.fail(error) from None
+            if error.connection_invalidated or code in RESOURCES or not self._lives():
+                raise self.fail(error) from None
         # The name of the database differs from run to run; an observation should not.
         return QueryResult(None, error_text(error).replace(self.database, "dbbench"), seconds=seconds)
 
@@ -217,7 +229,7 @@ class Watchdog:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def __call__(self, seconds: float, kill: Callable[[], bool], hang_up: Callable[[], None]) -> _Watch:
+    def __call__(self, seconds: float, kill: Callable[..., bool], hang_up: Callable[[], None]) -> _Watch:
         watch = _Watch(kill, hang_up)
         with self._changed:
             if self._thread is None:
@@ -252,7 +264,7 @@ class Watchdog:
 class _Watch:
     """Whether one statement is still running; its kill never comes after the block has ended."""
 
-    def __init__(self, kill: Callable[[], bool], hang_up: Callable[[], None]) -> None:
+    def __init__(self, kill: Callable[..., bool], hang_up: Callable[[], None]) -> None:
         self.fired = False
         self.hung_up = False
         self._kill = kill
@@ -280,6 +292,8 @@ class _Watch:
         # a server that hears no kill has failed: that is for the connection's own time limit to find out
         if killed and not self._ended.wait(HANG_UP_SECONDS):
             with self._lock:
-                if not self.done:
-                    self.hung_up = True
-                    self._hang_up()
+                if self.done:
+                    return
+                self.hung_up = True
+                self._hang_up()
+            self._kill("CONNECTION")  # an agent's code can handle the error of a kill and go on

@@ -3,8 +3,7 @@
 A slot belongs to one episode until that gives it back, but its connection only while a statement runs: a server
 lends fewer connections than a run may have episodes. Where they run out, the slot that was used longest ago loses
 its own. That costs it a new one; but an agent's session (transaction, variables, temporary tables) ends with its
-connection, so the tables of a slot whose agent ran more than plain statements are lost with it and must be made
-again.
+connection, so the tables of a slot whose agent has used one are lost with it and must be made again.
 """
 
 from __future__ import annotations
@@ -28,13 +27,19 @@ from .session import Session
 
 
 class Slot:
-    """See the module; `plain` says whether the session is as it was when it was opened."""
+    """See the module.
+
+    `plain`: its agent ran statements only that leave nothing behind but rows in the tables. `stateless`: none that
+    leave anything in the session. `full`: its tables have grown as large as they may.
+    """
 
     def __init__(self, name: str, account: Account | None) -> None:
         self.name = name
         self.account = account
         self.session: Session | None = None
         self.plain = True
+        self.stateless = True
+        self.full = False
         self.busy = False
         self.used = 0
         self.tables: tuple[Table, ...] | None = None
@@ -43,12 +48,14 @@ class Slot:
 
     @property
     def lost(self) -> bool:
-        """Whether the episode's tables are not to be had any more."""
-        return self._lost or (self.session is not None and self.session.broken is not None)
+        """Whether what the agent did is not to be had any more."""
+        return self._lost or (
+            not self.stateless and self.session is not None and self.session.broken is not None
+        )
 
     def hang_up(self) -> None:
         if self.session is not None:
-            self._lost = self._lost or not self.plain
+            self._lost = self._lost or not self.stateless
             self.session.disconnect()
             self.session = None
 
@@ -100,7 +107,7 @@ class Slots:
         self._all: set[Slot] = set()
         self._idle: list[Slot] = []
         self._free = threading.Condition()
-        self._removing = ThreadPoolExecutor(1, thread_name_prefix="dbbench-removing")
+        self._removing = ThreadPoolExecutor(4, thread_name_prefix="dbbench-removing")
         self._closed = False
 
     def take(self, tables: tuple[Table, ...]) -> Slot:
@@ -137,6 +144,8 @@ class Slots:
         with self._free:
             slot.busy = True
         try:
+            if slot.session is not None and slot.session.broken is not None:
+                self._hang_up(slot)
             if slot.session is None:
                 self._make_room()
                 try:
@@ -155,7 +164,7 @@ class Slots:
 
     def give_back(self, slot: Slot) -> None:
         """Lends the slot to the next episode if nothing of this one is left in it."""
-        if slot.plain and not slot.lost:
+        if slot.plain and not slot.full and (slot.session is None or not slot.session.broken):
             with contextlib.suppress(Exception):
                 with self.using(slot) as session:
                     slot.empty(session)
@@ -197,7 +206,7 @@ class Slots:
                 others = [slot for slot in self._all if slot.session is not None and not slot.busy]
                 if others:
                     # those first that lose nothing by it
-                    self._hang_up(min(others, key=lambda slot: (not slot.plain, slot.used)))
+                    self._hang_up(min(others, key=lambda slot: (not slot.stateless, slot.used)))
                 else:
                     self._free.wait()
             self._connected += 1

@@ -71,7 +71,7 @@ class Tenancy:
         self.owner = owner
         self.over = False
         self._url = url
-        self._dialect = dialect
+        self.dialect = dialect
         self._limits = limits
         self._watchdog = watchdog
         self._admin = engine(url, ADMIN_SECONDS)
@@ -149,7 +149,7 @@ class Tenancy:
         """Bytes of the files of a database's InnoDB tables; 0 where the account may not see that."""
         pattern = database.replace("_", r"\_") + "/%"
         with contextlib.suppress(SQLAlchemyError), self._admin.connect() as admin:
-            return int(admin.exec_driver_sql(_SIZES[self._dialect], (pattern,)).scalar() or 0)
+            return int(admin.exec_driver_sql(_SIZES[self.dialect], (pattern,)).scalar() or 0)
         return 0
 
     def leave(self) -> None:
@@ -181,7 +181,7 @@ class Tenancy:
         if account is not None:
             url = url.set(username=account.name, password=account.password)
         return Session(
-            url, self._limits, self._dialect, self._killer, self._watchdog, self.owner, self._keeper_number
+            url, self._limits, self.dialect, self._killer, self._watchdog, self.owner, self._keeper_number
         )
 
     def _shown(self) -> str:
