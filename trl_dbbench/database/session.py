@@ -204,9 +204,10 @@ class Session:
         if code == TOO_LARGE:
             self.broken = "it hung up on a row that is too large"
             return QueryResult(None, error_text(error), limit="size", seconds=seconds)
-        if is_environment_fault(code) or error.connection_invalidated:
-            if error.connection_invalidated or code in RESOURCES or not self._lives():
-                raise self.fail(error) from None
+        if error.connection_invalidated or (
+            is_environment_fault(code) and (code in RESOURCES or not self._lives())
+        ):
+            raise self.fail(error) from None
         # The name of the database differs from run to run; an observation should not.
         return QueryResult(None, error_text(error).replace(self.database, "dbbench"), seconds=seconds)
 
