@@ -110,11 +110,12 @@ class Database(_Closing):
     """An opened database. A context manager that removes at its end whatever it made.
 
     `url` is what another process passes to `open_database` to share this server (`"sqlite"` shares nothing:
-    each process has its own). `dialect` is `"mysql"`, `"mariadb"` or `"sqlite"`.
+    each process has its own). `dialect` is `"mysql"`, `"mariadb"` or `"sqlite"`; `limits` hold for every statement.
     """
 
     url: str
     dialect: str
+    limits: Limits = Limits()
     statements_at_once: int = 32
     """Threads that wait for the server in `in_thread`."""
 
