@@ -226,6 +226,7 @@ def replay(
 
     if outcome_preset is not None and outcome_preset not in OUTCOME_PRESETS:
         raise ConfigError(f"unknown preset {outcome_preset!r}; allowed: {', '.join(OUTCOME_PRESETS)}.")
+    only_steps = _steps(steps) if steps else None
     settings = RunSettings.read(
         run, protocol=protocol, max_turns=max_turns, observation_characters=observation_characters
     )
@@ -246,7 +247,7 @@ def replay(
             reward_funcs=_names(reward_funcs),
             outcome=OUTCOME_PRESETS[outcome_preset] if outcome_preset else None,
             phase=phase,
-            steps=_steps(steps) if steps else None,
+            steps=only_steps,
             notes=notes,
         ):
             summary.add(replayed)
