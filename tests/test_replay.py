@@ -140,7 +140,7 @@ def test_a_trained_run_comes_out_equal_where_it_was_made(tmp_path: Path, databas
         args=DBBenchGRPOConfig(
             output_dir=str(tmp_path),
             max_turn_tokens=48,
-            max_completion_length=64,  # some run out
+            max_completion_length=50,  # some run out
             per_device_train_batch_size=8,
             num_generations=4,
             max_steps=2,
