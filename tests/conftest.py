@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from databases import database, docker_database, local_database, server, server_
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from vllm_servers import fakes, real_servers, servable_model
 
+from trl_dbbench.cli import main
 from trl_dbbench.prompts import TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT
 from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.tiny_model import make_tiny_model
@@ -57,3 +59,19 @@ def late_orders() -> Task:
             }
         )
     )
+
+
+@pytest.fixture
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int | str | None, str]]:
+    """Runs `trl-dbbench ...` in this process: what it exits with (a text is an error) and its stdout."""
+
+    def run(*arguments: str | Path) -> tuple[int | str | None, str]:
+        monkeypatch.setattr("sys.argv", ["trl-dbbench", *map(str, arguments)])
+        monkeypatch.setattr("logging.basicConfig", lambda **kwargs: None)
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code, capsys.readouterr().out
+
+    return run

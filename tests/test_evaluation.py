@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from trl_dbbench.callbacks import Accuracy
-from trl_dbbench.cli import main
 from trl_dbbench.database import Database, QueryResult, Sandbox
 from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.evaluation import validate
@@ -206,22 +205,6 @@ def test_why_a_gold_solution_fails(sqlite_database: Database, task: Task, proble
 
 
 # --- the command ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int | str | None, str]]:
-    """Runs `trl-dbbench ...` in this process: what it exits with (a text is an error) and its stdout."""
-
-    def run(*arguments: str | Path) -> tuple[int | str | None, str]:
-        monkeypatch.setattr("sys.argv", ["trl-dbbench", *map(str, arguments)])
-        monkeypatch.setattr("logging.basicConfig", lambda **kwargs: None)
-        with pytest.raises(SystemExit) as end:
-            main()
-        return end.value.code, capsys.readouterr().out
-
-    return run
 
 
 def written(path: Path, *tasks: Task) -> Path:

@@ -23,6 +23,7 @@ from trl_dbbench import (
 )
 from trl_dbbench.database.server import Server
 from trl_dbbench.errors import DatabaseError
+from trl_dbbench.replay import replay
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 PROMPT = "Work on the MySQL database."
@@ -99,6 +100,10 @@ def test_the_server_is_killed_five_times_and_once_stays_away(server: Server, tmp
         if faulty:
             assert episode["rewards"].get("outcome") is None and not episode["right"]
     assert sum(entry.get("database/retries", 0) for entry in trainer.state.log_history) > 0
+
+    with open_database(server.url) as database:
+        replayed = list(replay(tmp_path, database, progress=False))
+    assert [str(each) for each in replayed if each.differences] == []
 
 
 def test_a_database_that_stays_away_ends_the_run_with_a_checkpoint(server: Server, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import pytest
 from trl_dbbench.cli import main
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.report import charts, compare, read_run, write_figures, write_report
+from trl_dbbench.tasks import Task
 
 ATTACK = "<script>alert(1)</script></script><img src=x onerror=alert(2)>\u2028{{ 7*7 }}"
 SKILLS = ("select", "where_single_condition", "order_by_single_column", "update")
@@ -251,6 +252,17 @@ def test_broken_lines_are_left_out_and_named(tmp_path: Path) -> None:
     assert "line 2 (not an object), line 3 (" in notes
     assert "and 1 more" in notes
     assert "tasks.jsonl: 1 line could not be read" in notes
+
+
+def test_tasks_of_one_id_and_question_keep_their_own_tables(tmp_path: Path) -> None:
+    tasks = [task(1), {**task(1), "tables": [{**TABLE, "rows": [[99, "kiwi"]]}]}]
+    digests = [Task.from_json(json.dumps(each)).digest for each in tasks]
+    run = write_run(
+        tmp_path / "run", [episode("train", 0, 1, True, task_digest=digest) for digest in digests]
+    )
+    (run / "tasks.jsonl").write_text("".join(json.dumps(each) + "\n" for each in tasks))
+    html = write_report(read_run(run), tmp_path / "r.html").read_text()
+    assert [each["tables"][0]["count"] for each in blocks(html, "tasks")] == [12, 1]
 
 
 def test_a_run_without_episodes_shows_the_trainers_log(tmp_path: Path) -> None:

@@ -16,7 +16,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.scoring import GRADERS, grade, row_hash, same_rows, same_state, state_hash, wilson_interval
+from trl_dbbench.scoring import (
+    GRADERS,
+    grade,
+    row_hash,
+    same_rows,
+    same_state,
+    state_digest,
+    state_hash,
+    wilson_interval,
+)
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
@@ -338,9 +347,34 @@ def test_same_state_wants_the_same_tables() -> None:
     assert not same_state({"t": [(1,)], "u": []}, {"t": [], "u": [(1,)]})
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        ({"t": [(1, "a"), (None, 2)], "u": []}, {"u": [], "t": [(None, 2), (1, "a")]}, True),
+        ({"t": [(1,)]}, {"t": [(1,), (1,)]}, False),
+        ({"t": []}, {}, False),
+        ({"t": [(1,), (2,)]}, {"t": [(1, 2)]}, False),
+        ({"t": [(1, 10**18)]}, {"t": [(1.0, Decimal(10**18))]}, True),
+        ({"t": [(Decimal("2.50"), 100)]}, {"t": [(2.5, Decimal("1E+2"))]}, True),
+        ({"t": [(10**18,)]}, {"t": [(10**18 + 1,)]}, False),
+        ({"t": [(0.1 + 0.2, -0.0)]}, {"t": [(0.3, 0)]}, True),
+        ({"t": [(0.3,)]}, {"t": [(0.3001,)]}, False),
+        ({"t": [("1",)]}, {"t": [(1,)]}, False),
+        ({"t": [(None,)]}, {"t": [("None",)]}, False),
+        ({"t": [("a', 'b",)]}, {"t": [("a", "b")]}, False),
+        ({"t": [(datetime.date(2024, 1, 2),)]}, {"t": [("2024-01-02",)]}, False),
+        ({"t": [(b"a", "\ud83c")]}, {"t": [(bytearray(b"a"), "\ud83c")]}, True),
+    ],
+)
+def test_a_states_digest_tells_apart_what_same_state_does(one: dict, other: dict, equal: bool) -> None:
+    assert (state_digest(one) == state_digest(other)) is equal is same_state(one, other)
+
+
 @given(st.lists(st.tuples(cells, cells), min_size=1), st.randoms(use_true_random=False), st.data())
 def test_a_state_is_a_multiset(rows: list[tuple], rng: random.Random, data: st.DataObject) -> None:
-    assert same_state({"t": rows}, {"t": rng.sample(rows, len(rows))})
+    mixed = rng.sample(rows, len(rows))
+    assert same_state({"t": rows}, {"t": mixed})
+    assert state_digest({"t": rows}) == state_digest({"t": mixed})
     extra = data.draw(st.sampled_from(rows))
     assert not same_state({"t": rows}, {"t": [*rows, extra]})
     assert not same_state({"t": rows}, {"t": [*rows[1:], (*rows[0][:-1], "another, longer text")]}) or (

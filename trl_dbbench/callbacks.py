@@ -14,12 +14,10 @@ from tqdm.auto import tqdm
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
+from trl_dbbench.runs import EPISODES_FILE, TASKS_FILE, RunSettings
 from trl_dbbench.scoring import wilson_interval
 
 logger = logging.getLogger(__name__)
-
-EPISODES_FILE = "episodes.jsonl"
-TASKS_FILE = "tasks.jsonl"
 
 
 class Accuracy:
@@ -160,11 +158,13 @@ class RolloutProgressCallback(ProgressCallback):
 class EpisodeLogCallback(TrainerCallback):
     """Writes every episode, greedy and sampled, to `output_dir/episodes.jsonl`, one a line.
 
-    The tasks they played go to `tasks.jsonl` beside it, each once, in the own format. A resumed run drops the lines that its checkpoint does not know, so that each episode stands there
+    The tasks they played go to `tasks.jsonl` beside it, each once, in the own format, and how they were played to
+    `run.json`. A resumed run drops the lines that its checkpoint does not know, so that each episode stands there
     once. A run that starts afresh keeps an older file under another name.
     """
 
-    def __init__(self, output_dir: str | os.PathLike):
+    def __init__(self, output_dir: str | os.PathLike, settings: RunSettings | None = None):
+        self._settings = settings
         self.path = Path(output_dir) / EPISODES_FILE
         self._tasks_path = self.path.with_name(TASKS_FILE)
         self._tasks: set[str] | None = None  # lines of tasks.jsonl
@@ -177,6 +177,8 @@ class EpisodeLogCallback(TrainerCallback):
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self._tasks is None:
+            if self._settings is not None:
+                self._settings.write(self.path.parent)
             known = self._tasks_path.read_text(encoding="utf-8") if self._tasks_path.exists() else ""
             self._tasks = set(known.split("\n"))
         new = [task for task in dict.fromkeys(tasks) if task not in self._tasks]

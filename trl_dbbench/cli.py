@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
 from trl_dbbench.database import open_database
 from trl_dbbench.errors import ConfigError, user_errors
+from trl_dbbench.runs import RunSettings
 from trl_dbbench.tasks import load_tasks
 
 app = typer.Typer(
-    help="Train language-model agents to work a MySQL database: checks and evaluation.",
+    help="Train language-model agents to work a MySQL database: checks, evaluation and reports.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -171,20 +174,121 @@ def generate(
 
     from trl_dbbench.generate import iterate_tasks
 
+    workers = workers if workers is not None else min(os.cpu_count() or 1, 8)
+    asked = _names(skills)
+    with _written_whole(out) as file:
+        tasks = iterate_tasks(num_tasks, seed, asked, single_skill, max_skills, split, level, workers)
+        for task in tqdm(tasks, total=num_tasks, desc="generate", unit="task"):
+            file.write(task.to_json() + "\n")
+    typer.echo(f"{num_tasks} tasks written to {out}")
+
+
+@app.command()
+def replay(
+    run: Annotated[Path, typer.Argument(help="A training run's output_dir, finished, running or killed.")],
+    database: Annotated[
+        str | None,
+        typer.Option(
+            help="auto, docker, local, sqlite or a URL; by default sqlite for a run on it, else auto."
+        ),
+    ] = None,
+    docker_image: DockerImage = None,
+    phase: Annotated[str | None, typer.Option(help="Only train, greedy or eval episodes.")] = None,
+    steps: Annotated[
+        str | None, typer.Option(help="Only these steps, as in 100:200, which leaves out 200.")
+    ] = None,
+    reward_funcs: Annotated[
+        str | None, typer.Option(help="Rewards instead of the run's, as in a recipe, joined by commas.")
+    ] = None,
+    outcome_preset: Annotated[
+        str | None, typer.Option(help="Values of the outcome reward instead of the run's.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Writes the episodes here, with the rewards of now and the saved ones."),
+    ] = None,
+    protocol: Annotated[str | None, typer.Option(help="text or tools; for runs without run.json.")] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="For runs without run.json.")] = None,
+    observation_characters: Annotated[
+        int | None, typer.Option(min=0, help="For runs without run.json.")
+    ] = None,
+) -> None:
+    """Plays every saved episode again on fresh sandboxes and prints what does not come out as it was.
+
+    Checks how turns are read, observations, final tables, status and rewards; exits with 1 if one differs. With
+    other rewards it scores an old run anew.
+    """
+    from tqdm.auto import tqdm
+
+    from trl_dbbench.replay import Summary
+    from trl_dbbench.replay import replay as replay_run
+    from trl_dbbench.rewards import OUTCOME_PRESETS
+
+    if outcome_preset is not None and outcome_preset not in OUTCOME_PRESETS:
+        raise ConfigError(f"unknown preset {outcome_preset!r}; allowed: {', '.join(OUTCOME_PRESETS)}.")
+    only_steps = _steps(steps) if steps else None
+    settings = RunSettings.read(
+        run, protocol=protocol, max_turns=max_turns, observation_characters=observation_characters
+    )
+    spec = database or ("sqlite" if settings.dialect == "sqlite" else "auto")
+    summary = Summary()
+    notes: list[str] = []
+    with (
+        _written_whole(out) if out else nullcontext() as file,
+        open_database(spec, docker_image=docker_image, limits=settings.limits) as opened,
+    ):
+        typer.echo(
+            f"Played on {settings.database or 'an unknown database'}, replayed on {opened.describe()}."
+        )
+        for replayed in replay_run(
+            run,
+            opened,
+            settings=settings,
+            reward_funcs=_names(reward_funcs),
+            outcome=OUTCOME_PRESETS[outcome_preset] if outcome_preset else None,
+            phase=phase,
+            steps=only_steps,
+            notes=notes,
+        ):
+            summary.add(replayed)
+            if replayed.differences:
+                tqdm.write(str(replayed))
+            if file is not None:
+                file.write(json.dumps(replayed.to_dict(), ensure_ascii=False) + "\n")
+    for note in notes:
+        typer.echo(f"note: {note}")
+    if reward_funcs or outcome_preset:
+        typer.echo(summary.mean_rewards())
+    typer.echo(summary)
+    raise typer.Exit(int(summary.differing > 0))
+
+
+def _names(joined: str | None) -> list[str] | None:
+    return None if joined is None else [name.strip() for name in joined.split(",") if name.strip()]
+
+
+def _steps(text: str) -> tuple[int, int]:
+    try:
+        first, end = map(int, text.split(":"))
+    except ValueError:
+        raise ConfigError(
+            f"--steps {text} must be two numbers with a colon between, as in 100:200."
+        ) from None
+    return first, end
+
+
+@contextmanager
+def _written_whole(out: Path) -> Iterator[TextIO]:
+    """The file of `--out`, open for writing; until it is whole, it is not there."""
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise ConfigError(f"--out {out} cannot be written: it must be a file in a folder that is there.")
-    asked = None if skills is None else [skill.strip() for skill in skills.split(",") if skill.strip()]
-    workers = workers if workers is not None else min(os.cpu_count() or 1, 8)
-    tasks = iterate_tasks(num_tasks, seed, asked, single_skill, max_skills, split, level, workers)
-    unfinished = out.with_name(f".{out.name}.{os.getpid()}")  # until it is whole, it is not there
+    unfinished = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        with unfinished.open("w", encoding="utf-8") as file:
-            for task in tqdm(tasks, total=num_tasks, desc="generate", unit="task"):
-                file.write(task.to_json() + "\n")
+        with unfinished.open("w", encoding="utf-8", errors="backslashreplace") as file:
+            yield file
         unfinished.replace(out)
     finally:
         unfinished.unlink(missing_ok=True)
-    typer.echo(f"{num_tasks} tasks written to {out}")
 
 
 def _load_model(model: str, adapter: str | None, dtype: str):

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trl_dbbench.database import Database, Sandbox, State
 from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.protocol import Answer
-from trl_dbbench.scoring import grade, same_state, state_hash
+from trl_dbbench.scoring import grade, same_state, state_digest, state_hash
 from trl_dbbench.tasks import Table, Task
 
 logger = logging.getLogger(__name__)
@@ -29,11 +29,13 @@ class Verdict:
     """`right` is what rewards and accuracy use.
 
     `published_right` is what the benchmark's own grader says of a change; `None` for questions and where
-    no hash is published.
+    no hash is published. `state` is the digest of the tables that a change was judged by, in full: no part of
+    the judgement, but it lets `replay` see whether they come out again.
     """
 
     right: bool
     published_right: bool | None = None
+    state: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,13 @@ class Judge:
             grader = task.grader or protocol_grader
             return Verdict(grade(answer.for_grader(grader), task.gold.answer, grader))
         state = sandbox.state()
-        published = published_right(task, state)
+        published, digest = published_right(task, state), state_digest(state)
         gold = self.gold_state(task)
         if gold.state is None:
             if published is None:
                 raise EnvironmentFault(f"the gold SQL fails on this database: {gold.error}")
-            return Verdict(published, published)
-        return Verdict(same_state(state, gold.state), published)
+            return Verdict(published, published, digest)
+        return Verdict(same_state(state, gold.state), published, digest)
 
     def gold_state(self, task: Task) -> GoldState:
         """The tables that a right change leaves.

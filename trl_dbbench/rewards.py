@@ -19,8 +19,9 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError, EnvironmentFault
@@ -154,6 +155,21 @@ def load_reward_functions(
         "format": lambda: format_reward,
     }
     return [ours[name]() if name in ours else _import(name, sorted(ours)) for name in names]
+
+
+def describe_reward(function: object) -> dict[str, Any] | None:
+    """What `load_reward_functions` needs to make such a function again: its name there, and an outcome's values.
+
+    `None` for what has no such name, as a reward model.
+    """
+    if isinstance(function, OutcomeReward):
+        return {"function": "outcome", **asdict(function)}
+    if isinstance(function, ExecutionReward):
+        return {"function": "execution"}
+    if function is format_reward:
+        return {"function": "format"}
+    name = getattr(function, "__qualname__", None)
+    return None if name is None else {"function": f"{function.__module__}.{name}"}
 
 
 def _import(path: str, ours: list[str]) -> RewardFunction:

@@ -32,7 +32,7 @@ from trl_dbbench.chat import ChatFormat
 from trl_dbbench.database import Database, QueryResult, Sandbox
 from trl_dbbench.errors import ConfigError, EnvironmentFault, TaskError
 from trl_dbbench.judge import Judge, Verdict
-from trl_dbbench.protocol import Action, Answer, Invalid, Operation
+from trl_dbbench.protocol import Action, Answer, Invalid, Operation, TextProtocol, ToolsProtocol
 from trl_dbbench.tasks import Task
 
 logger = logging.getLogger(__name__)
@@ -102,6 +102,20 @@ class Engine(Protocol):
 
     def serve(self, episodes: Sequence[Future]) -> None:
         """Answers requests, in the caller's thread, until all these episodes are done."""
+
+
+class Chat(Protocol):
+    """What an episode asks of a chat format: `chat.ChatFormat`, or what `replay` puts in its place."""
+
+    @property
+    def protocol(self) -> TextProtocol | ToolsProtocol: ...
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]: ...
+
+    def text(self, ids: Sequence[int]) -> str: ...
+
+    def observation_ids(self, observation: str, *, turn_ended: bool) -> list[int]: ...
 
 
 @dataclass
@@ -190,6 +204,7 @@ class Episode:
         """The episode as `episodes.jsonl` keeps it."""
         return {
             "task_id": self.task.id,
+            "task_digest": self.task.digest,
             "question": self.task.question,
             "operation": self.task.operation,
             "skills": list(self.task.skills),
@@ -257,7 +272,7 @@ async def play(
     *,
     row: int,
     engine: Engine,
-    chat: ChatFormat,
+    chat: Chat,
     database: Database,
     judge: Judge,
     rules: Rules,
@@ -288,7 +303,7 @@ async def _play_turns(
     episode: Episode,
     row: int,
     engine: Engine,
-    chat: ChatFormat,
+    chat: Chat,
     database: Database,
     opening: Awaitable[Sandbox],
     rules: Rules,

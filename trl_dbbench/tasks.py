@@ -28,6 +28,7 @@ The own format is JSONL, one task a line:
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import math
 import re
@@ -144,6 +145,11 @@ class Task:
             "state_md5": self.gold.state_md5,
         }
         return json.dumps(fields, ensure_ascii=False)
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits that stand for all of the task: its id is unique in a file only."""
+        return hashlib.blake2b(self.to_json().encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     @classmethod
     def from_json(cls, line: str) -> Task:

@@ -41,7 +41,9 @@ from trl_dbbench.engines.vllm_sync import VLLMSync
 from trl_dbbench.errors import ConfigError, DatabaseError, TaskError
 from trl_dbbench.judge import Judge
 from trl_dbbench.protocol import get_protocol
+from trl_dbbench.rewards import describe_reward
 from trl_dbbench.rollout import Engine, Episode, Rules, Sampling, Status, play_all
+from trl_dbbench.runs import RunSettings
 from trl_dbbench.samplers import Order, TaskSampler, by_skill, shuffled, skill_pools
 from trl_dbbench.tasks import Task
 
@@ -138,7 +140,7 @@ class DBBenchGRPOTrainer(GRPOTrainer):
             self.ref_model = self._load_reference(args.reference_model_name_or_path)
 
         self.greedy_eval = GreedyEvalCallback()
-        self.episode_log = EpisodeLogCallback(args.output_dir)
+        self.episode_log = EpisodeLogCallback(args.output_dir, self._run_settings())
         self.add_callback(self.episode_log)
         if self.pop_callback(ProgressCallback) is not None:  # not where bars are off, or in a notebook
             self.add_callback(RolloutProgressCallback())
@@ -348,6 +350,20 @@ class DBBenchGRPOTrainer(GRPOTrainer):
             self.episode_log.write([*greedy, *played], tasks)
         for name, value in metrics.items():
             self._metrics[phase][name].append(value)
+
+    def _run_settings(self) -> RunSettings:
+        functions = zip(self.reward_func_names, self.reward_funcs, strict=True)
+        return RunSettings(
+            self.args.protocol,
+            self.args.observation_characters,
+            self.rules.max_turns,
+            self.rules.max_completion_length,
+            self.rules.context,
+            self.database.describe(),
+            self.database.dialect,
+            self.database.limits,
+            {name: describe_reward(function) for name, function in functions},
+        )
 
     def _load_reference(self, name_or_path: str) -> PreTrainedModel:
         """A frozen model, made ready as TRL makes its own reference ready."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from ..tasks import Task
 from .retry import RetryingSandbox
-from .sandbox import Closing, Sandbox
+from .sandbox import Closing, Limits, Sandbox
 
 T = TypeVar("T")
 
@@ -20,11 +20,12 @@ class Database(Closing):
     """An opened database. A context manager that removes at its end whatever it made.
 
     `url` is what another process passes to `open_database` to share this server (`"sqlite"` shares nothing:
-    each process has its own). `dialect` is `"mysql"`, `"mariadb"` or `"sqlite"`.
+    each process has its own). `dialect` is `"mysql"`, `"mariadb"` or `"sqlite"`; `limits` hold for every statement.
     """
 
     url: str
     dialect: str
+    limits: Limits = Limits()
     statements_at_once: int = 32
     """Threads that wait for the server in `in_thread`."""
     patience: float = 300.0

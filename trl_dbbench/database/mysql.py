@@ -89,6 +89,7 @@ class MySQLDatabase(Database):
         require_accounts: bool = False,
     ) -> None:
         self.url = url
+        self.limits = limits
         self.patience = patience
         self._url = parse_url(url)
         self._server = server

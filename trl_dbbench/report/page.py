@@ -14,7 +14,8 @@ from typing import Any
 
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.report.curves import Chart, Comparison, charts, compare, updates
-from trl_dbbench.report.run import PHASES, Run
+from trl_dbbench.report.run import Run
+from trl_dbbench.runs import PHASES
 from trl_dbbench.tasks import Task
 
 BLOCK = 100  # episodes, or tasks, that are unpacked together
@@ -93,17 +94,18 @@ def _transcripts(run: Run) -> tuple[dict[str, Any], list[str], list[str]]:
 
     Episodes of one task point to it, so its question is in the page once.
     """
-    recorded: dict[tuple[str, str], Task] = {}
+    recorded: dict[tuple[str, str, str], Task] = {}
     for task in run.tasks:
-        recorded.setdefault((task.id, task.question), task)
-        recorded.setdefault((task.id, ""), task)  # older episodes do not say their question
-    places: dict[tuple[str, str], int] = {}
+        recorded[task.id, task.question, task.digest] = task
+        recorded.setdefault((task.id, task.question, ""), task)  # older episodes have no digest of their task
+        recorded.setdefault((task.id, "", ""), task)  # still older ones do not say their question
+    places: dict[tuple[str, str, str], int] = {}
     tasks: list[dict[str, Any]] = []
     details: list[dict[str, Any] | None] = []
     statuses: dict[str, int] = {}
     columns: dict[str, list] = {name: [] for name in ("task", "phase", "step", "status", "right")}
     for episode in run.episodes:
-        key = episode["task_id"], episode["question"]
+        key = episode["task_id"], episode["question"], str(episode.get("task_digest") or "")
         if key not in places:
             places[key] = len(tasks)
             found = recorded.get(key)
@@ -117,7 +119,18 @@ def _transcripts(run: Run) -> tuple[dict[str, Any], list[str], list[str]]:
         columns["step"].append(episode["step"])
         columns["status"].append(statuses.setdefault(episode["status"], len(statuses)))
         columns["right"].append(int(episode["right"]))
-    dropped = {"phase", "step", "task_id", "question", "operation", "skills", "greedy", "status", "right"}
+    in_index = {
+        "phase",
+        "step",
+        "status",
+        "right",
+        "task_id",
+        "task_digest",
+        "question",
+        "operation",
+        "skills",
+    }
+    dropped = in_index | {"greedy"}
     bodies = [{key: e[key] for key in e if key not in dropped} for e in run.episodes]
     index = {
         "tasks": tasks,

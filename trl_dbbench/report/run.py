@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trl_dbbench.errors import ConfigError, TaskError
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.runs import EPISODES_FILE, TASKS_FILE, Record, loads, read_episodes, read_tasks
 from trl_dbbench.tasks import Task
 
-EPISODES_FILE = "episodes.jsonl"
-TASKS_FILE = "tasks.jsonl"
 STATE_FILE = "trainer_state.json"
 
-PHASES = {"eval": "held-out", "greedy": "greedy", "train": "sampled"}
-"""What `episodes.jsonl` calls an episode, and what a reader does."""
-
 FAULT = "environment_fault"
-
-Record = dict[str, Any]
-"""An episode as its line holds it (see `Episode.to_dict`), checked by `_record`."""
 
 
 @dataclass
@@ -53,7 +44,7 @@ def read_run(folder: str | Path) -> Run:
         what = "is a file" if folder.exists() else "is not there"
         raise ConfigError(f"the run '{folder}' {what}. Give the output_dir of a training run, a folder.")
     run = Run(folder.resolve().name or str(folder.resolve()))
-    _read_episodes(folder / EPISODES_FILE, run)
+    run.episodes.extend(record for _, record in read_episodes(folder / EPISODES_FILE, run.notes))
     _read_log(folder, run)
     if not run.episodes and not run.log:
         reasons = " ".join(run.notes)
@@ -70,69 +61,6 @@ def read_run(folder: str | Path) -> Run:
     return run
 
 
-def _read_episodes(path: Path, run: Run) -> None:
-    if not path.exists():
-        run.notes.append(f"{path.name} is not there: no transcripts.")
-        return
-    content = path.read_bytes()
-    if not content.strip():
-        run.notes.append(f"{path.name} is empty: no transcripts.")
-        return
-    lines = content.split(b"\n")
-    bad: list[str] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            run.episodes.append(_record(_loads(line)))
-        except (ValueError, RecursionError) as error:
-            if number == len(lines) and isinstance(error, json.JSONDecodeError):
-                run.notes.append(
-                    f"{path.name} ends in the middle of line {number}: the run was stopped there, or still runs."
-                )
-            else:
-                bad.append(f"line {number} ({error})")
-    if bad:
-        more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
-        run.notes.append(f"{path.name} has lines that were left out: {', '.join(bad[:3])}{more}.")
-    if not run.episodes:
-        run.notes.append(f"{path.name} has no readable episode: no transcripts.")
-
-
-def _loads(text: bytes | str) -> Any:
-    """JSON with `null` for NaN and infinities, which browsers do not read."""
-    if isinstance(text, bytes):
-        text = text.decode("utf-8", errors="replace")
-    return json.loads(text, parse_constant=lambda _: None, parse_float=_finite)
-
-
-def _finite(text: str) -> float | None:
-    value = float(text)
-    return value if math.isfinite(value) else None
-
-
-def _record(raw: Any) -> Record:
-    """The line's episode; raises ValueError where what the report counts on is not there."""
-    if not isinstance(raw, dict):
-        raise ValueError("not an object")
-    needed: dict[str, type] = {"phase": str, "step": int, "task_id": str, "status": str, "turns": list}
-    for key, kind in needed.items():
-        if not isinstance(raw.get(key), kind):
-            raise ValueError(f"no usable '{key}'")
-    if raw["phase"] not in PHASES:
-        raise ValueError(f"unknown phase {raw['phase']!r}")
-    if not all(isinstance(turn, dict) for turn in raw["turns"]):
-        raise ValueError("a turn is not an object")
-    rewards = raw.get("rewards")
-    return raw | {
-        "right": raw.get("right") is True,
-        "question": raw["question"] if isinstance(raw.get("question"), str) else "",
-        "operation": str(raw.get("operation", "")),
-        "skills": [str(skill) for skill in raw.get("skills") or ()],
-        "rewards": rewards if isinstance(rewards, dict) else {},
-    }
-
-
 def _read_log(folder: Path, run: Run) -> None:
     """Takes the furthest readable state of the trainer: beside the episodes, or in a checkpoint."""
     found: list[tuple[int, dict[str, Any]]] = []
@@ -141,7 +69,7 @@ def _read_log(folder: Path, run: Run) -> None:
         if path.parent == folder and not path.exists():
             continue
         try:
-            state = _loads(path.read_bytes())
+            state = loads(path.read_bytes())
             found.append((int(state["global_step"]), state))
         except FileNotFoundError:
             run.notes.append(f"{path.relative_to(folder)} is not there: this checkpoint was left out.")
@@ -161,20 +89,10 @@ def _read_log(folder: Path, run: Run) -> None:
 
 
 def _read_tasks(path: Path, run: Run) -> None:
-    if not path.exists():
-        if run.episodes:
-            run.notes.append(f"{path.name} is not there: the tables that the agent worked on are not shown.")
-        return
-    bad = 0
-    for line in path.read_bytes().split(b"\n"):
-        if not line.strip():
-            continue
-        try:
-            run.tasks.append(Task.from_json(line.decode("utf-8", errors="replace")))
-        except TaskError:
-            bad += 1
-    if bad:
-        run.notes.append(f"{path.name}: {bad} line{'s' * (bad > 1)} could not be read and were left out.")
+    if path.exists():
+        run.tasks.extend(read_tasks(path, run.notes))
+    elif run.episodes:
+        run.notes.append(f"{path.name} is not there: the tables that the agent worked on are not shown.")
 
 
 def _read_model(folder: Path, run: Run) -> None:
@@ -185,7 +103,7 @@ def _read_model(folder: Path, run: Run) -> None:
             ("config.json", "_name_or_path"),
         ):
             try:
-                config = _loads((place / name).read_bytes())
+                config = loads((place / name).read_bytes())
             except (OSError, ValueError, RecursionError):
                 continue
             if not isinstance(config, dict):
