@@ -333,7 +333,7 @@ def test_another_engine_computes_other_decimals(
 def test_a_database_that_fails_now_is_a_difference(run: Path) -> None:
     replayed = again(run, BrokenDatabase(at_start=True))
     assert [str(each.differences[0]) for each in replayed[:1]] == [
-        'status: was "answered", is "environment_fault: 2003: cannot connect"'
+        'status: was "answered", is "environment_fault: 2003: cannot connect; waited for 0 s"'
     ]
 
 
