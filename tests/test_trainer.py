@@ -143,7 +143,7 @@ def test_samples_of_a_prompt_differ_and_come_again_with_the_seed(trainer_of, tmp
 
 
 def test_a_failed_environment_gives_no_reward_and_no_advantage(tiny_model, demo_tasks, tmp_path):
-    """Two of four rows fail at the start; TRL leaves them out of the mean, and they move nothing."""
+    """Two of four rows fail at the start. Neither loss, KL term nor a mean over tokens sees them, nor the group's mean."""
 
     class SometimesBroken(BrokenDatabase):
         calls = 0
@@ -159,16 +159,21 @@ def test_a_failed_environment_gives_no_reward_and_no_advantage(tiny_model, demo_
         SometimesBroken(True),
         demo_tasks[:4],
         tmp_path,
-        reward_funcs=[OutcomeReward()],
         greedy_eval="off",
     )
     rows, batch = scored_batch(trainer)
     failed = [row["episode"].status == "environment_fault" for row in rows]
 
     assert sum(failed) == 2
-    for row, fault, advantage in zip(rows, failed, batch["advantages"].tolist(), strict=True):
+    for row, fault, advantage, mask in zip(
+        rows, failed, batch["advantages"].tolist(), batch["tool_mask"] * batch["completion_mask"], strict=True
+    ):
+        assert mask.sum() == (0 if fault else 18)  # three turns of six tokens
         if fault:
-            assert (row["episode"].rewards, advantage) == ({"outcome": None}, 0.0)
+            assert len(row["episode"].turns) == 3, "it played on until it needed the database"
+            assert (row["episode"].rewards, advantage) == ({"outcome": None, "varied": None}, 0.0)
+    assert batch["num_items_in_batch"] == 2 * 18
+    assert batch["advantages"].sum() == pytest.approx(0.0, abs=1e-6)
     trainer.train()
 
 

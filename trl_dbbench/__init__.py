@@ -18,6 +18,7 @@ _MODULES = {
         "DatabaseError",
         "EngineError",
         "EnvironmentFault",
+        "RankError",
         "TaskError",
     ],
     "evaluation": ["Evaluation", "evaluate", "validate"],

@@ -5,6 +5,7 @@ DBBenchError
 ├── TaskError          a task file or a task in it is wrong
 ├── ConfigError        a setting is wrong
 ├── EngineError        no server answers that could generate tokens
+├── RankError          another rank of the run failed
 └── DatabaseError      the database cannot be used
     └── EnvironmentFault   it broke in the middle of an episode
 ```
@@ -30,6 +31,10 @@ class ConfigError(DBBenchError):
 
 class EngineError(DBBenchError):
     """Nothing is there that could generate tokens, however long it was waited for."""
+
+
+class RankError(DBBenchError):
+    """Nothing is wrong on this rank, but another one failed and cannot go on."""
 
 
 class DatabaseError(DBBenchError):

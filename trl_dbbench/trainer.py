@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import DistributedType, gather_object
+from accelerate.utils import DistributedType, gather, gather_object
 from datasets import Dataset
 from peft import PeftConfig
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProgressCallback, TrainerCallback
@@ -41,6 +41,7 @@ from trl_dbbench.engines.vllm_sync import VLLMSync
 from trl_dbbench.errors import ConfigError, DatabaseError, TaskError
 from trl_dbbench.judge import Judge
 from trl_dbbench.protocol import get_protocol
+from trl_dbbench.ranks import raise_on_all, together
 from trl_dbbench.rewards import describe_reward
 from trl_dbbench.rollout import Engine, Episode, Rules, Sampling, Status, play_all
 from trl_dbbench.runs import RunSettings
@@ -177,9 +178,20 @@ class DBBenchGRPOTrainer(GRPOTrainer):
         return prompt_ids, completion_ids, mask, completions, *rest
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
-        rewards = super()._calculate_rewards(
-            inputs, prompts, completions, completion_ids_list
-        )  # (N, F), all ranks
+        error: Exception | None = None
+        try:
+            rewards = super()._calculate_rewards(
+                inputs, prompts, completions, completion_ids_list
+            )  # (N, F), all ranks
+        except Exception as raised:
+            error = raised
+            # super ends by gathering the rewards, where the other ranks wait
+            shape = len(inputs), len(self.reward_funcs)
+            rewards = gather(torch.full(shape, torch.nan, device=self.accelerator.device))
+        raise_on_all(error)
+        # whatever a reward function makes of it, what the environment did says nothing of the agent
+        faulty = [row["episode"].status == Status.ENVIRONMENT_FAULT for row in inputs]
+        rewards[gather(torch.tensor(faulty, device=rewards.device))] = torch.nan
         start = self.accelerator.process_index * len(inputs)
         for row, values in zip(inputs, rewards[start : start + len(inputs)].tolist(), strict=True):
             parts = zip(self.reward_func_names, values, strict=True)
@@ -213,7 +225,9 @@ class DBBenchGRPOTrainer(GRPOTrainer):
         rows = range(len(tasks))
         sampled = [(row, self._sampling(row, train)) for row in rows]
         greedy = [(row, Sampling(self.temperature, greedy=True)) for row in self._first_copies(len(tasks))]
-        with self._engine() as engine:
+        # where a forward is a collective, ranks cannot meet elsewhere: there the launcher ends the others
+        meet = nullcontext if self._forward_is_collective() else together
+        with self._engine() as engine, meet():
 
             def run(plan: Sequence[tuple[int, Sampling]]) -> list[Episode]:
                 return self._play(
@@ -239,7 +253,13 @@ class DBBenchGRPOTrainer(GRPOTrainer):
                 episode.completion_ids or [self._tokenizer.eos_token_id] for episode in episodes
             ],
             "logprobs": [episode.logprobs or [0.0] for episode in episodes],
-            "env_mask": [episode.mask or [0] for episode in episodes],
+            # nothing is trained where the environment failed: neither the KL term nor a mean over tokens sees it
+            "env_mask": [
+                [0] * max(1, len(episode.mask))
+                if episode.status == Status.ENVIRONMENT_FAULT
+                else episode.mask
+                for episode in episodes
+            ],
             "episode": episodes,
         }
 
@@ -261,7 +281,7 @@ class DBBenchGRPOTrainer(GRPOTrainer):
                 "resume_from_checkpoint: true when the database is back."
             )
         raise DatabaseError(
-            f"{reason}. It was waited for, {self.database.patience:g} s (database_patience), and is still away.{saved}"
+            f"{reason}. The database was waited for as long as database_patience allows, and is still away.{saved}"
         )
 
     def _play(
@@ -340,6 +360,8 @@ class DBBenchGRPOTrainer(GRPOTrainer):
         """Logs the episodes of all ranks and puts their metrics beside TRL's."""
         step = self.state.global_step
         played = gather_object([{"phase": phase, "step": step, **e.to_dict()} for e in episodes])
+        if phase == "eval":
+            played = played[: self._rows_of_evaluation(len(played))]
         # a rank without a greedy run still takes part in the gathering
         greedy = gather_object([{"phase": "greedy", "step": step, **e.to_dict()} for e in self._greedy])
         tasks = gather_object([row["task"] for row in self._rows])
@@ -364,6 +386,12 @@ class DBBenchGRPOTrainer(GRPOTrainer):
             self.database.limits,
             {name: describe_reward(function) for name, function in functions},
         )
+
+    def _rows_of_evaluation(self, gathered: int) -> int:
+        """How many of all ranks' rows count: accelerate fills up the last batch with rows of the first."""
+        loader = self.accelerator.gradient_state
+        over = max(0, loader.remainder) * self.num_generations_eval % gathered
+        return over if loader.end_of_dataloader and over else gathered
 
     def _load_reference(self, name_or_path: str) -> PreTrainedModel:
         """A frozen model, made ready as TRL makes its own reference ready."""

@@ -111,6 +111,8 @@ class TransformersEngine:
         self._pad_token_id = pad_token_id
         self._autocast = autocast
         self._any_rank = any_rank or bool
+        # inference mode is the faster one, but what FSDP2 gathers in it cannot be trained with afterwards
+        self._without_gradients = torch.inference_mode() if any_rank is None else torch.no_grad()
         self._config = model.config.get_text_config()
         self._keeps_cache = can_keep(self._config)
         if not self._keeps_cache:
@@ -176,9 +178,11 @@ class TransformersEngine:
 
     # --- a turn of a batch --------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def complete(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Completion]]:
         """Generates a turn for each request, the distinct `row`s of one rollout, and yields it once it is finished."""
+        return self._without_gradients(self._complete)(requests)
+
+    def _complete(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Completion]]:
         device = self._device
         with self._autocast():
             rows, cache, width = self._continue(requests) if self._keeps_cache else self._begin(requests)

@@ -1,0 +1,185 @@
+"""Two ranks: what happens to one never hangs the other. What they do is in two_ranks.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from accelerate import DistributedType
+from safetensors.torch import load_file
+
+from trl_dbbench import DBBenchGRPOTrainer
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = ROOT / "accelerate_configs"
+TWO_CPUS = [f"--config_file={CONFIGS / 'cpu.yaml'}", "--multi_gpu"]
+# as it is for GPUs, but for the precision
+SHARDED = [f"--config_file={CONFIGS / 'fsdp2.yaml'}", "--mixed_precision=no"]
+
+
+def launch(flags: list[str], scenarios: str, model: str, folder: Path) -> tuple[int, str]:
+    """The launcher's exit status and output. It hangs if a rank does."""
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--quiet", *flags, "--num_processes=2"]
+    command += ["--main_process_port=0", str(Path(__file__).with_name("two_ranks.py"))]
+    run = subprocess.run(
+        [*command, scenarios, model, str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    return run.returncode, run.stdout
+
+
+def seen(folder: Path, scenario: str) -> list[dict[str, Any]]:
+    """By rank 0 and by rank 1."""
+    return [json.loads((folder / f"{scenario}-{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def episodes_in(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "episodes.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tiny_model, tmp_path_factory) -> Path:
+    """What two ranks, each with the whole model, saw of several troubles in a row."""
+    folder = tmp_path_factory.mktemp("two_ranks")
+    scenarios = "refuses,stays_away,opening_fails,reward_fails,engine_fails,episode_fails"
+    status, output = launch(TWO_CPUS, scenarios, tiny_model, folder)
+    assert status == 0, output
+    return folder
+
+
+# --- one rank's database fails --------------------------------------------------------------------
+
+
+def test_one_ranks_database_refuses_and_both_end_the_step(two_ranks):
+    first, second = seen(two_ranks, "refuses")
+
+    assert (first["steps"], second["steps"]) == (2, 2)
+    assert first["finite"]
+    assert first["moved"], "rank 0's episodes are trained"
+    assert first["weights"] == second["weights"]
+    for step in (0, 1):
+        played = [
+            e for e in episodes_in(two_ranks / "refuses") if e["phase"] == "train" and e["step"] == step
+        ]
+        assert [e["status"] for e in played] == ["turn_limit"] * 4 + ["environment_fault"] * 4
+        assert [e["rewards"]["outcome"] for e in played] == [-0.8] * 4 + [None] * 4
+        assert [e["rewards"]["varied"] is None for e in played] == [False] * 4 + [True] * 4
+        assert [e["advantage"] == 0 for e in played[4:]] == [True] * 4
+
+
+def test_the_metrics_count_all_ranks(two_ranks):
+    for logged in (rank["logged"] for rank in seen(two_ranks, "refuses")):
+        assert logged["status/environment_fault"] == 0.5
+        assert logged["status/turn_limit"] == 0.5
+        assert logged["rewards/outcome/mean"] == pytest.approx(-0.8)
+
+
+def test_a_database_that_stays_away_from_one_rank_ends_all(two_ranks):
+    for rank in seen(two_ranks, "stays_away"):
+        assert rank["error"].startswith("DatabaseError: 2003: cannot connect. The database was waited for")
+    assert (two_ranks / "stays_away" / "checkpoint-0").is_dir()
+
+
+def test_a_database_that_one_rank_cannot_open_ends_all(two_ranks):
+    assert seen(two_ranks, "opening_fails") == [{"error": "On rank 1: no route to host"}] * 2
+
+
+# --- an exception on one rank ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scenario", "failing", "error"),
+    [
+        ("reward_fails", 1, "KeyError: 'no such column'"),
+        ("engine_fails", 0, "MemoryError: 16 GiB"),
+        ("episode_fails", 1, "ZeroDivisionError: integer division or modulo by zero"),
+    ],
+)
+def test_an_exception_ends_all_ranks_and_all_say_why(two_ranks, scenario, failing, error):
+    errors = [rank["error"] for rank in seen(two_ranks, scenario)]
+    assert errors[failing] == error
+    assert errors[1 - failing] == (
+        f"RankError: rank {failing} failed, and all ranks end with it. Its error: {error}"
+    )
+
+
+def test_the_step_that_fails_is_the_first_not_done(two_ranks):
+    assert [rank["steps"] for rank in seen(two_ranks, "reward_fails")] == [1, 1]
+
+
+def test_a_crash_elsewhere_ends_all_and_the_server(tiny_model, local_database, tmp_path, monkeypatch):
+    """Rank 0 waits for rank 1 in a collective and owns the server; the launcher ends it."""
+    with tempfile.TemporaryDirectory(prefix="ranks") as temporary:  # a socket's path must be short
+        monkeypatch.setenv("TMPDIR", temporary)
+        status, output = launch(TWO_CPUS, "crash", tiny_model, tmp_path)
+
+        assert status != 0
+        assert "RuntimeError: a bug outside of the rollout" in output
+        deadline = time.monotonic() + 10
+        while (left := left_in(temporary)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert left == []
+
+
+def left_in(temporary: str) -> list[str]:
+    """Folders and processes of a private server."""
+    servers = subprocess.run(["pgrep", "-f", f"datadir={temporary}"], capture_output=True, text=True)
+    return [*map(str, Path(temporary).glob("dbb*")), *servers.stdout.split()]
+
+
+# --- ranks that share the weights -----------------------------------------------------------------
+
+
+def test_fsdp2_trains_with_one_turn_here_and_three_there(tiny_model, tmp_path):
+    """Every layer's forward is a collective, for which both ranks must be at the same token."""
+    status, output = launch(SHARDED, "sharded", tiny_model, tmp_path)
+
+    assert status == 0, output
+    first, second = seen(tmp_path, "sharded")
+    assert first["sharded"]
+    assert second["sharded"]
+    assert first["steps"] == second["steps"] == 2
+    turns = [(e["step"], e["phase"], len(e["turns"])) for e in episodes_in(tmp_path / "sharded")]
+    for step in (0, 1):
+        assert [t for s, phase, t in turns if (s, phase) == (step, "greedy")] == [1, 3]
+        assert [t for s, phase, t in turns if (s, phase) == (step, "train")] == [1] * 4 + [3] * 4
+    # two held-out tasks fill half a batch; rank 1 plays them again, to keep step, and that does not count
+    assert [t for s, phase, t in turns if phase == "eval"] == [1, 1] * 2
+
+    saved = load_file(tmp_path / "sharded" / "adapter_model.safetensors")
+    assert {name: float(weight.double().sum()) for name, weight in saved.items()} == {
+        name.replace(".default", ""): weight for name, weight in first["weights"].items()
+    }
+    assert max(float(weight.abs().max()) for name, weight in saved.items() if "lora_B" in name) > 0
+    assert (tmp_path / "sharded" / "checkpoint-1" / "optimizer.bin").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "zero_stage", "ranks", "collective"),
+    [
+        (DistributedType.FSDP, None, 2, True),
+        (DistributedType.FSDP, None, 1, False),
+        (DistributedType.DEEPSPEED, 3, 2, True),
+        (DistributedType.DEEPSPEED, 2, 2, False),
+        (DistributedType.MULTI_GPU, None, 2, False),
+    ],
+)
+def test_where_a_forward_is_a_collective(kind, zero_stage, ranks, collective):
+    plugin = None if zero_stage is None else SimpleNamespace(zero_stage=zero_stage)
+    accelerator = SimpleNamespace(
+        state=SimpleNamespace(deepspeed_plugin=plugin), distributed_type=kind, num_processes=ranks
+    )
+    trainer: Any = SimpleNamespace(accelerator=accelerator)
+    assert DBBenchGRPOTrainer._forward_is_collective(trainer) == collective

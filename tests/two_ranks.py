@@ -1,0 +1,173 @@
+"""What two ranks do in test_ranks.py: `accelerate launch ... two_ranks.py SCENARIO,SCENARIO MODEL FOLDER`.
+
+Each scenario is played by both ranks and returns what the test is to see of its rank, for FOLDER/SCENARIO-RANK.json.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from accelerate import PartialState
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType
+from test_rollout import BrokenDatabase
+from test_trainer import adapter_of, make_trainer, varied
+from torch.distributed.tensor import DTensor
+from transformers import TrainerCallback
+
+from trl_dbbench import DatabaseError, DBBenchGRPOTrainer, EnvironmentFault, Task, load_tasks, open_database
+from trl_dbbench.database import Sandbox
+from trl_dbbench.engines.transformers import TransformersEngine
+
+TASKS = load_tasks(Path(__file__).parents[1] / "recipes" / "demo_tasks.jsonl")[:4]
+
+
+def shard_on_cpus() -> None:
+    """accelerate shards for accelerators only, though nothing in PyTorch's FSDP2 needs one."""
+    original = AcceleratorState.__init__
+
+    def init(self: AcceleratorState, *args: Any, fsdp_plugin: Any = None, **kwargs: Any) -> None:
+        original(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
+        if fsdp_plugin is not None:
+            self.distributed_type = PartialState().distributed_type = DistributedType.FSDP
+            self.fsdp_plugin = fsdp_plugin
+
+    AcceleratorState.__init__ = init
+
+
+def error_of(trainer: DBBenchGRPOTrainer) -> str:
+    """What ends the training on this rank."""
+    try:
+        trainer.train()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "none"
+
+
+# --- scenarios ------------------------------------------------------------------------------------
+
+
+def sharded(model: str, folder: Path, rank: int) -> dict:
+    """One turn on rank 0, three on rank 1; a greedy run on each."""
+    with open_database("sqlite") as database:
+        trainer = make_trainer(
+            *(model, database, TASKS, folder),
+            **{"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 2},
+            **{"save_strategy": "steps", "save_steps": 1},
+        )
+        trainer.rules = replace(trainer.rules, max_turns=(1, 3)[rank])
+        trainer.train()
+        trainer.save_model()
+        state = trainer.accelerator.get_state_dict(trainer.model)
+    return {
+        "sharded": all(isinstance(weight, DTensor) for weight in trainer.model.parameters()),
+        "steps": trainer.state.global_step,
+        "weights": {name: float(weight.double().sum()) for name, weight in state.items() if "lora" in name},
+    }
+
+
+class Refusing(BrokenDatabase):
+    """Makes no sandbox, and to wait would not help."""
+
+    def fresh_sandbox(self, task: Task) -> Sandbox:
+        raise EnvironmentFault("1005: cannot create table", final=True)
+
+
+def stays_away(model: str, folder: Path, rank: int) -> dict:
+    """Rank 1's database is waited for in vain."""
+    with open_database("sqlite") as database:
+        mine = BrokenDatabase(at_start=True) if rank else database
+        return {"error": error_of(make_trainer(model, mine, TASKS, folder, save_strategy="steps"))}
+
+
+def refuses(model: str, folder: Path, rank: int) -> dict:
+    """Rank 1's database opens no sandbox; rank 0's does."""
+    with open_database("sqlite") as database:
+        mine = Refusing(at_start=True) if rank else database
+        trainer = make_trainer(model, mine, TASKS, folder, beta=0.04)
+        before = adapter_of(trainer)
+        trainer.train()
+        after = adapter_of(trainer)
+    return {
+        "steps": trainer.state.global_step,
+        "finite": all(bool(weight.isfinite().all()) for weight in after.values()),
+        "moved": any(not torch.equal(after[name], before[name]) for name in before),
+        "weights": {name: float(weight.double().sum()) for name, weight in after.items()},
+        "logged": trainer.state.log_history[0],
+    }
+
+
+def reward_fails(model: str, folder: Path, rank: int) -> dict:
+    """In the second step, on rank 1."""
+
+    def picky(completion_ids, trainer_state, **kwargs) -> list[float]:
+        if rank == 1 and trainer_state.global_step == 1:
+            raise KeyError("no such column")
+        return varied(completion_ids)
+
+    with open_database("sqlite") as database:
+        trainer = make_trainer(model, database, TASKS, folder, reward_funcs=[varied, picky])
+        return {"error": error_of(trainer), "steps": trainer.state.global_step}
+
+
+def engine_fails(model: str, folder: Path, rank: int) -> dict:
+    def out_of_memory(self, requests):
+        raise MemoryError("16 GiB")
+
+    with open_database("sqlite") as database:
+        trainer = make_trainer(model, database, TASKS, folder)
+        with patch.object(TransformersEngine, "complete", out_of_memory) if rank == 0 else nullcontext():
+            return {"error": error_of(trainer)}
+
+
+def episode_fails(model: str, folder: Path, rank: int) -> dict:
+    """A bug, not a fault of the database."""
+    with open_database("sqlite") as database:
+        if rank == 1:
+            database.sandbox = lambda task: 1 // 0  # type: ignore[method-assign, assignment]
+        return {"error": error_of(make_trainer(model, database, TASKS, folder))}
+
+
+def opening_fails(model: str, folder: Path, rank: int) -> dict:
+    refused = patch("trl_dbbench.database._join", side_effect=DatabaseError("no route to host"))
+    try:
+        with refused if rank == 1 else nullcontext(), open_database("sqlite"):
+            return {"error": "none"}
+    except DatabaseError as error:
+        return {"error": str(error)}
+
+
+class Crash(TrainerCallback):
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("a bug outside of the rollout")
+
+
+def crash(model: str, folder: Path, rank: int) -> dict:
+    """Rank 1 ends where nothing is agreed on, while rank 0, which owns the server, is in the next collective."""
+    with open_database("local") as database:
+        trainer = make_trainer(model, database, TASKS, folder)
+        if rank == 1:
+            trainer.add_callback(Crash())
+        trainer.train()
+    return {}
+
+
+if __name__ == "__main__":
+    names, model, folder = sys.argv[1].split(","), sys.argv[2], Path(sys.argv[3])
+    torch.set_num_threads(1)
+    shard_on_cpus()
+    rank = PartialState(cpu=True).process_index
+    for name in names:
+        scenario: Callable[[str, Path, int], dict] = globals()[name]
+        seen = scenario(model, folder / name, rank)
+        (folder / f"{name}-{rank}.json").write_text(json.dumps(seen))
+    PartialState().wait_for_everyone()
+    PartialState().destroy_process_group()
