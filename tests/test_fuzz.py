@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import json
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,16 +21,21 @@ from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.database import Database
+from trl_dbbench.database.mysql_parse import kind_of
 from trl_dbbench.judge import Judge
 from trl_dbbench.protocol import Answer, Invalid, Operation, Protocol, get_protocol
 from trl_dbbench.rollout import Completion, Request, Sampling, Status, play_all
 from trl_dbbench.scoring import GRADERS, grade
+from trl_dbbench.skills import operation_of
 from trl_dbbench.tasks import Task
 
 OUTPUTS = 10_000
 """For each of the two protocols."""
 
 GOLDS = ([[2]], ["Oslo"], [1.5, "x"], [("a", None), ("b", 3)], [])
+
+# Python warns of odd literals in an answer
+pytestmark = pytest.mark.filterwarnings("ignore:invalid:DeprecationWarning", "ignore:invalid:SyntaxWarning")
 
 # --- outputs ------------------------------------------------------------------------------------------
 
@@ -240,12 +246,12 @@ def test_parsed_and_graded(
     assert min(kinds["operation"], kinds["answer"], kinds["invalid"]) > OUTPUTS / 20, kinds
 
 
-def parse_and_grade(protocol: Protocol, text: str) -> str:
+def parse_and_grade(protocol: Protocol, text: str, golds: Sequence[list] = GOLDS) -> str:
     action = protocol.parse(text)
     match action:
         case Answer():
             for grader in GRADERS:
-                for gold in GOLDS:
+                for gold in golds:
                     assert grade(action.for_grader(grader), gold, grader) in (True, False)
         case Operation(sql):
             assert isinstance(sql, str)
@@ -311,6 +317,30 @@ def test_played(
     assert play_script(late_orders, good, tokenizer, sqlite_database).right, "the next one is as good as new"
 
 
+BLOWN_UP = [  # each bracket doubles what sqlglot tries: 30 of them are hours
+    *(
+        "FROM a,(" * 30,
+        "SELECT * FROM a WHERE b IN (" + "SELECT 1 UNION (" * 30,
+        "DELETE FROM " + "FROM a,(" * 30,
+    ),
+    *(
+        "INSERT INTO a " + "UNION (" * 30,
+        "CREATE TABLE b AS " + "FROM a,(" * 30,
+        "/* c */ SELECT 1 " + "UNION (" * 30,
+    ),
+]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("sql", BLOWN_UP, ids=lambda sql: sql[:20])
+def test_sql_with_too_many_readings(sql: str, late_orders: Task, sqlite_database: Database) -> None:
+    with sqlite_database.sandbox(late_orders) as sandbox:
+        assert re.match(r"(1064|1436) ", sandbox.execute(sql).error or "")
+        assert sandbox.execute("SELECT COUNT(*) FROM orders").rows == [(3,)]
+    assert kind_of(sql) == "other"
+    assert operation_of(sql) is None
+
+
 OPENINGS = [
     "",
     "Action: Answer\nFinal Answer: ",
@@ -328,6 +358,16 @@ OPENINGS += [
 @pytest.mark.parametrize("protocol", ["text", "tools"])
 def test_a_million_characters(protocol: str) -> None:
     """In time in proportion: what backtracks or compares all with all does not come to its end in a minute."""
-    for piece in [*JUNK, "x", " ", "\n", ",", "(1,),", "'a',", "Decimal('1'),", "\\u0041", "</think><think>"]:
+    tokens = [
+        "(1,),",
+        "'a',",
+        "Decimal('1'),",
+        "\\u0041",
+        "</think><think>",
+        "<tool_call>",
+        "```sql\n",
+        "\nFinal Answer:",
+    ]
+    for piece in [*"([{}]),:'\"\\-x \n", *tokens]:
         for opening in OPENINGS:
-            parse_and_grade(get_protocol(protocol), opening + piece * (1_000_000 // len(piece)))
+            parse_and_grade(get_protocol(protocol), opening + piece * (1_000_000 // len(piece)), GOLDS[:1])

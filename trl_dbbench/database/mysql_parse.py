@@ -9,9 +9,9 @@ from functools import lru_cache
 import sqlglot
 import sqlglot.errors
 from sqlglot import exp
-from sqlglot.dialects.mysql import MySQL
 from sqlglot.parsers.mysql import MySQLParser
 
+from ..sql import BoundedMySQL
 from .mysql_values import FunctionError
 
 # What it cannot parse it warns of; an agent's typing errors are no news for the log.
@@ -35,10 +35,10 @@ _KEPT_PARSERS = (
 )
 
 
-class _Source(MySQL):
+class _Source(BoundedMySQL):
     """MySQL with plain function calls: sqlglot's own nodes for them have lost what MySQL means by them."""
 
-    class Parser(MySQLParser):
+    class Parser(BoundedMySQL.Parser):
         FUNCTIONS = {name: MySQLParser.FUNCTIONS[name] for name in _KEPT_FUNCTIONS}  # noqa: RUF012
         FUNCTION_PARSERS = {name: MySQLParser.FUNCTION_PARSERS[name] for name in _KEPT_PARSERS}  # noqa: RUF012
 
@@ -122,7 +122,7 @@ def kind_of(sql: str) -> str:
     if "/*!" in sql:  # the server executes what stands in such a comment
         return "other"
     try:
-        parsed = sqlglot.parse(sql, read="mysql")
+        parsed = sqlglot.parse(sql, read=BoundedMySQL)
     except (sqlglot.errors.SqlglotError, RecursionError):
         return "other"
     if any(isinstance(tree, exp.Kill) for tree in parsed):
