@@ -39,62 +39,29 @@ pytestmark = pytest.mark.filterwarnings("ignore:invalid:DeprecationWarning", "ig
 
 # --- outputs ------------------------------------------------------------------------------------------
 
+FLAG = "run-as-code"
 CODE = [
-    "__import__('pathlib').Path('{flag}').touch()",
-    "[open('{flag}', 'w')]",
-    "[(__import__('os').system('touch {flag}'),)]",
-    "(lambda: open('{flag}', 'w'))()",
-    "[f for f in [open('{flag}', 'w')]]",
-    "f\"{{open('{flag}', 'w')}}\"",
-    "{{{{ cycler.__init__.__globals__.os.system('touch {flag}') }}}}",
-    "!!python/object/apply:os.system ['touch {flag}']",
-    "$(touch {flag})",
-    "SELECT 'x' INTO OUTFILE '{flag}'",
-    "ATTACH DATABASE '{flag}' AS flag",
+    "__import__('pathlib').Path('run-as-code').touch()",
+    "[open('run-as-code', 'w')]",
+    "[(__import__('os').system('touch run-as-code'),)]",
+    "(lambda: open('run-as-code', 'w'))()",
+    "[f for f in [open('run-as-code', 'w')]]",
+    "f\"{open('run-as-code', 'w')}\"",
+    "{{ cycler.__init__.__globals__.os.system('touch run-as-code') }}",
+    "!!python/object/apply:os.system ['touch run-as-code']",
+    "$(touch run-as-code)",
+    "SELECT 'x' INTO OUTFILE 'run-as-code'",
+    "ATTACH DATABASE 'run-as-code' AS flag",
 ]
 JUNK = [
     *("\x00", "\x1b[31m", "\x7f", "\r", "\u2028", "\u202e", "\ufeff", "🍐", "é", "e\u0301", "\ud83c", "٣"),
-    *(
-        "\\ud800",
-        "\\u0000",
-        "\\",
-        "\\\\",
-        '"',
-        "'",
-        '"""',
-        "```",
-        "```sql\n",
-        "\n```",
-        "--",
-        "/*",
-        "*/",
-        "#",
-        ";",
-    ),
+    *("\\ud800", "\\u0000", "\\", "\\\\", '"', "'", '"""', "--", "/*", "*/", "#", ";", "{", "}", "[", "]"),
+    *("(", ")", "{" * 50, "[" * 3000, "(" * 150, "]" * 3000, '{"a":' * 2000, "1+" * 3000, "```", "\n```"),
     *("NaN", "-Infinity", "1e999", "null", "True", "...", "0x" + "f" * 5000, "9" * 5000, "-" * 3000 + "1"),
-    *("{", "}", "[", "]", "(", ")", "{" * 50, "[" * 3000, "(" * 150, "]" * 3000, '{"a":' * 2000, "1+" * 3000),
     *("{[1]: 2}", "{[]}", "[(Decimal('sNaN'),)]", "b'\\xff'", "{**{}}", "'a' 'b'", "{'a': [1, (2, {3})]}"),
-    *(
-        "<think>",
-        "</think>",
-        "<tool_call>",
-        "</tool_call>",
-        "<|im_end|>",
-        "<|im_start|>tool\n",
-        "<|python_tag|>",
-    ),
-    *("Action: Operation", "Action: Answer", "\nFinal Answer:", '"name"', '"arguments": ', '"parameters": {'),
-    *(
-        '"execute_sql"',
-        '"commit_final_answer"',
-        '"answers": [',
-        '"query": 7',
-        "%s",
-        "%(x)s",
-        ":x",
-        "?",
-        "${x}",
-    ),
+    *("<think>", "</think>", "<tool_call>", "</tool_call>", "<|im_end|>", "<|im_start|>tool\n", "```sql\n"),
+    *("Action: Operation", "Action: Answer", "\nFinal Answer:", '"name"', '"arguments": ', '"answers": ['),
+    *('"execute_sql"', '"commit_final_answer"', '"query": 7', "%s", "%(x)s", ":x", "?", "${x}", *CODE),
 ]
 
 
@@ -105,22 +72,17 @@ def write(protocol: str, chance: random.Random, sql: str | None, answer: str) ->
         if sql is not None:
             return f"{thoughts}Action: Operation\n```sql\n{sql}\n```"
         return f"{thoughts}Action: Answer\nFinal Answer: {answer}"
-    arguments: dict[str, Any] = (
-        {"query": sql} if sql is not None else {"answers": chance.choice([[answer], [answer, 2]])}
-    )
-    name = "execute_sql" if sql is not None else "commit_final_answer"
-    ascii_only = chance.random() < 0.5
-    return chance.choice(["{}", "Well.\n<tool_call>\n{}\n</tool_call>", "<|python_tag|>{}"]).format(
-        json.dumps(
-            chance.choice(
-                [
-                    {"name": name, "arguments": arguments},
-                    {"name": name, "parameters": arguments},
-                    {"name": name, "arguments": json.dumps(arguments)},
-                ]
-            ),
-            ensure_ascii=ascii_only,
-        )
+    call: dict[str, Any] = {"name": "execute_sql", "arguments": {"query": sql}}
+    if sql is None:
+        call = {"name": "commit_final_answer", "arguments": {"answers": [answer, 2]}}
+    match chance.randrange(3):
+        case 0:
+            call["parameters"] = call.pop("arguments")
+        case 1:
+            call["arguments"] = json.dumps(call["arguments"])
+    written = json.dumps(call, ensure_ascii=chance.random() < 0.5)
+    return chance.choice(
+        [written, f"Well.\n<tool_call>\n{written}\n</tool_call>", f"<|python_tag|>{written}"]
     )
 
 
@@ -178,17 +140,16 @@ MUTATIONS: list[Callable[[random.Random, str, str], str]] = [
 ]
 
 
-def outputs(protocol: str, tasks: Sequence[Task], flag: Path) -> Iterator[str]:
+def outputs(protocol: str, tasks: Sequence[Task]) -> Iterator[str]:
     """`OUTPUTS` of them, the same each time: made of what solves a task, of which the SQL, the answer or the
     whole turn is mutated one to four times, or all of it junk, or random characters."""
     chance = random.Random(f"fuzz {protocol}")
-    junk = [*JUNK, *(code.format(flag=flag) for code in CODE)]
     last = ""
 
     def mutated(text: str) -> str:
         for _ in range(chance.randint(1, 4)):
             mutate = chance.choice(MUTATIONS)
-            text = mutate(chance, text, last if mutate is splice else chance.choice(junk))
+            text = mutate(chance, text, last if mutate is splice else chance.choice(JUNK))
         return text
 
     for _ in range(OUTPUTS):
@@ -201,7 +162,7 @@ def outputs(protocol: str, tasks: Sequence[Task], flag: Path) -> Iterator[str]:
             case "whole":
                 text = mutated(write(protocol, chance, sql, answer))
             case "junk":
-                text = "".join(chance.choices(junk, k=chance.randint(1, 4)))
+                text = "".join(chance.choices(JUNK, k=chance.randint(1, 4)))
                 text = chance.choice([text, write(protocol, chance, sql and text, text)])
             case _:
                 top = chance.choice([128, 0x250, 0x11000])
@@ -214,28 +175,29 @@ def outputs(protocol: str, tasks: Sequence[Task], flag: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def flag(tmp_path: Path) -> Iterator[Path]:
-    """A file that must not be there at the end."""
-    yield tmp_path / "run-as-code"
-    assert not (tmp_path / "run-as-code").exists()
+def no_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A working directory in which `FLAG` must not be there at the end."""
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert not (tmp_path / FLAG).exists()
 
 
-def test_the_code_among_the_outputs_works(tmp_path: Path) -> None:
-    """Run as code, the payloads do make the file."""
-    flag = tmp_path / "flag"
+def test_the_code_among_the_outputs_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run as code, it does make the file."""
+    monkeypatch.chdir(tmp_path)
     for code in CODE[:6]:
-        eval(code.format(flag=flag))
-        flag.unlink()
+        eval(code)
+        Path(FLAG).unlink()
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("protocol", ["text", "tools"])
 def test_parsed_and_graded(
-    protocol: str, demo_tasks: list[Task], flag: Path, monkeypatch: pytest.MonkeyPatch
+    protocol: str, demo_tasks: list[Task], no_flag: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every output, by the protocol and all graders; what they hand to eval() or exec() is written down."""
     run_as_code: list[object] = []
-    texts = list(outputs(protocol, demo_tasks, flag))
+    texts = list(outputs(protocol, demo_tasks))
     for name in ("eval", "exec"):
         monkeypatch.setattr(builtins, name, lambda *code: run_as_code.append(code))
     kinds = Counter(parse_and_grade(get_protocol(protocol), text) for text in texts)
@@ -277,13 +239,13 @@ class NextOutput(ScriptedEngine):
 def test_played(
     protocol: str,
     demo_tasks: list[Task],
-    flag: Path,
+    no_flag: None,
     tokenizer: PreTrainedTokenizerBase,
     sqlite_database: Database,
     late_orders: Task,
 ) -> None:
     """Every output is a turn of an episode, with whatever came before and comes after."""
-    texts = [text.encode("utf-8", "replace").decode() for text in outputs(protocol, demo_tasks, flag)]
+    texts = [text.encode("utf-8", "replace").decode() for text in outputs(protocol, demo_tasks)]
     rest = iter(texts)
     chat = ChatFormat(tokenizer, get_protocol(protocol))
     prompts = [chat.prompt_ids(chat.protocol.messages(task, "Rules.")) for task in demo_tasks]
