@@ -235,6 +235,23 @@ def test_an_episode_file_cut_in_mid_line_shows_the_rest(tmp_path: Path) -> None:
     assert "ends in the middle of line" in write_report(read, tmp_path / "report.html").read_text()
 
 
+def test_what_the_alarms_watch_is_drawn(tmp_path: Path) -> None:
+    run = write_run(tmp_path, episodes(2), log=False)
+    logged = {
+        "reward": 0.1,
+        "entropy": 0.4,
+        "entropy_coef": 0.1,
+        "alarm/invalid_actions": 0.25,
+        "error/denied": 0.0,
+    }
+    history = [{"step": step, **logged, "error/syntax": 0.1 * step} for step in (1, 2)]
+    state = {"global_step": 2, "max_steps": 2, "log_history": history}
+    (run / "trainer_state.json").write_text(json.dumps(state))
+    assert {name: line.y for name, line in of(run, "alarms").items()} == {"invalid actions": [0.25, 0.25]}
+    assert {name: line.y for name, line in of(run, "errors").items()} == {"syntax": [0.1, 0.2]}
+    assert {name: line.y for name, line in of(run, "entropy").items()} == {"entropy": [0.4, 0.4]}
+
+
 def test_broken_lines_are_left_out_and_named(tmp_path: Path) -> None:
     run = write_run(tmp_path, episodes(3))
     lines = (run / "episodes.jsonl").read_text().splitlines()

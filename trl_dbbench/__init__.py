@@ -9,6 +9,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _MODULES = {
+    "alarms": ["AlarmCallback"],
     "callbacks": ["Accuracy", "EpisodeLogCallback", "GreedyEvalCallback"],
     "config": ["DBBenchGRPOConfig"],
     "database": ["Database", "Limits", "QueryResult", "Sandbox", "open_database"],

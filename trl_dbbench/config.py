@@ -56,6 +56,20 @@ class DBBenchGRPOConfig(GRPOConfig):
             Addresses of vLLM servers that generate instead of the model in this process, such as
             `http://10.0.0.7:8000`. Needs LoRA: before each rollout the adapter is saved under `output_dir` and
             loaded into the servers, which must see that folder under the same path.
+        alarm_window (`int`, *optional*, defaults to `10`):
+            An alarm compares the mean of so many logged values, one every `logging_steps` updates.
+        alarm_invalid_actions (`float`, *optional*, defaults to `0.3`):
+            Warn when more of the turns cannot be read. `1` never warns; so it does in the next three.
+        alarm_answers_without_query (`float`, *optional*, defaults to `0.3`):
+            Warn when more of the answers come without a statement before them.
+        alarm_groups_without_spread (`float`, *optional*, defaults to `0.9`):
+            Warn when more of the groups have one reward for all their episodes.
+        alarm_errors (`float`, *optional*, defaults to `0.3`):
+            Warn when more of the statements fail with one class of errors.
+        alarm_distinct_sql (`float`, *optional*, defaults to `0.05`):
+            Warn when fewer of the pairs of a group's episodes executed different SQL. `0` never warns.
+        alarm_entropy (`float`, *optional*, defaults to `0.005`):
+            Warn when the policy's entropy, in nats per token, is lower. `0` never warns.
         num_generations_eval (`int`, *optional*, defaults to `1`):
             Evaluation is greedy, so one run of a prompt says it all.
     """
@@ -110,6 +124,29 @@ class DBBenchGRPOConfig(GRPOConfig):
             "output_dir under the same path, to load the LoRA adapter from it."
         },
     )
+    alarm_window: int = field(
+        default=10, metadata={"help": "Logged values whose mean an alarm compares with its threshold."}
+    )
+    alarm_invalid_actions: float = field(
+        default=0.3, metadata={"help": "Warn above this share of unreadable turns. 1 never warns."}
+    )
+    alarm_answers_without_query: float = field(
+        default=0.3, metadata={"help": "Warn above this share of answers without a query. 1 never warns."}
+    )
+    alarm_groups_without_spread: float = field(
+        default=0.9, metadata={"help": "Warn above this share of groups with one reward. 1 never warns."}
+    )
+    alarm_errors: float = field(
+        default=0.3,
+        metadata={"help": "Warn above this share of statements with one class of errors. 1 never warns."},
+    )
+    alarm_distinct_sql: float = field(
+        default=0.05,
+        metadata={"help": "Warn below this share of a group's pairs with different SQL. 0 never warns."},
+    )
+    alarm_entropy: float = field(
+        default=0.005, metadata={"help": "Warn below this entropy, in nats per token. 0 never warns."}
+    )
     num_generations_eval: int | None = field(
         default=1, metadata={"help": "Evaluation is greedy, so one run of a prompt says it all."}
     )
@@ -139,6 +176,7 @@ class DBBenchGRPOConfig(GRPOConfig):
             )
         self._check_task_sampling()
         self._check_vllm_servers()
+        self._check_alarms()
         self._refuse_what_the_rollout_ignores()
 
     def _check_task_sampling(self) -> None:
@@ -182,6 +220,23 @@ class DBBenchGRPOConfig(GRPOConfig):
                 )
             if self.vllm_server_urls.count(url) > 1:
                 raise ConfigError(f"vllm_server_urls names {url} more than once.")
+
+    def _check_alarms(self) -> None:
+        if self.alarm_window < 1:
+            raise ConfigError(f"alarm_window must be at least 1, is {self.alarm_window}.")
+        for name in ("invalid_actions", "answers_without_query", "groups_without_spread", "errors"):
+            self._check_share(f"alarm_{name}", off=1)
+        self._check_share("alarm_distinct_sql", off=0)
+        if self.alarm_entropy < 0:
+            raise ConfigError(
+                f"alarm_entropy must be 0 (never warn) or more nats per token, is {self.alarm_entropy}."
+            )
+
+    def _check_share(self, name: str, off: int) -> None:
+        if not 0 <= getattr(self, name) <= 1:
+            raise ConfigError(
+                f"{name} is a share from 0 to 1 (0.3 is 30 %), given is {getattr(self, name)}; {off} never warns."
+            )
 
     def _refuse_what_the_rollout_ignores(self) -> None:
         ignored = {

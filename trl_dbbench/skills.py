@@ -36,8 +36,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-import sqlglot
 from sqlglot import exp
+
+from trl_dbbench.sql import parse_statements
 
 SKILLS = (
     "select",
@@ -93,7 +94,7 @@ def operation_of(sql: str) -> str | None:
 def _parse(sql: str) -> exp.Expr | None:
     """The one statement in `sql`, or `None`."""
     try:
-        statements = [statement for statement in sqlglot.parse(sql, dialect="mysql") if statement is not None]
+        statements = [statement for statement in parse_statements(sql) if statement is not None]
     except Exception:  # ParseError, TokenError, RecursionError, ...: the text may be anything
         return None
     return statements[0] if len(statements) == 1 else None

@@ -32,6 +32,7 @@ from trl.extras.profiling import profiling_context
 from trl.models import prepare_deepspeed, prepare_fsdp, unwrap_model_for_generation
 from trl.trainer.utils import add_fused_lm_head, create_model_from_path, disable_dropout_in_model
 
+from trl_dbbench.alarms import AlarmCallback, alarm_metrics
 from trl_dbbench.callbacks import EpisodeLogCallback, GreedyEvalCallback, RolloutProgressCallback
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.config import DBBenchGRPOConfig
@@ -143,6 +144,7 @@ class DBBenchGRPOTrainer(GRPOTrainer):
         self.greedy_eval = GreedyEvalCallback()
         self.episode_log = EpisodeLogCallback(args.output_dir, self._run_settings())
         self.add_callback(self.episode_log)
+        self.add_callback(AlarmCallback())
         if self.pop_callback(ProgressCallback) is not None:  # not where bars are off, or in a notebook
             self.add_callback(RolloutProgressCallback())
         if args.greedy_eval != "off":
@@ -365,7 +367,8 @@ class DBBenchGRPOTrainer(GRPOTrainer):
         # a rank without a greedy run still takes part in the gathering
         greedy = gather_object([{"phase": "greedy", "step": step, **e.to_dict()} for e in self._greedy])
         tasks = gather_object([row["task"] for row in self._rows])
-        metrics = episode_metrics(played)
+        group_size = self.num_generations if phase == "train" else self.num_generations_eval
+        metrics = episode_metrics(played) | alarm_metrics(played, group_size, self.reward_weights.tolist())
         if greedy and self.accelerator.is_main_process:
             metrics |= self.greedy_eval.record(step, greedy)
         if self.accelerator.is_main_process:

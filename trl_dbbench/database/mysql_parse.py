@@ -12,6 +12,7 @@ from sqlglot import exp
 from sqlglot.dialects.mysql import MySQL
 from sqlglot.parsers.mysql import MySQLParser
 
+from ..sql import parse_statements
 from .mysql_values import FunctionError
 from .sandbox import STATEMENT_CHARACTERS
 
@@ -34,11 +35,6 @@ _KEPT_PARSERS = (
     "CHAR",
     "VALUES",
 )
-
-
-MOST_NODES = 10_000
-"""Nodes of a statement's tree, tried and given up ones included: it is read in a tenth of a second, and what
-makes the parser try again and again (`CHAR(CHAR(CHAR(...`) ends."""
 
 
 REMEMBERED_TEXT = 1_000
@@ -67,9 +63,7 @@ def parse(sql: str) -> exp.Expr:
         r"\A\s*REPLACE\s+(?:LOW_PRIORITY\s+|DELAYED\s+)?(?:INTO\s+)?(?!\()", "INSERT INTO ", sql, flags=re.I
     )
     try:
-        trees = [tree for tree in _parsed(replaced) if tree is not None]
-    except _TooLong:
-        raise FunctionError(1436, "Thread stack overrun: the statement has too many parts") from None
+        trees = [tree for tree in parse_statements(replaced, _Source) if tree is not None]
     except sqlglot.errors.ParseError as error:
         first = error.errors[0] if error.errors else {}
         near = f"{first.get('highlight') or ''}{first.get('end_context') or ''}"
@@ -87,23 +81,6 @@ def parse(sql: str) -> exp.Expr:
     if replaced is not sql and replaced != sql and isinstance(tree, exp.Insert):
         tree.set("alternative", "REPLACE")
     return tree
-
-
-class _TooLong(Exception):
-    """A statement of more than `MOST_NODES` parts."""
-
-
-def _parsed(sql: str) -> list[exp.Expr | None]:
-    """The statements in a text, `None` for one that is only a comment.
-
-    Raises:
-        _TooLong, SqlglotError, RecursionError: it cannot be read.
-    """
-    dialect = _Source()
-    tokens = dialect.tokenize(sql)
-    if len(tokens) > MOST_NODES:
-        raise _TooLong
-    return dialect.parser(max_nodes=MOST_NODES).parse(tokens, sql)
 
 
 def syntax_error(near: str, line: int = 1) -> FunctionError:
@@ -174,8 +151,8 @@ def kind_of(sql: str) -> str:
 
 def _kind_of(sql: str) -> str:
     try:
-        parsed = _parsed(sql)
-    except (_TooLong, sqlglot.errors.SqlglotError, RecursionError):
+        parsed = parse_statements(sql)
+    except (sqlglot.errors.SqlglotError, RecursionError):
         return "other"
     tree = parsed[0] if len(parsed) == 1 else None
     makes = isinstance(tree, exp.Create | exp.Drop | exp.Alter) and tree.kind in ("TABLE", "VIEW", "INDEX")

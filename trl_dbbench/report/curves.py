@@ -183,6 +183,15 @@ def charts(run: Run) -> list[Chart]:
         tokens = [logged("all after the prompt", 0, "completions/mean_length")]
     kl = [logged("KL to the reference", 0, "kl")]
 
+    def family(prefix: str) -> list[Series]:
+        """The logged metrics of that prefix, without those that are always 0."""
+        metrics = sorted({name for entry in log for name in entry if name.startswith(prefix)})
+        lines = [
+            logged(_words(metric.removeprefix(prefix)), place % len(COLORS), metric)
+            for place, metric in enumerate(metrics)
+        ]
+        return [line for line in lines if any(line.y)]
+
     note = "Sampled episodes." + (f" A point is the mean of {bins.width} steps." if bins.width > 1 else "")
     no_kl = "No KL in the trainer's log: it is computed with beta above 0, and saved with a checkpoint."
     drawn = [
@@ -192,6 +201,14 @@ def charts(run: Run) -> list[Chart]:
         Chart("turns", "Turns per episode", "mean turns", turns, note),
         Chart("tokens", "Tokens per episode", "mean tokens", tokens, f"{note} Prompts not counted."),
     ]
+    watched = [
+        Chart("entropy", "Entropy", "nats per token", [logged("entropy", 0, "entropy")], note),
+        Chart("alarms", "What the alarms watch", "share", family("alarm/"), note, percent=True),
+        Chart("errors", "SQL that failed", "share of statements", family("error/"), note, percent=True),
+    ]
+    drawn += [
+        chart for chart in watched if any(series.x for series in chart.series)
+    ]  # an older log has none of it
     for chart in drawn:
         shown = any if chart.kind == "shares" else len  # a status that never came up is left out
         chart.series = [series for series in chart.series if shown(series.y)]

@@ -1,0 +1,243 @@
+"""What goes wrong while nobody looks: figures of every batch, and a warning when one of them stays bad.
+
+`alarm_metrics` reads the figures off a batch's sampled episodes. The trainer logs them beside TRL's own, so
+they are in `trainer_state.json`, in the trackers and in the report. `AlarmCallback` watches what is logged:
+a figure whose mean over the last `alarm_window` logged values crosses its threshold is warned of once, and
+again only after that many values in a row were fine. It reads the values from the trainer's log, which a
+checkpoint keeps, so a resumed run neither forgets them nor repeats its warnings.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, islice
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
+
+from trl_dbbench.rollout import Status
+
+logger = logging.getLogger(__name__)
+
+Record = Mapping[str, Any]
+"""An episode in the form of `Episode.to_dict`, or one of its turns."""
+
+# MySQL's error numbers; those of the environment never reach an agent (see database/faults.py)
+ERROR_CLASSES: dict[str, set[int]] = {
+    "syntax": {1064, 1065, 1149},
+    "unknown_name": {1049, 1051, 1054, 1072, 1091, 1109, 1146, 1176, 1193, 1305, 1630},
+    "denied": {1044, 1045, 1142, 1143, 1227, 1290, 1370, 1410, 1419},
+    "value": {
+        *(1048, 1062, 1136, 1138, 1216, 1217, 1264, 1265, 1292, 1364, 1365, 1366, 1367, 1406, 1411),
+        *(1451, 1452, 1690, 3140, 3819, 4025),
+    },
+    "limit_time": set(),
+    "limit_rows": set(),
+    "limit_text": set(),
+    "other": set(),
+}
+"""Class -> its error numbers. Limits are told by name; `other` is every number that is in no class."""
+
+
+# --- figures ------------------------------------------------------------------------------------------
+
+
+def alarm_metrics(
+    episodes: Sequence[Record], group_size: int, reward_weights: Sequence[float]
+) -> dict[str, float]:
+    """The figures of a batch, each from 0 to 1. Episodes whose environment failed are left out.
+
+    - `alarm/invalid_actions`: turns that the protocol could not read, of all turns.
+    - `alarm/answers_without_query`: answers before which no statement was executed, of all answers.
+    - `alarm/distinct_sql`: how often two episodes of a group that both executed SQL did not execute the same
+      statements, over all such pairs of a group (Simpson's index of diversity), then over groups. 0 where a
+      group's episodes all execute the same, 1 where no two do, whatever the size of the group.
+    - `alarm/groups_without_spread`: groups whose episodes all have the same reward, and so no advantage. TRL's
+      `frac_reward_zero_std` is another number where an environment failed or rewards are scaled by the batch.
+    - `error/...`: statements that failed in each of `ERROR_CLASSES`, of all that were executed.
+
+    Args:
+        episodes: in the form of `Episode.to_dict`, of all ranks, in order; each `group_size` are of one prompt.
+        reward_weights: of an episode's rewards, in their order.
+
+    Returns:
+        What could be measured: without answers, say, there is no share of them.
+    """
+    groups = [
+        [e for e in episodes[start : start + group_size] if e["status"] != Status.ENVIRONMENT_FAULT]
+        for start in range(0, len(episodes), group_size)
+    ]
+    played = [episode for group in groups for episode in group]
+    turns = [turn for episode in played for turn in episode["turns"]]
+    answered = [episode for episode in played if episode["status"] == Status.ANSWERED]
+    totals = [[_total(e["rewards"], reward_weights) for e in group] for group in groups if len(group) > 1]
+    errors = [error_class(turn) for turn in turns if _executed(turn)]
+    figures = {
+        "alarm/invalid_actions": _mean(turn["action"] == "invalid" for turn in turns),
+        "alarm/answers_without_query": _mean(not statements(episode) for episode in answered),
+        "alarm/distinct_sql": _mean(d for d in map(_diversity, groups) if d is not None),
+        "alarm/groups_without_spread": _mean(len(set(of_group)) == 1 for of_group in totals),
+        **{f"error/{name}": _mean(error == name for error in errors) for name in ERROR_CLASSES},
+    }
+    return {name: figure for name, figure in figures.items() if figure is not None}
+
+
+def statements(episode: Record) -> tuple[str, ...]:
+    """The SQL that the episode executed, in order."""
+    return tuple(turn["sql"] for turn in episode["turns"] if _executed(turn))
+
+
+def error_class(turn: Record) -> str | None:
+    """The one of `ERROR_CLASSES` that an executed statement's observation falls into, if it is an error."""
+    if turn["limit"] is not None:
+        name = f"limit_{turn['limit']}"
+        return name if name in ERROR_CLASSES else "other"
+    if turn["observation"].startswith("["):  # rows
+        return None
+    number = re.match(r"\d+", turn["observation"])
+    return next(
+        (name for name, numbers in ERROR_CLASSES.items() if number and int(number[0]) in numbers), "other"
+    )
+
+
+def _executed(turn: Record) -> bool:
+    return turn["sql_seconds"] is not None
+
+
+def _diversity(group: Sequence[Record]) -> float | None:
+    """The share of pairs of episodes that executed different SQL, among those that executed any."""
+    return _mean(a != b for a, b in combinations(filter(None, map(statements, group)), 2))
+
+
+def _total(rewards: Mapping[str, float | None], weights: Sequence[float]) -> float:
+    """Rounded to the seven digits that TRL's fp32 has."""
+    parts = zip(rewards.values(), weights, strict=False)
+    return float(f"{sum(value * weight for value, weight in parts if value is not None):.6g}")
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    listed = list(values)
+    return sum(listed) / len(listed) if listed else None
+
+
+# --- alarms -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A logged metric that is warned of when it goes above, or `below`, the setting of the config.
+
+    `advice` says what that usually means and what to do.
+    """
+
+    metric: str
+    setting: str
+    advice: str
+    below: bool = False
+
+    def bad(self, value: float, threshold: float) -> bool:
+        return value < threshold if self.below else value > threshold
+
+
+_EXPLORE = "raise temperature, lower learning_rate, or hold the policy back with beta or entropy_coef"
+_ERROR_ADVICE = {
+    "syntax": "The agent's SQL cannot be parsed: look whether it writes another dialect than MySQL's, or prose.",
+    "unknown_name": "The agent makes up names of tables or columns: look whether the prompt shows them.",
+    "denied": "The agent tries what its account may not do: look at these statements before training goes on.",
+    "value": "The agent writes values that the columns do not take: look at the types that its tasks declare.",
+    "limit_time": "The agent's statements run too long: look at them, or at the load of the database server.",
+    "limit_rows": "The agent reads whole tables: it may have stopped filtering in SQL.",
+    "limit_text": "The agent reads more text than a result may hold: it may have stopped filtering in SQL.",
+    "other": "The agent's statements fail: look at the observations.",
+}
+
+ALARMS = (
+    Alarm(
+        "alarm/invalid_actions",
+        "alarm_invalid_actions",
+        "The agent's turns are not what the protocol reads. Look at some: a model that does not know the protocol "
+        "needs a warm start (recipes/sft_dbbench.py), one that is cut short a larger max_turn_tokens.",
+    ),
+    Alarm(
+        "alarm/answers_without_query",
+        "alarm_answers_without_query",
+        "The agent answers without having looked. Guessing may pay: see what a wrong answer costs against running "
+        "out of turns, and whether the questions can be answered by chance.",
+    ),
+    Alarm(
+        "alarm/distinct_sql",
+        "alarm_distinct_sql",
+        "The samples of a prompt have become one and the same, and nothing new is tried. If accuracy is not where it "
+        f"should be, {_EXPLORE}.",
+        below=True,
+    ),
+    Alarm(
+        "alarm/groups_without_spread",
+        "alarm_groups_without_spread",
+        "Nearly all groups have one reward for all their samples and teach nothing: the tasks are too easy or too hard "
+        "for this model (see the reward). Take others, or raise num_generations or temperature.",
+    ),
+    Alarm(
+        "entropy",
+        "alarm_entropy",
+        "The policy is nearly certain of every token and explores no more. If accuracy is not where it should be, "
+        f"{_EXPLORE}.",
+        below=True,
+    ),
+    *(Alarm(f"error/{name}", "alarm_errors", _ERROR_ADVICE[name]) for name in ERROR_CLASSES),
+)
+
+
+class AlarmCallback(TrainerCallback, ExportableState):
+    """Warns of the figures that stay beyond their thresholds.
+
+    `raised` holds the metrics that were warned of and have not recovered; it goes with every checkpoint.
+    """
+
+    def __init__(self):
+        self.raised: set[str] = set()
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        for alarm in ALARMS:
+            if (logs or {}).get(alarm.metric) is None:  # an evaluation's log, or nothing to measure
+                continue
+            logged = (e[alarm.metric] for e in reversed(state.log_history) if e.get(alarm.metric) is not None)
+            self._judge(alarm, list(islice(logged, args.alarm_window)), args, state)
+
+    def _judge(
+        self, alarm: Alarm, values: Sequence[float], args: TrainingArguments, state: TrainerState
+    ) -> None:
+        threshold = getattr(args, alarm.setting)
+        bad = [alarm.bad(value, threshold) for value in values]
+        mean = sum(values) / len(values)
+        if alarm.metric in self.raised:
+            if not any(bad):
+                self.raised.remove(alarm.metric)
+        elif len(values) == args.alarm_window and alarm.bad(mean, threshold):
+            self.raised.add(alarm.metric)
+            if state.is_world_process_zero:
+                logger.warning(
+                    "alarm at step %d: %s is %.3g on average over the last %d logged values, %s %s: %g. %s",
+                    *(state.global_step, alarm.metric, mean, len(values)),
+                    *("below" if alarm.below else "above", alarm.setting, threshold, alarm.advice),
+                )
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {}, "attributes": {"raised": sorted(self.raised)}}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ):
+        saved = state.stateful_callbacks.get(type(self).__name__) if state.global_step else None
+        self.raised = set(saved["attributes"]["raised"]) if saved else set()
