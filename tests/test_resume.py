@@ -9,7 +9,6 @@ generation's steps and the episodes that are played for them look so (`|` a chec
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import random
@@ -19,16 +18,19 @@ import signal
 import sys
 import threading
 import time
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from test_recipe import launch
 from test_trainer import adapter_of, episodes_in, equal, make_trainer
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
-from trl_dbbench.resume import UNFINISHED, find_checkpoint, is_complete
+from trl_dbbench.resume import UNFINISHED, ResumableGRPOTrainer, find_checkpoint, is_complete
 from trl_dbbench.stopping import StopSignal
 
 ROOT = Path(__file__).parents[1]
@@ -86,12 +88,12 @@ def as_it_was(run: str | Path, step: int, copy: Path) -> Path:
     return copy
 
 
-def logged(trainer) -> list[dict]:
-    """The metrics of each step, without what is measured in seconds."""
+def timeless_metrics(state: TrainerState) -> list[dict]:
+    """What was logged at each step, without what is measured in seconds."""
     clocks = ("seconds", "runtime", "per_second", "step_time", "profiling")
     return [
         {name: value for name, value in entry.items() if not any(clock in name for clock in clocks)}
-        for entry in trainer.state.log_history
+        for entry in state.log_history
         if "train_loss" not in entry  # of the process, not of the run
     ]
 
@@ -123,7 +125,7 @@ def test_from_every_saved_step(trainer_of, unbroken, tmp_path):
 
         assert resumed.state.global_step == 6
         assert same(resumed, unbroken), step
-        assert logged(resumed) == logged(unbroken), step
+        assert timeless_metrics(resumed.state) == timeless_metrics(unbroken.state), step
         within_generation = (folder / f"checkpoint-{step}" / "rollouts_0.pt").exists()
         assert within_generation == (step != 4)
 
@@ -274,7 +276,7 @@ def test_which_checkpoint_is_taken(tmp_path):
     assert find_checkpoint(tmp_path, True) == str(tmp_path / "checkpoint-100")
     (tmp_path / "checkpoint-100" / UNFINISHED).touch()
     assert find_checkpoint(tmp_path, True) == str(tmp_path / "checkpoint-10")
-    (tmp_path / "checkpoint-10" / "trainer_state.json").write_text(
+    (tmp_path / "checkpoint-12" / "trainer_state.json").write_text(
         '{"global'
     )  # by a trainer without the mark
     assert find_checkpoint(tmp_path, "True") == str(tmp_path / "checkpoint-9")
@@ -402,73 +404,131 @@ def test_settings_that_stand_against_it(settings, message, tmp_path):
 # --- SIGKILL --------------------------------------------------------------------------------------
 
 
-def recipe(output_dir: str, *options: str) -> None:
+def recipe(output_dir: Path, trains: Event, options: dict[str, object]) -> None:
     """The recipe, in a process of its own."""
     torch.set_num_threads(1)
-    with Path(output_dir, "log").open("a") as log:
+    with (output_dir / "log").open("a") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    sys.argv = [str(RECIPE), "--config", str(ROOT / "recipes" / "quickstart.yaml"), *options]
-    sys.argv += ["--output_dir", output_dir, "--resume_from_checkpoint", "true"]
+    run_epoch = ResumableGRPOTrainer._run_epoch
+
+    def tell_and_run(self, *args, **kwargs):
+        trains.set()
+        run_epoch(self, *args, **kwargs)
+
+    ResumableGRPOTrainer._run_epoch = tell_and_run
+    sys.argv = [str(RECIPE), "--config", str(ROOT / "recipes" / "quickstart.yaml")]
+    for name, value in {**options, "output_dir": output_dir, "resume_from_checkpoint": True}.items():
+        sys.argv += [f"--{name}", str(value)]
     runpy.run_path(str(RECIPE), run_name="__main__")
 
 
-def test_ten_kills(tmp_path):
-    """The recipe is killed at 10 random moments: while it starts, plays, trains, evaluates or saves."""
+@pytest.fixture
+def start(tmp_path):
+    """`start(output_dir)`: the recipe's process, when its training begins."""
     tasks = (ROOT / "recipes" / "tiny" / "train.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "tasks.jsonl").write_text("".join(tasks[:6]))
     (tmp_path / "eval.jsonl").write_text("".join(tasks[6:8]))
-    options = {
-        **STEPS,
-        **{"tasks": tmp_path / "tasks.jsonl", "eval_tasks": tmp_path / "eval.jsonl", "lora_dropout": 0.05},
-        **{"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 2, "disable_tqdm": True},
-    }
-    arguments = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    options = {**STEPS, "tasks": tmp_path / "tasks.jsonl", "eval_tasks": tmp_path / "eval.jsonl"}
+    options |= {"lora_dropout": 0.05, "eval_steps": 1, "per_device_eval_batch_size": 2, "disable_tqdm": True}
     context = multiprocessing.get_context(
         "forkserver"
-    )  # with everything imported: a start takes no ten seconds
-    context.set_forkserver_preload(["trl_dbbench.trainer", "trl_dbbench.tiny_model", "sqlglot", "jinja2"])
+    )  # with everything imported: no start takes ten seconds
+    context.set_forkserver_preload(["trl_dbbench.trainer", "sqlglot", "tqdm.contrib.logging"])
+    processes = []
 
-    def start(output_dir: Path) -> multiprocessing.process.BaseProcess:
+    def start(output_dir: Path, **more: object) -> BaseProcess:
         output_dir.mkdir(exist_ok=True)
-        process = context.Process(target=recipe, args=(str(output_dir), *arguments))
-        process.start()
-        return process
+        trains = context.Event()
+        processes.append(context.Process(target=recipe, args=(output_dir, trains, options | more)))
+        processes[-1].start()
+        while processes[-1].is_alive() and not trains.wait(0.01):
+            pass
+        return processes[-1]
 
-    def finish(process: multiprocessing.process.BaseProcess, output_dir: Path) -> None:
-        process.join(timeout=200)
-        assert process.exitcode == 0, (output_dir / "log").read_text()
+    yield start
+    for process in processes:
+        process.kill()
 
-    start(tmp_path / "imports").join(timeout=200)
+
+def log_of(output_dir: Path) -> str:
+    return (output_dir / "log").read_text()
+
+
+def test_ten_kills(start, tmp_path):
+    """The recipe is killed at 10 random moments of three epochs: while it plays, trains, evaluates or saves."""
     unbroken, killed = tmp_path / "unbroken", tmp_path / "killed"
+    process = start(unbroken, max_steps=12)
     begin = time.monotonic()
-    first = start(unbroken)
-    while not (unbroken / "episodes.jsonl").exists() and first.is_alive():
-        time.sleep(0.01)
-    to_start = time.monotonic() - begin
-    finish(first, unbroken)
-    to_train = time.monotonic() - begin - to_start
+    process.join(timeout=200)
+    assert process.exitcode == 0, log_of(unbroken)
+    seconds = time.monotonic() - begin
 
-    moments = random.Random(5)
-    kills = 0
+    moments, kills = random.Random(5), 0
     while kills < 10:
-        process = start(killed)
-        process.join(timeout=moments.uniform(0.5 * to_start, to_start + 0.4 * to_train))
+        process = start(killed, max_steps=12)
+        process.join(timeout=moments.uniform(0, 0.2 * seconds))
         if process.is_alive():
             process.kill()
             process.join()
             kills += 1
-    finish(start(killed), killed)
+    process = start(killed, max_steps=12)
+    process.join(timeout=200)
+    assert process.exitcode == 0, log_of(killed)
 
     weights = [load_file(run / "adapter_model.safetensors") for run in (killed, unbroken)]
     assert equal(*weights)
     assert episodes_of(killed) == episodes_of(unbroken)
     assert (killed / "tasks.jsonl").read_text() == (unbroken / "tasks.jsonl").read_text()
     states = [
-        json.loads((run / "checkpoint-10" / "trainer_state.json").read_text()) for run in (killed, unbroken)
+        TrainerState.load_from_json(run / "checkpoint-12" / "trainer_state.json")
+        for run in (killed, unbroken)
     ]
-    assert states[0]["stateful_callbacks"] == states[1]["stateful_callbacks"]
+    assert timeless_metrics(states[0]) == timeless_metrics(states[1])
+    assert states[0].stateful_callbacks == states[1].stateful_callbacks
 
 
-def test_the_recipe_ends_in_order_on_sigterm(tmp_path):
-    """The message, the exit status, and no final model of a run that has not ended."""
+def test_the_recipe_ends_in_order_on_sigterm(start, tmp_path):
+    """With a message and an exit status, and without the final model of a run that has not ended."""
+    process = start(tmp_path / "run")
+    process.terminate()
+    process.join(timeout=200)
+    log = log_of(tmp_path / "run")
+    assert process.exitcode == 143, log
+    (step,) = (each.name.removeprefix("checkpoint-") for each in (tmp_path / "run").glob("checkpoint-*"))
+    assert (
+        f"SIGTERM ended the run after step {step} of 6. Start it again with --resume_from_checkpoint true"
+        in log
+    )
+    assert "The model is in" not in log
+    assert not (tmp_path / "run" / "adapter_model.safetensors").exists()
+
+    process = start(tmp_path / "run")
+    process.join(timeout=200)
+    assert process.exitcode == 0
+    assert f"The run goes on from {tmp_path / 'run'}/checkpoint-{step}." in log_of(tmp_path / "run")
+    assert (tmp_path / "run" / "adapter_model.safetensors").exists()
+
+
+def test_sigterm_to_the_launcher_reaches_the_run(tmp_path):
+    """`accelerate launch` with one process would end alone."""
+    process = launch("--max_steps", 40, "--output_dir", tmp_path)
+    while not (tmp_path / "episodes.jsonl").exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.terminate()
+    output, _ = process.communicate(timeout=200)  # to the end of the recipe's process, which writes there too
+    assert "SIGTERM: the run ends after this step" in output
+    assert "Start it again with --resume_from_checkpoint true" in output
+    assert find_checkpoint(tmp_path, True)
+
+
+def test_two_ranks_end_together_on_sigterm_to_one(tmp_path):
+    options = ("--database", "sqlite", "--per_device_train_batch_size", 2, "--output_dir", tmp_path)
+    process = launch(*options, "--max_steps", 40, processes=2)
+    while not (tmp_path / "episodes.jsonl").exists() and process.poll() is None:
+        time.sleep(0.01)
+    ranks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(ranks[-1]), signal.SIGTERM)
+    output, _ = process.communicate(timeout=200)
+    assert output.count("Start it again with --resume_from_checkpoint true") == 1
+    assert find_checkpoint(tmp_path, True)
