@@ -9,6 +9,7 @@ generation's steps and the episodes that are played for them look so (`|` a chec
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import os
 import random
@@ -25,9 +26,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_recipe import launch
+from test_recipe import finish, launch
 from test_trainer import adapter_of, episodes_in, equal, make_trainer
-from transformers import TrainerCallback, TrainerState
+from transformers import Trainer, TrainerCallback, TrainerState
+from trl import GRPOTrainer
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
 from trl_dbbench.resume import UNFINISHED, ResumableGRPOTrainer, find_checkpoint, is_complete
@@ -53,9 +55,9 @@ EVALUATED = {"eval_strategy": "epoch", "eval_on_start": True, "per_device_eval_b
 
 @pytest.fixture(scope="module")
 def trainer_of(tiny_model, sqlite_database, demo_tasks):
-    def make(output_dir: Path, **settings):
+    def make(output_dir: Path, tasks: int = 6, **settings):
         settings = {"protocol": "text", **STEPS, **settings}
-        return make_trainer(tiny_model, sqlite_database, demo_tasks[:6], output_dir, **settings)
+        return make_trainer(tiny_model, sqlite_database, demo_tasks[:tasks], output_dir, **settings)
 
     return make
 
@@ -177,17 +179,22 @@ class Outage(Exception):
     """What a trainer meets in the middle of a step."""
 
 
-@pytest.mark.parametrize(("accumulation", "generations"), [(3, 4), (5, 6)])
-def test_a_checkpoint_in_the_middle_of_a_step_starts_it_again(
-    trainer_of, tmp_path, accumulation, generations
-):
+@pytest.mark.parametrize(
+    ("settings", "generations"),
+    [
+        # steps of the micro-steps 0 1 2, 3 4 5, 6 7 8; generations at 0, 4 and 8
+        ({"max_steps": 3}, (0, 1, 2)),
+        # steps of 0 to 4 and 5 to 9; generations at 0, 2, 4, 6, 8: the second step begins with rollouts of the third
+        ({"max_steps": 2, "tasks": 10, "gradient_accumulation_steps": 5, "num_iterations": 1}, (1, 3, 4)),
+    ],
+)
+def test_a_checkpoint_in_the_middle_of_a_step_starts_it_again(trainer_of, tmp_path, settings, generations):
     """A rollout fails at the start of a step, or after some of its micro-steps or its other rollouts."""
-    settings = {**EVALUATED, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "no"}
-    settings |= {"gradient_accumulation_steps": accumulation, "max_steps": 5}
+    settings = {**EVALUATED, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "no", **settings}
     unbroken = trainer_of(tmp_path / "unbroken", **settings)
     unbroken.train()
 
-    for generation in range(generations):
+    for generation in generations:
         folder = tmp_path / str(generation)
         stopped = trainer_of(folder, **settings)
         rollout, played = stopped._rollout, []
@@ -276,7 +283,7 @@ def test_which_checkpoint_is_taken(tmp_path):
     assert find_checkpoint(tmp_path, True) == str(tmp_path / "checkpoint-100")
     (tmp_path / "checkpoint-100" / UNFINISHED).touch()
     assert find_checkpoint(tmp_path, True) == str(tmp_path / "checkpoint-10")
-    (tmp_path / "checkpoint-12" / "trainer_state.json").write_text(
+    (tmp_path / "checkpoint-10" / "trainer_state.json").write_text(
         '{"global'
     )  # by a trainer without the mark
     assert find_checkpoint(tmp_path, "True") == str(tmp_path / "checkpoint-9")
@@ -532,3 +539,42 @@ def test_two_ranks_end_together_on_sigterm_to_one(tmp_path):
     output, _ = process.communicate(timeout=200)
     assert output.count("Start it again with --resume_from_checkpoint true") == 1
     assert find_checkpoint(tmp_path, True)
+
+
+def test_two_ranks_go_on_within_a_generation(tmp_path):
+    """Each rank has rollouts of its own, and they lie beside the checkpoint."""
+    options = [
+        "--database",
+        "sqlite",
+        "--per_device_train_batch_size",
+        2,
+        "--lora_dropout",
+        0.05,
+        "--save_steps",
+        1,
+    ]
+    options += ["--steps_per_generation", 2, "--num_iterations", 2, "--max_steps", 4]
+    finish(launch(*options, "--output_dir", tmp_path / "unbroken", processes=2))
+    folder = as_it_was(tmp_path / "unbroken", 3, tmp_path / "killed")
+    assert sorted(each.name for each in folder.glob("*/rollouts_*")) == ["rollouts_0.pt", "rollouts_1.pt"]
+    finish(launch(*options, "--output_dir", folder, "--resume_from_checkpoint", "true", processes=2))
+
+    weights = [load_file(run / "adapter_model.safetensors") for run in (tmp_path / "unbroken", folder)]
+    assert equal(*weights)
+    assert episodes_of(folder) == episodes_of(tmp_path / "unbroken")
+
+
+def test_the_seams_of_transformers_are_where_they_were():
+    """Where a step starts, and what a checkpoint's last file is; a change here means to read `resume.py` again."""
+    epoch = inspect.getsource(Trainer._run_epoch)
+    assert epoch.count("self.get_batch_samples(") == 1
+    assert epoch.index("self.get_batch_samples(") < epoch.index("self.training_step(")
+    save = inspect.getsource(Trainer._save_checkpoint)
+    assert (
+        save.index("self._save_rng_state(") < save.index("self.state.save_to_json(") < save.index("rotate_")
+    )
+    prepare = inspect.getsource(Trainer._inner_training_loop)
+    assert prepare.index("self._init_training_state(") < prepare.index("self._prepare_for_training(")
+    assert "self._buffered_inputs[self._step % self.args.steps_per_generation]" in inspect.getsource(
+        GRPOTrainer._prepare_inputs
+    )

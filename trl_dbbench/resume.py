@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import send_to_device
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import DefaultFlowCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
@@ -53,8 +54,7 @@ def find_checkpoint(output_dir: str | Path, asked: str | bool | None) -> str | N
     """
     if asked in (None, False, "", "false", "False"):
         return None
-    named = (f for f in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if _step_of(f) is not None)
-    folders = sorted(named, key=_step_of)
+    folders = _checkpoints(Path(output_dir))
     if asked in (True, "true", "True"):
         while folders and not is_complete(folders[-1]):
             logger.warning("%s is passed over: it was not written to its end.", folders.pop())
@@ -76,9 +76,13 @@ def find_checkpoint(output_dir: str | Path, asked: str | bool | None) -> str | N
     return str(folder)
 
 
-def _step_of(folder: Path) -> int | None:
-    step = folder.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
-    return int(step) if step.isdecimal() else None
+def _checkpoints(output_dir: Path) -> list[Path]:
+    """By step; folders of other names, such as `checkpoint-5-old`, are not the run's."""
+    steps = (folder.name.partition("-")[2] for folder in output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*"))
+    return [
+        output_dir / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+        for step in sorted(map(int, filter(str.isdecimal, steps)))
+    ]
 
 
 def is_complete(folder: Path) -> bool:
@@ -257,7 +261,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
             return
         saved = None
         if (file := self._rollouts_file(folder)).exists():
-            saved = torch.load(file, map_location=self.accelerator.device, weights_only=True)
+            saved = torch.load(file, map_location="cpu", weights_only=True)
         usable = saved is not None and saved["shape"] == self._shape_of_rollouts()
         if self._any_rank(not usable):
             logger.warning(
@@ -267,7 +271,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
                 folder,
             )
         elif saved is not None:
-            self._buffered_inputs = saved["batches"]
+            self._buffered_inputs = send_to_device(saved["batches"], self.accelerator.device)
 
     def _any_rank(self, yes: bool) -> bool:
         return bool(self.accelerator.gather(torch.tensor([yes], device=self.accelerator.device)).any())
