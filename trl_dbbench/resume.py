@@ -185,9 +185,8 @@ class ResumableGRPOTrainer(GRPOTrainer):
             super()._run_epoch(*args, **kwargs)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any):
-        self._pause = Pause.of(
-            self
-        )  # the first thing that a step does; an epoch's first draws a random number
+        # the first thing that a step does; at the start of an epoch it draws a random number
+        self._pause = Pause.of(self)
         return super().get_batch_samples(*args, **kwargs)
 
     def _load_rng_state(self, checkpoint):
@@ -200,10 +199,9 @@ class ResumableGRPOTrainer(GRPOTrainer):
         folder, limit = self._checkpoint_folder(trial), self.args.save_total_limit
         with self._before_the_step():
             if self.args.should_save:
-                shutil.rmtree(
-                    folder, ignore_errors=True
-                )  # of a run that was killed here, or went on from earlier
-                folder.mkdir(parents=True)
+                # what a run left there that was killed, or from which this one went on at an earlier step
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(parents=True, exist_ok=True)
                 (folder / UNFINISHED).write_text("This checkpoint was not written to its end.\n")
             self.accelerator.wait_for_everyone()
             with _replaced(self.args, save_total_limit=None, push_to_hub=False):  # only when it is whole
