@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from transformers import AutoTokenizer
-from transformers.trainer_utils import get_last_checkpoint
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
 from trl_dbbench import (
@@ -28,6 +27,8 @@ from trl_dbbench import (
     to_dataset,
 )
 from trl_dbbench.errors import user_errors
+from trl_dbbench.resume import find_checkpoint
+from trl_dbbench.stopping import EXIT_STATUS, stop_with_launcher
 
 
 @dataclass
@@ -80,6 +81,7 @@ def main(script_args: ScriptArguments, training_args: DBBenchGRPOConfig, model_a
     for http_client in ("httpx", "httpx2"):  # a line for each request
         logging.getLogger(http_client).setLevel(logging.WARNING)
 
+    checkpoint = find_checkpoint(training_args.output_dir, training_args.resume_from_checkpoint)
     tasks = load_tasks(script_args.tasks, script_args.tasks_split)
     eval_tasks = load_tasks(script_args.eval_tasks) if script_args.eval_tasks else None
     system_prompt = read_system_prompt(script_args.system_prompt)
@@ -114,14 +116,23 @@ def main(script_args: ScriptArguments, training_args: DBBenchGRPOConfig, model_a
             peft_config=get_peft_config(model_args),
             database=database,
         )
-        trainer.train(resume_from_checkpoint=checkpoint(training_args))
-        trainer.save_model(training_args.output_dir)
-        trainer.accelerator.print(
-            f"The model is in {training_args.output_dir}, every episode in {trainer.episode_log.path}."
-        )
-        if training_args.push_to_hub:
-            trainer.push_to_hub()
+        trainer.train(resume_from_checkpoint=checkpoint)
+        if trainer.stopped:
+            state = trainer.state
+            trainer.accelerator.print(
+                f"SIGTERM ended the run after step {state.global_step} of {state.max_steps}. Start it again with "
+                "--resume_from_checkpoint true to go on from there."
+            )
+        else:
+            trainer.save_model(training_args.output_dir)
+            trainer.accelerator.print(
+                f"The model is in {training_args.output_dir}, every episode in {trainer.episode_log.path}."
+            )
+            if training_args.push_to_hub:
+                trainer.push_to_hub()
     trainer.end()  # ends the process group, which the database's end still needs
+    if trainer.stopped:
+        raise SystemExit(EXIT_STATUS)
 
 
 def outcome_reward(script_args: ScriptArguments) -> OutcomeReward:
@@ -152,17 +163,8 @@ def load_tokenizer(model_name: str, training_args: DBBenchGRPOConfig):
         raise ConfigError(f"the model '{model_name}' cannot be loaded: {error}") from None
 
 
-def checkpoint(training_args: DBBenchGRPOConfig) -> str | None:
-    """`resume_from_checkpoint: true` takes the last one of output_dir, or starts afresh if there is none."""
-    asked = training_args.resume_from_checkpoint
-    if asked in (True, "true", "True"):
-        return (
-            get_last_checkpoint(training_args.output_dir) if Path(training_args.output_dir).is_dir() else None
-        )
-    return asked
-
-
 if __name__ == "__main__":
+    stop_with_launcher()
     with user_errors(ValueError, FileNotFoundError):
         parser = TrlParser((ScriptArguments, DBBenchGRPOConfig, ModelConfig))
         arguments = parser.parse_args_and_config(fail_with_unknown_args=True)

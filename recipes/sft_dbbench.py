@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.trainer_utils import get_last_checkpoint
 from trl import ModelConfig, SFTConfig, SFTTrainer, TrlParser, get_peft_config
 
 from trl_dbbench import ConfigError, get_protocol, load_tasks, open_database
@@ -23,6 +22,7 @@ from trl_dbbench.demonstrations import Habits, demonstrate, to_sft_dataset
 from trl_dbbench.engines.transformers import eos_token_ids
 from trl_dbbench.errors import user_errors
 from trl_dbbench.protocol import Answer, Operation
+from trl_dbbench.resume import find_checkpoint
 from trl_dbbench.tiny_model import make_tiny_model
 
 
@@ -53,6 +53,7 @@ class ScriptArguments:
 
 def main(script_args: ScriptArguments, training_args: SFTConfig, model_args: ModelConfig) -> None:
     logging.basicConfig(level=logging.INFO)
+    checkpoint = find_checkpoint(training_args.output_dir, training_args.resume_from_checkpoint)
     tasks = load_tasks(script_args.tasks)
     protocol = get_protocol(script_args.protocol)
     model_name = model_args.model_name_or_path
@@ -94,8 +95,7 @@ def main(script_args: ScriptArguments, training_args: SFTConfig, model_args: Mod
         processing_class=tokenizer,
         peft_config=get_peft_config(model_args),
     )
-    last = get_last_checkpoint(training_args.output_dir) if Path(training_args.output_dir).is_dir() else None
-    trainer.train(resume_from_checkpoint=last if training_args.resume_from_checkpoint else None)
+    trainer.train(resume_from_checkpoint=checkpoint)
     if script_args.save_dtype:
         trainer.model.to(getattr(torch, script_args.save_dtype))
     trainer.save_model(training_args.output_dir)

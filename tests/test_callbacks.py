@@ -115,9 +115,14 @@ def saved_and_loaded(callback: GreedyEvalCallback, folder: Path, step: int) -> T
     return TrainerState.load_from_json(str(folder / "trainer_state.json"))
 
 
+def end_step(callback: GreedyEvalCallback, arguments: TrainingArguments) -> None:
+    callback.on_step_end(arguments, TrainerState(), TrainerControl())
+
+
 def test_the_record_goes_on_after_a_resume(tmp_path: Path, arguments: TrainingArguments) -> None:
     before = GreedyEvalCallback()
     before.record(0, BATCH)
+    end_step(before, arguments)
     state = saved_and_loaded(before, tmp_path, step=1)
     before.record(1, BATCH)  # played after the checkpoint, lost with the kill
 
@@ -128,21 +133,28 @@ def test_the_record_goes_on_after_a_resume(tmp_path: Path, arguments: TrainingAr
     assert after.accuracy.counts["overall"] == before.accuracy.counts["overall"] == [4, 8]
 
 
-def test_what_is_saved_stays_as_it_was() -> None:
-    """The state of a checkpoint does not count on with the callback."""
+def test_what_is_saved_is_of_whole_steps(arguments: TrainingArguments) -> None:
+    """A checkpoint in the middle of step 1 leaves its episodes out; they will be played again."""
     callback = GreedyEvalCallback()
     callback.record(0, BATCH)
-    saved = callback.state()
+    end_step(callback, arguments)
+    first = callback.state()
     callback.record(1, BATCH)
-    assert saved["attributes"]["counts"]["overall"] == [2, 4]
+    assert first == callback.state()
+    assert first["attributes"]["counts"]["overall"] == [2, 4]
+    end_step(callback, arguments)
+    assert first["attributes"]["counts"]["overall"] == [2, 4]
+    assert callback.state()["attributes"]["counts"]["overall"] == [4, 8]
 
 
 @pytest.mark.parametrize("step", [0, 5])
 def test_a_start_without_a_record(arguments: TrainingArguments, step: int) -> None:
     """A fresh run, or a checkpoint of a run without greedy evaluation."""
     callback = GreedyEvalCallback()
-    callback.on_train_begin(arguments, TrainerState(global_step=step), TrainerControl())
+    state = TrainerState(global_step=step)
+    callback.on_train_begin(arguments, state, TrainerControl())
     assert dict(callback.accuracy.counts) == {}
+    assert state.stateful_callbacks == {"GreedyEvalCallback": callback.state()}, "the next checkpoint has it"
 
 
 def test_the_end_of_a_run_prints_the_table(
@@ -176,8 +188,15 @@ def steps(path: Path) -> list[tuple[int, str]]:
     return [(episode["step"], episode["phase"]) for episode in map(json.loads, lines)]
 
 
-def begin(log: EpisodeLogCallback, arguments: TrainingArguments, step: int, main: bool = True) -> None:
+def begin(
+    log: EpisodeLogCallback,
+    arguments: TrainingArguments,
+    step: int,
+    main: bool = True,
+    evaluated: tuple[int, ...] = (),
+) -> None:
     state = TrainerState(global_step=step, is_world_process_zero=main)
+    state.log_history = [{"step": each, "eval_accuracy": 0.5} for each in evaluated]
     log.on_train_begin(arguments, state, TrainerControl())
 
 
@@ -208,10 +227,27 @@ def test_a_resumed_run_drops_what_its_checkpoint_does_not_know(
     log = EpisodeLogCallback(tmp_path)
     log.write([line(0, "greedy"), line(0, "train"), line(1, "greedy"), line(1, "train"), line(2, "eval")])
     log.write([line(2, "greedy"), line(2, "train"), line(3, "eval"), line(3, "train")])
-    begin(log, arguments, step=2)
+    begin(log, arguments, step=2, evaluated=(0, 2))
     assert steps(log.path) == [(0, "greedy"), (0, "train"), (1, "greedy"), (1, "train"), (2, "eval")]
     log.write([line(2, "train")])
     assert steps(log.path)[-1] == (2, "train")
+
+
+def test_an_evaluation_that_its_checkpoint_does_not_know_is_dropped(
+    tmp_path: Path, arguments: TrainingArguments
+) -> None:
+    """The last one the checkpoint knows is of step 1."""
+    log = EpisodeLogCallback(tmp_path)
+    log.write([line(0, "train"), line(1, "eval"), line(1, "train"), line(2, "eval")])
+    begin(log, arguments, step=2, evaluated=(1,))
+    assert steps(log.path) == [(0, "train"), (1, "eval"), (1, "train")]
+
+
+def test_a_task_that_a_kill_cut_is_written_again(tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_bytes('{"id": "a"}\n{"id": "é"}'.encode()[:-3])
+    EpisodeLogCallback(tmp_path).write([], ['{"id": "a"}', '{"id": "é"}'])
+    assert tasks.read_text(encoding="utf-8") == '{"id": "a"}\n{"id": "é"}\n'
 
 
 def test_a_line_that_a_kill_cut_is_dropped_wherever_it_was_cut(

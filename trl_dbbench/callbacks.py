@@ -84,11 +84,12 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
 
     The trainer plays each prompt of a generation batch greedily, with the weights that are about to be
     updated, and hands the episodes to `record`. The record goes with every checkpoint, so a resumed run
-    counts on from there.
+    counts on from there: from the end of a step, also if the checkpoint was saved in the middle of the next.
     """
 
     def __init__(self):
         self.accuracy = Accuracy()
+        self._at_step_end: dict[str, list[int]] = {}
 
     def record(self, step: int, episodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """Counts a batch's greedy episodes, prints a line and returns metrics.
@@ -105,10 +106,7 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
         return metrics
 
     def state(self) -> dict[str, Any]:
-        return {
-            "args": {},
-            "attributes": {"counts": {group: list(counts) for group, counts in self.accuracy.counts.items()}},
-        }
+        return {"args": {}, "attributes": {"counts": self._at_step_end}}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -117,6 +115,17 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
         if saved is not None:
             self.accuracy = Accuracy(saved["attributes"].get("counts"))
             logger.info("the greedy record goes on at %s", self.accuracy.describe())
+        self._settle()
+        # a checkpoint of a run without greedy evaluation has no place for the record
+        state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ):
+        self._settle()
+
+    def _settle(self) -> None:
+        self._at_step_end = {group: list(counts) for group, counts in self.accuracy.counts.items()}
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -179,8 +188,7 @@ class EpisodeLogCallback(TrainerCallback):
         if self._tasks is None:
             if self._settings is not None:
                 self._settings.write(self.path.parent)
-            known = self._tasks_path.read_text(encoding="utf-8") if self._tasks_path.exists() else ""
-            self._tasks = set(known.split("\n"))
+            self._tasks = _whole_lines(self._tasks_path)
         new = [task for task in dict.fromkeys(tasks) if task not in self._tasks]
         if new:
             self._tasks.update(new)
@@ -195,8 +203,10 @@ class EpisodeLogCallback(TrainerCallback):
     ):
         if not state.is_world_process_zero or not self.path.exists():
             return
-        if state.global_step:
-            _keep_lines_before(self.path, state.global_step)
+        if step := state.global_step:
+            logs = [entry for entry in state.log_history if entry["step"] == step]
+            evaluated = any(key.startswith("eval_") for entry in logs for key in entry)
+            _keep_lines_before(self.path, step, evaluated)
         else:
             number = 1
             while (older := self.path.with_suffix(f".{number}.jsonl")).exists():
@@ -205,11 +215,20 @@ class EpisodeLogCallback(TrainerCallback):
             logger.warning("%s is of an earlier run and was moved to %s", self.path, older.name)
 
 
-def _keep_lines_before(path: Path, step: int) -> None:
+def _whole_lines(path: Path) -> set[str]:
+    """The lines of a file that is then appended to; one that a kill cut short is taken off."""
+    if not path.exists():
+        return set()
+    whole, newline, _ = path.read_bytes().rpartition(b"\n")
+    os.truncate(path, len(whole + newline))
+    return set(whole.decode("utf-8").split("\n"))
+
+
+def _keep_lines_before(path: Path, step: int, evaluated: bool) -> None:
     """Keeps what had been written when the checkpoint of `step` was saved.
 
     Sampled and greedy episodes of step s lead to step s + 1, so those of the checkpoint's own step came
-    after it; evaluations came before it. A line cut by a kill goes as well.
+    after it; an evaluation at that step came before it, if there was one. A line cut by a kill goes as well.
     """
     kept = path.with_suffix(".tmp")
     # errors="replace": a kill may have cut the last line within a character
@@ -219,6 +238,6 @@ def _keep_lines_before(path: Path, step: int) -> None:
                 episode = json.loads(line)
             except ValueError:
                 continue
-            if episode["step"] < step + (episode["phase"] == "eval"):
+            if episode["step"] < step + (evaluated and episode["phase"] == "eval"):
                 out.write(line.rstrip("\n") + "\n")
     kept.replace(path)

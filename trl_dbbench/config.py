@@ -178,6 +178,16 @@ class DBBenchGRPOConfig(GRPOConfig):
         self._check_vllm_servers()
         self._check_alarms()
         self._refuse_what_the_rollout_ignores()
+        if self.enable_jit_checkpoint:
+            raise ConfigError(
+                "enable_jit_checkpoint is not needed: SIGTERM always saves a checkpoint, at the end of the step and on "
+                "all ranks together. Leave it out."
+            )
+        if self.ignore_data_skip:
+            raise ConfigError(
+                "ignore_data_skip would train a resumed run on tasks that it has trained on. Leave it out; to skip "
+                "them takes no time."
+            )
 
     def _check_task_sampling(self) -> None:
         if self.task_sampling not in TASK_SAMPLING:

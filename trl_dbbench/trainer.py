@@ -8,8 +8,10 @@ _get_train_sampler(...)                ->  super, over tasks in an order of `sam
 _generate_and_score_completions(rows)  ->  remembers the rows' tasks, calls super, logs the episodes
   _generate(prompts)                   ->  super, whose rollout_func is ours: greedy runs, then samples
   _calculate_rewards(...)              ->  super, whose parts are kept with each episode
-  advantages, loss, optimizer, saving      TRL's own, untouched
+  advantages, loss, optimizer              TRL's own, untouched
 ```
+
+Checkpoints from which a run goes on exactly, and SIGTERM, are the base class's (`resume.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +28,6 @@ from accelerate.utils import DistributedType, gather, gather_object
 from datasets import Dataset
 from peft import PeftConfig
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProgressCallback, TrainerCallback
-from transformers.trainer_utils import SaveStrategy
 from trl import GRPOTrainer
 from trl.extras.profiling import profiling_context
 from trl.models import prepare_deepspeed, prepare_fsdp, unwrap_model_for_generation
@@ -43,6 +44,7 @@ from trl_dbbench.errors import ConfigError, DatabaseError, TaskError
 from trl_dbbench.judge import Judge
 from trl_dbbench.protocol import get_protocol
 from trl_dbbench.ranks import raise_on_all, together
+from trl_dbbench.resume import ResumableGRPOTrainer
 from trl_dbbench.rewards import describe_reward
 from trl_dbbench.rollout import Engine, Episode, Rules, Sampling, Status, play_all
 from trl_dbbench.runs import RunSettings
@@ -52,7 +54,7 @@ from trl_dbbench.tasks import Task
 logger = logging.getLogger(__name__)
 
 
-class DBBenchGRPOTrainer(GRPOTrainer):
+class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     """
     Trainer for GRPO on DB-Bench tasks.
 
@@ -206,6 +208,12 @@ class DBBenchGRPOTrainer(GRPOTrainer):
         with torch.random.fork_rng():
             return super().evaluate(*args, **kwargs)
 
+    def _load_callback_state(self):
+        super()._load_callback_state()
+        for callback in self.callback_handler.callbacks:  # transformers may have put a new object there
+            if isinstance(callback, GreedyEvalCallback):
+                self.greedy_eval = callback
+
     def _task_order(self, dataset: Dataset) -> Order:
         if self.args.task_sampling == "shuffle":
             return partial(shuffled, len(dataset), self.args.seed)
@@ -276,7 +284,7 @@ class DBBenchGRPOTrainer(GRPOTrainer):
         if reason is None:
             return
         saved = ""
-        if train and self.args.save_strategy != SaveStrategy.NO:
+        if train:
             self._save_checkpoint(self.model, trial=None)
             saved = (
                 f" Step {self.state.global_step} is saved in {self.args.output_dir}: start again with "
@@ -315,11 +323,8 @@ class DBBenchGRPOTrainer(GRPOTrainer):
     def _sampling(self, row: int, train: bool) -> Sampling:
         if not train:
             return Sampling(self.temperature, greedy=True)
-        # a number for each micro-step of the run, the same after a resume, unlike TRL's own counter
-        accumulation = self.args.gradient_accumulation_steps
-        micro_step = self.state.global_step * accumulation + self._step % accumulation
         rank_row = self.accelerator.process_index * len(self._rows) + row
-        seed = int(np.random.SeedSequence((self.args.seed, micro_step, rank_row)).generate_state(1)[0])
+        seed = int(np.random.SeedSequence((self.args.seed, self._step, rank_row)).generate_state(1)[0])
         return Sampling(self.temperature, self.top_p, self.top_k or 0, seed=seed)
 
     @contextmanager
@@ -352,9 +357,6 @@ class DBBenchGRPOTrainer(GRPOTrainer):
         return self.accelerator.num_processes > 1 and (
             zero3 or self.accelerator.distributed_type == DistributedType.FSDP
         )
-
-    def _any_rank(self, busy: bool) -> bool:
-        return bool(self.accelerator.gather(torch.tensor([busy], device=self.accelerator.device)).any())
 
     # --- what is kept of it -----------------------------------------------------------------------
 

@@ -1,0 +1,580 @@
+"""A killed run ends as the unbroken one would have: the same weights, bit for bit, and the same episodes.
+
+The runs here have three micro-steps a step, and generations of four: two batches, each trained on twice. A
+generation's steps and the episodes that are played for them look so (`|` a checkpoint, `.` a micro-step):
+
+    generation    0 . . . . 1 . . . . 2 . . . .     and so on in the next epoch
+    step          0 . . . | 1 . . . | 2 . . . | 3 . . . |
+"""
+
+from __future__ import annotations
+
+import inspect
+import multiprocessing
+import os
+import random
+import runpy
+import shutil
+import signal
+import sys
+import threading
+import time
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_recipe import finish, launch
+from test_trainer import adapter_of, episodes_in, equal, make_trainer
+from transformers import Trainer, TrainerCallback, TrainerState
+from trl import GRPOTrainer
+
+from trl_dbbench import ConfigError, DBBenchGRPOConfig
+from trl_dbbench.resume import UNFINISHED, ResumableGRPOTrainer, find_checkpoint, is_complete
+from trl_dbbench.stopping import StopSignal
+
+ROOT = Path(__file__).parents[1]
+RECIPE = ROOT / "recipes" / "grpo_dbbench.py"
+
+# 6 tasks, 2 a generation: 3 generations and 4 steps an epoch
+STEPS = {
+    "per_device_train_batch_size": 2,
+    "num_generations": 2,
+    "gradient_accumulation_steps": 3,
+    "steps_per_generation": 2,
+    "num_iterations": 2,
+    "max_steps": 6,
+    "task_sampling": "skill",
+    "save_strategy": "steps",
+    "save_steps": 1,
+}
+EVALUATED = {"eval_strategy": "epoch", "eval_on_start": True, "per_device_eval_batch_size": 2}
+
+
+@pytest.fixture(scope="module")
+def trainer_of(tiny_model, sqlite_database, demo_tasks):
+    def make(output_dir: Path, tasks: int = 6, **settings):
+        settings = {"protocol": "text", **STEPS, **settings}
+        return make_trainer(tiny_model, sqlite_database, demo_tasks[:tasks], output_dir, **settings)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def unbroken(trainer_of, tmp_path_factory):
+    """The trainer of a run that nothing broke."""
+    trainer = trainer_of(tmp_path_factory.mktemp("runs") / "unbroken", **EVALUATED)
+    trainer.train()
+    return trainer
+
+
+def timeless(value):
+    """Without the times that it took."""
+    if isinstance(value, dict):
+        return {key: timeless(each) for key, each in value.items() if not key.endswith("seconds")}
+    return [timeless(each) for each in value] if isinstance(value, list) else value
+
+
+def episodes_of(output_dir: str | Path) -> list[dict]:
+    return timeless(episodes_in(output_dir))
+
+
+def as_it_was(run: str | Path, step: int, copy: Path) -> Path:
+    """A copy of a run's folder, killed after its checkpoint of `step`: later episodes are in the log."""
+    copy.mkdir()
+    shutil.copytree(Path(run, f"checkpoint-{step}"), copy / f"checkpoint-{step}")
+    for name in ("episodes.jsonl", "tasks.jsonl"):
+        shutil.copy(Path(run, name), copy)
+    return copy
+
+
+def timeless_metrics(state: TrainerState) -> list[dict]:
+    """What was logged at each step, without what is measured in seconds."""
+    clocks = ("seconds", "runtime", "per_second", "step_time", "profiling")
+    return [
+        {name: value for name, value in entry.items() if not any(clock in name for clock in clocks)}
+        for entry in state.log_history
+        if "train_loss" not in entry  # of the process, not of the run
+    ]
+
+
+# --- from every checkpoint ------------------------------------------------------------------------
+
+
+def same(resumed, unbroken) -> bool:
+    """The weights, the episodes and the greedy record of two runs."""
+    return (
+        equal(adapter_of(resumed), adapter_of(unbroken))
+        and episodes_of(resumed.args.output_dir) == episodes_of(unbroken.args.output_dir)
+        and resumed.greedy_eval.accuracy.counts == unbroken.greedy_eval.accuracy.counts
+        and resumed.state.num_input_tokens_seen == unbroken.state.num_input_tokens_seen
+    )
+
+
+def test_from_every_saved_step(trainer_of, unbroken, tmp_path):
+    """Checkpoints within a generation and at its end, within an epoch and at its end, and the last."""
+    episodes = episodes_of(unbroken.args.output_dir)
+    assert [e["step"] for e in episodes if e["phase"] == "eval"] == [0, 0, 4, 4, 6, 6]
+    greedy = [0, 0, 1, 1, 2, 2, 4, 4, 5, 5]  # of two prompts a generation; see the figure above
+    assert [e["step"] for e in episodes if e["phase"] == "greedy"] == greedy
+
+    for step in range(1, 7):
+        folder = as_it_was(unbroken.args.output_dir, step, tmp_path / str(step))
+        resumed = trainer_of(folder, **EVALUATED, restore_callback_states_from_checkpoint=bool(step % 2))
+        resumed.train(resume_from_checkpoint=True)
+
+        assert resumed.state.global_step == 6
+        assert same(resumed, unbroken), step
+        assert timeless_metrics(resumed.state) == timeless_metrics(unbroken.state), step
+        within_generation = (folder / f"checkpoint-{step}" / "rollouts_0.pt").exists()
+        assert within_generation == (step != 4)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        # an epoch's 12 micro-steps are steps of 5, 5 and 2
+        {"gradient_accumulation_steps": 5, "max_steps": 5},
+        {"gradient_accumulation_steps": 1, "max_steps": 5, "num_iterations": 1, "steps_per_generation": 3},
+        {"gradient_accumulation_steps": 4, "max_steps": 3, "num_iterations": 1},
+    ],
+    ids=["ragged", "several steps a generation", "several generations a step"],
+)
+def test_other_rhythms(trainer_of, tmp_path, settings):
+    unbroken = trainer_of(tmp_path / "unbroken", logging_steps=2, **settings)
+    unbroken.train()
+    for step in range(1, settings["max_steps"]):
+        folder = as_it_was(tmp_path / "unbroken", step, tmp_path / str(step))
+        resumed = trainer_of(folder, logging_steps=2, **settings)
+        resumed.train(resume_from_checkpoint=True)
+        assert same(resumed, unbroken), step
+
+
+def test_a_checkpoint_without_its_rollouts_plays_them_again(trainer_of, unbroken, tmp_path, caplog):
+    """As one of an older version: the rest of the generation is played with newer weights, then all is in phase."""
+    folder = as_it_was(unbroken.args.output_dir, 1, tmp_path / "run")
+    (folder / "checkpoint-1" / "rollouts_0.pt").unlink()
+    resumed = trainer_of(folder, max_steps=4)
+    resumed.train(resume_from_checkpoint=True)
+
+    assert "checkpoint-1 lies within the steps of a generation and has no rollouts" in caplog.text
+    # step 1 has the micro-steps 3, 4 and 5, and is of two generations
+    assert [e["step"] for e in episodes_in(folder) if e["phase"] == "greedy"] == [0, 0, 1, 1, 1, 1, 2, 2]
+    assert resumed._step == 12
+
+
+def test_rollouts_of_another_batch_size_are_not_used(trainer_of, unbroken, tmp_path, caplog):
+    folder = as_it_was(unbroken.args.output_dir, 1, tmp_path / "run")
+    settings = {"per_device_train_batch_size": 4, "steps_per_generation": 1, "num_iterations": 4}
+    trainer_of(folder, **settings, max_steps=2).train(resume_from_checkpoint=True)
+    assert "has no rollouts for the rest of them that fit this run" in caplog.text
+
+
+# --- a checkpoint in the middle of a step ---------------------------------------------------------
+
+
+class Outage(Exception):
+    """What a trainer meets in the middle of a step."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "generations"),
+    [
+        # steps of the micro-steps 0 1 2, 3 4 5, 6 7 8; generations at 0, 4 and 8
+        ({"max_steps": 3}, (0, 1, 2)),
+        # steps of 0 to 4 and 5 to 9; generations at 0, 2, 4, 6, 8: the second step begins with rollouts of the third
+        ({"max_steps": 2, "tasks": 10, "gradient_accumulation_steps": 5, "num_iterations": 1}, (1, 3, 4)),
+    ],
+)
+def test_a_checkpoint_in_the_middle_of_a_step_starts_it_again(trainer_of, tmp_path, settings, generations):
+    """A rollout fails at the start of a step, or after some of its micro-steps or its other rollouts."""
+    settings = {**EVALUATED, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "no", **settings}
+    unbroken = trainer_of(tmp_path / "unbroken", **settings)
+    unbroken.train()
+
+    for generation in generations:
+        folder = tmp_path / str(generation)
+        stopped = trainer_of(folder, **settings)
+        rollout, played = stopped._rollout, []
+
+        def fails_at_last(prompts, trainer, rollout=rollout, played=played, generation=generation):
+            if trainer.model.training:
+                if len(played) == generation:
+                    trainer._save_checkpoint(trainer.model, trial=None)
+                    raise Outage
+                played.append(prompts)
+            return rollout(prompts, trainer)
+
+        stopped.rollout_func = fails_at_last
+        with pytest.raises(Outage):
+            stopped.train()
+
+        resumed = trainer_of(folder, **settings)
+        resumed.train(resume_from_checkpoint=True)
+        assert same(resumed, unbroken), generation
+
+
+def test_training_goes_on_after_a_checkpoint_in_the_middle_of_a_step(trainer_of, unbroken, tmp_path):
+    class SaveInTheMiddle(TrainerCallback):
+        def on_substep_end(self, args, state, control, **kwargs):
+            saving._save_checkpoint(saving.model, trial=None)
+
+    settings = {**EVALUATED, "save_strategy": "no"}
+    saving = trainer_of(tmp_path / "saving", **settings)
+    saving.add_callback(SaveInTheMiddle())
+    saving.train()
+
+    assert same(saving, unbroken)
+    for step in (0, 3, 4):
+        folder = as_it_was(tmp_path / "saving", step, tmp_path / str(step))
+        resumed = trainer_of(folder, **settings)
+        resumed.train(resume_from_checkpoint=True)
+        assert same(resumed, unbroken), step
+
+
+# --- checkpoints that a kill cut short ------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Ends the process's training as a kill would."""
+
+
+def test_a_checkpoint_that_was_cut_short_is_passed_over(trainer_of, unbroken, tmp_path, caplog, monkeypatch):
+    """Whatever the last file is that was written, and with a limit that lets only one checkpoint stay."""
+    settings = {**EVALUATED, "save_total_limit": 1}
+    for last in ("save_model", "_save_rng_state", "create_model_card", "_save_rollouts"):
+        folder = tmp_path / last
+        killed = trainer_of(folder, **settings)
+        write = getattr(killed, last)
+
+        def write_and_die(*args, write=write, killed=killed, **kwargs):
+            write(*args, **kwargs)
+            if killed.state.global_step == 5:
+                raise Killed
+
+        monkeypatch.setattr(killed, last, write_and_die)
+        with pytest.raises(Killed):
+            killed.train()
+        assert sorted(each.name for each in folder.glob("checkpoint-*")) == ["checkpoint-4", "checkpoint-5"]
+
+        caplog.clear()
+        resumed = trainer_of(folder, **settings)
+        resumed.train(resume_from_checkpoint=True)
+        assert "checkpoint-5 is passed over: it was not written to its end." in caplog.text
+        assert same(resumed, unbroken)
+        assert [each.name for each in folder.glob("checkpoint-*")] == ["checkpoint-6"]
+        assert is_complete(folder / "checkpoint-6")
+
+
+def checkpoint_at(folder: Path, state: str = '{"global_step": 1}') -> Path:
+    folder.mkdir(parents=True)
+    (folder / "trainer_state.json").write_text(state)
+    return folder
+
+
+def test_which_checkpoint_is_taken(tmp_path):
+    assert find_checkpoint(tmp_path / "nowhere", True) is None
+    assert find_checkpoint(tmp_path, "true") is None
+    for number in (9, 10, 100):
+        checkpoint_at(tmp_path / f"checkpoint-{number}")
+    checkpoint_at(tmp_path / "checkpoint-900-old")
+    assert find_checkpoint(tmp_path, True) == str(tmp_path / "checkpoint-100")
+    (tmp_path / "checkpoint-100" / UNFINISHED).touch()
+    assert find_checkpoint(tmp_path, True) == str(tmp_path / "checkpoint-10")
+    (tmp_path / "checkpoint-10" / "trainer_state.json").write_text(
+        '{"global'
+    )  # by a trainer without the mark
+    assert find_checkpoint(tmp_path, "True") == str(tmp_path / "checkpoint-9")
+    for nothing in (None, False, "false"):
+        assert find_checkpoint(tmp_path, nothing) is None
+    assert find_checkpoint(tmp_path, str(tmp_path / "checkpoint-900-old")) == str(
+        tmp_path / "checkpoint-900-old"
+    )
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(trainer_of, tmp_path):
+    checkpoint_at(tmp_path / "run" / "checkpoint-5")
+    cut = checkpoint_at(tmp_path / "run" / "checkpoint-6", state="")
+    trainer = trainer_of(tmp_path / "run")
+    for folder, wrong in ((cut, "was not written to its end"), (tmp_path / "no", "does not exist")):
+        with pytest.raises(
+            ConfigError,
+            match=f"'{folder}' {wrong}. Whole checkpoints in {tmp_path / 'run'}: checkpoint-5. Name one of them",
+        ):
+            trainer.train(resume_from_checkpoint=str(folder))
+
+
+# --- SIGTERM --------------------------------------------------------------------------------------
+
+
+class Terminate(TrainerCallback):
+    """Sends SIGTERM in the middle of a step."""
+
+    def __init__(self, step: int, times: int = 1):
+        self.step, self.times = step, times
+
+    def on_substep_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step and self.times:
+            self.times -= 1
+            signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.fixture
+def terminated():
+    """The signals that reach the handler that was there before."""
+    received = []
+    earlier = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    yield received
+    signal.signal(signal.SIGTERM, earlier)
+
+
+@pytest.mark.parametrize("strategy", ["epoch", "steps", "no"])
+def test_sigterm_saves_at_the_end_of_the_step_and_ends(trainer_of, tmp_path, terminated, strategy, capfd):
+    settings = {**EVALUATED, "eval_strategy": strategy, "eval_steps": 2, "save_strategy": strategy}
+    settings |= {"save_steps": 4}
+    unbroken = trainer_of(tmp_path / "unbroken", **settings)
+    unbroken.train()
+    assert not unbroken.stopped
+    for step in (1, 3):  # 3 is an epoch's last
+        folder = tmp_path / str(step)
+        stopped = trainer_of(folder, **settings)
+        stopped.add_callback(
+            Terminate(step, times=2)
+        )  # a launcher sends it on, the scheduler has sent it to all
+        stopped.train()
+        assert (stopped.stopped, stopped.state.global_step) == (True, step + 1)
+        assert find_checkpoint(folder, True) == str(folder / f"checkpoint-{step + 1}")
+        assert "SIGTERM: the run ends after this step" in capfd.readouterr().err
+        assert not terminated
+
+        signal.raise_signal(signal.SIGTERM)
+        assert terminated.pop() == signal.SIGTERM, "the earlier handler is back"
+
+        resumed = trainer_of(folder, **settings)
+        resumed.train(resume_from_checkpoint=True)
+        assert not resumed.stopped
+        assert same(resumed, unbroken)
+
+
+def test_sigterm_in_the_last_step_stops_nothing(trainer_of, tmp_path):
+    trainer = trainer_of(tmp_path, max_steps=2)
+    trainer.add_callback(Terminate(1))
+    trainer.train()
+    assert (trainer.stopped, trainer.state.global_step) == (False, 2)
+
+
+def test_a_second_sigterm_is_for_the_handler_that_was_there(terminated, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    stop = StopSignal()
+    with stop.noted():
+        for seconds, received in (
+            (0.0, 0),
+            (0.5, 0),
+            (1.5, 1),
+        ):  # after the first; so close it is the same one
+            clock[0] = 100.0 + seconds
+            signal.raise_signal(signal.SIGTERM)
+            assert (stop.received, len(terminated)) == (True, received)
+    with stop.noted():
+        assert not stop.received
+
+
+def test_outside_the_main_thread_signals_are_left_alone(terminated):
+    handlers = []
+
+    def train():
+        with StopSignal().noted():
+            handlers.append(signal.getsignal(signal.SIGTERM))
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    assert handlers == [before]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"enable_jit_checkpoint": True}, "SIGTERM always saves a checkpoint"),
+        ({"ignore_data_skip": True}, "ignore_data_skip would train a resumed run on tasks"),
+    ],
+)
+def test_settings_that_stand_against_it(settings, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        DBBenchGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, **settings)
+
+
+# --- SIGKILL --------------------------------------------------------------------------------------
+
+
+def recipe(output_dir: Path, trains: Event, options: dict[str, object]) -> None:
+    """The recipe, in a process of its own."""
+    torch.set_num_threads(1)
+    with (output_dir / "log").open("a") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    run_epoch = ResumableGRPOTrainer._run_epoch
+
+    def tell_and_run(self, *args, **kwargs):
+        trains.set()
+        run_epoch(self, *args, **kwargs)
+
+    ResumableGRPOTrainer._run_epoch = tell_and_run
+    sys.argv = [str(RECIPE), "--config", str(ROOT / "recipes" / "quickstart.yaml")]
+    for name, value in {**options, "output_dir": output_dir, "resume_from_checkpoint": True}.items():
+        sys.argv += [f"--{name}", str(value)]
+    runpy.run_path(str(RECIPE), run_name="__main__")
+
+
+@pytest.fixture
+def start(tmp_path):
+    """`start(output_dir)`: the recipe's process, when its training begins."""
+    tasks = (ROOT / "recipes" / "tiny" / "train.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "tasks.jsonl").write_text("".join(tasks[:6]))
+    (tmp_path / "eval.jsonl").write_text("".join(tasks[6:8]))
+    options = {**STEPS, "tasks": tmp_path / "tasks.jsonl", "eval_tasks": tmp_path / "eval.jsonl"}
+    options |= {"lora_dropout": 0.05, "eval_steps": 1, "per_device_eval_batch_size": 2, "disable_tqdm": True}
+    context = multiprocessing.get_context(
+        "forkserver"
+    )  # with everything imported: no start takes ten seconds
+    context.set_forkserver_preload(["trl_dbbench.trainer", "sqlglot", "tqdm.contrib.logging"])
+    processes = []
+
+    def start(output_dir: Path, **more: object) -> BaseProcess:
+        output_dir.mkdir(exist_ok=True)
+        trains = context.Event()
+        processes.append(context.Process(target=recipe, args=(output_dir, trains, options | more)))
+        processes[-1].start()
+        while processes[-1].is_alive() and not trains.wait(0.01):
+            pass
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+
+
+def log_of(output_dir: Path) -> str:
+    return (output_dir / "log").read_text()
+
+
+def test_ten_kills(start, tmp_path):
+    """The recipe is killed at 10 random moments of three epochs: while it plays, trains, evaluates or saves."""
+    unbroken, killed = tmp_path / "unbroken", tmp_path / "killed"
+    process = start(unbroken, max_steps=12)
+    begin = time.monotonic()
+    process.join(timeout=200)
+    assert process.exitcode == 0, log_of(unbroken)
+    seconds = time.monotonic() - begin
+
+    moments, kills = random.Random(5), 0
+    while kills < 10:
+        process = start(killed, max_steps=12)
+        process.join(timeout=moments.uniform(0, 0.2 * seconds))
+        if process.is_alive():
+            process.kill()
+            process.join()
+            kills += 1
+    process = start(killed, max_steps=12)
+    process.join(timeout=200)
+    assert process.exitcode == 0, log_of(killed)
+
+    weights = [load_file(run / "adapter_model.safetensors") for run in (killed, unbroken)]
+    assert equal(*weights)
+    assert episodes_of(killed) == episodes_of(unbroken)
+    assert (killed / "tasks.jsonl").read_text() == (unbroken / "tasks.jsonl").read_text()
+    states = [
+        TrainerState.load_from_json(run / "checkpoint-12" / "trainer_state.json")
+        for run in (killed, unbroken)
+    ]
+    assert timeless_metrics(states[0]) == timeless_metrics(states[1])
+    assert states[0].stateful_callbacks == states[1].stateful_callbacks
+
+
+def test_the_recipe_ends_in_order_on_sigterm(start, tmp_path):
+    """With a message and an exit status, and without the final model of a run that has not ended."""
+    process = start(tmp_path / "run")
+    process.terminate()
+    process.join(timeout=200)
+    log = log_of(tmp_path / "run")
+    assert process.exitcode == 143, log
+    (step,) = (each.name.removeprefix("checkpoint-") for each in (tmp_path / "run").glob("checkpoint-*"))
+    assert (
+        f"SIGTERM ended the run after step {step} of 6. Start it again with --resume_from_checkpoint true"
+        in log
+    )
+    assert "The model is in" not in log
+    assert not (tmp_path / "run" / "adapter_model.safetensors").exists()
+
+    process = start(tmp_path / "run")
+    process.join(timeout=200)
+    assert process.exitcode == 0
+    assert f"The run goes on from {tmp_path / 'run'}/checkpoint-{step}." in log_of(tmp_path / "run")
+    assert (tmp_path / "run" / "adapter_model.safetensors").exists()
+
+
+def test_sigterm_to_the_launcher_reaches_the_run(tmp_path):
+    """`accelerate launch` with one process would end alone."""
+    process = launch("--max_steps", 40, "--output_dir", tmp_path)
+    while not (tmp_path / "episodes.jsonl").exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.terminate()
+    output, _ = process.communicate(timeout=200)  # to the end of the recipe's process, which writes there too
+    assert "SIGTERM: the run ends after this step" in output
+    assert "Start it again with --resume_from_checkpoint true" in output
+    assert find_checkpoint(tmp_path, True)
+
+
+def test_two_ranks_end_together_on_sigterm_to_one(tmp_path):
+    options = ("--database", "sqlite", "--per_device_train_batch_size", 2, "--output_dir", tmp_path)
+    process = launch(*options, "--max_steps", 40, processes=2)
+    while not (tmp_path / "episodes.jsonl").exists() and process.poll() is None:
+        time.sleep(0.01)
+    ranks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(ranks[-1]), signal.SIGTERM)
+    output, _ = process.communicate(timeout=200)
+    assert output.count("Start it again with --resume_from_checkpoint true") == 1
+    assert find_checkpoint(tmp_path, True)
+
+
+def test_two_ranks_go_on_within_a_generation(tmp_path):
+    """Each rank has rollouts of its own, and they lie beside the checkpoint."""
+    options = [
+        "--database",
+        "sqlite",
+        "--per_device_train_batch_size",
+        2,
+        "--lora_dropout",
+        0.05,
+        "--save_steps",
+        1,
+    ]
+    options += ["--steps_per_generation", 2, "--num_iterations", 2, "--max_steps", 4]
+    finish(launch(*options, "--output_dir", tmp_path / "unbroken", processes=2))
+    folder = as_it_was(tmp_path / "unbroken", 3, tmp_path / "killed")
+    assert sorted(each.name for each in folder.glob("*/rollouts_*")) == ["rollouts_0.pt", "rollouts_1.pt"]
+    finish(launch(*options, "--output_dir", folder, "--resume_from_checkpoint", "true", processes=2))
+
+    weights = [load_file(run / "adapter_model.safetensors") for run in (tmp_path / "unbroken", folder)]
+    assert equal(*weights)
+    assert episodes_of(folder) == episodes_of(tmp_path / "unbroken")
+
+
+def test_the_seams_of_transformers_are_where_they_were():
+    """Where a step starts, and what a checkpoint's last file is; a change here means to read `resume.py` again."""
+    epoch = inspect.getsource(Trainer._run_epoch)
+    assert epoch.count("self.get_batch_samples(") == 1
+    assert epoch.index("self.get_batch_samples(") < epoch.index("self.training_step(")
+    save = inspect.getsource(Trainer._save_checkpoint)
+    assert (
+        save.index("self._save_rng_state(") < save.index("self.state.save_to_json(") < save.index("rotate_")
+    )
+    prepare = inspect.getsource(Trainer._inner_training_loop)
+    assert prepare.index("self._init_training_state(") < prepare.index("self._prepare_for_training(")
+    assert "self._buffered_inputs[self._step % self.args.steps_per_generation]" in inspect.getsource(
+        GRPOTrainer._prepare_inputs
+    )

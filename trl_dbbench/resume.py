@@ -1,0 +1,286 @@
+"""A run that was killed goes on as if it had not been.
+
+transformers saves weights, optimizer, schedule and random generators, and finds its place in the data again. What
+is missing for a GRPO run to end with the same weights is here:
+
+```
+a kill while a checkpoint is written   ->  it carries a mark until it is whole, and is never taken with it
+a checkpoint between two steps of one  ->  the rollouts that are still to be trained on lie beside it, a file for
+generation                                 each rank, and TRL's count of micro-steps is where it was
+a checkpoint in the middle of a step   ->  says what the step started from: it is done again as a whole
+a kill after the last step             ->  no step is done on top
+```
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import send_to_device
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_callback import DefaultFlowCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+from trl import GRPOTrainer
+
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.stopping import FlowCallback
+
+logger = logging.getLogger(__name__)
+
+UNFINISHED = "checkpoint-is-incomplete.txt"  # transformers has the same name for the same thing
+
+
+# --- which checkpoint -----------------------------------------------------------------------------
+
+
+def find_checkpoint(output_dir: str | Path, asked: str | bool | None) -> str | None:
+    """The folder to go on from; `None` starts at the beginning.
+
+    Args:
+        asked: the setting `resume_from_checkpoint`. `True` or `"true"` is the last checkpoint of `output_dir` that
+            is whole, if there is one; else a folder.
+
+    Raises:
+        ConfigError: if the folder named is no checkpoint, or one that was not written to its end.
+    """
+    if asked in (None, False, "", "false", "False"):
+        return None
+    folders = _checkpoints(Path(output_dir))
+    if asked in (True, "true", "True"):
+        while folders and not is_complete(folders[-1]):
+            logger.warning("%s is passed over: it was not written to its end.", folders.pop())
+        if not folders:
+            logger.info(
+                "There is no checkpoint in %s to go on from: the run starts at its beginning.", output_dir
+            )
+            return None
+        logger.info("The run goes on from %s.", folders[-1])
+        return str(folders[-1])
+    folder = Path(str(asked))
+    if not is_complete(folder):
+        wrong = "was not written to its end" if folder.is_dir() else "does not exist"
+        whole = ", ".join(each.name for each in folders if is_complete(each)) or "none"
+        raise ConfigError(
+            f"resume_from_checkpoint: '{folder}' {wrong}. Whole checkpoints in {output_dir}: {whole}. Name one of "
+            "them, or give true to take the last one."
+        )
+    return str(folder)
+
+
+def _checkpoints(output_dir: Path) -> list[Path]:
+    """By step; folders of other names, such as `checkpoint-5-old`, are not the run's."""
+    steps = (folder.name.partition("-")[2] for folder in output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*"))
+    return [
+        output_dir / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+        for step in sorted(map(int, filter(str.isdecimal, steps)))
+    ]
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether the checkpoint was written to its end, by this trainer or by one of transformers or TRL."""
+    try:
+        json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))  # transformers' last file
+    except (OSError, ValueError):
+        return False
+    return not (folder / UNFINISHED).exists()
+
+
+# --- the trainer ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pause:
+    """What changes within a step, but not by the optimizer, as it was between two steps."""
+
+    global_step: int
+    micro_step: int
+    rollouts: list[dict[str, Any]] | None
+    tokens_seen: int
+    generators: tuple[torch.Tensor, torch.Tensor | None]  # states, on the CPU and on the device
+
+    @classmethod
+    def of(cls, trainer: ResumableGRPOTrainer) -> Pause:
+        device = trainer.accelerator.device
+        on_device = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state()
+        return cls(
+            trainer.state.global_step,
+            trainer._step,
+            trainer._buffered_inputs,
+            trainer.state.num_input_tokens_seen,
+            (torch.get_rng_state(), on_device),
+        )
+
+    def put(self, trainer: ResumableGRPOTrainer) -> None:
+        trainer._step = self.micro_step
+        trainer._buffered_inputs = self.rollouts
+        trainer.state.num_input_tokens_seen = self.tokens_seen
+        torch.set_rng_state(self.generators[0])
+        if self.generators[1] is not None:
+            torch.get_device_module(trainer.accelerator.device).set_rng_state(self.generators[1])
+
+
+class ResumableGRPOTrainer(GRPOTrainer):
+    """TRL's trainer with checkpoints from which a run ends with the weights of the unbroken run.
+
+    SIGTERM saves one at the end of the step and ends the training; `stopped` tells.
+    `_save_checkpoint` may also be called in the middle of a step, on all ranks, outside of any context that gathers
+    weights: the run then goes on from the start of that step.
+    """
+
+    _step: int
+    _buffered_inputs: list[dict[str, Any]] | None
+    _pause: Pause | None = None  # before the step that is under way
+    _saved: int | None = None  # the global step of the last checkpoint
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.flow = FlowCallback(self._any_rank)
+        self.callback_handler.callbacks = [
+            self.flow if type(callback) is DefaultFlowCallback else callback
+            for callback in self.callback_handler.callbacks
+        ]
+
+    @property
+    def stopped(self) -> bool:
+        """Whether SIGTERM ended the training before its last step."""
+        return self.flow.stopped
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any):
+        """As in [`~transformers.Trainer`], but `True` passes over checkpoints that were not written to their end.
+
+        Without any checkpoint it starts at the beginning.
+
+        Raises:
+            ConfigError: if the folder named is no checkpoint, or one that was not written to its end.
+        """
+        checkpoint = find_checkpoint(self.args.output_dir, resume_from_checkpoint)
+        with self.flow.signal.noted():
+            return super().train(checkpoint, *args, **kwargs)
+
+    def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
+        prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+        # TRL counts micro-steps from 0 in each process; transformers finds its place in the data as here
+        accumulation, in_epoch = self.args.gradient_accumulation_steps, len(train_dataloader)
+        epochs, steps = divmod(self.state.global_step, math.ceil(in_epoch / accumulation))
+        self._step = epochs * in_epoch + steps * accumulation
+        self._buffered_inputs = self._pause = self._saved = None
+        if resume_from_checkpoint is not None:
+            self._load_rollouts(Path(resume_from_checkpoint))
+            if Path(resume_from_checkpoint).resolve() == self._checkpoint_folder().resolve():
+                self._saved = self.state.global_step
+        return prepared
+
+    def _run_epoch(self, *args: Any, **kwargs: Any):
+        # in a run that was killed after its last step, transformers would do one more
+        if self.state.global_step < self.state.max_steps:
+            super()._run_epoch(*args, **kwargs)
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any):
+        # the first thing that a step does; at the start of an epoch it draws a random number
+        self._pause = Pause.of(self)
+        return super().get_batch_samples(*args, **kwargs)
+
+    def _load_rng_state(self, checkpoint):
+        super()._load_rng_state(checkpoint)
+        self._pause = Pause.of(self)
+
+    def _save_checkpoint(self, model, trial):
+        if self._saved == self.state.global_step:
+            return
+        folder, limit = self._checkpoint_folder(trial), self.args.save_total_limit
+        with self._before_the_step():
+            if self.args.should_save:
+                # what a run left there that was killed, or from which this one went on at an earlier step
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / UNFINISHED).write_text("This checkpoint was not written to its end.\n")
+            self.accelerator.wait_for_everyone()
+            with _replaced(self.args, save_total_limit=None, push_to_hub=False):  # only when it is whole
+                super()._save_checkpoint(model, trial)
+            self._save_rollouts(folder)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            (folder / UNFINISHED).unlink()
+        self._saved = self.state.global_step
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(folder))
+        if self.args.should_save:
+            rotate_checkpoints(str(folder.parent), limit, self.state.best_model_checkpoint, use_mtime=True)
+
+    @contextmanager
+    def _before_the_step(self) -> Iterator[None]:
+        """The state before the step that is under way; between steps the state as it is."""
+        if self._pause is None or self._pause.global_step != self.state.global_step:
+            yield
+            return
+        now = Pause.of(self)
+        self._pause.put(self)
+        try:
+            yield
+        finally:
+            now.put(self)
+
+    def _checkpoint_folder(self, trial: Any = None) -> Path:
+        return Path(self._get_output_dir(trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+
+    # --- rollouts that are still to be trained on -------------------------------------------------
+
+    def _within_generation(self) -> bool:
+        return self._step % (self.args.steps_per_generation * self.num_iterations) != 0
+
+    def _shape_of_rollouts(self) -> dict[str, int]:
+        """What must be the same for saved rollouts to be of use."""
+        return {
+            "micro_step": self._step,
+            "ranks": self.accelerator.num_processes,
+            "batches": self.args.steps_per_generation,
+            "rows": self.args.per_device_train_batch_size,
+        }
+
+    def _rollouts_file(self, folder: Path) -> Path:
+        return folder / f"rollouts_{self.accelerator.process_index}.pt"
+
+    def _save_rollouts(self, folder: Path) -> None:
+        if self._within_generation() and self._buffered_inputs is not None:
+            saved = {"shape": self._shape_of_rollouts(), "batches": self._buffered_inputs}
+            torch.save(saved, self._rollouts_file(folder))
+
+    def _load_rollouts(self, folder: Path) -> None:
+        if not self._within_generation():
+            return
+        saved = None
+        if (file := self._rollouts_file(folder)).exists():
+            saved = torch.load(file, map_location="cpu", weights_only=True)
+        usable = saved is not None and saved["shape"] == self._shape_of_rollouts()
+        if self._any_rank(not usable):
+            logger.warning(
+                "%s lies within the steps of a generation and has no rollouts for the rest of them that fit this run "
+                "(made by an older version, or with another batch size or number of ranks). They are played again, "
+                "so the weights will differ from those of an unbroken run.",
+                folder,
+            )
+        elif saved is not None:
+            self._buffered_inputs = send_to_device(saved["batches"], self.accelerator.device)
+
+    def _any_rank(self, yes: bool) -> bool:
+        return bool(self.accelerator.gather(torch.tensor([yes], device=self.accelerator.device)).any())
+
+
+@contextmanager
+def _replaced(settings: object, **values: Any) -> Iterator[None]:
+    """The settings with these values for a while."""
+    before = {name: getattr(settings, name) for name in values}
+    vars(settings).update(values)
+    try:
+        yield
+    finally:
+        vars(settings).update(before)
