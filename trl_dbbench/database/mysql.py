@@ -278,6 +278,8 @@ class MySQLSandbox(Sandbox):
             slot.plain = slot.plain and kind == "plain"
             slot.stateless = slot.stateless and kind != "other"
             result = session.execute(sql)
+            if session.broken:
+                slot.plain = False  # the statement may still run, and hold the tables
             if reads or session.broken:
                 return result
             if result.rows is not None:

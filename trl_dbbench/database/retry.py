@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TRIES = 3
+TRIES = 2
 LONGEST_PAUSE = 2.0
 
 

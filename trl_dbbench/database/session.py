@@ -159,6 +159,8 @@ class Session:
         """Stop a statement whose remaining rows nobody wants; what is on its way is read and dropped."""
         self._kill()
         with contextlib.suppress(Exception):
+            self._driver.drop_rest()
+        with contextlib.suppress(Exception):
             result.cursor.close()
         if self._driver.open:
             self._absorb_kill()
