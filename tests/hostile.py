@@ -677,6 +677,10 @@ CORPUS: dict[str, list[Item]] = {
         "😀" * 240_000,
         "REPLACE " * 100_000,
         "SELECT " + "a." * 20_000 + "a",
+        "SELECT " + "CASE (" * 25 + "1" + ") WHEN 1 THEN 1 WHEN 2 THEN 2 END" * 25,
+        "SELECT gold" + " + gold" * 4_000 + " FROM medals GROUP BY nation",
+        "SELECT gold FROM medals GROUP BY gold" + " + gold" * 4_000,
+        "SELECT DISTINCT ABS((" * 40 + "SELECT 1" + "))" * 40,
         "SELECT 1 FROM medals WHERE " + "nation = 'x' AND " * 2_000 + "1",
     ],
     "write strange texts": [

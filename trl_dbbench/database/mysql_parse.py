@@ -38,9 +38,9 @@ _KEPT_PARSERS = (
 LONGEST_TEXT = 65_536
 """Characters of a statement that is parsed."""
 
-MOST_NODES = 10_000
-"""Nodes of a statement's tree, tried and given up ones included: it is read in a tenth of a second, and what
-makes the parser try again and again (`CHAR(CHAR(CHAR(...`) ends."""
+MOST_NODES = 5_000
+"""Words of a statement, and nodes of its tree with those that the parser gave up: so it is read in a tenth of a
+second, and what makes the parser try again and again (`CHAR(CHAR(CHAR(...`) ends."""
 
 
 REMEMBERED_TEXT = 1_000

@@ -26,7 +26,7 @@ MORE_PAGES = 8_192
 MOST_COLUMNS = 200
 """Of a result; all of its texts can be in memory at once."""
 
-MOST_PARTS = 20_000
+MOST_PARTS = 5_000
 """Names, functions and subqueries of a statement, those of its views included: views that each read the one below
 twice have no end."""
 
