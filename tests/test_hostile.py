@@ -228,7 +228,7 @@ def everything(admin: Any, own: str) -> dict[str, Any]:
         "lock": run(admin, "SELECT IS_USED_LOCK('hostile')"),
         "running": run(
             admin,
-            "SELECT User, Info FROM information_schema.processlist WHERE Command = 'Query' AND Time > 3",
+            "SELECT Info FROM information_schema.processlist WHERE User LIKE 'dbb\\_%' AND Command = 'Query' AND Time > 3",
         ),
     }
 
