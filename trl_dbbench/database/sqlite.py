@@ -174,7 +174,7 @@ class SQLiteSandbox(Sandbox):
 
     def _fail(self, error: BaseException | None) -> EnvironmentFault:
         """The fault that this error means; the sandbox is not to be used again."""
-        self._broken = f"SQLite failed: {error or 'out of memory'}"
+        self._broken = f"SQLite failed: {str(error) or 'out of memory'}"
         return EnvironmentFault(self._broken)
 
     def _fill(self, table: Table) -> None:
