@@ -282,6 +282,7 @@ CORPUS: dict[str, list[Item]] = {
         "SELECT FIND_IN_SET('é', REPEAT('a,', 2000000)) FROM orders",
         "SELECT SUBSTRING_INDEX(REPEAT('a,', 2000000), ',', -1) FROM orders",
         "SELECT LOCATE(CONCAT(REPEAT('a', 20000), 'b'), REPEAT('a', 4000000)) FROM orders",
+        "SELECT LOCATE(CONCAT(REPEAT('a', 20000), 'b'), REPEAT('a', 200000))",
         "SELECT REPEAT('é', 4000000) = REPEAT('é', 4000000) FROM orders",
         "SELECT CHAR(" + ", ".join(["1114111"] * 100) + ")",
         "SELECT GROUP_CONCAT(REPEAT(note, 100000) ORDER BY REPEAT(note, 100000)) FROM orders",
@@ -677,6 +678,10 @@ CORPUS: dict[str, list[Item]] = {
         "😀" * 240_000,
         "REPLACE " * 100_000,
         "SELECT " + "a." * 20_000 + "a",
+        "SELECT " + "CASE (" * 25 + "1" + ") WHEN 1 THEN 1 WHEN 2 THEN 2 END" * 25,
+        "SELECT gold" + " + gold" * 4_000 + " FROM medals GROUP BY nation",
+        "SELECT gold FROM medals GROUP BY gold" + " + gold" * 4_000,
+        "SELECT DISTINCT ABS((" * 40 + "SELECT 1" + "))" * 40,
         "SELECT 1 FROM medals WHERE " + "nation = 'x' AND " * 2_000 + "1",
     ],
     "write strange texts": [

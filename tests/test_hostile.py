@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from hostile import MEDALS, OTHER, TABLES, items
 from sqlalchemy import make_url
 
 from trl_dbbench.database import Database, Sandbox
+from trl_dbbench.database.mysql_parse import kind_of, only_reads
 from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.tasks import Gold, Task
 
@@ -35,14 +37,20 @@ AT_ONCE = 8
 MEGABYTES = 300
 
 
+def test_corpus() -> None:
+    assert len(set(items())) == len(items()) >= 150
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["question", "change"])
-def test_hostile_statements(database: Database, kind: str) -> None:
-    attacked = QUESTION if kind == "question" else CHANGE
+def test_hostile_statements(database: Database) -> None:
+    """Each in an episode of a question. Statements that then read the pristine tables, through an account that may
+    do nothing else, run in an episode of a change as well, where they have tables of their own."""
+    attacks = [(QUESTION, *item) for item in items()]
+    attacks += [(CHANGE, *item) for item in items() if any(map(only_reads, item[1]))]
     with surroundings(database) as (names, wrong):
         begin = peak_megabytes(reset=True)
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            for found in pool.map(lambda item: attack(database, attacked, names, *item), items()):
+            for found in pool.map(lambda attacked: attack(database, names, *attacked), attacks):
                 wrong += found
         if (grown := peak_megabytes() - begin) > MEGABYTES:
             wrong.append(f"the process grew by {grown:.0f} MB")
@@ -50,9 +58,9 @@ def test_hostile_statements(database: Database, kind: str) -> None:
 
 
 def attack(
-    database: Database, attacked: Task, names: dict[str, str], intent: str, statements: tuple[str, ...]
+    database: Database, names: dict[str, str], attacked: Task, intent: str, statements: tuple[str, ...]
 ) -> list[str]:
-    """Runs the statements in one sandbox, then a normal episode; returns what went wrong."""
+    """Runs the statements in one sandbox, then normal episodes; returns what went wrong."""
     wrong = []
     shown = f"[{intent}] {'; '.join(sql if len(sql) < 90 else f'{sql[:90]}...' for sql in statements[:4])}"
     try:
@@ -65,24 +73,22 @@ def attack(
                 seconds = time.monotonic() - start
                 if seconds > LIMITS.seconds + 1:
                     wrong.append(f"{shown}: held its turn for {seconds:.1f} s")
-                if told := [word for word in WORDS if word in str(result.rows) or word in str(result.error)]:
-                    wrong.append(f"{shown}: saw {told}")
-                if len(str(result.error)) > LIMITS.characters:
-                    wrong.append(f"{shown}: an error of {len(str(result.error))} characters")
-            start = time.monotonic()
+                seen = f"{result.rows} {result.error}"
+                if any(word in seen for word in WORDS):
+                    wrong.append(f"{shown}: saw {seen[:200]}")
+                if len(seen) > 10 * LIMITS.characters:
+                    wrong.append(f"{shown}: was shown {len(seen)} characters")
             sandbox.state()
-            sandbox.close()
-            if (seconds := time.monotonic() - start) > 5:
-                wrong.append(f"{shown}: its state and its end took {seconds:.1f} s")
     except EnvironmentFault as fault:
         wrong.append(f"{shown}: looked like a failure of the database: {fault}")
     except Exception as error:
         wrong.append(f"{shown}: raised {error!r}")
-    try:
-        with database.sandbox(attacked) as sandbox:
-            normal_episode(sandbox, attacked)
-    except Exception as error:
-        wrong.append(f"{shown}: the next episode failed: {error!r}")
+    for normal in (QUESTION, CHANGE):
+        try:
+            with database.sandbox(normal) as sandbox:
+                normal_episode(sandbox, normal)
+        except Exception as error:
+            wrong.append(f"{shown}: the next episode failed: {error!r}")
     return wrong
 
 
@@ -115,13 +121,13 @@ def peak_megabytes(*, reset: bool = False) -> float:
 def surroundings(database: Database) -> Iterator[tuple[dict[str, str], list[str]]]:
     """The names in the corpus, and a list of what was found wrong that is complete at the end."""
     wrong: list[str] = []
-    folders = [Path.cwd(), Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")]
+    folders = {Path.cwd(), Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")}
     with ExitStack() as stack:
         admin = None
         if database.dialect != "sqlite":
             admin = stack.enter_context(pymysql.connect(**connect_arguments(database.url))).cursor()
             stack.enter_context(another_run(admin))
-            folders += [Path(run(admin, "SELECT @@datadir")[0][0])]
+            folders.add(Path(run(admin, "SELECT @@datadir")[0][0]))
         neighbours = [
             stack.enter_context(database.sandbox(each)) for each in (task(SECRETS[1]), change(SECRETS[2]))
         ]
@@ -136,6 +142,7 @@ def surroundings(database: Database) -> Iterator[tuple[dict[str, str], list[str]
             (names["{pristine}"],) = [home for (home,) in homes if "_t" in home]
             (names["{slot}"],) = [home for (home,) in homes if "_s" in home and home != OTHER]
         own = names["{slot}"].rpartition("_")[0]
+        files = written(database, folders)
         before = {} if admin is None else everything(admin, own)
         yield names, wrong
         after = {} if admin is None else everything(admin, own)
@@ -147,7 +154,22 @@ def surroundings(database: Database) -> Iterator[tuple[dict[str, str], list[str]
         for neighbour, secrets in zip(neighbours, SECRETS[1:], strict=True):
             if neighbour.state() != {"secrets": list(secrets.rows)}:
                 wrong.append(f"another episode's tables are {neighbour.state()}")
-        wrong += [f"written: {path}" for folder in folders for path in written(folder)]
+        wrong += [f"written: {path}" for path in written(database, folders) - files]
+
+
+def written(database: Database, folders: set[Path]) -> set[str]:
+    """Files that have the name that the corpus gives to all, here and in the server's container."""
+    found = {str(path) for folder in folders if folder.is_dir() for path in folder.glob("*hostile_out*")}
+    if "Docker" in database.describe():
+        import docker
+
+        port = str(make_url(database.url).port)
+        for container in docker.from_env().containers.list():
+            if any(
+                port == place["HostPort"] for places in container.ports.values() for place in places or ()
+            ):
+                found |= set(container.exec_run("find / -xdev -name *hostile_out*").output.decode().split())
+    return found
 
 
 def change(*tables: Any) -> Task:
@@ -206,7 +228,7 @@ def everything(admin: Any, own: str) -> dict[str, Any]:
         "lock": run(admin, "SELECT IS_USED_LOCK('hostile')"),
         "running": run(
             admin,
-            "SELECT User, Info FROM information_schema.processlist WHERE Command = 'Query' AND Time > 3",
+            "SELECT Info FROM information_schema.processlist WHERE User LIKE 'dbb\\_%' AND Command = 'Query' AND Time > 3",
         ),
     }
 
@@ -223,11 +245,6 @@ def difference(before: Any, after: Any) -> str:
     return f"{before} -> {after}"
 
 
-def written(folder: Path) -> Iterator[Path]:
-    with contextlib.suppress(OSError):
-        yield from (path for path in folder.glob("*hostile_out*"))
-
-
 def run(admin: Any, sql: str) -> Any:
     admin.execute(sql)
     return admin.fetchall()
@@ -241,3 +258,117 @@ def connect_arguments(url: str) -> dict[str, Any]:
         else {"host": parsed.host, "port": parsed.port}
     )
     return {"user": parsed.username, "password": parsed.password or "", "autocommit": True, **where}
+
+
+# The embedded database fails like any other.
+
+
+def broken(sandbox: Any) -> None:
+    """Breaks the file format under a sandbox: SQLITE_NOTADB."""
+    sandbox._raw.deserialize(b"no database" * 1000)
+
+
+def corrupt(sandbox: Any) -> None:
+    """Breaks a table under a sandbox: SQLITE_CORRUPT."""
+    sandbox._raw.executescript(
+        "PRAGMA writable_schema = 1; UPDATE sqlite_master SET rootpage = 9999; PRAGMA schema_version = 99"
+    )
+
+
+@pytest.mark.parametrize("failure", [broken, corrupt])
+def test_failures_of_sqlite_are_faults(sqlite_database: Database, failure: Any) -> None:
+    with sqlite_database.sandbox(QUESTION) as sandbox:
+        failure(sandbox)
+        for _ in range(2):  # nor can it be used any more
+            with pytest.raises(EnvironmentFault, match="SQLite failed"):
+                sandbox.execute("SELECT * FROM medals")
+        with pytest.raises(EnvironmentFault):
+            sandbox.state()
+    with sqlite_database.sandbox(QUESTION) as sandbox:
+        normal_episode(sandbox, QUESTION)
+
+
+@pytest.mark.parametrize(
+    ("sql", "error"),
+    [
+        ("CREATE TABLE g AS SELECT REPEAT('x', 100000) FROM orders", "1114 (HY000): The table is full"),
+        ("SELECT CONCAT(REPEAT('é', 70000), '')", "1301 (HY000): Result was larger than max_allowed_packet"),
+        ("SELECT COUNT(*) FROM orders a, orders b, orders c, orders d", "3024 (HY000)"),
+        ("SELECT " + "1, " * 300 + "1", "1117 (HY000): Too many columns"),
+        ("SELECT 1" + " + 1" * 2_000, "1436 (HY000): Thread stack overrun"),
+        ("SELECT 1" + " + 1" * 6_000, "1436 (HY000): Thread stack overrun"),
+        ("SELECT '" + "x" * 70_000 + "'", "1153 (08S01): Got a packet bigger than"),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_limits_of_sqlite_are_the_agents(sqlite_database: Database, sql: str, error: str) -> None:
+    with sqlite_database.sandbox(QUESTION) as sandbox:
+        result = sandbox.execute(sql)
+        assert result.rows is None and (result.error or "").startswith(error)
+        assert len(sandbox.state()["medals"]) == 3
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "ATTACH ':memory:' AS x",
+        "PRAGMA user_version",
+        "SELECT * FROM pragma_table_info('medals')",
+        "SELECT load_extension('x')",
+        "SELECT fts3_tokenizer('simple')",
+        "CREATE VIRTUAL TABLE v USING fts5(a)",
+        "CREATE TRIGGER t AFTER INSERT ON medals BEGIN SELECT 1; END",
+    ],
+)
+def test_what_sqlite_does_not_do_for_an_agent(sqlite_database: Database, sql: str) -> None:
+    """Even if its own words got through."""
+    with sqlite_database.sandbox(QUESTION) as sandbox:
+        with sandbox._guard.statement(1.0), pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+            sandbox._raw.execute(sql)
+        normal_episode(sandbox, QUESTION)
+
+
+def test_large_tasks_have_room(sqlite_database: Database) -> None:
+    """The limits are of what comes on top of a task's tables."""
+    large = table("large", "a LONGTEXT, b INT", *(("x" * 200_000, number) for number in range(60)))
+    wide = table("wide", ", ".join(f"c{number} INT" for number in range(300)), tuple(range(300)))
+    with sqlite_database.sandbox(task(large, wide)) as sandbox:
+        assert sandbox.execute("SELECT LENGTH(a), b FROM large WHERE b = 59").rows == [(200_000, 59)]
+        assert sandbox.execute("SELECT * FROM wide").rows == [tuple(range(300))]
+        assert sandbox.execute("UPDATE large SET b = -b WHERE b < 30").affected == 30
+        assert sorted(sandbox.state()["large"])[0] == ("x" * 200_000, -29)
+
+
+# What is decided on a statement's text.
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "KILL 1",
+        "kill connection_id()",
+        "/* first */ KILL QUERY 7",
+        "-- first\n # then\n KILL 7",
+        "/*!50000 KILL CONNECTION_ID() */",
+        "/*M!100000 KILL 7 */",
+    ],
+)
+def test_kill_is_recognised(sql: str) -> None:
+    assert kind_of(sql) == "kill"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT `GET_LOCK`('x', 1)",
+        "SELECT `LAST_INSERT_ID` (5)",
+        "SELECT RELEASE_LOCK\n('x')",
+    ],
+)
+def test_functions_that_leave_a_trace(sql: str) -> None:
+    assert not only_reads(sql) and kind_of(sql) == "other"
+
+
+@pytest.mark.parametrize("sql", [" " * 900_000 + "x", "SELECT 1" + ", 1" * 300_000, "(" * 900_000])
+def test_long_texts_are_not_looked_into(sql: str) -> None:
+    assert not only_reads(sql) and kind_of(sql) == "other"

@@ -74,11 +74,13 @@ class GroupConcat:
         self.size = 0
 
     def step(self, separator: str, distinct: int, directions: str, *values: Value) -> None:
-        self.separator, self.directions = separator, directions
         keys, parts = values[: len(directions)], values[len(directions) :]
-        if None in parts or (not directions and self.size > GROUP_CONCAT_BYTES):
+        if None in parts or (not directions and not distinct and self.size > GROUP_CONCAT_BYTES):
             return
         joined = "".join(text(part) for part in parts)
+        if distinct and not directions:  # MySQL finds the distinct ones by sorting
+            keys, directions = (joined,), "+"
+        self.separator, self.directions = separator, directions
         if distinct:
             mark = hash(sort_key(joined))
             if mark in self.seen:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from sqlglot import exp
 
 from .mysql_values import FunctionError
 
 _INNER = (exp.AggFunc, exp.Window, exp.Query, exp.Subquery)
+MOST_READ = 1_000
+"""Tables that a statement may read, with its views and CTEs written out."""
+
 _MODE = "this is incompatible with sql_mode=only_full_group_by"
 
 
@@ -26,6 +30,33 @@ def check_target(tree: exp.Update | exp.Delete) -> None:
                 )
 
 
+def names_read(tree: exp.Expr) -> list[str]:
+    """The tables and views that a statement names, in lower case, each as often as it does."""
+    return [table.name.lower() for table in tree.find_all(exp.Table)]
+
+
+def check_size(tree: exp.Expr, views: Mapping[str, list[str]]) -> None:
+    """Raises FunctionError for a statement that would become monstrous with its views and CTEs written out, as
+    SQLite does: some that each read the one below twice are enough.
+
+    Args:
+        views: by name in lower case, what a view reads (`names_read`).
+    """
+    reads = {name: list(names) for name, names in views.items()}
+    for part in tree.find_all(exp.CTE):
+        reads.setdefault(part.alias.lower(), []).extend(names_read(part.this))
+    sizes: dict[str, int] = {}
+
+    def size(name: str) -> int:
+        if name not in sizes:
+            sizes[name] = 1  # where it reads itself
+            sizes[name] += sum(map(size, reads.get(name, ())))
+        return sizes[name]
+
+    if sum(map(size, names_read(tree))) > MOST_READ:
+        raise FunctionError(1436, "Thread stack overrun: too many tables, views written out")
+
+
 def check_groups(tree: exp.Expr) -> None:
     """Raises FunctionError for a column beside aggregates or GROUP BY that has no one value per group.
 
@@ -38,7 +69,7 @@ def check_groups(tree: exp.Expr) -> None:
         aliases = {
             each.alias.lower(): each.this for each in select.expressions if isinstance(each, exp.Alias)
         }
-        grouped = set()
+        grouped: set[str | None] = set()
         for key in group.expressions if group is not None else []:
             if isinstance(key, exp.Literal) and not key.is_string and key.name.isdigit():
                 key = select.expressions[min(int(key.name), len(select.expressions)) - 1]
@@ -46,7 +77,7 @@ def check_groups(tree: exp.Expr) -> None:
             grouped.add(_normal(key))
             if isinstance(key, exp.Column) and key.name.lower() in aliases:
                 grouped.add(_normal(aliases[key.name.lower()]))
-        grouped |= _fixed(select)
+        grouped = (grouped | _fixed(select)) - {None}
         for place, each in enumerate(select.expressions, 1):
             loose = next(_loose(each, grouped), None)
             if loose is not None and group is not None:
@@ -63,7 +94,14 @@ def check_groups(tree: exp.Expr) -> None:
                 )
 
 
-def _normal(node: exp.Expr) -> str:
+LARGEST_KEY = 100
+"""Nodes of an expression that is compared with others, for each part of which that takes its time."""
+
+
+def _normal(node: exp.Expr) -> str | None:
+    """How an expression is written, whoever writes it; `None` for a very long one."""
+    if next(islice(node.walk(), LARGEST_KEY, None), None) is not None:
+        return None
     copy = node.copy()
     for column in copy.find_all(exp.Column):
         column.set("table", None)
@@ -79,7 +117,7 @@ def _aggregates(node: exp.Expr) -> Iterator[exp.Expr]:
             yield from _aggregates(child)
 
 
-def _loose(node: exp.Expr, grouped: set[str]) -> Iterator[str]:
+def _loose(node: exp.Expr, grouped: set[str | None]) -> Iterator[str]:
     """The columns outside aggregates that GROUP BY does not name."""
     if (
         isinstance(node, _INNER)
@@ -94,7 +132,7 @@ def _loose(node: exp.Expr, grouped: set[str]) -> Iterator[str]:
         yield from _loose(child, grouped)
 
 
-def _fixed(select: exp.Select) -> set[str]:
+def _fixed(select: exp.Select) -> set[str | None]:
     """The columns that WHERE or ON sets equal to something: they may have one value only."""
     places = [select.args.get("where"), *(join.args.get("on") for join in select.args.get("joins") or [])]
     sides = [

@@ -10,7 +10,7 @@ from typing import Any
 
 import regex
 
-Value = Any
+from .mysql_values import LONGEST_PATTERN, Value
 
 _DATE = regex.compile(
     r"\s*(\d{4}|\d{2})[-/.](\d{1,2})[-/.](\d{1,2})(?:[T ]+(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d+))?)?)?"
@@ -149,7 +149,7 @@ _FORMATS: dict[str, Callable[[datetime], str]] = {
 
 def date_format(value: Value, form: Value) -> str | None:
     at = moment(value)
-    if at is None:
+    if at is None or len(str(form)) > LONGEST_PATTERN:
         return None
     return regex.sub(r"%(.)", lambda match: _FORMATS.get(match[1], lambda _: match[1])(at), str(form))
 
@@ -181,7 +181,9 @@ def _parser(form: str) -> Any:
 
 def str_to_date(value: Value, form: Value) -> str | None:
     """The date, the date and time or the time that `form` reads; NULL if it does not fit."""
-    match = _parser(str(form)).match(str(value).strip(), timeout=1.0)
+    if len(str(form)) > LONGEST_PATTERN:
+        return None
+    match = _parser(str(form)).match(str(value).strip(), timeout=0.5)
     if not match:
         return None
     found = {name: part for name, part in match.groupdict().items() if part is not None}

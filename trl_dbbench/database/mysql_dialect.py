@@ -85,7 +85,7 @@ def _collated(node: exp.Expr) -> exp.Expr:
         node, exp.Collate | exp.Star | exp.Tuple
     ):
         return node
-    return exp.Collate(this=node.copy(), expression=exp.var(COLLATION))
+    return exp.Collate(this=node, expression=exp.var(COLLATION))
 
 
 def _comparison(name: str) -> Callable[[exp.Expr], exp.Expr]:
@@ -168,11 +168,12 @@ def _interval(node: exp.Interval) -> tuple[exp.Expr, exp.Expr]:
 
 
 def _case(node: exp.Expr) -> exp.Expr:
+    """`CASE a WHEN b THEN x ...`: the number of the first that equals a, then the result of that number."""
     subject = node.this
     if subject is not None:
-        for branch in node.args["ifs"]:
-            branch.set("this", call("EQ", subject.copy(), branch.this))
-        node.set("this", None)
+        node.set("this", call("FIELD", subject, *(branch.this for branch in node.args["ifs"])))
+        for place, branch in enumerate(node.args["ifs"], 1):
+            branch.set("this", exp.Literal.number(place))
     return node
 
 
@@ -329,11 +330,16 @@ def _select(node: exp.Expr) -> exp.Expr:
     if source is not None and isinstance(source.this, exp.Table) and source.this.name.upper() == "DUAL":
         node.set("from_", None)
     if node.args.get("distinct") or isinstance(node.parent, exp.Union):
-        for column in node.expressions:
-            value = column.this if isinstance(column, exp.Alias) else column
-            if not isinstance(value, exp.Column | exp.Star | exp.Literal | exp.Collate):
-                value.replace(_collated(value))
+        node.set("expressions", [_collated_column(column) for column in node.expressions])
     return node
+
+
+def _collated_column(column: exp.Expr) -> exp.Expr:
+    if isinstance(column, exp.Alias):
+        column.set("this", _collated_column(column.this))
+        return column
+    plain = isinstance(column, exp.Column | exp.Star | exp.Literal | exp.Collate)
+    return column if plain else _collated(column)
 
 
 def _refuse(what: str) -> Callable[[exp.Expr], exp.Expr]:

@@ -12,11 +12,9 @@ from typing import Any
 
 import regex
 
-from .mysql_values import LONGEST_TEXT, FunctionError, Value, compare, fold, number, text
+from .mysql_values import LONGEST_PATTERN, LONGEST_TEXT, FunctionError, Value, compare, fold, number, text
 
 REGEX_SECONDS = 0.5
-LONGEST_PATTERN = 2_000
-"""Characters of a pattern; a longer one takes long to read, and is no agent's."""
 
 
 # Comparison.
@@ -87,8 +85,13 @@ def _checked_pattern(pattern: Value) -> str:
     return wanted
 
 
+_FOREIGN = regex.compile(r"\(\?(?:R|&|P>|[+-]?\d)|\{[^}]*<")
+
+
 @lru_cache(maxsize=256)
 def _regex(pattern: str, flags: str) -> Any:
+    if _FOREIGN.search(pattern):  # recursive and approximate ones, whose timeouts come late
+        raise FunctionError(1139, "Got error 'not supported' from regexp")
     try:
         return regex.compile(pattern, 0 if "c" in flags else regex.IGNORECASE)
     except (regex.error, RecursionError, OverflowError) as error:

@@ -21,6 +21,10 @@ LONGEST_TEXT = 131_072
 NULL, as beyond MySQL's max_allowed_packet. It bounds the time of every call, too: none can be interrupted."""
 
 
+LONGEST_PATTERN = 2_000
+"""Characters of a pattern or a format; a longer one takes long to read, and is no agent's."""
+
+
 class FunctionError(Exception):
     """A call that MySQL refuses: its error number and message."""
 

@@ -11,10 +11,8 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
 from decimal import Decimal
 from functools import lru_cache
-from typing import TypeVar
 
 from sqlalchemy import create_engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -26,7 +24,7 @@ from ..tasks import Table, Task
 from . import sqlite_tables as tables
 from .base import Database
 from .faults import message
-from .mysql_checks import check_groups
+from .mysql_checks import check_groups, check_size, names_read
 from .mysql_dialect import DATABASE, quote, write
 from .mysql_functions import like
 from .mysql_parse import REMEMBERED_TEXT, parse, syntax_error, unsupported
@@ -46,8 +44,6 @@ from .sandbox import (
 from .sqlite_guard import Guard, is_environment_fault
 
 logger = logging.getLogger("trl_dbbench.database")
-
-T = TypeVar("T")
 
 LONGEST_MESSAGE = 512
 """Characters of an error that the agent is shown, as MySQL has it."""
@@ -86,6 +82,7 @@ class SQLiteSandbox(Sandbox):
 
     def __init__(self, task: Task, limits: Limits) -> None:
         self._limits = limits
+        self._views: dict[str, list[str]] = {}
         self._broken: str | None = None
         self._closed = False
         self._lock = threading.Lock()
@@ -176,7 +173,7 @@ class SQLiteSandbox(Sandbox):
 
     def _fail(self, error: BaseException | None) -> EnvironmentFault:
         """The fault that this error means; the sandbox is not to be used again."""
-        self._broken = f"SQLite failed: {error or 'out of memory'}"
+        self._broken = f"SQLite failed: {str(error) or 'out of memory'}"
         return EnvironmentFault(self._broken)
 
     def _fill(self, table: Table) -> None:
@@ -201,8 +198,11 @@ class SQLiteSandbox(Sandbox):
             if not isinstance(tree.this, exp.Table):
                 raise unsupported("EXPLAIN")
             return self._cut(self._columns(tree.this.name))
+        check_size(tree, self._views)
         if isinstance(tree, exp.Create):
             tree = tree.copy()  # which these change
+            if tree.kind == "VIEW":
+                self._views[tree.this.name.lower()] = names_read(tree)
             return self._run(
                 tables.create(tree) if tree.kind == "TABLE" else tables.create_other(tree, write)
             )
@@ -231,7 +231,7 @@ class SQLiteSandbox(Sandbox):
         if not any(column[3] for name in self._tables() for column in self._columns(name)):
             check_groups(tree)
         self._offer_catalog(tree)
-        return self._run(_translation(sql))
+        return self._run(_translation(sql) if len(sql) <= REMEMBERED_TEXT else write(tree))
 
     def _run(self, sql: str) -> QueryResult:
         result = self._connection.exec_driver_sql(sql)
@@ -355,23 +355,15 @@ class SQLiteSandbox(Sandbox):
 # A group's episodes run much the same statements: what is said of one is remembered.
 
 
-def _remembering(size: int) -> Callable[[Callable[[str], T]], Callable[[str], T]]:
-    """Remembers what is said of so many texts; not of long ones, whose trees take megabytes."""
-
-    def decorate(function: Callable[[str], T]) -> Callable[[str], T]:
-        remembered = lru_cache(maxsize=size)(function)
-        return lambda sql: remembered(sql) if len(sql) <= REMEMBERED_TEXT else function(sql)
-
-    return decorate
-
-
-@_remembering(512)
 def _tree(sql: str) -> exp.Expr:
-    """The statement, not to be changed."""
-    return parse(sql)
+    """The statement, not to be changed unless it is a long one."""
+    return _remembered_tree(sql) if len(sql) <= REMEMBERED_TEXT else parse(sql)
 
 
-@_remembering(4096)
+_remembered_tree = lru_cache(maxsize=512)(parse)
+
+
+@lru_cache(maxsize=4096)
 def _translation(sql: str) -> str:
     return write(_tree(sql).copy())
 

@@ -26,11 +26,11 @@ MORE_PAGES = 8_192
 MOST_COLUMNS = 200
 """Of a result; all of its texts can be in memory at once."""
 
-MOST_PARTS = 20_000
+MOST_PARTS = 5_000
 """Names, functions and subqueries of a statement, those of its views included: views that each read the one below
 twice have no end."""
 
-STEPS = 2_000
+STEPS = 20_000
 """The clock is looked at after so many of SQLite's steps."""
 
 SORTING_SECONDS = 0.25
@@ -140,7 +140,7 @@ class Guard:
         elif (
             not self._late()
             and action not in _FORBIDDEN
-            and (action != sqlite3.SQLITE_FUNCTION or second not in _FORBIDDEN_FUNCTIONS)
+            and (action != sqlite3.SQLITE_FUNCTION or str(second).lower() not in _FORBIDDEN_FUNCTIONS)
         ):
             return sqlite3.SQLITE_OK
         return sqlite3.SQLITE_DENY
