@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pymysql
 import pytest
+from sqlalchemy import make_url
 
 from trl_dbbench.database import Database, Limits, open_database
 from trl_dbbench.database.server import Server, start_local
@@ -88,6 +90,25 @@ def kill_server(server: Server) -> None:
     os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
     while server.alive():
         time.sleep(0.02)
+
+
+def connect_arguments(url: str) -> dict:
+    parsed = make_url(url)
+    where = (
+        {"unix_socket": parsed.query["unix_socket"]}
+        if parsed.query
+        else {"host": parsed.host, "port": parsed.port}
+    )
+    return {"user": parsed.username, "password": parsed.password or "", "autocommit": True, **where}
+
+
+def owned(url: str) -> set[str]:
+    """The databases and accounts on the server that are ours by name."""
+    with pymysql.connect(**connect_arguments(url)) as admin, admin.cursor() as cursor:
+        cursor.execute(r"SHOW DATABASES LIKE 'dbb\_%'")
+        names = {row[0] for row in cursor.fetchall()}
+        cursor.execute(r"SELECT User FROM mysql.user WHERE User LIKE 'dbb\_%'")
+        return names | {row[0] for row in cursor.fetchall()}
 
 
 def table(name: str, header: str, *rows: tuple) -> Table:

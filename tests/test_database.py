@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pymysql
 import pytest
-from databases import DOCKER_IMAGE, LIMITS, opened, table, task
+from databases import DOCKER_IMAGE, LIMITS, connect_arguments, opened, owned, table, task
 from sqlalchemy import make_url
 
 from trl_dbbench.database import Database, Limits, open_database
@@ -531,25 +531,6 @@ def test_gold_sql_makes_the_published_states(database: Database) -> None:
 
 
 # Opening and closing.
-
-
-def connect_arguments(url: str) -> dict:
-    parsed = make_url(url)
-    where = (
-        {"unix_socket": parsed.query["unix_socket"]}
-        if parsed.query
-        else {"host": parsed.host, "port": parsed.port}
-    )
-    return {"user": parsed.username, "password": parsed.password or "", "autocommit": True, **where}
-
-
-def owned(url: str) -> set[str]:
-    """The databases and accounts on the server that are ours by name."""
-    with pymysql.connect(**connect_arguments(url)) as admin, admin.cursor() as cursor:
-        cursor.execute(r"SHOW DATABASES LIKE 'dbb\_%'")
-        names = {row[0] for row in cursor.fetchall()}
-        cursor.execute(r"SELECT User FROM mysql.user WHERE User LIKE 'dbb\_%'")
-        return names | {row[0] for row in cursor.fetchall()}
 
 
 def test_describe(database: Database) -> None:

@@ -12,8 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pymysql
 import pytest
-from databases import LIMITS, kill_server, opened, table, task
-from test_database import connect_arguments, owned
+from databases import LIMITS, connect_arguments, kill_server, opened, owned, table, task
 
 from trl_dbbench.database import Database, QueryResult, Sandbox, State, open_database
 from trl_dbbench.database.mysql import MySQLDatabase

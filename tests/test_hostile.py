@@ -20,7 +20,7 @@ from typing import Any
 
 import pymysql
 import pytest
-from databases import LIMITS, table, task
+from databases import LIMITS, connect_arguments, table, task
 from hostile import MEDALS, OTHER, TABLES, items
 from sqlalchemy import make_url
 
@@ -250,16 +250,6 @@ def run(admin: Any, sql: str) -> Any:
     return admin.fetchall()
 
 
-def connect_arguments(url: str) -> dict[str, Any]:
-    parsed = make_url(url)
-    where = (
-        {"unix_socket": parsed.query["unix_socket"]}
-        if parsed.query
-        else {"host": parsed.host, "port": parsed.port}
-    )
-    return {"user": parsed.username, "password": parsed.password or "", "autocommit": True, **where}
-
-
 # The embedded database fails like any other.
 
 
@@ -277,7 +267,7 @@ def corrupt(sandbox: Any) -> None:
 
 @pytest.mark.parametrize("failure", [broken, corrupt])
 def test_failures_of_sqlite_are_faults(sqlite_database: Database, failure: Any) -> None:
-    with sqlite_database.sandbox(QUESTION) as sandbox:
+    with sqlite_database.fresh_sandbox(QUESTION) as sandbox:
         failure(sandbox)
         for _ in range(2):  # nor can it be used any more
             with pytest.raises(EnvironmentFault, match="SQLite failed"):
@@ -322,7 +312,7 @@ def test_limits_of_sqlite_are_the_agents(sqlite_database: Database, sql: str, er
 )
 def test_what_sqlite_does_not_do_for_an_agent(sqlite_database: Database, sql: str) -> None:
     """Even if its own words got through."""
-    with sqlite_database.sandbox(QUESTION) as sandbox:
+    with sqlite_database.fresh_sandbox(QUESTION) as sandbox:
         with sandbox._guard.statement(1.0), pytest.raises(sqlite3.DatabaseError, match="not authorized"):
             sandbox._raw.execute(sql)
         normal_episode(sandbox, QUESTION)
@@ -354,7 +344,7 @@ def test_large_tasks_have_room(sqlite_database: Database) -> None:
     ],
 )
 def test_kill_is_recognised(sql: str) -> None:
-    assert kind_of(sql) == "kill"
+    assert kind_of(sql) == "denied"
 
 
 @pytest.mark.parametrize(
