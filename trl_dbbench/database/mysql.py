@@ -312,7 +312,11 @@ class MySQLSandbox(Sandbox):
         try:
             with self._tenancy.slots.using(slot) as session:
                 yield session
+        except EnvironmentFault:
+            slot.failed = True
+            raise
         except DBAPIError as error:
+            slot.failed = True
             raise fault(error) from None
 
     def _read_all(self, session: Session, name: str) -> State:

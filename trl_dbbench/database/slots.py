@@ -44,18 +44,19 @@ class Slot:
         self.used = 0
         self.tables: tuple[Table, ...] | None = None
         """`None` where the database may not be there, or may hold anything."""
-        self._lost = False
+        self.failed = False
+        """The server failed under a statement: nobody knows what it did."""
+        self._cut_off = False
 
     @property
     def lost(self) -> bool:
         """Whether what the agent did is not to be had any more."""
-        return self._lost or (
-            not self.stateless and self.session is not None and self.session.broken is not None
-        )
+        broken = self.session is not None and self.session.broken is not None
+        return self.failed or self._cut_off or (broken and not self.stateless)
 
     def hang_up(self) -> None:
         if self.session is not None:
-            self._lost = self._lost or not self.stateless
+            self._cut_off = self._cut_off or not self.stateless
             self.session.disconnect()
             self.session = None
 
@@ -164,7 +165,12 @@ class Slots:
 
     def give_back(self, slot: Slot) -> None:
         """Lends the slot to the next episode if nothing of this one is left in it."""
-        if slot.plain and not slot.full and (slot.session is None or not slot.session.broken):
+        if (
+            slot.plain
+            and not slot.full
+            and not slot.failed
+            and (slot.session is None or not slot.session.broken)
+        ):
             with contextlib.suppress(Exception):
                 with self.using(slot) as session:
                     slot.empty(session)
