@@ -11,6 +11,7 @@ import re
 import sqlite3
 import threading
 import time
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 
@@ -191,14 +192,16 @@ class SQLiteSandbox(Sandbox):
     # One statement.
 
     def _dispatch(self, sql: str) -> QueryResult:
-        tree = _tree(sql)
+        known = _known(sql)
+        tree = known.tree
         if isinstance(tree, exp.Show):
             return self._show(tree)
         if isinstance(tree, exp.Describe):
             if not isinstance(tree.this, exp.Table):
                 raise unsupported("EXPLAIN")
             return self._cut(self._columns(tree.this.name))
-        check_size(tree, self._views)
+        if self._views:
+            check_size(tree, self._views)
         if isinstance(tree, exp.Create):
             tree = tree.copy()  # which these change
             if tree.kind == "VIEW":
@@ -228,9 +231,12 @@ class SQLiteSandbox(Sandbox):
             return self._drop(tree)
         if not isinstance(tree, exp.Query | exp.Insert | exp.Update | exp.Delete | exp.Drop):
             raise syntax_error(sql.strip())
-        if not any(column[3] for name in self._tables() for column in self._columns(name)):
-            check_groups(tree)
-        self._offer_catalog(tree)
+        if known.misgrouped and not any(
+            column[3] for name in self._tables() for column in self._columns(name)
+        ):
+            raise FunctionError(*known.misgrouped)
+        if known.catalog:
+            self._offer_catalog(known.catalog)
         return self._run(_translation(sql) if len(sql) <= REMEMBERED_TEXT else write(tree))
 
     def _run(self, sql: str) -> QueryResult:
@@ -329,18 +335,11 @@ class SQLiteSandbox(Sandbox):
             found = [row for row in found if like(row[0], pattern.name)]
         return self._cut(found)
 
-    def _offer_catalog(self, tree: exp.Expr) -> None:
-        """Make the information_schema tables that the statement reads."""
-        wanted = {
-            table.name.lower()
-            for table in tree.find_all(exp.Table)
-            if table.db.lower() == "information_schema"
-        }
-        if not wanted & set(tables.CATALOG):
-            return
+    def _offer_catalog(self, wanted: frozenset[str]) -> None:
+        """Make these information_schema tables."""
         with self._guard.own():
             names = sorted(self._tables())
-            for catalog in wanted & set(tables.CATALOG):
+            for catalog in wanted:
                 headers, rows = tables.CATALOG[catalog](names, self._columns)
                 target = f"temp.{quote(f'information_schema.{catalog}')}"
                 self._run(f"DROP TABLE IF EXISTS {target}")
@@ -355,17 +354,40 @@ class SQLiteSandbox(Sandbox):
 # A group's episodes run much the same statements: what is said of one is remembered.
 
 
-def _tree(sql: str) -> exp.Expr:
-    """The statement, not to be changed unless it is a long one."""
-    return _remembered_tree(sql) if len(sql) <= REMEMBERED_TEXT else parse(sql)
+@dataclass(frozen=True)
+class _Known:
+    """What is known of a statement: its tree, not to be changed unless it is a long one, the information_schema tables
+    that it reads, and the error (number, text) that it is for tables without keys."""
+
+    tree: exp.Expr
+    catalog: frozenset[str]
+    misgrouped: tuple[int, str] | None
 
 
-_remembered_tree = lru_cache(maxsize=512)(parse)
+def _known(sql: str) -> _Known:
+    return _remembered(sql) if len(sql) <= REMEMBERED_TEXT else _look(sql)
+
+
+def _look(sql: str) -> _Known:
+    tree = parse(sql)
+    check_size(tree, {})
+    catalog = {
+        table.name.lower() for table in tree.find_all(exp.Table) if table.db.lower() == "information_schema"
+    }
+    misgrouped = None
+    try:
+        check_groups(tree)
+    except FunctionError as error:
+        misgrouped = error.code, error.text
+    return _Known(tree, frozenset(catalog & set(tables.CATALOG)), misgrouped)
+
+
+_remembered = lru_cache(maxsize=512)(_look)
 
 
 @lru_cache(maxsize=4096)
 def _translation(sql: str) -> str:
-    return write(_tree(sql).copy())
+    return write(_known(sql).tree.copy())
 
 
 @lru_cache(maxsize=4096)
