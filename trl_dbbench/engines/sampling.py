@@ -52,23 +52,25 @@ class TokenChooser:
         """The chosen ids and their log softmax(logits / temperature), each (B,), from logits of (B, V)."""
         scaled = logits.float() / self._temperature  # (B, V)
         most, chosen = scaled.max(dim=-1, keepdim=True)  # (B, 1)
-        weights = (scaled - most).exp_()  # (B, V), the probabilities but for their sum
-        blocks = F.pad(weights, (0, -weights.shape[1] % BLOCK)).unflatten(
-            1, (-1, BLOCK)
-        )  # (B, V / BLOCK, BLOCK)
-        masses = blocks.sum(dim=-1)  # (B, V / BLOCK)
-        total = masses.sum(dim=-1, keepdim=True)  # (B, 1)
+        weights = scaled.softmax(dim=-1)  # (B, V)
+        rest = weights.gather(
+            1, chosen
+        ).log_()  # (B, 1), of the most likely: -log(the sum of exp(scaled - most))
         if self._any_sampled:
             uniform = self._uniforms[:, self._step, None]  # (B, 1)
+            blocks = F.pad(weights, (0, -weights.shape[1] % BLOCK)).unflatten(
+                1, (-1, BLOCK)
+            )  # (B, V / BLOCK, BLOCK)
+            masses = blocks.sum(dim=-1)  # (B, V / BLOCK)
             drawn = _draw(blocks, masses, uniform)
             chosen = torch.where(self._sampled[:, None], drawn, chosen)
             if self._any_restricted:
                 rows = self._restricted.nonzero()[:, 0]
                 chosen[rows] = _draw_restricted(
-                    weights[rows], total[rows], self._top_p[rows], self._top_k[rows], uniform[rows]
+                    weights[rows], self._top_p[rows], self._top_k[rows], uniform[rows]
                 )
         self._step += 1
-        logprobs = scaled.gather(1, chosen) - most - total.log()
+        logprobs = scaled.gather(1, chosen) - most + rest
         return chosen[:, 0], logprobs[:, 0]
 
 
@@ -102,7 +104,6 @@ def _inverse_cdf(masses: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Ten
 
 def _draw_restricted(
     weights: torch.Tensor,
-    total: torch.Tensor,
     top_p: torch.Tensor,
     top_k: torch.Tensor,
     uniform: torch.Tensor,
@@ -111,13 +112,13 @@ def _draw_restricted(
     size = weights.shape[1]
     count = min(size, max(CANDIDATES, int(top_k.max())))
     candidates, order = weights.topk(count, dim=-1)  # (B, count), descending
-    reached = candidates.double().sum(dim=-1, keepdim=True) >= top_p * total
+    reached = candidates.double().sum(dim=-1, keepdim=True) >= top_p
     if not (reached | (top_k > 0)).all():
         candidates, order = weights.sort(dim=-1, descending=True)
     masses = candidates.double()
     before = masses.cumsum(dim=-1) - masses  # mass of the more likely tokens
     rank = torch.arange(masses.shape[1], device=masses.device)
-    out = (before >= top_p * total) | ((top_k > 0) & (rank >= top_k))
+    out = (before >= top_p) | ((top_k > 0) & (rank >= top_k))
     out[:, 0] = False  # the most likely token always stays
     place, _ = _inverse_cdf(masses.masked_fill(out, 0.0), uniform)
     return order.gather(1, place)
