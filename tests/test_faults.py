@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pymysql
 import pytest
-from databases import LIMITS, connect_arguments, kill_server, opened, owned, table, task
+from databases import DOCKER_IMAGE, LIMITS, connect_arguments, kill_server, opened, owned, table, task
 
 from trl_dbbench.database import Database, QueryResult, Sandbox, State, open_database
 from trl_dbbench.database.mysql import MySQLDatabase
@@ -333,3 +335,53 @@ def test_accounts_can_be_required(server_database: Database) -> None:
 def database_of_nobody(cursor: pymysql.cursors.Cursor, name: str) -> bool:
     cursor.execute("SELECT IS_FREE_LOCK(%s)", (name.rpartition("_")[0],))
     return bool(cursor.fetchone()[0])
+
+
+# --- what a killed run leaves -----------------------------------------------------------------------------
+
+RUN = """
+import sys, time
+from trl_dbbench.database import open_database
+from trl_dbbench.tasks import Task
+
+with open_database(sys.argv[1], docker_image=sys.argv[2]) as database:
+    sandboxes = [database.sandbox(Task.from_json(line)) for line in sys.argv[3:]]
+    for sandbox in sandboxes:
+        sandbox.execute("SELECT 1 FROM medals")
+    print(database.url, flush=True)
+    time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize("kind", ["url", "docker"])
+def test_the_next_run_removes_what_a_killed_one_left(kind: str, server: Server) -> None:
+    """Databases and accounts on a server that stays, or the container with all that is in it."""
+    if kind == "docker":
+        with opened("docker"):
+            pass
+    spec = server.url if kind == "url" else "docker"
+    asked = dataclasses.replace(QUESTION, gold=Gold(answer=((2,),)))
+    lines = [each.to_json() for each in (asked, CHANGE)]
+    run = subprocess.Popen(
+        [sys.executable, "-c", RUN, spec, DOCKER_IMAGE, *lines], stdout=subprocess.PIPE, text=True
+    )
+    assert run.stdout is not None
+    url = run.stdout.readline().strip()
+    assert {name.rpartition("_")[2][0] for name in owned(url)} == {"s", "t"}
+    run.kill()
+    run.wait()
+    run.stdout.close()
+
+    with open_database(spec, docker_image=DOCKER_IMAGE):
+        pass
+    if kind == "url":
+        assert owned(url) == set()
+    else:
+        import docker
+
+        client = docker.from_env()
+        labels = [each.labels for each in client.containers.list(all=True)]
+        client.close()
+        assert not any(f"/{run.pid}/" in str(each) for each in labels)
+        with pytest.raises(pymysql.OperationalError):
+            pymysql.connect(**connect_arguments(url))
