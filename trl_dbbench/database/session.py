@@ -142,9 +142,8 @@ class Session:
             if limit:
                 self._drop_rest(result)
         finally:
-            with contextlib.suppress(
-                Exception
-            ):  # an error of a further result, or a lost connection: found out later
+            # an error of a further result is nobody's; a lost connection is found out later
+            with contextlib.suppress(Exception):
                 result.close()
                 self._driver.drop_rest()
         return QueryResult(rows, limit=limit, affected=affected, seconds=time.monotonic() - start)

@@ -53,14 +53,12 @@ class TokenChooser:
         scaled = logits.float() / self._temperature  # (B, V)
         most, chosen = scaled.max(dim=-1, keepdim=True)  # (B, 1)
         weights = scaled.softmax(dim=-1)  # (B, V)
-        rest = weights.gather(
-            1, chosen
-        ).log_()  # (B, 1), of the most likely: -log(the sum of exp(scaled - most))
+        # of the most likely token: minus the logarithm of the sum of exp(scaled - most)
+        top = weights.gather(1, chosen).log_()  # (B, 1)
         if self._any_sampled:
             uniform = self._uniforms[:, self._step, None]  # (B, 1)
-            blocks = F.pad(weights, (0, -weights.shape[1] % BLOCK)).unflatten(
-                1, (-1, BLOCK)
-            )  # (B, V / BLOCK, BLOCK)
+            padded = F.pad(weights, (0, -weights.shape[1] % BLOCK))
+            blocks = padded.unflatten(1, (-1, BLOCK))  # (B, V / BLOCK, BLOCK)
             masses = blocks.sum(dim=-1)  # (B, V / BLOCK)
             drawn = _draw(blocks, masses, uniform)
             chosen = torch.where(self._sampled[:, None], drawn, chosen)
@@ -70,7 +68,7 @@ class TokenChooser:
                     weights[rows], self._top_p[rows], self._top_k[rows], uniform[rows]
                 )
         self._step += 1
-        logprobs = scaled.gather(1, chosen) - most + rest
+        logprobs = scaled.gather(1, chosen) - most + top
         return chosen[:, 0], logprobs[:, 0]
 
 
