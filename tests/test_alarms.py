@@ -77,6 +77,8 @@ def test_a_batch_of_two_groups() -> None:
         "error/limit_time": 0.0,
         "error/limit_rows": 1 / 9,
         "error/limit_text": 0.0,
+        "error/limit_size": 0.0,
+        "error/limit_server": 0.0,
         "error/other": 0.0,
     }
 
@@ -136,7 +138,8 @@ def test_spread_is_of_the_weighted_sum(rewards: list, weights: tuple, share: flo
         ("3024 (HY000): Query execution was interrupted", "time", "limit_time"),
         ("[(1,)] [TRUNCATED]", "rows", "limit_rows"),
         ("[('x',)] [TRUNCATED]", "text", "limit_text"),
-        ("1114 (HY000): The table is full", "size", "other"),
+        ("1114 (HY000): The table is full", "size", "limit_size"),
+        ("1038 (HY001): Out of sort memory", "server", "limit_server"),
         ("1055 (42000): Expression #1 of SELECT list is not in GROUP BY clause", None, "other"),
         ("what no server says", None, "other"),
         ("", None, "other"),

@@ -38,6 +38,8 @@ ERROR_CLASSES: dict[str, set[int]] = {
     "limit_time": set(),
     "limit_rows": set(),
     "limit_text": set(),
+    "limit_size": set(),
+    "limit_server": set(),
     "other": set(),
 }
 """Class -> its error numbers. Limits are told by name; `other` is every number that is in no class."""
@@ -152,6 +154,8 @@ _ERROR_ADVICE = {
     "limit_time": "The agent's statements run too long: look at them, or at the load of the database server.",
     "limit_rows": "The agent reads whole tables: it may have stopped filtering in SQL.",
     "limit_text": "The agent reads more text than a result may hold: it may have stopped filtering in SQL.",
+    "limit_size": "The agent makes rows or tables of many megabytes: look at its statements.",
+    "limit_server": "The agent's statements ask for more than the server has, or look like its failure: read them.",
     "other": "The agent's statements fail: look at the observations.",
 }
 
