@@ -90,8 +90,9 @@ def engine(url: URL, read_seconds: float, **arguments: Any) -> Engine:
     return made
 
 
-def error_code(error: DBAPIError) -> int:
-    arguments: tuple[Any, ...] = getattr(error.orig, "args", ())
+def error_code(error: SQLAlchemyError) -> int:
+    """The server's or PyMySQL's number; 0 for what SQLAlchemy says of a connection that was lost."""
+    arguments: tuple[Any, ...] = getattr(getattr(error, "orig", None), "args", ())
     return arguments[0] if arguments and isinstance(arguments[0], int) else 0
 
 
@@ -105,7 +106,7 @@ def error_text(error: SQLAlchemyError) -> str:
     return str(error.orig)
 
 
-def fault(error: DBAPIError) -> EnvironmentFault:
+def fault(error: SQLAlchemyError) -> EnvironmentFault:
     code, text = error_code(error), error_text(error)
     meaning = ENVIRONMENT_FAULTS.get(code, "the database failed")
     return EnvironmentFault(f"{meaning[0].upper()}{meaning[1:]}: {text}", observation=text)

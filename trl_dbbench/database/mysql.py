@@ -27,7 +27,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from ..errors import DatabaseError, EnvironmentFault
 from ..tasks import Task
@@ -119,7 +119,7 @@ class MySQLDatabase(Database):
             place = server.where if server else f"at {self._shown()}"
             self._description = f"{product} {version.split('-')[0]}, {place}"
             self._tenancy = enter()
-        except DBAPIError as error:
+        except SQLAlchemyError as error:
             raise DatabaseError(f"{self._shown()}: {error_text(error)}") from None
         self.statements_at_once = self._tenancy.statements
         if server is not None:
@@ -147,10 +147,10 @@ class MySQLDatabase(Database):
                     self._tenancy.leave()
                     self._server.restart()
                 tenancy = self._enter()
-            except (DBAPIError, DatabaseError) as error:
+            except (SQLAlchemyError, DatabaseError) as error:
                 if self._down_since is None:
                     self._down_since = time.monotonic()
-                    text = error_text(error) if isinstance(error, DBAPIError) else error
+                    text = error_text(error) if isinstance(error, SQLAlchemyError) else error
                     logger.warning("%s does not answer (%s); it is waited for.", self._shown(), text)
                 return False
             self._tenancy.leave()
@@ -315,7 +315,7 @@ class MySQLSandbox(Sandbox):
         except EnvironmentFault:
             slot.failed = True
             raise
-        except DBAPIError as error:
+        except SQLAlchemyError as error:
             slot.failed = True
             raise fault(error) from None
 

@@ -94,7 +94,8 @@ class Pristine:
                 for table in tables:
                     fill(admin, table, name)
             except BaseException:
-                accounts.drop_database(admin, name)
+                with contextlib.suppress(SQLAlchemyError):  # the connection itself may be lost
+                    accounts.drop_database(admin, name)
                 raise
         return name
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 
 from ..errors import EnvironmentFault
 from .connections import fault
@@ -59,6 +59,9 @@ class Readers:
         session = self._take(pristine, new)
         try:
             yield session
+        except SQLAlchemyError as error:
+            session.broken = str(error)
+            raise fault(error) from None
         finally:
             with self._lock:
                 keep = session.broken is None and not self._closed
@@ -77,7 +80,7 @@ class Readers:
             session = session or self._connect()
             if session.database != pristine:
                 session.use(pristine)
-        except DBAPIError as error:
+        except SQLAlchemyError as error:
             if session is not None:
                 session.disconnect()
             raise fault(error) from None

@@ -122,7 +122,7 @@ class Tenancy:
         try:
             with self._admin.connect() as admin:
                 return not self.over and accounts.holder(admin, self.owner) == self._keeper_number
-        except DBAPIError:
+        except SQLAlchemyError:
             return False
 
     def take_slot(self, task: Task) -> Slot:
@@ -139,7 +139,7 @@ class Tenancy:
         """Says whose fault it is that tables cannot be made."""
         try:
             yield
-        except DBAPIError as error:
+        except SQLAlchemyError as error:
             code = error_code(error)
             if is_environment_fault(code) or is_time_limit(code) or not self.held():
                 raise fault(error) from None
