@@ -556,7 +556,8 @@ def test_a_url_shares_the_server_and_leaves_nothing(server_database: Database) -
             "the slot that BEGIN needed, the readers' account, the pristine tables"
         )
         assert "***" in shared.describe() or "unix_socket" in shared.describe()
-    assert owned(server_database.url) == before
+    # less, if slots of earlier tests are only being removed: that is done beside
+    assert owned(server_database.url) <= before
     sandbox.close()
 
 
