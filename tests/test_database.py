@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -718,10 +717,7 @@ def test_limits_are_the_callers() -> None:
         open_database("sqlite", limits=Limits(rows=2)) as database,
         database.sandbox(task(MEDALS)) as sandbox,
     ):
-        assert (len(sandbox.execute("SELECT * FROM medals").rows or []), threading.active_count() < 50) == (
-            2,
-            True,
-        )
+        assert len(sandbox.execute("SELECT * FROM medals").rows or []) == 2
 
 
 def test_docker_image_is_a_setting(docker_database: Database) -> None:

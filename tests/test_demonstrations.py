@@ -8,6 +8,7 @@ import pytest
 from fakes import RULES, ScriptedEngine
 
 from trl_dbbench.chat import ChatFormat
+from trl_dbbench.database import open_database
 from trl_dbbench.demonstrations import Habits, demonstrate, spoil, to_sft_dataset
 from trl_dbbench.errors import TaskError
 from trl_dbbench.generate import generate_tasks
@@ -43,22 +44,23 @@ def test_a_demonstration_of_tool_calls(late_orders, tokenizer, sqlite_database):
 
 
 @pytest.mark.parametrize("protocol", ["text", "tools"])
-def test_500_demonstrations_have_the_ids_and_masks_of_a_rollout(protocol, tokenizer, sqlite_database):
+def test_500_demonstrations_have_the_ids_and_masks_of_a_rollout(protocol, tokenizer):
     """An agent that says the same texts in a rollout is trained on the same ids."""
     tasks = [*generate_tasks(400, seed=3), *generate_tasks(100, seed=3, level="tiny")]
     chat = ChatFormat(tokenizer, get_protocol(protocol))
-    taught = demonstrate(tasks, chat, sqlite_database)
-    texts = {row: [turn.text for turn in episode.turns] for row, episode in enumerate(taught)}
-    played = play_all(
-        tasks,
-        [chat.prompt_ids(chat.protocol.messages(task)) for task in tasks],
-        [Sampling()] * len(tasks),
-        engine=ScriptedEngine(tokenizer, texts),
-        chat=chat,
-        database=sqlite_database,
-        judge=Judge(sqlite_database),
-        rules=RULES,
-    )
+    with open_database("sqlite") as database:
+        taught = demonstrate(tasks, chat, database)
+        texts = {row: [turn.text for turn in episode.turns] for row, episode in enumerate(taught)}
+        played = play_all(
+            tasks,
+            [chat.prompt_ids(chat.protocol.messages(task)) for task in tasks],
+            [Sampling()] * len(tasks),
+            engine=ScriptedEngine(tokenizer, texts),
+            chat=chat,
+            database=database,
+            judge=Judge(database),
+            rules=RULES,
+        )
 
     for gold, episode, row in zip(taught, played, to_sft_dataset(taught), strict=True):
         assert (gold.status, gold.right) == (Status.ANSWERED, True), gold.to_dict()
