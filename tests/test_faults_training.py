@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from databases import kill_server
+from test_trainer import ON_A_CPU
 from transformers import AutoTokenizer, TrainerCallback
 
 from trl_dbbench import (
@@ -39,13 +40,7 @@ def trainer_on(database, output_dir: Path, **settings) -> DBBenchGRPOTrainer:
         "per_device_train_batch_size": 8,
         "num_generations": 4,
         "learning_rate": 1e-4,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "disable_tqdm": True,
+        **ON_A_CPU,
         "seed": 3,
     }
     tasks = load_tasks(RECIPES / "tiny/train.jsonl")[:40]

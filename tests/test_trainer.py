@@ -28,6 +28,18 @@ from trl_dbbench.errors import EnvironmentFault
 LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.05, "target_modules": ["q_proj", "v_proj"]}
 
 
+ON_A_CPU = {
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "report_to": "none",
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+    "disable_tqdm": True,
+}
+"""Settings of a training that only a test looks at."""
+
+
 def varied(completion_ids, **kwargs) -> list[float]:
     """A reward that differs from sample to sample, so that a random model gets gradients."""
     return [float(sum(ids) % 7) for ids in completion_ids]
@@ -44,13 +56,7 @@ def make_trainer(tiny_model, database, tasks, output_dir, *, lora=True, reward_f
         "num_generations": 4,
         "max_steps": 2,
         "learning_rate": 1e-2,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "disable_tqdm": True,
+        **ON_A_CPU,
         "seed": 7,
     }
     args = DBBenchGRPOConfig(**{**defaults, **settings})

@@ -47,7 +47,7 @@ from .sandbox import (
     refuse,
 )
 from .server import Server
-from .session import Session, Watchdog
+from .session import TOO_LARGE_A_ROW, Session, Watchdog
 from .slots import Slot
 from .tenancy import Tenancy
 
@@ -354,7 +354,7 @@ class MySQLSandbox(Sandbox):
         except DBAPIError as error:
             code = error_code(error)
             if code == TOO_LARGE:
-                session.broken = "it hung up on a row that is too large"
+                session.broken = TOO_LARGE_A_ROW
             elif is_environment_fault(code) or is_time_limit(code) or not self._tenancy.held():
                 raise
             raise _Unreadable from None

@@ -23,6 +23,8 @@ from .sandbox import Limits, QueryResult, clip, time_limit_message
 GRACE_SECONDS = 10
 """How long after its time limit a statement may still hold its connection before that counts as a fault."""
 
+TOO_LARGE_A_ROW = "it hung up on a row that is too large"
+
 HANG_UP_SECONDS = 0.4
 """How long a killed statement may take to end before nobody waits for it any longer: a large change that is undone
 takes about as long as it took."""
@@ -164,7 +166,7 @@ class Session:
         if self._driver.open:
             self._absorb_kill()
         else:
-            self.broken = "it hung up on a row that is too large"
+            self.broken = TOO_LARGE_A_ROW
 
     def _kill(self, what: str = "QUERY") -> bool:
         """Stop what runs, or the connection; returns whether the server has heard it."""
@@ -203,7 +205,7 @@ class Session:
         if is_time_limit(code):
             return QueryResult(None, time_limit_message(self.limits), limit="time", seconds=seconds)
         if code == TOO_LARGE:
-            self.broken = "it hung up on a row that is too large"
+            self.broken = TOO_LARGE_A_ROW
             return QueryResult(None, error_text(error), limit="size", seconds=seconds)
         if error.connection_invalidated or (
             is_environment_fault(code) and (code in RESOURCES or not self._lives())
