@@ -15,10 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pymysql
 import pytest
 from databases import DOCKER_IMAGE, LIMITS, connect_arguments, kill_server, opened, owned, table, task
+from sqlalchemy.engine import Connection
 
 from trl_dbbench.database import Database, QueryResult, Sandbox, State, open_database
+from trl_dbbench.database.accounts import Account, create_account
 from trl_dbbench.database.mysql import MySQLDatabase
 from trl_dbbench.database.server import Server
+from trl_dbbench.database.tenancy import ADMIN_CONNECTIONS, KILL_CONNECTIONS
 from trl_dbbench.errors import DatabaseError, EnvironmentFault
 from trl_dbbench.tasks import Gold, Task
 
@@ -305,6 +308,41 @@ def test_256_sandboxes_on_151_connections() -> None:
                 cursor.execute("SHOW STATUS LIKE 'Max_used_connections'")
                 assert int(cursor.fetchone()[1]) <= 151
             list(pool.map(lambda sandbox: sandbox.close(), sandboxes))
+
+
+def test_accounts_are_made_over_a_few_connections(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that takes long for each must not run out of connections because many episodes want one."""
+    most = 0
+
+    def slow(admin: Connection, name: str) -> Account:
+        nonlocal most
+        account = create_account(admin, name)
+        time.sleep(0.05)
+        ours = "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'root'"
+        most = max(most, int(admin.exec_driver_sql(ours).scalar() or 0))
+        return account
+
+    with open_database(server.url) as database, ThreadPoolExecutor(48) as pool:
+        monkeypatch.setattr("trl_dbbench.database.slots.accounts.create_account", slow)
+        list(pool.map(lambda _: database.sandbox(CHANGE).execute("DELETE FROM medals"), range(48)))
+    assert 1 < most <= ADMIN_CONNECTIONS + KILL_CONNECTIONS
+
+
+def test_a_connection_is_waited_for(server: Server) -> None:
+    with pymysql.connect(**connect_arguments(server.url)) as admin, admin.cursor() as cursor:
+        cursor.execute("CREATE USER other@localhost")
+        with open_database(server.url) as database, database.sandbox(QUESTION) as sandbox:
+            cursor.execute("SHOW STATUS LIKE 'Threads_connected'")
+            cursor.execute("SET GLOBAL max_connections = %s", (max(10, int(cursor.fetchone()[1])),))
+            taken = []
+            with pytest.raises(pymysql.err.OperationalError, match="Too many connections"):
+                while True:
+                    taken.append(
+                        pymysql.connect(**{**connect_arguments(server.url), "user": "other", "password": ""})
+                    )
+            threading.Timer(0.3, lambda: [each.close() for each in taken]).start()
+            assert sandbox.execute("DELETE FROM medals").affected == 2
+            assert sandbox.retries == 0
 
 
 # --- accounts ---------------------------------------------------------------------------------------------

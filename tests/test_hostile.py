@@ -37,6 +37,7 @@ SECRETS = [table("secrets", "id INT, word VARCHAR(40)", (7, word)) for word in W
 AT_ONCE = 8
 MEGABYTES = 300
 SLOW = "held its turn"
+TIMED_OUT = "limit='time'"  # said of a normal episode's statement
 
 
 def test_corpus() -> None:
@@ -54,8 +55,8 @@ def test_hostile_statements(database: Database) -> None:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             found = list(pool.map(lambda attacked: attack(database, names, *attacked), attacks))
         for attacked, violations in zip(attacks, found, strict=True):
-            # eight at a time on a machine that does other things as well may be slow: once more, alone
-            if all(SLOW in violation for violation in violations) and violations:
+            # what only takes long may do so because of the seven others on a slow machine: once more, alone
+            if violations and all(SLOW in each or TIMED_OUT in each for each in violations):
                 violations = attack(database, names, *attacked)
             wrong += violations
         if (grown := peak_megabytes() - begin) > MEGABYTES:

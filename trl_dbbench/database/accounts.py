@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from sqlalchemy.engine import Connection
 
+from ..errors import EnvironmentFault
+
 logger = logging.getLogger("trl_dbbench.database")
 
 _OWNED = re.compile(r"(dbb_[0-9a-f]{8}_r\d{1,5})_[st]\d{1,9}")
@@ -39,9 +41,14 @@ class Account:
 
 
 def hold_lock(keeper: Connection, owner: str) -> int:
-    """Hold the run's lock for as long as `keeper` is open; an idle day must not close it. Returns its number."""
+    """Hold the run's lock for as long as `keeper` is open; an idle day must not close it. Returns its number.
+
+    Raises:
+        EnvironmentFault: another connection holds it.
+    """
     keeper.exec_driver_sql("SET SESSION wait_timeout = 31536000")
-    keeper.exec_driver_sql("SELECT GET_LOCK(%s, 0)", (owner,)).close()
+    if keeper.exec_driver_sql("SELECT GET_LOCK(%s, 0)", (owner,)).scalar() != 1:
+        raise EnvironmentFault("The server has not yet ended the run's old connections")
     return int(keeper.exec_driver_sql("SELECT CONNECTION_ID()").scalar() or 0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from typing import Any
 
 from pymysql.connections import Connection
@@ -20,6 +21,9 @@ CONNECT_SECONDS = 8
 ADMIN_SECONDS = 60
 KILL_SECONDS = 2
 PACKET_BYTES = 4 * 1024 * 1024
+PAUSES_FOR_A_CONNECTION = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""Seconds between tries where a server has no connection left: it frees those that hung up only after a while."""
+_TOO_MANY = 1040
 _CONNECT_FAILURES = frozenset({2002, 2003, 2005, 2006, 2013, 1042, 1043, 1129, 1130})
 
 
@@ -66,8 +70,12 @@ class BoundedConnection(Connection):
             self._sock.shutdown(socket.SHUT_RDWR)
 
 
-def engine(url: URL, read_seconds: float, **arguments: Any) -> Engine:
-    """Connections with autocommit, whose statements are sent as they are: `%` and `:name` mean nothing."""
+def engine(url: URL, read_seconds: float, *, most: int = 4, **arguments: Any) -> Engine:
+    """Connections with autocommit, whose statements are sent as they are: `%` and `:name` mean nothing.
+
+    Args:
+        read_seconds: how long to wait for an answer, and for one of the `most` connections.
+    """
     arguments = {
         "charset": "utf8mb4",
         "connect_timeout": CONNECT_SECONDS,
@@ -76,7 +84,13 @@ def engine(url: URL, read_seconds: float, **arguments: Any) -> Engine:
         "local_infile": False,
         **arguments,
     }
-    pool: dict[str, Any] = {"pool_size": 4, "max_overflow": -1, "pool_pre_ping": True, "pool_recycle": 1800}
+    pool: dict[str, Any] = {
+        "pool_size": most,
+        "max_overflow": 0,
+        "pool_timeout": read_seconds,
+        "pool_pre_ping": True,
+        "pool_recycle": 1800,
+    }
     if "init_command" in arguments:  # an agent's: its slot is the pool
         pool = {"poolclass": NullPool}
     made = create_engine(
@@ -86,8 +100,19 @@ def engine(url: URL, read_seconds: float, **arguments: Any) -> Engine:
         execution_options={"no_parameters": True},
         **pool,
     )
-    event.listen(made, "do_connect", lambda dialect, record, args, kwargs: BoundedConnection(*args, **kwargs))
+    event.listen(made, "do_connect", lambda dialect, record, args, kwargs: _connect(*args, **kwargs))
     return made
+
+
+def _connect(*args: Any, **kwargs: Any) -> BoundedConnection:
+    for pause in PAUSES_FOR_A_CONNECTION:
+        try:
+            return BoundedConnection(*args, **kwargs)
+        except OperationalError as error:
+            if error.args[0] != _TOO_MANY:
+                raise
+        time.sleep(pause)
+    return BoundedConnection(*args, **kwargs)
 
 
 def error_code(error: SQLAlchemyError) -> int:

@@ -32,8 +32,10 @@ from .slots import Slot, Slots
 
 logger = logging.getLogger("trl_dbbench.database")
 
-OWN_CONNECTIONS = 8
-"""Kept for the run's lock, making tables and kills."""
+ADMIN_CONNECTIONS = 8
+"""For the run's lock and for making and removing tables and accounts."""
+
+KILL_CONNECTIONS = 4
 
 _SIZES = {
     "mysql": "SELECT SUM(FILE_SIZE) FROM information_schema.INNODB_TABLESPACES WHERE NAME LIKE %s",
@@ -74,8 +76,8 @@ class Tenancy:
         self.dialect = dialect
         self._limits = limits
         self._watchdog = watchdog
-        self._admin = engine(url, ADMIN_SECONDS)
-        self._killer = engine(url, KILL_SECONDS, connect_timeout=KILL_SECONDS)
+        self._admin = engine(url, ADMIN_SECONDS, most=ADMIN_CONNECTIONS)
+        self._killer = engine(url, KILL_SECONDS, most=KILL_CONNECTIONS, connect_timeout=KILL_SECONDS)
         names = (f"{owner}_s{number}" for number in numbers)
         try:
             self._keeper = self._admin.connect()
@@ -191,7 +193,7 @@ class Tenancy:
         """How many connections this rank may have for statements."""
         most = int(keeper.exec_driver_sql("SELECT @@max_connections").scalar() or 0)
         _, others = keeper.exec_driver_sql("SHOW STATUS LIKE 'Threads_connected'").one()
-        share = int(0.9 * (most - int(others)) / ranks) - OWN_CONNECTIONS
+        share = int(0.9 * (most - int(others)) / ranks) - ADMIN_CONNECTIONS - KILL_CONNECTIONS
         if share < 24:
             logger.warning(
                 "%s: max_connections = %d leaves %d connections for statements on each of %d ranks; rollouts will wait "
