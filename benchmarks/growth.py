@@ -1,8 +1,8 @@
 """How rollouts and tasks grow: seconds against samples, turns, prompt length; load time and memory against tasks.
 
-    python benchmarks/growth.py [--quick] [--json FILE]
+    python benchmarks/growth.py [--size 40m] [--series turns] [--quick] [--json FILE]
 
-The model has a million random parameters; prompts, turns and observations are random ids of fixed lengths, so that
+The model has random parameters, a million unless --size says 40m; prompts, turns and observations are random ids of fixed lengths, so that
 nothing but the numbers named differs. Each line gives the seconds and their ratio to the first line's, beside the
 ratio of the work.
 """
@@ -18,17 +18,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from rollout import SHAPES
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from trl_dbbench.engines.transformers import TransformersEngine
 from trl_dbbench.generate import generate_tasks
 from trl_dbbench.rollout import Request, Sampling
 
-PROMPTS, TURN, OBSERVATION, VOCABULARY = 4, 40, 30, 2_000
+PROMPTS, TURN, OBSERVATION = 4, 40, 30
 BASE = {"samples": 8, "turns": 3, "prompt": 400}
 SERIES = {"samples": (4, 8, 16, 32, 64), "turns": (1, 2, 3, 4, 5, 6), "prompt": (100, 200, 400, 800, 1600)}
 TASKS = (100, 1_000, 10_000, 100_000)
@@ -36,14 +38,18 @@ TASKS = (100, 1_000, 10_000, 100_000)
 
 def rollout(model: Qwen2ForCausalLM, samples: int, turns: int, prompt: int) -> float:
     rng = random.Random(0)
-    prompts = [[rng.randrange(VOCABULARY) for _ in range(prompt)] for _ in range(PROMPTS)]
+
+    def some(count: int) -> list[int]:
+        return [rng.randrange(model.config.vocab_size) for _ in range(count)]
+
+    prompts = [some(prompt) for _ in range(PROMPTS)]
     rows = {row: list(prompts[row // samples]) for row in range(PROMPTS * samples)}
     engine = TransformersEngine(model, [], 0)  # nothing ends a turn but its budget
     clock = time.perf_counter()
     for turn in range(turns):
         requests = [Request(tuple(ids), TURN, Sampling(seed=row), row, turn) for row, ids in rows.items()]
-        for request, completion in engine.complete(requests):
-            rows[request.row] += completion.ids + [rng.randrange(VOCABULARY) for _ in range(OBSERVATION)]
+        for request, completion in zip(requests, engine.complete(requests), strict=True):
+            rows[request.row] += completion.ids + some(OBSERVATION)
     return time.perf_counter() - clock
 
 
@@ -63,10 +69,30 @@ def load(path: Path) -> dict[str, float]:
     return json.loads(output.stdout.splitlines()[-1])
 
 
+def tasks(sizes: Sequence[int], distinct: int) -> list[dict[str, float]]:
+    """What loading so many tasks takes; `distinct` of them are repeated under other ids."""
+    print(f"\n{'tasks':>8}{'seconds':>10}{'MiB':>8}")
+    figures = []
+    with tempfile.TemporaryDirectory() as folder:
+        lines = [task.to_json() for task in generate_tasks(distinct, seed=1)]
+        for size in sizes:
+            path = Path(folder) / f"{size}.jsonl"
+            with path.open("w", encoding="utf-8") as file:
+                for number in range(size):
+                    task = json.loads(lines[number % len(lines)]) | {"id": f"task-{number}"}
+                    file.write(json.dumps(task, ensure_ascii=False) + "\n")
+            figures.append(load(path))
+            each = figures[-1]
+            print(f"{each['tasks']:>8}{each['seconds']:>10.2f}{each['MiB']:>8.0f}", flush=True)
+    return figures
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--size", choices=list(SHAPES), default="1m", help="parameters of the model")
+    parser.add_argument("--series", nargs="+", choices=[*SERIES, "tasks"], default=[*SERIES, "tasks"])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
         "--quick", action="store_true", help="one pass over a few points, 10,000 tasks at most"
@@ -78,19 +104,18 @@ def main() -> None:
     torch.manual_seed(0)
     model = Qwen2ForCausalLM(
         Qwen2Config(
-            vocab_size=VOCABULARY,
-            hidden_size=128,
-            intermediate_size=512,
-            num_hidden_layers=4,
-            num_attention_heads=4,
-            num_key_value_heads=4,
+            **SHAPES[arguments.size],
+            intermediate_size=4 * SHAPES[arguments.size]["hidden_size"],
+            num_key_value_heads=SHAPES[arguments.size]["num_attention_heads"],
         )
     ).eval()
     figures: dict[str, list[dict[str, Any]]] = {}
-    print(f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}; base {BASE}")
+    print(
+        f"{arguments.size}, {platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}; base {BASE}"
+    )
     rollout(model, **BASE)
-    for name, values in SERIES.items():
-        values = values[::2] if arguments.quick else values
+    for name in (each for each in SERIES if each in arguments.series):
+        values = SERIES[name][::2] if arguments.quick else SERIES[name]
         print(f"\n{name:>8}{'seconds':>10}{'ratio':>8}{'of work':>9}")
         figures[name] = []
         for value in values:
@@ -99,21 +124,8 @@ def main() -> None:
             ratio = seconds / figures[name][0]["seconds"]
             print(f"{value:>8}{seconds:>10.2f}{ratio:>8.1f}{value / values[0]:>9.1f}", flush=True)
 
-    print(f"\n{'tasks':>8}{'seconds':>10}{'MiB':>8}")
-    figures["tasks"] = []
-    sizes = TASKS[:3] if arguments.quick else TASKS
-    with tempfile.TemporaryDirectory() as folder:
-        lines = [task.to_json() for task in generate_tasks(1_000 if arguments.quick else 10_000, seed=1)]
-        for size in sizes:
-            path = Path(folder) / f"{size}.jsonl"
-            # the same ones again and again, under other ids
-            with path.open("w", encoding="utf-8") as file:
-                for number in range(size):
-                    task = json.loads(lines[number % len(lines)]) | {"id": f"task-{number}"}
-                    file.write(json.dumps(task, ensure_ascii=False) + "\n")
-            figures["tasks"].append(load(path))
-            each = figures["tasks"][-1]
-            print(f"{each['tasks']:>8}{each['seconds']:>10.2f}{each['MiB']:>8.0f}", flush=True)
+    if "tasks" in arguments.series:
+        figures["tasks"] = tasks(TASKS[:3], 1_000) if arguments.quick else tasks(TASKS, 10_000)
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1))
 

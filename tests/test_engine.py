@@ -23,8 +23,7 @@ def model(tiny_model):
 def complete(model, *requests: Request) -> list[Completion]:
     """The requests' turns, each of an episode of its own, in their order."""
     rows = [replace(request, row=row) for row, request in enumerate(requests)]
-    turns = {request.row: turn for request, turn in TransformersEngine(model, [EOS], 0).complete(rows)}
-    return [turns[row] for row in range(len(rows))]
+    return TransformersEngine(model, [EOS], 0).complete(rows)
 
 
 def request(ids=(5, 6, 7), new=12, turn=0, **sampling) -> Request:
@@ -73,7 +72,7 @@ def test_a_row_stops_at_its_own_budget_and_at_the_end_of_turn(model):
     assert len(long.ids) <= 9
 
     anything_ends_a_turn = TransformersEngine(model, range(model.config.vocab_size), 0)
-    ((_, completion),) = anything_ends_a_turn.complete([request(new=9, seed=1)])
+    (completion,) = anything_ends_a_turn.complete([request(new=9, seed=1)])
     assert completion.ids == short.ids[:1], "the token that ended the turn is kept"
 
 

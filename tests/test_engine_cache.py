@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 
@@ -94,7 +95,7 @@ def play(engine: TransformersEngine, rng: random.Random, sampling) -> list[tuple
             Request(tuple(ids), rng.randint(1, 14), sampling(row), row, turn)
             for row, ids in histories.items()
         ]
-        turns = list(engine.complete(requests))
+        turns = list(zip(requests, engine.complete(requests), strict=True))
         assert {request.row for request, _ in turns} == set(histories)
         played += turns
         for request, completion in turns:
@@ -131,6 +132,25 @@ def test_every_turn_is_what_a_full_forward_gives(build, sampling, long, monkeypa
     assert turns > 100
 
 
+@pytest.mark.parametrize("long", [1, 10_000], ids=["prompts-shared", "prompts-copied"])
+def test_every_token_is_computed_in_the_precision_of_training(long, monkeypatch):
+    """Also those after the end of another row, and what follows from turn to turn."""
+    monkeypatch.setattr("trl_dbbench.engines.transformers.LONG", long)
+    model = make(qwen2)
+    autocast = functools.partial(torch.autocast, "cpu", torch.bfloat16)
+    precisions = set()
+    model.model.layers[1].mlp.up_proj.register_forward_hook(lambda *each: precisions.add(each[-1].dtype))
+    engine = TransformersEngine(model, EOS, 0, autocast=autocast)
+    played = play(engine, random.Random(0), SAMPLINGS["sampled"])
+    assert precisions == {torch.bfloat16} and not torch.is_autocast_enabled("cpu")
+    for request, completion in played:
+        with torch.no_grad(), autocast():
+            ids = torch.tensor([[*request.ids, *completion.ids]])
+            logits = model(ids).logits[0, len(request.ids) - 1 : -1].float() / 0.9
+        logprobs = logits.log_softmax(-1).gather(1, ids[0, len(request.ids) :, None])[:, 0]
+        assert completion.logprobs == pytest.approx(logprobs.tolist(), abs=0.2), "but for the rounding"
+
+
 class Counted:
     """A model that remembers the shapes it was fed."""
 
@@ -150,13 +170,13 @@ def test_a_prompt_is_computed_once_and_a_turn_feeds_what_is_new():
     first = [
         Request(prompts[row // 4], 3, Sampling(greedy=row % 4 == 0, seed=row), row, 0) for row in range(8)
     ]
-    turns = {request.row: completion for request, completion in engine.complete(first)}
+    turns = engine.complete(first)
     # both prompts but for their last ids; then three tokens for each of eight rows
     assert counted.fed == [(2, 29), (8, 1), (8, 1), (8, 1)]
 
     counted.fed.clear()
     second = [Request((*r.ids, *turns[r.row].ids, 7, 8, 9), 2, r.sampling, r.row, 1) for r in first[2:]]
-    list(engine.complete(second))
+    engine.complete(second)
     assert counted.fed == [(6, 4), (6, 1)], "the last sampled id and three of the observation"
 
 
@@ -165,8 +185,12 @@ def test_rows_that_are_done_leave_the_batch():
     counted = Counted(model)
     budgets = [2, 2, 3, 6]
     requests = [Request((5, 6, row), new, Sampling(greedy=True), row, 0) for row, new in enumerate(budgets)]
-    done = [request.row for request, _ in TransformersEngine(model, [], 0).complete(requests)]
-    assert done == [0, 1, 2, 3], "each as soon as it is finished"
+    done = []
+    TransformersEngine(model, [], 0).complete(
+        requests,
+        lambda request, completion: done.append((request.row, len(completion.ids), len(counted.fed))),
+    )
+    assert done == [(0, 2, 3), (1, 2, 3), (2, 3, 4), (3, 6, 7)], "each as soon as it is finished"
     assert [rows for rows, _ in counted.fed] == [1, 4, 4, 2, 1, 1, 1], "the shared prefix, then six tokens"
 
 
@@ -181,7 +205,7 @@ def test_a_long_prompt_is_kept_once_where_attention_allows_it(build, sharing):
     model = make(build)
     engine = TransformersEngine(model, [], 0)
     requests = [Request((5,) * 200, 2, Sampling(seed=row), row, 0) for row in range(6)]
-    list(engine.complete(requests))
+    engine.complete(requests)
     columns = engine._cache.get_seq_length()
     assert columns == (2 if sharing else 201), "what a row keeps of its own"
     assert model.config._attn_implementation == "sdpa", "the usual attention is back"

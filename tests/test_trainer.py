@@ -100,6 +100,21 @@ def scored_batch(trainer: DBBenchGRPOTrainer) -> tuple[list[dict], dict[str, tor
 # --- what reaches the loss ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("lora", [True, False], ids=["lora", "full"])
+def test_rollouts_and_training_compute_in_the_same_precision(trainer_of, lora):
+    trainer = trainer_of(lora=lora, bf16=True, max_turn_tokens=12)
+    trainer.eos_token_ids = list(
+        range(0, trainer.model.config.vocab_size, 5)
+    )  # so that rows end at different times
+    precisions = {True: set(), False: set()}  # with gradients and without
+    layer = trainer.model.get_submodule(
+        next(name for name, _ in trainer.model.named_modules() if name.endswith("up_proj"))
+    )
+    layer.register_forward_hook(lambda *each: precisions[torch.is_grad_enabled()].add(each[-1].dtype))
+    trainer.train()
+    assert precisions == {True: {torch.bfloat16}, False: {torch.bfloat16}}
+
+
 def test_ids_trained_are_ids_sampled_and_the_mask_marks_them(trainer_of):
     trainer = trainer_of()
     rows, batch = scored_batch(trainer)

@@ -119,7 +119,7 @@ def reward_fails(model: str, folder: Path, rank: int) -> dict:
 
 
 def engine_fails(model: str, folder: Path, rank: int) -> dict:
-    def out_of_memory(self, requests):
+    def out_of_memory(self, *requests):
         raise MemoryError("16 GiB")
 
     with open_database("sqlite") as database:

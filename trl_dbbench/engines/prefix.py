@@ -3,7 +3,8 @@
 On a CPU, decoding waits for memory: at each token every row reads all of its keys and values, most of them the
 prompt's. Rows of the same prompt can read those together: attention over two parts of the past is the mean of the
 attention over each, weighted by the mass of each part (the sum of the exponentiated scores), as in the merge step
-of Flash-Decoding (Dao et al., 2023).
+of Flash-Decoding (Dao et al., 2023). PyTorch's fused kernel returns that mass, and never writes the scores down:
+those of an observation would be many times as large as its keys.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ LONG = 128
 
 # plain softmax attention through transformers' attention interface, without sinks or capped scores
 _KNOWN = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "olmo2", "granite"})
-_MASKED = -1e30  # finite, so that a row with nothing to see stays a number
 
 _active: ContextVar[SharedPrefix] = ContextVar("shared_prefix")
 
@@ -47,12 +47,13 @@ class SharedPrefix:
 
     def __init__(self, cache: RowCache, start: torch.Tensor):
         width = cache.get_seq_length()
-        # the keys as the products read them, (U, K, D, W): in the other layout each takes twice as long
-        self._keys = [layer.keys[:, :, :width].transpose(-1, -2).contiguous() for layer in cache.layers]
-        self._values = [layer.values[:, :, :width] for layer in cache.layers]  # (U, K, W, D)
-        columns = torch.arange(width, device=start.device)
-        self._hidden = (columns < start)[:, None, None] if start.any() else None  # (U, 1, 1, W)
+        self._past = [  # (U, K, W, D) each
+            (layer.keys[:, :, :width], layer.values[:, :, :width]) for layer in cache.layers
+        ]
+        hidden = torch.arange(width, device=start.device) < start
+        self._bias = _bias(hidden[:, None, None]) if start.any() else None  # (U, 1, 1, W)
         self._count = len(start)
+        self._device = start.device
 
     def arrange(self, sources: Sequence[int]) -> None:
         """Row i of the batch goes on from prompt `sources[i]`."""
@@ -62,11 +63,12 @@ class SharedPrefix:
             places.append((source, len(rows[source])))
             rows[source].append(row)
         most = max(map(len, rows))
-        device = self._values[0].device
         # a prompt with fewer rows computes row 0 again, and nobody reads that
-        self._rows = torch.tensor([each + [0] * (most - len(each)) for each in rows], device=device)  # (U, G)
+        self._rows = torch.tensor(
+            [each + [0] * (most - len(each)) for each in rows], device=self._device
+        )  # (U, G)
         self._places = torch.tensor(
-            [source * most + place for source, place in places], device=device
+            [source * most + place for source, place in places], device=self._device
         )  # (B,)
 
     @contextmanager
@@ -77,7 +79,10 @@ class SharedPrefix:
         """
         usual = config._attn_implementation
         token = _active.set(self)
-        self._own_hidden = hidden
+        self._own_bias = None
+        if hidden is not None:
+            shared = config.num_attention_heads // config.num_key_value_heads
+            self._own_bias = _bias(hidden.repeat(1, 1, shared, 1))  # (B, 1, M, S), see `attend`
         config._attn_implementation = ATTENTION
         try:
             yield
@@ -92,32 +97,33 @@ class SharedPrefix:
         group = self._rows.shape[1]
         batch, heads, count, size = query.shape
         kinds = key.shape[1]  # heads that share keys are put side by side: M = H / K * Q
-        queries = (query * scaling).reshape(batch, kinds, -1, size)  # (B, K, M, D)
+        queries = query.reshape(batch, kinds, -1, size)  # (B, K, M, D)
         together = queries[self._rows].transpose(1, 2).flatten(2, 3)  # (U, K, G * M, D)
-        common, common_mass = _attend(together, self._keys[layer], self._values[layer], self._hidden)
         common, common_mass = (
             each.unflatten(2, (group, -1)).transpose(1, 2).flatten(0, 1)[self._places]  # (B, K, M, D or 1)
-            for each in (common, common_mass)
+            for each in _attend(together, *self._past[layer], scaling, self._bias)
         )
-        hidden = self._own_hidden
-        if hidden is not None and count > 1:
-            hidden = hidden.repeat(1, 1, heads // kinds, 1)
-        own, own_mass = _attend(queries, key.transpose(-1, -2), value, hidden)
+        own, own_mass = _attend(queries, key, value, scaling, self._own_bias)
         output = torch.lerp(own, common, torch.sigmoid(common_mass - own_mass).to(own.dtype))
         return output.reshape(batch, heads, count, size).transpose(1, 2)
 
 
+def _bias(hidden: torch.Tensor) -> torch.Tensor:
+    """Added to scores; finite, so that a row with nothing to see stays a number."""
+    return torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, -1e30)
+
+
 def _attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, hidden: torch.Tensor | None
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of scaled queries to keys (..., D, S), and the logarithm of its mass, in fp32."""
-    scores = (query @ key).float()
-    if hidden is not None:
-        scores.masked_fill_(hidden, _MASKED)
-    weights = scores.softmax(dim=-1)
-    # the heaviest weight is 1 / the sum of exp(score - the highest score)
-    mass = scores.amax(dim=-1, keepdim=True) - weights.amax(dim=-1, keepdim=True).log()
-    return weights.to(value.dtype) @ value, mass
+    """Attention of queries (B, K, M, D) to keys (B, K, S, D), and the logarithm of its mass, (B, K, M, 1), in fp32."""
+    if bias is not None:
+        bias = bias.expand(-1, -1, query.shape[2], -1)
+    # autocast leaves rotated queries and keys in another precision than the values
+    output, mass = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query.to(value.dtype), key.to(value.dtype), value, attn_mask=bias, scale=scaling
+    )
+    return output, mass.unsqueeze(-1)
 
 
 def _attention(

@@ -15,7 +15,7 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -112,7 +112,7 @@ class TransformersEngine:
         self._autocast = autocast
         self._any_rank = any_rank or bool
         # inference mode is the faster one, but what FSDP2 gathers in it cannot be trained with afterwards
-        self._without_gradients = torch.inference_mode() if any_rank is None else torch.no_grad()
+        self._without_gradients = torch.inference_mode if any_rank is None else torch.no_grad
         self._config = model.config.get_text_config()
         self._keeps_cache = can_keep(self._config)
         if not self._keeps_cache:
@@ -127,6 +127,7 @@ class TransformersEngine:
         self._rows: list[_Row] = []  # in the order of the cache
         self._prompts: SharedPrefix | None = None
         self._waiting: list[tuple[Request, asyncio.Future, asyncio.AbstractEventLoop]] = []
+        self._asked: dict[int, tuple[asyncio.Future, asyncio.AbstractEventLoop]] = {}  # by row
         self._changed = threading.Condition()
 
     async def generate(self, request: Request) -> Completion:
@@ -148,14 +149,16 @@ class TransformersEngine:
                 busy = bool(batch)
                 if not self._any_rank(busy):
                     return
-                asked = {request.row: (future, loop) for request, future, loop in batch}
-                for request, completion in self.complete([request for request, _, _ in batch] or [_DUMMY]):
-                    if request is not _DUMMY:
-                        future, loop = asked[request.row]
-                        loop.call_soon_threadsafe(_resolve, future, completion)
+                self._asked = {request.row: (future, loop) for request, future, loop in batch}
+                self.complete([request for request, _, _ in batch] or [_DUMMY], self._answer)
         finally:
             self._cache, self._rows, self._prompts = RowCache(), [], None
             self.model.train(training)
+
+    def _answer(self, request: Request, completion: Completion) -> None:
+        if request is not _DUMMY:
+            future, loop = self._asked[request.row]
+            loop.call_soon_threadsafe(_resolve, future, completion)
 
     def _notify(self, _: Future) -> None:
         with self._changed:
@@ -178,13 +181,15 @@ class TransformersEngine:
 
     # --- a turn of a batch --------------------------------------------------------------------------
 
-    def complete(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Completion]]:
-        """Generates a turn for each request, the distinct `row`s of one rollout, and yields it once it is finished."""
-        return self._without_gradients(self._complete)(requests)
-
-    def _complete(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Completion]]:
-        device = self._device
-        with self._autocast():
+    def complete(
+        self,
+        requests: Sequence[Request],
+        finished: Callable[[Request, Completion], None] = lambda request, completion: None,
+    ) -> list[Completion]:
+        """Generates a turn for each request, the distinct `row`s of one rollout; tells `finished` as soon as one is."""
+        # no generator: leaving inference mode at a yield and entering it again would end autocast
+        with self._without_gradients(), self._autocast():
+            device = self._device
             rows, cache, width = self._continue(requests) if self._keeps_cache else self._begin(requests)
             # a row's own ids lie in the columns from `start` to `width`, the last `fed` of them are not in the cache
             fed = width - cache.get_seq_length()
@@ -192,16 +197,18 @@ class TransformersEngine:
             start = torch.tensor([[row.start] for row in rows], device=device)  # (B, 1)
             shared = torch.tensor([[row.shared] for row in rows], device=device)  # (B, 1)
             chooser = TokenChooser([row.request for row in rows], device)
+            done: dict[int, Completion] = {}
             while True:
                 chosen, logprobs = chooser(self._forward(ids, start, width, cache, shared))
                 for row, id, logprob in zip(rows, chosen.tolist(), logprobs.tolist(), strict=True):
                     if not row.done:
                         row.write(id, logprob, self._eos_token_ids)
                         if row.done:
-                            yield row.request, Completion(row.ids, row.logprobs)
+                            done[row.request.row] = Completion(row.ids, row.logprobs)
+                            finished(row.request, done[row.request.row])
                 live = [place for place, row in enumerate(rows) if not row.done]
                 if not self._any_rank(bool(live)):
-                    return
+                    return [done[request.row] for request in requests]
                 if self._keeps_cache and 0 < len(live) <= CROWD * len(rows):
                     order = torch.tensor(self._to_front(live), device=device)
                     rows = self._rows[: len(live)]
