@@ -180,6 +180,23 @@ def test_a_prompt_is_computed_once_and_a_turn_feeds_what_is_new():
     assert counted.fed == [(6, 4), (6, 1)], "the last sampled id and three of the observation"
 
 
+@pytest.mark.parametrize("long", [1, 10_000], ids=["prompts-shared", "prompts-copied"])
+def test_many_prompts_are_computed_in_parts(long, monkeypatch):
+    """What a layer computes on the way takes memory for every token of a part."""
+    monkeypatch.setattr("trl_dbbench.engines.transformers.LONG", long)
+    monkeypatch.setattr("trl_dbbench.engines.transformers.PREFILL_TOKENS_ON_CPU", 25)
+    model = make(qwen2)
+    prompts = [(5 + number,) * (11 - number) for number in range(5)]
+    requests = [Request(prompts[row // 2], 4, Sampling(greedy=True), row, 0) for row in range(10)]
+    expected = [alone(model, request).ids for request in requests]
+    counted = Counted(model)
+    turns = TransformersEngine(model, [], 0).complete(requests)
+    assert [turn.ids for turn in turns] == expected
+    assert counted.fed[:4] == [(2, 10), (2, 10), (1, 10), (10, 1)], (
+        "prompts but for their last ids, then ten rows"
+    )
+
+
 def test_rows_that_are_done_leave_the_batch():
     model = make(qwen2)
     counted = Counted(model)

@@ -73,6 +73,20 @@ class RowCache(Cache):
     def __init__(self) -> None:
         super().__init__(layer_class_to_replicate=RowLayer)
 
+    @classmethod
+    def joined(cls, parts: Sequence[RowCache]) -> RowCache:
+        """A cache of the rows of all of these, which are equally wide; the parts themselves if there is only one."""
+        if len(parts) == 1:
+            return parts[0]
+        new = cls()
+        for same in zip(*(part.layers for part in parts), strict=True):
+            new.layers.append(joined := RowLayer())
+            joined.dtype, joined.device, joined.is_initialized = same[0].dtype, same[0].device, True
+            joined.length = same[0].length
+            joined.keys = torch.cat([layer.keys[:, :, : layer.length] for layer in same])
+            joined.values = torch.cat([layer.values[:, :, : layer.length] for layer in same])
+        return new
+
     def spread(self, sources: Sequence[int]) -> RowCache:
         """A cache whose row i is a copy of this one's row `sources[i]`."""
         new = RowCache()

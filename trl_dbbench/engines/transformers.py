@@ -34,6 +34,11 @@ logger = logging.getLogger(__name__)
 # when this share of a batch's rows is still writing, the others are left out of it
 CROWD = 0.5
 
+# prompts are prefilled in parts of about so many tokens: what a layer computes on the way takes memory for each, and
+# on a CPU time as well, outside the caches
+PREFILL_TOKENS = 16_384
+PREFILL_TOKENS_ON_CPU = 1_024
+
 
 def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Every id that ends a turn: the tokenizer's eos token and those that the model declares."""
@@ -111,6 +116,7 @@ class TransformersEngine:
         self._pad_token_id = pad_token_id
         self._autocast = autocast
         self._any_rank = any_rank or bool
+        self._in_step = any_rank is not None
         # inference mode is the faster one, but what FSDP2 gathers in it cannot be trained with afterwards
         self._without_gradients = torch.inference_mode if any_rank is None else torch.no_grad
         self._config = model.config.get_text_config()
@@ -300,8 +306,14 @@ class TransformersEngine:
             1, *map(len, prompts)
         )  # one pad where there is nothing to compute, for the other ranks' sake
         start = torch.tensor([[width - len(prompt)] for prompt in prompts], device=self._device)  # (U, 1)
-        cache = RowCache()
-        self._forward(self._padded(prompts, width).to(self._device), start, width, cache)
+        ids = self._padded(prompts, width).to(self._device)
+        most = PREFILL_TOKENS_ON_CPU if self._device.type == "cpu" else PREFILL_TOKENS
+        size = len(prompts) if self._in_step else max(1, most // width)
+        caches = []
+        for part in range(0, len(prompts), size):
+            caches.append(RowCache())
+            self._forward(ids[part : part + size], start[part : part + size], width, caches[-1])
+        cache = RowCache.joined(caches)
         if not requests:
             return
         place = {prompt: number for number, prompt in enumerate(prompts)}
