@@ -26,6 +26,9 @@ LONG = 128
 # plain softmax attention through transformers' attention interface, without sinks or capped scores
 _KNOWN = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "olmo2", "granite"})
 
+# attention that also returns the logarithm of its mass; PyTorch has no public name for it
+_fused = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+
 _active: ContextVar[SharedPrefix] = ContextVar("shared_prefix")
 
 
@@ -34,7 +37,12 @@ def can_share(config: PreTrainedConfig, device: torch.device) -> bool:
     full = all(kind == "full_attention" for kind in getattr(config, "layer_types", None) or [])
     window = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
     plain = config.model_type in _KNOWN and full and not window
-    return plain and device.type == "cpu" and config._attn_implementation in ("sdpa", "eager")
+    return (
+        _fused is not None
+        and plain
+        and device.type == "cpu"
+        and config._attn_implementation in ("sdpa", "eager")
+    )
 
 
 class SharedPrefix:
@@ -120,7 +128,7 @@ def _attend(
     if bias is not None:
         bias = bias.expand(-1, -1, query.shape[2], -1)
     # autocast leaves rotated queries and keys in another precision than the values
-    output, mass = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+    output, mass = _fused(  # type: ignore[misc]
         query.to(value.dtype), key.to(value.dtype), value, attn_mask=bias, scale=scaling
     )
     return output, mass.unsqueeze(-1)
