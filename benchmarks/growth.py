@@ -2,9 +2,9 @@
 
     python benchmarks/growth.py [--size 40m] [--series turns] [--quick] [--json FILE]
 
-The model has random parameters, a million unless --size says 40m; prompts, turns and observations are random ids of fixed lengths, so that
-nothing but the numbers named differs. Each line gives the seconds and their ratio to the first line's, beside the
-ratio of the work.
+The model has random parameters, a million unless --size says 40m; prompts, turns and observations are random ids of
+fixed lengths, so that nothing but the numbers named differs. Each line gives the seconds and their ratio to the first
+line's, beside the ratio of the work.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rollout import SHAPES
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from rollout import SHAPES, qwen2
+from transformers import Qwen2ForCausalLM
 
 from trl_dbbench.engines.transformers import TransformersEngine
 from trl_dbbench.generate import generate_tasks
@@ -102,13 +102,7 @@ def main() -> None:
     repeats = 1 if arguments.quick else arguments.repeats
 
     torch.manual_seed(0)
-    model = Qwen2ForCausalLM(
-        Qwen2Config(
-            **SHAPES[arguments.size],
-            intermediate_size=4 * SHAPES[arguments.size]["hidden_size"],
-            num_key_value_heads=SHAPES[arguments.size]["num_attention_heads"],
-        )
-    ).eval()
+    model = Qwen2ForCausalLM(qwen2(SHAPES[arguments.size])).eval()
     figures: dict[str, list[dict[str, Any]]] = {}
     print(
         f"{arguments.size}, {platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}; base {BASE}"

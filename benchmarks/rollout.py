@@ -64,6 +64,15 @@ SYSTEM_PROMPT = "Work on the database."
 LENGTH = TURNS * TURN_TOKENS + (TURNS - 1) * OBSERVATION_TOKENS
 
 
+def qwen2(shape: dict[str, int], **settings: Any) -> Qwen2Config:
+    return Qwen2Config(
+        **shape,
+        intermediate_size=4 * shape["hidden_size"],
+        num_key_value_heads=shape["num_attention_heads"],
+        **settings,
+    )
+
+
 class ScriptedModel(Qwen2ForCausalLM):
     """Computes its logits, then makes the script's next token all but certain."""
 
@@ -88,10 +97,8 @@ def scripted(tokenizer: PreTrainedTokenizerBase, shape: dict[str, int]) -> Scrip
     before = tokenizer("<|im_start|>assistant\n")["input_ids"][-1]
     torch.manual_seed(0)
     model = ScriptedModel(
-        Qwen2Config(
-            **shape,
-            intermediate_size=4 * shape["hidden_size"],
-            num_key_value_heads=shape["num_attention_heads"],
+        qwen2(
+            shape,
             max_position_embeddings=4096,
             tie_word_embeddings=True,
             eos_token_id=tokenizer.eos_token_id,

@@ -103,9 +103,8 @@ def scored_batch(trainer: DBBenchGRPOTrainer) -> tuple[list[dict], dict[str, tor
 @pytest.mark.parametrize("lora", [True, False], ids=["lora", "full"])
 def test_rollouts_and_training_compute_in_the_same_precision(trainer_of, lora):
     trainer = trainer_of(lora=lora, bf16=True, max_turn_tokens=12)
-    trainer.eos_token_ids = list(
-        range(0, trainer.model.config.vocab_size, 5)
-    )  # so that rows end at different times
+    # many, so that rows end at different times
+    trainer.eos_token_ids = list(range(0, trainer.model.config.vocab_size, 5))
     precisions = {True: set(), False: set()}  # with gradients and without
     layer = trainer.model.get_submodule(
         next(name for name, _ in trainer.model.named_modules() if name.endswith("up_proj"))

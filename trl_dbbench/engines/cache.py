@@ -59,6 +59,13 @@ class RowLayer(DynamicLayer):
     def get_seq_length(self) -> int:
         return self.length
 
+    def empty_copy(self) -> RowLayer:
+        """As long as this one; its keys and values are the caller's to set."""
+        copy = RowLayer()
+        copy.dtype, copy.device, copy.is_initialized = self.dtype, self.device, self.is_initialized
+        copy.length = self.length
+        return copy
+
     def _grown(self, old: torch.Tensor, columns: int) -> torch.Tensor:
         new = _room(old, old.shape[0], columns)
         new[:, :, : self.length] = old[:, :, : self.length]
@@ -80,9 +87,7 @@ class RowCache(Cache):
             return parts[0]
         new = cls()
         for same in zip(*(part.layers for part in parts), strict=True):
-            new.layers.append(joined := RowLayer())
-            joined.dtype, joined.device, joined.is_initialized = same[0].dtype, same[0].device, True
-            joined.length = same[0].length
+            new.layers.append(joined := same[0].empty_copy())
             joined.keys = torch.cat([layer.keys[:, :, : layer.length] for layer in same])
             joined.values = torch.cat([layer.values[:, :, : layer.length] for layer in same])
         return new
@@ -91,9 +96,7 @@ class RowCache(Cache):
         """A cache whose row i is a copy of this one's row `sources[i]`."""
         new = RowCache()
         for layer in self.layers:
-            new.layers.append(copy := RowLayer())
-            copy.dtype, copy.device, copy.is_initialized = layer.dtype, layer.device, layer.is_initialized
-            copy.length = layer.length
+            new.layers.append(copy := layer.empty_copy())
             copy.keys, copy.values = (
                 _room(old, len(sources), layer.length + ROOM) for old in (layer.keys, layer.values)
             )
