@@ -464,35 +464,37 @@ def log_of(output_dir: Path) -> str:
 
 def test_ten_kills(start, tmp_path):
     """The recipe is killed at 10 random moments of three epochs: while it plays, trains, evaluates or saves."""
-    unbroken, killed = tmp_path / "unbroken", tmp_path / "killed"
+    unbroken = tmp_path / "unbroken"
     process = start(unbroken, max_steps=12)
     begin = time.monotonic()
     process.join(timeout=200)
     assert process.exitcode == 0, log_of(unbroken)
     seconds = time.monotonic() - begin
 
-    moments, kills = random.Random(5), 0
-    while kills < 10:
-        process = start(killed, max_steps=12)
-        process.join(timeout=moments.uniform(0, 0.2 * seconds))
-        if process.is_alive():
+    moments, kills, runs = random.Random(5), 0, []
+    while kills < 10:  # a run that comes to its end before is followed by another
+        runs.append(tmp_path / f"killed-{len(runs)}")
+        while True:
+            process = start(runs[-1], max_steps=12)
+            process.join(timeout=moments.uniform(0, 0.2 * seconds) if kills < 10 else 200)
+            if process.exitcode is not None:
+                break
             process.kill()
             process.join()
             kills += 1
-    process = start(killed, max_steps=12)
-    process.join(timeout=200)
-    assert process.exitcode == 0, log_of(killed)
+        assert process.exitcode == 0, log_of(runs[-1])
 
-    weights = [load_file(run / "adapter_model.safetensors") for run in (killed, unbroken)]
-    assert equal(*weights)
-    assert episodes_of(killed) == episodes_of(unbroken)
-    assert (killed / "tasks.jsonl").read_text() == (unbroken / "tasks.jsonl").read_text()
-    states = [
-        TrainerState.load_from_json(run / "checkpoint-12" / "trainer_state.json")
-        for run in (killed, unbroken)
-    ]
-    assert timeless_metrics(states[0]) == timeless_metrics(states[1])
-    assert states[0].stateful_callbacks == states[1].stateful_callbacks
+    for killed in runs:
+        weights = [load_file(run / "adapter_model.safetensors") for run in (killed, unbroken)]
+        assert equal(*weights)
+        assert episodes_of(killed) == episodes_of(unbroken)
+        assert (killed / "tasks.jsonl").read_text() == (unbroken / "tasks.jsonl").read_text()
+        states = [
+            TrainerState.load_from_json(run / "checkpoint-12" / "trainer_state.json")
+            for run in (killed, unbroken)
+        ]
+        assert timeless_metrics(states[0]) == timeless_metrics(states[1])
+        assert states[0].stateful_callbacks == states[1].stateful_callbacks
 
 
 def test_the_recipe_ends_in_order_on_sigterm(start, tmp_path):
