@@ -24,7 +24,7 @@ from databases import LIMITS, connect_arguments, table, task
 from hostile import MEDALS, OTHER, TABLES, items
 from sqlalchemy import make_url
 
-from trl_dbbench.database import Database, Sandbox
+from trl_dbbench.database import Database, QueryResult, Sandbox
 from trl_dbbench.database.mysql_parse import kind_of, only_reads
 from trl_dbbench.database.pristine import quote
 from trl_dbbench.errors import EnvironmentFault
@@ -37,7 +37,6 @@ SECRETS = [table("secrets", "id INT, word VARCHAR(40)", (7, word)) for word in W
 AT_ONCE = 8
 MEGABYTES = 300
 SLOW = "held its turn"
-TIMED_OUT = "limit='time'"  # said of a normal episode's statement
 
 
 def test_corpus() -> None:
@@ -56,7 +55,7 @@ def test_hostile_statements(database: Database) -> None:
             found = list(pool.map(lambda attacked: attack(database, names, *attacked), attacks))
         for attacked, violations in zip(attacks, found, strict=True):
             # what only takes long may do so because of the seven others on a slow machine: once more, alone
-            if violations and all(SLOW in each or TIMED_OUT in each for each in violations):
+            if violations and all(SLOW in violation for violation in violations):
                 violations = attack(database, names, *attacked)
             wrong += violations
         if (grown := peak_megabytes() - begin) > MEGABYTES:
@@ -100,15 +99,21 @@ def attack(
 
 
 def normal_episode(sandbox: Sandbox, asked: Task) -> None:
-    result = sandbox.execute("SELECT nation, gold FROM medals WHERE gold > 1")
+    result = in_time(sandbox.execute("SELECT nation, gold FROM medals WHERE gold > 1"))
     assert result.rows == [("Peru", 22)], result
     medals = list(MEDALS.rows)
     if not asked.is_question:
-        result = sandbox.execute("UPDATE medals SET gold = 2 WHERE nation = 'Chad'")
+        result = in_time(sandbox.execute("UPDATE medals SET gold = 2 WHERE nation = 'Chad'"))
         assert result.affected == 1, result
         medals[0] = ("Chad", 2)
     state = {name: sorted(rows, key=str) for name, rows in sandbox.state().items()}
     assert state == {"medals": sorted(medals, key=str), "orders": sorted(TABLES[1].rows, key=str)}
+
+
+def in_time(result: QueryResult) -> QueryResult:
+    """Tells a statement that was given all its time from one that another's kill has hit."""
+    assert result.limit != "time" or result.seconds < LIMITS.seconds, f"{SLOW} for {result.seconds:.1f} s"
+    return result
 
 
 def peak_megabytes(*, reset: bool = False) -> float:
