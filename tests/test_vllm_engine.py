@@ -15,6 +15,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from test_recipe import episodes_in, finish, launch
 from test_trainer import make_trainer
+from trl.generation import vllm_client, vllm_generation
 from vllm_servers import EOS, FakeServer, completion, error
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
@@ -394,12 +395,53 @@ def test_an_adapter_that_cannot_be_loaded(reply, reason, fakes, engine_of):
 # --- the trainer ------------------------------------------------------------------------------------
 
 
-def test_full_weights_cannot_be_loaded_into_servers(fakes, tiny_model, sqlite_database, demo_tasks, tmp_path):
+@pytest.mark.parametrize(
+    ("installed", "server_info", "reason"),
+    [
+        (False, (404, {}), "vLLM is not available"),
+        (True, (404, {}), "Restart it with `VLLM_SERVER_DEV_MODE=1`"),
+        (True, (200, {"vllm_config": {"weight_transfer_config": None}}), "with `--weight-transfer-config"),
+        (
+            True,
+            (200, {"vllm_config": {"weight_transfer_config": {"backend": "nccl"}}}),
+            "needs a CUDA device",
+        ),
+    ],
+)
+def test_full_weights_that_cannot_be_sent(
+    installed, server_info, reason, fakes, tiny_model, sqlite_database, demo_tasks, tmp_path, monkeypatch
+):
     (server,) = fakes(1)
-    with pytest.raises(ConfigError, match=r"vllm_server_urls needs LoRA \(use_peft: true\)"):
+    replies = {"/server_info?config_format=json": server_info, "/get_world_size": (200, {"world_size": 1})}
+    server.interfere = lambda path, body: replies.get(path, NotImplemented)
+    for module in (vllm_client, vllm_generation):
+        monkeypatch.setattr(module, "is_vllm_available", lambda: installed)
+    monkeypatch.setattr(vllm_client, "get_ip", lambda: "127.0.0.1", raising=False)  # vLLM's own
+    with pytest.raises(ConfigError, match=rf"cannot be sent to .*{server.url}: .*{reason}.*use_peft: true"):
         make_trainer(
             tiny_model, sqlite_database, demo_tasks[:2], tmp_path, lora=False, vllm_server_urls=[server.url]
         )
+
+
+def test_with_full_weights_a_server_that_failed_is_not_asked_again(fakes, engine_of, caplog):
+    """One that comes back may have other weights."""
+    stays, fails = fakes(2)
+    engine = VLLMEngine([stays.url, fails.url], [EOS], None)
+    engine.connect()
+    fails.stop()
+    engine.connect()
+    assert f"vLLM server {fails.url} cannot be used now" in caplog.text
+    fails.start()
+    engine.connect()
+    assert [server.up for server in engine.servers] == [True, False]
+    turns = ask(engine, request((5,), row=0), request((6,), row=1))
+    assert [turn.ids for turn in turns] == [[11, 12, EOS]] * 2
+    assert fails.turns == []
+    stays.stop()
+    with pytest.raises(EngineError, match=f"no vLLM server answers any more, of {stays.url}, {fails.url}"):
+        ask(engine, request())
+    with pytest.raises(EngineError, match="no vLLM server answers any more"):
+        engine.connect()
 
 
 def test_rollout_log_probabilities_that_would_be_wrong_are_refused_at_the_start(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -95,6 +96,64 @@ def test_three_steps_with_the_adapter_loaded_anew_for_each(trainer_on, real_serv
     assert from_base[0] < NOISE, "a fresh LoRA adapter changes nothing"
     assert min(from_base[1:]) > 100 * NOISE
     assert any(not torch.equal(before[name], weight) for name, weight in adapter_of(trainer).items())
+
+
+def test_three_steps_of_full_weights(trainer_on, real_servers, weights_by_file):
+    """Which both servers get before each rollout, in place of those that they had."""
+    trainer = trainer_on(*real_servers, lora=False, learning_rate=1e-3)
+    # vLLM on a CPU packs a head that is tied to the embeddings, and reloading leaves the packed one as it was
+    trainer.model.get_input_embeddings().requires_grad_(False)
+    score, differences = trainer._generate_and_score_completions, []
+    first = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
+
+    def score_and_compare(inputs):
+        batch = score(inputs)
+        mask, rollout = sampled(batch), batch["sampling_per_token_logps"]
+        now = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
+        own = own_logprobs(trainer, batch)
+        trainer.model.load_state_dict(first, strict=False)
+        before = own_logprobs(trainer, batch)
+        trainer.model.load_state_dict(now, strict=False)
+        differences.append([(each - rollout)[mask].abs() for each in (own, before)])
+        return batch
+
+    trainer._generate_and_score_completions = score_and_compare
+    trainer.train()
+
+    assert len(differences) == 3
+    for from_own, _ in differences:
+        assert len(from_own) > 200
+        assert from_own.max() < NOISE
+    changes = [from_first.max() for _, from_first in differences]
+    assert changes[0] < NOISE, "nothing is trained yet"
+    assert min(changes[1:]) > 100 * NOISE
+
+
+def test_a_server_that_had_full_weights_and_failed_is_not_used_again(
+    trainer_on, real_servers, weights_by_file, monkeypatch, caplog
+):
+    """It would generate with the weights that it starts with."""
+    stays, dies = real_servers
+    trainer = trainer_on(stays, dies, lora=False)
+    asked: list[tuple[int, str]] = []
+    ask = VLLMEngine._ask
+
+    async def ask_or_kill(self, server, request):
+        asked.append((trainer.state.global_step, server.url))
+        if asked.count((1, dies.url)) == 6 and (1, dies.url) == asked[-1]:
+            dies.kill()
+            dies.start()
+            await asyncio.to_thread(dies.wait)
+        return await ask(self, server, request)
+
+    monkeypatch.setattr(VLLMEngine, "_ask", ask_or_kill)
+    with caplog.at_level(logging.WARNING):
+        trainer.train()
+    assert f"vLLM server {dies.url} fails: " in caplog.text
+    assert trainer.state.global_step == 3
+    assert {url for step, url in asked if step == 0} == {stays.url, dies.url}
+    assert {url for step, url in asked if step == 2} == {stays.url}
+    assert {e["status"] for e in episodes_in(Path(trainer.args.output_dir))} == {"turn_limit"}
 
 
 @pytest.mark.parametrize(

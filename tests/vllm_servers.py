@@ -14,11 +14,15 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Any
 
 import httpx2
 import pytest
+import torch
+from safetensors.torch import save_file
+from trl.generation import vllm_client, vllm_generation
 
 from trl_dbbench.prompts import TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT
 from trl_dbbench.tasks import Task
@@ -144,6 +148,7 @@ class RealServer:
     def __init__(self, program: str, model: str, log: Path, *options: str):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        self.model = model
         self._log = log
         self._command = ["sh", "-c", AS_LONG_AS_THE_TESTS, "sh", str(os.getpid())]
         self._command += [program, "serve", model, "--host", "127.0.0.1", "--port", str(self.port)]
@@ -153,7 +158,7 @@ class RealServer:
 
     def start(self) -> None:
         settings = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_CPU_KVCACHE_SPACE": "1"}  # GiB
-        settings |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+        settings |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_SERVER_DEV_MODE": "1"}
         settings |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -178,6 +183,10 @@ class RealServer:
             time.sleep(0.2)
         raise RuntimeError(f"vllm serve does not come up:\n{self._log.read_text()[-3000:]}")
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
     def kill(self) -> None:
         """As a crash of the machine would: at once, with its children."""
         if self._process is not None:
@@ -185,9 +194,44 @@ class RealServer:
             self._process.wait()
             self._process = None
 
+    def load_weights(self, folder: str | Path) -> None:
+        """Takes the full weights in place of its own."""
+        body = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+        httpx2.post(f"{self.url}/collective_rpc", json=body, timeout=60).raise_for_status()
+
     def adapters(self) -> set[str]:
         cards = httpx2.get(f"{self.url}/v1/models").json()["data"]
         return {card["id"] for card in cards if card["parent"]}
+
+
+@pytest.fixture
+def weights_by_file(real_servers: list[RealServer], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """TRL's own way of sending full weights, but for its last part: NCCL needs a GPU at both ends."""
+    by_url = {server.url: server for server in real_servers}
+
+    class FileClient(vllm_client.VLLMClient):
+        def init_communicator(self, device: object = None) -> None:
+            self.get_server_info()
+
+        def update_named_params(
+            self,
+            metadata: list[tuple[str, str, list[int]]],
+            named_params: Iterator[tuple[str, torch.Tensor]],
+        ) -> None:
+            weights = dict(named_params)
+            told = [(name, f"torch.{dtype}", shape) for name, dtype, shape in metadata]
+            assert told == [(name, str(each.dtype), list(each.shape)) for name, each in weights.items()]
+            with TemporaryDirectory() as folder:
+                save_file(weights, Path(folder) / "model.safetensors")
+                by_url[self.base_url].load_weights(folder)
+
+    for module in (vllm_client, vllm_generation):
+        monkeypatch.setattr(module, "is_vllm_available", lambda: True)
+    monkeypatch.setattr(vllm_generation, "VLLMClient", FileClient)
+    yield
+    for server in real_servers:
+        if server.running:
+            server.load_weights(server.model)
 
 
 @pytest.fixture

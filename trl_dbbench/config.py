@@ -54,8 +54,9 @@ class DBBenchGRPOConfig(GRPOConfig):
             With `task_sampling: skill`, skills with fewer tasks are left out.
         vllm_server_urls (`list[str]`, *optional*):
             Addresses of vLLM servers that generate instead of the model in this process, such as
-            `http://10.0.0.7:8000`. Needs LoRA: before each rollout the adapter is saved under `output_dir` and
-            loaded into the servers, which must see that folder under the same path.
+            `http://10.0.0.7:8000`. With LoRA, the adapter is saved under `output_dir` before each rollout and
+            loaded into the servers, which must see that folder under the same path. Full weights are sent over
+            NCCL by TRL's client (`vllm_group_port` and the ports after it, one a server).
         alarm_window (`int`, *optional*, defaults to `10`):
             An alarm compares the mean of so many logged values, one every `logging_steps` updates.
         alarm_invalid_actions (`float`, *optional*, defaults to `0.3`):
@@ -120,8 +121,8 @@ class DBBenchGRPOConfig(GRPOConfig):
     vllm_server_urls: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Addresses of vLLM servers that generate instead of the model in this process. They must see "
-            "output_dir under the same path, to load the LoRA adapter from it."
+            "help": "Addresses of vLLM servers that generate instead of the model in this process. With LoRA they "
+            "must see output_dir under the same path, to load the adapter from it."
         },
     )
     alarm_window: int = field(

@@ -7,6 +7,9 @@ The weights reach the servers as a LoRA adapter: before a rollout the main proce
 servers can read and asks each to load it, under a name that no other weights ever had, so no cached prefix is
 of older weights. A server that fails is left out and its episodes go on at another; where none is left, the rollout
 waits for one, and says so.
+
+Full weights are sent by others (`vllm_sync.py`), to servers that were there from the start. One that fails stays out:
+nothing tells what weights it has when it is back.
 """
 
 from __future__ import annotations
@@ -75,6 +78,11 @@ class Server:
     adapter: str | None = None
     """The name of the adapter that it holds."""
 
+    @property
+    def failed(self) -> bool:
+        """Whether it was up once, and is no more."""
+        return bool(self.base_model) and not self.up
+
     def policys_logprobs(self, sampling: Sampling) -> bool:
         """Whether its log-probabilities are the policy's own: of the logits / temperature, whatever top-p and top-k."""
         if self.processed and not sampling.greedy:  # vLLM takes any lower temperature for 0.01
@@ -91,7 +99,7 @@ class VLLMEngine:
         urls: the servers' addresses, such as `http://10.0.0.7:8000`.
         eos_token_ids: ids that end a turn.
         adapters: a folder for the saved adapters, which only this engine writes to and every server can read
-            under the same path.
+            under the same path; `None` if the caller sends full weights.
         rank: of this process. Ranks start with different servers.
         logprobs_of: sampling of which the log-probabilities must be right. Those of other sampling are NaN where a
             server does not give the policy's own.
@@ -102,7 +110,7 @@ class VLLMEngine:
         self,
         urls: Sequence[str],
         eos_token_ids: Sequence[int],
-        adapters: str | Path,
+        adapters: str | Path | None,
         *,
         rank: int = 0,
         logprobs_of: Sampling | None = None,
@@ -111,7 +119,7 @@ class VLLMEngine:
         self.servers = [Server(url) for url in urls]
         self.adapter: Adapter | None = None
         self._eos_token_ids = list(eos_token_ids)
-        self._adapters = Path(adapters).resolve()
+        self._adapters = Path(adapters).resolve() if adapters is not None else None
         self._rank = rank
         self._logprobs_of = logprobs_of
         self._patience = patience
@@ -145,6 +153,8 @@ class VLLMEngine:
             self._make_ready()
             if any(server.up for server in self.servers):
                 return
+            if self._all_lost:
+                break
         raise self._given_up()
 
     def join(self, servers: Sequence[Server], adapter: Adapter | None) -> None:
@@ -160,6 +170,7 @@ class VLLMEngine:
         Raises:
             EngineError, ConfigError: as `connect`.
         """
+        assert self._adapters is not None
         if not self._loads:  # what a killed run left
             shutil.rmtree(self._adapters, ignore_errors=True)
         self._loads += 1
@@ -178,14 +189,24 @@ class VLLMEngine:
         self._clean_up()
         self._http.close()
 
+    @property
+    def _all_lost(self) -> bool:
+        """Whether there is nothing to wait for."""
+        return self._adapters is None and all(server.failed for server in self.servers)
+
     def _make_ready(self) -> None:
         with ThreadPoolExecutor(len(self.servers)) as pool:
             list(pool.map(self._make_server_ready, self.servers))
 
     def _make_server_ready(self, server: Server) -> None:
+        full_weights = self._adapters is None
+        if full_weights and server.failed:
+            return
         try:
             if not server.up:
                 self._greet(server)
+            elif full_weights:
+                self._call(server, "GET", "/health")
             if self.adapter is not None and server.adapter != self.adapter.name:
                 self._load(server, self.adapter)
             server.up = True
@@ -259,9 +280,10 @@ class VLLMEngine:
 
     def _given_up(self) -> EngineError:
         urls = ", ".join(server.url for server in self.servers)
+        what = "answers any more" if self._all_lost else f"answered for {self._patience:g} seconds"
         return EngineError(
-            f"no vLLM server answered for {self._patience:g} seconds, of {urls}; the log says how each failed. Start "
-            "them again, and continue a training with resume_from_checkpoint."
+            f"no vLLM server {what}, of {urls}; the log says how each failed. Start them again, and continue a "
+            "training with resume_from_checkpoint."
         )
 
     # --- turns --------------------------------------------------------------------------------------
@@ -277,7 +299,7 @@ class VLLMEngine:
         while True:
             server = self._home(request)
             if server is None:
-                seconds = next(waits, None)
+                seconds = None if self._all_lost else next(waits, None)
                 if seconds is None:
                     raise self._given_up()
                 await self._try_all_again(seconds)

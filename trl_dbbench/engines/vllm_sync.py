@@ -1,4 +1,7 @@
-"""A trainer's vLLM engine: which adapter the servers are to hold, on one rank or many.
+"""A trainer's vLLM engine: how its weights get to the servers, on one rank or many.
+
+A LoRA adapter is saved and loaded (`VLLMEngine.load_adapter`). Full weights are broadcast over NCCL by TRL's own
+client, whose server is plain `vllm serve` too; every rank takes part, since sharded weights are gathered one by one.
 
 The main process alone deals with the servers outside of episodes. The others learn from it which of them are up and
 what the adapter is called there, or that it failed.
@@ -13,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import broadcast_object_list
 from peft import PeftType
+from trl.generation.vllm_generation import VLLMGeneration
 
 from trl_dbbench.engines.vllm import VLLMEngine
-from trl_dbbench.errors import ConfigError
+from trl_dbbench.errors import ConfigError, EngineError
 from trl_dbbench.rollout import Sampling
 
 if TYPE_CHECKING:
@@ -28,8 +32,8 @@ class VLLMSync:
     """Connects at once, so that what cannot work is known before the first step.
 
     Raises:
-        ConfigError: without LoRA, with a sharded model, or if a server cannot be used as it was started.
-        EngineError: if no server answers.
+        ConfigError: if the trained weights cannot be sent to servers, or a server cannot be used as it was started.
+        EngineError: if no server answers; with full weights, if one does not.
     """
 
     def __init__(self, trainer: DBBenchGRPOTrainer, urls: list[str]):
@@ -38,16 +42,23 @@ class VLLMSync:
         # what these read, the off-policy mask among TRL's own, must be right
         logprobs_used = args.use_rollout_logprobs or args.off_policy_mask_threshold is not None
         sampling = Sampling(trainer.temperature, trainer.top_p, trainer.top_k or 0)
+        self._full_weights = getattr(trainer.model, "active_peft_config", None) is None
         self._trainer = trainer
-        self._loaded: Any = None
+        self._sent: Any = None
         self._engine = VLLMEngine(
             urls,
             trainer.eos_token_ids,
-            Path(args.output_dir) / "_vllm_adapters",  # with "_" it is not pushed to the hub
+            None if self._full_weights else Path(args.output_dir) / "_vllm_adapters",  # "_": not for the hub
             rank=trainer.accelerator.process_index,
             logprobs_of=sampling if logprobs_used else None,
         )
         self._on_main_process(self._engine.connect)
+        self._senders: list[VLLMGeneration] = []
+        if self._full_weights:
+            self._on_main_process(self._open_senders)
+            if not trainer.accelerator.is_main_process:
+                self._open_senders()
+            self._on_main_process(self._engine.connect)  # those that the senders have waited for
         if trainer.accelerator.is_main_process:
             self._compare_models()
 
@@ -57,39 +68,48 @@ class VLLMSync:
         return [server.context for server in self._engine.servers]
 
     def engine_of_current_weights(self) -> VLLMEngine:
-        """The engine, with the adapter as it is now on the servers. To be called on all ranks.
+        """The engine, with the weights as they are now on the servers. To be called on all ranks.
 
         Raises:
             ConfigError, EngineError: as above; on all ranks, whichever met it.
         """
-        self._on_main_process(self._load_adapter)
+        if self._on_main_process(self._make_ready):
+            for server, sender in zip(self._engine.servers, self._senders, strict=True):
+                if server.up:
+                    self._send_weights(server.url, sender)
         return self._engine
 
-    def _on_main_process(self, action: Callable[[], None]) -> None:
+    def _on_main_process(self, action: Callable[[], bool | None]) -> bool | None:
+        """What `action` returns there, on all ranks, as what it raises."""
         main = self._trainer.accelerator.is_main_process
         outcome: list[Any] = [None]
         if main:
             try:
-                action()
-                outcome = [(self._engine.servers, self._engine.adapter)]
+                result = action()
+                outcome = [(result, self._engine.servers, self._engine.adapter)]
             except Exception as error:  # whatever it is: the other ranks would wait for ever
                 outcome = [error]
         broadcast_object_list(outcome)
         if isinstance(outcome[0], Exception):
             raise outcome[0]
+        result, *known = outcome[0]
         if not main:
-            self._engine.join(*outcome[0])
+            self._engine.join(*known)
+        return result
 
-    def _load_adapter(self) -> None:
+    def _make_ready(self) -> bool:
+        """Sees to the servers and to the adapter on them; returns whether full weights are to be sent."""
         trainer = self._trainer
         # the versions tell when weights change within a step, as when the best checkpoint is loaded at the end
         versions = [weight._version for weight in trainer.model.parameters() if weight.requires_grad]
         current = (trainer.state.global_step, versions)
-        if current == self._loaded:
-            self._engine.connect()
-        else:
+        changed = current != self._sent
+        if changed and not self._full_weights:
             self._engine.load_adapter(self._save_adapter)
-            self._loaded = current
+        else:
+            self._engine.connect()
+        self._sent = current
+        return changed and self._full_weights
 
     def _save_adapter(self, folder: Path) -> Path:
         model = self._trainer.accelerator.unwrap_model(self._trainer.model_wrapped)
@@ -97,6 +117,38 @@ class VLLMSync:
         # False: "auto" asks the hub each time, and vLLM takes no embeddings from an adapter
         model.save_pretrained(folder, selected_adapters=[name], save_embedding_layers=False)
         return folder if name == "default" else folder / name
+
+    def _open_senders(self) -> None:
+        """TRL's own, one for each server; only the main process's have a connection."""
+        trainer = self._trainer
+        for number, server in enumerate(self._engine.servers):
+            try:
+                sender = VLLMGeneration(
+                    trainer.model,
+                    trainer.accelerator,
+                    trainer.processing_class,
+                    mode="server",
+                    server_base_url=server.url,
+                    server_timeout=trainer.args.vllm_server_timeout,
+                    group_port=trainer.args.vllm_group_port + number,
+                )
+            except (ImportError, NotImplementedError, RuntimeError) as error:
+                raise ConfigError(
+                    f"the weights cannot be sent to the vLLM server {server.url}: {error} Or train an adapter "
+                    "(use_peft: true), which needs none of this; or leave vllm_server_urls out."
+                ) from error
+            except OSError as error:
+                raise EngineError(f"{error} Full weights need every server from the start.") from error
+            self._senders.append(sender)
+
+    def _send_weights(self, url: str, sender: VLLMGeneration) -> None:
+        try:
+            sender.sync_weights()
+        except Exception as error:  # requests' errors, and a bare Exception where the server refuses
+            raise EngineError(
+                f"the vLLM server {url} failed while the weights were sent to it: {error}. Start it again, and "
+                "continue the training with resume_from_checkpoint."
+            ) from error
 
     def _compare_models(self) -> None:
         trained = self._trainer.model.config.name_or_path
@@ -111,12 +163,13 @@ class VLLMSync:
 
 
 def check_trainable(trainer: DBBenchGRPOTrainer) -> None:
-    """Raises ConfigError if the trained weights are none that can be loaded into running servers."""
+    """Raises ConfigError if the trained weights are none that can be brought to running servers."""
     config = getattr(trainer.model, "active_peft_config", None)
-    if config is None or config.peft_type != PeftType.LORA:
+    if config is None:  # full weights, sharded or not
+        return
+    if config.peft_type != PeftType.LORA:
         raise ConfigError(
-            "vllm_server_urls needs LoRA (use_peft: true): only an adapter can be loaded into running servers. Leave "
-            "vllm_server_urls out to train the full weights."
+            f"vllm_server_urls takes LoRA adapters and full weights, not {config.peft_type.value}. Leave it out."
         )
     if trainer._dist.is_fsdp or trainer._dist.is_zero3:
         raise ConfigError(
