@@ -1,5 +1,6 @@
-"""The accelerate configurations are ones that accelerate reads, and start what their names say."""
+"""The accelerate configurations are ones that accelerate reads, and start what their names say; so are the recipes."""
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,9 @@ from pathlib import Path
 import pytest
 from accelerate import DistributedType
 from accelerate.commands.config.config_args import load_config_from_file
+from trl import ModelConfig, SFTConfig, TrlParser
+
+from trl_dbbench import DBBenchGRPOConfig
 
 ROOT = Path(__file__).parents[1]
 ACCELERATE_CONFIGS = ROOT / "accelerate_configs"
@@ -19,6 +23,19 @@ KINDS = {
     "zero3": DistributedType.DEEPSPEED,
     "fsdp2": DistributedType.FSDP,
 }
+RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_has_no_unknown_keys_and_is_in_the_readme(name, tmp_path):
+    script, config = (
+        ("sft_dbbench.py", SFTConfig) if name.startswith("sft") else ("grpo_dbbench.py", DBBenchGRPOConfig)
+    )
+    arguments = runpy.run_path(str(ROOT / "recipes" / script), run_name="recipe")["ScriptArguments"]
+    on_a_cpu = ["--use_cpu", "true", "--bf16", "false", "--output_dir", str(tmp_path)]
+    options = ["--config", str(ROOT / "recipes" / f"{name}.yaml"), *on_a_cpu]
+    TrlParser((arguments, config, ModelConfig)).parse_args_and_config(options, fail_with_unknown_args=True)
+    assert f"`recipes/{name}.yaml`" in (ROOT / "README.md").read_text()
 
 
 def test_every_accelerate_config_is_listed_here():
