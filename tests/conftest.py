@@ -6,7 +6,7 @@ import pytest
 import torch
 from databases import database, docker_database, local_database, server, server_database, sqlite_database
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
-from vllm_servers import fakes, real_servers, servable_model, weights_by_file
+from vllm_servers import bf16_server, fakes, real_servers, servable_model, vllm_program, weights_by_file
 
 from trl_dbbench.cli import main
 from trl_dbbench.prompts import TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT
@@ -14,7 +14,7 @@ from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.tiny_model import make_tiny_model
 
 __all__ = ["database", "docker_database", "local_database", "server", "server_database", "sqlite_database"]
-__all__ += ["fakes", "real_servers", "servable_model", "weights_by_file"]
+__all__ += ["bf16_server", "fakes", "real_servers", "servable_model", "vllm_program", "weights_by_file"]
 
 # the tiny model gains nothing from more, and on a busy machine threads that wait for each other crawl
 torch.set_num_threads(1)

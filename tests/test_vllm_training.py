@@ -1,4 +1,4 @@
-"""Training with real vLLM servers on the CPU, in fp32: what they generate is what the trained model says."""
+"""Training with real vLLM servers on the CPU: what they generate is what the trained model says. In fp32, but for one."""
 
 from __future__ import annotations
 
@@ -96,6 +96,30 @@ def test_three_steps_with_the_adapter_loaded_anew_for_each(trainer_on, real_serv
     assert from_base[0] < NOISE, "a fresh LoRA adapter changes nothing"
     assert min(from_base[1:]) > 100 * NOISE
     assert any(not torch.equal(before[name], weight) for name, weight in adapter_of(trainer).items())
+
+
+def test_log_probabilities_in_bf16(trainer_on, bf16_server):
+    """The server's and the trainer's differ by the rounding of bf16, 3 decimal digits, and by nothing else."""
+    trainer = trainer_on(bf16_server, bf16=True, max_steps=2)
+    score, seen = trainer._generate_and_score_completions, []
+
+    def score_and_compare(inputs):
+        batch = score(inputs)
+        mask, rollout = sampled(batch), batch["sampling_per_token_logps"]
+        own = own_logprobs(trainer, batch)
+        with trainer.model.disable_adapter():
+            base = own_logprobs(trainer, batch)
+        seen.append([(each - rollout)[mask].abs() for each in (own, base)])
+        return batch
+
+    trainer._generate_and_score_completions = score_and_compare
+    trainer.train()
+    for from_own, _ in seen:
+        assert len(from_own) > 200
+        assert from_own.mean() < 0.01
+        assert from_own.max() < 0.1
+    _, (from_own, from_base) = seen
+    assert from_base.mean() > 5 * from_own.mean(), "the adapter was loaded"
 
 
 def test_three_steps_of_full_weights(trainer_on, real_servers, weights_by_file):

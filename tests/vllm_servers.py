@@ -12,6 +12,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -143,7 +144,7 @@ def error(status: int, message: str) -> Reply:
 
 
 class RealServer:
-    """`vllm serve` on the CPU, in fp32, in a process group of its own."""
+    """`vllm serve` on the CPU, in a process group of its own; in fp32, unless the options say otherwise."""
 
     def __init__(self, program: str, model: str, log: Path, *options: str):
         self.port = free_port()
@@ -256,24 +257,44 @@ def servable_model(tmp_path_factory: pytest.TempPathFactory, demo_tasks: list[Ta
 
 
 @pytest.fixture(scope="session")
-def real_servers(servable_model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RealServer]]:
-    """Two servers of the same model; they differ in what their log-probabilities are of."""
+def vllm_program() -> str:
     program = os.environ.get("TRL_DBBENCH_VLLM")
-    if not program:
-        if "vllm" in os.environ.get("TRL_DBBENCH_REQUIRE", "").split(","):
-            pytest.fail("TRL_DBBENCH_REQUIRE asks for vllm, and TRL_DBBENCH_VLLM does not say where it is")
-        pytest.skip("no vLLM here: TRL_DBBENCH_VLLM is to be the path of its program")
-    logs = tmp_path_factory.mktemp("vllm")
-    servers = [
-        RealServer(program, servable_model, logs / f"{mode}.log", "--logprobs-mode", mode)
-        for mode in ("raw_logprobs", "processed_logprobs")
-    ]
+    if program:
+        return program
+    if "vllm" in os.environ.get("TRL_DBBENCH_REQUIRE", "").split(","):
+        pytest.fail("TRL_DBBENCH_REQUIRE asks for vllm, and TRL_DBBENCH_VLLM does not say where it is")
+    pytest.skip("no vLLM here: TRL_DBBENCH_VLLM is to be the path of its program")
+
+
+@contextmanager
+def running(*servers: RealServer) -> Iterator[list[RealServer]]:
     try:
         for server in servers:
             server.start()
         for server in servers:
             server.wait()
-        yield servers
+        yield list(servers)
     finally:
         for server in servers:
             server.kill()
+
+
+@pytest.fixture(scope="session")
+def real_servers(
+    vllm_program: str, servable_model: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[RealServer]]:
+    """Two servers of the same model; they differ in what their log-probabilities are of."""
+    logs = tmp_path_factory.mktemp("vllm")
+    modes = "raw_logprobs", "processed_logprobs"
+    servers = [
+        RealServer(vllm_program, servable_model, logs / mode, "--logprobs-mode", mode) for mode in modes
+    ]
+    with running(*servers):
+        yield servers
+
+
+@pytest.fixture
+def bf16_server(vllm_program: str, servable_model: str, tmp_path: Path) -> Iterator[RealServer]:
+    server = RealServer(vllm_program, servable_model, tmp_path / "vllm", "--dtype", "bfloat16")
+    with running(server):
+        yield server
