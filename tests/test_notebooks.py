@@ -15,7 +15,7 @@ NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 def test_notebook(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     notebook = nbformat.read(NOTEBOOKS / name, as_version=4)
-    client = NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(NOTEBOOKS)}})
+    client = NotebookClient(notebook, timeout=500, resources={"metadata": {"path": str(NOTEBOOKS)}})
     client.execute()
     assert all(cell.get("outputs") is not None for cell in notebook.cells if cell.cell_type == "code")
 
