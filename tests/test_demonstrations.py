@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -63,7 +64,7 @@ def test_500_demonstrations_have_the_ids_and_masks_of_a_rollout(protocol, tokeni
         )
 
     for gold, episode, row in zip(taught, played, to_sft_dataset(taught), strict=True):
-        assert (gold.status, gold.right) == (Status.ANSWERED, True), gold.to_dict()
+        assert (gold.status, gold.right) == (Status.ANSWERED, True), json.dumps(gold.to_dict())
         assert row["input_ids"] == [*episode.prompt_ids, *episode.completion_ids]
         assert [label != -100 for label in row["labels"]] == [False] * len(episode.prompt_ids) + [
             bit == 1 for bit in episode.mask
