@@ -63,6 +63,15 @@ def sampled(batch) -> torch.Tensor:
     return (batch["completion_mask"] * batch["tool_mask"]).bool()
 
 
+def distances(trainer, batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of each sampled token's log-probability in the rollout from the trainer's, with the adapter and without it."""
+    mask, rollout = sampled(batch), batch["sampling_per_token_logps"]
+    own = own_logprobs(trainer, batch)
+    with trainer.model.disable_adapter():
+        base = own_logprobs(trainer, batch)
+    return (own - rollout)[mask].abs(), (base - rollout)[mask].abs()
+
+
 def test_three_steps_with_the_adapter_loaded_anew_for_each(trainer_on, real_servers):
     """Each rollout's log-probabilities are those of the weights just before its update, and of no others."""
     trainer = trainer_on(*real_servers, use_rollout_logprobs=True)
@@ -70,15 +79,9 @@ def test_three_steps_with_the_adapter_loaded_anew_for_each(trainer_on, real_serv
 
     def score_and_compare(inputs):
         batch = score(inputs)
-        mask, rollout = sampled(batch), batch["sampling_per_token_logps"]
-        own = own_logprobs(trainer, batch)
-        with trainer.model.disable_adapter():
-            base = own_logprobs(trainer, batch)
         held = [server.adapters() for server in real_servers]
-        used = batch["old_per_token_logps"]
-        seen.append(
-            (held, (own - rollout)[mask].abs(), (base - rollout)[mask].abs(), torch.equal(used, rollout))
-        )
+        used = torch.equal(batch["old_per_token_logps"], batch["sampling_per_token_logps"])
+        seen.append((held, *distances(trainer, batch), used))
         return batch
 
     trainer._generate_and_score_completions = score_and_compare
@@ -105,11 +108,7 @@ def test_log_probabilities_in_bf16(trainer_on, bf16_server):
 
     def score_and_compare(inputs):
         batch = score(inputs)
-        mask, rollout = sampled(batch), batch["sampling_per_token_logps"]
-        own = own_logprobs(trainer, batch)
-        with trainer.model.disable_adapter():
-            base = own_logprobs(trainer, batch)
-        seen.append([(each - rollout)[mask].abs() for each in (own, base)])
+        seen.append(distances(trainer, batch))
         return batch
 
     trainer._generate_and_score_completions = score_and_compare
