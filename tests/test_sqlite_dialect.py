@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from datetime import date
 from decimal import Decimal
 
@@ -10,7 +11,8 @@ import pytest
 from databases import table, task
 
 from trl_dbbench.database import Database
-from trl_dbbench.database.mysql_values import sort_key
+from trl_dbbench.database.mysql_functions import REGEX_SECONDS, in_regex_time
+from trl_dbbench.database.mysql_values import FunctionError, sort_key
 
 PEOPLE = table(
     "people list",
@@ -234,3 +236,32 @@ def test_equal_texts(pair: tuple[str, str]) -> None:
 def test_order_of_texts() -> None:
     texts = [" ", "_", "-", ":", "(", "#", "0", "9", "a", "B", "é", "z", "Ω"]  # as MySQL orders them
     assert sorted(set(texts), key=sort_key) == texts
+
+
+def test_a_match_that_waited_for_another_thread_is_tried_again() -> None:
+    """`regex` counts the other threads' time, too: one that held Python's lock for long made LIKE fail."""
+    attempts = []
+
+    def match() -> str:
+        attempts.append("waited")
+        if len(attempts) < 3:
+            raise TimeoutError
+        return "matched"
+
+    assert in_regex_time(match) == "matched"
+    assert attempts == ["waited"] * 3
+
+
+def test_a_match_that_computes_for_long_is_not() -> None:
+    attempts = []
+
+    def match() -> None:
+        attempts.append("computed")
+        start = time.thread_time()
+        while time.thread_time() - start < REGEX_SECONDS:
+            pass
+        raise TimeoutError
+
+    with pytest.raises(FunctionError, match="Timeout exceeded in regular expression match"):
+        in_regex_time(match)
+    assert attempts == ["computed"]
