@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -20,6 +23,8 @@ from transformers import (
     Qwen3NextForCausalLM,
 )
 
+from trl_dbbench.engines import packed as linear_layers
+from trl_dbbench.engines.packed import packed
 from trl_dbbench.engines.sampling import TokenChooser
 from trl_dbbench.engines.transformers import TransformersEngine
 from trl_dbbench.rollout import Completion, Request, Sampling
@@ -226,3 +231,58 @@ def test_a_long_prompt_is_kept_once_where_attention_allows_it(build, sharing):
     columns = engine._cache.get_seq_length()
     assert columns == (2 if sharing else 201), "what a row keeps of its own"
     assert model.config._attn_implementation == "sdpa", "the usual attention is back"
+
+
+@pytest.fixture
+def computed(monkeypatch) -> list[torch.nn.Linear]:
+    """The linear layers that were computed with weights laid out anew, whatever their size."""
+    layers: list[torch.nn.Linear] = []
+    forward = linear_layers._forward
+
+    def remembered(layer, weight, input):
+        layers.append(layer)
+        return forward(layer, weight, input)
+
+    monkeypatch.setattr(linear_layers, "_forward", remembered)
+    monkeypatch.setattr(linear_layers, "WORTH", 1)
+    return layers
+
+
+@pytest.mark.parametrize("build", [qwen2, sliding_window, hybrid])
+def test_weights_laid_out_anew_give_the_turns_of_a_full_forward(build, computed):
+    model = make(build)
+    with packed(model):
+        played = play(TransformersEngine(model, EOS, 0), random.Random(0), SAMPLINGS["mixed"])
+    assert model.lm_head in computed
+    computed.clear()
+    for request, completion in played:
+        expected = alone(model, request)
+        assert completion.ids == expected.ids
+        assert completion.logprobs == pytest.approx(expected.logprobs, abs=1e-3 if build is hybrid else 1e-4)
+    assert not computed, "the rollout is over"
+
+
+def test_each_rollout_lays_out_the_weights_of_its_time(computed):
+    model = make(qwen2)
+    ids = torch.arange(8)[None]
+    with torch.no_grad():
+        for scale in (1.0, -2.0):  # as after an update
+            model.lm_head.weight.mul_(scale)
+            expected = model(ids).logits
+            with packed(model):
+                torch.testing.assert_close(model(ids).logits, expected, atol=1e-4, rtol=0)
+
+
+def test_a_rollout_lays_out_the_weights_below_lora_and_no_layer_under_autocast(computed):
+    model = get_peft_model(make(qwen2), LoraConfig(r=2, target_modules=["up_proj"], init_lora_weights=False))
+    engine = TransformersEngine(model, [], 0)
+    requests = [Request((5, 6, 7), 2, Sampling(greedy=True), 0, 0)]
+    expected = engine.complete(requests)
+
+    episode = ThreadPoolExecutor(1).submit(asyncio.run, engine.generate(requests[0]))
+    engine.serve([episode])
+    assert episode.result().ids == expected[0].ids
+    assert model.base_model.model.model.layers[0].mlp.up_proj.base_layer in computed
+
+    with packed(model), torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert model(torch.tensor([[5, 6, 7]])).logits.dtype == torch.bfloat16

@@ -25,6 +25,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 
 from trl_dbbench.engines.cache import RowCache, can_keep
+from trl_dbbench.engines.packed import packed
 from trl_dbbench.engines.prefix import LONG, SharedPrefix, can_share
 from trl_dbbench.engines.sampling import TokenChooser
 from trl_dbbench.rollout import Completion, Request, Sampling
@@ -150,13 +151,15 @@ class TransformersEngine:
         training = self.model.training
         self.model.eval()
         try:
-            while True:
-                batch = self._next_batch(episodes)
-                busy = bool(batch)
-                if not self._any_rank(busy):
-                    return
-                self._asked = {request.row: (future, loop) for request, future, loop in batch}
-                self.complete([request for request, _, _ in batch] or [_DUMMY], self._answer)
+            # what ranks gather at each layer cannot be laid out beforehand
+            with nullcontext() if self._in_step else packed(self.model):
+                while True:
+                    batch = self._next_batch(episodes)
+                    busy = bool(batch)
+                    if not self._any_rank(busy):
+                        return
+                    self._asked = {request.row: (future, loop) for request, future, loop in batch}
+                    self.complete([request for request, _, _ in batch] or [_DUMMY], self._answer)
         finally:
             self._cache, self._rows, self._prompts = RowCache(), [], None
             self.model.train(training)

@@ -1,0 +1,59 @@
+"""Large linear layers on CPUs, with weights laid out as oneDNN reads them.
+
+PyTorch leaves them to MKL, which uses half the width of an AMD processor's vector units. oneDNN uses all of it, for
+weights that it may lay out first; that is worth it where they stay for a whole rollout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import nn
+
+WORTH = 65_536
+"""Weights of a layer that is faster so."""
+
+ROWS = 32
+"""Of a usual batch: how to lay weights out for it."""
+
+
+@contextmanager
+def packed(model: nn.Module) -> Iterator[None]:
+    """The model computes without gradients, with its weights as they are now; meanwhile it holds copies of them.
+
+    Only fp32 layers on a CPU are concerned, and where PyTorch has no oneDNN or would not ask MKL, none.
+    """
+    layers = [layer for layer in model.modules() if _gains(layer)] if _available() else []
+    for layer in layers:
+        assert isinstance(layer, nn.Linear)
+        weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), ROWS)
+        layer.forward = partial(_forward, layer, weight)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+def _available() -> bool:
+    # how Inductor calls oneDNN; there is no public name for it
+    return torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+
+
+def _gains(layer: nn.Module) -> bool:
+    return (
+        type(layer) is nn.Linear  # no quantized one
+        and "forward" not in vars(layer)  # nor one with a hook that brings its weights
+        and layer.weight.device.type == "cpu"
+        and layer.weight.dtype == torch.float32
+        and layer.weight.numel() >= WORTH
+    )
+
+
+def _forward(layer: nn.Linear, weight: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
+    if torch.is_autocast_enabled("cpu") or input.dtype != torch.float32:
+        return nn.Linear.forward(layer, input)
+    return torch.ops.mkldnn._linear_pointwise.default(input, weight, layer.bias, "none", [], "")
