@@ -29,15 +29,20 @@ def launch(flags: list[str], scenarios: str, model: str, folder: Path) -> tuple[
     """The launcher's exit status and output. It hangs if a rank does."""
     command = [sys.executable, "-m", "accelerate.commands.launch", "--quiet", *flags, "--num_processes=2"]
     command += ["--main_process_port=0", str(Path(__file__).with_name("two_ranks.py"))]
-    run = subprocess.run(
+    run = subprocess.Popen(
         [*command, scenarios, model, str(folder)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=240,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
-    return run.returncode, run.stdout
+    try:
+        output, _ = run.communicate(timeout=240)
+    except subprocess.TimeoutExpired:
+        run.terminate()  # and it its ranks
+        output, _ = run.communicate(timeout=60)
+        pytest.fail(f"the ranks hang:\n{output}")
+    return run.returncode, output
 
 
 def seen(folder: Path, scenario: str) -> list[dict[str, Any]]:

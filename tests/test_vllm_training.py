@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from test_ranks import SHARDED, launch, seen
 from test_recipe import episodes_in
 from test_trainer import adapter_of, make_trainer, scored_batch
 from test_vllm_engine import ask, request
@@ -150,6 +152,47 @@ def test_three_steps_of_full_weights(trainer_on, real_servers, weights_by_file):
     changes = [from_first.max() for _, from_first in differences]
     assert changes[0] < NOISE, "nothing is trained yet"
     assert min(changes[1:]) > 100 * NOISE
+
+
+@pytest.fixture
+def two_ranks(real_servers, weights_by_file, servable_model, tmp_path, monkeypatch):
+    """What each of two ranks, which share the weights by FSDP2, saw of a scenario; the first server is theirs."""
+    monkeypatch.setenv("VLLM_SERVER", real_servers[0].url)
+
+    def play(scenario: str) -> list[dict[str, Any]]:
+        status, output = launch(SHARDED, scenario, servable_model, tmp_path)
+        assert status == 0, output
+        return seen(tmp_path, scenario)
+
+    return play
+
+
+def test_full_weights_that_two_ranks_share(two_ranks):
+    """Both gather them, one sends them, and what the server says is right for the episodes of both."""
+    for rank in two_ranks("sends_full_weights"):
+        assert rank["sharded"]
+        assert len(rank["differences"]) == 3
+        assert max(rank["differences"]) < NOISE
+        assert len(set(rank["weights"])) == 3, "they were trained in between"
+
+
+def test_a_server_lost_while_two_ranks_send_ends_both(two_ranks, real_servers):
+    first, second = two_ranks("server_lost_on_the_way")
+    lost = f"EngineError: the vLLM server {real_servers[0].url} failed while the weights were sent to it: reset by peer"
+    assert first["error"].startswith(lost)
+    assert second["error"].startswith(
+        f"RankError: rank 0 failed, and all ranks end with it. Its error: {lost}"
+    )
+    assert (first["steps"], second["steps"]) == (1, 1)
+
+
+def test_full_weights_that_one_of_two_ranks_cannot_send_end_both(two_ranks, real_servers):
+    first, second = two_ranks("cannot_send_full_weights")
+    refused = f"ConfigError: the weights cannot be sent to the vLLM server {real_servers[0].url}: no CUDA device. Or"
+    assert first["error"].startswith(refused)
+    assert second["error"].startswith(
+        f"RankError: rank 0 failed, and all ranks end with it. Its error: {refused}"
+    )
 
 
 def test_a_server_that_had_full_weights_and_failed_is_not_used_again(

@@ -6,8 +6,9 @@ Each scenario is played by both ranks and returns what the test is to see of its
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +21,13 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 from test_rollout import BrokenDatabase
 from test_trainer import adapter_of, make_trainer, varied
+from test_vllm_training import own_logprobs, sampled
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
+from vllm_servers import FileClient, sent_by
 
 from trl_dbbench import DatabaseError, DBBenchGRPOTrainer, EnvironmentFault, Task, load_tasks, open_database
-from trl_dbbench.database import Sandbox
+from trl_dbbench.database import Database, Sandbox
 from trl_dbbench.engines.transformers import TransformersEngine
 
 TASKS = load_tasks(Path(__file__).parents[1] / "recipes" / "demo_tasks.jsonl")[:4]
@@ -143,6 +146,73 @@ def opening_fails(model: str, folder: Path, rank: int) -> dict:
             return {"error": "none"}
     except DatabaseError as error:
         return {"error": str(error)}
+
+
+def sends_full_weights(model: str, folder: Path, rank: int) -> dict:
+    """Sharded, and gathered for a real vLLM server before each rollout."""
+    with sent_by(FileClient), open_database("sqlite") as database:
+        trainer = full_weights_trainer(model, database, folder, max_steps=3)
+        # vLLM on a CPU packs a head that is tied to the embeddings, and reloading leaves the packed one as it was
+        trainer.model.get_input_embeddings().requires_grad_(False)
+        score, differences, weights = trainer._generate_and_score_completions, [], []
+
+        def score_and_compare(inputs: list) -> dict[str, Any]:
+            batch = score(inputs)
+            difference = (own_logprobs(trainer, batch) - batch["sampling_per_token_logps"])[sampled(batch)]
+            differences.append(float(difference.abs().max()))
+            gate = trainer.model.model.layers[0].mlp.gate_proj.weight
+            weights.append(float(gate.full_tensor().double().sum()))
+            return batch
+
+        trainer._generate_and_score_completions = score_and_compare
+        trainer.train()
+    return {
+        "sharded": all(isinstance(weight, DTensor) for weight in trainer.model.parameters()),
+        "differences": differences,
+        "weights": weights,
+    }
+
+
+class LostOnTheWay(FileClient):
+    """The server of the second rollout is lost when some of the weights have been sent."""
+
+    sent = 0
+
+    def update_named_params(self, metadata: list, named_params: Iterator[tuple[str, torch.Tensor]]) -> None:
+        self.sent += 1
+        if self.sent == 2:
+            next(named_params)
+            next(named_params)
+            raise ConnectionError("reset by peer")
+        super().update_named_params(metadata, named_params)
+
+
+def server_lost_on_the_way(model: str, folder: Path, rank: int) -> dict:
+    """Rank 0 sends the sharded weights, and rank 1 helps to gather them."""
+    with sent_by(LostOnTheWay), open_database("sqlite") as database:
+        trainer = full_weights_trainer(model, database, folder)
+        return {"error": error_of(trainer), "steps": trainer.state.global_step}
+
+
+class WithoutGPU(FileClient):
+    """As TRL's client where rank 0 has none."""
+
+    def init_communicator(self, device: object = None) -> None:
+        raise RuntimeError("no CUDA device.")
+
+
+def cannot_send_full_weights(model: str, folder: Path, rank: int) -> dict:
+    try:
+        with sent_by(WithoutGPU), open_database("sqlite") as database:
+            full_weights_trainer(model, database, folder)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"error": "none"}
+
+
+def full_weights_trainer(model: str, database: Database, folder: Path, **settings: Any) -> DBBenchGRPOTrainer:
+    settings |= {"learning_rate": 1e-3, "vllm_server_urls": [os.environ["VLLM_SERVER"]]}
+    return make_trainer(model, database, TASKS, folder, lora=False, **settings)
 
 
 class Crash(TrainerCallback):

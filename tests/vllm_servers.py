@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Any
+from unittest.mock import patch
 
 import httpx2
 import pytest
@@ -195,44 +196,55 @@ class RealServer:
             self._process.wait()
             self._process = None
 
-    def load_weights(self, folder: str | Path) -> None:
-        """Takes the full weights in place of its own."""
-        body = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
-        httpx2.post(f"{self.url}/collective_rpc", json=body, timeout=60).raise_for_status()
-
     def adapters(self) -> set[str]:
         cards = httpx2.get(f"{self.url}/v1/models").json()["data"]
         return {card["id"] for card in cards if card["parent"]}
 
 
+class FileClient(vllm_client.VLLMClient):
+    """TRL's client but for its last part: NCCL needs a GPU at both ends, so the weights go through a file."""
+
+    def init_communicator(self, device: object = None) -> None:
+        self.get_server_info()
+
+    def update_named_params(
+        self,
+        metadata: list[tuple[str, str, list[int]]],
+        named_params: Iterator[tuple[str, torch.Tensor]],
+    ) -> None:
+        weights = dict(named_params)
+        told = [(name, f"torch.{dtype}", shape) for name, dtype, shape in metadata]
+        assert told == [(name, str(each.dtype), list(each.shape)) for name, each in weights.items()]
+        with TemporaryDirectory() as folder:
+            save_file(weights, Path(folder) / "model.safetensors")
+            load_weights(self.base_url, folder)
+
+
+def load_weights(url: str, folder: str | Path) -> None:
+    """A real server takes the full weights in the folder in place of its own."""
+    body = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+    httpx2.post(f"{url}/collective_rpc", json=body, timeout=60).raise_for_status()
+
+
+@contextmanager
+def sent_by(client: type[vllm_client.VLLMClient]) -> Iterator[None]:
+    """Full weights are sent TRL's own way, by this client."""
+    with (
+        patch.object(vllm_client, "is_vllm_available", lambda: True),
+        patch.object(vllm_generation, "is_vllm_available", lambda: True),
+        patch.object(vllm_generation, "VLLMClient", client),
+    ):
+        yield
+
+
 @pytest.fixture
-def weights_by_file(real_servers: list[RealServer], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """TRL's own way of sending full weights, but for its last part: NCCL needs a GPU at both ends."""
-    by_url = {server.url: server for server in real_servers}
-
-    class FileClient(vllm_client.VLLMClient):
-        def init_communicator(self, device: object = None) -> None:
-            self.get_server_info()
-
-        def update_named_params(
-            self,
-            metadata: list[tuple[str, str, list[int]]],
-            named_params: Iterator[tuple[str, torch.Tensor]],
-        ) -> None:
-            weights = dict(named_params)
-            told = [(name, f"torch.{dtype}", shape) for name, dtype, shape in metadata]
-            assert told == [(name, str(each.dtype), list(each.shape)) for name, each in weights.items()]
-            with TemporaryDirectory() as folder:
-                save_file(weights, Path(folder) / "model.safetensors")
-                by_url[self.base_url].load_weights(folder)
-
-    for module in (vllm_client, vllm_generation):
-        monkeypatch.setattr(module, "is_vllm_available", lambda: True)
-    monkeypatch.setattr(vllm_generation, "VLLMClient", FileClient)
-    yield
+def weights_by_file(real_servers: list[RealServer]) -> Iterator[None]:
+    """Full weights can be sent to the real servers; afterwards they have their own again."""
+    with sent_by(FileClient):
+        yield
     for server in real_servers:
         if server.running:
-            server.load_weights(server.model)
+            load_weights(server.url, server.model)
 
 
 @pytest.fixture

@@ -45,8 +45,9 @@ def _available() -> bool:
 
 def _gains(layer: nn.Module) -> bool:
     return (
-        type(layer) is nn.Linear  # no quantized one
-        and "forward" not in vars(layer)  # nor one with a hook that brings its weights
+        type(layer) is nn.Linear
+        and type(layer.weight) is nn.Parameter  # neither quantized nor sharded
+        and "forward" not in vars(layer)  # nor brought by a hook
         and layer.weight.device.type == "cpu"
         and layer.weight.dtype == torch.float32
         and layer.weight.numel() >= WORTH

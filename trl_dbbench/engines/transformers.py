@@ -80,12 +80,18 @@ class _Row:
     def is_continued_by(self, request: Request) -> bool:
         return request.ids[: len(self.cached)] == self.cached and len(request.ids) > len(self.cached)
 
-    def write(self, id: int, logprob: float, eos_token_ids: frozenset[int]) -> None:
+    @property
+    def completion(self) -> Completion:
+        return Completion(self.ids, self.logprobs)
+
+    def write(self, id: int, logprob: float, eos_token_ids: frozenset[int]) -> bool:
+        """Adds a token; returns whether the turn is done."""
         self.ids.append(id)
         self.logprobs.append(logprob)
         self.done = id in eos_token_ids or len(self.ids) == self.request.max_new_tokens
         if self.done:  # all but the last id have gone through the model
             self.cached = (*self.request.ids, *self.ids[:-1])
+        return self.done
 
 
 class TransformersEngine:
@@ -206,18 +212,20 @@ class TransformersEngine:
             start = torch.tensor([[row.start] for row in rows], device=device)  # (B, 1)
             shared = torch.tensor([[row.shared] for row in rows], device=device)  # (B, 1)
             chooser = TokenChooser([row.request for row in rows], device)
-            done: dict[int, Completion] = {}
+            asked = {row.request.row: row for row in rows}
             while True:
                 chosen, logprobs = chooser(self._forward(ids, start, width, cache, shared))
-                for row, id, logprob in zip(rows, chosen.tolist(), logprobs.tolist(), strict=True):
-                    if not row.done:
-                        row.write(id, logprob, self._eos_token_ids)
-                        if row.done:
-                            done[row.request.row] = Completion(row.ids, row.logprobs)
-                            finished(row.request, done[row.request.row])
-                live = [place for place, row in enumerate(rows) if not row.done]
+                live = []
+                tokens = zip(rows, chosen.tolist(), logprobs.tolist(), strict=True)
+                for place, (row, id, logprob) in enumerate(tokens):
+                    if row.done:
+                        continue
+                    if row.write(id, logprob, self._eos_token_ids):
+                        finished(row.request, row.completion)
+                    else:
+                        live.append(place)
                 if not self._any_rank(bool(live)):
-                    return [done[request.row] for request in requests]
+                    return [asked[request.row].completion for request in requests]
                 if self._keeps_cache and 0 < len(live) <= CROWD * len(rows):
                     order = torch.tensor(self._to_front(live), device=device)
                     rows = self._rows[: len(live)]

@@ -10,16 +10,18 @@ what the adapter is called there, or that it failed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from accelerate.utils import broadcast_object_list
 from peft import PeftType
 from trl.generation.vllm_generation import VLLMGeneration
 
 from trl_dbbench.engines.vllm import VLLMEngine
 from trl_dbbench.errors import ConfigError, EngineError
+from trl_dbbench.ranks import together
 from trl_dbbench.rollout import Sampling
 
 if TYPE_CHECKING:
@@ -53,11 +55,11 @@ class VLLMSync:
             logprobs_of=sampling if logprobs_used else None,
         )
         self._on_main_process(self._engine.connect)
-        self._senders: list[VLLMGeneration] = []
+        self._senders: list[_Sender] = []
         if self._full_weights:
-            self._on_main_process(self._open_senders)
-            if not trainer.accelerator.is_main_process:
-                self._open_senders()
+            for number, server in enumerate(self._engine.servers):
+                with together():
+                    self._senders.append(self._sender(server.url, args.vllm_group_port + number))
             self._on_main_process(self._engine.connect)  # those that the senders have waited for
         if trainer.accelerator.is_main_process:
             self._compare_models()
@@ -76,7 +78,8 @@ class VLLMSync:
         if self._on_main_process(self._make_ready):
             for server, sender in zip(self._engine.servers, self._senders, strict=True):
                 if server.up:
-                    self._send_weights(server.url, sender)
+                    with together():  # no rank generates before the main process has sent all
+                        self._send_weights(server.url, sender)
         return self._engine
 
     def _on_main_process(self, action: Callable[[], bool | None]) -> bool | None:
@@ -118,33 +121,35 @@ class VLLMSync:
         model.save_pretrained(folder, selected_adapters=[name], save_embedding_layers=False)
         return folder if name == "default" else folder / name
 
-    def _open_senders(self) -> None:
-        """TRL's own, one for each server; only the main process's have a connection."""
+    def _sender(self, url: str, group_port: int) -> _Sender:
+        """Only the main process's has a connection. To be called on all ranks."""
         trainer = self._trainer
-        for number, server in enumerate(self._engine.servers):
-            try:
-                sender = VLLMGeneration(
-                    trainer.model,
-                    trainer.accelerator,
-                    trainer.processing_class,
-                    mode="server",
-                    server_base_url=server.url,
-                    server_timeout=trainer.args.vllm_server_timeout,
-                    group_port=trainer.args.vllm_group_port + number,
-                )
-            except (ImportError, NotImplementedError, RuntimeError) as error:
+        try:
+            return _Sender(
+                trainer.model,
+                trainer.accelerator,
+                trainer.processing_class,
+                mode="server",
+                server_base_url=url,
+                server_timeout=trainer.args.vllm_server_timeout,
+                group_port=group_port,
+            )
+        except Exception as error:
+            trainer.accelerator.wait_for_everyone()  # so it ends where it does not fail
+            if isinstance(error, ImportError | NotImplementedError | RuntimeError):
                 raise ConfigError(
-                    f"the weights cannot be sent to the vLLM server {server.url}: {error} Or train an adapter "
+                    f"the weights cannot be sent to the vLLM server {url}: {error} Or train an adapter "
                     "(use_peft: true), which needs none of this; or leave vllm_server_urls out."
                 ) from error
-            except OSError as error:
+            if isinstance(error, OSError):
                 raise EngineError(f"{error} Full weights need every server from the start.") from error
-            self._senders.append(sender)
+            raise
 
-    def _send_weights(self, url: str, sender: VLLMGeneration) -> None:
+    def _send_weights(self, url: str, sender: _Sender) -> None:
         try:
             sender.sync_weights()
         except Exception as error:  # requests' errors, and a bare Exception where the server refuses
+            sender.walk_on()
             raise EngineError(
                 f"the vLLM server {url} failed while the weights were sent to it: {error}. Start it again, and "
                 "continue the training with resume_from_checkpoint."
@@ -160,6 +165,19 @@ class VLLMSync:
                     server.root,
                     trained,
                 )
+
+
+class _Sender(VLLMGeneration):
+    """TRL's, which sends the weights as it walks over them; where they are sharded, all ranks walk together."""
+
+    def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
+        self._walk = super()._iter_named_params()
+        return self._walk
+
+    def walk_on(self) -> None:
+        """To the end, when the server has failed on the way: the other ranks are waiting at the next weight."""
+        for _ in self._walk:
+            pass
 
 
 def check_trainable(trainer: DBBenchGRPOTrainer) -> None:
