@@ -148,28 +148,46 @@ def opening_fails(model: str, folder: Path, rank: int) -> dict:
         return {"error": str(error)}
 
 
+def train_and_compare(trainer: DBBenchGRPOTrainer) -> list[float]:
+    """Of each step, how far the log-probabilities of this rank's episodes are from the trained model's, in nats."""
+    score, differences = trainer._generate_and_score_completions, []
+
+    def score_and_compare(inputs: list) -> dict[str, Any]:
+        batch = score(inputs)
+        difference = (own_logprobs(trainer, batch) - batch["sampling_per_token_logps"])[sampled(batch)]
+        differences.append(float(difference.abs().max()))
+        return batch
+
+    trainer._generate_and_score_completions = score_and_compare
+    trainer.train()
+    return differences
+
+
 def sends_full_weights(model: str, folder: Path, rank: int) -> dict:
     """Sharded, and gathered for a real vLLM server before each rollout."""
     with sent_by(FileClient), open_database("sqlite") as database:
         trainer = full_weights_trainer(model, database, folder, max_steps=3)
         # vLLM on a CPU packs a head that is tied to the embeddings, and reloading leaves the packed one as it was
         trainer.model.get_input_embeddings().requires_grad_(False)
-        score, differences, weights = trainer._generate_and_score_completions, [], []
+        gate = trainer.model.model.layers[0].mlp.gate_proj
+        before = gate.weight.detach().clone()
+        differences = train_and_compare(trainer)
+        moved = float((gate.weight.full_tensor() - before).abs().max())
+    return {"sharded": isinstance(gate.weight, DTensor), "differences": differences, "moved": moved}
 
-        def score_and_compare(inputs: list) -> dict[str, Any]:
-            batch = score(inputs)
-            difference = (own_logprobs(trainer, batch) - batch["sampling_per_token_logps"])[sampled(batch)]
-            differences.append(float(difference.abs().max()))
-            gate = trainer.model.model.layers[0].mlp.gate_proj.weight
-            weights.append(float(gate.full_tensor().double().sum()))
-            return batch
 
-        trainer._generate_and_score_completions = score_and_compare
-        trainer.train()
+def loads_adapters(model: str, folder: Path, rank: int) -> dict:
+    """Each rank has the whole model; rank 0 loads its adapter into a real vLLM server for both."""
+    with open_database("sqlite") as database:
+        trainer = make_trainer(
+            model, database, TASKS, folder, max_steps=3, vllm_server_urls=[os.environ["VLLM_SERVER"]]
+        )
+        before = adapter_of(trainer)
+        differences = train_and_compare(trainer)
+        after = adapter_of(trainer)
     return {
-        "sharded": all(isinstance(weight, DTensor) for weight in trainer.model.parameters()),
         "differences": differences,
-        "weights": weights,
+        "moved": max(float((after[name] - before[name]).abs().max()) for name in before),
     }
 
 
