@@ -194,6 +194,14 @@ def test_a_server_lost_while_two_ranks_send_ends_both(two_ranks, real_servers):
     assert (first["steps"], second["steps"]) == (1, 1)
 
 
+def test_a_rollout_that_fails_on_one_of_two_ranks_ends_both(two_ranks):
+    """Their weights are sharded, but a server generates: nothing keeps the ranks from meeting."""
+    assert [rank["error"] for rank in two_ranks("rollout_fails_beside_sharded_weights")] == [
+        "RankError: rank 1 failed, and all ranks end with it. Its error: MemoryError: 16 GiB",
+        "MemoryError: 16 GiB",
+    ]
+
+
 def test_full_weights_that_one_of_two_ranks_cannot_send_end_both(two_ranks, real_servers):
     first, second = two_ranks("cannot_send_full_weights")
     refused = f"ConfigError: the weights cannot be sent to the vLLM server {real_servers[0].url}: no CUDA device. Or"

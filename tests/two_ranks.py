@@ -29,6 +29,8 @@ from vllm_servers import FileClient, sent_by
 from trl_dbbench import DatabaseError, DBBenchGRPOTrainer, EnvironmentFault, Task, load_tasks, open_database
 from trl_dbbench.database import Database, Sandbox
 from trl_dbbench.engines.transformers import TransformersEngine
+from trl_dbbench.engines.vllm import VLLMEngine
+from trl_dbbench.rollout import Completion, Request
 
 TASKS = load_tasks(Path(__file__).parents[1] / "recipes" / "demo_tasks.jsonl")[:4]
 
@@ -210,6 +212,15 @@ def server_lost_on_the_way(model: str, folder: Path, rank: int) -> dict:
     with sent_by(LostOnTheWay), open_database("sqlite") as database:
         trainer = full_weights_trainer(model, database, folder)
         return {"error": error_of(trainer), "steps": trainer.state.global_step}
+
+
+def rollout_fails_beside_sharded_weights(model: str, folder: Path, rank: int) -> dict:
+    async def out_of_memory(self: VLLMEngine, request: Request) -> Completion:
+        raise MemoryError("16 GiB")
+
+    failing = patch.object(VLLMEngine, "generate", out_of_memory) if rank == 1 else nullcontext()
+    with sent_by(FileClient), open_database("sqlite") as database, failing:
+        return {"error": error_of(full_weights_trainer(model, database, folder))}
 
 
 class WithoutGPU(FileClient):

@@ -235,8 +235,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         rows = range(len(tasks))
         sampled = [(row, self._sampling(row, train)) for row in rows]
         greedy = [(row, Sampling(self.temperature, greedy=True)) for row in self._first_copies(len(tasks))]
-        # where a forward is a collective, ranks cannot meet elsewhere: there the launcher ends the others
-        meet = nullcontext if self._forward_is_collective() else together
+        # where a rollout's forward is a collective, ranks cannot meet elsewhere: there the launcher ends the others
+        meet = nullcontext if self.vllm is None and self._forward_is_collective() else together
         with self._engine() as engine, meet():
 
             def run(plan: Sequence[tuple[int, Sampling]]) -> list[Episode]:

@@ -1,7 +1,7 @@
 """Large linear layers on CPUs, with weights laid out as oneDNN reads them.
 
-PyTorch leaves them to MKL, which uses half the width of an AMD processor's vector units. oneDNN uses all of it, for
-weights that it may lay out first; that is worth it where they stay for a whole rollout.
+PyTorch leaves them to MKL, which on AMD's processors uses half the width of their vector units. oneDNN uses all of it,
+for weights that it may lay out first; that is worth it where they stay for a whole rollout.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from torch import nn
 WORTH = 65_536
 """Weights of a layer that is faster so."""
 
+MOST_BYTES = 4 * 1024**3
+"""What the copies may take; the layers beyond are computed as ever."""
+
 ROWS = 32
 """Of a usual batch: how to lay weights out for it."""
 
@@ -26,9 +29,8 @@ def packed(model: nn.Module) -> Iterator[None]:
 
     Only fp32 layers on a CPU are concerned, and where PyTorch has no oneDNN or would not ask MKL, none.
     """
-    layers = [layer for layer in model.modules() if _gains(layer)] if _available() else []
+    layers = list(_layers(model)) if _available() else []
     for layer in layers:
-        assert isinstance(layer, nn.Linear)
         weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), ROWS)
         layer.forward = partial(_forward, layer, weight)  # type: ignore[method-assign]
     try:
@@ -43,15 +45,20 @@ def _available() -> bool:
     return torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 
 
-def _gains(layer: nn.Module) -> bool:
-    return (
-        type(layer) is nn.Linear
-        and type(layer.weight) is nn.Parameter  # neither quantized nor sharded
-        and "forward" not in vars(layer)  # nor brought by a hook
-        and layer.weight.device.type == "cpu"
-        and layer.weight.dtype == torch.float32
-        and layer.weight.numel() >= WORTH
-    )
+def _layers(model: nn.Module) -> Iterator[nn.Linear]:
+    left = MOST_BYTES
+    for layer in model.modules():
+        if (
+            type(layer) is nn.Linear
+            and type(layer.weight) is nn.Parameter  # neither quantized nor sharded
+            and "forward" not in vars(layer)  # nor brought by a hook
+            and layer.weight.device.type == "cpu"
+            and layer.weight.dtype == torch.float32
+            and layer.weight.numel() >= WORTH
+            and layer.weight.nbytes <= left
+        ):
+            left -= layer.weight.nbytes
+            yield layer
 
 
 def _forward(layer: nn.Linear, weight: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
