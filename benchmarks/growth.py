@@ -26,6 +26,7 @@ import torch
 from rollout import SHAPES, qwen2
 from transformers import Qwen2ForCausalLM
 
+from trl_dbbench.engines.packed import packed
 from trl_dbbench.engines.transformers import TransformersEngine
 from trl_dbbench.generate import generate_tasks
 from trl_dbbench.rollout import Request, Sampling
@@ -46,10 +47,11 @@ def rollout(model: Qwen2ForCausalLM, samples: int, turns: int, prompt: int) -> f
     rows = {row: list(prompts[row // samples]) for row in range(PROMPTS * samples)}
     engine = TransformersEngine(model, [], 0)  # nothing ends a turn but its budget
     clock = time.perf_counter()
-    for turn in range(turns):
-        requests = [Request(tuple(ids), TURN, Sampling(seed=row), row, turn) for row, ids in rows.items()]
-        for request, completion in zip(requests, engine.complete(requests), strict=True):
-            rows[request.row] += completion.ids + some(OBSERVATION)
+    with packed(model):  # as for the whole of a rollout
+        for turn in range(turns):
+            requests = [Request(tuple(ids), TURN, Sampling(seed=row), row, turn) for row, ids in rows.items()]
+            for request, completion in zip(requests, engine.complete(requests), strict=True):
+                rows[request.row] += completion.ids + some(OBSERVATION)
     return time.perf_counter() - clock
 
 
