@@ -291,14 +291,9 @@ def test_a_rollout_lays_out_the_weights_below_lora_and_no_layer_under_autocast(c
 def test_copies_of_weights_are_bounded(computed, monkeypatch):
     model = make(qwen2)
     first, second = (model.model.layers[number].mlp.gate_proj for number in (0, 1))
-    monkeypatch.setattr(
-        linear_layers, "MOST_BYTES", sum(each.weight.nbytes for each in linear_in(model.model.layers[0]))
-    )
+    room = sum(layer.weight.nbytes for layer in linear_layers._layers(model.model.layers[0]))
+    monkeypatch.setattr(linear_layers, "MOST_BYTES", room)
     with packed(model), torch.no_grad():
         model(torch.arange(8)[None])
     assert first in computed
     assert second not in computed
-
-
-def linear_in(module: torch.nn.Module) -> list[torch.nn.Linear]:
-    return [each for each in module.modules() if isinstance(each, torch.nn.Linear)]

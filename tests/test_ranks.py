@@ -26,7 +26,7 @@ SHARDED = [f"--config_file={CONFIGS / 'fsdp2.yaml'}", "--mixed_precision=no"]
 
 
 def launch(flags: list[str], scenarios: str, model: str, folder: Path) -> tuple[int, str]:
-    """The launcher's exit status and output. It hangs if a rank does."""
+    """The launcher's exit status and output. Fails the test if the ranks hang."""
     command = [sys.executable, "-m", "accelerate.commands.launch", "--quiet", *flags, "--num_processes=2"]
     command += ["--main_process_port=0", str(Path(__file__).with_name("two_ranks.py"))]
     run = subprocess.Popen(
@@ -39,7 +39,7 @@ def launch(flags: list[str], scenarios: str, model: str, folder: Path) -> tuple[
     try:
         output, _ = run.communicate(timeout=240)
     except subprocess.TimeoutExpired:
-        run.terminate()  # and it its ranks
+        run.terminate()  # the launcher ends its ranks
         output, _ = run.communicate(timeout=60)
         pytest.fail(f"the ranks hang:\n{output}")
     return run.returncode, output

@@ -65,30 +65,43 @@ def sampled(batch) -> torch.Tensor:
     return (batch["completion_mask"] * batch["tool_mask"]).bool()
 
 
+def distance(trainer, batch) -> torch.Tensor:
+    """Of each sampled token's log-probability in the rollout from the trainer's, in nats."""
+    return (own_logprobs(trainer, batch) - batch["sampling_per_token_logps"])[sampled(batch)].abs()
+
+
 def distances(trainer, batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of each sampled token's log-probability in the rollout from the trainer's, with the adapter and without it."""
-    mask, rollout = sampled(batch), batch["sampling_per_token_logps"]
-    own = own_logprobs(trainer, batch)
+    """From the trainer's with the adapter, and from those without it."""
     with trainer.model.disable_adapter():
-        base = own_logprobs(trainer, batch)
-    return (own - rollout)[mask].abs(), (base - rollout)[mask].abs()
+        base = distance(trainer, batch)
+    return distance(trainer, batch), base
+
+
+def train_and_look(trainer, look) -> list:
+    """What `look` says of each step's batch before it is trained on."""
+    score, seen = trainer._generate_and_score_completions, []
+
+    def score_and_look(inputs):
+        batch = score(inputs)
+        seen.append(look(batch))
+        return batch
+
+    trainer._generate_and_score_completions = score_and_look
+    trainer.train()
+    return seen
 
 
 def test_three_steps_with_the_adapter_loaded_anew_for_each(trainer_on, real_servers):
     """Each rollout's log-probabilities are those of the weights just before its update, and of no others."""
     trainer = trainer_on(*real_servers, use_rollout_logprobs=True)
-    score, seen = trainer._generate_and_score_completions, []
 
-    def score_and_compare(inputs):
-        batch = score(inputs)
+    def look(batch):
         held = [server.adapters() for server in real_servers]
         used = torch.equal(batch["old_per_token_logps"], batch["sampling_per_token_logps"])
-        seen.append((held, *distances(trainer, batch), used))
-        return batch
+        return held, *distances(trainer, batch), used
 
-    trainer._generate_and_score_completions = score_and_compare
     before = adapter_of(trainer)
-    trainer.train()
+    seen = train_and_look(trainer, look)
 
     names = [held for held, *_ in seen]
     assert all(len(name) == 1 and name == other for name, other in names), "one adapter, the same on both"
@@ -106,15 +119,7 @@ def test_three_steps_with_the_adapter_loaded_anew_for_each(trainer_on, real_serv
 def test_log_probabilities_in_bf16(trainer_on, bf16_server):
     """The server's and the trainer's differ by the rounding of bf16, 3 decimal digits, and by nothing else."""
     trainer = trainer_on(bf16_server, bf16=True, max_steps=2)
-    score, seen = trainer._generate_and_score_completions, []
-
-    def score_and_compare(inputs):
-        batch = score(inputs)
-        seen.append(distances(trainer, batch))
-        return batch
-
-    trainer._generate_and_score_completions = score_and_compare
-    trainer.train()
+    seen = train_and_look(trainer, lambda batch: distances(trainer, batch))
     for from_own, _ in seen:
         assert len(from_own) > 200
         assert from_own.mean() < 0.01
@@ -128,23 +133,17 @@ def test_three_steps_of_full_weights(trainer_on, real_servers, weights_by_file):
     trainer = trainer_on(*real_servers, lora=False, learning_rate=1e-3)
     # vLLM on a CPU packs a head that is tied to the embeddings, and reloading leaves the packed one as it was
     trainer.model.get_input_embeddings().requires_grad_(False)
-    score, differences = trainer._generate_and_score_completions, []
     first = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
 
-    def score_and_compare(inputs):
-        batch = score(inputs)
-        mask, rollout = sampled(batch), batch["sampling_per_token_logps"]
+    def look(batch):
         now = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
-        own = own_logprobs(trainer, batch)
+        from_own = distance(trainer, batch)
         trainer.model.load_state_dict(first, strict=False)
-        before = own_logprobs(trainer, batch)
+        from_first = distance(trainer, batch)
         trainer.model.load_state_dict(now, strict=False)
-        differences.append([(each - rollout)[mask].abs() for each in (own, before)])
-        return batch
+        return from_own, from_first
 
-    trainer._generate_and_score_completions = score_and_compare
-    trainer.train()
-
+    differences = train_and_look(trainer, look)
     assert len(differences) == 3
     for from_own, _ in differences:
         assert len(from_own) > 200
@@ -184,14 +183,20 @@ def test_full_weights_that_two_ranks_share(two_ranks):
         assert rank["moved"] > 10 * NOISE
 
 
+def assert_ended_by_rank_0(ranks: list[dict[str, Any]], error: str) -> None:
+    """By an error that begins so; the other rank says whose it is."""
+    first, second = (rank["error"] for rank in ranks)
+    assert first.startswith(error)
+    assert second.startswith(f"RankError: rank 0 failed, and all ranks end with it. Its error: {error}")
+
+
 def test_a_server_lost_while_two_ranks_send_ends_both(two_ranks, real_servers):
-    first, second = two_ranks("server_lost_on_the_way")
-    lost = f"EngineError: the vLLM server {real_servers[0].url} failed while the weights were sent to it: reset by peer"
-    assert first["error"].startswith(lost)
-    assert second["error"].startswith(
-        f"RankError: rank 0 failed, and all ranks end with it. Its error: {lost}"
+    ranks = two_ranks("server_lost_on_the_way")
+    url = real_servers[0].url
+    assert_ended_by_rank_0(
+        ranks, f"EngineError: the vLLM server {url} failed while the weights were sent to it: reset by peer"
     )
-    assert (first["steps"], second["steps"]) == (1, 1)
+    assert [rank["steps"] for rank in ranks] == [1, 1]
 
 
 def test_a_rollout_that_fails_on_one_of_two_ranks_ends_both(two_ranks):
@@ -203,11 +208,10 @@ def test_a_rollout_that_fails_on_one_of_two_ranks_ends_both(two_ranks):
 
 
 def test_full_weights_that_one_of_two_ranks_cannot_send_end_both(two_ranks, real_servers):
-    first, second = two_ranks("cannot_send_full_weights")
-    refused = f"ConfigError: the weights cannot be sent to the vLLM server {real_servers[0].url}: no CUDA device. Or"
-    assert first["error"].startswith(refused)
-    assert second["error"].startswith(
-        f"RankError: rank 0 failed, and all ranks end with it. Its error: {refused}"
+    ranks = two_ranks("cannot_send_full_weights")
+    url = real_servers[0].url
+    assert_ended_by_rank_0(
+        ranks, f"ConfigError: the weights cannot be sent to the vLLM server {url}: no CUDA device. Or"
     )
 
 
@@ -245,10 +249,9 @@ def test_log_probabilities_are_the_trainers_own(server, sampling, trainer_on, re
     """Raw ones at temperature 1 despite top-p and top-k, processed ones at any temperature without them."""
     trainer = trainer_on(real_servers[server], **sampling)
     _, batch = scored_batch(trainer)
-    mask = sampled(batch)
-    difference = (own_logprobs(trainer, batch) - batch["sampling_per_token_logps"])[mask]
-    assert mask.sum() > 100
-    assert difference.abs().max() < NOISE
+    difference = distance(trainer, batch)
+    assert len(difference) > 100
+    assert difference.max() < NOISE
 
 
 def test_a_turn_ends_with_the_token_that_ended_it(real_servers, tmp_path):

@@ -21,7 +21,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 from test_rollout import BrokenDatabase
 from test_trainer import adapter_of, make_trainer, varied
-from test_vllm_training import own_logprobs, sampled
+from test_vllm_training import distance, train_and_look
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 from vllm_servers import FileClient, sent_by
@@ -48,10 +48,10 @@ def shard_on_cpus() -> None:
     AcceleratorState.__init__ = init
 
 
-def error_of(trainer: DBBenchGRPOTrainer) -> str:
-    """What ends the training on this rank."""
+def error_of(action: Callable[[], object]) -> str:
+    """What ends it on this rank."""
     try:
-        trainer.train()
+        action()
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "none"
@@ -90,7 +90,7 @@ def stays_away(model: str, folder: Path, rank: int) -> dict:
     """Rank 1's database is waited for in vain."""
     with open_database("sqlite") as database:
         mine = BrokenDatabase(at_start=True) if rank else database
-        return {"error": error_of(make_trainer(model, mine, TASKS, folder, save_strategy="steps"))}
+        return {"error": error_of(make_trainer(model, mine, TASKS, folder, save_strategy="steps").train)}
 
 
 def refuses(model: str, folder: Path, rank: int) -> dict:
@@ -120,7 +120,7 @@ def reward_fails(model: str, folder: Path, rank: int) -> dict:
 
     with open_database("sqlite") as database:
         trainer = make_trainer(model, database, TASKS, folder, reward_funcs=[varied, picky])
-        return {"error": error_of(trainer), "steps": trainer.state.global_step}
+        return {"error": error_of(trainer.train), "steps": trainer.state.global_step}
 
 
 def engine_fails(model: str, folder: Path, rank: int) -> dict:
@@ -130,7 +130,7 @@ def engine_fails(model: str, folder: Path, rank: int) -> dict:
     with open_database("sqlite") as database:
         trainer = make_trainer(model, database, TASKS, folder)
         with patch.object(TransformersEngine, "complete", out_of_memory) if rank == 0 else nullcontext():
-            return {"error": error_of(trainer)}
+            return {"error": error_of(trainer.train)}
 
 
 def episode_fails(model: str, folder: Path, rank: int) -> dict:
@@ -138,7 +138,7 @@ def episode_fails(model: str, folder: Path, rank: int) -> dict:
     with open_database("sqlite") as database:
         if rank == 1:
             database.sandbox = lambda task: 1 // 0  # type: ignore[method-assign, assignment]
-        return {"error": error_of(make_trainer(model, database, TASKS, folder))}
+        return {"error": error_of(make_trainer(model, database, TASKS, folder).train)}
 
 
 def opening_fails(model: str, folder: Path, rank: int) -> dict:
@@ -152,17 +152,7 @@ def opening_fails(model: str, folder: Path, rank: int) -> dict:
 
 def train_and_compare(trainer: DBBenchGRPOTrainer) -> list[float]:
     """Of each step, how far the log-probabilities of this rank's episodes are from the trained model's, in nats."""
-    score, differences = trainer._generate_and_score_completions, []
-
-    def score_and_compare(inputs: list) -> dict[str, Any]:
-        batch = score(inputs)
-        difference = (own_logprobs(trainer, batch) - batch["sampling_per_token_logps"])[sampled(batch)]
-        differences.append(float(difference.abs().max()))
-        return batch
-
-    trainer._generate_and_score_completions = score_and_compare
-    trainer.train()
-    return differences
+    return train_and_look(trainer, lambda batch: float(distance(trainer, batch).max()))
 
 
 def sends_full_weights(model: str, folder: Path, rank: int) -> dict:
@@ -211,7 +201,7 @@ def server_lost_on_the_way(model: str, folder: Path, rank: int) -> dict:
     """Rank 0 sends the sharded weights, and rank 1 helps to gather them."""
     with sent_by(LostOnTheWay), open_database("sqlite") as database:
         trainer = full_weights_trainer(model, database, folder)
-        return {"error": error_of(trainer), "steps": trainer.state.global_step}
+        return {"error": error_of(trainer.train), "steps": trainer.state.global_step}
 
 
 def rollout_fails_beside_sharded_weights(model: str, folder: Path, rank: int) -> dict:
@@ -220,7 +210,7 @@ def rollout_fails_beside_sharded_weights(model: str, folder: Path, rank: int) ->
 
     failing = patch.object(VLLMEngine, "generate", out_of_memory) if rank == 1 else nullcontext()
     with sent_by(FileClient), open_database("sqlite") as database, failing:
-        return {"error": error_of(full_weights_trainer(model, database, folder))}
+        return {"error": error_of(full_weights_trainer(model, database, folder).train)}
 
 
 class WithoutGPU(FileClient):
@@ -231,12 +221,8 @@ class WithoutGPU(FileClient):
 
 
 def cannot_send_full_weights(model: str, folder: Path, rank: int) -> dict:
-    try:
-        with sent_by(WithoutGPU), open_database("sqlite") as database:
-            full_weights_trainer(model, database, folder)
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-    return {"error": "none"}
+    with sent_by(WithoutGPU), open_database("sqlite") as database:
+        return {"error": error_of(lambda: full_weights_trainer(model, database, folder))}
 
 
 def full_weights_trainer(model: str, database: Database, folder: Path, **settings: Any) -> DBBenchGRPOTrainer:

@@ -134,16 +134,13 @@ class VLLMSync:
                 server_timeout=trainer.args.vllm_server_timeout,
                 group_port=group_port,
             )
-        except Exception as error:
-            trainer.accelerator.wait_for_everyone()  # so it ends where it does not fail
-            if isinstance(error, ImportError | NotImplementedError | RuntimeError):
-                raise ConfigError(
-                    f"the weights cannot be sent to the vLLM server {url}: {error} Or train an adapter "
-                    "(use_peft: true), which needs none of this; or leave vllm_server_urls out."
-                ) from error
-            if isinstance(error, OSError):
-                raise EngineError(f"{error} Full weights need every server from the start.") from error
-            raise
+        except (ImportError, NotImplementedError, RuntimeError) as error:
+            raise ConfigError(
+                f"the weights cannot be sent to the vLLM server {url}: {error} Or train an adapter "
+                "(use_peft: true), which needs none of this; or leave vllm_server_urls out."
+            ) from error
+        except OSError as error:
+            raise EngineError(f"{error} Full weights need every server from the start.") from error
 
     def _send_weights(self, url: str, sender: _Sender) -> None:
         try:
@@ -169,6 +166,13 @@ class VLLMSync:
 
 class _Sender(VLLMGeneration):
     """TRL's, which sends the weights as it walks over them; where they are sharded, all ranks walk together."""
+
+    def _init_vllm(self) -> None:
+        try:
+            super()._init_vllm()
+        except Exception:
+            self.accelerator.wait_for_everyone()  # as it ends where it does not fail
+            raise
 
     def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
         self._walk = super()._iter_named_params()
