@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pymysql
 import pytest
@@ -255,6 +257,24 @@ def test_impossible_pristine_tables_are_tried_again(server_database: Database) -
 
 
 def test_many_threads(database: Database) -> None:
+    many_threads(database)
+
+
+class SlowCount(itertools.count):
+    """Lets other threads go on while it counts."""
+
+    def __next__(self) -> int:
+        time.sleep(0.02)
+        return super().__next__()
+
+
+def test_threads_name_their_slots_at_once(server_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trl_dbbench.database.mysql.itertools", SimpleNamespace(count=SlowCount))
+    with open_database(server_database.url) as database:
+        many_threads(database)
+
+
+def many_threads(database: Database) -> None:
     def episode(number: int) -> list[tuple]:
         with database.sandbox(task(MEDALS)) as sandbox:
             sandbox.execute(f"UPDATE medals SET gold = '{number}'")

@@ -47,7 +47,7 @@ class Tenancy:
     """
     Args:
         owner: `dbb_<run>_r<rank>`.
-        numbers: of the names to come, which no other tenancy of the run has used.
+        numbers: of the names to come, which no other tenancy of the run has used. Threads draw from it at once.
         statements: how many may run at once; lowered where the server lends fewer connections.
         ranks: processes that share the server.
         require_accounts: refuse a server on which slots cannot have accounts of their own.
@@ -78,7 +78,8 @@ class Tenancy:
         self._watchdog = watchdog
         self._admin = engine(url, ADMIN_SECONDS, most=ADMIN_CONNECTIONS)
         self._killer = engine(url, KILL_SECONDS, most=KILL_CONNECTIONS, connect_timeout=KILL_SECONDS)
-        names = (f"{owner}_s{number}" for number in numbers)
+        # the slots' threads draw from it at once, which a generator would not let them
+        names = map(f"{owner}_s{{}}".format, numbers)
         try:
             self._keeper = self._admin.connect()
             self._keeper_number = accounts.hold_lock(self._keeper, owner)
