@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from datasets import Dataset
+from fakes import ScriptedEngine
 from peft import LoraConfig, PeftModel
 from test_rollout import BrokenDatabase, BrokenSandbox
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
@@ -263,6 +265,16 @@ def test_held_out_evaluation_is_greedy_and_leaves_training_bit_equal(trainer_of,
     held_out = [e for e in episodes_in(tmp_path / "steps") if e["phase"] == "eval"]
     assert len(held_out) == 4  # two tasks, after each of two steps
     assert all(e["greedy"] for e in held_out)
+
+
+def test_held_out_accuracy_is_of_all_tasks_and_not_a_mean_of_batches(trainer_of, late_orders, monkeypatch):
+    """Three tasks in batches of two. Each batch's first row is right: two of three, where batches have 1/2 and 1."""
+    trainer = trainer_of(protocol="text", max_turn_tokens=64, per_device_eval_batch_size=2)
+    right, wrong = (f"Action: Answer\nFinal Answer: [({count},)]" for count in (2, 7))
+    engine = ScriptedEngine(trainer.processing_class, {0: [right], 1: [wrong]})
+    monkeypatch.setattr(trainer, "_engine", lambda: nullcontext(engine))
+    metrics = trainer.evaluate(to_dataset([late_orders] * 3, "text", "Answer."))
+    assert metrics["eval_accuracy"] == trainer.state.log_history[-1]["eval_accuracy"] == pytest.approx(2 / 3)
 
 
 def test_greedy_runs_come_before_the_update_with_its_weights(trainer_of, tmp_path):

@@ -370,11 +370,13 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         greedy = gather_object([{"phase": "greedy", "step": step, **e.to_dict()} for e in self._greedy])
         tasks = gather_object([row["task"] for row in self._rows])
         group_size = self.num_generations if phase == "train" else self.num_generations_eval
-        metrics = episode_metrics(played) | alarm_metrics(played, group_size, self.reward_weights.tolist())
+        metrics = alarm_metrics(played, group_size, self.reward_weights.tolist())
         if greedy and self.accelerator.is_main_process:
             metrics |= self.greedy_eval.record(step, greedy)
         if self.accelerator.is_main_process:
             self.episode_log.write([*greedy, *played], tasks)
+        for name, values in episode_metrics(played).items():
+            self._metrics[phase][name] += values
         for name, value in metrics.items():
             self._metrics[phase][name].append(value)
 
@@ -418,24 +420,23 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         return self.accelerator.prepare_model(model, evaluation_mode=True)
 
 
-def episode_metrics(episodes: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Means over a batch of episodes, in the form of `Episode.to_dict`.
+def episode_metrics(episodes: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """What is logged as a mean: a value for each of a batch's episodes, in the form of `Episode.to_dict`.
+
+    The mean over them all is right where the batches' means would not be: an evaluation's last batch may be smaller.
 
     `accuracy` leaves out episodes whose environment failed; `status/...` are shares of all episodes;
-    `database/retries` is their sum.
+    `sql/mean_seconds` has a value for each statement, `database/retries` one for the batch, its sum.
     """
-    sound = [episode for episode in episodes if episode["status"] != Status.ENVIRONMENT_FAULT]
     turns = [turn for episode in episodes for turn in episode["turns"]]
-    metrics = {
-        f"status/{status}": float(np.mean([e["status"] == status for e in episodes])) for status in Status
+    values = {
+        **{f"status/{status}": [float(e["status"] == status) for e in episodes] for status in Status},
+        "turns/mean": [float(len(episode["turns"])) for episode in episodes],
+        "database/retries": [sum(episode["retries"] for episode in episodes)],
+        "accuracy": [float(e["right"]) for e in episodes if e["status"] != Status.ENVIRONMENT_FAULT],
+        "sql/mean_seconds": [turn["sql_seconds"] for turn in turns if turn["sql_seconds"] is not None],
     }
-    metrics["turns/mean"] = len(turns) / len(episodes)
-    metrics["database/retries"] = sum(episode["retries"] for episode in episodes)
-    if sound:
-        metrics["accuracy"] = float(np.mean([episode["right"] for episode in sound]))
-    if sql_seconds := [turn["sql_seconds"] for turn in turns if turn["sql_seconds"] is not None]:
-        metrics["sql/mean_seconds"] = float(np.mean(sql_seconds))
-    return metrics
+    return {name: each for name, each in values.items() if each}  # of an empty list TRL would log None
 
 
 def check_prompts(dataset: Dataset, chat: ChatFormat, rules: Rules) -> None:
