@@ -277,6 +277,14 @@ def test_held_out_accuracy_is_of_all_tasks_and_not_a_mean_of_batches(trainer_of,
     assert metrics["eval_accuracy"] == trainer.state.log_history[-1]["eval_accuracy"] == pytest.approx(2 / 3)
 
 
+def test_an_evaluation_leaves_other_devices_alone(trainer_of, monkeypatch, recwarn):
+    trainer = trainer_of()
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    monkeypatch.setattr("torch.cuda.get_rng_state", lambda device: pytest.fail(f"device {device} was asked"))
+    assert "eval_accuracy" in trainer.evaluate()
+    assert not [warning for warning in recwarn if "fork_rng" in str(warning.message)]
+
+
 def test_greedy_runs_come_before_the_update_with_its_weights(trainer_of, tmp_path):
     """The greedy run of step 0 says what the untrained model says."""
     trainer = trainer_of(max_steps=1)

@@ -205,7 +205,9 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         # an evaluation draws from the global generators; training goes on as if it had not been
-        with torch.random.fork_rng():
+        device = self.accelerator.device
+        used = [] if device.type == "cpu" else [device]  # not all that the machine has
+        with torch.random.fork_rng(used, device_type=device.type):
             return super().evaluate(*args, **kwargs)
 
     def _load_callback_state(self):
