@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from other_device import another_device
 from peft import LoraConfig, get_peft_model
 from transformers import (
     LlamaConfig,
@@ -135,6 +136,29 @@ def test_every_turn_is_what_a_full_forward_gives(build, sampling, long, monkeypa
             assert completion.logprobs == pytest.approx(expected.logprobs, abs=tolerance)
             turns += 1
     assert turns > 100
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["past-kept", "prefilled-again"])
+@pytest.mark.parametrize("build", [qwen2, llama, sliding_window])
+def test_all_is_computed_where_the_model_lies(build, keeps, monkeypatch):
+    """There is no GPU here; `other_device` refuses what one would refuse."""
+    monkeypatch.setattr("trl_dbbench.engines.transformers.can_keep", lambda config: keeps)
+    with another_device() as move:
+        engine = TransformersEngine(move(make(build)), EOS, 0)
+        played = play(engine, random.Random(0), SAMPLINGS["mixed"])
+    model = make(build)
+    for request, completion in played:
+        expected = alone(model, request)
+        assert completion.ids == expected.ids
+        assert completion.logprobs == pytest.approx(expected.logprobs, abs=1e-3)
+
+
+def test_devices_are_not_mixed():
+    with another_device() as move:
+        layer = move(torch.nn.Linear(2, 2))
+        assert layer(torch.ones(2, device=layer.weight.device)).device == layer.weight.device
+        with pytest.raises(AssertionError, match=r"mixes devices: \[\(1, 2\)\] on the CPU"):
+            layer(torch.ones(1, 2))
 
 
 @pytest.mark.parametrize("long", [1, 10_000], ids=["prompts-shared", "prompts-copied"])
