@@ -153,6 +153,18 @@ def test_all_is_computed_where_the_model_lies(build, keeps, monkeypatch):
         assert completion.logprobs == pytest.approx(expected.logprobs, abs=1e-3)
 
 
+def test_parameters_may_be_offloaded():
+    """As FSDP's are: they lie on the CPU until a layer needs them."""
+    with another_device() as move:
+        model = move(make(qwen2))
+        device = model.device
+        model.register_parameter("offloaded", torch.nn.Parameter(torch.zeros(1)))
+        assert next(model.parameters()).device.type == "cpu"
+        request = Request((1, 2, 3), 5, Sampling(greedy=True), 0, 0)
+        (completion,) = TransformersEngine(model, EOS, 0, device=device).complete([request])
+    assert completion.ids == alone(make(qwen2), request).ids
+
+
 def test_devices_are_not_mixed():
     with another_device() as move:
         layer = move(torch.nn.Linear(2, 2))

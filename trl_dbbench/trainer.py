@@ -350,6 +350,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
                 self.eos_token_ids,
                 self._tokenizer.pad_token_id,
                 autocast=self.accelerator.autocast,
+                device=self.accelerator.device,
                 any_rank=self._any_rank if self._forward_is_collective() else None,
             )
 

@@ -104,6 +104,8 @@ class TransformersEngine:
         pad_token_id: fills the left side of shorter rows.
         autocast: makes the context that the model computes in. PEFT's forward is not covered by
             accelerate's own wrapping, so without it LoRA rollouts run in another precision than training.
+        device: that the model computes on, which is not where parameters lie that are offloaded. By default that
+            of the first parameter.
         any_rank: says whether any rank has work, given whether this one has. For models whose forward is
             a collective (FSDP, ZeRO-3): ranks that are done keep feeding a token along with the others,
             which would hang otherwise. `None` where ranks are independent.
@@ -116,12 +118,14 @@ class TransformersEngine:
         pad_token_id: int,
         *,
         autocast: Callable[[], AbstractContextManager] = nullcontext,
+        device: torch.device | None = None,
         any_rank: Callable[[bool], bool] | None = None,
     ):
         self.model = model
         self._eos_token_ids = frozenset(eos_token_ids)
         self._pad_token_id = pad_token_id
         self._autocast = autocast
+        self._device = device or next(model.parameters()).device
         self._any_rank = any_rank or bool
         self._in_step = any_rank is not None
         # inference mode is the faster one, but what FSDP2 gathers in it cannot be trained with afterwards
@@ -204,14 +208,13 @@ class TransformersEngine:
         """Generates a turn for each request, the distinct `row`s of one rollout; tells `finished` as soon as one is."""
         # no generator: leaving inference mode at a yield and entering it again would end autocast
         with self._without_gradients(), self._autocast():
-            device = self._device
             rows, cache, width = self._continue(requests) if self._keeps_cache else self._begin(requests)
             # a row's own ids lie in the columns from `start` to `width`, the last `fed` of them are not in the cache
             fed = width - cache.get_seq_length()
-            ids = self._padded([row.own[-fed:] for row in rows], fed).to(device)  # (B, fed)
-            start = torch.tensor([[row.start] for row in rows], device=device)  # (B, 1)
-            shared = torch.tensor([[row.shared] for row in rows], device=device)  # (B, 1)
-            chooser = TokenChooser([row.request for row in rows], device)
+            ids = self._padded([row.own[-fed:] for row in rows], fed).to(self._device)  # (B, fed)
+            start = torch.tensor([[row.start] for row in rows], device=self._device)  # (B, 1)
+            shared = torch.tensor([[row.shared] for row in rows], device=self._device)  # (B, 1)
+            chooser = TokenChooser([row.request for row in rows], self._device)
             asked = {row.request.row: row for row in rows}
             while True:
                 chosen, logprobs = chooser(self._forward(ids, start, width, cache, shared))
@@ -227,7 +230,7 @@ class TransformersEngine:
                 if not self._any_rank(bool(live)):
                     return [asked[request.row].completion for request in requests]
                 if self._keeps_cache and 0 < len(live) <= CROWD * len(rows):
-                    order = torch.tensor(self._to_front(live), device=device)
+                    order = torch.tensor(self._to_front(live), device=self._device)
                     rows = self._rows[: len(live)]
                     chosen, start, shared = chosen[order], start[order], shared[order]
                     chooser.select(order)
@@ -267,10 +270,6 @@ class TransformersEngine:
                 **self._last_only,
             )
         return output.logits[:, -1]
-
-    @property
-    def _device(self) -> torch.device:
-        return next(self.model.parameters()).device
 
     def _padded(self, rows: Sequence[Sequence[int]], width: int) -> torch.Tensor:
         return torch.tensor([[self._pad_token_id] * (width - len(ids)) + list(ids) for ids in rows])
