@@ -13,6 +13,7 @@ from datasets import Dataset
 from fakes import ScriptedEngine
 from peft import LoraConfig, PeftModel
 from test_rollout import BrokenDatabase, BrokenSandbox
+from torch._dynamo.utils import counters
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOTrainer
 
@@ -275,6 +276,22 @@ def test_held_out_accuracy_is_of_all_tasks_and_not_a_mean_of_batches(trainer_of,
     monkeypatch.setattr(trainer, "_engine", lambda: nullcontext(engine))
     metrics = trainer.evaluate(to_dataset([late_orders] * 3, "text", "Answer."))
     assert metrics["eval_accuracy"] == trainer.state.log_history[-1]["eval_accuracy"] == pytest.approx(2 / 3)
+
+
+def test_a_compiled_model_is_compiled_for_training_only(trainer_of):
+    trainer = trainer_of(torch_compile=True, torch_compile_backend="eager", max_steps=1, greedy_eval="off")
+    graphs = []
+    rollout_func = trainer.rollout_func
+
+    def counted(*args):
+        begin = counters["stats"]["unique_graphs"]
+        rollout = rollout_func(*args)
+        graphs.append(counters["stats"]["unique_graphs"] - begin)
+        return rollout
+
+    trainer.rollout_func = counted
+    trainer.train()
+    assert graphs == [0] and counters["stats"]["unique_graphs"] > 0
 
 
 def test_an_evaluation_leaves_other_devices_alone(trainer_of, monkeypatch, recwarn):
