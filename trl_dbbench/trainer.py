@@ -344,8 +344,6 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
                 gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
             ) as model,
             self._dist.summon_full_params(self.model_wrapped, recurse=False),
-            # with torch_compile, a cache that grows would be compiled for again and again
-            torch.compiler.set_stance("force_eager"),
         ):
             yield TransformersEngine(
                 model,

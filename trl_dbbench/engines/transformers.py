@@ -162,7 +162,9 @@ class TransformersEngine:
         self.model.eval()
         try:
             # what ranks gather at each layer cannot be laid out beforehand
-            with nullcontext() if self._in_step else packed(self.model):
+            laid_out = nullcontext() if self._in_step else packed(self.model)
+            # a model that is compiled would be compiled again and again for a cache that grows
+            with laid_out, torch.compiler.set_stance("force_eager"):
                 while True:
                     batch = self._next_batch(episodes)
                     busy = bool(batch)
