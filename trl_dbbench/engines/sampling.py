@@ -27,43 +27,52 @@ class TokenChooser:
 
     def __init__(self, requests: Sequence[Request], device: torch.device):
         samplings = [request.sampling for request in requests]
-        self._sampled = torch.tensor([not s.greedy for s in samplings], device=device)  # (B,)
+        self._greedy = torch.tensor([s.greedy for s in samplings], device=device)  # (B,)
         self._temperature = torch.tensor([[s.temperature] for s in samplings], device=device)  # (B, 1)
         self._top_p = torch.tensor(
             [[s.top_p] for s in samplings], device=device, dtype=torch.float64
         )  # (B, 1)
         self._top_k = torch.tensor([[s.top_k] for s in samplings], device=device)  # (B, 1)
-        self._restricted = self._sampled & ((self._top_p < 1) | (self._top_k > 0))[:, 0]  # (B,)
+        self._restricted = ~self._greedy & ((self._top_p < 1) | (self._top_k > 0))[:, 0]  # (B,)
         steps = max(request.max_new_tokens for request in requests)
         # drawn on the CPU, so that a run gives the same numbers on every device
         self._uniforms = torch.stack([_uniforms(request, steps) for request in requests]).to(
             device
         )  # (B, steps)
         self._step = 0
-        self._any_sampled, self._any_restricted = bool(self._sampled.any()), bool(self._restricted.any())
+        self._find()
 
     def select(self, rows: torch.Tensor) -> None:
         """Goes on with these rows, in this order."""
-        for name in ("_sampled", "_temperature", "_top_p", "_top_k", "_restricted", "_uniforms"):
+        for name in ("_greedy", "_temperature", "_top_p", "_top_k", "_restricted", "_uniforms"):
             setattr(self, name, getattr(self, name)[rows])
-        self._any_sampled, self._any_restricted = bool(self._sampled.any()), bool(self._restricted.any())
+        self._find()
+
+    def _find(self) -> None:
+        # once for all tokens: a GPU has to be waited for to learn how many there are
+        self._greedy_rows = self._greedy.nonzero()[:, 0]
+        self._restricted_rows = self._restricted.nonzero()[:, 0]
 
     def __call__(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The chosen ids and their log softmax(logits / temperature), each (B,), from logits of (B, V)."""
         scaled = logits.float() / self._temperature  # (B, V)
-        most, chosen = scaled.max(dim=-1, keepdim=True)  # (B, 1)
+        # which token is the most likely takes many times as long to find as its logit, so only where it is needed
+        most = scaled.amax(dim=-1, keepdim=True)  # (B, 1)
         weights = scaled.softmax(dim=-1)  # (B, V)
         # of the most likely token: minus the logarithm of the sum of exp(scaled - most)
-        top = weights.gather(1, chosen).log_()  # (B, 1)
-        if self._any_sampled:
+        top = weights.amax(dim=-1, keepdim=True).log_()  # (B, 1)
+        if len(self._greedy_rows) == len(scaled):
+            chosen = scaled.argmax(dim=-1, keepdim=True)  # (B, 1)
+        else:
             uniform = self._uniforms[:, self._step, None]  # (B, 1)
             padded = F.pad(weights, (0, -weights.shape[1] % BLOCK))
             blocks = padded.unflatten(1, (-1, BLOCK))  # (B, V / BLOCK, BLOCK)
             masses = blocks.sum(dim=-1)  # (B, V / BLOCK)
-            drawn = _draw(blocks, masses, uniform)
-            chosen = torch.where(self._sampled[:, None], drawn, chosen)
-            if self._any_restricted:
-                rows = self._restricted.nonzero()[:, 0]
+            chosen = _draw(blocks, masses, uniform)
+            rows = self._greedy_rows
+            chosen[rows] = scaled[rows].argmax(dim=-1, keepdim=True)
+            rows = self._restricted_rows
+            if len(rows):
                 chosen[rows] = _draw_restricted(
                     weights[rows], self._top_p[rows], self._top_k[rows], uniform[rows]
                 )
