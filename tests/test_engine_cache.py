@@ -24,6 +24,7 @@ from transformers import (
     Qwen3NextForCausalLM,
 )
 
+from trl_dbbench.engines import cache
 from trl_dbbench.engines import packed as linear_layers
 from trl_dbbench.engines.packed import packed
 from trl_dbbench.engines.sampling import TokenChooser
@@ -92,10 +93,10 @@ def alone(model: PreTrainedModel, request: Request) -> Completion:
 
 
 def play(engine: TransformersEngine, rng: random.Random, sampling) -> list[tuple[Request, Completion]]:
-    """Rollouts as the trainer makes them: copies of a few prompts, ragged turns, rows that leave."""
+    """Rollouts as a trainer makes them: copies of a few prompts, in any order, ragged turns, rows that leave."""
     played: list[tuple[Request, Completion]] = []
     prompts = [[rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 40))] for _ in range(3)]
-    histories = {row: list(prompts[row // 3]) for row in range(9)}
+    histories = {row: list(rng.choice(prompts)) for row in range(9)}
     for turn in range(4):
         requests = [
             Request(tuple(ids), rng.randint(1, 14), sampling(row), row, turn)
@@ -190,6 +191,37 @@ def test_every_token_is_computed_in_the_precision_of_training(long, monkeypatch)
             logits = model(ids).logits[0, len(request.ids) - 1 : -1].float() / 0.9
         logprobs = logits.log_softmax(-1).gather(1, ids[0, len(request.ids) :, None])[:, 0]
         assert completion.logprobs == pytest.approx(logprobs.tolist(), abs=0.2), "but for the rounding"
+
+
+def test_what_lies_in_the_spare_columns_of_a_buffer_is_not_seen(monkeypatch):
+    buffer = cache._buffer
+
+    def littered(like: torch.Tensor, rows: int, length: int, room: int) -> torch.Tensor:
+        new = buffer(like, rows, length, room)
+        new[:, :, length:] = 1e4
+        return new
+
+    monkeypatch.setattr(cache, "_buffer", littered)
+    monkeypatch.setattr("trl_dbbench.engines.transformers.OWN_ROOM", 3)
+    monkeypatch.setattr("trl_dbbench.engines.transformers.LONG", 1)
+    model = make(qwen2)
+    engine = TransformersEngine(model, EOS, 0)
+    for request, completion in play(engine, random.Random(1), SAMPLINGS["mixed"]):
+        assert completion.ids == alone(model, request).ids
+    for layer in engine._cache.layers:
+        assert layer.length <= layer.keys.shape[2] <= layer.length + 3
+
+
+def test_a_buffer_that_is_cut_keeps_no_more_room_than_it_may():
+    """Ten columns of two rows; one row of two is left, with room for three more."""
+    past = cache.RowCache(room=3)
+    keys = torch.arange(20.0).reshape(2, 1, 10, 1)
+    past.update(keys, -keys, layer_idx=0)
+    past.cut(1, 2)
+    (layer,) = past.layers
+    assert layer.keys.shape == layer.values.shape == (1, 1, 5, 1)
+    assert layer.keys[0, 0, :2, 0].tolist() == [0, 1]
+    assert layer.values[0, 0, :2, 0].tolist() == [0, -1]
 
 
 class Counted:

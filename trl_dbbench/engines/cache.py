@@ -11,6 +11,7 @@ come out as if nothing had been cached.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 from transformers import DynamicCache, PreTrainedConfig
@@ -32,10 +33,14 @@ def can_keep(config: PreTrainedConfig) -> bool:
 
 
 class RowLayer(DynamicLayer):
-    """One layer's keys and values, each (rows, heads, columns, head size) and filled up to `length`."""
+    """One layer's keys and values, each (rows, heads, columns, head size) and filled up to `length`.
 
-    def __init__(self) -> None:
+    The columns beyond, `room` at most, hold numbers that mean nothing.
+    """
+
+    def __init__(self, room: int = ROOM) -> None:
         super().__init__()
+        self.room = room
         self.length = 0
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -50,7 +55,7 @@ class RowLayer(DynamicLayer):
             self.lazy_initialization(key_states, value_states)
         rows, end = key_states.shape[0], self.length + key_states.shape[2]
         if end > self.keys.shape[2]:
-            self.keys, self.values = (self._grown(old, end + ROOM) for old in (self.keys, self.values))
+            self.keys, self.values = (self._moved(old, end + self.room) for old in (self.keys, self.values))
         self.keys[:rows, :, self.length : end] = key_states
         self.values[:rows, :, self.length : end] = value_states
         self.length = end
@@ -61,24 +66,37 @@ class RowLayer(DynamicLayer):
 
     def empty_copy(self) -> RowLayer:
         """As long as this one; its keys and values are the caller's to set."""
-        copy = RowLayer()
+        copy = RowLayer(self.room)
         copy.dtype, copy.device, copy.is_initialized = self.dtype, self.device, self.is_initialized
         copy.length = self.length
         return copy
 
-    def _grown(self, old: torch.Tensor, columns: int) -> torch.Tensor:
-        new = _room(old, old.shape[0], columns)
+    def cut(self, rows: int, columns: int) -> None:
+        """Forgets all but the first rows and columns."""
+        self.length = columns
+        self.keys, self.values = self.keys[:rows], self.values[:rows]
+        if self.keys.shape[2] > columns + self.room:
+            self.keys, self.values = (
+                self._moved(old, columns + self.room) for old in (self.keys, self.values)
+            )
+
+    def _moved(self, old: torch.Tensor, columns: int) -> torch.Tensor:
+        new = _buffer(old, old.shape[0], self.length, columns - self.length)
         new[:, :, : self.length] = old[:, :, : self.length]
         return new
 
 
 class RowCache(Cache):
-    """All layers of some rows. `len()` of it is the number of layers, as transformers has it."""
+    """All layers of some rows. `len()` of it is the number of layers, as transformers has it.
+
+    Args:
+        room: columns by which a full buffer grows.
+    """
 
     layers: list[RowLayer]
 
-    def __init__(self) -> None:
-        super().__init__(layer_class_to_replicate=RowLayer)
+    def __init__(self, room: int = ROOM) -> None:
+        super().__init__(layer_class_to_replicate=partial(RowLayer, room))
 
     @classmethod
     def joined(cls, parts: Sequence[RowCache]) -> RowCache:
@@ -98,7 +116,7 @@ class RowCache(Cache):
         for layer in self.layers:
             new.layers.append(copy := layer.empty_copy())
             copy.keys, copy.values = (
-                _room(old, len(sources), layer.length + ROOM) for old in (layer.keys, layer.values)
+                _buffer(old, len(sources), layer.length, layer.room) for old in (layer.keys, layer.values)
             )
             for row, source in enumerate(sources):
                 copy.keys[row, :, : layer.length] = layer.keys[source, :, : layer.length]
@@ -124,8 +142,7 @@ class RowCache(Cache):
     def cut(self, rows: int, columns: int) -> None:
         """Forgets all but the first `rows` rows and `columns` columns."""
         for layer in self.layers:
-            layer.length = columns
-            layer.keys, layer.values = layer.keys[:rows], layer.values[:rows]
+            layer.cut(rows, columns)
 
     def _tensors(self) -> Iterator[torch.Tensor]:
         for layer in self.layers:
@@ -133,7 +150,9 @@ class RowCache(Cache):
             yield layer.values[:, :, : layer.length]
 
 
-def _room(like: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """A buffer. What is read of it is written first: a masked column must not hold a NaN, which passes the mask."""
+def _buffer(like: torch.Tensor, rows: int, length: int, room: int) -> torch.Tensor:
+    """`length` columns to be written, and `room` more of zeros: a NaN would pass any mask."""
     _, heads, _, size = like.shape
-    return like.new_empty(rows, heads, columns, size)
+    new = like.new_empty(rows, heads, length + room, size)
+    new[:, :, length:] = 0
+    return new

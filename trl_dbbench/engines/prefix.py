@@ -17,11 +17,17 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, PreTrainedConfig
 
-from trl_dbbench.engines.cache import RowCache
+from trl_dbbench.engines.cache import RowCache, RowLayer
 
 ATTENTION = "dbbench_shared_prefix"
 LONG = 128
 """Prompts from so many tokens on are worth it."""
+
+OWN_ROOM = 32
+"""Columns by which a full buffer of the rows' own past grows; few, since they are read too (`_attend_one`)."""
+
+HIDDEN = -1e30
+"""A score that nothing comes of; finite, so that a row with nothing to see stays a number."""
 
 # plain softmax attention through transformers' attention interface, without sinks or capped scores
 _KNOWN = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "olmo2", "granite"})
@@ -70,24 +76,26 @@ class SharedPrefix:
         for row, source in enumerate(sources):
             places.append((source, len(rows[source])))
             rows[source].append(row)
-        most = max(map(len, rows))
+        self._group = most = max(map(len, rows))
         # a prompt with fewer rows computes row 0 again, and nobody reads that
-        self._rows = torch.tensor(
-            [each + [0] * (most - len(each)) for each in rows], device=self._device
-        )  # (U, G)
-        self._places = torch.tensor(
-            [source * most + place for source, place in places], device=self._device
-        )  # (B,)
+        order = [row for each in rows for row in each + [0] * (most - len(each))]
+        self._rows: torch.Tensor | slice = slice(None)
+        self._places: torch.Tensor | slice = slice(None)
+        if order != list(range(len(sources))):  # not side by side, and equally many
+            self._rows = torch.tensor(order, device=self._device)  # (U * G,)
+            self._places = torch.tensor(
+                [source * most + place for source, place in places], device=self._device
+            )  # (B,)
 
     @contextmanager
-    def active(self, config: PreTrainedConfig, hidden: torch.Tensor | None) -> Iterator[None]:
-        """The model of `config` attends to the prompts too.
+    def active(self, config: PreTrainedConfig, own: RowCache, hidden: torch.Tensor | None) -> Iterator[None]:
+        """The model of `config`, whose cache is `own`, attends to the prompts too.
 
         `hidden`, (B, 1, Q, S), is what rows do not see of their own past; `None` if they see all of it.
         """
         usual = config._attn_implementation
         token = _active.set(self)
-        self._own_bias = None
+        self._own, self._own_bias = own, None
         if hidden is not None:
             shared = config.num_attention_heads // config.num_key_value_heads
             self._own_bias = _bias(hidden.repeat(1, 1, shared, 1))  # (B, 1, M, S), see `attend`
@@ -102,23 +110,30 @@ class SharedPrefix:
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
     ) -> torch.Tensor:
         """Attention of queries (B, H, Q, D) to their prompts and to their rows' own keys (B, K, S, D); (B, Q, H, D)."""
-        group = self._rows.shape[1]
         batch, heads, count, size = query.shape
         kinds = key.shape[1]  # heads that share keys are put side by side: M = H / K * Q
         queries = query.reshape(batch, kinds, -1, size)  # (B, K, M, D)
-        together = queries[self._rows].transpose(1, 2).flatten(2, 3)  # (U, K, G * M, D)
+        together = (
+            queries[self._rows].unflatten(0, (-1, self._group)).transpose(1, 2).flatten(2, 3)
+        )  # (U, K, G * M, D)
         common, common_mass = (
-            each.unflatten(2, (group, -1)).transpose(1, 2).flatten(0, 1)[self._places]  # (B, K, M, D or 1)
+            each.unflatten(2, (self._group, -1))
+            .transpose(1, 2)
+            .flatten(0, 1)[self._places]  # (B, K, M, D or 1)
             for each in _attend(together, *self._past[layer], scaling, self._bias)
         )
-        own, own_mass = _attend(queries, key, value, scaling, self._own_bias)
-        output = torch.lerp(own, common, torch.sigmoid(common_mass - own_mass).to(own.dtype))
+        if count == 1 and value.dtype == torch.float32:
+            past = self._own.layers[layer]
+            output = _attend_one(queries * scaling, past, self._own_bias, common, common_mass)
+        else:
+            own, own_mass = _attend(queries, key, value, scaling, self._own_bias)
+            output = torch.lerp(own, common, torch.sigmoid(common_mass - own_mass).to(own.dtype))
         return output.reshape(batch, heads, count, size).transpose(1, 2)
 
 
 def _bias(hidden: torch.Tensor) -> torch.Tensor:
-    """Added to scores; finite, so that a row with nothing to see stays a number."""
-    return torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, -1e30)
+    """Added to scores."""
+    return torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, HIDDEN)
 
 
 def _attend(
@@ -132,6 +147,28 @@ def _attend(
         query.to(value.dtype), key.to(value.dtype), value, attn_mask=bias, scale=scaling
     )
     return output, mass.unsqueeze(-1)
+
+
+def _attend_one(
+    query: torch.Tensor,
+    past: RowLayer,
+    bias: torch.Tensor | None,
+    common: torch.Tensor,
+    common_mass: torch.Tensor,
+) -> torch.Tensor:
+    """Attention of a token's scaled queries (B, K, M, D) to its row's own past and to the prompt, known already.
+
+    The prompt is one more column, whose score is its mass and whose value is what attention to it gave. A buffer's
+    spare columns are read and masked: left out, they would lie as gaps between the heads, which takes a CPU twice as
+    long as to read all from end to end.
+    """
+    keys, values = past.keys[: len(query)], past.values[: len(query)]  # (B, K, C, D)
+    scores = torch.matmul(query, keys.transpose(2, 3))  # (B, K, M, C)
+    scores[..., past.length :] = HIDDEN
+    if bias is not None:
+        scores[..., : past.length] += bias
+    weights = torch.cat((scores, common_mass), dim=-1).softmax(dim=-1)
+    return torch.addcmul(torch.matmul(weights[..., :-1], values), weights[..., -1:], common)
 
 
 def _attention(

@@ -26,7 +26,7 @@ from transformers.cache_utils import Cache
 
 from trl_dbbench.engines.cache import RowCache, can_keep
 from trl_dbbench.engines.packed import packed
-from trl_dbbench.engines.prefix import LONG, SharedPrefix, can_share
+from trl_dbbench.engines.prefix import LONG, OWN_ROOM, SharedPrefix, can_share
 from trl_dbbench.engines.sampling import TokenChooser
 from trl_dbbench.rollout import Completion, Request, Sampling
 
@@ -261,7 +261,7 @@ class TransformersEngine:
             if len(fed) > 1 or start.any():
                 hidden = (columns < start)[:, None] | (columns > fed[:, None])  # (B, fed, width)
                 hidden = hidden.unsqueeze(1)
-            together = self._prompts.active(self._config, hidden)
+            together = self._prompts.active(self._config, self._cache, hidden)
         with together:
             output = self.model(
                 input_ids=ids,
@@ -329,18 +329,17 @@ class TransformersEngine:
         if not requests:
             return
         place = {prompt: number for number, prompt in enumerate(prompts)}
-        sources = [place[tuple(request.ids[:-1])] for request in requests]
         rows = [
-            _Row(request, prompts[source], source=source)
-            for request, source in zip(requests, sources, strict=True)
+            _Row(request, ids, source=place[ids]) for request in requests for ids in [tuple(request.ids[:-1])]
         ]
+        rows.sort(key=lambda row: row.source)  # those of a prompt side by side
         self._prompts = None
         if width >= LONG and len(prompts) < len(rows) and can_share(self._config, self._device):
-            self._prompts, self._cache = SharedPrefix(cache, start), RowCache()
+            self._prompts, self._cache = SharedPrefix(cache, start), RowCache(OWN_ROOM)
             for row in rows:
                 row.shared = len(row.cached)
         else:
-            self._cache = cache.spread(sources)
+            self._cache = cache.spread([row.source for row in rows])
             for row in rows:
                 row.start = width - len(row.cached)
         self._rows = rows
