@@ -269,13 +269,17 @@ def test_held_out_evaluation_is_greedy_and_leaves_training_bit_equal(trainer_of,
 
 
 def test_held_out_accuracy_is_of_all_tasks_and_not_a_mean_of_batches(trainer_of, late_orders, monkeypatch):
-    """Three tasks in batches of two. Each batch's first row is right: two of three, where batches have 1/2 and 1."""
+    """Three tasks in batches of two. Each batch's first row is right: two of three, where batches have 1/2 and 1.
+
+    The other row does not act: one turn of three, where batches have 1/2 and 0.
+    """
     trainer = trainer_of(protocol="text", max_turn_tokens=64, per_device_eval_batch_size=2)
-    right, wrong = (f"Action: Answer\nFinal Answer: [({count},)]" for count in (2, 7))
-    engine = ScriptedEngine(trainer.processing_class, {0: [right], 1: [wrong]})
+    scripts = {0: ["Action: Answer\nFinal Answer: [(2,)]"], 1: ["I do not know."]}
+    engine = ScriptedEngine(trainer.processing_class, scripts)
     monkeypatch.setattr(trainer, "_engine", lambda: nullcontext(engine))
     metrics = trainer.evaluate(to_dataset([late_orders] * 3, "text", "Answer."))
     assert metrics["eval_accuracy"] == trainer.state.log_history[-1]["eval_accuracy"] == pytest.approx(2 / 3)
+    assert metrics["eval_alarm/invalid_actions"] == pytest.approx(1 / 3)
 
 
 def test_a_compiled_model_is_compiled_for_training_only(trainer_of):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 from typing import Any
@@ -50,8 +50,8 @@ ERROR_CLASSES: dict[str, set[int]] = {
 
 def alarm_metrics(
     episodes: Sequence[Record], group_size: int, reward_weights: Sequence[float]
-) -> dict[str, float]:
-    """The figures of a batch, each from 0 to 1. Episodes whose environment failed are left out.
+) -> dict[str, list[float]]:
+    """What is logged as a mean, from 0 to 1: values of a batch's. Episodes whose environment failed are left out.
 
     - `alarm/invalid_actions`: turns that the protocol could not read, of all turns.
     - `alarm/answers_without_query`: answers before which no statement was executed, of all answers.
@@ -67,7 +67,7 @@ def alarm_metrics(
         reward_weights: of an episode's rewards, in their order.
 
     Returns:
-        What could be measured: without answers, say, there is no share of them.
+        A value for each turn, answer, group or statement; nothing of which there was none.
     """
     groups = [
         [e for e in episodes[start : start + group_size] if e["status"] != Status.ENVIRONMENT_FAULT]
@@ -78,14 +78,14 @@ def alarm_metrics(
     answered = [episode for episode in played if episode["status"] == Status.ANSWERED]
     totals = [[_total(e["rewards"], reward_weights) for e in group] for group in groups if len(group) > 1]
     errors = [error_class(turn) for turn in turns if _executed(turn)]
-    figures = {
-        "alarm/invalid_actions": _mean(turn["action"] == "invalid" for turn in turns),
-        "alarm/answers_without_query": _mean(not statements(episode) for episode in answered),
-        "alarm/distinct_sql": _mean(d for d in map(_diversity, groups) if d is not None),
-        "alarm/groups_without_spread": _mean(len(set(of_group)) == 1 for of_group in totals),
-        **{f"error/{name}": _mean(error == name for error in errors) for name in ERROR_CLASSES},
+    values = {
+        "alarm/invalid_actions": [float(turn["action"] == "invalid") for turn in turns],
+        "alarm/answers_without_query": [float(not statements(episode)) for episode in answered],
+        "alarm/distinct_sql": [share for share in map(_diversity, groups) if share is not None],
+        "alarm/groups_without_spread": [float(len(set(of_group)) == 1) for of_group in totals],
+        **{f"error/{name}": [float(error == name) for error in errors] for name in ERROR_CLASSES},
     }
-    return {name: figure for name, figure in figures.items() if figure is not None}
+    return {name: each for name, each in values.items() if each}
 
 
 def statements(episode: Record) -> tuple[str, ...]:
@@ -112,18 +112,14 @@ def _executed(turn: Record) -> bool:
 
 def _diversity(group: Sequence[Record]) -> float | None:
     """The share of pairs of episodes that executed different SQL, among those that executed any."""
-    return _mean(a != b for a, b in combinations(filter(None, map(statements, group)), 2))
+    differ = [a != b for a, b in combinations(filter(None, map(statements, group)), 2)]
+    return sum(differ) / len(differ) if differ else None
 
 
 def _total(rewards: Mapping[str, float | None], weights: Sequence[float]) -> float:
     """Rounded to the seven digits that TRL's fp32 has."""
     parts = zip(rewards.values(), weights, strict=False)
     return float(f"{sum(value * weight for value, weight in parts if value is not None):.6g}")
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    listed = list(values)
-    return sum(listed) / len(listed) if listed else None
 
 
 # --- alarms -------------------------------------------------------------------------------------------

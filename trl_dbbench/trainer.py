@@ -373,15 +373,13 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         greedy = gather_object([{"phase": "greedy", "step": step, **e.to_dict()} for e in self._greedy])
         tasks = gather_object([row["task"] for row in self._rows])
         group_size = self.num_generations if phase == "train" else self.num_generations_eval
-        metrics = alarm_metrics(played, group_size, self.reward_weights.tolist())
+        metrics = episode_metrics(played) | alarm_metrics(played, group_size, self.reward_weights.tolist())
         if greedy and self.accelerator.is_main_process:
-            metrics |= self.greedy_eval.record(step, greedy)
+            metrics |= {name: [value] for name, value in self.greedy_eval.record(step, greedy).items()}
         if self.accelerator.is_main_process:
             self.episode_log.write([*greedy, *played], tasks)
-        for name, values in episode_metrics(played).items():
+        for name, values in metrics.items():
             self._metrics[phase][name] += values
-        for name, value in metrics.items():
-            self._metrics[phase][name].append(value)
 
     def _run_settings(self) -> RunSettings:
         functions = zip(self.reward_func_names, self.reward_funcs, strict=True)
