@@ -163,19 +163,21 @@ def timed(owner: Any, name: str, part: str) -> None:
 
 
 class Steps(TrainerCallback):
-    """Forgets the first step, which warms up."""
+    """What SECONDS says of each step but the first, which warms up."""
 
     def __init__(self) -> None:
-        self.seconds: list[float] = []
+        self.steps: list[dict[str, float]] = []
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == 1:
-            SECONDS.clear()
+        SECONDS.clear()
         self._start = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step > 1:
-            self.seconds.append(time.perf_counter() - self._start)
+            parts = ("rollout", "rewards", "log-probabilities", "backward")
+            step = time.perf_counter() - self._start
+            rest = step - sum(SECONDS[part] for part in parts)
+            self.steps.append({**SECONDS, "rest": rest, "step": step})
 
 
 # --- stock TRL --------------------------------------------------------------------------------------
@@ -288,7 +290,7 @@ def reward(completions: list, **kwargs: Any) -> list[float]:
 def measure(
     make: Callable[..., GRPOTrainer], size: str, steps: int, spec: str, **more: Any
 ) -> dict[str, float]:
-    """Mean seconds of a training step and of its parts; `rollout` is sampling with greedy evaluation."""
+    """Median seconds of a training step and of its parts; `rollout` is sampling with greedy evaluation."""
     with tempfile.TemporaryDirectory() as folder, open_database(spec) as database:
         tokenizer = AutoTokenizer.from_pretrained(
             make_tiny_model(
@@ -335,12 +337,8 @@ def measure(
         with contextlib.redirect_stdout(io.StringIO()):  # the trainers' logs
             trainer.train()
         assert set(lengths) == {LENGTH}, f"the work is not equal: completions of {set(lengths)} tokens"
-    parts = {name: seconds / steps for name, seconds in SECONDS.items()}
-    parts["step"] = statistics.mean(clock.seconds)
-    parts["rest"] = parts["step"] - sum(
-        parts[n] for n in ("rollout", "rewards", "log-probabilities", "backward")
-    )
-    return parts
+    # a machine that others use too is slow now and then; a mean would be of those moments
+    return {part: statistics.median(step[part] for step in clock.steps) for part in clock.steps[0]}
 
 
 def main() -> None:
@@ -362,7 +360,7 @@ def main() -> None:
         end="",
     )
     print(
-        f"torch {torch.__version__}, TRL {trl.__version__}, {arguments.database}; seconds a step, mean of {steps}"
+        f"torch {torch.__version__}, TRL {trl.__version__}, {arguments.database}; seconds a step, median of {steps}"
     )
     columns = ("rollout", "database", "log-probabilities", "backward", "rewards", "rest", "step")
     print(f"{'':<22}" + "".join(f"{name:>18}" for name in columns))
