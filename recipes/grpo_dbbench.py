@@ -27,6 +27,7 @@ from trl_dbbench import (
     to_dataset,
 )
 from trl_dbbench.errors import user_errors
+from trl_dbbench.ranks import end
 from trl_dbbench.resume import find_checkpoint
 from trl_dbbench.stopping import EXIT_STATUS, stop_with_launcher
 
@@ -130,7 +131,7 @@ def main(script_args: ScriptArguments, training_args: DBBenchGRPOConfig, model_a
             )
             if training_args.push_to_hub:
                 trainer.push_to_hub()
-    trainer.end()  # ends the process group, which the database's end still needs
+    end(trainer)  # not before the database's end, which still needs the process group
     if trainer.stopped:
         raise SystemExit(EXIT_STATUS)
 

@@ -22,6 +22,7 @@ from trl_dbbench.demonstrations import Habits, demonstrate, to_sft_dataset
 from trl_dbbench.engines.transformers import eos_token_ids
 from trl_dbbench.errors import user_errors
 from trl_dbbench.protocol import Answer, Operation
+from trl_dbbench.ranks import end
 from trl_dbbench.resume import find_checkpoint
 from trl_dbbench.tiny_model import make_tiny_model
 
@@ -100,7 +101,7 @@ def main(script_args: ScriptArguments, training_args: SFTConfig, model_args: Mod
         trainer.model.to(getattr(torch, script_args.save_dtype))
     trainer.save_model(training_args.output_dir)
     trainer.accelerator.print(f"The model is in {training_args.output_dir}.")
-    trainer.end()
+    end(trainer)
 
 
 if __name__ == "__main__":

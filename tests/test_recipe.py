@@ -32,12 +32,12 @@ SMALL = ["--num_generations", "4", "--per_device_train_batch_size", "4", "--eval
 SMALL += ["--eval_on_start", "false"]
 
 
-def launch(*options: object, processes: int = 1) -> subprocess.Popen[str]:
+def launch(*options: object, processes: int = 1, script: Path = RECIPE) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "accelerate.commands.launch", "--quiet", "--config_file", str(CPU)]
     if processes > 1:  # the flag asks for ranks; the config file keeps them off GPUs
         command += ["--multi_gpu", f"--num_processes={processes}", "--main_process_port=0"]
     return subprocess.Popen(
-        [*command, str(RECIPE), "--config", str(QUICKSTART), *SMALL, *map(str, options)],
+        [*command, str(script), "--config", str(QUICKSTART), *SMALL, *map(str, options)],
         cwd=ROOT,
         text=True,
         stdout=subprocess.PIPE,
@@ -50,6 +50,25 @@ def finish(process: subprocess.Popen[str]) -> str:
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     return output
+
+
+def test_no_thread_of_the_ranks_outlives_the_run(tmp_path):
+    """Python's exit may abort on one: a run that has saved everything would look as if it had failed."""
+    script = tmp_path / "threads.py"
+    script.write_text(
+        f"""
+import contextlib, os, runpy, sys
+runpy.run_path({str(RECIPE)!r}, run_name="__main__")
+names = []
+for id in os.listdir("/proc/self/task"):
+    with contextlib.suppress(OSError):  # it ended just now
+        names.append(open(f"/proc/self/task/{{id}}/comm").read())
+sys.stdout.write(f"left: {{[name for name in names if 'gloo' in name]}}\\n")
+"""
+    )
+    options = ["--database", "sqlite", "--max_steps", 1, "--output_dir", tmp_path / "run"]
+    output = finish(launch(*options, processes=2, script=script))
+    assert output.count("left: []") == 2, output
 
 
 def episodes_in(output_dir: Path) -> list[dict]:

@@ -1,4 +1,4 @@
-"""What the ranks of a run tell each other when one of them cannot go on.
+"""What the ranks of a run tell each other when one of them cannot go on, and how they part.
 
 The others would wait for it in their next collective: the launcher of a single machine ends them, wherever they
 are, and on several machines they wait until the collective times out, after ten minutes or thirty. Told of the
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from accelerate.utils import gather_object
+from transformers import Trainer
 
 from trl_dbbench.errors import RankError
 
@@ -38,3 +39,12 @@ def raise_on_all(error: Exception | None) -> None:
     for rank, text in enumerate(told):
         if text is not None:
             raise RankError(f"rank {rank} failed, and all ranks end with it. Its error: {text}")
+
+
+def end(trainer: Trainer) -> None:
+    """Ends trackers and the process group, and with it the group's threads. Nothing is trained after that."""
+    trainer.end()
+    # DistributedDataParallel holds the group beyond its end; Python's exit may abort on threads that are left, and
+    # then a run that has saved everything looks as if it had failed
+    trainer.model_wrapped = trainer.model
+    trainer.accelerator.free_memory()
