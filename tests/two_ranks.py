@@ -5,6 +5,7 @@ Each scenario is played by both ranks and returns what the test is to see of its
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -256,3 +257,4 @@ if __name__ == "__main__":
         (folder / f"{name}-{rank}.json").write_text(json.dumps(seen))
     PartialState().wait_for_everyone()
     PartialState().destroy_process_group()
+    gc.collect()  # the trainers, which hold the group beyond its end; see trl_dbbench.ranks.end

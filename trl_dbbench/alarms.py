@@ -51,7 +51,7 @@ ERROR_CLASSES: dict[str, set[int]] = {
 def alarm_metrics(
     episodes: Sequence[Record], group_size: int, reward_weights: Sequence[float]
 ) -> dict[str, list[float]]:
-    """What is logged as a mean, from 0 to 1: values of a batch's. Episodes whose environment failed are left out.
+    """A batch's values from 0 to 1, whose means are logged. Episodes whose environment failed are left out.
 
     - `alarm/invalid_actions`: turns that the protocol could not read, of all turns.
     - `alarm/answers_without_query`: answers before which no statement was executed, of all answers.

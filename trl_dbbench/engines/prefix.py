@@ -76,7 +76,7 @@ class SharedPrefix:
         for row, source in enumerate(sources):
             places.append((source, len(rows[source])))
             rows[source].append(row)
-        self._group = most = max(map(len, rows))
+        most = self._group = max(map(len, rows))  # G
         # a prompt with fewer rows computes row 0 again, and nobody reads that
         order = [row for each in rows for row in each + [0] * (most - len(each))]
         self._rows: torch.Tensor | slice = slice(None)

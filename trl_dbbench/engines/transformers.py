@@ -313,7 +313,8 @@ class TransformersEngine:
 
     def _prefill(self, requests: Sequence[Request]) -> None:
         """Computes all but the last id of each prompt, once for equal ones, and starts the rows after them."""
-        prompts = list(dict.fromkeys(tuple(request.ids[:-1]) for request in requests)) or [()]
+        known = [tuple(request.ids[:-1]) for request in requests]
+        prompts = list(dict.fromkeys(known)) or [()]
         width = max(
             1, *map(len, prompts)
         )  # one pad where there is nothing to compute, for the other ranks' sake
@@ -330,7 +331,8 @@ class TransformersEngine:
             return
         place = {prompt: number for number, prompt in enumerate(prompts)}
         rows = [
-            _Row(request, ids, source=place[ids]) for request in requests for ids in [tuple(request.ids[:-1])]
+            _Row(request, prompt, source=place[prompt])
+            for request, prompt in zip(requests, known, strict=True)
         ]
         rows.sort(key=lambda row: row.source)  # those of a prompt side by side
         self._prompts = None
