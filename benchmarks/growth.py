@@ -26,8 +26,8 @@ import torch
 from rollout import SHAPES, qwen2
 from transformers import Qwen2ForCausalLM
 
-from trl_dbbench.engines.packed import packed
-from trl_dbbench.engines.transformers import TransformersEngine
+from trl_dbbench.engines.transformers.engine import TransformersEngine
+from trl_dbbench.engines.transformers.packed import packed
 from trl_dbbench.generate import generate_tasks
 from trl_dbbench.rollout import Request, Sampling
 

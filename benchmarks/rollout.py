@@ -48,7 +48,7 @@ from trl.chat_template_utils import qwen3_chat_template
 from trl_dbbench import DBBenchGRPOConfig, DBBenchGRPOTrainer, open_database, to_dataset
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.database import Database, Sandbox
-from trl_dbbench.engines.transformers import TransformersEngine
+from trl_dbbench.engines.transformers.engine import TransformersEngine
 from trl_dbbench.protocol import ToolsProtocol
 from trl_dbbench.tasks import Column, Gold, Table, Task
 from trl_dbbench.tiny_model import make_tiny_model

@@ -30,7 +30,7 @@ from sqlalchemy import create_engine, make_url
 from sqlalchemy.pool import NullPool, QueuePool
 
 from trl_dbbench.database import Database, open_database
-from trl_dbbench.database.pristine import fill
+from trl_dbbench.database.server.pristine import fill
 from trl_dbbench.errors import DatabaseError
 from trl_dbbench.generate import generate_tasks
 from trl_dbbench.tasks import Task

@@ -19,7 +19,7 @@ from trl import ModelConfig, SFTConfig, SFTTrainer, TrlParser, get_peft_config
 from trl_dbbench import ConfigError, get_protocol, load_tasks, open_database
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.demonstrations import Habits, demonstrate, to_sft_dataset
-from trl_dbbench.engines.transformers import eos_token_ids
+from trl_dbbench.engines.transformers.engine import eos_token_ids
 from trl_dbbench.errors import user_errors
 from trl_dbbench.protocol import Answer, Operation
 from trl_dbbench.ranks import end

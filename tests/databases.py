@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import make_url
 
 from trl_dbbench.database import Database, Limits, open_database
-from trl_dbbench.database.server import Server, start_local
+from trl_dbbench.database.server.start import Server, start_local
 from trl_dbbench.errors import DatabaseError
 from trl_dbbench.tasks import Column, Gold, Table, Task
 

@@ -241,7 +241,7 @@ def test_readers_whose_connections_the_server_closed_are_replaced(local_database
 
 
 def test_unused_pristine_tables_go(server_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trl_dbbench.database.pristine.KEPT", 2)
+    monkeypatch.setattr("trl_dbbench.database.server.pristine.KEPT", 2)
     with open_database(server_database.url) as database:
         for number in range(5):
             with database.sandbox(task(table(f"t{number}", "a"))) as sandbox:
@@ -269,7 +269,7 @@ class SlowCount(itertools.count):
 
 
 def test_threads_name_their_slots_at_once(server_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trl_dbbench.database.mysql.itertools", SimpleNamespace(count=SlowCount))
+    monkeypatch.setattr("trl_dbbench.database.server.database.itertools", SimpleNamespace(count=SlowCount))
     with open_database(server_database.url) as database:
         many_threads(database)
 

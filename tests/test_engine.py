@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from trl_dbbench.engines.sampling import TokenChooser
-from trl_dbbench.engines.transformers import TransformersEngine
+from trl_dbbench.engines.transformers.engine import TransformersEngine
+from trl_dbbench.engines.transformers.sampling import TokenChooser
 from trl_dbbench.rollout import Completion, Request, Sampling
 
 EOS = 2

@@ -24,11 +24,11 @@ from transformers import (
     Qwen3NextForCausalLM,
 )
 
-from trl_dbbench.engines import cache
-from trl_dbbench.engines import packed as linear_layers
-from trl_dbbench.engines.packed import packed
-from trl_dbbench.engines.sampling import TokenChooser
-from trl_dbbench.engines.transformers import TransformersEngine
+from trl_dbbench.engines.transformers import cache
+from trl_dbbench.engines.transformers import packed as linear_layers
+from trl_dbbench.engines.transformers.engine import TransformersEngine
+from trl_dbbench.engines.transformers.packed import packed
+from trl_dbbench.engines.transformers.sampling import TokenChooser
 from trl_dbbench.rollout import Completion, Request, Sampling
 
 VOCABULARY = 97
@@ -124,7 +124,7 @@ SAMPLINGS = {
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("build", [qwen2, llama, sliding_window, hybrid])
 def test_every_turn_is_what_a_full_forward_gives(build, sampling, long, monkeypatch):
-    monkeypatch.setattr("trl_dbbench.engines.transformers.LONG", long)
+    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.LONG", long)
     model = make(build)
     turns = 0
     for seed in range(6):
@@ -143,7 +143,7 @@ def test_every_turn_is_what_a_full_forward_gives(build, sampling, long, monkeypa
 @pytest.mark.parametrize("build", [qwen2, llama, sliding_window])
 def test_all_is_computed_where_the_model_lies(build, keeps, monkeypatch):
     """There is no GPU here; `other_device` refuses what one would refuse."""
-    monkeypatch.setattr("trl_dbbench.engines.transformers.can_keep", lambda config: keeps)
+    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.can_keep", lambda config: keeps)
     with another_device() as move:
         engine = TransformersEngine(move(make(build)), EOS, 0)
         played = play(engine, random.Random(0), SAMPLINGS["mixed"])
@@ -177,7 +177,7 @@ def test_devices_are_not_mixed():
 @pytest.mark.parametrize("long", [1, 10_000], ids=["prompts-shared", "prompts-copied"])
 def test_every_token_is_computed_in_the_precision_of_training(long, monkeypatch):
     """Also those after the end of another row, and what follows from turn to turn."""
-    monkeypatch.setattr("trl_dbbench.engines.transformers.LONG", long)
+    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.LONG", long)
     model = make(qwen2)
     autocast = functools.partial(torch.autocast, "cpu", torch.bfloat16)
     precisions = set()
@@ -202,8 +202,8 @@ def test_what_lies_in_the_spare_columns_of_a_buffer_is_not_seen(monkeypatch):
         return new
 
     monkeypatch.setattr(cache, "_buffer", littered)
-    monkeypatch.setattr("trl_dbbench.engines.transformers.OWN_ROOM", 3)
-    monkeypatch.setattr("trl_dbbench.engines.transformers.LONG", 1)
+    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.OWN_ROOM", 3)
+    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.LONG", 1)
     model = make(qwen2)
     engine = TransformersEngine(model, EOS, 0)
     for request, completion in play(engine, random.Random(1), SAMPLINGS["mixed"]):
@@ -256,8 +256,8 @@ def test_a_prompt_is_computed_once_and_a_turn_feeds_what_is_new():
 @pytest.mark.parametrize("long", [1, 10_000], ids=["prompts-shared", "prompts-copied"])
 def test_many_prompts_are_computed_in_parts(long, monkeypatch):
     """What a layer computes on the way takes memory for every token of a part."""
-    monkeypatch.setattr("trl_dbbench.engines.transformers.LONG", long)
-    monkeypatch.setattr("trl_dbbench.engines.transformers.PREFILL_TOKENS_ON_CPU", 25)
+    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.LONG", long)
+    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.PREFILL_TOKENS_ON_CPU", 25)
     model = make(qwen2)
     prompts = [(5 + number,) * (11 - number) for number in range(5)]
     requests = [Request(prompts[row // 2], 4, Sampling(greedy=True), row, 0) for row in range(10)]

@@ -18,10 +18,10 @@ from databases import DOCKER_IMAGE, LIMITS, connect_arguments, kill_server, open
 from sqlalchemy.engine import Connection
 
 from trl_dbbench.database import Database, QueryResult, Sandbox, State, open_database
-from trl_dbbench.database.accounts import Account, create_account
-from trl_dbbench.database.mysql import MySQLDatabase
-from trl_dbbench.database.server import Server
-from trl_dbbench.database.tenancy import ADMIN_CONNECTIONS, KILL_CONNECTIONS
+from trl_dbbench.database.server.accounts import Account, create_account
+from trl_dbbench.database.server.database import MySQLDatabase
+from trl_dbbench.database.server.start import Server
+from trl_dbbench.database.server.tenancy import ADMIN_CONNECTIONS, KILL_CONNECTIONS
 from trl_dbbench.errors import DatabaseError, EnvironmentFault
 from trl_dbbench.tasks import Gold, Task
 
@@ -260,7 +260,7 @@ def test_what_hits_a_limit_is_undone(server_database: Database) -> None:
 
 
 def test_tables_may_not_grow_for_ever(server_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trl_dbbench.database.mysql.TABLE_BYTES", 4_000_000)
+    monkeypatch.setattr("trl_dbbench.database.server.database.TABLE_BYTES", 4_000_000)
     with server_database.sandbox(CHANGE) as sandbox:
         sandbox.execute("CREATE TABLE notes (text LONGTEXT)")
         sandbox.execute("INSERT INTO notes VALUES ('kept')")
@@ -323,7 +323,7 @@ def test_accounts_are_made_over_a_few_connections(server: Server, monkeypatch: p
         return account
 
     with open_database(server.url) as database, ThreadPoolExecutor(48) as pool:
-        monkeypatch.setattr("trl_dbbench.database.slots.accounts.create_account", slow)
+        monkeypatch.setattr("trl_dbbench.database.server.slots.accounts.create_account", slow)
         list(pool.map(lambda _: database.sandbox(CHANGE).execute("DELETE FROM medals"), range(48)))
     assert 1 < most <= ADMIN_CONNECTIONS + KILL_CONNECTIONS
 

@@ -22,9 +22,9 @@ from trl_dbbench import (
     open_database,
     to_dataset,
 )
-from trl_dbbench.database.server import Server
+from trl_dbbench.database.server.start import Server
 from trl_dbbench.errors import DatabaseError
-from trl_dbbench.replay import replay
+from trl_dbbench.runs.replay import replay
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 PROMPT = "Work on the MySQL database."

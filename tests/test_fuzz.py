@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.database import Database
-from trl_dbbench.database.mysql_parse import kind_of
+from trl_dbbench.database.sqlite.parse import kind_of
 from trl_dbbench.judge import Judge
 from trl_dbbench.protocol import Answer, Invalid, Operation, Protocol, get_protocol
 from trl_dbbench.rollout import Completion, Request, Sampling, Status, play_all

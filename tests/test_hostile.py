@@ -25,8 +25,8 @@ from hostile import MEDALS, OTHER, TABLES, items
 from sqlalchemy import make_url
 
 from trl_dbbench.database import Database, QueryResult, Sandbox
-from trl_dbbench.database.mysql_parse import kind_of, only_reads
-from trl_dbbench.database.pristine import quote
+from trl_dbbench.database.server.pristine import quote
+from trl_dbbench.database.sqlite.parse import kind_of, only_reads
 from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.tasks import Gold, Task
 

@@ -27,10 +27,10 @@ from trl_dbbench import (
 from trl_dbbench.callbacks import EpisodeLogCallback
 from trl_dbbench.database import Database, Limits
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.replay import Replayed, Summary, replay
 from trl_dbbench.rewards import describe_reward, load_reward_functions
 from trl_dbbench.rollout import Episode, Rules
-from trl_dbbench.runs import RunSettings
+from trl_dbbench.runs.read import RunSettings
+from trl_dbbench.runs.replay import Replayed, Summary, replay
 from trl_dbbench.tasks import Column, Gold, Table, Task
 
 ROOT = Path(__file__).parents[1]

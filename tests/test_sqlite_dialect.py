@@ -11,8 +11,8 @@ import pytest
 from databases import table, task
 
 from trl_dbbench.database import Database
-from trl_dbbench.database.mysql_functions import REGEX_SECONDS, in_regex_time
-from trl_dbbench.database.mysql_values import FunctionError, sort_key
+from trl_dbbench.database.sqlite.functions import REGEX_SECONDS, in_regex_time
+from trl_dbbench.database.sqlite.values import FunctionError, sort_key
 
 PEOPLE = table(
     "people list",

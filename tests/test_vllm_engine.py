@@ -19,8 +19,8 @@ from trl.generation import vllm_client, vllm_generation
 from vllm_servers import EOS, FakeServer, completion, error
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
-from trl_dbbench.engines import vllm
-from trl_dbbench.engines.vllm import VLLMEngine
+from trl_dbbench.engines.vllm import engine as vllm
+from trl_dbbench.engines.vllm.engine import VLLMEngine
 from trl_dbbench.errors import EngineError
 from trl_dbbench.rollout import Completion, Request, Sampling
 

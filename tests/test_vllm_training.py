@@ -19,8 +19,8 @@ from vllm_servers import EOS, RealServer
 
 from trl_dbbench import ConfigError
 from trl_dbbench.chat import ChatFormat
-from trl_dbbench.engines.transformers import TransformersEngine
-from trl_dbbench.engines.vllm import VLLMEngine
+from trl_dbbench.engines.transformers.engine import TransformersEngine
+from trl_dbbench.engines.vllm.engine import VLLMEngine
 from trl_dbbench.judge import Judge
 from trl_dbbench.protocol import get_protocol
 from trl_dbbench.rollout import Episode, Rules, Sampling, play_all

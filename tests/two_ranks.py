@@ -29,8 +29,8 @@ from vllm_servers import FileClient, sent_by
 
 from trl_dbbench import DatabaseError, DBBenchGRPOTrainer, EnvironmentFault, Task, load_tasks, open_database
 from trl_dbbench.database import Database, Sandbox
-from trl_dbbench.engines.transformers import TransformersEngine
-from trl_dbbench.engines.vllm import VLLMEngine
+from trl_dbbench.engines.transformers.engine import TransformersEngine
+from trl_dbbench.engines.vllm.engine import VLLMEngine
 from trl_dbbench.rollout import Completion, Request
 
 TASKS = load_tasks(Path(__file__).parents[1] / "recipes" / "demo_tasks.jsonl")[:4]
@@ -143,7 +143,7 @@ def episode_fails(model: str, folder: Path, rank: int) -> dict:
 
 
 def opening_fails(model: str, folder: Path, rank: int) -> dict:
-    refused = patch("trl_dbbench.database._join", side_effect=DatabaseError("no route to host"))
+    refused = patch("trl_dbbench.database.open._join", side_effect=DatabaseError("no route to host"))
     try:
         with refused if rank == 1 else nullcontext(), open_database("sqlite"):
             return {"error": "none"}

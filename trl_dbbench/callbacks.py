@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-from trl_dbbench.runs import EPISODES_FILE, TASKS_FILE, RunSettings
+from trl_dbbench.runs.read import EPISODES_FILE, TASKS_FILE, RunSettings
 from trl_dbbench.scoring import wilson_interval
 
 logger = logging.getLogger(__name__)

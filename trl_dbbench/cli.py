@@ -14,7 +14,7 @@ import typer
 
 from trl_dbbench.database import open_database
 from trl_dbbench.errors import ConfigError, user_errors
-from trl_dbbench.runs import RunSettings
+from trl_dbbench.runs.read import RunSettings
 from trl_dbbench.tasks import load_tasks
 
 app = typer.Typer(
@@ -220,9 +220,9 @@ def replay(
     """
     from tqdm.auto import tqdm
 
-    from trl_dbbench.replay import Summary
-    from trl_dbbench.replay import replay as replay_run
     from trl_dbbench.rewards import OUTCOME_PRESETS
+    from trl_dbbench.runs.replay import Summary
+    from trl_dbbench.runs.replay import replay as replay_run
 
     if outcome_preset is not None and outcome_preset not in OUTCOME_PRESETS:
         raise ConfigError(f"unknown preset {outcome_preset!r}; allowed: {', '.join(OUTCOME_PRESETS)}.")

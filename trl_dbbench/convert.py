@@ -26,7 +26,7 @@ from typing import Any
 
 from trl_dbbench.csv_tasks import Loss, can_be_right, read_csv_tasks
 from trl_dbbench.database import Database, Limits, State
-from trl_dbbench.database.sqlite import SQLiteDatabase
+from trl_dbbench.database.sqlite.database import SQLiteDatabase
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.protocol import get_protocol
 from trl_dbbench.scoring import grade, state_hash

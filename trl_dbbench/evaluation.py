@@ -85,7 +85,7 @@ def evaluate(
     from tqdm.auto import tqdm
 
     from trl_dbbench.chat import ChatFormat
-    from trl_dbbench.engines.transformers import TransformersEngine, context_length, eos_token_ids
+    from trl_dbbench.engines.transformers.engine import TransformersEngine, context_length, eos_token_ids
 
     ends = eos_token_ids(model, tokenizer)
     chat = ChatFormat(tokenizer, get_protocol(protocol, observation_characters), ends)

@@ -24,7 +24,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from decimal import Decimal
 from typing import Any
 
-from .errors import ConfigError
+from trl_dbbench.errors import ConfigError
 
 Row = Sequence[Any]
 State = Mapping[str, Sequence[Row]]

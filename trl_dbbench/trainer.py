@@ -38,8 +38,8 @@ from trl_dbbench.callbacks import EpisodeLogCallback, GreedyEvalCallback, Rollou
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.config import DBBenchGRPOConfig
 from trl_dbbench.database import Database
-from trl_dbbench.engines.transformers import TransformersEngine, context_length
-from trl_dbbench.engines.vllm_sync import VLLMSync
+from trl_dbbench.engines.transformers.engine import TransformersEngine, context_length
+from trl_dbbench.engines.vllm.sync import VLLMSync
 from trl_dbbench.errors import ConfigError, DatabaseError, TaskError
 from trl_dbbench.judge import Judge
 from trl_dbbench.protocol import get_protocol
@@ -47,7 +47,7 @@ from trl_dbbench.ranks import raise_on_all, together
 from trl_dbbench.resume import ResumableGRPOTrainer
 from trl_dbbench.rewards import describe_reward
 from trl_dbbench.rollout import Engine, Episode, Rules, Sampling, Status, play_all
-from trl_dbbench.runs import RunSettings
+from trl_dbbench.runs.read import RunSettings
 from trl_dbbench.samplers import Order, TaskSampler, by_skill, shuffled, skill_pools
 from trl_dbbench.tasks import Task
 

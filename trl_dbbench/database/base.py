@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, TypeVar
 
-from ..tasks import Task
-from .retry import RetryingSandbox
-from .sandbox import Closing, Limits, Sandbox
+from trl_dbbench.database.retry import RetryingSandbox
+from trl_dbbench.database.sandbox import Closing, Limits, Sandbox
+from trl_dbbench.tasks import Task
 
 T = TypeVar("T")
 

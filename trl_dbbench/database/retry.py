@@ -19,13 +19,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from ..errors import DatabaseError, EnvironmentFault
-from ..tasks import Task
-from .mysql_parse import only_reads
-from .sandbox import QueryResult, Sandbox, State
+from trl_dbbench.database.sandbox import QueryResult, Sandbox, State
+from trl_dbbench.database.sqlite.parse import only_reads
+from trl_dbbench.errors import DatabaseError, EnvironmentFault
+from trl_dbbench.tasks import Task
 
 if TYPE_CHECKING:
-    from .base import Database
+    from trl_dbbench.database.base import Database
 
 T = TypeVar("T")
 

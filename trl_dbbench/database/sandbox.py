@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from ..errors import TaskError
-from ..tasks import Column, Table
+from trl_dbbench.errors import TaskError
+from trl_dbbench.tasks import Column, Table
 
 State = dict[str, list[tuple]]
 """The tables as they are: name -> rows, in no particular order."""

@@ -1,0 +1,1 @@
+"""Where a rollout's tokens come from."""

@@ -28,14 +28,14 @@ from itertools import repeat
 from multiprocessing import get_context
 from typing import Any
 
-from ..database import Database, open_database
-from ..errors import ConfigError
-from ..skills import SKILLS, skills_of
-from ..tasks import Gold, Table, Task
-from . import queries, tables, tiny
-from .checks import gold_answer, gold_state
-from .plans import all_plans
-from .tiny import tiny_vocabulary, tiny_words
+from trl_dbbench.database import Database, open_database
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.generate import queries, tables, tiny
+from trl_dbbench.generate.checks import gold_answer, gold_state
+from trl_dbbench.generate.plans import all_plans
+from trl_dbbench.generate.tiny import tiny_vocabulary, tiny_words
+from trl_dbbench.skills import SKILLS, skills_of
+from trl_dbbench.tasks import Gold, Table, Task
 
 __all__ = ["LEVELS", "SPLITS", "generate_tasks", "iterate_tasks", "tiny_vocabulary", "tiny_words"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .drafting import NUMBERS, Draft, Made, listed
-from .tables import Item, literal, said
+from trl_dbbench.generate.drafting import NUMBERS, Draft, Made, listed
+from trl_dbbench.generate.tables import Item, literal, said
 
 
 def _fresh(d: Draft, item: Item, place: int = 0) -> Any:

@@ -20,9 +20,9 @@ from typing import Any
 import sqlglot
 from sqlglot import exp
 
-from ..database import Sandbox
-from ..scoring import state_hash
-from ..tasks import Gold, Table
+from trl_dbbench.database import Sandbox
+from trl_dbbench.scoring import state_hash
+from trl_dbbench.tasks import Gold, Table
 
 MOST_ROWS = 12
 """An answer of more rows is work for a typist."""

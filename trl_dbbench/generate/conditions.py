@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .tables import Item, Source, fold, literal, said
+from trl_dbbench.generate.tables import Item, Source, fold, literal, said
 
 MULTIPLE, NESTED = "where_multiple_conditions", "where_nested_conditions"
 

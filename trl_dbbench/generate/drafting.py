@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .checks import MOST_ROWS
-from .conditions import where
-from .plans import ORDERS, Plan
-from .tables import Item, Source
+from trl_dbbench.generate.checks import MOST_ROWS
+from trl_dbbench.generate.conditions import where
+from trl_dbbench.generate.plans import ORDERS, Plan
+from trl_dbbench.generate.tables import Item, Source
 
 Made = tuple[list[str], str] | None
 """The sentences of a question and its SQL; `None` if the table has no columns for the plan."""

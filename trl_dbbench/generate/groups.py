@@ -10,9 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .drafting import NUMBERS, Draft, Made, Measure, Term, aggregate, listed, measure, sortable
-from .plans import ORDERS
-from .tables import Item, literal, said
+from trl_dbbench.generate.drafting import (
+    NUMBERS,
+    Draft,
+    Made,
+    Measure,
+    Term,
+    aggregate,
+    listed,
+    measure,
+    sortable,
+)
+from trl_dbbench.generate.plans import ORDERS
+from trl_dbbench.generate.tables import Item, literal, said
 
 Group = list[int]
 """The numbers of the rows of a group."""

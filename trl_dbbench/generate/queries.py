@@ -9,12 +9,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from .changes import copy, delete, insert, update
-from .conditions import simple
-from .drafting import NUMBERS, Draft, Made, listed, measure
-from .groups import groups, of_groups
-from .plans import Plan
-from .tables import Source
+from trl_dbbench.generate.changes import copy, delete, insert, update
+from trl_dbbench.generate.conditions import simple
+from trl_dbbench.generate.drafting import NUMBERS, Draft, Made, listed, measure
+from trl_dbbench.generate.groups import groups, of_groups
+from trl_dbbench.generate.plans import Plan
+from trl_dbbench.generate.tables import Source
 
 _SHOWN = ("id", "key", "category", *NUMBERS)  # not dates and remarks: graders differ on them
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..tasks import Cell, Column, Table
-from .themes import THEMES, Field
+from trl_dbbench.generate.themes import THEMES, Field
+from trl_dbbench.tasks import Cell, Column, Table
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..tasks import Cell
+from trl_dbbench.tasks import Cell
 
 
 def _split(text: str) -> list[str]:

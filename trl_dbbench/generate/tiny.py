@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..tasks import Cell, Column, Table
+from trl_dbbench.tasks import Cell, Column, Table
 
 
 def _split(text: str) -> list[str]:

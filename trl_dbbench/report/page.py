@@ -15,7 +15,7 @@ from typing import Any
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.report.curves import Chart, Comparison, charts, compare, updates
 from trl_dbbench.report.run import Run
-from trl_dbbench.runs import PHASES
+from trl_dbbench.runs.read import PHASES
 from trl_dbbench.tasks import Task
 
 BLOCK = 100  # episodes, or tasks, that are unpacked together

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.runs import EPISODES_FILE, TASKS_FILE, Record, loads, read_episodes, read_tasks
+from trl_dbbench.runs.read import EPISODES_FILE, TASKS_FILE, Record, loads, read_episodes, read_tasks
 from trl_dbbench.tasks import Task
 
 STATE_FILE = "trainer_state.json"

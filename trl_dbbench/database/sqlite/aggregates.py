@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .mysql_values import FunctionError, Value, number, order_key, sort_key, text
+from trl_dbbench.database.sqlite.values import FunctionError, Value, number, order_key, sort_key, text
 
 GROUP_CONCAT_BYTES = 1024
 SORT_LENGTH = 1024

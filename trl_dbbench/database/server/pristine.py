@@ -13,9 +13,9 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from ..tasks import Table
-from . import accounts
-from .sandbox import check_rows, column_type
+from trl_dbbench.database.sandbox import check_rows, column_type
+from trl_dbbench.database.server import accounts
+from trl_dbbench.tasks import Table
 
 KEPT = 256
 """Databases that stay when nobody uses them; making one again takes some milliseconds."""

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..tasks import Table
-from .mysql_aggregates import AGGREGATES, WINDOWS
-from .mysql_dialect import COLLATION
-from .mysql_functions import functions
-from .mysql_values import LONGEST_TEXT, FunctionError, collate
+from trl_dbbench.database.sqlite.aggregates import AGGREGATES, WINDOWS
+from trl_dbbench.database.sqlite.functions import functions
+from trl_dbbench.database.sqlite.translation import COLLATION
+from trl_dbbench.database.sqlite.values import LONGEST_TEXT, FunctionError, collate
+from trl_dbbench.tasks import Table
 
 PAGE_BYTES = 1024  # also in proportion to what SQLite sorts at a stretch
 MORE_PAGES = 8_192

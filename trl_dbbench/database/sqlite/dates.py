@@ -10,7 +10,7 @@ from typing import Any
 
 import regex
 
-from .mysql_values import LONGEST_PATTERN, Value
+from trl_dbbench.database.sqlite.values import LONGEST_PATTERN, Value
 
 _DATE = regex.compile(
     r"\s*(\d{4}|\d{2})[-/.](\d{1,2})[-/.](\d{1,2})(?:[T ]+(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d+))?)?)?"

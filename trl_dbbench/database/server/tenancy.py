@@ -18,17 +18,24 @@ from contextlib import contextmanager
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from ..errors import DatabaseError, TaskError
-from ..tasks import Task
-from . import accounts
-from .accounts import Account
-from .connections import ADMIN_SECONDS, KILL_SECONDS, engine, error_code, error_text, fault
-from .faults import is_environment_fault, is_time_limit
-from .pristine import Pristine
-from .readers import Readers
-from .sandbox import Limits
-from .session import Session, Watchdog
-from .slots import Slot, Slots
+from trl_dbbench.database.faults import is_environment_fault, is_time_limit
+from trl_dbbench.database.sandbox import Limits
+from trl_dbbench.database.server import accounts
+from trl_dbbench.database.server.accounts import Account
+from trl_dbbench.database.server.connections import (
+    ADMIN_SECONDS,
+    KILL_SECONDS,
+    engine,
+    error_code,
+    error_text,
+    fault,
+)
+from trl_dbbench.database.server.pristine import Pristine
+from trl_dbbench.database.server.readers import Readers
+from trl_dbbench.database.server.session import Session, Watchdog
+from trl_dbbench.database.server.slots import Slot, Slots
+from trl_dbbench.errors import DatabaseError, TaskError
+from trl_dbbench.tasks import Task
 
 logger = logging.getLogger("trl_dbbench.database")
 

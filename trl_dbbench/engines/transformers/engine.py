@@ -24,10 +24,10 @@ import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 
-from trl_dbbench.engines.cache import RowCache, can_keep
-from trl_dbbench.engines.packed import packed
-from trl_dbbench.engines.prefix import LONG, OWN_ROOM, SharedPrefix, can_share
-from trl_dbbench.engines.sampling import TokenChooser
+from trl_dbbench.engines.transformers.cache import RowCache, can_keep
+from trl_dbbench.engines.transformers.packed import packed
+from trl_dbbench.engines.transformers.prefix import LONG, OWN_ROOM, SharedPrefix, can_share
+from trl_dbbench.engines.transformers.sampling import TokenChooser
 from trl_dbbench.rollout import Completion, Request, Sampling
 
 logger = logging.getLogger(__name__)

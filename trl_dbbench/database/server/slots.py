@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from ..errors import EnvironmentFault
-from ..tasks import Table
-from . import accounts
-from .accounts import Account
-from .pristine import fill, quote
-from .session import Session
+from trl_dbbench.database.server import accounts
+from trl_dbbench.database.server.accounts import Account
+from trl_dbbench.database.server.pristine import fill, quote
+from trl_dbbench.database.server.session import Session
+from trl_dbbench.errors import EnvironmentFault
+from trl_dbbench.tasks import Table
 
 
 class Slot:

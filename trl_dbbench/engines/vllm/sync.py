@@ -19,7 +19,7 @@ from accelerate.utils import broadcast_object_list
 from peft import PeftType
 from trl.generation.vllm_generation import VLLMGeneration
 
-from trl_dbbench.engines.vllm import VLLMEngine
+from trl_dbbench.engines.vllm.engine import VLLMEngine
 from trl_dbbench.errors import ConfigError, EngineError
 from trl_dbbench.ranks import together
 from trl_dbbench.rollout import Sampling

@@ -14,11 +14,11 @@ from sqlglot import exp
 from sqlglot.dialects.sqlite import SQLite
 from sqlglot.errors import SqlglotError
 
-from .mysql_aggregates import AGGREGATES
-from .mysql_checks import check_target
-from .mysql_functions import functions
-from .mysql_parse import syntax_error, unsupported
-from .mysql_values import FunctionError
+from trl_dbbench.database.sqlite.aggregates import AGGREGATES
+from trl_dbbench.database.sqlite.checks import check_target
+from trl_dbbench.database.sqlite.functions import functions
+from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
+from trl_dbbench.database.sqlite.values import FunctionError
 
 COLLATION = "utf8mb4_0900_ai_ci"
 DATABASE = "dbbench"

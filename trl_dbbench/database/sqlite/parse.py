@@ -12,9 +12,9 @@ from sqlglot import exp
 from sqlglot.dialects.mysql import MySQL
 from sqlglot.parsers.mysql import MySQLParser
 
-from ..sql import parse_statements
-from .mysql_values import FunctionError
-from .sandbox import STATEMENT_CHARACTERS
+from trl_dbbench.database.sandbox import STATEMENT_CHARACTERS
+from trl_dbbench.database.sqlite.values import FunctionError
+from trl_dbbench.sql import parse_statements
 
 # What it cannot parse it warns of; an agent's typing errors are no news for the log.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)

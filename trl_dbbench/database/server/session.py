@@ -14,11 +14,11 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from ..errors import EnvironmentFault
-from . import accounts
-from .connections import BoundedConnection, engine, error_code, error_text, fault
-from .faults import RESOURCES, TOO_LARGE, is_environment_fault, is_time_limit, message
-from .sandbox import Limits, QueryResult, clip, time_limit_message
+from trl_dbbench.database.faults import RESOURCES, TOO_LARGE, is_environment_fault, is_time_limit, message
+from trl_dbbench.database.sandbox import Limits, QueryResult, clip, time_limit_message
+from trl_dbbench.database.server import accounts
+from trl_dbbench.database.server.connections import BoundedConnection, engine, error_code, error_text, fault
+from trl_dbbench.errors import EnvironmentFault
 
 GRACE_SECONDS = 10
 """How long after its time limit a statement may still hold its connection before that counts as a fault."""

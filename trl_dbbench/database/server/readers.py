@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from ..errors import EnvironmentFault
-from .connections import fault
-from .session import Session
+from trl_dbbench.database.server.connections import fault
+from trl_dbbench.database.server.session import Session
+from trl_dbbench.errors import EnvironmentFault
 
 T = TypeVar("T")
 

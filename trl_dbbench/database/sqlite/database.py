@@ -20,17 +20,9 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 from sqlglot import exp
 
-from ..errors import DatabaseError, EnvironmentFault, TaskError
-from ..tasks import Table, Task
-from . import sqlite_tables as tables
-from .base import Database
-from .faults import message
-from .mysql_checks import check_groups, check_size, names_read
-from .mysql_dialect import DATABASE, quote, write
-from .mysql_functions import like
-from .mysql_parse import REMEMBERED_TEXT, parse, syntax_error, unsupported
-from .mysql_values import FunctionError
-from .sandbox import (
+from trl_dbbench.database.base import Database
+from trl_dbbench.database.faults import message
+from trl_dbbench.database.sandbox import (
     STATE_ROWS,
     Limits,
     QueryResult,
@@ -42,7 +34,15 @@ from .sandbox import (
     refuse,
     time_limit_message,
 )
-from .sqlite_guard import Guard, is_environment_fault
+from trl_dbbench.database.sqlite import tables
+from trl_dbbench.database.sqlite.checks import check_groups, check_size, names_read
+from trl_dbbench.database.sqlite.functions import like
+from trl_dbbench.database.sqlite.guard import Guard, is_environment_fault
+from trl_dbbench.database.sqlite.parse import REMEMBERED_TEXT, parse, syntax_error, unsupported
+from trl_dbbench.database.sqlite.translation import DATABASE, quote, write
+from trl_dbbench.database.sqlite.values import FunctionError
+from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
+from trl_dbbench.tasks import Table, Task
 
 logger = logging.getLogger("trl_dbbench.database")
 

@@ -29,14 +29,9 @@ from collections.abc import Iterator
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from ..errors import DatabaseError, EnvironmentFault
-from ..tasks import Task
-from .base import Database
-from .connections import CONNECT_SECONDS, connect_advice, engine, error_code, error_text, fault, parse_url
-from .faults import TOO_LARGE, is_environment_fault, is_time_limit, message
-from .mysql_parse import kind_of, only_reads
-from .pristine import Kept, quote
-from .sandbox import (
+from trl_dbbench.database.base import Database
+from trl_dbbench.database.faults import TOO_LARGE, is_environment_fault, is_time_limit, message
+from trl_dbbench.database.sandbox import (
     STATE_CHARACTERS,
     STATE_ROWS,
     TABLE_BYTES,
@@ -46,10 +41,23 @@ from .sandbox import (
     State,
     refuse,
 )
-from .server import Server
-from .session import TOO_LARGE_A_ROW, Session, Watchdog
-from .slots import Slot
-from .tenancy import Tenancy
+from trl_dbbench.database.server.connections import (
+    CONNECT_SECONDS,
+    connect_advice,
+    engine,
+    error_code,
+    error_text,
+    fault,
+    parse_url,
+)
+from trl_dbbench.database.server.pristine import Kept, quote
+from trl_dbbench.database.server.session import TOO_LARGE_A_ROW, Session, Watchdog
+from trl_dbbench.database.server.slots import Slot
+from trl_dbbench.database.server.start import Server
+from trl_dbbench.database.server.tenancy import Tenancy
+from trl_dbbench.database.sqlite.parse import kind_of, only_reads
+from trl_dbbench.errors import DatabaseError, EnvironmentFault
+from trl_dbbench.tasks import Task
 
 logger = logging.getLogger("trl_dbbench.database")
 

@@ -24,7 +24,7 @@ from typing import Any, cast
 
 import pymysql
 
-from ..errors import DatabaseError
+from trl_dbbench.errors import DatabaseError
 
 logger = logging.getLogger("trl_dbbench.database")
 

@@ -38,7 +38,7 @@ from trl_dbbench.rewards import (
     load_reward_functions,
 )
 from trl_dbbench.rollout import Completion, Episode, Request, Rules, Sampling, Status, play
-from trl_dbbench.runs import (
+from trl_dbbench.runs.read import (
     EPISODES_FILE,
     PHASES,
     TASKS_FILE,

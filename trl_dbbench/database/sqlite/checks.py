@@ -7,7 +7,7 @@ from itertools import islice
 
 from sqlglot import exp
 
-from .mysql_values import FunctionError
+from trl_dbbench.database.sqlite.values import FunctionError
 
 _INNER = (exp.AggFunc, exp.Window, exp.Query, exp.Subquery)
 MOST_READ = 1_000

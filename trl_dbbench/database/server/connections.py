@@ -14,8 +14,8 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from ..errors import DatabaseError, EnvironmentFault
-from .faults import ENVIRONMENT_FAULTS, TOO_LARGE, message
+from trl_dbbench.database.faults import ENVIRONMENT_FAULTS, TOO_LARGE, message
+from trl_dbbench.errors import DatabaseError, EnvironmentFault
 
 CONNECT_SECONDS = 8
 ADMIN_SECONDS = 60

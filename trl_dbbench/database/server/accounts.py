@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.engine import Connection
 
-from ..errors import EnvironmentFault
+from trl_dbbench.errors import EnvironmentFault
 
 logger = logging.getLogger("trl_dbbench.database")
 

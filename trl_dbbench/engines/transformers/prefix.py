@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, PreTrainedConfig
 
-from trl_dbbench.engines.cache import RowCache, RowLayer
+from trl_dbbench.engines.transformers.cache import RowCache, RowLayer
 
 ATTENTION = "dbbench_shared_prefix"
 LONG = 128

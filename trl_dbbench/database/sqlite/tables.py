@@ -17,9 +17,9 @@ from typing import Any
 
 from sqlglot import exp
 
-from .mysql_dialect import COLLATION, DATABASE, quote, write
-from .mysql_parse import syntax_error, unsupported
-from .mysql_values import FunctionError
+from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
+from trl_dbbench.database.sqlite.translation import COLLATION, DATABASE, quote, write
+from trl_dbbench.database.sqlite.values import FunctionError
 
 _T = exp.DataType.Type
 _REALS = {_T.DECIMAL, _T.UDECIMAL}

@@ -13,7 +13,16 @@ from typing import Any
 
 import regex
 
-from .mysql_values import LONGEST_PATTERN, LONGEST_TEXT, FunctionError, Value, compare, fold, number, text
+from trl_dbbench.database.sqlite.values import (
+    LONGEST_PATTERN,
+    LONGEST_TEXT,
+    FunctionError,
+    Value,
+    compare,
+    fold,
+    number,
+    text,
+)
 
 REGEX_SECONDS = 0.5
 """Of the whole process's computing, which a match may take."""
@@ -436,7 +445,7 @@ _STRICT: dict[str, Callable[..., Value]] = {
 
 def functions() -> dict[str, Callable[..., Value]]:
     """Every function by its MySQL name, or by one of ours for an operator."""
-    from .mysql_dates import DATE_FUNCTIONS
+    from trl_dbbench.database.sqlite.dates import DATE_FUNCTIONS
 
     strict = {name: _null_in_null_out(function) for name, function in {**_STRICT, **DATE_FUNCTIONS}.items()}
     return {**strict, **_SEEING_NULL}

@@ -1,0 +1,1 @@
+"""Turns from a transformers model in this process."""
