@@ -1,4 +1,4 @@
-"""An agent whose turns are written in the test."""
+"""An agent whose turns are written in the test, and a database whose server fails."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from concurrent.futures import Future, wait
 from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.chat import ChatFormat
-from trl_dbbench.database import Database
+from trl_dbbench.database import Database, QueryResult, Sandbox, State
+from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.judge import Judge
 from trl_dbbench.protocol import get_protocol
 from trl_dbbench.rollout import Completion, Episode, Request, Rules, Sampling, play_all
@@ -63,3 +64,34 @@ def play_script(
         rules=rules,
     )
     return episode
+
+
+class BrokenSandbox(Sandbox):
+    def execute(self, sql: str) -> QueryResult:
+        raise EnvironmentFault("2013: lost connection")
+
+    def state(self) -> State:
+        raise EnvironmentFault("2013: lost connection")
+
+    def close(self) -> None:
+        pass
+
+
+class BrokenDatabase(Database):
+    """A server that goes away, before the first turn or under the first statement."""
+
+    url, dialect, patience = "broken", "mysql", 0.0
+
+    def __init__(self, at_start: bool):
+        self.at_start = at_start
+
+    def fresh_sandbox(self, task: Task) -> Sandbox:
+        if self.at_start:
+            raise EnvironmentFault("2003: cannot connect")
+        return BrokenSandbox()
+
+    def describe(self) -> str:
+        return "broken"
+
+    def close(self) -> None:
+        pass

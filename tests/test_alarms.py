@@ -9,7 +9,7 @@ from statistics import mean
 from typing import Any
 
 import pytest
-from test_trainer import make_trainer
+from training import make_trainer
 from transformers import TrainerControl, TrainerState
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig

@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
+from any_tasks import MD5, any_tasks
 from datasets import load_dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_tasks import MD5, any_tasks
 from typer.testing import CliRunner
 
 from trl_dbbench.cli import app

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 import time
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from databases import kill_server
-from test_trainer import ON_A_CPU
+from training import ON_A_CPU, episodes_in
 from transformers import AutoTokenizer, TrainerCallback
 
 from trl_dbbench import (
@@ -55,10 +54,6 @@ def trainer_on(database, output_dir: Path, **settings) -> DBBenchGRPOTrainer:
     )
 
 
-def episodes_of(output_dir: Path) -> list[dict]:
-    return [json.loads(line) for line in (output_dir / "episodes.jsonl").read_text().splitlines()]
-
-
 class Killing(TrainerCallback):
     """Kills the server some moment after each of these steps has begun; it is back after so many seconds."""
 
@@ -86,7 +81,7 @@ def test_the_server_is_killed_five_times_and_once_stays_away(server: Server, tmp
         trainer.train()
     assert (trainer.state.global_step, killing.kills) == (30, 5)
 
-    episodes = episodes_of(tmp_path)
+    episodes = episodes_in(tmp_path)
     assert len(episodes) == 30 * (8 + 2), "sampled and greedy, none lost"
     assert sum(episode["retries"] for episode in episodes) > 0
     for episode in episodes:
@@ -121,7 +116,7 @@ def test_a_database_that_stays_away_ends_the_run_with_a_checkpoint(server: Serve
             DatabaseError, match=r"waited for as long .*, and is still away\. Step 2 is saved in .*run"
         ):
             trainer.train()
-    assert {episode["step"] for episode in episodes_of(run)} == {0, 1}
+    assert {episode["step"] for episode in episodes_in(run)} == {0, 1}
 
     server.restart()
     with open_database(server.url) as database:

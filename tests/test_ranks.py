@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -14,44 +11,11 @@ from typing import Any
 
 import pytest
 from accelerate import DistributedType
+from launching import SHARDED, TWO_CPUS, launch_ranks, seen
 from safetensors.torch import load_file
+from training import episodes_in
 
 from trl_dbbench import DBBenchGRPOTrainer
-
-ROOT = Path(__file__).parents[1]
-CONFIGS = ROOT / "accelerate_configs"
-TWO_CPUS = [f"--config_file={CONFIGS / 'cpu.yaml'}", "--multi_gpu"]
-# as it is for GPUs, but for the precision
-SHARDED = [f"--config_file={CONFIGS / 'fsdp2.yaml'}", "--mixed_precision=no"]
-
-
-def launch(flags: list[str], scenarios: str, model: str, folder: Path) -> tuple[int, str]:
-    """The launcher's exit status and output. Fails the test if the ranks hang."""
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--quiet", *flags, "--num_processes=2"]
-    command += ["--main_process_port=0", str(Path(__file__).with_name("two_ranks.py"))]
-    run = subprocess.Popen(
-        [*command, scenarios, model, str(folder)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    try:
-        output, _ = run.communicate(timeout=240)
-    except subprocess.TimeoutExpired:
-        run.terminate()  # the launcher ends its ranks
-        output, _ = run.communicate(timeout=60)
-        pytest.fail(f"the ranks hang:\n{output}")
-    return run.returncode, output
-
-
-def seen(folder: Path, scenario: str) -> list[dict[str, Any]]:
-    """By rank 0 and by rank 1."""
-    return [json.loads((folder / f"{scenario}-{rank}.json").read_text()) for rank in (0, 1)]
-
-
-def episodes_in(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "episodes.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +23,7 @@ def two_ranks(tiny_model, tmp_path_factory) -> Path:
     """What two ranks, each with the whole model, saw of several troubles in a row."""
     folder = tmp_path_factory.mktemp("two_ranks")
     scenarios = "refuses,stays_away,opening_fails,reward_fails,engine_fails,episode_fails"
-    status, output = launch(TWO_CPUS, scenarios, tiny_model, folder)
+    status, output = launch_ranks(TWO_CPUS, scenarios, tiny_model, folder)
     assert status == 0, output
     return folder
 
@@ -128,7 +92,7 @@ def test_a_crash_elsewhere_ends_all_and_the_server(tiny_model, local_database, t
     """Rank 0 waits for rank 1 in a collective and owns the server; the launcher ends it."""
     with tempfile.TemporaryDirectory(prefix="ranks") as temporary:  # a socket's path must be short
         monkeypatch.setenv("TMPDIR", temporary)
-        status, output = launch(TWO_CPUS, "crash", tiny_model, tmp_path)
+        status, output = launch_ranks(TWO_CPUS, "crash", tiny_model, tmp_path)
 
         assert status != 0
         assert "RuntimeError: a bug outside of the rollout" in output
@@ -149,7 +113,7 @@ def left_in(temporary: str) -> list[str]:
 
 def test_fsdp2_trains_with_one_turn_here_and_three_there(tiny_model, tmp_path):
     """Every layer's forward is a collective, for which both ranks must be at the same token."""
-    status, output = launch(SHARDED, "sharded", tiny_model, tmp_path)
+    status, output = launch_ranks(SHARDED, "sharded", tiny_model, tmp_path)
 
     assert status == 0, output
     first, second = seen(tmp_path, "sharded")

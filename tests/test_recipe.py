@@ -13,43 +13,17 @@ import time
 from pathlib import Path
 
 import pytest
+from launching import QUICKSTART, RECIPE, ROOT, SMALL, finish, launch
 from peft import PeftModel
 from sqlalchemy import create_engine, text
+from training import episodes_in
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_dbbench.database import Database
 from trl_dbbench.generate import generate_tasks
 
-ROOT = Path(__file__).parents[1]
-RECIPE = ROOT / "recipes" / "grpo_dbbench.py"
-QUICKSTART = ROOT / "recipes" / "quickstart.yaml"
 AGENTBENCH = ROOT.parent / "shared" / "data" / "agentbench" / "dev.jsonl"
 SFT = ROOT / "recipes" / "sft_tiny.yaml"
-CPU = ROOT / "accelerate_configs" / "cpu.yaml"
-
-# the quickstart in small: one prompt and four samples a step, no held-out evaluation
-SMALL = ["--num_generations", "4", "--per_device_train_batch_size", "4", "--eval_strategy", "no"]
-SMALL += ["--eval_on_start", "false"]
-
-
-def launch(*options: object, processes: int = 1, script: Path = RECIPE) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--quiet", "--config_file", str(CPU)]
-    if processes > 1:  # the flag asks for ranks; the config file keeps them off GPUs
-        command += ["--multi_gpu", f"--num_processes={processes}", "--main_process_port=0"]
-    return subprocess.Popen(
-        [*command, str(script), "--config", str(QUICKSTART), *SMALL, *map(str, options)],
-        cwd=ROOT,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
-    return output
 
 
 def test_no_thread_of_the_ranks_outlives_the_run(tmp_path):
@@ -69,10 +43,6 @@ sys.stdout.write(f"left: {{[name for name in names if 'gloo' in name]}}\\n")
     options = ["--database", "sqlite", "--max_steps", 1, "--output_dir", tmp_path / "run"]
     output = finish(launch(*options, processes=2, script=script))
     assert output.count("left: []") == 2, output
-
-
-def episodes_in(output_dir: Path) -> list[dict]:
-    return [json.loads(line) for line in (output_dir / "episodes.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "local", "docker", "url"])

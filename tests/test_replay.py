@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import RULES, play_script
-from test_rollout import BrokenDatabase
-from test_trainer import make_trainer
+from fakes import RULES, BrokenDatabase, play_script
+from training import make_trainer
 from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench import (
@@ -409,7 +408,7 @@ def test_an_old_run_under_functions_of_ones_own(
 def test_a_runs_own_function_that_needs_the_ids_is_told_and_not_checked(
     tiny_model: str, sqlite_database: Database, demo_tasks: list[Task], tmp_path: Path
 ) -> None:
-    """`varied` of test_trainer takes completion_ids; OutcomeReward beside it is checked."""
+    """`training.varied` takes completion_ids; OutcomeReward beside it is checked."""
     make_trainer(tiny_model, sqlite_database, demo_tasks[:4], tmp_path, max_steps=1).train()
     notes: list[str] = []
     replayed = again(tmp_path, sqlite_database, notes=notes)

@@ -25,18 +25,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from launching import RECIPE, ROOT, finish, launch
 from safetensors.torch import load_file
-from test_recipe import finish, launch
-from test_trainer import adapter_of, episodes_in, equal, make_trainer
+from training import adapter_of, episodes_in, equal, make_trainer
 from transformers import Trainer, TrainerCallback, TrainerState
 from trl import GRPOTrainer
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
 from trl_dbbench.resume import UNFINISHED, ResumableGRPOTrainer, find_checkpoint, is_complete
 from trl_dbbench.stopping import StopSignal
-
-ROOT = Path(__file__).parents[1]
-RECIPE = ROOT / "recipes" / "grpo_dbbench.py"
 
 # 6 tasks, 2 a generation: 3 generations and 4 steps an epoch
 STEPS = {

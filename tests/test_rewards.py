@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import BrokenDatabase
 
-from trl_dbbench.database import Database, Sandbox
-from trl_dbbench.errors import ConfigError, EnvironmentFault
+from trl_dbbench.database import Database
+from trl_dbbench.errors import ConfigError
 from trl_dbbench.judge import Verdict
 from trl_dbbench.protocol import Action, Answer, Invalid, Operation
 from trl_dbbench.rewards import (
@@ -145,24 +146,9 @@ def test_execution_reward_is_none_where_the_gold_cannot_say(sqlite_database: Dat
     assert ExecutionReward(sqlite_database)(played) == [None, None, None, None]
 
 
-class BrokenDatabase(Database):
-    """A server that is gone."""
-
-    url, dialect, patience = "broken", "mysql", 0.0
-
-    def fresh_sandbox(self, task: Task) -> Sandbox:
-        raise EnvironmentFault("2006: server has gone away")
-
-    def describe(self) -> str:
-        return "broken"
-
-    def close(self) -> None:
-        pass
-
-
 def test_a_broken_database_gives_no_reward_instead_of_a_bad_one() -> None:
     played = [asked(QUESTION, "SELECT 1"), asked(CHANGE, "DELETE FROM fruits")]
-    assert ExecutionReward(BrokenDatabase())(played) == [None, None]
+    assert ExecutionReward(BrokenDatabase(at_start=True))(played) == [None, None]
 
 
 def test_tasks_with_the_same_id_do_not_share_a_gold_state(sqlite_database: Database) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from fakes import RULES, ScriptedEngine, play_script
+from fakes import RULES, BrokenDatabase, ScriptedEngine, play_script
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
-from trl_dbbench.database import Database, QueryResult, Sandbox, State
-from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.rollout import Episode, Rules, Status
 from trl_dbbench.tasks import Task
 
@@ -220,37 +218,6 @@ def test_any_text_is_an_episode(text, protocol, late_orders, tokenizer, sqlite_d
     episode = play_script(late_orders, [text] * 3, tokenizer, sqlite_database, protocol)
     assert episode.status != Status.ENVIRONMENT_FAULT
     assert len(episode.completion_ids) == len(episode.mask) == len(episode.logprobs)
-
-
-class BrokenSandbox(Sandbox):
-    def execute(self, sql: str) -> QueryResult:
-        raise EnvironmentFault("2013: lost connection")
-
-    def state(self) -> State:
-        raise EnvironmentFault("2013: lost connection")
-
-    def close(self) -> None:
-        pass
-
-
-class BrokenDatabase(Database):
-    """A server that goes away, before the first turn or under the first statement."""
-
-    url, dialect, patience = "broken", "mysql", 0.0
-
-    def __init__(self, at_start: bool):
-        self.at_start = at_start
-
-    def fresh_sandbox(self, task: Task) -> Sandbox:
-        if self.at_start:
-            raise EnvironmentFault("2003: cannot connect")
-        return BrokenSandbox()
-
-    def describe(self) -> str:
-        return "broken"
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from test_trainer import StopAfter, adapter_of, episodes_in, equal, make_trainer
+from training import StopAfter, adapter_of, episodes_in, equal, make_trainer
 from transformers import Trainer
 from trl import GRPOTrainer
 from trl.trainer.utils import RepeatSampler

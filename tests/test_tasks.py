@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from any_tasks import MD5, any_tasks, cells, text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.protocol import ToolsProtocol
-from trl_dbbench.skills import SKILLS
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks, to_dataset
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -51,7 +51,6 @@ AGENTBENCH_QUESTION = {
 }
 
 EMPTIED = "[(None,)]"
-MD5 = "0123456789abcdef0123456789abcdef"
 AGENTBENCH_CHANGE = AGENTBENCH_QUESTION | {
     "description": "Give Chad a second one.",
     "type": ["UPDATE", "counting"],
@@ -392,37 +391,6 @@ def test_a_split_is_a_file_or_folder_of_that_name(tmp_path: Path, split: str | N
 
 
 # --- there and back --------------------------------------------------------------------------------------------
-
-text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-names = text.filter(lambda name: name != "")
-cells = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text
-
-
-@st.composite
-def tables(draw: st.DrawFn) -> Table:
-    headers = draw(st.lists(names, min_size=1, max_size=4, unique_by=str.casefold))
-    columns = tuple(Column(name, draw(st.sampled_from(["TEXT", "INT", "DECIMAL(8,2)"]))) for name in headers)
-    rows = draw(st.lists(st.tuples(*(cells for _ in headers)), max_size=4))
-    return Table(draw(names), columns, tuple(rows))
-
-
-@st.composite
-def any_tasks(draw: st.DrawFn) -> Task:
-    grader = draw(st.sampled_from(["lifelong", "agentbench_text", "agentbench_fc", None]))
-    rows = st.lists(st.lists(cells, max_size=3).map(tuple), max_size=3)
-    answer = draw(rows if grader == "lifelong" else st.lists(text, max_size=3))
-    question = draw(st.booleans())
-    return Task(
-        id=draw(text),
-        question=draw(text),
-        tables=tuple(draw(st.lists(tables(), min_size=1, max_size=2, unique_by=lambda table: table.name))),
-        operation="SELECT" if question else draw(st.sampled_from(["INSERT", "UPDATE", "DELETE"])),
-        gold=Gold(tuple(answer), sql=draw(st.none() | text))
-        if question
-        else Gold(sql=draw(names), state_md5=draw(st.sampled_from([None, "", MD5]))),
-        skills=tuple(draw(st.lists(st.sampled_from(SKILLS), max_size=3))),
-        grader=grader,
-    )
 
 
 @settings(max_examples=100, deadline=None)

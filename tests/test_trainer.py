@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import json
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from datasets import Dataset
-from fakes import ScriptedEngine
-from peft import LoraConfig, PeftModel
-from test_rollout import BrokenDatabase, BrokenSandbox
+from fakes import BrokenDatabase, BrokenSandbox, ScriptedEngine
+from peft import PeftModel
 from torch._dynamo.utils import counters
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from training import StopAfter, adapter_of, episodes_in, equal, make_trainer, scored_batch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOTrainer
 
 from trl_dbbench import (
@@ -28,51 +27,6 @@ from trl_dbbench import (
 )
 from trl_dbbench.errors import EnvironmentFault
 
-LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.05, "target_modules": ["q_proj", "v_proj"]}
-
-
-ON_A_CPU = {
-    "logging_steps": 1,
-    "save_strategy": "no",
-    "report_to": "none",
-    "use_cpu": True,
-    "bf16": False,
-    "gradient_checkpointing": False,
-    "disable_tqdm": True,
-}
-"""Settings of a training that only a test looks at."""
-
-
-def varied(completion_ids, **kwargs) -> list[float]:
-    """A reward that differs from sample to sample, so that a random model gets gradients."""
-    return [float(sum(ids) % 7) for ids in completion_ids]
-
-
-def make_trainer(tiny_model, database, tasks, output_dir, *, lora=True, reward_funcs=None, **settings):
-    defaults = {
-        "output_dir": str(output_dir),
-        "protocol": "tools",  # a random model's turns are invalid, which does not end a tools episode
-        "max_turns": 3,
-        "max_turn_tokens": 6,
-        "max_completion_length": 512,
-        "per_device_train_batch_size": 4,
-        "num_generations": 4,
-        "max_steps": 2,
-        "learning_rate": 1e-2,
-        **ON_A_CPU,
-        "seed": 7,
-    }
-    args = DBBenchGRPOConfig(**{**defaults, **settings})
-    return DBBenchGRPOTrainer(
-        model=tiny_model,
-        reward_funcs=reward_funcs or [OutcomeReward(), varied],
-        args=args,
-        train_dataset=to_dataset(tasks, args.protocol, "Use the tools."),
-        eval_dataset=to_dataset(tasks[:2], args.protocol, "Use the tools."),
-        peft_config=LoraConfig(**LORA) if lora else None,
-        database=database,
-    )
-
 
 @pytest.fixture
 def trainer_of(tiny_model, sqlite_database, demo_tasks, tmp_path):
@@ -80,24 +34,6 @@ def trainer_of(tiny_model, sqlite_database, demo_tasks, tmp_path):
         return make_trainer(tiny_model, sqlite_database, demo_tasks[:4], output_dir, **settings)
 
     return make
-
-
-def adapter_of(trainer: DBBenchGRPOTrainer) -> dict[str, torch.Tensor]:
-    return {n: p.detach().clone() for n, p in trainer.model.named_parameters() if "lora" in n}
-
-
-def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def episodes_in(output_dir: str | Path) -> list[dict]:
-    return [json.loads(line) for line in (Path(output_dir) / "episodes.jsonl").read_text().splitlines()]
-
-
-def scored_batch(trainer: DBBenchGRPOTrainer) -> tuple[list[dict], dict[str, torch.Tensor]]:
-    rows = [dict(trainer.train_dataset[0]) for _ in range(4)]
-    trainer.model.train()
-    return rows, trainer._generate_and_score_completions(rows)
 
 
 # --- what reaches the loss ------------------------------------------------------------------------
@@ -341,17 +277,6 @@ def test_episodes_and_metrics_of_a_run(trainer_of):
     assert logged["turns/mean"] == 3.0
     assert logged["greedy/accuracy"] == 0.0
     assert logged["rewards/outcome/mean"] == pytest.approx(-0.8)
-
-
-class StopAfter(TrainerCallback):
-    """Ends the process's training as a kill would: at a step, without a word to anyone."""
-
-    def __init__(self, step: int):
-        self.step = step
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
-            raise KeyboardInterrupt
 
 
 def test_a_killed_run_resumes_at_its_last_checkpoint(trainer_of, tmp_path):

@@ -5,7 +5,6 @@ Real servers follow in test_vllm_training.py."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -13,16 +12,16 @@ from threading import Event
 import httpx2
 import pytest
 from anyio.from_thread import start_blocking_portal
-from test_recipe import episodes_in, finish, launch
-from test_trainer import make_trainer
+from launching import finish, launch
+from training import episodes_in, make_trainer
 from trl.generation import vllm_client, vllm_generation
-from vllm_servers import EOS, FakeServer, completion, error
+from vllm_servers import EOS, FakeServer, ask, completion, error, request
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
 from trl_dbbench.engines.vllm import engine as vllm
 from trl_dbbench.engines.vllm.engine import VLLMEngine
 from trl_dbbench.errors import EngineError
-from trl_dbbench.rollout import Completion, Request, Sampling
+from trl_dbbench.rollout import Completion, Sampling
 
 
 @pytest.fixture
@@ -47,23 +46,6 @@ def save(folder: Path) -> Path:
     """What PEFT saves, as far as the scripted server looks."""
     (folder / "adapter_model.safetensors").touch()
     return folder
-
-
-def request(ids: Sequence[int] = (5, 6, 7), row: int = 0, turn: int = 0, new: int = 9, **sampling) -> Request:
-    return Request(tuple(ids), new, Sampling(**sampling), row, turn)
-
-
-def ask(engine: VLLMEngine, *requests: Request) -> list[Completion]:
-    """One rollout, in which each row makes its requests one after the other."""
-    episodes = [[each for each in requests if each.row == row] for row in {each.row: 0 for each in requests}]
-
-    async def play(turns: Sequence[Request]) -> list[Completion]:
-        return [await engine.generate(turn) for turn in turns]
-
-    with start_blocking_portal() as portal:
-        futures = [portal.start_task_soon(play, turns) for turns in episodes]
-        engine.serve(futures)
-        return [turn for future in futures for turn in future.result()]
 
 
 # --- what it asks -----------------------------------------------------------------------------------

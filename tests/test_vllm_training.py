@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from launching import SHARDED, TWO_CPUS, launch_ranks, seen
 from peft import LoraConfig, get_peft_model
-from test_ranks import SHARDED, TWO_CPUS, launch, seen
-from test_recipe import episodes_in
-from test_trainer import adapter_of, make_trainer, scored_batch
-from test_vllm_engine import ask, request
+from training import adapter_of, distance, episodes_in, make_trainer, scored_batch, train_and_look
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from vllm_servers import EOS, RealServer
+from vllm_servers import EOS, RealServer, ask, request
 
 from trl_dbbench import ConfigError
 from trl_dbbench.chat import ChatFormat
@@ -47,48 +45,11 @@ def trainer_on(servable_model, sqlite_database, demo_tasks, tmp_path):
     return make
 
 
-@torch.no_grad()
-def own_logprobs(trainer, batch) -> torch.Tensor:
-    """What TRL's scoring says of the completions, (B, T)."""
-    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-    attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
-    training = trainer.model.training
-    trainer.model.eval()  # a rollout is without dropout
-    logprobs, _, _ = trainer._get_per_token_logps_and_entropies(
-        trainer.model, ids, attention, batch["completion_ids"].shape[1]
-    )
-    trainer.model.train(training)
-    return logprobs
-
-
-def sampled(batch) -> torch.Tensor:
-    return (batch["completion_mask"] * batch["tool_mask"]).bool()
-
-
-def distance(trainer, batch) -> torch.Tensor:
-    """Of each sampled token's log-probability in the rollout from the trainer's, in nats."""
-    return (own_logprobs(trainer, batch) - batch["sampling_per_token_logps"])[sampled(batch)].abs()
-
-
 def distances(trainer, batch) -> tuple[torch.Tensor, torch.Tensor]:
     """From the trainer's with the adapter, and from those without it."""
     with trainer.model.disable_adapter():
         base = distance(trainer, batch)
     return distance(trainer, batch), base
-
-
-def train_and_look(trainer, look) -> list:
-    """What `look` says of each step's batch before it is trained on."""
-    score, seen = trainer._generate_and_score_completions, []
-
-    def score_and_look(inputs):
-        batch = score(inputs)
-        seen.append(look(batch))
-        return batch
-
-    trainer._generate_and_score_completions = score_and_look
-    trainer.train()
-    return seen
 
 
 def test_three_steps_with_the_adapter_loaded_anew_for_each(trainer_on, real_servers):
@@ -159,7 +120,7 @@ def two_ranks(real_servers, weights_by_file, servable_model, tmp_path, monkeypat
     monkeypatch.setenv("VLLM_SERVER", real_servers[0].url)
 
     def play(scenario: str, flags: list[str] = SHARDED) -> list[dict[str, Any]]:
-        status, output = launch(flags, scenario, servable_model, tmp_path)
+        status, output = launch_ranks(flags, scenario, servable_model, tmp_path)
         assert status == 0, output
         return seen(tmp_path, scenario)
 

@@ -20,10 +20,9 @@ import torch
 from accelerate import PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
-from test_rollout import BrokenDatabase
-from test_trainer import adapter_of, make_trainer, varied
-from test_vllm_training import distance, train_and_look
+from fakes import BrokenDatabase
 from torch.distributed.tensor import DTensor
+from training import adapter_of, distance, make_trainer, train_and_look, varied
 from transformers import TrainerCallback
 from vllm_servers import FileClient, sent_by
 

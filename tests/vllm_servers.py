@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,10 +23,13 @@ from unittest.mock import patch
 import httpx2
 import pytest
 import torch
+from anyio.from_thread import start_blocking_portal
 from safetensors.torch import save_file
 from trl.generation import vllm_client, vllm_generation
 
+from trl_dbbench.engines.vllm.engine import VLLMEngine
 from trl_dbbench.prompts import TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT
+from trl_dbbench.rollout import Completion, Request, Sampling
 from trl_dbbench.tasks import Task
 from trl_dbbench.tiny_model import make_tiny_model
 
@@ -310,3 +313,20 @@ def bf16_server(vllm_program: str, servable_model: str, tmp_path: Path) -> Itera
     server = RealServer(vllm_program, servable_model, tmp_path / "vllm", "--dtype", "bfloat16")
     with running(server):
         yield server
+
+
+def request(ids: Sequence[int] = (5, 6, 7), row: int = 0, turn: int = 0, new: int = 9, **sampling) -> Request:
+    return Request(tuple(ids), new, Sampling(**sampling), row, turn)
+
+
+def ask(engine: VLLMEngine, *requests: Request) -> list[Completion]:
+    """One rollout, in which each row makes its requests one after the other."""
+    episodes = [[each for each in requests if each.row == row] for row in {each.row: 0 for each in requests}]
+
+    async def play(turns: Sequence[Request]) -> list[Completion]:
+        return [await engine.generate(turn) for turn in turns]
+
+    with start_blocking_portal() as portal:
+        futures = [portal.start_task_soon(play, turns) for turns in episodes]
+        engine.serve(futures)
+        return [turn for future in futures for turn in future.result()]
