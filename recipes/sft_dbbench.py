@@ -16,27 +16,22 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import ModelConfig, SFTConfig, SFTTrainer, TrlParser, get_peft_config
 
-from trl_dbbench import ConfigError, get_protocol, load_tasks, open_database
+from trl_dbbench import ConfigError, DatabaseArguments, TaskArguments, get_protocol
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.demonstrations import Habits, demonstrate, to_sft_dataset
-from trl_dbbench.engines.transformers.engine import eos_token_ids
+from trl_dbbench.engines.policy import eos_token_ids
 from trl_dbbench.errors import user_errors
 from trl_dbbench.protocol import Answer, Operation
-from trl_dbbench.ranks import end
 from trl_dbbench.resume import find_checkpoint
+from trl_dbbench.stopping import ordered_end, set_up_logging
 from trl_dbbench.tiny_model import make_tiny_model
 
 
 @dataclass
 class ScriptArguments:
-    """What the recipe adds to TRL's SFTConfig and ModelConfig."""
+    """What the recipe adds: the demonstrations, and the tiny model."""
 
-    tasks: str = field(metadata={"help": "Tasks with gold SQL: a file, a folder of parquet, or a hub id."})
-    database: str = field(default="sqlite", metadata={"help": "Where the gold SQL is executed."})
-    protocol: str = field(default="text", metadata={"help": "text or tools"})
-    system_prompt: str | None = field(
-        default=None, metadata={"help": "Replaces the protocol's system prompt."}
-    )
+    protocol: str = field(default="text", metadata={"help": "text, tools or a dotted path"})
     bad_habits: float = field(
         default=0.0,
         metadata={"help": "Share of demonstrations with a mistake, for a model that GRPO can mend."},
@@ -52,15 +47,24 @@ class ScriptArguments:
     tiny_layers: int = field(default=4, metadata={"help": "Of the model that `tiny-random` makes."})
 
 
-def main(script_args: ScriptArguments, training_args: SFTConfig, model_args: ModelConfig) -> None:
-    logging.basicConfig(level=logging.INFO)
+ARGUMENTS = (TaskArguments, DatabaseArguments, ScriptArguments, SFTConfig, ModelConfig)
+
+
+def main(
+    task_args: TaskArguments,
+    database_args: DatabaseArguments,
+    script_args: ScriptArguments,
+    training_args: SFTConfig,
+    model_args: ModelConfig,
+) -> SFTTrainer:
+    set_up_logging(training_args.process_index)
     checkpoint = find_checkpoint(training_args.output_dir, training_args.resume_from_checkpoint)
-    tasks = load_tasks(script_args.tasks)
+    tasks, system_prompt = task_args.load(), task_args.system_prompt
     protocol = get_protocol(script_args.protocol)
     model_name = model_args.model_name_or_path
     if model_name == "tiny-random":
         # its tokenizer is made for these tasks: what the agent reads and writes in them
-        texts = [m["content"] for task in tasks for m in protocol.messages(task, script_args.system_prompt)]
+        texts = [m["content"] for task in tasks for m in protocol.messages(task, system_prompt)]
         for task in tasks:
             rows = list(task.gold.answer or [])
             texts += [
@@ -82,10 +86,10 @@ def main(script_args: ScriptArguments, training_args: SFTConfig, model_args: Mod
     except (OSError, ValueError) as error:
         raise ConfigError(f"the model '{model_name}' cannot be loaded: {error}") from None
 
-    chat = ChatFormat(tokenizer, protocol, eos_token_ids(model, tokenizer))
+    chat = ChatFormat(tokenizer, protocol, eos_token_ids(model.generation_config, tokenizer))
     habits = Habits(script_args.bad_habits, frozenset(script_args.bad_habit_skills), training_args.seed)
-    with open_database(script_args.database) as database:
-        episodes = demonstrate(tasks, chat, database, system_prompt=script_args.system_prompt, habits=habits)
+    with database_args.open() as database:
+        episodes = demonstrate(tasks, chat, database, system_prompt=system_prompt, habits=habits)
     right = sum(episode.right for episode in episodes)
     logging.info("%d demonstrations, %d of them right", len(episodes), right)
 
@@ -101,12 +105,12 @@ def main(script_args: ScriptArguments, training_args: SFTConfig, model_args: Mod
         trainer.model.to(getattr(torch, script_args.save_dtype))
     trainer.save_model(training_args.output_dir)
     trainer.accelerator.print(f"The model is in {training_args.output_dir}.")
-    end(trainer)
+    return trainer
 
 
 if __name__ == "__main__":
-    with user_errors(ValueError, FileNotFoundError):
-        parser = TrlParser((ScriptArguments, SFTConfig, ModelConfig))
-        arguments = parser.parse_args_and_config(fail_with_unknown_args=True)
-    with user_errors():
-        main(*arguments)
+    with ordered_end() as ended:
+        with user_errors(ValueError, FileNotFoundError):
+            arguments = TrlParser(ARGUMENTS).parse_args_and_config(fail_with_unknown_args=True)
+        with user_errors():
+            ended(main(*arguments))

@@ -8,12 +8,10 @@ from concurrent.futures import Future, wait
 
 from transformers import PreTrainedTokenizerBase
 
-from trl_dbbench.chat import ChatFormat
 from trl_dbbench.database import Database, QueryResult, Sandbox, State
 from trl_dbbench.errors import EnvironmentFault
-from trl_dbbench.judge import Judge
-from trl_dbbench.protocol import get_protocol
-from trl_dbbench.rollout import Completion, Episode, Request, Rules, Sampling, play_all
+from trl_dbbench.player import Player
+from trl_dbbench.rollout import Completion, Episode, Request, Rules
 from trl_dbbench.tasks import Task
 
 RULES = Rules(max_turns=3, max_turn_tokens=4096, max_completion_length=20_000)
@@ -51,18 +49,9 @@ def play_script(
     rules: Rules = RULES,
 ) -> Episode:
     """One episode in which the agent says these turns."""
-    chat = ChatFormat(tokenizer, get_protocol(protocol))
-    prompt = chat.prompt_ids(chat.protocol.messages(task, "Rules."))
-    (episode,) = play_all(
-        [task],
-        [prompt],
-        [Sampling()],
-        engine=ScriptedEngine(tokenizer, {0: turns}),
-        chat=chat,
-        database=database,
-        judge=Judge(database),
-        rules=rules,
-    )
+    player = Player.of(tokenizer, database, protocol=protocol, rules=rules)
+    start = player.start(task, system_prompt="Rules.")
+    (episode,) = player.play_all([start], ScriptedEngine(tokenizer, {0: turns}))
     return episode
 
 

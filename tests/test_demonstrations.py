@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 
 import pytest
@@ -14,8 +13,9 @@ from trl_dbbench.demonstrations import Habits, demonstrate, spoil, to_sft_datase
 from trl_dbbench.errors import TaskError
 from trl_dbbench.generate import generate_tasks
 from trl_dbbench.judge import Judge
+from trl_dbbench.player import Player
 from trl_dbbench.protocol import get_protocol
-from trl_dbbench.rollout import Sampling, Status, play_all
+from trl_dbbench.rollout import Status
 
 
 def test_a_demonstration_token_by_token(late_orders, tokenizer, sqlite_database):
@@ -52,19 +52,11 @@ def test_500_demonstrations_have_the_ids_and_masks_of_a_rollout(protocol, tokeni
     with open_database("sqlite") as database:
         taught = demonstrate(tasks, chat, database)
         texts = {row: [turn.text for turn in episode.turns] for row, episode in enumerate(taught)}
-        played = play_all(
-            tasks,
-            [chat.prompt_ids(chat.protocol.messages(task)) for task in tasks],
-            [Sampling()] * len(tasks),
-            engine=ScriptedEngine(tokenizer, texts),
-            chat=chat,
-            database=database,
-            judge=Judge(database),
-            rules=RULES,
-        )
+        player = Player(chat, database, Judge(database), RULES)
+        played = player.play_all([player.start(task) for task in tasks], ScriptedEngine(tokenizer, texts))
 
     for gold, episode, row in zip(taught, played, to_sft_dataset(taught), strict=True):
-        assert (gold.status, gold.right) == (Status.ANSWERED, True), json.dumps(gold.to_dict())
+        assert (gold.status, gold.right) == (Status.ANSWERED, True), repr(gold.turns)
         assert row["input_ids"] == [*episode.prompt_ids, *episode.completion_ids]
         assert [label != -100 for label in row["labels"]] == [False] * len(episode.prompt_ids) + [
             bit == 1 for bit in episode.mask

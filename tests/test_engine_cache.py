@@ -124,7 +124,7 @@ SAMPLINGS = {
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("build", [qwen2, llama, sliding_window, hybrid])
 def test_every_turn_is_what_a_full_forward_gives(build, sampling, long, monkeypatch):
-    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.LONG", long)
+    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.SHARE_PREFIX_MIN_TOKENS", long)
     model = make(build)
     turns = 0
     for seed in range(6):
@@ -177,7 +177,7 @@ def test_devices_are_not_mixed():
 @pytest.mark.parametrize("long", [1, 10_000], ids=["prompts-shared", "prompts-copied"])
 def test_every_token_is_computed_in_the_precision_of_training(long, monkeypatch):
     """Also those after the end of another row, and what follows from turn to turn."""
-    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.LONG", long)
+    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.SHARE_PREFIX_MIN_TOKENS", long)
     model = make(qwen2)
     autocast = functools.partial(torch.autocast, "cpu", torch.bfloat16)
     precisions = set()
@@ -202,8 +202,8 @@ def test_what_lies_in_the_spare_columns_of_a_buffer_is_not_seen(monkeypatch):
         return new
 
     monkeypatch.setattr(cache, "_buffer", littered)
-    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.OWN_ROOM", 3)
-    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.LONG", 1)
+    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.OWN_SPARE_COLUMNS", 3)
+    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.SHARE_PREFIX_MIN_TOKENS", 1)
     model = make(qwen2)
     engine = TransformersEngine(model, EOS, 0)
     for request, completion in play(engine, random.Random(1), SAMPLINGS["mixed"]):
@@ -256,7 +256,7 @@ def test_a_prompt_is_computed_once_and_a_turn_feeds_what_is_new():
 @pytest.mark.parametrize("long", [1, 10_000], ids=["prompts-shared", "prompts-copied"])
 def test_many_prompts_are_computed_in_parts(long, monkeypatch):
     """What a layer computes on the way takes memory for every token of a part."""
-    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.LONG", long)
+    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.SHARE_PREFIX_MIN_TOKENS", long)
     monkeypatch.setattr("trl_dbbench.engines.transformers.engine.PREFILL_TOKENS_ON_CPU", 25)
     model = make(qwen2)
     prompts = [(5 + number,) * (11 - number) for number in range(5)]
@@ -312,7 +312,7 @@ def computed(monkeypatch) -> list[torch.nn.Linear]:
         return forward(layer, weight, input)
 
     monkeypatch.setattr(linear_layers, "_forward", remembered)
-    monkeypatch.setattr(linear_layers, "WORTH", 1)
+    monkeypatch.setattr(linear_layers, "PACK_MIN_WEIGHTS", 1)
     return layers
 
 
@@ -360,7 +360,7 @@ def test_copies_of_weights_are_bounded(computed, monkeypatch):
     model = make(qwen2)
     first, second = (model.model.layers[number].mlp.gate_proj for number in (0, 1))
     room = sum(layer.weight.nbytes for layer in linear_layers._layers(model.model.layers[0]))
-    monkeypatch.setattr(linear_layers, "MOST_BYTES", room)
+    monkeypatch.setattr(linear_layers, "PACK_MAX_BYTES", room)
     with packed(model), torch.no_grad():
         model(torch.arange(8)[None])
     assert first in computed

@@ -19,12 +19,12 @@ import pytest
 from fakes import RULES, ScriptedEngine, play_script
 from transformers import PreTrainedTokenizerBase
 
-from trl_dbbench.chat import ChatFormat
 from trl_dbbench.database import Database
 from trl_dbbench.database.sqlite.parse import kind_of
-from trl_dbbench.judge import Judge
+from trl_dbbench.player import Player
 from trl_dbbench.protocol import Answer, Invalid, Operation, Protocol, get_protocol
-from trl_dbbench.rollout import Completion, Request, Sampling, Status, play_all
+from trl_dbbench.rollout import Completion, Request, Status
+from trl_dbbench.runs.records import episode_record
 from trl_dbbench.scoring import GRADERS, grade
 from trl_dbbench.skills import operation_of
 from trl_dbbench.tasks import Task
@@ -247,25 +247,16 @@ def test_played(
     """Every output is a turn of an episode, with whatever came before and comes after."""
     texts = [text.encode("utf-8", "replace").decode() for text in outputs(protocol, demo_tasks)]
     rest = iter(texts)
-    chat = ChatFormat(tokenizer, get_protocol(protocol))
-    prompts = [chat.prompt_ids(chat.protocol.messages(task, "Rules.")) for task in demo_tasks]
+    player = Player.of(tokenizer, sqlite_database, protocol=protocol, rules=RULES)
+    starts = [player.start(task, system_prompt="Rules.") for task in demo_tasks]
     turns = 0
     statuses: Counter[str] = Counter()
     while turns < OUTPUTS:
-        episodes = play_all(
-            demo_tasks * 10,
-            prompts * 10,
-            [Sampling()] * len(prompts) * 10,
-            engine=NextOutput(tokenizer, rest),
-            chat=chat,
-            database=sqlite_database,
-            judge=Judge(sqlite_database),
-            rules=RULES,
-        )
+        episodes = player.play_all(starts * 10, NextOutput(tokenizer, rest))
         for episode in episodes:
             statuses[episode.status] += 1
             turns += len(episode.turns)
-            assert json.loads(json.dumps(episode.to_dict()))["status"] == episode.status
+            assert json.loads(json.dumps(episode_record(episode, "train", 0)))["status"] == episode.status
             assert len(episode.completion_ids) == len(episode.mask) == len(episode.logprobs) > 0
 
     assert next(rest, None) is None

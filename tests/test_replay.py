@@ -28,8 +28,9 @@ from trl_dbbench.database import Database, Limits
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.rewards import describe_reward, load_reward_functions
 from trl_dbbench.rollout import Episode, Rules
-from trl_dbbench.runs.read import RunSettings
+from trl_dbbench.runs.records import episode_record
 from trl_dbbench.runs.replay import Replayed, Summary, replay
+from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Column, Gold, Table, Task
 
 ROOT = Path(__file__).parents[1]
@@ -88,7 +89,7 @@ def save(folder: Path, database: Database, episodes: Sequence[Episode], **settin
         limits=database.limits,
         rewards={name: describe_reward(function) for name, function in zip(names, functions, strict=True)},
     )
-    lines = [{"phase": "train", "step": 0, **episode.to_dict()} for episode in episodes]
+    lines = [episode_record(episode, "train", 0) for episode in episodes]
     EpisodeLogCallback(folder, made).write(lines, [episode.task.to_json() for episode in episodes])
     return folder
 
@@ -472,7 +473,7 @@ def test_a_run_of_an_earlier_version_takes_its_settings_from_options(run: Path, 
     [
         (
             ["--reward-funcs", "luck"],
-            "error: unknown reward function 'luck'; allowed: execution, format, outcome",
+            "error: unknown reward function 'luck'; allowed: outcome, execution, format",
         ),
         (["--outcome-preset", "kind"], "error: unknown preset 'kind'; allowed: greedy_then_grpo, reinforce."),
         (["--protocol", "morse"], "error: unknown protocol 'morse'; allowed: text, tools"),

@@ -212,7 +212,7 @@ def test_a_users_own_function_gets_the_episodes(load: Callable[..., list], here:
     [
         (
             "speed",
-            "unknown reward function 'speed'; allowed: execution, format, outcome, or a dotted path such as",
+            "unknown reward function 'speed'; allowed: outcome, execution, format, or the dotted path of your own",
         ),
         ("", "unknown reward function ''"),
         ("no_such_module.short", "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.rollout import Episode, Rules, Status
+from trl_dbbench.runs.records import episode_record
 from trl_dbbench.tasks import Task
 
 LOOK = "Let me look.\nAction: Operation\n```sql\nSELECT id FROM orders;\n```"
@@ -208,7 +209,7 @@ def test_what_an_agent_may_write(turn, protocol, late_orders, tokenizer, databas
     episode = play_script(late_orders, [turn, turn, turn], tokenizer, database, protocol)
 
     assert episode.status in (Status.TURN_LIMIT, Status.INVALID_ACTION)
-    assert json.loads(json.dumps(episode.to_dict()))["status"] == episode.status
+    assert json.loads(json.dumps(episode_record(episode, "train", 0)))["status"] == episode.status
     assert play_script(late_orders, [COUNT, RIGHT], tokenizer, database).right
 
 
@@ -254,5 +255,5 @@ def test_rules_name_the_prompt_that_does_not_fit():
     from trl_dbbench.errors import ConfigError
 
     with pytest.raises(ConfigError, match="the prompt of task 'long' has 64 tokens, the model's context 64"):
-        Rules(3, 512, 2048, context=64).check_prompt("long", 64)
-    RULES.check_prompt("any", 10**6)
+        Rules(3, 512, 2048, context=64).check_length(64, lambda: "long")
+    RULES.check_length(10**6, lambda: "any")

@@ -212,7 +212,7 @@ def test_held_out_accuracy_is_of_all_tasks_and_not_a_mean_of_batches(trainer_of,
     trainer = trainer_of(protocol="text", max_turn_tokens=64, per_device_eval_batch_size=2)
     scripts = {0: ["Action: Answer\nFinal Answer: [(2,)]"], 1: ["I do not know."]}
     engine = ScriptedEngine(trainer.processing_class, scripts)
-    monkeypatch.setattr(trainer, "_engine", lambda: nullcontext(engine))
+    monkeypatch.setattr(trainer.backend, "engine", lambda: nullcontext(engine))
     metrics = trainer.evaluate(to_dataset([late_orders] * 3, "text", "Answer."))
     assert metrics["eval_accuracy"] == trainer.state.log_history[-1]["eval_accuracy"] == pytest.approx(2 / 3)
     assert metrics["eval_alarm/invalid_actions"] == pytest.approx(1 / 3)

@@ -19,6 +19,7 @@ from vllm_servers import EOS, FakeServer, ask, completion, error, request
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
 from trl_dbbench.engines.vllm import engine as vllm
+from trl_dbbench.engines.vllm import servers
 from trl_dbbench.engines.vllm.engine import VLLMEngine
 from trl_dbbench.errors import EngineError
 from trl_dbbench.rollout import Completion, Sampling
@@ -288,7 +289,7 @@ def test_after_enough_waiting_it_gives_up(fakes, engine_of):
 
 
 def test_waits_grow_and_end():
-    assert list(vllm._waits(100)) == [0, 1, 2, 4, 8, 16, 30, 30, 9]
+    assert list(servers.wait_times(100)) == [0, 1, 2, 4, 8, 16, 30, 30, 9]
 
 
 def test_what_a_server_refuses_is_told(fakes, engine_of):
@@ -408,7 +409,7 @@ def test_full_weights_that_cannot_be_sent(
 def test_with_full_weights_a_server_that_failed_is_not_asked_again(fakes, engine_of, caplog):
     """One that comes back may have other weights."""
     stays, fails = fakes(2)
-    engine = VLLMEngine([stays.url, fails.url], [EOS], None)
+    engine = VLLMEngine([stays.url, fails.url], [EOS], full_weights=True)
     engine.connect()
     fails.stop()
     engine.connect()
@@ -440,7 +441,7 @@ def test_a_servers_shorter_context_counts(fakes, tiny_model, sqlite_database, de
     trainer = make_trainer(
         tiny_model, sqlite_database, demo_tasks[:1], tmp_path, protocol="text", vllm_server_urls=[server.url]
     )
-    assert trainer.rules.context == 1024
+    assert trainer.player.rules.context == 1024
     assert f"vLLM server {server.url} serves /base, trained is {tiny_model}" in caplog.text
 
 

@@ -16,12 +16,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from vllm_servers import EOS, RealServer, ask, request
 
 from trl_dbbench import ConfigError
-from trl_dbbench.chat import ChatFormat
 from trl_dbbench.engines.transformers.engine import TransformersEngine
 from trl_dbbench.engines.vllm.engine import VLLMEngine
-from trl_dbbench.judge import Judge
-from trl_dbbench.protocol import get_protocol
-from trl_dbbench.rollout import Episode, Rules, Sampling, play_all
+from trl_dbbench.player import Player
+from trl_dbbench.rollout import Episode, Rules, Sampling
 
 NOISE = 1e-4  # of fp32 log-probabilities, in nats
 
@@ -241,17 +239,9 @@ def test_a_turn_does_not_depend_on_its_neighbours(real_servers, tmp_path):
 
 
 def greedy(engine, tasks, tokenizer, database) -> list[Episode]:
-    chat = ChatFormat(tokenizer, get_protocol("tools"), [EOS])
-    return play_all(
-        tasks,
-        [chat.prompt_ids(chat.protocol.messages(task)) for task in tasks],
-        [Sampling(greedy=True)] * len(tasks),
-        engine=engine,
-        chat=chat,
-        database=database,
-        judge=Judge(database),
-        rules=Rules(max_turns=3, max_turn_tokens=24, max_completion_length=1024, context=2048),
-    )
+    rules = Rules(max_turns=3, max_turn_tokens=24, max_completion_length=1024, context=2048)
+    player = Player.of(tokenizer, database, protocol="tools", eos_token_ids=[EOS], rules=rules)
+    return player.play_all([player.start(task, Sampling(greedy=True)) for task in tasks], engine)
 
 
 def test_greedy_turns_are_the_transformers_engines(

@@ -68,7 +68,8 @@ def sharded(model: str, folder: Path, rank: int) -> dict:
             **{"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 2},
             **{"save_strategy": "steps", "save_steps": 1},
         )
-        trainer.rules = replace(trainer.rules, max_turns=(1, 3)[rank])
+        rules = replace(trainer.player.rules, max_turns=(1, 3)[rank])
+        trainer.player = replace(trainer.player, rules=rules)
         trainer.train()
         trainer.save_model()
         state = trainer.accelerator.get_state_dict(trainer.model)

@@ -10,7 +10,9 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "alarms": ["AlarmCallback"],
-    "callbacks": ["Accuracy", "EpisodeLogCallback", "GreedyEvalCallback"],
+    "advantages": ["AdvantageBatch"],
+    "arguments": ["DatabaseArguments", "RewardArguments", "TaskArguments"],
+    "callbacks": ["EpisodeLogCallback", "GreedyEvalCallback"],
     "config": ["DBBenchGRPOConfig"],
     "database": ["Database", "Limits", "QueryResult", "Sandbox", "open_database"],
     "errors": [
@@ -23,8 +25,11 @@ _MODULES = {
         "TaskError",
     ],
     "evaluation": ["Evaluation", "evaluate", "validate"],
+    "engines.base": ["Backend", "open_backend"],
+    "engines.policy": ["Policy", "ServedPolicy"],
     "judge": ["Judge", "Verdict"],
-    "protocol": ["get_protocol"],
+    "player": ["Player"],
+    "protocol": ["AgentProtocol", "get_protocol"],
     "rewards": [
         "OUTCOME_PRESETS",
         "ExecutionReward",
@@ -32,7 +37,8 @@ _MODULES = {
         "format_reward",
         "load_reward_functions",
     ],
-    "rollout": ["Episode", "Rules", "Sampling", "Status", "Turn", "play_all"],
+    "rollout": ["Episode", "Rules", "Sampling", "Start", "Status", "Turn"],
+    "runs.records": ["Accuracy", "EpisodeRecord", "TurnRecord"],
     "scoring": ["grade", "state_hash"],
     "tasks": ["Column", "Gold", "Table", "Task", "load_tasks", "to_dataset"],
     "trainer": ["DBBenchGRPOTrainer"],

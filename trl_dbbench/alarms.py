@@ -20,11 +20,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_callback import ExportableState
 
 from trl_dbbench.rollout import Status
+from trl_dbbench.runs.records import EpisodeRecord, TurnRecord
 
 logger = logging.getLogger(__name__)
-
-Record = Mapping[str, Any]
-"""An episode in the form of `Episode.to_dict`, or one of its turns."""
 
 # MySQL's error numbers; those of the environment never reach an agent (see database/faults.py)
 ERROR_CLASSES: dict[str, set[int]] = {
@@ -49,7 +47,7 @@ ERROR_CLASSES: dict[str, set[int]] = {
 
 
 def alarm_metrics(
-    episodes: Sequence[Record], group_size: int, reward_weights: Sequence[float]
+    episodes: Sequence[EpisodeRecord], group_size: int, reward_weights: Sequence[float]
 ) -> dict[str, list[float]]:
     """A batch's values from 0 to 1, whose means are logged. Episodes whose environment failed are left out.
 
@@ -63,7 +61,7 @@ def alarm_metrics(
     - `error/...`: statements that failed in each of `ERROR_CLASSES`, of all that were executed.
 
     Args:
-        episodes: in the form of `Episode.to_dict`, of all ranks, in order; each `group_size` are of one prompt.
+        episodes: of all ranks, in order; each `group_size` are of one prompt.
         reward_weights: of an episode's rewards, in their order.
 
     Returns:
@@ -88,12 +86,12 @@ def alarm_metrics(
     return {name: each for name, each in values.items() if each}
 
 
-def statements(episode: Record) -> tuple[str, ...]:
+def statements(episode: EpisodeRecord) -> tuple[str, ...]:
     """The SQL that the episode executed, in order."""
     return tuple(turn["sql"] for turn in episode["turns"] if _executed(turn))
 
 
-def error_class(turn: Record) -> str | None:
+def error_class(turn: TurnRecord) -> str | None:
     """The one of `ERROR_CLASSES` that an executed statement's observation falls into, if it is an error."""
     if turn["limit"] is not None:
         name = f"limit_{turn['limit']}"
@@ -106,11 +104,11 @@ def error_class(turn: Record) -> str | None:
     )
 
 
-def _executed(turn: Record) -> bool:
+def _executed(turn: TurnRecord) -> bool:
     return turn["sql_seconds"] is not None
 
 
-def _diversity(group: Sequence[Record]) -> float | None:
+def _diversity(group: Sequence[EpisodeRecord]) -> float | None:
     """The share of pairs of episodes that executed different SQL, among those that executed any."""
     differ = [a != b for a, b in combinations(filter(None, map(statements, group)), 2)]
     return sum(differ) / len(differ) if differ else None

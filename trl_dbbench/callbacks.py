@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,87 +14,51 @@ from tqdm.auto import tqdm
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-from trl_dbbench.runs.read import EPISODES_FILE, TASKS_FILE, RunSettings
-from trl_dbbench.scoring import wilson_interval
+from trl_dbbench.files import write_atomically
+from trl_dbbench.rollout import Sampling, Start
+from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE, Accuracy, EpisodeRecord
+from trl_dbbench.runs.settings import RunSettings
 
 logger = logging.getLogger(__name__)
 
 
-class Accuracy:
-    """Counts of right episodes: overall, per operation and per skill.
-
-    Episodes whose environment failed are not counted: they say nothing of the agent.
-    """
-
-    def __init__(self, counts: Mapping[str, Sequence[int]] | None = None):
-        self.counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])  # group -> [right, played]
-        for group, (right, played) in (counts or {}).items():
-            self.counts[group] = [right, played]
-
-    def add(self, episodes: Iterable[Mapping[str, Any]]) -> Accuracy:
-        """Counts episodes in the form of `Episode.to_dict`."""
-        for episode in episodes:
-            if episode["status"] == "environment_fault":
-                continue
-            for group in (
-                "overall",
-                f"operation/{episode['operation']}",
-                *(f"skill/{s}" for s in episode["skills"]),
-            ):
-                self.counts[group][0] += bool(episode["right"])
-                self.counts[group][1] += 1
-        return self
-
-    def rate(self, group: str = "overall") -> float | None:
-        right, played = self.counts.get(group, (0, 0))
-        return right / played if played else None
-
-    def describe(self, group: str = "overall") -> str:
-        """For instance `31/48 = 64.6 % [50.4, 76.6]`, the 95 % Wilson interval in brackets."""
-        right, played = self.counts.get(group, (0, 0))
-        low, high = wilson_interval(right, played)
-        rate = f"{100 * right / played:.1f} %" if played else "-"
-        return f"{right}/{played} = {rate} [{100 * low:.1f}, {100 * high:.1f}]"
-
-    def table(self) -> list[tuple[str, str]]:
-        """(group, description) of every group: overall, then operations, then skills."""
-        order = {"overall": 0, "operation": 1, "skill": 2}
-        groups = sorted(self.counts, key=lambda group: (order[group.partition("/")[0]], group))
-        return [(group, self.describe(group)) for group in groups]
-
-    def metrics(self) -> dict[str, float]:
-        """`accuracy` with `accuracy_low` and `accuracy_high`, and a rate for each operation and skill."""
-        right, played = self.counts.get("overall", (0, 0))
-        low, high = wilson_interval(right, played)
-        rates = {
-            group: self.counts[group][0] / self.counts[group][1]
-            for group in self.counts
-            if group != "overall"
-        }
-        return {
-            "accuracy": right / played if played else 0.0,
-            "accuracy_low": low,
-            "accuracy_high": high,
-            **rates,
-        }
-
-
 class GreedyEvalCallback(TrainerCallback, ExportableState):
-    """Keeps the record of the greedy runs that precede each update.
+    """Runs the greedy evaluation of the current weights before their sampled update, and keeps its record.
 
-    The trainer plays each prompt of a generation batch greedily, with the weights that are about to be
-    updated, and hands the episodes to `record`. The record goes with every checkpoint, so a resumed run
-    counts on from there: from the end of a step, also if the checkpoint was saved in the middle of the next.
+    At the start of a rollout the trainer asks it what is to be played greedily (`starts`), plays that beside the
+    samples or before them, and hands the episodes back (`record`). The record goes with every checkpoint, so a resumed
+    run counts on from there: from the end of a step, also if the checkpoint was saved in the middle of the next.
+
+    Args:
+        every: the evaluation precedes every so many rollouts, beginning with the first; 0 for none.
     """
 
-    def __init__(self):
+    def __init__(self, every: int = 1):
+        self.every = every
         self.accuracy = Accuracy()
         self._at_step_end: dict[str, list[int]] = {}
 
-    def record(self, step: int, episodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """Counts a batch's greedy episodes, prints a line and returns metrics.
+    def starts(self, sampled: Sequence[Start], rollout: int, first_row: int, group_size: int) -> list[Start]:
+        """What this rank is to play greedily: each prompt of the batch once.
 
-        The `greedy/batch_accuracy` is of this batch, all else of the run so far.
+        Args:
+            sampled: this rank's rows.
+            rollout: number of the rollout in the run, from 0 on.
+            first_row: the first row's place among those of all ranks. Copies of a prompt, `group_size` in a row, may
+                lie on several ranks; the rank of the first one plays it.
+        """
+        if not self.every or rollout % self.every:
+            return []
+        return [
+            replace(start, sampling=Sampling(start.sampling.temperature, greedy=True))
+            for row, start in enumerate(sampled, first_row)
+            if row % group_size == 0
+        ]
+
+    def record(self, step: int, episodes: Sequence[EpisodeRecord]) -> dict[str, float]:
+        """Counts a batch's greedy episodes, those of all ranks, prints a line and returns metrics.
+
+        `greedy/batch_accuracy` is of this batch, all else of the run so far.
         """
         batch = Accuracy().add(episodes)
         self.accuracy.add(episodes)
@@ -178,8 +142,8 @@ class EpisodeLogCallback(TrainerCallback):
         self._tasks_path = self.path.with_name(TASKS_FILE)
         self._tasks: set[str] | None = None  # lines of tasks.jsonl
 
-    def write(self, episodes: Iterable[Mapping[str, Any]], tasks: Iterable[str] = ()) -> None:
-        """Appends episodes in the form of `Episode.to_dict`; on the main process only.
+    def write(self, episodes: Iterable[EpisodeRecord], tasks: Iterable[str] = ()) -> None:
+        """Appends episodes; on the main process only.
 
         Args:
             tasks: their tasks, by `Task.to_json`; those known already are not written again.
@@ -230,9 +194,8 @@ def _keep_lines_before(path: Path, step: int, evaluated: bool) -> None:
     Sampled and greedy episodes of step s lead to step s + 1, so those of the checkpoint's own step came
     after it; an evaluation at that step came before it, if there was one. A line cut by a kill goes as well.
     """
-    kept = path.with_suffix(".tmp")
     # errors="replace": a kill may have cut the last line within a character
-    with path.open(encoding="utf-8", errors="replace") as lines, kept.open("w", encoding="utf-8") as out:
+    with path.open(encoding="utf-8", errors="replace") as lines, write_atomically(path) as out:
         for line in lines:
             try:
                 episode = json.loads(line)
@@ -240,4 +203,3 @@ def _keep_lines_before(path: Path, step: int, evaluated: bool) -> None:
                 continue
             if episode["step"] < step + (evaluated and episode["phase"] == "eval"):
                 out.write(line.rstrip("\n") + "\n")
-    kept.replace(path)

@@ -21,7 +21,7 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.protocol import Answer, Operation, Protocol
+from trl_dbbench.protocol import AgentProtocol, Answer, Operation
 
 _PLACEHOLDER = "PLACEHOLDER-OF-THE-TURN"
 
@@ -44,7 +44,7 @@ class ChatFormat:
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
-        protocol: Protocol,
+        protocol: AgentProtocol,
         eos_token_ids: Sequence[int] | None = None,
         template_kwargs: dict[str, Any] | None = None,
     ):

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trl_dbbench.database import open_database
 from trl_dbbench.errors import ConfigError, user_errors
-from trl_dbbench.runs.read import RunSettings
+from trl_dbbench.files import check_writable, write_atomically
+from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import load_tasks
+
+if TYPE_CHECKING:
+    from trl_dbbench.engines.base import Backend
+    from trl_dbbench.engines.policy import Policy, ServedPolicy
 
 app = typer.Typer(
     help="Train language-model agents to work a MySQL database: checks, evaluation and reports.",
@@ -61,9 +65,19 @@ def evaluate(
     model: Annotated[str, typer.Option(help="A model folder or hub id.")],
     tasks: Annotated[str, typer.Option(help="A task file, a folder of parquet, or a hub id.")],
     adapter: Annotated[str | None, typer.Option(help="A LoRA adapter's folder or hub id.")] = None,
+    vllm_server_urls: Annotated[
+        str | None,
+        typer.Option(help="vLLM servers of this model that are to generate, joined by commas."),
+    ] = None,
     database: DatabaseSpec = "auto",
     docker_image: DockerImage = None,
-    protocol: Annotated[str, typer.Option(help="text or tools")] = "text",
+    protocol: Annotated[str, typer.Option(help="text, tools or a dotted path")] = "text",
+    grader: Annotated[
+        str | None, typer.Option(help="Judges all answers: a name or a dotted path; else each task's own.")
+    ] = None,
+    system_prompt: Annotated[
+        str | None, typer.Option(help="Replaces the protocol's: a text, or a file (.txt, .md) that holds it.")
+    ] = None,
     max_turns: Annotated[int, typer.Option(min=1)] = 3,
     max_turn_tokens: Annotated[int, typer.Option(min=1)] = 512,
     batch_size: Annotated[int, typer.Option(min=1, help="Episodes that run side by side.")] = 16,
@@ -73,30 +87,32 @@ def evaluate(
     ] = None,
 ) -> None:
     """Prints greedy accuracy, overall, per operation and per skill, with 95 % intervals and status shares."""
+    from trl_dbbench.arguments import read_system_prompt
+    from trl_dbbench.engines.base import server_addresses
     from trl_dbbench.evaluation import evaluate as evaluate_model
+    from trl_dbbench.player import Player
+    from trl_dbbench.rollout import Rules
 
-    if json_file is not None and (json_file.is_dir() or not json_file.absolute().parent.is_dir()):
-        raise ConfigError(
-            f"--json {json_file} cannot be written: it must be a file in a folder that is there."
-        )
+    if json_file is not None:
+        check_writable(json_file)
     loaded = load_tasks(tasks)
-    policy, tokenizer = _load_model(model, adapter, dtype)
-    with open_database(database, docker_image=docker_image) as opened:
-        evaluation = evaluate_model(
-            policy,
-            tokenizer,
-            loaded,
+    urls = server_addresses(_names(vllm_server_urls) or []) if vllm_server_urls is not None else None
+    backend, policy = _open_model(model, adapter, dtype, urls)
+    with closing(backend), open_database(database, docker_image=docker_image) as opened:
+        player = Player.of(
+            policy.tokenizer,
             opened,
             protocol=protocol,
-            max_turns=max_turns,
-            max_turn_tokens=max_turn_tokens,
-            batch_size=batch_size,
+            eos_token_ids=policy.eos_token_ids,
+            grader=grader,
+            rules=Rules(max_turns, max_turn_tokens),
         )
+        prompt = read_system_prompt(system_prompt)
+        evaluation = evaluate_model(loaded, player, backend, system_prompt=prompt, batch_size=batch_size)
     typer.echo(evaluation)
     if json_file is not None:
-        json_file.write_text(
-            json.dumps(evaluation.to_dict(), ensure_ascii=False, indent=1), "utf-8", "replace"
-        )
+        with write_atomically(json_file) as file:
+            json.dump(evaluation.to_dict(), file, ensure_ascii=False, indent=1)
 
 
 @app.command()
@@ -176,7 +192,7 @@ def generate(
 
     workers = workers if workers is not None else min(os.cpu_count() or 1, 8)
     asked = _names(skills)
-    with _written_whole(out) as file:
+    with write_atomically(out) as file:
         tasks = iterate_tasks(num_tasks, seed, asked, single_skill, max_skills, split, level, workers)
         for task in tqdm(tasks, total=num_tasks, desc="generate", unit="task"):
             file.write(task.to_json() + "\n")
@@ -234,7 +250,7 @@ def replay(
     summary = Summary()
     notes: list[str] = []
     with (
-        _written_whole(out) if out else nullcontext() as file,
+        write_atomically(out) if out else nullcontext() as file,
         open_database(spec, docker_image=docker_image, limits=settings.limits) as opened,
     ):
         typer.echo(
@@ -277,36 +293,33 @@ def _steps(text: str) -> tuple[int, int]:
     return first, end
 
 
-@contextmanager
-def _written_whole(out: Path) -> Iterator[TextIO]:
-    """The file of `--out`, open for writing; until it is whole, it is not there."""
-    if out.is_dir() or not out.absolute().parent.is_dir():
-        raise ConfigError(f"--out {out} cannot be written: it must be a file in a folder that is there.")
-    unfinished = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        with unfinished.open("w", encoding="utf-8", errors="backslashreplace") as file:
-            yield file
-        unfinished.replace(out)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def _load_model(model: str, adapter: str | None, dtype: str):
+def _open_model(
+    model: str, adapter: str | None, dtype: str, vllm_server_urls: list[str] | None
+) -> tuple[Backend, Policy | ServedPolicy]:
+    """Where the model generates, and what is known of it: loaded here, or served elsewhere."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from trl_dbbench.engines.base import EngineSettings, open_backend
+    from trl_dbbench.engines.policy import Policy, ServedPolicy
+
     if dtype not in ("auto", "float32", "bfloat16", "float16"):
         raise ConfigError(f"unknown dtype {dtype!r}; allowed: auto, float32, bfloat16, float16")
+    policy: Policy | ServedPolicy
     try:
-        policy = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
         tokenizer = AutoTokenizer.from_pretrained(model)
-        if adapter is not None:
-            policy = PeftModel.from_pretrained(policy, adapter)
+        if vllm_server_urls:
+            policy = ServedPolicy(model, tokenizer, adapter)
+        else:
+            loaded = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
+            if adapter is not None:
+                loaded = PeftModel.from_pretrained(loaded, adapter)
+            policy = Policy(loaded.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer)
     except (OSError, ValueError, RuntimeError) as error:
         what = f"model '{model}'" + (f" with the adapter '{adapter}'" if adapter else "")
         raise ConfigError(f"the {what} cannot be loaded: {' '.join(str(error).split())}") from None
-    return policy.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
+    return open_backend(EngineSettings(vllm_server_urls=vllm_server_urls), policy), policy
 
 
 def main() -> None:

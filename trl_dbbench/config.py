@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 from trl import GRPOConfig
 
+from trl_dbbench.advantages import get_advantage
+from trl_dbbench.engines.base import server_addresses
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.protocol import PROTOCOLS
+from trl_dbbench.protocol import get_protocol
 from trl_dbbench.skills import SKILLS
 
 GREEDY_EVAL = ("batch", "separate", "off")
@@ -25,7 +26,8 @@ class DBBenchGRPOConfig(GRPOConfig):
 
     Args:
         protocol (`str`, *optional*, defaults to `"text"`):
-            How agent and database talk: `"text"` or `"tools"`.
+            How agent and database talk: `"text"`, `"tools"`, or the dotted path of your own (see
+            `protocol.AgentProtocol`).
         max_turns (`int`, *optional*, defaults to `3`):
             Turns of an episode at most.
         max_turn_tokens (`int`, *optional*, defaults to `512`):
@@ -38,6 +40,18 @@ class DBBenchGRPOConfig(GRPOConfig):
             Greedy run of each prompt before its sampled update, with the weights that the update starts
             from: `"batch"` decodes it beside the samples, at little cost; `"separate"` in a pass of its own,
             which leaves training bit-equal to training without; `"off"` does without.
+        greedy_eval_every (`int`, *optional*, defaults to `1`):
+            The greedy run precedes every so many rollouts, beginning with the first.
+        advantage (`str`, *optional*, defaults to `"grpo"`):
+            What each token gets of its episode's reward: `"grpo"`, TRL's own, or the dotted path of your own function
+            (see `advantages.AdvantageBatch`).
+        grader (`str`, *optional*):
+            Judges the answers to all questions, instead of the grader that each task names: a name from
+            `grading.GRADERS`, or the dotted path of your own function.
+        engine (`str`, *optional*):
+            What generates: `"transformers"`, the model in this process; `"vllm"`, the servers of
+            `vllm_server_urls`; or the dotted path of your own (see `engines.base.Backend`). Left out, vLLM where
+            servers are named, else transformers.
         use_rollout_logprobs (`bool`, *optional*, defaults to `False`):
             Take the old log-probabilities of the loss from the rollout, instead of TRL's own scoring pass
             (or of a ratio of 1 where there is none).
@@ -60,23 +74,27 @@ class DBBenchGRPOConfig(GRPOConfig):
         alarm_window (`int`, *optional*, defaults to `10`):
             An alarm compares the mean of so many logged values, one every `logging_steps` updates.
         alarm_invalid_actions (`float`, *optional*, defaults to `0.3`):
-            Warn when more of the turns cannot be read. `1` never warns; so it does in the next three.
+            Warn when more than this share of the turns cannot be parsed (0 to 1; 1 disables the alarm).
         alarm_answers_without_query (`float`, *optional*, defaults to `0.3`):
-            Warn when more of the answers come without a statement before them.
+            Warn when more than this share of the answers come without a statement before them (0 to 1; 1 disables the
+            alarm).
         alarm_groups_without_spread (`float`, *optional*, defaults to `0.9`):
-            Warn when more of the groups have one reward for all their episodes.
+            Warn when more than this share of the groups have one reward for all their episodes (0 to 1; 1 disables the
+            alarm).
         alarm_errors (`float`, *optional*, defaults to `0.3`):
-            Warn when more of the statements fail with one class of errors.
+            Warn when more than this share of the statements fail with one class of errors (0 to 1; 1 disables the
+            alarm).
         alarm_distinct_sql (`float`, *optional*, defaults to `0.05`):
-            Warn when fewer of the pairs of a group's episodes executed different SQL. `0` never warns.
+            Warn when less than this share of the pairs of a group's episodes executed different SQL (0 to 1; 0
+            disables the alarm).
         alarm_entropy (`float`, *optional*, defaults to `0.005`):
-            Warn when the policy's entropy, in nats per token, is lower. `0` never warns.
+            Warn when the policy's entropy, in nats per token, is below this (0 disables the alarm).
         num_generations_eval (`int`, *optional*, defaults to `1`):
             Evaluation is greedy, so one run of a prompt says it all.
     """
 
     protocol: str = field(
-        default="text", metadata={"help": "How agent and database talk.", "choices": list(PROTOCOLS)}
+        default="text", metadata={"help": "How agent and database talk: text, tools or a dotted path."}
     )
     max_turns: int = field(default=3, metadata={"help": "Turns of an episode at most."})
     max_turn_tokens: int = field(
@@ -94,6 +112,25 @@ class DBBenchGRPOConfig(GRPOConfig):
             "help": "Greedy run of each prompt before its sampled update: in the samples' batch, in a pass of its "
             "own, or off.",
             "choices": list(GREEDY_EVAL),
+        },
+    )
+    greedy_eval_every: int = field(
+        default=1, metadata={"help": "The greedy run precedes every so many rollouts."}
+    )
+    advantage: str = field(
+        default="grpo",
+        metadata={"help": "What each token gets of its episode's reward: grpo or a dotted path."},
+    )
+    grader: str | None = field(
+        default=None,
+        metadata={
+            "help": "Judges the answers to all questions: a name or a dotted path; left out, each task's own."
+        },
+    )
+    engine: str | None = field(
+        default=None,
+        metadata={
+            "help": "What generates: transformers, vllm or a dotted path; left out, vllm where servers are named."
         },
     )
     use_rollout_logprobs: bool = field(
@@ -129,24 +166,30 @@ class DBBenchGRPOConfig(GRPOConfig):
         default=10, metadata={"help": "Logged values whose mean an alarm compares with its threshold."}
     )
     alarm_invalid_actions: float = field(
-        default=0.3, metadata={"help": "Warn above this share of unreadable turns. 1 never warns."}
+        default=0.3, metadata={"help": "Warn above this share of unreadable turns. 1 disables the alarm."}
     )
     alarm_answers_without_query: float = field(
-        default=0.3, metadata={"help": "Warn above this share of answers without a query. 1 never warns."}
+        default=0.3,
+        metadata={"help": "Warn above this share of answers without a query. 1 disables the alarm."},
     )
     alarm_groups_without_spread: float = field(
-        default=0.9, metadata={"help": "Warn above this share of groups with one reward. 1 never warns."}
+        default=0.9,
+        metadata={"help": "Warn above this share of groups with one reward. 1 disables the alarm."},
     )
     alarm_errors: float = field(
         default=0.3,
-        metadata={"help": "Warn above this share of statements with one class of errors. 1 never warns."},
+        metadata={
+            "help": "Warn above this share of statements with one class of errors. 1 disables the alarm."
+        },
     )
     alarm_distinct_sql: float = field(
         default=0.05,
-        metadata={"help": "Warn below this share of a group's pairs with different SQL. 0 never warns."},
+        metadata={
+            "help": "Warn below this share of a group's pairs with different SQL. 0 disables the alarm."
+        },
     )
     alarm_entropy: float = field(
-        default=0.005, metadata={"help": "Warn below this entropy, in nats per token. 0 never warns."}
+        default=0.005, metadata={"help": "Warn below this entropy, in nats per token. 0 disables the alarm."}
     )
     num_generations_eval: int | None = field(
         default=1, metadata={"help": "Evaluation is greedy, so one run of a prompt says it all."}
@@ -154,11 +197,11 @@ class DBBenchGRPOConfig(GRPOConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("max_turns", "max_turn_tokens", "max_completion_length"):
+        for name in ("max_turns", "max_turn_tokens", "max_completion_length", "greedy_eval_every"):
             if (getattr(self, name) or 0) < 1:
                 raise ConfigError(f"{name} must be at least 1, is {getattr(self, name)}.")
-        if self.protocol not in PROTOCOLS:
-            raise ConfigError(f"unknown protocol {self.protocol!r}; allowed: {', '.join(PROTOCOLS)}.")
+        get_protocol(self.protocol)
+        get_advantage(self.advantage)
         if self.greedy_eval not in GREEDY_EVAL:
             raise ConfigError(f"unknown greedy_eval {self.greedy_eval!r}; allowed: {', '.join(GREEDY_EVAL)}.")
         if self.observation_characters < 0:
@@ -218,19 +261,7 @@ class DBBenchGRPOConfig(GRPOConfig):
     def _check_vllm_servers(self) -> None:
         if self.vllm_server_urls is None:
             return
-        if not self.vllm_server_urls:
-            raise ConfigError("vllm_server_urls is empty; name at least one server, or leave it out.")
-        self.vllm_server_urls = [url.rstrip("/") for url in self.vllm_server_urls]
-        for url in self.vllm_server_urls:
-            parts = urlsplit(url)
-            named = parts.scheme in ("http", "https") and parts.hostname
-            if not named or parts.username or parts.path or parts.query:
-                raise ConfigError(
-                    f"vllm_server_urls: {url!r} is no server's address; give scheme, host and port alone, as in "
-                    "http://10.0.0.7:8000."
-                )
-            if self.vllm_server_urls.count(url) > 1:
-                raise ConfigError(f"vllm_server_urls names {url} more than once.")
+        self.vllm_server_urls = server_addresses(self.vllm_server_urls)
 
     def _check_alarms(self) -> None:
         if self.alarm_window < 1:
@@ -240,13 +271,13 @@ class DBBenchGRPOConfig(GRPOConfig):
         self._check_share("alarm_distinct_sql", off=0)
         if self.alarm_entropy < 0:
             raise ConfigError(
-                f"alarm_entropy must be 0 (never warn) or more nats per token, is {self.alarm_entropy}."
+                f"alarm_entropy must be 0 (disables the alarm) or more nats per token, is {self.alarm_entropy}."
             )
 
     def _check_share(self, name: str, off: int) -> None:
         if not 0 <= getattr(self, name) <= 1:
             raise ConfigError(
-                f"{name} is a share from 0 to 1 (0.3 is 30 %), given is {getattr(self, name)}; {off} never warns."
+                f"{name} is a share from 0 to 1 (0.3 is 30 %), given is {getattr(self, name)}; {off} disables the alarm."
             )
 
     def _refuse_what_the_rollout_ignores(self) -> None:

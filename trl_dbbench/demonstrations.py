@@ -1,6 +1,6 @@
 """Gold episodes for a supervised warm start, played by the rollout itself.
 
-An agent that reads its turns from a script plays each task through `play_all`, so a demonstration has the
+An agent that reads its turns from a script plays each task through a `Player`, so a demonstration has the
 ids, the mask and the observations that the same turns have in a rollout: there is no second place that lays
 out tokens. What it writes is the gold SQL, then the rows it got as the answer.
 
@@ -20,13 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 import sqlglot
 from sqlglot import exp
+from tqdm.auto import tqdm
 
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.database import Database
 from trl_dbbench.errors import TaskError
 from trl_dbbench.judge import Judge
+from trl_dbbench.player import Player
 from trl_dbbench.protocol import Answer, Operation
-from trl_dbbench.rollout import Completion, Episode, Request, Rules, Sampling, play_all
+from trl_dbbench.rollout import Completion, Episode, Request, Rules
 from trl_dbbench.tasks import Task
 
 if TYPE_CHECKING:
@@ -101,25 +103,15 @@ def demonstrate(
     Raises:
         TaskError: if a task has no gold SQL, or it fails on this database.
     """
-    from tqdm.auto import tqdm
-
-    judge = Judge(database)
     rules = Rules(max_turns=2, max_turn_tokens=100_000, max_completion_length=1_000_000)
+    player = Player(chat, database, Judge(database), rules)
     episodes: list[Episode] = []
     with tqdm(total=len(tasks), desc="demonstrations", unit="task") as bar:
-        for start in range(0, len(tasks), batch_size):
-            batch = tasks[start : start + batch_size]
+        for first in range(0, len(tasks), batch_size):
+            batch = tasks[first : first + batch_size]
             scripts = [[chat.turn_ids(action) for action in _actions(t, database, habits)] for t in batch]
-            episodes += play_all(
-                batch,
-                [chat.prompt_ids(chat.protocol.messages(task, system_prompt)) for task in batch],
-                [Sampling()] * len(batch),
-                engine=_Script(scripts),
-                chat=chat,
-                database=database,
-                judge=judge,
-                rules=rules,
-            )
+            starts = [player.start(task, system_prompt=system_prompt) for task in batch]
+            episodes += player.play_all(starts, _Script(scripts))
             bar.update(len(batch))
     return episodes
 

@@ -1,25 +1,25 @@
-"""Greedy evaluation of a model, and validation of tasks: both through what training itself uses."""
+"""Greedy evaluation of a model, through what training itself uses; and validation of tasks."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
-from trl_dbbench.callbacks import Accuracy
+from tqdm.auto import tqdm
+
 from trl_dbbench.database import Database
+from trl_dbbench.engines.base import Backend
 from trl_dbbench.errors import DatabaseError, TaskError
 from trl_dbbench.judge import Judge, published_right
-from trl_dbbench.protocol import get_protocol
-from trl_dbbench.rollout import Episode, Rules, Sampling, play_all
+from trl_dbbench.player import Player
+from trl_dbbench.rollout import Episode, Sampling
+from trl_dbbench.runs.records import Accuracy, episode_record
 from trl_dbbench.scoring import grade
 from trl_dbbench.tasks import Task
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
 
 # --- a model ----------------------------------------------------------------------------------------
 
@@ -33,7 +33,7 @@ class Evaluation:
     @property
     def accuracy(self) -> Accuracy:
         """Overall, per operation and per skill."""
-        return Accuracy().add(episode.to_dict() for episode in self.episodes)
+        return Accuracy().add(episode_record(episode, "eval", 0) for episode in self.episodes)
 
     @property
     def statuses(self) -> dict[str, float]:
@@ -46,7 +46,7 @@ class Evaluation:
             "accuracy": self.accuracy.metrics(),
             "counts": dict(self.accuracy.counts),
             "statuses": self.statuses,
-            "episodes": [episode.to_dict() for episode in self.episodes],
+            "episodes": [episode_record(episode, "eval", 0) for episode in self.episodes],
         }
 
     def __str__(self) -> str:
@@ -59,56 +59,47 @@ class Evaluation:
 
 
 def evaluate(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
     tasks: Sequence[Task],
-    database: Database,
+    player: Player,
+    backend: Backend,
     *,
-    protocol: str = "text",
     system_prompt: str | None = None,
-    max_turns: int = 3,
-    max_turn_tokens: int = 512,
-    max_completion_length: int = 2048,
-    observation_characters: int | None = 800,
     batch_size: int = 16,
     progress: bool = True,
 ) -> Evaluation:
     """Plays every task once, greedily, and judges it.
 
+    ```python
+    policy = Policy(model, tokenizer)
+    player = Player.of(tokenizer, database, eos_token_ids=policy.eos_token_ids)
+    print(evaluate(tasks, player, TransformersBackend(policy)))
+    ```
+
     Args:
+        player: what the episodes are played with.
+        backend: where the model generates: `TransformersBackend`, `VLLMBackend` or what `open_backend` gives.
+        system_prompt: replaces the protocol's own.
         batch_size: episodes that run side by side.
 
     Raises:
-        ConfigError: if the tokenizer has no usable chat template or a prompt does not fit the model.
+        ConfigError: if a prompt does not fit the model.
         DatabaseError: if the database stays away.
+        EngineError: if servers are to generate and none answers.
     """
-    from tqdm.auto import tqdm
-
-    from trl_dbbench.chat import ChatFormat
-    from trl_dbbench.engines.transformers.engine import TransformersEngine, context_length, eos_token_ids
-
-    ends = eos_token_ids(model, tokenizer)
-    chat = ChatFormat(tokenizer, get_protocol(protocol, observation_characters), ends)
-    rules = Rules(max_turns, max_turn_tokens, max_completion_length, context_length(model))
-    prompts = [chat.prompt_ids(chat.protocol.messages(task, system_prompt)) for task in tasks]
-    for task, prompt in zip(tasks, prompts, strict=True):
-        rules.check_prompt(task.id, len(prompt))
-    judge = Judge(database)
-    engine = TransformersEngine(model, ends, tokenizer.pad_token_id or ends[0])
+    context = min([*backend.contexts, *filter(None, [player.rules.context])], default=None)
+    player = replace(player, rules=replace(player.rules, context=context))
+    starts = [player.start(task, Sampling(greedy=True), system_prompt) for task in tasks]
+    for start in starts:
+        player.rules.check_length(len(start.prompt_ids), partial(getattr, start.task, "id"))
     episodes: list[Episode] = []
-    with tqdm(total=len(tasks), desc="greedy evaluation", unit="task", disable=not progress) as bar:
-        for start in range(0, len(tasks), batch_size):
-            batch = tasks[start : start + batch_size]
-            episodes += play_all(
-                batch,
-                prompts[start : start + batch_size],
-                [Sampling(greedy=True)] * len(batch),
-                engine=engine,
-                chat=chat,
-                database=database,
-                judge=judge,
-                rules=rules,
-            )
+    database = player.database
+    with (
+        backend.engine() as engine,
+        tqdm(total=len(tasks), desc="greedy evaluation", unit="task", disable=not progress) as bar,
+    ):
+        for first in range(0, len(starts), batch_size):
+            batch = starts[first : first + batch_size]
+            episodes += player.play_all(batch, engine)
             if database.gave_up is not None:
                 raise DatabaseError(
                     f"{database.gave_up}. It was waited for, {database.patience:g} s, and is still away; "

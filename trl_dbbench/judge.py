@@ -53,8 +53,9 @@ class Judge:
     strict mode), the published hash decides; without one, the episode cannot be judged.
     """
 
-    def __init__(self, database: Database):
+    def __init__(self, database: Database, grader: str | None = None):
         self._database = database
+        self._grader = grader
         # by what it is made of: ids are unique in a file only, and a judge may see training and evaluation tasks
         self._gold: OrderedDict[tuple[tuple[Table, ...], str], GoldState] = OrderedDict()
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""The two ways to talk to the database: model text -> `Action`, `QueryResult` -> observation.
+"""How agent and database talk: model text -> `Action`, `QueryResult` -> observation.
 
 - **text**: free thoughts, then `Action: Operation` and one fenced `sql` block, or `Action: Answer` and a
   line `Final Answer: ...`. What fits neither is an invalid action and ends the episode.
@@ -6,19 +6,21 @@
   gets an error as observation, and the episode goes on.
 
 Both are pure functions of the text: nothing of it is ever evaluated as code, and no text makes them
-raise. The rollout does not know which of the two it runs.
+raise. The rollout does not know which one it runs: any class with the members of `AgentProtocol` will do, and
+`protocol:` in a YAML takes its dotted path.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.lookup import look_up
 from trl_dbbench.prompts import TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT
 
 if TYPE_CHECKING:
@@ -61,6 +63,46 @@ class Invalid:
 
 
 Action = Operation | Answer | Invalid
+
+
+class AgentProtocol(Protocol):
+    """What the rollout asks of a protocol. A class of your own is made with `observation_characters` as its argument.
+
+    Attributes:
+        name: for log and record.
+        grader: judges the answers of tasks that name none; a name from `grading.GRADERS`.
+        tools: function schemas that the chat template shows to the model, if any.
+        invalid_ends_episode: whether a turn that `parse` cannot read ends the episode. Otherwise the agent gets
+            `observe(invalid)` and goes on.
+        observation_role: the chat role in which observations come.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def grader(self) -> str: ...
+
+    @property
+    def tools(self) -> list[dict[str, Any]] | None: ...
+
+    @property
+    def invalid_ends_episode(self) -> bool: ...
+
+    @property
+    def observation_role(self) -> str: ...
+
+    def messages(self, task: Task, system_prompt: str | None = None) -> list[dict[str, str]]:
+        """The prompt of a task, as chat messages."""
+
+    def parse(self, text: str) -> Action:
+        """What a turn means. Never raises, whatever the model wrote."""
+
+    def write(self, action: Operation | Answer) -> str | dict[str, Any]:
+        """The turn that `parse` reads as this action: its text, or an assistant message with tool calls."""
+
+    def observe(self, result: QueryResult | Invalid) -> str:
+        """What the agent reads of a statement's result, or of a turn that could not be read."""
 
 
 @dataclass(frozen=True)
@@ -202,22 +244,26 @@ class ToolsProtocol:
         return _cut(_render(result), self.observation_characters)
 
 
-Protocol = TextProtocol | ToolsProtocol
-
-PROTOCOLS: dict[str, type[TextProtocol] | type[ToolsProtocol]] = {
-    protocol.name: protocol for protocol in (TextProtocol, ToolsProtocol)
+PROTOCOLS: dict[str, Callable[[int | None], AgentProtocol]] = {
+    "text": TextProtocol,
+    "tools": ToolsProtocol,
 }
 
 
-def get_protocol(name: str, observation_characters: int | None = 800) -> Protocol:
-    """The protocol of that name.
+def get_protocol(name: str, observation_characters: int | None = 800) -> AgentProtocol:
+    """The protocol of that name, or the user's own class at that dotted path.
 
     Raises:
-        ConfigError: if there is none.
+        ConfigError: if there is none, or it lacks a member of `AgentProtocol`.
     """
-    if name not in PROTOCOLS:
-        raise ConfigError(f"unknown protocol {name!r}; allowed: {', '.join(PROTOCOLS)}")
-    return PROTOCOLS[name](observation_characters)
+    protocol = look_up("protocol", name, PROTOCOLS)(observation_characters)
+    members = ["name", "grader", "tools", "invalid_ends_episode", "observation_role"]
+    members += ["messages", "parse", "write", "observe"]
+    if missing := [member for member in members if not hasattr(protocol, member)]:
+        raise ConfigError(
+            f"the protocol {name!r} lacks {', '.join(missing)}; see trl_dbbench.protocol.AgentProtocol."
+        )
+    return protocol
 
 
 def _messages(system_prompt: str, task: Task) -> list[dict[str, str]]:

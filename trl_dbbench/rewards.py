@@ -8,24 +8,28 @@ def short(episode, **kwargs):
     return [-0.1 * len(e.turns) for e in episode]
 ```
 
+For one episode it may also return a list, a value for each turn (*step rewards*): their sum is the episode's reward,
+the parts are recorded with the turns, and an advantage function sees them.
+
 An episode whose environment failed is `None` to all of ours: TRL then gives it no advantage, and the
 update goes on without it.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
+
+from torch import nn
+from trl.trainer.utils import get_callable_name, is_async_callable
 
 from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError, EnvironmentFault
 from trl_dbbench.judge import Judge
+from trl_dbbench.lookup import look_up
 from trl_dbbench.protocol import Invalid
 from trl_dbbench.rollout import Episode, Status
 from trl_dbbench.scoring import same_rows, same_state
@@ -149,12 +153,49 @@ def load_reward_functions(
     Raises:
         ConfigError: if a name is none of these, or its import fails.
     """
-    ours: dict[str, Callable[[], RewardFunction]] = {
-        "outcome": lambda: outcome,
-        "execution": lambda: ExecutionReward(database),
-        "format": lambda: format_reward,
+    ours: dict[str, RewardFunction] = {
+        "outcome": outcome,
+        "execution": ExecutionReward(database),
+        "format": format_reward,
     }
-    return [ours[name]() if name in ours else _import(name, sorted(ours)) for name in names]
+    return [look_up("reward function", name, ours) for name in names]
+
+
+class StepRewards:
+    """A reward function that may give a list for an episode, as one that gives a number: the list's sum.
+
+    The list's values are noted in `Turn.rewards`.
+
+    Raises:
+        ConfigError: if a list is not as long as its episode has turns.
+    """
+
+    def __init__(self, function: RewardFunction):
+        self.__name__ = get_callable_name(function)
+        self.function = function
+
+    def __call__(self, episode: Sequence[Episode], **kwargs: Any) -> list[float | None]:
+        values = self.function(episode=episode, **kwargs)
+        return [
+            self._sum(e, value) if isinstance(value, list | tuple) else value
+            for e, value in zip(episode, values, strict=True)
+        ]
+
+    def _sum(self, episode: Episode, values: Sequence[float]) -> float | None:
+        if len(values) != len(episode.turns):
+            raise ConfigError(
+                f"the reward function {self.__name__!r} gave {len(values)} step rewards for an episode of "
+                f"{len(episode.turns)} turns; give one for each turn, or a number for the episode."
+            )
+        for turn, value in zip(episode.turns, values, strict=True):
+            turn.rewards[self.__name__] = float(value)
+        return float(sum(values)) if values else None
+
+
+def with_step_rewards(function: Any) -> Any:
+    """The reward function with its lists summed up; reward models and coroutine functions as they are."""
+    plain = callable(function) and not isinstance(function, nn.Module | StepRewards)
+    return StepRewards(function) if plain and not is_async_callable(function) else function
 
 
 def describe_reward(function: object) -> dict[str, Any] | None:
@@ -162,6 +203,8 @@ def describe_reward(function: object) -> dict[str, Any] | None:
 
     `None` for what has no such name, as a reward model.
     """
+    if isinstance(function, StepRewards):
+        function = function.function
     if isinstance(function, OutcomeReward):
         return {"function": "outcome", **asdict(function)}
     if isinstance(function, ExecutionReward):
@@ -170,22 +213,3 @@ def describe_reward(function: object) -> dict[str, Any] | None:
         return {"function": "format"}
     name = getattr(function, "__qualname__", None)
     return None if name is None else {"function": f"{function.__module__}.{name}"}
-
-
-def _import(path: str, ours: list[str]) -> RewardFunction:
-    module_name, dot, name = path.rpartition(".")
-    if not dot:
-        raise ConfigError(
-            f"unknown reward function {path!r}; allowed: {', '.join(ours)}, or a dotted path such as my_rewards.short"
-        )
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        function = getattr(importlib.import_module(module_name), name)
-    except Exception as error:  # whatever the user's module does when it is imported
-        raise ConfigError(
-            f"the reward function {path!r} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-    if not callable(function):
-        raise ConfigError(f"the reward function {path!r} is not callable but {type(function).__name__}")
-    return function

@@ -10,29 +10,24 @@ prompt ids | turn 1 (mask 1) | observation (mask 0) | turn 2 (mask 1) | ... | la
 
 An episode always ends on a sampled token, so that TRL does not take it for truncated.
 
-`play_all` runs many at once: the episodes on an event loop in a thread of its own, where statements wait
-for the database, the model in the caller's thread, where its contexts (autocast, gathered parameters,
-CUDA streams) hold.
+`player.Player` holds what an episode is played with, and plays many at once. `runs.records` says what a log keeps of
+one.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from anyio.from_thread import start_blocking_portal
-
-from trl_dbbench.chat import ChatFormat
 from trl_dbbench.database import Database, QueryResult, Sandbox
 from trl_dbbench.errors import ConfigError, EnvironmentFault, TaskError
 from trl_dbbench.judge import Judge, Verdict
-from trl_dbbench.protocol import Action, Answer, Invalid, Operation, TextProtocol, ToolsProtocol
+from trl_dbbench.protocol import Action, AgentProtocol, Answer, Invalid, Operation
 from trl_dbbench.tasks import Task
 
 logger = logging.getLogger(__name__)
@@ -62,6 +57,15 @@ class Sampling:
     top_k: int = 0
     greedy: bool = False
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where an episode starts: its task, the prompt's ids, and how its tokens are chosen."""
+
+    task: Task
+    prompt_ids: list[int]
+    sampling: Sampling = Sampling()
 
 
 @dataclass(frozen=True)
@@ -108,10 +112,12 @@ class Chat(Protocol):
     """What an episode asks of a chat format: `chat.ChatFormat`, or what `replay` puts in its place."""
 
     @property
-    def protocol(self) -> TextProtocol | ToolsProtocol: ...
+    def protocol(self) -> AgentProtocol: ...
 
     @property
     def eos_token_ids(self) -> frozenset[int]: ...
+
+    def prompt_ids(self, messages: list[dict[str, Any]]) -> list[int]: ...
 
     def text(self, ids: Sequence[int]) -> str: ...
 
@@ -131,6 +137,10 @@ class Turn:
     """Empty where no further turn follows: then nobody reads the observation."""
     seconds: float = 0.0
     """From the request for tokens to the observation."""
+    rewards: dict[str, float] = field(default_factory=dict)
+    """By reward function, of those that give one for each turn."""
+    advantage: float | None = None
+    """The mean over its sampled tokens, where the turns of the episode differ in it."""
 
 
 @dataclass(repr=False)
@@ -200,49 +210,6 @@ class Episode:
                 messages.append({"role": "tool", "content": turn.observation})
         return messages or [{"role": "assistant", "content": ""}]
 
-    def to_dict(self) -> dict[str, Any]:
-        """The episode as `episodes.jsonl` keeps it."""
-        return {
-            "task_id": self.task.id,
-            "task_digest": self.task.digest,
-            "question": self.task.question,
-            "operation": self.task.operation,
-            "skills": list(self.task.skills),
-            "greedy": self.sampling.greedy,
-            "status": str(self.status),
-            "right": self.right,
-            "verdict": None if self.verdict is None else vars(self.verdict),
-            "fault": self.fault,
-            "retries": self.retries,
-            "rewards": self.rewards,
-            "advantage": self.advantage,
-            "seed": self.sampling.seed,
-            "prompt_tokens": len(self.prompt_ids),
-            "turns": [_turn_to_dict(turn) for turn in self.turns],
-        }
-
-
-def _turn_to_dict(turn: Turn) -> dict[str, Any]:
-    action: dict[str, Any] = {"action": type(turn.action).__name__.lower()}
-    match turn.action:
-        case Operation(sql):
-            action["sql"] = sql
-        case Answer(text):
-            action["answer"] = text
-        case Invalid(reason):
-            action["reason"] = reason
-    return {
-        "text": turn.text,
-        **action,
-        "observation": turn.observation,
-        "limit": turn.result.limit if turn.result else None,
-        "affected": turn.result.affected if turn.result else None,
-        "tokens": len(turn.completion.ids),
-        "observation_tokens": len(turn.observation_ids),
-        "seconds": round(turn.seconds, 4),
-        "sql_seconds": round(turn.result.seconds, 4) if turn.result else None,
-    }
-
 
 @dataclass(frozen=True)
 class Rules:
@@ -252,34 +219,30 @@ class Rules:
     one turn; `context` those of prompt and completion together.
     """
 
-    max_turns: int
-    max_turn_tokens: int
-    max_completion_length: int
+    max_turns: int = 3
+    max_turn_tokens: int = 512
+    max_completion_length: int = 2048
     context: int | None = None
 
-    def check_prompt(self, task_id: str, length: int) -> None:
+    def check_length(self, length: int, task_id: Callable[[], str]) -> None:
         """Raises ConfigError for a prompt of `length` tokens that leaves the model no room for a turn."""
         if self.context is not None and length >= self.context:
             raise ConfigError(
-                f"the prompt of task '{task_id}' has {length} tokens, the model's context {self.context}. Leave the "
+                f"the prompt of task '{task_id()}' has {length} tokens, the model's context {self.context}. Leave the "
                 "task out, shorten its question, or take a model with a longer context."
             )
 
 
 async def play(
-    task: Task,
-    prompt_ids: list[int],
-    *,
-    row: int,
-    engine: Engine,
-    chat: Chat,
-    database: Database,
-    judge: Judge,
-    rules: Rules,
-    sampling: Sampling,
+    start: Start, *, row: int, engine: Engine, chat: Chat, database: Database, judge: Judge, rules: Rules
 ) -> Episode:
-    """Plays one task to its end. Never raises for what the agent wrote or what a server did."""
-    episode = Episode(task, prompt_ids, sampling)
+    """Plays one task to its end. Never raises for what the agent wrote or what a server did.
+
+    Args:
+        row: of the episode among those that the engine plays side by side.
+    """
+    task = start.task
+    episode = Episode(task, start.prompt_ids, start.sampling)
     try:
         # its tables are made while the model writes the first turn
         opening = database.in_thread(database.sandbox, task)
@@ -351,45 +314,3 @@ async def _play_turns(
         turn.observation_ids = observation_ids
         ids += observation_ids
     turn.seconds = turn.seconds or time.perf_counter() - started
-
-
-def play_all(
-    tasks: Sequence[Task],
-    prompts: Sequence[list[int]],
-    samplings: Sequence[Sampling],
-    *,
-    engine: Engine,
-    chat: ChatFormat,
-    database: Database,
-    judge: Judge,
-    rules: Rules,
-) -> list[Episode]:
-    """Plays many tasks at once; episode i is that of `tasks[i]`, after `prompts[i]`, by `samplings[i]`.
-
-    May be called where an event loop runs already (notebooks).
-    """
-
-    async def one(row: int) -> Episode:
-        return await play(
-            tasks[row],
-            prompts[row],
-            row=row,
-            engine=engine,
-            chat=chat,
-            database=database,
-            judge=judge,
-            rules=rules,
-            sampling=samplings[row],
-        )
-
-    with start_blocking_portal() as portal:
-        loop = portal.call(asyncio.get_running_loop)
-        # not portal.start_task_soon, which waits for the loop each time
-        futures = [asyncio.run_coroutine_threadsafe(one(row), loop) for row in range(len(tasks))]
-        try:
-            engine.serve(futures)
-            return [future.result() for future in futures]
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            raise

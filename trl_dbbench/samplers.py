@@ -14,18 +14,40 @@ order of its epoch. TRL's own generator starts anew in a resumed run, which then
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch.utils.data import Sampler
 from trl.trainer.utils import RepeatSampler
 
+from trl_dbbench.config import DBBenchGRPOConfig
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.tasks import Task
+
+logger = logging.getLogger(__name__)
 
 Order = Callable[[int], Sequence[int]]
 """epoch -> the row of the dataset at each place."""
+
+
+def task_order(dataset: Dataset, args: DBBenchGRPOConfig) -> Order:
+    """The order that the settings ask for, over rows with the column `task`.
+
+    Raises:
+        ConfigError: if `task_sampling: skill` finds no skill to draw.
+    """
+    if args.task_sampling == "shuffle":
+        return partial(shuffled, len(dataset), args.seed)
+    skills = [Task.from_json(line).skills for line in dataset["task"]]
+    pools = skill_pools(skills, args.sampled_skills, args.min_tasks_per_skill)
+    if args.process_index == 0:
+        logger.info("Task sampling: %s.", pools)
+    return partial(by_skill, pools, len(dataset), args.seed)
 
 
 class TaskSampler(Sampler[int]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import sys
@@ -13,8 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from transformers import TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import DefaultFlowCallback
+
+from trl_dbbench.ranks import end
 
 EXIT_STATUS = 128 + signal.SIGTERM  # what a shell says of a program that SIGTERM ended
 SAME_SIGNAL_SECONDS = 1.0  # a scheduler and a launcher may both send it
@@ -118,3 +121,39 @@ def stop_with_launcher() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != launcher:  # it has ended meanwhile
             signal.raise_signal(signal.SIGTERM)
+
+
+@contextmanager
+def ordered_end() -> Iterator[Callable[[Trainer], None]]:
+    """Around a training script: it ends when its launcher does, its ranks end together, and SIGTERM is told apart.
+
+    ```python
+    with ordered_end() as ended:
+        ended(main())  # main returns the trainer
+    ```
+
+    Yields:
+        A function that takes the trainer when it has been trained and its database is closed, which still needs the
+        process group. A run that SIGTERM stopped then exits with 143, after a line that says how to go on.
+    """
+    stop_with_launcher()
+    trainers: list[Trainer] = []
+    yield trainers.append
+    for trainer in trainers:
+        stopped = getattr(trainer, "stopped", False)
+        if stopped:
+            state = trainer.state
+            trainer.accelerator.print(
+                f"SIGTERM ended the run after step {state.global_step} of {state.max_steps}. Start it again with "
+                "--resume_from_checkpoint true to go on from there."
+            )
+        end(trainer)
+        if stopped:
+            raise SystemExit(EXIT_STATUS)
+
+
+def set_up_logging(rank: int) -> None:
+    """What a training script logs: the main process everything that a user wants to see, the others warnings."""
+    logging.basicConfig(level=logging.INFO if rank == 0 else logging.WARNING)
+    for http_client in ("httpx", "httpx2"):  # a line for each request
+        logging.getLogger(http_client).setLevel(logging.WARNING)

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trl_dbbench.report.run import FAULT, Record, Run
+from trl_dbbench.report.run import Run
+from trl_dbbench.rollout import Status
+from trl_dbbench.runs.records import EpisodeRecord
 from trl_dbbench.scoring import wilson_interval
 from trl_dbbench.skills import SKILLS
 
@@ -47,14 +49,14 @@ class Share:
         return f"[{100 * low:.1f}, {100 * high:.1f}]" if self.played else ""
 
 
-def share(episodes: Iterable[Record]) -> Share:
-    sound = [episode["right"] for episode in episodes if episode["status"] != FAULT]
+def share(episodes: Iterable[EpisodeRecord]) -> Share:
+    sound = [episode["right"] for episode in episodes if episode["status"] != Status.ENVIRONMENT_FAULT]
     return Share(sum(sound), len(sound))
 
 
-def evaluations(run: Run) -> dict[int, list[Record]]:
+def evaluations(run: Run) -> dict[int, list[EpisodeRecord]]:
     """Updates done -> the held-out episodes, each task once, even where it was evaluated twice."""
-    by_step: defaultdict[int, dict[tuple[str, str], Record]] = defaultdict(dict)
+    by_step: defaultdict[int, dict[tuple[str, str], EpisodeRecord]] = defaultdict(dict)
     for episode in run.phase("eval"):
         by_step[episode["step"]][episode["task_id"], episode["question"]] = episode
     return {step: list(episodes.values()) for step, episodes in sorted(by_step.items())}
@@ -137,7 +139,12 @@ class Chart:
 # Okabe and Ito's colours, which differ to colour-blind readers too; the page has its own for dark screens
 COLORS = ["#0072b2", "#d55e00", "#00805e", "#b0568a", "#3a8fc4", "#b87d00", "#6b7280"]
 
-STATUSES = {"turn_limit": 5, "invalid_action": 3, "out_of_tokens": 4, FAULT: 6}
+STATUSES = {
+    Status.TURN_LIMIT: 5,
+    Status.INVALID_ACTION: 3,
+    Status.OUT_OF_TOKENS: 4,
+    Status.ENVIRONMENT_FAULT: 6,
+}
 """Ways to end without an answer, and their colours; answers are told apart by whether they are right."""
 
 
@@ -150,7 +157,7 @@ def charts(run: Run) -> list[Chart]:
     def logged(name: str, color: int, metric: str) -> Series:
         return bins.mean(name, color, [(_played_at(e), e[metric]) for e in log if _has(e, metric)])
 
-    def mean(name: str, color: int, value: Callable[[Record], float | None]) -> Series:
+    def mean(name: str, color: int, value: Callable[[EpisodeRecord], float | None]) -> Series:
         values = [(e["step"], value(e)) for e in sampled]
         return bins.mean(name, color, [(x, y) for x, y in values if y is not None], "episode")
 
@@ -177,7 +184,7 @@ def charts(run: Run) -> list[Chart]:
     else:
         statuses = [
             logged(_words(status), color, f"status/{status}")
-            for status, color in {"answered": 2, **STATUSES}.items()
+            for status, color in {Status.ANSWERED: 2, **STATUSES}.items()
         ]
         turns = [logged("turns", 0, "turns/mean")]
         tokens = [logged("all after the prompt", 0, "completions/mean_length")]
@@ -239,9 +246,9 @@ def _accuracy_chart(run: Run) -> Chart:
     return Chart("accuracy", "Greedy accuracy", "accuracy", series, note, percent=True)
 
 
-def _running(greedy: Iterable[Record]) -> dict[int, Share]:
+def _running(greedy: Iterable[EpisodeRecord]) -> dict[int, Share]:
     """Step -> accuracy over all greedy episodes up to it."""
-    by_step: defaultdict[int, list[Record]] = defaultdict(list)
+    by_step: defaultdict[int, list[EpisodeRecord]] = defaultdict(list)
     for episode in greedy:
         by_step[episode["step"]].append(episode)
     right = played = 0
@@ -300,7 +307,7 @@ def _has(entry: Mapping[str, Any], *names: str) -> bool:
     return all(number(entry.get(name)) is not None for name in names)
 
 
-def _tokens(episode: Record, key: str) -> float:
+def _tokens(episode: EpisodeRecord, key: str) -> float:
     return sum(number(turn.get(key)) or 0 for turn in episode["turns"])
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.report.curves import Chart, Comparison, charts, compare, updates
 from trl_dbbench.report.run import Run
-from trl_dbbench.runs.read import PHASES
+from trl_dbbench.runs.records import PHASES
 from trl_dbbench.tasks import Task
 
 BLOCK = 100  # episodes, or tasks, that are unpacked together
@@ -66,7 +66,7 @@ def write_report(run: Run, out: str | Path) -> Path:
 def _facts(run: Run, accuracy: Chart, compared: Comparison | None) -> list[tuple[str, str, str]]:
     """(name, value, remark) of the page's head."""
     model = Path(run.model).name if run.model and run.model.startswith("/") else run.model
-    counts = Counter(episode["phase"] for episode in run.episodes)
+    counts: Counter[str] = Counter(episode["phase"] for episode in run.episodes)
     kinds = ", ".join(f"{counts[phase]:,} {name}" for phase, name in PHASES.items() if counts[phase])
     planned = f"of {run.planned_steps:,}" if run.planned_steps and run.planned_steps != run.steps else ""
     facts = [
@@ -131,7 +131,7 @@ def _transcripts(run: Run) -> tuple[dict[str, Any], list[str], list[str]]:
         "skills",
     }
     dropped = in_index | {"greedy"}
-    bodies = [{key: e[key] for key in e if key not in dropped} for e in run.episodes]
+    bodies = [{key: value for key, value in e.items() if key not in dropped} for e in run.episodes]
     index = {
         "tasks": tasks,
         "statuses": list(statuses),

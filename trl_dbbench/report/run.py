@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.runs.read import EPISODES_FILE, TASKS_FILE, Record, loads, read_episodes, read_tasks
+from trl_dbbench.runs.read import loads, read_episodes, read_tasks
+from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE, EpisodeRecord
 from trl_dbbench.tasks import Task
 
 STATE_FILE = "trainer_state.json"
-
-FAULT = "environment_fault"
 
 
 @dataclass
@@ -22,14 +21,14 @@ class Run:
     name: str
     model: str | None = None
     adapter: str | None = None
-    episodes: list[Record] = field(default_factory=list)
+    episodes: list[EpisodeRecord] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
     log: list[dict[str, Any]] = field(default_factory=list)
     steps: int | None = None
     planned_steps: int | None = None
     notes: list[str] = field(default_factory=list)
 
-    def phase(self, phase: str) -> list[Record]:
+    def phase(self, phase: str) -> list[EpisodeRecord]:
         return [episode for episode in self.episodes if episode["phase"] == phase]
 
 

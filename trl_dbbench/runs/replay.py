@@ -29,24 +29,20 @@ from trl.trainer.utils import get_callable_name
 from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.judge import Judge
-from trl_dbbench.protocol import Protocol, get_protocol
+from trl_dbbench.player import Player
+from trl_dbbench.protocol import AgentProtocol, get_protocol
 from trl_dbbench.rewards import (
     OUTCOME_PRESETS,
     OutcomeReward,
     RewardFunction,
     describe_reward,
     load_reward_functions,
+    with_step_rewards,
 )
-from trl_dbbench.rollout import Completion, Episode, Request, Rules, Sampling, Status, play
-from trl_dbbench.runs.read import (
-    EPISODES_FILE,
-    PHASES,
-    TASKS_FILE,
-    Record,
-    RunSettings,
-    read_episodes,
-    read_tasks,
-)
+from trl_dbbench.rollout import Completion, Episode, Request, Rules, Sampling, Start, Status
+from trl_dbbench.runs.read import read_episodes, read_tasks
+from trl_dbbench.runs.records import EPISODES_FILE, PHASES, TASKS_FILE, EpisodeRecord, episode_record
+from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Task
 
 _OF_A_TURN = ("action", "sql", "answer", "reason", "observation")
@@ -94,7 +90,7 @@ class Replayed:
     """
 
     line: int
-    saved: Record
+    saved: EpisodeRecord
     episode: Episode | None = None
     differences: list[Difference] = field(default_factory=list)
 
@@ -155,7 +151,7 @@ def replay(
     notes = [] if notes is None else notes
     settings = settings or RunSettings.read(folder)
     rewards = _rewards(settings, reward_funcs, outcome, database, notes)
-    player = _Player(settings, database, _by_digest_and_id(read_tasks(folder / TASKS_FILE, notes)))
+    player = _Replayer(settings, database, _by_digest_and_id(read_tasks(folder / TASKS_FILE, notes)))
     first, end = steps or (0, math.inf)
     records = (
         (line, record)
@@ -171,7 +167,7 @@ def replay(
         raise ConfigError(f"'{folder}' has no such episode to play again. {' '.join(notes)}".rstrip())
 
 
-def _with_progress(path: Path, notes: list[str], progress: bool) -> Iterator[tuple[int, Record]]:
+def _with_progress(path: Path, notes: list[str], progress: bool) -> Iterator[tuple[int, EpisodeRecord]]:
     with path.open("rb") as file:
         lines = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
     with tqdm(total=lines, desc="replay", unit="episode", disable=not progress) as bar:
@@ -180,7 +176,7 @@ def _with_progress(path: Path, notes: list[str], progress: bool) -> Iterator[tup
             yield line, record
 
 
-def _check(record: Record) -> None:
+def _check(record: EpisodeRecord) -> None:
     """Raises ValueError for an episode that cannot be played again."""
     if record["status"] == Status.ENVIRONMENT_FAULT:
         return
@@ -193,7 +189,8 @@ def _check(record: Record) -> None:
             raise ValueError(f"no usable '{key}'")
     for turn in record["turns"]:
         for key, kind, least in (("text", str, ""), ("tokens", int, 1), ("observation_tokens", int, 0)):
-            if not isinstance(turn.get(key), kind) or turn[key] < least:
+            value = turn.get(key)
+            if not isinstance(value, kind) or value < least:  # type: ignore[operator]
                 raise ValueError(f"a turn without usable '{key}'")
 
 
@@ -223,10 +220,12 @@ class _SavedTurns:
 
     eos_token_ids = frozenset([_END])
 
-    def __init__(self, turns: Sequence[Mapping[str, Any]], protocol: Protocol, *, cut: bool):
+    def __init__(self, saved: EpisodeRecord, protocol: AgentProtocol, *, cut: bool):
+        turns = saved["turns"]
         self.protocol = protocol
         self.length = sum(turn["tokens"] for turn in turns)
         self.length += sum(max(1, turn["observation_tokens"]) for turn in turns[:-1])
+        self._prompt_tokens = saved.get("prompt_tokens", 0)
         self._turns = turns
         self._turn = turns[0]
         self._cut = cut
@@ -244,6 +243,9 @@ class _SavedTurns:
     def serve(self, episodes: Sequence[Future]) -> None:
         """Nothing to do: `generate` answers at once."""
 
+    def prompt_ids(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        return [_TOKEN] * self._prompt_tokens
+
     def text(self, ids: Sequence[int]) -> str:
         return self._turn["text"]
 
@@ -251,7 +253,7 @@ class _SavedTurns:
         return [_TOKEN] * max(1, self._turn["observation_tokens"])
 
 
-class _Player:
+class _Replayer:
     def __init__(
         self,
         settings: RunSettings,
@@ -261,10 +263,10 @@ class _Player:
         self._settings = settings
         self._protocol = get_protocol(settings.protocol, settings.observation_characters or None)
         self._database = database
-        self._judge = Judge(database)
+        self._judge = Judge(database, settings.grader)
         self._tasks = tasks
 
-    def play_all(self, records: Iterable[tuple[int, Record]], workers: int) -> Iterator[Replayed]:
+    def play_all(self, records: Iterable[tuple[int, EpisodeRecord]], workers: int) -> Iterator[Replayed]:
         """In order; never more than `workers` are under way or wait to be taken."""
         with start_blocking_portal() as portal:
             loop = portal.call(asyncio.get_running_loop)
@@ -280,7 +282,7 @@ class _Player:
                 for episode in playing:
                     episode.cancel()
 
-    async def _play(self, line: int, saved: Record) -> Replayed:
+    async def _play(self, line: int, saved: EpisodeRecord) -> Replayed:
         replayed = Replayed(line, saved)
         if saved["status"] == Status.ENVIRONMENT_FAULT:
             return replayed
@@ -290,22 +292,15 @@ class _Player:
             found = f"one of {len(tasks)} with this id and question" if tasks else f"not in {TASKS_FILE}"
             replayed.differences.append(Difference("task", saved["task_id"], found))
             return replayed
-        turns = _SavedTurns(saved["turns"], self._protocol, cut=self._was_cut(saved))
-        replayed.episode = await play(
-            tasks[0],
-            [_TOKEN] * saved.get("prompt_tokens", 0),
-            row=0,
-            engine=turns,
-            chat=turns,
-            database=self._database,
-            judge=self._judge,
-            rules=turns.rules(self._settings.max_turns),
-            sampling=Sampling(greedy=bool(saved.get("greedy")), seed=saved.get("seed", 0)),
-        )
+        turns = _SavedTurns(saved, self._protocol, cut=self._was_cut(saved))
+        player = Player(turns, self._database, self._judge, turns.rules(self._settings.max_turns))
+        sampling = Sampling(greedy=bool(saved.get("greedy")), seed=saved.get("seed", 0))
+        start = Start(tasks[0], turns.prompt_ids([]), sampling)
+        replayed.episode = await player.play(start, engine=turns)
         replayed.differences += _differences(saved, replayed.episode)
         return replayed
 
-    def _was_cut(self, saved: Record) -> bool:
+    def _was_cut(self, saved: EpisodeRecord) -> bool:
         """Whether the saved episode ran out of tokens within its last turn, and can have done so."""
         *before, last = saved["turns"]
         if saved["status"] != Status.OUT_OF_TOKENS or last.get("observation") is not None:
@@ -317,12 +312,12 @@ class _Player:
         return used >= room
 
 
-def _differences(saved: Record, episode: Episode) -> Iterator[Difference]:
+def _differences(saved: EpisodeRecord, episode: Episode) -> Iterator[Difference]:
     if episode.status == Status.ENVIRONMENT_FAULT:
         yield Difference("status", saved["status"], f"{episode.status}: {episode.fault}")
         return
     first, excuse = _excuse(saved, episode)
-    now = _facts(episode.to_dict())
+    now = _facts(episode_record(episode, saved["phase"], saved["step"]))
     for (turn, what), was in _facts(saved).items():
         if turn <= len(episode.turns) and now.get((turn, what)) != was:
             excused = what in _OF_THE_DATABASE and (turn or math.inf) >= first
@@ -346,7 +341,7 @@ def _facts(episode: Mapping[str, Any]) -> dict[tuple[int, str], Any]:
     return facts
 
 
-def _excuse(saved: Record, episode: Episode) -> tuple[float, str | None]:
+def _excuse(saved: EpisodeRecord, episode: Episode) -> tuple[float, str | None]:
     """From which turn on the database may say something else for no fault, and why."""
     if any(_CHANGING.search(column.type) for table in episode.task.tables for column in table.columns):
         return 1, "its tables hold the time of their changes"
@@ -392,7 +387,7 @@ def _rewards(
                 functions += load_reward_functions([made["function"]], database=database, outcome=values)
             except ConfigError as error:
                 notes.append(f"The reward {name} is not checked: {error}.")
-    named = {get_callable_name(function): function for function in functions}
+    named = {get_callable_name(function): with_step_rewards(function) for function in functions}
     return [
         _Reward(name, function, settings.rewards.get(name) == describe_reward(function))
         for name, function in named.items()

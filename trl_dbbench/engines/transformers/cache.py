@@ -17,7 +17,7 @@ import torch
 from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
 
-ROOM = 256
+GROW_BY_COLUMNS = 256
 """Columns by which a full buffer grows."""
 
 
@@ -38,7 +38,7 @@ class RowLayer(DynamicLayer):
     The columns beyond, `room` at most, hold numbers that mean nothing.
     """
 
-    def __init__(self, room: int = ROOM) -> None:
+    def __init__(self, room: int = GROW_BY_COLUMNS) -> None:
         super().__init__()
         self.room = room
         self.length = 0
@@ -95,7 +95,7 @@ class RowCache(Cache):
 
     layers: list[RowLayer]
 
-    def __init__(self, room: int = ROOM) -> None:
+    def __init__(self, room: int = GROW_BY_COLUMNS) -> None:
         super().__init__(layer_class_to_replicate=partial(RowLayer, room))
 
     @classmethod

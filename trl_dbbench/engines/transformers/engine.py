@@ -21,36 +21,29 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
 from trl_dbbench.engines.transformers.cache import RowCache, can_keep
 from trl_dbbench.engines.transformers.packed import packed
-from trl_dbbench.engines.transformers.prefix import LONG, OWN_ROOM, SharedPrefix, can_share
+from trl_dbbench.engines.transformers.prefix import (
+    OWN_SPARE_COLUMNS,
+    SHARE_PREFIX_MIN_TOKENS,
+    SharedPrefix,
+    can_share,
+)
 from trl_dbbench.engines.transformers.sampling import TokenChooser
 from trl_dbbench.rollout import Completion, Request, Sampling
 
 logger = logging.getLogger(__name__)
 
-# when this share of a batch's rows is still writing, the others are left out of it
-CROWD = 0.5
+COMPACT_BELOW_SHARE = 0.5
+"""Finished rows are dropped from the batch when at most this share of its rows still generates."""
 
-# prompts are prefilled in parts of about so many tokens: what a layer computes on the way takes memory for each, and
-# on a CPU time as well, outside the caches
 PREFILL_TOKENS = 16_384
 PREFILL_TOKENS_ON_CPU = 1_024
-
-
-def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Every id that ends a turn: the tokenizer's eos token and those that the model declares."""
-    declared = model.generation_config.eos_token_id if model.generation_config else None
-    ids = [tokenizer.eos_token_id, *([declared] if isinstance(declared, int) else declared or [])]
-    return sorted({id for id in ids if id is not None})
-
-
-def context_length(model: PreTrainedModel) -> int | None:
-    """Tokens that the model can attend to, prompt and completion together; `None` if it does not say."""
-    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+"""Prompts are prefilled in parts of about so many tokens: a layer's intermediate results take memory for each token
+and, on a CPU, time as well once they no longer fit into its caches."""
 
 
 @dataclass
@@ -231,7 +224,7 @@ class TransformersEngine:
                         live.append(place)
                 if not self._any_rank(bool(live)):
                     return [asked[request.row].completion for request in requests]
-                if self._keeps_cache and 0 < len(live) <= CROWD * len(rows):
+                if self._keeps_cache and 0 < len(live) <= COMPACT_BELOW_SHARE * len(rows):
                     order = torch.tensor(self._to_front(live), device=self._device)
                     rows = self._rows[: len(live)]
                     chosen, start, shared = chosen[order], start[order], shared[order]
@@ -336,8 +329,12 @@ class TransformersEngine:
         ]
         rows.sort(key=lambda row: row.source)  # those of a prompt side by side
         self._prompts = None
-        if width >= LONG and len(prompts) < len(rows) and can_share(self._config, self._device):
-            self._prompts, self._cache = SharedPrefix(cache, start), RowCache(OWN_ROOM)
+        if (
+            width >= SHARE_PREFIX_MIN_TOKENS
+            and len(prompts) < len(rows)
+            and can_share(self._config, self._device)
+        ):
+            self._prompts, self._cache = SharedPrefix(cache, start), RowCache(OWN_SPARE_COLUMNS)
             for row in rows:
                 row.shared = len(row.cached)
         else:

@@ -13,14 +13,14 @@ from functools import partial
 import torch
 from torch import nn
 
-WORTH = 65_536
-"""Weights of a layer that is faster so."""
+PACK_MIN_WEIGHTS = 65_536
+"""Smaller layers gain nothing from the other layout."""
 
-MOST_BYTES = 4 * 1024**3
-"""What the copies may take; the layers beyond are computed as ever."""
+PACK_MAX_BYTES = 4 * 1024**3
+"""Memory that the copies may take; layers beyond it are computed as usual."""
 
-ROWS = 32
-"""Of a usual batch: how to lay weights out for it."""
+PACKED_BATCH_ROWS = 32
+"""Batch size that oneDNN's weight layout is chosen for."""
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def packed(model: nn.Module) -> Iterator[None]:
     """
     layers = list(_layers(model)) if _available() else []
     for layer in layers:
-        weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), ROWS)
+        weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), PACKED_BATCH_ROWS)
         layer.forward = partial(_forward, layer, weight)  # type: ignore[method-assign]
     try:
         yield
@@ -46,7 +46,7 @@ def _available() -> bool:
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Linear]:
-    left = MOST_BYTES
+    left = PACK_MAX_BYTES
     for layer in model.modules():
         if (
             type(layer) is nn.Linear
@@ -54,7 +54,7 @@ def _layers(model: nn.Module) -> Iterator[nn.Linear]:
             and "forward" not in vars(layer)  # nor brought by a hook
             and layer.weight.device.type == "cpu"
             and layer.weight.dtype == torch.float32
-            and layer.weight.numel() >= WORTH
+            and layer.weight.numel() >= PACK_MIN_WEIGHTS
             and layer.weight.nbytes <= left
         ):
             left -= layer.weight.nbytes

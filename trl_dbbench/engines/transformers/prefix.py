@@ -20,13 +20,13 @@ from transformers import AttentionInterface, PreTrainedConfig
 from trl_dbbench.engines.transformers.cache import RowCache, RowLayer
 
 ATTENTION = "dbbench_shared_prefix"
-LONG = 128
+SHARE_PREFIX_MIN_TOKENS = 128
 """Prompts from so many tokens on are worth it."""
 
-OWN_ROOM = 32
+OWN_SPARE_COLUMNS = 32
 """Columns by which a full buffer of the rows' own past grows; few, since they are read too (`_attend_one`)."""
 
-HIDDEN = -1e30
+HIDDEN_SCORE = -1e30
 """A score that nothing comes of; finite, so that a row with nothing to see stays a number."""
 
 # plain softmax attention through transformers' attention interface, without sinks or capped scores
@@ -133,7 +133,7 @@ class SharedPrefix:
 
 def _bias(hidden: torch.Tensor) -> torch.Tensor:
     """Added to scores."""
-    return torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, HIDDEN)
+    return torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, HIDDEN_SCORE)
 
 
 def _attend(
@@ -164,7 +164,7 @@ def _attend_one(
     """
     keys, values = past.keys[: len(query)], past.values[: len(query)]  # (B, K, C, D)
     scores = torch.matmul(query, keys.transpose(2, 3))  # (B, K, M, C)
-    scores[..., past.length :] = HIDDEN
+    scores[..., past.length :] = HIDDEN_SCORE
     if bias is not None:
         scores[..., : past.length] += bias
     weights = torch.cat((scores, common_mass), dim=-1).softmax(dim=-1)

@@ -14,8 +14,11 @@ import torch.nn.functional as F
 
 from trl_dbbench.rollout import Request
 
-BLOCK = 256  # tokens whose probabilities are added up first, so that a draw need not add up all of them
-CANDIDATES = 256  # most likely tokens that are sorted for top-p before the whole vocabulary is
+BLOCK_TOKENS = 256
+"""A draw first chooses among blocks of so many tokens, then within one, so that it need not add up all of them."""
+
+TOP_P_CANDIDATES = 256
+"""The most likely tokens that top-p is tried on, before the whole vocabulary is sorted for it."""
 
 
 class TokenChooser:
@@ -65,9 +68,9 @@ class TokenChooser:
             chosen = scaled.argmax(dim=-1, keepdim=True)  # (B, 1)
         else:
             uniform = self._uniforms[:, self._step, None]  # (B, 1)
-            padded = F.pad(weights, (0, -weights.shape[1] % BLOCK))
-            blocks = padded.unflatten(1, (-1, BLOCK))  # (B, V / BLOCK, BLOCK)
-            masses = blocks.sum(dim=-1)  # (B, V / BLOCK)
+            padded = F.pad(weights, (0, -weights.shape[1] % BLOCK_TOKENS))
+            blocks = padded.unflatten(1, (-1, BLOCK_TOKENS))  # (B, V / BLOCK_TOKENS, BLOCK_TOKENS)
+            masses = blocks.sum(dim=-1)  # (B, V / BLOCK_TOKENS)
             chosen = _draw(blocks, masses, uniform)
             rows = self._greedy_rows
             chosen[rows] = scaled[rows].argmax(dim=-1, keepdim=True)
@@ -90,9 +93,9 @@ def _uniforms(request: Request, steps: int) -> torch.Tensor:
 def _draw(blocks: torch.Tensor, masses: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     """A token of each row, (B, 1): first the block of tokens in which the draw falls, then the token in it."""
     place, rest = _inverse_cdf(masses, uniform)
-    block = blocks.gather(1, place[:, :, None].expand(-1, -1, BLOCK))[:, 0]  # (B, BLOCK)
+    block = blocks.gather(1, place[:, :, None].expand(-1, -1, BLOCK_TOKENS))[:, 0]  # (B, BLOCK_TOKENS)
     within, _ = _inverse_cdf(block, rest)
-    return place * BLOCK + within
+    return place * BLOCK_TOKENS + within
 
 
 def _inverse_cdf(masses: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -117,7 +120,7 @@ def _draw_restricted(
 ) -> torch.Tensor:
     """As `_draw`, among the `top_k` most likely (0: all) and of these the fewest whose mass reaches `top_p`."""
     size = weights.shape[1]
-    count = min(size, max(CANDIDATES, int(top_k.max())))
+    count = min(size, max(TOP_P_CANDIDATES, int(top_k.max())))
     candidates, order = weights.topk(count, dim=-1)  # (B, count), descending
     reached = candidates.double().sum(dim=-1, keepdim=True) >= top_p
     if not (reached | (top_k > 0)).all():

@@ -1,15 +1,8 @@
 """Turns from vLLM servers, any number of them: token ids in, token ids and log-probabilities out.
 
 Each turn is an HTTP request of its own, with its own sampling, so no episode waits for another. The episodes of
-a prompt stay on one server, whose prefix cache then holds the prompt and the turns before.
-
-The weights reach the servers as a LoRA adapter: before a rollout the main process saves it to a folder that the
-servers can read and asks each to load it, under a name that no other weights ever had, so no cached prefix is
-of older weights. A server that fails is left out and its episodes go on at another; where none is left, the rollout
-waits for one, and says so.
-
-Full weights are sent by others (`vllm_sync.py`), to servers that were there from the start. One that fails stays out:
-nothing tells what weights it has when it is back.
+a prompt stay on one server, whose prefix cache then holds the prompt and the turns before. A server that fails is left
+out and its episodes go on at another; where none is left, the rollout waits for one, and says so.
 """
 
 from __future__ import annotations
@@ -17,119 +10,55 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
-import shutil
-import time
-import uuid
-import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
-from trl_dbbench.errors import ConfigError, EngineError
-from trl_dbbench.rollout import Completion, Request, Sampling
+from trl_dbbench.engines.vllm.servers import (
+    CONNECT_SECONDS,
+    CONNECTION_LIMITS,
+    Server,
+    ServerFailure,
+    VLLMServers,
+    check,
+    describe,
+    message_of,
+    read_turn,
+    wait_times,
+)
+from trl_dbbench.rollout import Completion, Request
 
 logger = logging.getLogger(__name__)
 
-CONNECT_SECONDS = 10.0
-READY_SECONDS = 120.0  # for loading an adapter
-TURN_SECONDS = 600.0  # for a turn, the wait behind others included; after that a server is taken for hung
-PATIENCE = 600.0  # seconds of waiting, after which a rollout without a server gives up
-LONGEST_WAIT = 30.0
+TURN_SECONDS = 600.0
+"""For a turn, including the wait behind others; a server that takes longer counts as hung."""
 
-# a connection kept open may be closed by the server just when it is used again, which looks like a failure
-LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
-READY_TIMEOUT = httpx2.Timeout(READY_SECONDS, connect=CONNECT_SECONDS)
 TURN_TIMEOUT = httpx2.Timeout(TURN_SECONDS, connect=CONNECT_SECONDS, pool=None)
 
 
-class _ServerFailure(Exception):
-    """This server cannot answer now; another may."""
-
-
-@dataclass(frozen=True)
-class Adapter:
-    """A LoRA adapter, saved in the folder `path`."""
-
-    name: str
-    path: str
-
-
-@dataclass
-class Server:
-    """What is known of a server."""
-
-    url: str
-    up: bool = False
-    base_model: str = ""
-    """The name that it gives the model without adapter."""
-    root: str = ""
-    """Where it has that model from: a folder or a hub id."""
-    context: int | None = None
-    """Tokens of prompt and completion together."""
-    processed: bool = False
-    """Whether its log-probabilities are those after temperature, top-p and top-k (`processed_logprobs`) or those of
-    temperature 1 (`raw_logprobs`, vLLM's default)."""
-    adapter: str | None = None
-    """The name of the adapter that it holds."""
-
-    @property
-    def failed(self) -> bool:
-        """Whether it was up once, and is no more."""
-        return bool(self.base_model) and not self.up
-
-    def policys_logprobs(self, sampling: Sampling) -> bool:
-        """Whether its log-probabilities are the policy's own: of the logits / temperature, whatever top-p and top-k."""
-        if self.processed and not sampling.greedy:  # vLLM takes any lower temperature for 0.01
-            return sampling.top_p == 1 and sampling.top_k == 0 and sampling.temperature >= 0.01
-        return sampling.temperature == 1
-
-
-class VLLMEngine:
-    """An engine around vLLM servers. The main process connects and loads adapters; other ranks `join` it.
-
-    The environment variable `VLLM_API_KEY`, which servers also read, is sent along where it is set.
+class VLLMEngine(VLLMServers):
+    """An engine around vLLM servers.
 
     Args:
-        urls: the servers' addresses, such as `http://10.0.0.7:8000`.
-        eos_token_ids: ids that end a turn.
-        adapters: a folder for the saved adapters, which only this engine writes to and every server can read
-            under the same path; `None` if the caller sends full weights.
         rank: of this process. Ranks start with different servers.
-        logprobs_of: sampling of which the log-probabilities must be right. Those of other sampling are NaN where a
-            server does not give the policy's own.
-        patience: seconds to wait, all waits together, where no server answers.
+        urls, eos_token_ids, adapters, **settings: as in [`VLLMServers`].
     """
 
     def __init__(
         self,
         urls: Sequence[str],
         eos_token_ids: Sequence[int],
-        adapters: str | Path | None,
+        adapters: str | Path | None = None,
         *,
         rank: int = 0,
-        logprobs_of: Sampling | None = None,
-        patience: float = PATIENCE,
+        **settings: Any,
     ):
-        self.servers = [Server(url) for url in urls]
-        self.adapter: Adapter | None = None
-        self._eos_token_ids = list(eos_token_ids)
-        self._adapters = Path(adapters).resolve() if adapters is not None else None
+        super().__init__(urls, eos_token_ids, adapters, **settings)
         self._rank = rank
-        self._logprobs_of = logprobs_of
-        self._patience = patience
-        key = os.environ.get("VLLM_API_KEY")
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._http = httpx2.Client(timeout=READY_TIMEOUT, limits=LIMITS, headers=self._headers)
-
-        self._run, self._loads = uuid.uuid4().hex[:8], 0
-        self._saved: list[Adapter] = []
-        self._clean_up = weakref.finalize(self, _remove, self._saved, self.servers, self._headers)
 
         # of one rollout
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -138,156 +67,6 @@ class VLLMEngine:
         self._prompts: dict[int, tuple[int, ...]] = {}  # row -> its prompt
         self._homes: dict[tuple[int, ...], Server] = {}  # prompt -> the server of its episodes
 
-    # --- the servers ------------------------------------------------------------------------------
-
-    def connect(self) -> None:
-        """Makes every server ready that can be, and waits for one if none can.
-
-        Raises:
-            EngineError: if none answers.
-            ConfigError: if a server answers and cannot be used as it was started.
-        """
-        for seconds in _waits(self._patience):
-            self._announce(seconds)
-            time.sleep(seconds)
-            self._make_ready()
-            if any(server.up for server in self.servers):
-                return
-            if self._all_lost:
-                break
-        raise self._given_up()
-
-    def join(self, servers: Sequence[Server], adapter: Adapter | None) -> None:
-        """Takes over what the main process knows."""
-        self.servers, self.adapter = list(servers), adapter
-
-    def load_adapter(self, save: Callable[[Path], Path]) -> None:
-        """Brings an adapter to the servers in place of the last one.
-
-        Args:
-            save: writes it into a folder, and returns which folder in there holds it.
-
-        Raises:
-            EngineError, ConfigError: as `connect`.
-        """
-        assert self._adapters is not None
-        if not self._loads:  # what a killed run left
-            shutil.rmtree(self._adapters, ignore_errors=True)
-        self._loads += 1
-        name = f"dbb-{self._run}-{self._loads}"
-        folder = self._adapters / name
-        folder.mkdir(parents=True)
-        before = list(self._saved)
-        self.adapter = Adapter(name, str(save(folder)))
-        self._saved.append(self.adapter)
-        self.connect()
-        _remove(before, self.servers, self._headers)
-        self._saved[:] = [self.adapter]
-
-    def close(self) -> None:
-        """Unloads and deletes the last adapter. Happens at the end of the process, too."""
-        self._clean_up()
-        self._http.close()
-
-    @property
-    def _all_lost(self) -> bool:
-        """Whether there is nothing to wait for."""
-        return self._adapters is None and all(server.failed for server in self.servers)
-
-    def _make_ready(self) -> None:
-        with ThreadPoolExecutor(len(self.servers)) as pool:
-            list(pool.map(self._make_server_ready, self.servers))
-
-    def _make_server_ready(self, server: Server) -> None:
-        full_weights = self._adapters is None
-        if full_weights and server.failed:
-            return
-        try:
-            if not server.up:
-                self._greet(server)
-            elif full_weights:
-                self._call(server, "GET", "/health")
-            if self.adapter is not None and server.adapter != self.adapter.name:
-                self._load(server, self.adapter)
-            server.up = True
-        except _ServerFailure as failure:
-            logger.warning("vLLM server %s cannot be used now: %s.", server.url, failure)
-            server.up = False
-
-    def _greet(self, server: Server) -> None:
-        """Finds out what a server serves, and what its log-probabilities are of."""
-        response = self._call(server, "GET", "/v1/models")
-        try:
-            card = next(card for card in response.json()["data"] if not card["parent"])  # an adapter has one
-            server.base_model, server.root, server.context = card["id"], card["root"], card["max_model_len"]
-        except (ValueError, LookupError, TypeError, StopIteration):
-            raise ConfigError(
-                f"what answers at {server.url} is no vLLM server; give its address without a path."
-            ) from None
-        server.adapter = None  # it may be another process than the one that was there before
-        probe = Request((self._eos_token_ids[0],), 1, Sampling(top_k=1), row=0, turn=0)
-        response = self._call(server, "POST", "/v1/completions", self._body(server.base_model, probe))
-        # the likeliest token is the only one that top_k 1 leaves: of probability 1, if that is what is told
-        server.processed = _read(server, response)[1] == [0.0]
-        sampling = self._logprobs_of
-        if sampling is not None and not server.policys_logprobs(sampling):
-            mode, rule = (
-                ("processed_logprobs", "top_p 1, top_k 0 and a temperature of at least 0.01")
-                if server.processed
-                else ("raw_logprobs", "temperature 1")
-            )
-            raise ConfigError(
-                f"the update is to use the rollout's log-probabilities, and the vLLM server {server.url} "
-                f"(--logprobs-mode {mode}) gives the policy's own only with {rule}; set are temperature "
-                f"{sampling.temperature}, top_p {sampling.top_p}, top_k {sampling.top_k}. Start it with the other of "
-                "raw_logprobs (for temperature 1) and processed_logprobs (for top_p 1 and top_k 0), change these "
-                "settings, or do without use_rollout_logprobs and off_policy_mask_threshold."
-            )
-
-    def _load(self, server: Server, adapter: Adapter) -> None:
-        body = {"lora_name": adapter.name, "lora_path": adapter.path}
-        response = self._send(server, "POST", "/v1/load_lora_adapter", body)
-        said = _said(response)
-        if response.is_success or "already been loaded" in said:
-            server.adapter = adapter.name
-            return
-        if response.status_code >= 500 and not self._send(server, "GET", "/health").is_success:
-            raise _ServerFailure(said)
-        raise ConfigError(
-            f"the vLLM server {server.url} cannot load the adapter {adapter.path}: {said}. It must be started with "
-            "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora and a --max-lora-rank of at least the adapter's, "
-            "and see that folder under the same path."
-        )
-
-    def _call(
-        self, server: Server, method: str, path: str, body: dict[str, Any] | None = None
-    ) -> httpx2.Response:
-        response = self._send(server, method, path, body)
-        _check(server, response)
-        return response
-
-    def _send(
-        self, server: Server, method: str, path: str, body: dict[str, Any] | None = None
-    ) -> httpx2.Response:
-        try:
-            return self._http.request(method, server.url + path, json=body)
-        except httpx2.TransportError as error:
-            raise _ServerFailure(_describe(error)) from error
-
-    def _announce(self, seconds: float) -> None:
-        if seconds:
-            logger.warning("No vLLM server answers; trying again in %g seconds.", seconds)
-
-    def _given_up(self) -> EngineError:
-        urls = ", ".join(server.url for server in self.servers)
-        what = "answers any more" if self._all_lost else f"answered for {self._patience:g} seconds"
-        return EngineError(
-            f"no vLLM server {what}, of {urls}; the log says how each failed. Start them again, and continue a "
-            "training with resume_from_checkpoint."
-        )
-
-    # --- turns --------------------------------------------------------------------------------------
-
     async def generate(self, request: Request) -> Completion:
         """A turn from the server of the episode, or from another one where that fails.
 
@@ -295,7 +74,7 @@ class VLLMEngine:
             EngineError: if no server answers.
             ConfigError: if a server refuses the request.
         """
-        waits = _waits(self._patience)
+        waits = wait_times(self._patience)
         while True:
             server = self._home(request)
             if server is None:
@@ -306,7 +85,7 @@ class VLLMEngine:
                 continue
             try:
                 return await self._ask(server, request)
-            except _ServerFailure as failure:
+            except ServerFailure as failure:
                 if server.up:  # the first of its episodes to notice
                     logger.warning(
                         "vLLM server %s fails: %s. Its episodes go on at another.", server.url, failure
@@ -329,42 +108,23 @@ class VLLMEngine:
     async def _ask(self, server: Server, request: Request) -> Completion:
         if self._async_http is None:
             self._loop = asyncio.get_running_loop()
-            self._async_http = httpx2.AsyncClient(timeout=TURN_TIMEOUT, limits=LIMITS, headers=self._headers)
+            self._async_http = httpx2.AsyncClient(
+                timeout=TURN_TIMEOUT, limits=CONNECTION_LIMITS, headers=self._headers
+            )
         model = self.adapter.name if self.adapter else server.base_model
         try:
             response = await self._async_http.post(
                 f"{server.url}/v1/completions", json=self._body(model, request)
             )
         except httpx2.TransportError as error:
-            raise _ServerFailure(_describe(error)) from error
+            raise ServerFailure(describe(error)) from error
         if response.status_code == 404 and self.adapter:  # started anew since it was loaded
-            raise _ServerFailure(f"it does not hold the adapter any more: {_said(response)}")
-        _check(server, response)
-        ids, logprobs = _read(server, response)
+            raise ServerFailure(f"it does not hold the adapter any more: {message_of(response)}")
+        check(server, response)
+        ids, logprobs = read_turn(server, response)
         if not server.policys_logprobs(request.sampling):
             logprobs = [math.nan] * len(ids)
         return Completion(ids, logprobs)
-
-    def _body(self, model: str, request: Request) -> dict[str, Any]:
-        """All settings are named: for others the server takes what the model's generation_config.json says."""
-        sampling = request.sampling
-        return {
-            "model": model,
-            "prompt": list(request.ids),
-            "max_tokens": request.max_new_tokens,
-            "temperature": 0.0 if sampling.greedy else sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
-            "seed": request.seed,
-            "logprobs": 0,  # of the chosen token alone
-            "return_token_ids": True,
-            "ignore_eos": True,  # the model's own idea of it; ours follows
-            "stop_token_ids": self._eos_token_ids,
-        }
 
     def _home(self, request: Request) -> Server | None:
         """The server of this episode, the same for all episodes of its prompt; `None` if none is up."""
@@ -394,68 +154,3 @@ class VLLMEngine:
         if self._round is None or self._round.done():
             self._round = asyncio.create_task(play_round())
         await asyncio.shield(self._round)
-
-
-def _waits(patience: float) -> Iterator[float]:
-    """0, then 1, 2, 4, ... seconds, none longer than `LONGEST_WAIT`, `patience` together."""
-    yield 0.0
-    seconds = 1.0
-    while patience > 0:
-        yield (seconds := min(seconds, LONGEST_WAIT, patience))
-        patience -= seconds
-        seconds *= 2
-
-
-def _check(server: Server, response: httpx2.Response) -> None:
-    if response.status_code >= 500 or response.status_code in (408, 429):  # timeout, too many requests
-        raise _ServerFailure(f"status {response.status_code}, {_said(response)}")
-    if not response.is_success:
-        raise ConfigError(
-            f"the vLLM server {server.url} refuses a request (status {response.status_code}): {_said(response)}. "
-            "Compare how it was started with what the recipe asks."
-        )
-
-
-def _read(server: Server, response: httpx2.Response) -> tuple[list[int], list[float]]:
-    choice = response.json()["choices"][0]
-    ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
-    if not ids or logprobs is None or len(ids) != len(logprobs):
-        raise ConfigError(
-            f"the vLLM server {server.url} returns no token ids with log-probabilities; they need vLLM 0.10.2 or newer."
-        )
-    if max(logprobs) > 0:
-        raise ConfigError(
-            f"the vLLM server {server.url} returns logits for log-probabilities; start it with --logprobs-mode "
-            "raw_logprobs or processed_logprobs."
-        )
-    return ids, logprobs
-
-
-def _said(response: httpx2.Response) -> str:
-    """The error message of a response."""
-    try:
-        body = response.json()
-        return body["error"]["message"] if "error" in body else str(body["detail"])
-    except (ValueError, KeyError, TypeError):
-        return response.text[:500]
-
-
-def _describe(error: Exception) -> str:
-    return f"{type(error).__name__} {error}".strip(" .")
-
-
-def _remove(adapters: Sequence[Adapter], servers: Sequence[Server], headers: dict[str, str]) -> None:
-    """Unloads adapters from the servers that are up, as far as they let it be done, and deletes their folders."""
-    for adapter in adapters:
-        for server in servers:
-            if server.up:
-                try:
-                    httpx2.post(
-                        f"{server.url}/v1/unload_lora_adapter",
-                        json={"lora_name": adapter.name},
-                        headers=headers,
-                        timeout=CONNECT_SECONDS,
-                    )
-                except httpx2.TransportError as error:
-                    logger.debug("%s: %s", server.url, error)
-        shutil.rmtree(adapter.path, ignore_errors=True)

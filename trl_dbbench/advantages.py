@@ -1,0 +1,146 @@
+"""What each token gets of its episode's reward: `advantage: NAME` in a YAML, or a function of your own.
+
+```python
+def leave_one_out(batch: AdvantageBatch) -> torch.Tensor:  # (N,)
+    ...
+```
+
+`grpo` is TRL's own, untouched. Any other is applied before anything is recorded, so that `episodes.jsonl`, TRL's logs,
+report and notebook show what was trained.
+
+Shapes: N episodes of all ranks, F reward functions, K turns at most, T tokens at most after a prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.lookup import look_up
+from trl_dbbench.rollout import Episode, Status
+
+NO_TURN = -1
+
+
+@dataclass(frozen=True)
+class AdvantageBatch:
+    """A batch of sampled episodes, those of all ranks, in the order of their rows. On the CPU.
+
+    Attributes:
+        episodes: N of them.
+        rewards: (N, F), NaN where a function gave none or the environment failed.
+        weights: (F,), of the reward functions.
+        groups: (N,), the number of each episode's group, from 0 on; a group shares one prompt.
+    """
+
+    episodes: Sequence[Episode]
+    rewards: torch.Tensor
+    weights: torch.Tensor
+    groups: torch.Tensor
+
+    @cached_property
+    def weighted(self) -> torch.Tensor:
+        """(N,): the weighted sum of an episode's rewards; NaN where all are, which leaves it out of the update."""
+        total = (self.rewards * self.weights).nansum(dim=1)
+        return total.masked_fill(self.rewards.isnan().all(dim=1), torch.nan)
+
+    @cached_property
+    def mask(self) -> torch.Tensor:
+        """(N, T): 1 on sampled tokens, 0 on observations and padding."""
+        return _padded([episode.mask for episode in self.episodes], 0)
+
+    @cached_property
+    def turns(self) -> torch.Tensor:
+        """(N, T): the number of the turn, from 0 on, that a sampled token is of; -1 elsewhere."""
+        return _padded([_turns_of_tokens(episode) for episode in self.episodes], NO_TURN)
+
+    @cached_property
+    def step_rewards(self) -> torch.Tensor:
+        """(N, K, F): each turn's reward, of the functions that give one for each turn; NaN elsewhere."""
+        names = list(self.episodes[0].rewards) if self.episodes else []
+        most = max((len(episode.turns) for episode in self.episodes), default=0)
+        rewards = torch.full((len(self.episodes), most, len(names)), torch.nan)
+        for n, episode in enumerate(self.episodes):
+            for k, turn in enumerate(episode.turns):
+                for f, name in enumerate(names):
+                    rewards[n, k, f] = turn.rewards.get(name, torch.nan)
+        return rewards
+
+
+AdvantageFunction = Callable[[AdvantageBatch], torch.Tensor]
+"""Gives (N,), one value an episode, or (N, T), one a token; NaN stands for 0."""
+
+ADVANTAGES: dict[str, AdvantageFunction | None] = {"grpo": None}
+"""By name. `None` leaves what TRL has computed: rewards less their group's mean, by `scale_rewards` in units of its
+standard deviation (Shao et al., 2024, DeepSeekMath)."""
+
+
+def get_advantage(name: str) -> AdvantageFunction | None:
+    """The function of that name, or at that dotted path.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    return look_up("advantage", name, ADVANTAGES)
+
+
+def compute(name: str, function: AdvantageFunction, batch: AdvantageBatch) -> torch.Tensor:
+    """What the function gives, checked; 0 where the environment failed and on tokens that were not sampled.
+
+    Returns:
+        (N,) or (N, T), fp32.
+
+    Raises:
+        ConfigError: if it gives another shape.
+    """
+    values = torch.as_tensor(function(batch)).detach().to("cpu", torch.float32)
+    allowed = (len(batch.episodes),), tuple(batch.mask.shape)
+    if tuple(values.shape) not in allowed:
+        raise ConfigError(
+            f"the advantage {name!r} gave the shape {tuple(values.shape)}; allowed are {allowed[0]}, a value for "
+            f"each episode, and {allowed[1]}, one for each token."
+        )
+    failed = torch.tensor([episode.status == Status.ENVIRONMENT_FAULT for episode in batch.episodes])
+    values = torch.nan_to_num(values, nan=0.0)
+    if values.dim() == 1:
+        return values.masked_fill(failed, 0.0)
+    return (values * batch.mask).masked_fill(failed[:, None], 0.0)
+
+
+def note(episodes: Sequence[Episode], values: torch.Tensor) -> list[float]:
+    """Writes into the episodes what they were given; returns a value for each.
+
+    Args:
+        values: (N,) or (N, T). Of the latter, episodes and turns get the mean over their sampled tokens; turns only
+            where they differ.
+    """
+    for episode, value in zip(episodes, values, strict=True):
+        if value.dim() == 0:
+            episode.advantage = value.item()
+            continue
+        turns = torch.tensor(_turns_of_tokens(episode))
+        given = value[: len(turns)]
+        sampled = turns != NO_TURN
+        episode.advantage = given[sampled].mean().item() if sampled.any() else 0.0
+        means = [given[turns == number].mean().item() for number in range(len(episode.turns))]
+        if any(mean != means[0] for mean in means):
+            for turn, mean in zip(episode.turns, means, strict=True):
+                turn.advantage = mean
+    return [episode.advantage or 0.0 for episode in episodes]
+
+
+def _turns_of_tokens(episode: Episode) -> list[int]:
+    return [
+        place
+        for number, turn in enumerate(episode.turns)
+        for place in [number] * len(turn.completion.ids) + [NO_TURN] * len(turn.observation_ids)
+    ]
+
+
+def _padded(rows: Sequence[Sequence[int]], filler: int) -> torch.Tensor:
+    width = max(1, *map(len, rows))  # an episode without a turn has one masked token
+    return torch.tensor([list(row) + [filler] * (width - len(row)) for row in rows])

@@ -1,0 +1,166 @@
+"""What recipes ask for beside the trainer's own settings, each group a dataclass for TRL's `TrlParser`."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+
+from trl_dbbench.database import Database, open_database
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.rewards import OUTCOME_PRESETS, OutcomeReward, RewardFunction, load_reward_functions
+from trl_dbbench.tasks import Task, load_tasks, to_dataset
+
+
+@dataclass
+class TaskArguments:
+    """The tasks, and what the agent is told."""
+
+    tasks: str = field(metadata={"help": "Training tasks: a file, a folder of parquet, or a hub id."})
+    tasks_split: str | None = field(default=None, metadata={"help": "The split of a hub id or folder."})
+    eval_tasks: str | None = field(default=None, metadata={"help": "Held-out tasks, for eval_strategy."})
+    eval_tasks_split: str | None = field(default=None, metadata={"help": "The split of eval_tasks."})
+    tasks_format: str | None = field(
+        default=None,
+        metadata={
+            "help": "The format of tasks and eval_tasks: a name or a dotted path; left out, recognised."
+        },
+    )
+    system_prompt: str | None = field(
+        default=None,
+        metadata={
+            "help": "Replaces the protocol's system prompt: a text, or a file (.txt, .md) that holds it."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        self.system_prompt = read_system_prompt(self.system_prompt)
+
+    def load(self) -> list[Task]:
+        """The training tasks.
+
+        Raises:
+            TaskError: if they cannot be read.
+        """
+        return load_tasks(self.tasks, self.tasks_split)
+
+    def datasets(self, protocol: str) -> tuple[Dataset, Dataset | None]:
+        """The rows for training and, if there are any, for evaluation.
+
+        Raises:
+            TaskError: if a task cannot be read.
+            ConfigError: if the protocol is unknown.
+        """
+        train = to_dataset(self.load(), protocol, self.system_prompt)
+        if self.eval_tasks is None:
+            return train, None
+        held_out = load_tasks(self.eval_tasks, self.eval_tasks_split)
+        return train, to_dataset(held_out, protocol, self.system_prompt)
+
+
+@dataclass
+class DatabaseArguments:
+    """Where the agent's SQL runs."""
+
+    database: str = field(
+        default="auto",
+        metadata={"help": "auto, docker, local, sqlite or mysql+pymysql://user:password@host:port"},
+    )
+    docker_image: str | None = field(
+        default=None,
+        metadata={"help": "The image that docker and auto start; $TRL_DBBENCH_DOCKER_IMAGE, else mysql:8.4."},
+    )
+    database_patience: float = field(
+        default=Database.patience,
+        metadata={
+            "help": "Seconds that a database which does not answer is waited for; then the run saves and ends."
+        },
+    )
+    require_accounts: bool = field(
+        default=False,
+        metadata={"help": "Refuse a server on which agents cannot have accounts of their own."},
+    )
+
+    def open(self) -> AbstractContextManager[Database]:
+        """The database, on every rank; see `open_database`."""
+        return open_database(
+            self.database,
+            docker_image=self.docker_image,
+            patience=self.database_patience,
+            require_accounts=self.require_accounts,
+        )
+
+
+@dataclass
+class RewardArguments:
+    """What an episode is worth."""
+
+    reward_funcs: list[str] = field(
+        default_factory=lambda: ["outcome"],
+        metadata={"help": "outcome, execution, format, or dotted paths of functions that take `episode`."},
+    )
+    outcome_preset: str = field(
+        default="greedy_then_grpo",
+        metadata={"help": "Values of the outcome reward.", "choices": list(OUTCOME_PRESETS)},
+    )
+    outcome: dict[str, Any] | str | None = field(
+        default=None,
+        metadata={
+            "help": "Replaces values of the preset, as in {wrong: -0.5} or, on the command line, '{\"wrong\": -0.5}'."
+        },
+    )
+
+    def load(self, database: Database) -> list[RewardFunction]:
+        """The reward functions.
+
+        Raises:
+            ConfigError: if a name is unknown, or `outcome` names no way to end.
+        """
+        outcome = outcome_reward(self.outcome_preset, self.outcome)
+        return load_reward_functions(self.reward_funcs, database=database, outcome=outcome)
+
+
+def outcome_reward(preset: str, values: dict[str, Any] | str | None = None) -> OutcomeReward:
+    """A preset's reward, with these values in the place of its own.
+
+    Raises:
+        ConfigError: if the preset is unknown, or the values are no numbers for known endings.
+    """
+    if preset not in OUTCOME_PRESETS:
+        raise ConfigError(f"unknown outcome_preset {preset!r}; allowed: {', '.join(OUTCOME_PRESETS)}.")
+    allowed = ", ".join(each.name for each in fields(OutcomeReward))
+    wrong = ConfigError(
+        f"outcome must give numbers for some of {allowed}, as in {{wrong: -0.5}}; given is {values!r}."
+    )
+    if isinstance(values, str):
+        try:
+            values = json.loads(values)
+        except ValueError:
+            raise wrong from None
+    if values is None:
+        return OUTCOME_PRESETS[preset]
+    known = asdict(OUTCOME_PRESETS[preset])
+    if not isinstance(values, dict):
+        raise wrong
+    for name, value in values.items():
+        if name not in known or isinstance(value, bool) or not isinstance(value, int | float):
+            raise wrong
+    return replace(OUTCOME_PRESETS[preset], **{name: float(value) for name, value in values.items()})
+
+
+def read_system_prompt(text_or_file: str | None) -> str | None:
+    """The text itself, or what stands in the file that it names (`.txt` or `.md`).
+
+    Raises:
+        ConfigError: if the file cannot be read.
+    """
+    if text_or_file and "\n" not in text_or_file and text_or_file.endswith((".txt", ".md")):
+        try:
+            return Path(text_or_file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the system prompt cannot be read: {error}") from None
+    return text_or_file

@@ -1,0 +1,110 @@
+"""Who gives engines: a `Backend` brings the current weights to where the tokens are made.
+
+```
+Policy         the weights, as whoever trains or evaluates them knows them (`policy.py`)
+  -> Backend   brings them to this process (transformers) or to servers (vllm)
+    -> Engine  answers the episodes' requests for turns, with the weights as they are now
+```
+
+`engine:` in a YAML names one of our backends, or the dotted path of your own: a function or class that takes
+(args, policy) and gives a `Backend`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from trl_dbbench.engines.policy import Policy, ServedPolicy
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.lookup import look_up
+from trl_dbbench.rollout import Engine
+
+
+class EngineArguments(Protocol):
+    """The settings that choose a backend: `DBBenchGRPOConfig`, or `EngineSettings`. A backend may read others."""
+
+    @property
+    def engine(self) -> str | None: ...
+
+    @property
+    def vllm_server_urls(self) -> list[str] | None: ...
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Which backend an evaluation uses; see `DBBenchGRPOConfig` for the meaning."""
+
+    engine: str | None = None
+    vllm_server_urls: list[str] | None = None
+
+
+class Backend(Protocol):
+    """Gives engines of the current weights."""
+
+    @property
+    def contexts(self) -> Sequence[int]:
+        """Tokens of prompt and completion together that the model takes, wherever it runs and as far as known."""
+
+    @property
+    def collective(self) -> bool:
+        """Whether a forward pass is a collective operation of all ranks (FSDP, ZeRO-3), so that they cannot
+        synchronise outside it while they play."""
+
+    def engine(self) -> AbstractContextManager[Engine]:
+        """An engine with the weights as they are now. All ranks enter it together."""
+
+    def close(self) -> None:
+        """Frees what it holds outside this process. May be called again."""
+
+
+def open_backend(args: EngineArguments, policy: Policy | ServedPolicy) -> Backend:
+    """The backend that `args.engine` names. If it names none: vLLM where servers are named, else transformers.
+
+    Raises:
+        ConfigError: if the name is unknown, or the backend cannot serve this policy.
+        EngineError: if it needs servers and none answers.
+    """
+    name = args.engine or ("vllm" if args.vllm_server_urls else "transformers")
+    return look_up("engine", name, BACKENDS)(args, policy)
+
+
+def server_addresses(urls: Sequence[str]) -> list[str]:
+    """The addresses of `vllm_server_urls`, without a slash at their end.
+
+    Raises:
+        ConfigError: if there is none, one is no server's address, or one is named twice.
+    """
+    if not urls:
+        raise ConfigError("vllm_server_urls is empty; name at least one server, or leave it out.")
+    addresses = [url.rstrip("/") for url in urls]
+    for url in addresses:
+        parts = urlsplit(url)
+        named = parts.scheme in ("http", "https") and parts.hostname
+        if not named or parts.username or parts.path or parts.query:
+            raise ConfigError(
+                f"vllm_server_urls: {url!r} is no server's address; give scheme, host and port alone, as in "
+                "http://10.0.0.7:8000."
+            )
+        if addresses.count(url) > 1:
+            raise ConfigError(f"vllm_server_urls names {url} more than once.")
+    return addresses
+
+
+def _transformers(args: Any, policy: Policy) -> Backend:
+    from trl_dbbench.engines.transformers.backend import TransformersBackend
+
+    return TransformersBackend(policy)
+
+
+def _vllm(args: Any, policy: Policy | ServedPolicy) -> Backend:
+    from trl_dbbench.engines.vllm.backend import VLLMBackend
+
+    return VLLMBackend(args, policy)
+
+
+# imported when they are chosen: each brings libraries that the other does not need
+BACKENDS: dict[str, Callable[[Any, Any], Backend]] = {"transformers": _transformers, "vllm": _vllm}

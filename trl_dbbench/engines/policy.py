@@ -1,0 +1,176 @@
+"""The weights that a backend serves, and what it has to know of whoever holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from accelerate.utils import DistributedType
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from trl.models import unwrap_model_for_generation
+
+from trl_dbbench.rollout import Sampling
+
+if TYPE_CHECKING:
+    from trl import GRPOTrainer
+
+
+class Policy:
+    """A model in this process whose weights stay as they are.
+
+    Args:
+        model: with an adapter or without.
+        tokenizer: says which tokens end a turn, and which one pads.
+    """
+
+    rank: int = 0
+    is_main_process: bool = True
+    version: Hashable = None
+    """Another value whenever the weights have changed."""
+    any_rank: Callable[[bool], bool] | None = None
+    """Where a forward pass is a collective operation of all ranks: tells all of them whether one has said `True`."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
+        self.model = model
+        self.tokenizer = tokenizer
+
+    @property
+    def name_or_path(self) -> str:
+        return self.model.config.name_or_path
+
+    @property
+    def eos_token_ids(self) -> list[int]:
+        """Every id that ends a turn."""
+        return eos_token_ids(self.model.generation_config, self.tokenizer)
+
+    @property
+    def pad_token_id(self) -> int:
+        pad = self.tokenizer.pad_token_id
+        return self.eos_token_ids[0] if pad is None else pad
+
+    @property
+    def context(self) -> int | None:
+        """Tokens that the model can attend to, prompt and completion together; `None` if it does not say."""
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return next(self.model.parameters()).device
+
+    def ready_to_generate(self) -> AbstractContextManager[PreTrainedModel]:
+        """The model, with all weights in this process that its forward pass does not gather itself."""
+        return nullcontext(self.model)
+
+    def autocast(self) -> AbstractContextManager:
+        """The precision that the model is trained in."""
+        return nullcontext()
+
+
+class ServedPolicy:
+    """Weights that are on servers only; here are the tokenizer and the settings of the model.
+
+    Args:
+        name_or_path: the model's folder or hub id.
+        adapter: a LoRA adapter's folder, which the servers see under the same path, or its hub id.
+    """
+
+    rank: int = 0
+    is_main_process: bool = True
+    context: int | None = None  # the servers say
+
+    def __init__(
+        self, name_or_path: str, tokenizer: PreTrainedTokenizerBase, adapter: str | Path | None = None
+    ):
+        self.name_or_path = name_or_path
+        self.tokenizer = tokenizer
+        self.adapter = adapter
+
+    @property
+    def eos_token_ids(self) -> list[int]:
+        """Every id that ends a turn."""
+        try:
+            declared = GenerationConfig.from_pretrained(self.name_or_path)
+        except OSError:  # not every model has one
+            declared = None
+        return eos_token_ids(declared, self.tokenizer)
+
+
+class TrainedPolicy(Policy):
+    """The model of a TRL trainer, which may lie on many ranks and changes with every update."""
+
+    def __init__(self, trainer: GRPOTrainer):
+        super().__init__(trainer.model, trainer._tokenizer)
+        self.trainer = trainer
+        self.rank = trainer.accelerator.process_index
+        self.is_main_process = trainer.accelerator.is_main_process
+        self.sampling = Sampling(trainer.temperature, trainer.top_p, trainer.top_k or 0)
+        self.any_rank = trainer._any_rank if self._forward_is_collective() else None
+
+    @property
+    def version(self) -> Hashable:  # type: ignore[override]
+        # the tensors' own counts tell when weights change within a step, as when the best checkpoint is loaded
+        weights = (weight for weight in self.model.parameters() if weight.requires_grad)
+        return self.trainer.state.global_step, tuple(weight._version for weight in weights)
+
+    @property
+    def eos_token_ids(self) -> list[int]:
+        return self.trainer.eos_token_ids
+
+    @property
+    def device(self) -> torch.device:
+        return self.trainer.accelerator.device  # not where offloaded parameters lie
+
+    @contextmanager
+    def ready_to_generate(self) -> Iterator[PreTrainedModel]:
+        trainer = self.trainer
+        with (
+            unwrap_model_for_generation(
+                trainer.model_wrapped,
+                trainer.accelerator,
+                gather_deepspeed3_params=trainer.args.ds3_gather_for_generation,
+                gradient_checkpointing_kwargs=trainer.args.gradient_checkpointing_kwargs,
+            ) as model,
+            trainer._dist.summon_full_params(trainer.model_wrapped, recurse=False),
+        ):
+            yield model
+
+    def autocast(self) -> AbstractContextManager:
+        return self.trainer.accelerator.autocast()
+
+    @property
+    def adapter_type(self) -> str | None:
+        """PEFT's name of the adapter that is trained; `None` where full weights are."""
+        config = getattr(self.model, "active_peft_config", None)
+        return None if config is None else config.peft_type.value
+
+    @property
+    def sharded(self) -> bool:
+        """Whether no rank has all weights."""
+        return self.trainer._dist.is_fsdp or self.trainer._dist.is_zero3
+
+    def save_adapter(self, folder: Path) -> Path:
+        """Saves the adapter; returns the folder, in there, that holds it."""
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model_wrapped)
+        name = model.active_adapter
+        # False: "auto" asks the hub each time, and vLLM takes no embeddings from an adapter
+        model.save_pretrained(folder, selected_adapters=[name], save_embedding_layers=False)
+        return folder if name == "default" else folder / name
+
+    def _forward_is_collective(self) -> bool:
+        accelerator = self.trainer.accelerator
+        plugin = accelerator.state.deepspeed_plugin
+        zero3 = plugin is not None and plugin.zero_stage == 3
+        return accelerator.num_processes > 1 and (
+            zero3 or accelerator.distributed_type == DistributedType.FSDP
+        )
+
+
+def eos_token_ids(settings: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Every id that ends a turn: the tokenizer's eos token and those that the model's settings declare."""
+    declared = settings.eos_token_id if settings else None
+    ids = [tokenizer.eos_token_id, *([declared] if isinstance(declared, int) else declared or [])]
+    return sorted({id for id in ids if id is not None})

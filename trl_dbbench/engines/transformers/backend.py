@@ -1,0 +1,40 @@
+"""The policy's own model as the engine: nothing has to be sent anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from trl_dbbench.engines.policy import Policy
+from trl_dbbench.engines.transformers.engine import TransformersEngine
+
+
+class TransformersBackend:
+    """Generates with the model in this process. See `engines.base.Backend`."""
+
+    def __init__(self, policy: Policy):
+        self._policy = policy
+
+    @property
+    def contexts(self) -> Sequence[int]:
+        return [self._policy.context] if self._policy.context else []
+
+    @property
+    def collective(self) -> bool:
+        return self._policy.any_rank is not None
+
+    @contextmanager
+    def engine(self) -> Iterator[TransformersEngine]:
+        policy = self._policy
+        with policy.ready_to_generate() as model:
+            yield TransformersEngine(
+                model,
+                policy.eos_token_ids,
+                policy.pad_token_id,
+                autocast=policy.autocast,
+                device=policy.device,
+                any_rank=policy.any_rank,
+            )
+
+    def close(self) -> None:
+        """Nothing to do."""

@@ -1,0 +1,214 @@
+"""How weights get to vLLM servers.
+
+- A LoRA adapter is saved before a rollout, and the servers load it (`VLLMServers.load_adapter`).
+- Full weights are broadcast over NCCL by TRL's own client, whose server is plain `vllm serve` too. Every rank takes
+  part, since sharded weights are gathered one by one.
+- Weights that the servers have already (`ServedPolicy`) stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from peft import PeftType
+from trl.generation.vllm_generation import VLLMGeneration
+
+from trl_dbbench.engines.policy import Policy, ServedPolicy, TrainedPolicy
+from trl_dbbench.engines.vllm.engine import VLLMEngine
+from trl_dbbench.errors import ConfigError, EngineError
+from trl_dbbench.ranks import together
+from trl_dbbench.rollout import Sampling
+
+ADAPTERS_FOLDER = "_vllm_adapters"
+"""In `output_dir`. Names with "_" in front are not pushed to the hub."""
+
+OnMainProcess = Callable[[Callable[[], Any]], Any]
+"""Runs an action on the main process; all ranks get what it returns or raises."""
+
+
+class Weights(Protocol):
+    """One way to bring weights to servers. All ranks call its methods together.
+
+    Attributes:
+        adapters: the folder for saved adapters; `None` where none are saved.
+        full: whether full weights are sent.
+        logprobs_of: sampling of which the servers' log-probabilities must be right, if they are trained on.
+    """
+
+    adapters: Path | None
+    full: bool
+    logprobs_of: Sampling | None
+
+    def open(self, engine: VLLMEngine, on_main_process: OnMainProcess) -> None:
+        """Once, when the servers are connected."""
+
+    def bring(self, engine: VLLMEngine, on_main_process: OnMainProcess) -> None:
+        """Before each rollout: the servers have the current weights when it returns."""
+
+
+def weights_of(policy: Policy | ServedPolicy, args: Any) -> Weights:
+    """The way that this policy's weights take.
+
+    Args:
+        args: of a trained policy: `output_dir`, `vllm_group_port`, `vllm_server_timeout`, and what tells whether
+            log-probabilities of the rollout are used.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    if isinstance(policy, ServedPolicy):
+        return ServedWeights(policy)
+    if not isinstance(policy, TrainedPolicy):
+        raise ConfigError(
+            "vLLM servers cannot take the weights of a model that was loaded in this process; name the model that "
+            "they serve with ServedPolicy."
+        )
+    if policy.adapter_type is None:  # full weights, sharded or not
+        return FullWeights(policy, args)
+    if policy.adapter_type != PeftType.LORA.value:
+        raise ConfigError(
+            f"vllm_server_urls takes LoRA adapters and full weights, not {policy.adapter_type}. Leave it out."
+        )
+    if policy.sharded:
+        raise ConfigError(
+            "vllm_server_urls needs the whole model on each rank, to save the adapter from: train with DDP or "
+            "DeepSpeed ZeRO-2 instead of FSDP or ZeRO-3."
+        )
+    return AdapterWeights(policy, args)
+
+
+def _logprobs_used(policy: TrainedPolicy, args: Any) -> Sampling | None:
+    """The policy's sampling, if something is trained on the rollout's log-probabilities, TRL's off-policy mask too."""
+    used = args.use_rollout_logprobs or args.off_policy_mask_threshold is not None
+    return policy.sampling if used else None
+
+
+class ServedWeights:
+    """The servers have them."""
+
+    adapters: Path | None = None
+    full = False
+    logprobs_of: Sampling | None = None
+
+    def __init__(self, policy: ServedPolicy):
+        self._adapter = policy.adapter
+
+    def open(self, engine: VLLMEngine, on_main_process: OnMainProcess) -> None:
+        if (adapter := self._adapter) is not None:
+            on_main_process(lambda: engine.use_adapter(adapter))
+
+    def bring(self, engine: VLLMEngine, on_main_process: OnMainProcess) -> None:
+        on_main_process(engine.connect)
+
+
+class AdapterWeights:
+    """A LoRA adapter is saved into `output_dir`, and loaded from there by the servers."""
+
+    full = False
+
+    def __init__(self, policy: TrainedPolicy, args: Any):
+        self.adapters: Path | None = Path(args.output_dir) / ADAPTERS_FOLDER
+        self.logprobs_of = _logprobs_used(policy, args)
+        self._policy = policy
+        self._sent: Any = None
+
+    def open(self, engine: VLLMEngine, on_main_process: OnMainProcess) -> None:
+        """Nothing to do before the first rollout."""
+
+    def bring(self, engine: VLLMEngine, on_main_process: OnMainProcess) -> None:
+        def load() -> None:
+            version = self._policy.version
+            if version != self._sent:
+                engine.load_adapter(self._policy.save_adapter)
+            else:
+                engine.connect()
+            self._sent = version
+
+        on_main_process(load)
+
+
+class FullWeights:
+    """TRL's client sends them, one server after the other."""
+
+    adapters: Path | None = None
+    full = True
+
+    def __init__(self, policy: TrainedPolicy, args: Any):
+        self.logprobs_of = _logprobs_used(policy, args)
+        self._policy = policy
+        self._args = args
+        self._sent: Any = None
+        self._senders: list[_Sender] = []
+
+    def open(self, engine: VLLMEngine, on_main_process: OnMainProcess) -> None:
+        for number, server in enumerate(engine.servers):
+            with together():
+                self._senders.append(self._sender(server.url, self._args.vllm_group_port + number))
+        on_main_process(engine.connect)  # those that the senders have waited for
+
+    def bring(self, engine: VLLMEngine, on_main_process: OnMainProcess) -> None:
+        def is_old() -> bool:
+            engine.connect()
+            version, sent = self._policy.version, self._sent
+            self._sent = version
+            return version != sent
+
+        if on_main_process(is_old):
+            for server, sender in zip(engine.servers, self._senders, strict=True):
+                if server.up:
+                    with together():  # no rank generates before the main process has sent all
+                        self._send(server.url, sender)
+
+    def _sender(self, url: str, group_port: int) -> _Sender:
+        """Only the main process's has a connection. To be called on all ranks."""
+        trainer = self._policy.trainer
+        try:
+            return _Sender(
+                trainer.model,
+                trainer.accelerator,
+                trainer.processing_class,
+                mode="server",
+                server_base_url=url,
+                server_timeout=self._args.vllm_server_timeout,
+                group_port=group_port,
+            )
+        except (ImportError, NotImplementedError, RuntimeError) as error:
+            raise ConfigError(
+                f"the weights cannot be sent to the vLLM server {url}: {error} Or train an adapter "
+                "(use_peft: true), which needs none of this; or leave vllm_server_urls out."
+            ) from error
+        except OSError as error:
+            raise EngineError(f"{error} Full weights need every server from the start.") from error
+
+    def _send(self, url: str, sender: _Sender) -> None:
+        try:
+            sender.sync_weights()
+        except Exception as error:  # requests' errors, and a bare Exception where the server refuses
+            sender.walk_on()
+            raise EngineError(
+                f"the vLLM server {url} failed while the weights were sent to it: {error}. Start it again, and "
+                "continue the training with resume_from_checkpoint."
+            ) from error
+
+
+class _Sender(VLLMGeneration):
+    """TRL's, which sends the weights as it walks over them; where they are sharded, all ranks walk together."""
+
+    def _init_vllm(self) -> None:
+        try:
+            super()._init_vllm()
+        except Exception:
+            self.accelerator.wait_for_everyone()  # as it ends where it does not fail
+            raise
+
+    def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
+        self._walk = super()._iter_named_params()
+        return self._walk
+
+    def walk_on(self) -> None:
+        """To the end, when the server has failed on the way: the other ranks are waiting at the next weight."""
+        for _ in self._walk:
+            pass

@@ -1,0 +1,30 @@
+"""What is logged of a batch's episodes, beside TRL's own metrics and the figures that alarms watch (`alarms.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trl_dbbench.rollout import Status
+from trl_dbbench.runs.records import EpisodeRecord
+
+
+def episode_metrics(episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]:
+    """The values whose means are logged.
+
+    The mean over them all is right where the batches' means would not be: an evaluation's last batch may be smaller.
+
+    - `accuracy`: right (1) or not, of the episodes whose environment did not fail.
+    - `status/...`: whether an episode ended so, of all episodes.
+    - `turns/mean`: turns of an episode.
+    - `sql/mean_seconds`: seconds of a statement.
+    - `database/retries`: one value for the batch, its sum.
+    """
+    turns = [turn for episode in episodes for turn in episode["turns"]]
+    values: dict[str, list[float]] = {
+        **{f"status/{status}": [float(e["status"] == status) for e in episodes] for status in Status},
+        "turns/mean": [float(len(episode["turns"])) for episode in episodes],
+        "database/retries": [sum(episode["retries"] for episode in episodes)],
+        "accuracy": [float(e["right"]) for e in episodes if e["status"] != Status.ENVIRONMENT_FAULT],
+        "sql/mean_seconds": [turn["sql_seconds"] for turn in turns if turn["sql_seconds"] is not None],
+    }
+    return {name: each for name, each in values.items() if each}  # of an empty list TRL would log None

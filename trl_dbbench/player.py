@@ -1,0 +1,141 @@
+"""Plays episodes: whoever wants some needs a `Player` and an engine, and nothing of a trainer.
+
+```python
+player = Player.of(tokenizer, database, protocol="text")
+starts = [player.start(task, Sampling(temperature=0.8, seed=7)) for task in tasks]
+with backend.engine() as engine:
+    episodes = player.play_all(starts, engine)
+```
+
+The trainer, an evaluation, demonstrations and replay each have one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anyio.from_thread import start_blocking_portal
+from transformers import PreTrainedTokenizerBase
+
+from trl_dbbench.chat import ChatFormat
+from trl_dbbench.database import Database
+from trl_dbbench.judge import Judge
+from trl_dbbench.protocol import AgentProtocol, get_protocol
+from trl_dbbench.rollout import Chat, Engine, Episode, Rules, Sampling, Start, play
+from trl_dbbench.tasks import Task
+
+DEFAULT_RULES = Rules()
+DEFAULT_SAMPLING = Sampling()
+
+TEMPLATE_TOKENS = 1_000
+"""More than a chat template adds to the texts of a prompt, tool descriptions left out."""
+
+
+@dataclass(frozen=True)
+class Player:
+    """What episodes are played with.
+
+    Args:
+        chat: how text becomes token ids, and which protocol agent and database talk in.
+        database: where the statements run. Whoever opened it closes it.
+        judge: says whether an episode ended right.
+        rules: the limits of an episode.
+    """
+
+    chat: Chat
+    database: Database
+    judge: Judge
+    rules: Rules = DEFAULT_RULES
+
+    @classmethod
+    def of(
+        cls,
+        tokenizer: PreTrainedTokenizerBase,
+        database: Database,
+        *,
+        protocol: str | AgentProtocol = "text",
+        observation_characters: int | None = 800,
+        eos_token_ids: Sequence[int] | None = None,
+        template_kwargs: dict[str, Any] | None = None,
+        grader: str | None = None,
+        rules: Rules = DEFAULT_RULES,
+    ) -> Player:
+        """A player with the library's own chat format and judge.
+
+        Args:
+            protocol: `"text"`, `"tools"`, the dotted path of your own, or a protocol object.
+            observation_characters: of a protocol that is given by name; longer observations are cut.
+            eos_token_ids, template_kwargs: as in [`ChatFormat`].
+            grader: judges the answers of all tasks; if left out, the one that each task names.
+
+        Raises:
+            ConfigError: if the tokenizer has no usable chat template, or a name is not known.
+        """
+        if isinstance(protocol, str):
+            protocol = get_protocol(protocol, observation_characters)
+        chat = ChatFormat(tokenizer, protocol, eos_token_ids, template_kwargs)
+        return cls(chat, database, Judge(database, grader), rules)
+
+    def start(
+        self, task: Task, sampling: Sampling = DEFAULT_SAMPLING, system_prompt: str | None = None
+    ) -> Start:
+        """Where an episode of this task starts.
+
+        Args:
+            system_prompt: replaces the protocol's own.
+        """
+        return Start(task, self.chat.prompt_ids(self.chat.protocol.messages(task, system_prompt)), sampling)
+
+    def check_prompt(self, messages: Sequence[dict[str, Any]], task_id: Callable[[], str]) -> None:
+        """Finds before a run what would fail in the middle of it.
+
+        Args:
+            messages: a task's prompt.
+            task_id: names the task; it is called only for an error's text.
+
+        Raises:
+            ConfigError: if the prompt leaves the model no room for a turn.
+        """
+        if self.rules.context is None:
+            return
+        # a token is at least a byte long, so that the tokenizer is not asked about short prompts
+        longest = sum(len(message["content"].encode()) for message in messages) + TEMPLATE_TOKENS
+        if longest >= self.rules.context or self.chat.protocol.tools:
+            self.rules.check_length(len(self.chat.prompt_ids(list(messages))), task_id)
+
+    async def play(self, start: Start, engine: Engine, row: int = 0) -> Episode:
+        """Plays one episode; see `rollout.play`."""
+        return await play(
+            start,
+            row=row,
+            engine=engine,
+            chat=self.chat,
+            database=self.database,
+            judge=self.judge,
+            rules=self.rules,
+        )
+
+    def play_all(self, starts: Sequence[Start], engine: Engine) -> list[Episode]:
+        """Plays many episodes at once, each from its start, in their order.
+
+        The episodes run on an event loop in a thread of its own, where statements wait for the database; the model
+        runs in the caller's thread, where its contexts (autocast, gathered parameters, CUDA streams) hold. May be
+        called where an event loop runs already, as in notebooks.
+        """
+        with start_blocking_portal() as portal:
+            loop = portal.call(asyncio.get_running_loop)
+            # not portal.start_task_soon, which waits for the loop each time
+            futures = [
+                asyncio.run_coroutine_threadsafe(self.play(start, engine, row), loop)
+                for row, start in enumerate(starts)
+            ]
+            try:
+                engine.serve(futures)
+                return [future.result() for future in futures]
+            except BaseException:
+                for future in futures:
+                    future.cancel()
+                raise
