@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from vllm_servers import EOS, RealServer, ask, request
 
 from trl_dbbench import ConfigError
+from trl_dbbench.engines.base import EngineSettings, open_backend
+from trl_dbbench.engines.policy import Policy, ServedPolicy
 from trl_dbbench.engines.transformers.engine import TransformersEngine
 from trl_dbbench.engines.vllm.engine import VLLMEngine
+from trl_dbbench.evaluation import evaluate
 from trl_dbbench.player import Player
 from trl_dbbench.rollout import Episode, Rules, Sampling
 
@@ -266,6 +271,10 @@ def test_greedy_turns_are_the_transformers_engines(
         remote.close()
     ours = greedy(TransformersEngine(model, [EOS], tokenizer.pad_token_id), tasks, tokenizer, sqlite_database)
 
+    assert_equal_but_for_near_ties(model, ours, theirs)
+
+
+def assert_equal_but_for_near_ties(model, ours: list[Episode], theirs: list[Episode]) -> None:
     equal = 0
     for here, there in zip(ours, theirs, strict=True):
         a, b = here.prompt_ids + here.completion_ids, there.prompt_ids + there.completion_ids
@@ -277,7 +286,37 @@ def test_greedy_turns_are_the_transformers_engines(
             likeliest = model(torch.tensor([a[:parting]])).logits[0, -1].topk(2)
         assert set(likeliest.indices.tolist()) == {a[parting], b[parting]}
         assert likeliest.values[0] - likeliest.values[1] < NOISE
-    assert equal >= len(tasks) // 2
+    assert equal >= len(ours) // 2
+
+
+def test_an_evaluation_on_servers_says_what_it_says_in_this_process(
+    real_servers, servable_model, demo_tasks, sqlite_database, tmp_path, command
+):
+    """With an adapter that lies in a folder, as `trl-dbbench eval --vllm-server-urls` plays it."""
+    torch.manual_seed(0)
+    base = AutoModelForCausalLM.from_pretrained(servable_model)
+    model = get_peft_model(base, LoraConfig(target_modules="all-linear", init_lora_weights=False)).eval()
+    model.save_pretrained(tmp_path / "adapter")
+    tokenizer = AutoTokenizer.from_pretrained(servable_model)
+    urls, tasks = [server.url for server in real_servers], demo_tasks[:12]
+    player = Player.of(tokenizer, sqlite_database, protocol="tools", rules=Rules(3, 24))
+
+    policy = ServedPolicy(servable_model, tokenizer, tmp_path / "adapter")
+    with closing(open_backend(EngineSettings(vllm_server_urls=urls), policy)) as servers:
+        theirs = evaluate(tasks, player, servers, progress=False).episodes
+    here = open_backend(EngineSettings(), Policy(model, tokenizer))
+    ours = evaluate(tasks, player, here, progress=False).episodes
+    assert_equal_but_for_near_ties(model, ours, theirs)
+    assert (tmp_path / "adapter" / "adapter_config.json").exists()  # the user's own folder stays
+
+    (tmp_path / "tasks.jsonl").write_text("".join(task.to_json() + "\n" for task in tasks))
+    options = ["eval", "--model", servable_model, "--adapter", tmp_path / "adapter"]
+    options += ["--tasks", tmp_path / "tasks.jsonl", "--database", "sqlite", "--protocol", "tools"]
+    options += ["--max-turn-tokens", 24, "--vllm-server-urls", ",".join(urls)]
+    status, output = command(*options, "--json", tmp_path / "evaluation.json")
+    assert (status, "overall" in output) == (0, True)
+    saved = json.loads((tmp_path / "evaluation.json").read_text())["episodes"]
+    assert [e["turns"][0]["text"] for e in saved] == [e.turns[0].text for e in theirs]
 
 
 def test_an_adapter_that_is_too_large_is_refused_with_the_servers_reason(

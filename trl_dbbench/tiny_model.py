@@ -84,16 +84,7 @@ def make_tiny_model(
         ValueError: `vocab_size` is too small, or `hidden_size` gives no even head size.
         FileExistsError: `folder` holds something else.
     """
-    if vocab_size < SMALLEST_VOCABULARY:
-        raise ValueError(
-            f"vocab_size ({vocab_size}) must be at least {SMALLEST_VOCABULARY}: one word for each byte, "
-            "special token and tag."
-        )
-    if hidden_size % (2 * num_heads):
-        raise ValueError(
-            f"hidden_size ({hidden_size}) must be a multiple of 2 * num_heads ({2 * num_heads}): "
-            "rotary positions turn pairs of numbers within a head."
-        )
+    _check_sizes(vocab_size, hidden_size, num_heads)
     folder, texts = Path(folder), list(texts)
     settings: dict[str, Any] = {
         "vocab_size": vocab_size,
@@ -110,30 +101,7 @@ def make_tiny_model(
         raise FileExistsError(f"{folder} holds files that are not a tiny model; name another folder.")
 
     tokenizer = _train_tokenizer(texts, vocab_size, max_position_embeddings)
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden_size,
-        intermediate_size=4 * hidden_size,
-        num_hidden_layers=num_layers,
-        num_attention_heads=num_heads,
-        num_key_value_heads=num_heads,
-        max_position_embeddings=max_position_embeddings,
-        tie_word_embeddings=True,
-        # a width of 64 to 128 needs more than the 0.02 of wide models, with which the warm start of the
-        # quickstart's model did not learn to copy names from the question
-        initializer_range=0.08,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        dtype=torch.float32,
-    )
-    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay where they were
-        torch.manual_seed(seed)
-        model = Qwen2ForCausalLM(config).float()
-    model.generation_config = GenerationConfig(
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
-    )
-
+    model = _random_model(tokenizer, settings)
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
@@ -147,6 +115,46 @@ def make_tiny_model(
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return folder
+
+
+def _check_sizes(vocab_size: int, hidden_size: int, num_heads: int) -> None:
+    if vocab_size < SMALLEST_VOCABULARY:
+        raise ValueError(
+            f"vocab_size ({vocab_size}) must be at least {SMALLEST_VOCABULARY}: one word for each byte, "
+            "special token and tag."
+        )
+    if hidden_size % (2 * num_heads):
+        raise ValueError(
+            f"hidden_size ({hidden_size}) must be a multiple of 2 * num_heads ({2 * num_heads}): "
+            "rotary positions turn pairs of numbers within a head."
+        )
+
+
+def _random_model(tokenizer: Qwen2Tokenizer, settings: dict[str, Any]) -> Qwen2ForCausalLM:
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=settings["hidden_size"],
+        intermediate_size=4 * settings["hidden_size"],
+        num_hidden_layers=settings["num_layers"],
+        num_attention_heads=settings["num_heads"],
+        num_key_value_heads=settings["num_heads"],
+        max_position_embeddings=settings["max_position_embeddings"],
+        tie_word_embeddings=True,
+        # a width of 64 to 128 needs more than the 0.02 of wide models, with which the warm start of the
+        # quickstart's model did not learn to copy names from the question
+        initializer_range=0.08,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        dtype=torch.float32,
+    )
+    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay where they were
+        torch.manual_seed(settings["seed"])
+        model = Qwen2ForCausalLM(config).float()
+    model.generation_config = GenerationConfig(
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+    )
+    return model
 
 
 def _holds(folder: Path, settings: dict[str, Any]) -> bool:

@@ -148,74 +148,95 @@ STATUSES = {
 """Ways to end without an answer, and their colours; answers are told apart by whether they are right."""
 
 
-def charts(run: Run) -> list[Chart]:
-    """The run's curves, from its episodes; from the trainer's log where those are missing."""
-    sampled = run.phase("train")
-    log = [entry for entry in run.log if "reward" in entry and _has(entry, "step")]
-    bins = _Bins([*(e["step"] for e in sampled), *map(_played_at, log)])
+class _Lines:
+    """A run's figures as lines: from its episodes, or from the trainer's log."""
 
-    def logged(name: str, color: int, metric: str) -> Series:
-        return bins.mean(name, color, [(_played_at(e), e[metric]) for e in log if _has(e, metric)])
+    def __init__(self, run: Run):
+        self.sampled = run.phase("train")
+        self.log = [entry for entry in run.log if "reward" in entry and _has(entry, "step")]
+        self.bins = _Bins([*(e["step"] for e in self.sampled), *map(_played_at, self.log)])
 
-    def mean(name: str, color: int, value: Callable[[EpisodeRecord], float | None]) -> Series:
-        values = [(e["step"], value(e)) for e in sampled]
-        return bins.mean(name, color, [(x, y) for x, y in values if y is not None], "episode")
+    def logged(self, name: str, color: int, metric: str) -> Series:
+        """A metric of the trainer's log."""
+        points = [(_played_at(entry), entry[metric]) for entry in self.log if _has(entry, metric)]
+        return self.bins.mean(name, color, points)
 
-    def of_status(name: str, color: int, status: str) -> Series:
-        return mean(name, color, lambda e: e["status"] == status)
+    def mean(self, name: str, color: int, value: Callable[[EpisodeRecord], float | None]) -> Series:
+        """The mean of a value of the sampled episodes."""
+        values = [(e["step"], value(e)) for e in self.sampled]
+        return self.bins.mean(name, color, [(x, y) for x, y in values if y is not None], "episode")
 
-    rewards = [logged("total, as weighted", 0, "reward")]
-    parts = list(dict.fromkeys(name for episode in sampled for name in episode["rewards"]))
-    if len(parts) > 1 or not rewards[0].x:
-        rewards += [_part(mean, part, number % len(COLORS)) for number, part in enumerate(parts, 1)]
-    if sampled:
-        others = sorted({e["status"] for e in sampled} - {"answered", *STATUSES})
-        statuses = [
-            mean("answered, right", 2, lambda e: e["status"] == "answered" and e["right"]),
-            mean("answered, wrong", 1, lambda e: e["status"] == "answered" and not e["right"]),
-            *(of_status(_words(status), color, status) for status, color in STATUSES.items()),
-            *(of_status(_words(status), 6, status) for status in others),
-        ]
-        turns = [mean("turns", 0, lambda e: len(e["turns"]))]
-        tokens = [
-            mean("written by the agent", 0, lambda e: _tokens(e, "tokens")),
-            mean("observations", 1, lambda e: _tokens(e, "observation_tokens")),
-        ]
-    else:
-        statuses = [
-            logged(_words(status), color, f"status/{status}")
-            for status, color in {Status.ANSWERED: 2, **STATUSES}.items()
-        ]
-        turns = [logged("turns", 0, "turns/mean")]
-        tokens = [logged("all after the prompt", 0, "completions/mean_length")]
-    kl = [logged("KL to the reference", 0, "kl")]
-
-    def family(prefix: str) -> list[Series]:
+    def family(self, prefix: str) -> list[Series]:
         """The logged metrics of that prefix, without those that are always 0."""
-        metrics = sorted({name for entry in log for name in entry if name.startswith(prefix)})
+        metrics = sorted({name for entry in self.log for name in entry if name.startswith(prefix)})
         lines = [
-            logged(_words(metric.removeprefix(prefix)), place % len(COLORS), metric)
+            self.logged(_words(metric.removeprefix(prefix)), place % len(COLORS), metric)
             for place, metric in enumerate(metrics)
         ]
         return [line for line in lines if any(line.y)]
 
-    note = "Sampled episodes." + (f" A point is the mean of {bins.width} steps." if bins.width > 1 else "")
+    def rewards(self) -> list[Series]:
+        lines = [self.logged("total, as weighted", 0, "reward")]
+        parts = list(dict.fromkeys(name for episode in self.sampled for name in episode["rewards"]))
+        if len(parts) > 1 or not lines[0].x:
+            lines += [_part(self.mean, part, number % len(COLORS)) for number, part in enumerate(parts, 1)]
+        return lines
+
+    def statuses(self) -> list[Series]:
+        if not self.sampled:
+            colors = {Status.ANSWERED: 2, **STATUSES}
+            return [self.logged(_words(s), color, f"status/{s}") for s, color in colors.items()]
+
+        def of_status(status: str, color: int) -> Series:
+            return self.mean(_words(status), color, lambda e: e["status"] == status)
+
+        others = sorted({e["status"] for e in self.sampled} - {Status.ANSWERED, *STATUSES})
+        return [
+            self.mean("answered, right", 2, lambda e: e["status"] == Status.ANSWERED and e["right"]),
+            self.mean("answered, wrong", 1, lambda e: e["status"] == Status.ANSWERED and not e["right"]),
+            *(of_status(status, color) for status, color in STATUSES.items()),
+            *(of_status(status, 6) for status in others),
+        ]
+
+    def turns(self) -> list[Series]:
+        if not self.sampled:
+            return [self.logged("turns", 0, "turns/mean")]
+        return [self.mean("turns", 0, lambda e: len(e["turns"]))]
+
+    def tokens(self) -> list[Series]:
+        if not self.sampled:
+            return [self.logged("all after the prompt", 0, "completions/mean_length")]
+        return [
+            self.mean("written by the agent", 0, lambda e: _tokens(e, "tokens")),
+            self.mean("observations", 1, lambda e: _tokens(e, "observation_tokens")),
+        ]
+
+
+def charts(run: Run) -> list[Chart]:
+    """The run's curves, from its episodes; from the trainer's log where those are missing."""
+    lines = _Lines(run)
+    width = lines.bins.width
+    note = "Sampled episodes." + (f" A point is the mean of {width} steps." if width > 1 else "")
+    kl = [lines.logged("KL to the reference", 0, "kl")]
     no_kl = "No KL in the trainer's log: it is computed with beta above 0, and saved with a checkpoint."
     drawn = [
-        Chart("reward", "Reward", "mean reward", rewards, note),
+        Chart("reward", "Reward", "mean reward", lines.rewards(), note),
         Chart("kl", "KL", "nats per token", kl, note if kl[0].x else no_kl),
-        Chart("status", "How episodes end", "share of episodes", statuses, note, "shares", percent=True),
-        Chart("turns", "Turns per episode", "mean turns", turns, note),
-        Chart("tokens", "Tokens per episode", "mean tokens", tokens, f"{note} Prompts not counted."),
+        Chart(
+            "status", "How episodes end", "share of episodes", lines.statuses(), note, "shares", percent=True
+        ),
+        Chart("turns", "Turns per episode", "mean turns", lines.turns(), note),
+        Chart("tokens", "Tokens per episode", "mean tokens", lines.tokens(), f"{note} Prompts not counted."),
     ]
+    entropy = [lines.logged("entropy", 0, "entropy")]
+    alarms, errors = lines.family("alarm/"), lines.family("error/")
     watched = [
-        Chart("entropy", "Entropy", "nats per token", [logged("entropy", 0, "entropy")], note),
-        Chart("alarms", "What the alarms watch", "share", family("alarm/"), note, percent=True),
-        Chart("errors", "SQL that failed", "share of statements", family("error/"), note, percent=True),
+        Chart("entropy", "Entropy", "nats per token", entropy, note),
+        Chart("alarms", "What the alarms watch", "share", alarms, note, percent=True),
+        Chart("errors", "SQL that failed", "share of statements", errors, note, percent=True),
     ]
-    drawn += [
-        chart for chart in watched if any(series.x for series in chart.series)
-    ]  # an older log has none of it
+    # an older log has none of these
+    drawn += [chart for chart in watched if any(series.x for series in chart.series)]
     for chart in drawn:
         shown = any if chart.kind == "shares" else len  # a status that never came up is left out
         chart.series = [series for series in chart.series if shown(series.y)]
