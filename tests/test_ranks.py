@@ -22,7 +22,7 @@ from trl_dbbench import DBBenchGRPOTrainer
 def two_ranks(tiny_model, tmp_path_factory) -> Path:
     """What two ranks, each with the whole model, saw of several troubles in a row."""
     folder = tmp_path_factory.mktemp("two_ranks")
-    scenarios = "refuses,stays_away,opening_fails,reward_fails,engine_fails,episode_fails"
+    scenarios = "refuses,one_group,stays_away,opening_fails,reward_fails,engine_fails,episode_fails"
     status, output = launch_ranks(TWO_CPUS, scenarios, tiny_model, folder)
     assert status == 0, output
     return folder
@@ -63,6 +63,22 @@ def test_a_database_that_stays_away_from_one_rank_ends_all(two_ranks):
 
 def test_a_database_that_one_rank_cannot_open_ends_all(two_ranks):
     assert seen(two_ranks, "opening_fails") == [{"error": "On rank 1: no route to host"}] * 2
+
+
+# --- a group over both ranks ----------------------------------------------------------------------
+
+
+def test_advantages_of_a_group_over_both_ranks(two_ranks):
+    """Each rank trains its own two episodes on what the group of all four gives them; the log has all four."""
+    played = [e for e in episodes_in(two_ranks / "one_group") if e["phase"] == "train"]
+    rewards = [e["rewards"]["varied"] for e in played]
+    assert len(rewards) == 4 and len(set(rewards)) > 1
+    trained = [row for rank in seen(two_ranks, "one_group") for row in rank["trained"]]
+    for episode, reward, tokens in zip(played, rewards, trained, strict=True):
+        centred = reward - sum(rewards) / 4
+        expected = [centred * (number + 1) for number in range(len(episode["turns"]))]
+        assert [turn.get("advantage", 0.0) for turn in episode["turns"]] == pytest.approx(expected, abs=1e-4)
+        assert tokens == pytest.approx(sorted(filter(None, expected)), abs=1e-3)
 
 
 # --- an exception on one rank ---------------------------------------------------------------------

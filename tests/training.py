@@ -9,7 +9,7 @@ import torch
 from peft import LoraConfig
 from transformers import TrainerCallback
 
-from trl_dbbench import DBBenchGRPOConfig, DBBenchGRPOTrainer, OutcomeReward, to_dataset
+from trl_dbbench import AdvantageBatch, DBBenchGRPOConfig, DBBenchGRPOTrainer, OutcomeReward, to_dataset
 
 LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.05, "target_modules": ["q_proj", "v_proj"]}
 
@@ -109,6 +109,13 @@ def train_and_look(trainer, look) -> list:
     trainer._generate_and_score_completions = score_and_look
     trainer.train()
     return seen
+
+
+def by_turn(batch: AdvantageBatch) -> torch.Tensor:
+    """(N, T): the reward less the mean of its group of four, once for the first turn, twice for the second, ..."""
+    groups = batch.weighted.view(-1, 4)
+    centred = (groups - groups.mean(dim=1, keepdim=True)).flatten()
+    return centred[:, None] * (batch.turns + 1)
 
 
 class StopAfter(TrainerCallback):

@@ -22,11 +22,12 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 from fakes import BrokenDatabase
 from torch.distributed.tensor import DTensor
-from training import adapter_of, distance, make_trainer, train_and_look, varied
+from training import adapter_of, by_turn, distance, make_trainer, train_and_look, varied
 from transformers import TrainerCallback
 from vllm_servers import FileClient, sent_by
 
 from trl_dbbench import DatabaseError, DBBenchGRPOTrainer, EnvironmentFault, Task, load_tasks, open_database
+from trl_dbbench.advantages import ADVANTAGES
 from trl_dbbench.database import Database, Sandbox
 from trl_dbbench.engines.transformers.engine import TransformersEngine
 from trl_dbbench.engines.vllm.engine import VLLMEngine
@@ -109,6 +110,19 @@ def refuses(model: str, folder: Path, rank: int) -> dict:
         "weights": {name: float(weight.double().sum()) for name, weight in after.items()},
         "logged": trainer.state.log_history[0],
     }
+
+
+def one_group(model: str, folder: Path, rank: int) -> dict:
+    """A group of four samples, two on each rank, whose advantages differ by turn."""
+    ADVANTAGES["by_turn"] = by_turn
+    with open_database("sqlite") as database:
+        trainer = make_trainer(
+            *(model, database, TASKS, folder),
+            **{"reward_funcs": [varied], "advantage": "by_turn"},
+            **{"per_device_train_batch_size": 2, "max_steps": 1},
+        )
+        (trained,) = train_and_look(trainer, lambda batch: batch["advantages"] * batch["tool_mask"])
+    return {"trained": [sorted({round(value, 4) for value in row if value}) for row in trained.tolist()]}
 
 
 def reward_fails(model: str, folder: Path, rank: int) -> dict:

@@ -300,7 +300,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         everyone = gather_object(episodes)  # of all ranks: a group may lie on several
         groups = torch.arange(len(everyone)) // self.num_generations
         batch = AdvantageBatch(everyone, self._rewards.cpu(), self.reward_weights.cpu(), groups)
-        given = compute(self.args.advantage, self._advantage, batch)  # (N,) or (N, T)
+        with together():
+            given = compute(self.args.advantage, self._advantage, batch)  # (N,) or (N, T)
         logged = self._logs["advantages"]
         for _ in everyone:
             logged.pop()
