@@ -2,9 +2,18 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import examples  # noqa: F401 - the profiles
 import pytest
 import torch
-from databases import database, docker_database, local_database, server, server_database, sqlite_database
+from databases import (
+    database,
+    docker_database,
+    local_database,
+    own_database,
+    server,
+    server_database,
+    sqlite_database,
+)
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from vllm_servers import bf16_server, fakes, real_servers, servable_model, vllm_program, weights_by_file
 
@@ -13,7 +22,8 @@ from trl_dbbench.prompts import TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT
 from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.tiny_model import make_tiny_model
 
-__all__ = ["database", "docker_database", "local_database", "server", "server_database", "sqlite_database"]
+__all__ = ["database", "docker_database", "local_database", "own_database", "server", "server_database"]
+__all__ += ["sqlite_database"]
 __all__ += ["bf16_server", "fakes", "real_servers", "servable_model", "vllm_program", "weights_by_file"]
 
 # the tiny model gains nothing from more, and on a busy machine threads that wait for each other crawl

@@ -71,6 +71,13 @@ def server_database(request: pytest.FixtureRequest) -> Database:
     return request.getfixturevalue(f"{request.param}_database")
 
 
+@pytest.fixture(params=KINDS)
+def own_database(request: pytest.FixtureRequest) -> Iterator[Database]:
+    """Each kind in turn, for one test alone: with its server ends whatever the test's statements leave at work there."""
+    with opened(request.param) as database:
+        yield database
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
     """A private server that is the test's and not the run's."""

@@ -14,7 +14,8 @@ import pyarrow.parquet
 import pytest
 from any_tasks import MD5, any_tasks
 from datasets import load_dataset
-from hypothesis import HealthCheck, given, settings
+from examples import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -66,9 +67,7 @@ def to(tmp_path: Path):
 
 # --- what comes back ------------------------------------------------------------------------------
 
-RELAXED = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+RELAXED = examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 many = st.lists(any_tasks(), min_size=1, max_size=3, unique_by=lambda task: task.id)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import random
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -79,17 +80,24 @@ def make(build) -> PreTrainedModel:
 
 
 @torch.no_grad()
-def alone(model: PreTrainedModel, request: Request) -> Completion:
-    """The turn by the definition: one row, no padding, no cache, all ids through the model for every token."""
+def alone(model: PreTrainedModel, request: Request, claimed: Sequence[int]) -> Completion:
+    """The turn by the definition: one row, no padding, no cache, all ids through the model.
+
+    As long as the tokens are those claimed, one forward has the logits of them all, since no token sees a later one.
+    The first that is another ends the turn.
+    """
+    ids = torch.tensor([[*request.ids, *claimed]])
+    logits = model(ids, use_cache=False).logits[:, len(request.ids) - 1 :]
     chooser = TokenChooser([request], torch.device("cpu"))
-    ids, logprobs = list(request.ids), []
-    for _ in range(request.max_new_tokens):
-        id, logprob = chooser(model(torch.tensor([ids]), use_cache=False).logits[:, -1])
-        ids.append(int(id))
+    chosen: list[int] = []
+    logprobs: list[float] = []
+    for step in range(min(request.max_new_tokens, len(claimed) + 1)):
+        id, logprob = chooser(logits[:, step])
+        chosen.append(int(id))
         logprobs.append(float(logprob))
-        if ids[-1] in EOS:
+        if chosen[-1] in EOS or chosen != list(claimed[: step + 1]):
             break
-    return Completion(ids[len(request.ids) :], logprobs)
+    return Completion(chosen, logprobs)
 
 
 def play(engine: TransformersEngine, rng: random.Random, sampling) -> list[tuple[Request, Completion]]:
@@ -130,7 +138,7 @@ def test_every_turn_is_what_a_full_forward_gives(build, sampling, long, monkeypa
     for seed in range(6):
         engine = TransformersEngine(model, EOS, 0)
         for request, completion in play(engine, random.Random(seed), sampling):
-            expected = alone(model, request)
+            expected = alone(model, request, completion.ids)
             assert completion.ids == expected.ids
             # linear attention computes a prompt in chunks and a token by recurrence: other sums of the same
             tolerance = 1e-3 if build is hybrid else 1e-4
@@ -149,7 +157,7 @@ def test_all_is_computed_where_the_model_lies(build, keeps, monkeypatch):
         played = play(engine, random.Random(0), SAMPLINGS["mixed"])
     model = make(build)
     for request, completion in played:
-        expected = alone(model, request)
+        expected = alone(model, request, completion.ids)
         assert completion.ids == expected.ids
         assert completion.logprobs == pytest.approx(expected.logprobs, abs=1e-3)
 
@@ -163,7 +171,7 @@ def test_parameters_may_be_offloaded():
         assert next(model.parameters()).device.type == "cpu"
         request = Request((1, 2, 3), 5, Sampling(greedy=True), 0, 0)
         (completion,) = TransformersEngine(model, EOS, 0, device=device).complete([request])
-    assert completion.ids == alone(make(qwen2), request).ids
+    assert completion.ids == alone(make(qwen2), request, completion.ids).ids
 
 
 def test_devices_are_not_mixed():
@@ -207,7 +215,7 @@ def test_what_lies_in_the_spare_columns_of_a_buffer_is_not_seen(monkeypatch):
     model = make(qwen2)
     engine = TransformersEngine(model, EOS, 0)
     for request, completion in play(engine, random.Random(1), SAMPLINGS["mixed"]):
-        assert completion.ids == alone(model, request).ids
+        assert completion.ids == alone(model, request, completion.ids).ids
     for layer in engine._cache.layers:
         assert layer.length <= layer.keys.shape[2] <= layer.length + 3
 
@@ -261,10 +269,10 @@ def test_many_prompts_are_computed_in_parts(long, monkeypatch):
     model = make(qwen2)
     prompts = [(5 + number,) * (11 - number) for number in range(5)]
     requests = [Request(prompts[row // 2], 4, Sampling(greedy=True), row, 0) for row in range(10)]
-    expected = [alone(model, request).ids for request in requests]
     counted = Counted(model)
     turns = TransformersEngine(model, [], 0).complete(requests)
-    assert [turn.ids for turn in turns] == expected
+    for request, turn in zip(requests, turns, strict=True):
+        assert turn.ids == alone(make(qwen2), request, turn.ids).ids
     assert counted.fed[:4] == [(2, 10), (2, 10), (1, 10), (10, 1)], (
         "prompts but for their last ids, then ten rows"
     )
@@ -324,7 +332,7 @@ def test_weights_laid_out_anew_give_the_turns_of_a_full_forward(build, computed)
     assert model.lm_head in computed
     computed.clear()
     for request, completion in played:
-        expected = alone(model, request)
+        expected = alone(model, request, completion.ids)
         assert completion.ids == expected.ids
         assert completion.logprobs == pytest.approx(expected.logprobs, abs=1e-3 if build is hybrid else 1e-4)
     assert not computed, "the rollout is over"

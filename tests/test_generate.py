@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -199,7 +200,7 @@ def test_workers_change_nothing() -> None:
 
 
 @given(seed=st.integers(0, 2**40), other=st.integers(0, 2**40), level=st.sampled_from(sorted(LEVELS)))
-@settings(max_examples=5, deadline=None)
+@examples(5)
 def test_train_and_test_share_nothing(seed: int, other: int, level: str) -> None:
     train = generate_tasks(8, seed, level=level)
     test = generate_tasks(8, other, level=level, split="test")
@@ -236,7 +237,7 @@ def test_tables_look_like_tables(tasks: list[Task]) -> None:
 
 
 @given(seed=st.integers(0, 2**40), split=st.sampled_from(["train", "test"]))
-@settings(max_examples=10, deadline=None)
+@examples(10)
 def test_tiny_tasks_keep_to_their_vocabulary(seed: int, split: str) -> None:
     vocabulary = set(tiny_vocabulary())
     for task in generate_tasks(15, seed, level="tiny", split=split):

@@ -44,9 +44,10 @@ def test_corpus() -> None:
 
 
 @pytest.mark.timeout(900)
-def test_hostile_statements(database: Database) -> None:
+def test_hostile_statements(own_database: Database) -> None:
     """Each in an episode of a question. Statements that then read the pristine tables, through an account that may
     do nothing else, run in an episode of a change as well, where they have tables of their own."""
+    database = own_database
     attacks = [(QUESTION, *item) for item in items()]
     attacks += [(CHANGE, *item) for item in items() if any(map(only_reads, item[1]))]
     with surroundings(database) as (names, wrong):

@@ -9,7 +9,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trl_dbbench.database import QueryResult
@@ -360,7 +361,7 @@ turns = st.lists(st.sampled_from(PIECES) | st.text(max_size=20), max_size=12).ma
 
 
 @pytest.mark.parametrize("protocol", [TEXT, TOOLS])
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(turn=turns)
 def test_any_text_is_an_action(protocol: TextProtocol | ToolsProtocol, turn: str) -> None:
     action = protocol.parse(turn)

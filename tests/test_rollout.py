@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from examples import examples
 from fakes import RULES, BrokenDatabase, ScriptedEngine, play_script
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
@@ -213,7 +214,7 @@ def test_what_an_agent_may_write(turn, protocol, late_orders, tokenizer, databas
     assert play_script(late_orders, [COUNT, RIGHT], tokenizer, database).right
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(max_size=200), protocol=st.sampled_from(["text", "tools"]))
 def test_any_text_is_an_episode(text, protocol, late_orders, tokenizer, sqlite_database):
     episode = play_script(late_orders, [text] * 3, tokenizer, sqlite_database, protocol)

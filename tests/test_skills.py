@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trl_dbbench.skills import SKILLS, operation_of, skills_of
@@ -145,7 +145,6 @@ FRAGMENTS = [*KEYWORDS, "(", ")", ",", ";", "*", "=", "+", "t", "a", "1", "'x'",
 
 
 @given(st.text() | st.lists(st.sampled_from(FRAGMENTS), max_size=25).map(" ".join))
-@settings(deadline=None)
 def test_no_text_makes_it_raise(sql: str) -> None:
     assert set(skills_of(sql)) <= set(SKILLS)
 

@@ -12,7 +12,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from any_tasks import MD5, any_tasks, cells, text
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trl_dbbench.errors import TaskError
@@ -393,7 +394,6 @@ def test_a_split_is_a_file_or_folder_of_that_name(tmp_path: Path, split: str | N
 # --- there and back --------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
 @given(any_tasks())
 def test_a_task_survives_json(task: Task) -> None:
     line = task.to_json()
@@ -612,7 +612,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     entry=st.sampled_from([OWN, AGENTBENCH_QUESTION, AGENTBENCH_CHANGE, LIFELONG_QUESTION, LIFELONG_CHANGE]),
     data=st.data(),
