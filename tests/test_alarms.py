@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from training import make_trainer
 from transformers import TrainerControl, TrainerState
+from trl_dbbench.database.faults import ENVIRONMENT_FAULTS, TIME_LIMITS
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
 from trl_dbbench.alarms import ALARMS, ERROR_CLASSES, AlarmCallback, alarm_metrics, error_class
-from trl_dbbench.database.faults import ENVIRONMENT_FAULTS, TIME_LIMITS
 
 
 def ran(sql: str, observation: str = "[(1,)]", limit: str | None = None) -> dict[str, Any]:

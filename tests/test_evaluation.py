@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trl_dbbench.runs.records import Accuracy
 
 from trl_dbbench.database import Database, QueryResult, Sandbox
+from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.evaluation import validate
 from trl_dbbench.judge import Judge, Verdict
 from trl_dbbench.protocol import Answer
 from trl_dbbench.rollout import Status
-from trl_dbbench.runs.records import Accuracy
 from trl_dbbench.scoring import state_hash
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
 from trl_dbbench.tiny_model import make_tiny_model
@@ -124,7 +125,7 @@ def test_a_gold_state_is_made_once(sqlite_database: Database, monkeypatch: pytes
 class BusyOnce(Database):
     """Runs out of time in its first sandbox."""
 
-    url, dialect = "busy", "sqlite"
+    url, dialect = "busy", SQLITE
 
     def __init__(self, database: Database):
         self._database, self._sandboxes = database, 0

@@ -13,6 +13,8 @@ import pytest
 from fakes import RULES, BrokenDatabase, play_script
 from training import make_trainer
 from transformers import PreTrainedTokenizerBase
+from trl_dbbench.runs.records import episode_record
+from trl_dbbench.runs.settings import RunSettings
 
 from trl_dbbench import (
     DBBenchGRPOConfig,
@@ -28,9 +30,7 @@ from trl_dbbench.database import Database, Limits
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.rewards import describe_reward, load_reward_functions
 from trl_dbbench.rollout import Episode, Rules
-from trl_dbbench.runs.records import episode_record
 from trl_dbbench.runs.replay import Replayed, Summary, replay
-from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Column, Gold, Table, Task
 
 ROOT = Path(__file__).parents[1]
@@ -85,7 +85,7 @@ def save(folder: Path, database: Database, episodes: Sequence[Episode], **settin
         **{"protocol": "text", "observation_characters": 800, "max_turns": RULES.max_turns} | settings,
         max_completion_length=RULES.max_completion_length,
         database=database.describe(),
-        dialect=database.dialect,
+        dialect=database.dialect.name,
         limits=database.limits,
         rewards={name: describe_reward(function) for name, function in zip(names, functions, strict=True)},
     )

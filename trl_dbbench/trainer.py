@@ -341,7 +341,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             rules.max_completion_length,
             rules.context,
             database.describe(),
-            database.dialect,
+            database.dialect.name,
             database.limits,
             {name: describe_reward(function) for name, function in functions},
             self.args.grader,
