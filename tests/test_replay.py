@@ -248,6 +248,13 @@ def test_tasks_of_one_id_are_told_apart(tmp_path: Path, sqlite_database: Databas
     assert differences(again(run, sqlite_database)) == [(1, 0, "task"), (2, 0, "task")]
 
 
+def test_a_log_of_before_error_numbers_were_kept(run: Path, sqlite_database: Database) -> None:
+    assert [turn["error_code"] for turn in lines_of(run / SAVED_IN)[3]["turns"]] == [None, 1064, None]
+    for number in range(1, len(SCRIPTS) + 1):
+        change(run, number, lambda line: [turn.pop("error_code") for turn in line["turns"]])
+    assert differences(again(run, sqlite_database)) == []
+
+
 # --- not equal ------------------------------------------------------------------------------------
 
 
