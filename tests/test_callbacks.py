@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from transformers import TrainerControl, TrainerState, TrainingArguments
-from trl_dbbench.runs.records import Accuracy
 
 from trl_dbbench.callbacks import EpisodeLogCallback, GreedyEvalCallback
+from trl_dbbench.runs.records import Accuracy
 
 
 def played(right: bool, operation: str = "SELECT", *skills: str, status: str = "answered") -> dict[str, Any]:

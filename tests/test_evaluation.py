@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trl_dbbench.runs.records import Accuracy
 
 from trl_dbbench.database import Database, QueryResult, Sandbox
 from trl_dbbench.database.dialect import SQLITE
@@ -22,6 +21,7 @@ from trl_dbbench.evaluation import validate
 from trl_dbbench.judge import Judge, Verdict
 from trl_dbbench.protocol import Answer
 from trl_dbbench.rollout import Status
+from trl_dbbench.runs.records import Accuracy
 from trl_dbbench.scoring import state_hash
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
 from trl_dbbench.tiny_model import make_tiny_model

@@ -13,8 +13,6 @@ import pytest
 from fakes import RULES, BrokenDatabase, play_script
 from training import make_trainer
 from transformers import PreTrainedTokenizerBase
-from trl_dbbench.runs.records import episode_record
-from trl_dbbench.runs.settings import RunSettings
 
 from trl_dbbench import (
     DBBenchGRPOConfig,
@@ -30,7 +28,9 @@ from trl_dbbench.database import Database, Limits
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.rewards import describe_reward, load_reward_functions
 from trl_dbbench.rollout import Episode, Rules
+from trl_dbbench.runs.records import episode_record
 from trl_dbbench.runs.replay import Replayed, Summary, replay
+from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Column, Gold, Table, Task
 
 ROOT = Path(__file__).parents[1]

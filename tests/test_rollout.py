@@ -9,9 +9,9 @@ from fakes import RULES, BrokenDatabase, ScriptedEngine, play_script
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
-from trl_dbbench.runs.records import episode_record
 
 from trl_dbbench.rollout import Episode, Rules, Status
+from trl_dbbench.runs.records import episode_record
 from trl_dbbench.tasks import Task
 
 LOOK = "Let me look.\nAction: Operation\n```sql\nSELECT id FROM orders;\n```"

@@ -50,6 +50,7 @@ _OF_THE_DATABASE = ("observation", "right", "published_right", "state")
 _BATCH = 1024
 """Most episodes that a reward function gets at once."""
 
+
 @dataclass(frozen=True)
 class Difference:
     """What was saved and what is now.
@@ -397,9 +398,7 @@ def _batches(replayed: Iterable[Replayed]) -> Iterator[list[Replayed]]:
             yield batch
 
 
-def _score(
-    batch: Sequence[Replayed], rewards: list[_Reward], dialect: Dialect, notes: list[str]
-) -> None:
+def _score(batch: Sequence[Replayed], rewards: list[_Reward], dialect: Dialect, notes: list[str]) -> None:
     """Rewards the episodes and compares what is to be the same; takes a function that fails off the list."""
     for reward in list(rewards):
         scored = [
