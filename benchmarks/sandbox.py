@@ -30,6 +30,7 @@ from sqlalchemy import create_engine, make_url
 from sqlalchemy.pool import NullPool, QueuePool
 
 from trl_dbbench.database import Database, open_database
+from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.database.server.pristine import fill
 from trl_dbbench.errors import DatabaseError
 from trl_dbbench.generate import generate_tasks
@@ -130,7 +131,7 @@ def main() -> None:
                 f"\n{database.describe()}\n{'':<22}" + "".join(f"{f'{n} at a time':>16}" for n in at_a_time)
             )
             patterns = {"shared": shared(database)}
-            if database.dialect != "sqlite":
+            if database.dialect is not SQLITE:
                 patterns["database"] = own_database(database, pooled=True)
                 patterns["connection"] = own_database(database, pooled=False)
             for (kind, tasks), (name, episode) in itertools.product(kinds.items(), patterns.items()):

@@ -9,6 +9,7 @@ from concurrent.futures import Future, wait
 from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.database import Database, QueryResult, Sandbox, State
+from trl_dbbench.database.dialect import MYSQL
 from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.player import Player
 from trl_dbbench.rollout import Completion, Episode, Request, Rules
@@ -69,7 +70,7 @@ class BrokenSandbox(Sandbox):
 class BrokenDatabase(Database):
     """A server that goes away, before the first turn or under the first statement."""
 
-    url, dialect, patience = "broken", "mysql", 0.0
+    url, dialect, patience = "broken", MYSQL, 0.0
 
     def __init__(self, at_start: bool):
         self.at_start = at_start

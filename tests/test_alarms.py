@@ -9,19 +9,27 @@ from statistics import mean
 from typing import Any
 
 import pytest
+from fakes import play_script
 from training import make_trainer
-from transformers import TrainerControl, TrainerState
+from transformers import PreTrainedTokenizerBase, TrainerControl, TrainerState
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
 from trl_dbbench.alarms import ALARMS, ERROR_CLASSES, AlarmCallback, alarm_metrics, error_class
-from trl_dbbench.database.faults import ENVIRONMENT_FAULTS, TIME_LIMITS
+from trl_dbbench.database import Database
+from trl_dbbench.database.dialect import MYSQL
+from trl_dbbench.database.error_numbers import AGENT_ERRORS, ENVIRONMENT_FAULTS, TIME_LIMITS
+from trl_dbbench.runs.records import episode_record
+from trl_dbbench.tasks import Task
 
 
-def ran(sql: str, observation: str = "[(1,)]", limit: str | None = None) -> dict[str, Any]:
+def ran(
+    sql: str, observation: str = "[(1,)]", limit: str | None = None, error_code: int | None = None
+) -> dict[str, Any]:
     return {
         "action": "operation",
         "sql": sql,
         "observation": observation,
+        "error_code": error_code,
         "limit": limit,
         "sql_seconds": 0.001,
     }
@@ -48,7 +56,9 @@ FAULT = episode(ran("SELECT 7"), reward=None, status="environment_fault")
 
 def figures(*episodes: dict[str, Any], group_size: int = 4, weights: tuple = (1.0, 1.0)) -> dict[str, float]:
     """As they are logged."""
-    return {name: mean(values) for name, values in alarm_metrics(episodes, group_size, weights).items()}
+    return {
+        name: mean(values) for name, values in alarm_metrics(episodes, group_size, weights, MYSQL).items()
+    }
 
 
 # --- figures ------------------------------------------------------------------------------------------
@@ -59,7 +69,11 @@ def test_a_batch_of_two_groups() -> None:
         # 1 and 2 differ from 3, 1 and 2 are alike: 2 of 3 pairs; the fourth executed nothing
         episode(ran("SELECT 1"), ANSWER),
         episode(ran("SELECT 1"), ANSWER, reward=-1.0),
-        episode(ran("SELECT 2", "1064 (42000): You have an error"), INVALID, status="invalid_action"),
+        episode(
+            ran("SELECT 2", "1064 (42000): You have an error", error_code=1064),
+            INVALID,
+            status="invalid_action",
+        ),
         episode(ANSWER),
         # all alike, one failed with the server
         episode(ran("SELECT 3"), ran("SELECT 4"), ANSWER),
@@ -127,34 +141,59 @@ def test_spread_is_of_the_weighted_sum(rewards: list, weights: tuple, share: flo
 
 
 @pytest.mark.parametrize(
-    ("observation", "limit", "name"),
+    ("observation", "error_code", "limit", "name"),
     [
-        ("[]", None, None),
-        ("[('1064 (42000)',)]", None, None),
-        ("1064 (42000): You have an error in your SQL syntax", None, "syntax"),
-        ("1064 [TRUNCATED]", None, "syntax"),
-        ("1054 (42S22): Unknown column 'x' in 'field list'", None, "unknown_name"),
-        ("1146 (42S02): Table 'dbbench.t' doesn't exist", None, "unknown_name"),
-        ("1142 (42000): DROP command denied to user", None, "denied"),
-        ("1062 (23000): Duplicate entry '1' for key 'PRIMARY'", None, "value"),
-        ("3024 (HY000): Query execution was interrupted", "time", "limit_time"),
-        ("[(1,)] [TRUNCATED]", "rows", "limit_rows"),
-        ("[('x',)] [TRUNCATED]", "text", "limit_text"),
-        ("1114 (HY000): The table is full", "size", "limit_size"),
-        ("1038 (HY001): Out of sort memory", "server", "limit_server"),
-        ("1055 (42000): Expression #1 of SELECT list is not in GROUP BY clause", None, "other"),
-        ("what no server says", None, "other"),
-        ("", None, "other"),
+        ("[]", None, None, None),
+        ("[('1064 (42000)',)]", None, None, None),
+        ("1064 (42000): You have an error in your SQL syntax", 1064, None, "syntax"),
+        ("1064 [TRUNCATED]", 1064, None, "syntax"),
+        ("1054 (42S22): Unknown column 'x' in 'field list'", 1054, None, "unknown_name"),
+        ("1146 (42S02): Table 'dbbench.t' doesn't exist", 1146, None, "unknown_name"),
+        ("1142 (42000): DROP command denied to user", 1142, None, "denied"),
+        ("1062 (23000): Duplicate entry '1' for key 'PRIMARY'", 1062, None, "value"),
+        ("3024 (HY000): Query execution was interrupted", 3024, "time", "limit_time"),
+        ("[(1,)] [TRUNCATED]", None, "rows", "limit_rows"),
+        ("[('x',)] [TRUNCATED]", None, "text", "limit_text"),
+        ("1114 (HY000): The table is full", 1114, "size", "limit_size"),
+        ("1038 (HY001): Out of sort memory", 1038, "server", "limit_server"),
+        ("1055 (42000): Expression #1 of SELECT list is not in GROUP BY clause", 1055, None, "other"),
+        ("what no server says", 0, None, "other"),
+        ("", 0, None, "other"),
+        ("a protocol's own words", 1064, None, "syntax"),
+        ("1064 rows", None, None, None),
     ],
 )
-def test_classes_of_errors(observation: str, limit: str | None, name: str | None) -> None:
-    assert error_class(ran("SELECT 1", observation, limit)) == name
+def test_classes_of_errors(
+    observation: str, error_code: int | None, limit: str | None, name: str | None
+) -> None:
+    """What the agent reads plays no part."""
+    assert error_class(ran("SELECT 1", observation, limit, error_code), MYSQL) == name
+
+
+def test_an_error_of_a_played_episode_is_counted(
+    late_orders: Task, tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
+) -> None:
+    """By its number in the record, although the observation that the protocol writes does not hold it."""
+    turns = [
+        f"Action: Operation\n```sql\n{sql}\n```" for sql in ("SELEC 1", "SELECT no FROM orders", "SELECT 1")
+    ]
+    played: Any = episode_record(play_script(late_orders, turns, tokenizer, sqlite_database), "train", 0)
+    assert [turn["error_code"] for turn in played["turns"]] == [1064, 1054, None]
+    for turn in played["turns"]:
+        turn["observation"] = "?"
+    metrics = figures(played, group_size=1)
+    assert (metrics["error/syntax"], metrics["error/unknown_name"], metrics["error/other"]) == (
+        1 / 3,
+        1 / 3,
+        0.0,
+    )
 
 
 def test_a_number_has_one_class_and_is_not_the_environments() -> None:
-    numbers = [number for of_class in ERROR_CLASSES.values() for number in of_class]
+    numbers = [number for of_class in AGENT_ERRORS.values() for number in of_class]
     assert len(numbers) == len(set(numbers))
     assert not set(numbers) & (set(ENVIRONMENT_FAULTS) | TIME_LIMITS)
+    assert {*AGENT_ERRORS, "other"} == {name for name in ERROR_CLASSES if not name.startswith("limit_")}
 
 
 # --- alarms -------------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ import pytest
 from databases import DOCKER_IMAGE, LIMITS, connect_arguments, opened, owned, table, task
 from sqlalchemy import make_url
 
-from trl_dbbench.database import Database, Limits, open_database
-from trl_dbbench.database.faults import is_environment_fault, is_time_limit
+from trl_dbbench.database import Database, Dialect, Limits, open_database
+from trl_dbbench.database.dialect import MARIADB, MYSQL, SQLITE
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
 from trl_dbbench.scoring import state_hash
 from trl_dbbench.tasks import Column, Gold, Table, Task
@@ -200,7 +200,7 @@ def test_episodes_that_only_read_share_the_tables(server_database: Database) -> 
     ],
 )
 def test_what_might_do_more_gets_tables_of_its_own(server_database: Database, sql: str) -> None:
-    if sql.startswith("WITH") and server_database.dialect == "mariadb":
+    if sql.startswith("WITH") and server_database.dialect is MARIADB:
         pytest.skip("MariaDB 10.11 knows no WITH before UPDATE")
     fresh = server_database.fresh_sandbox
     with fresh(task(MEDALS)) as reader, fresh(task(MEDALS)) as sandbox:
@@ -241,7 +241,7 @@ def test_readers_whose_connections_the_server_closed_are_replaced(local_database
 
 
 def test_unused_pristine_tables_go(server_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trl_dbbench.database.server.pristine.KEPT", 2)
+    monkeypatch.setattr("trl_dbbench.database.server.pristine.MAX_DATABASES", 2)
     with open_database(server_database.url) as database:
         for number in range(5):
             with database.sandbox(task(table(f"t{number}", "a"))) as sandbox:
@@ -301,7 +301,7 @@ def test_time_limit(database: Database) -> None:
         start = time.monotonic()
         result = sandbox.execute(f"SELECT COUNT(*) FROM ({digits()}) AS x, ({digits()}) AS y")
         assert time.monotonic() - start < LIMITS.seconds + 5
-        assert (result.rows, result.limit) == (None, "time")
+        assert (result.rows, result.limit, result.error_code) == (None, "time", 3024)
         assert "time limit of 1 s" in (result.error or "")
         assert sandbox.execute("SELECT COUNT(*) FROM medals").rows == [(3,)]
 
@@ -323,7 +323,8 @@ def test_time_limit_of_sleep(server_database: Database) -> None:
 def test_row_limit(database: Database) -> None:
     with database.sandbox(task(MEDALS)) as sandbox:
         result = sandbox.execute(digits())
-        assert (len(result.rows or []), result.limit, result.error) == (LIMITS.rows, "rows", None)
+        assert (len(result.rows or []), result.limit) == (LIMITS.rows, "rows")
+        assert (result.error, result.error_code) == (None, None)
         assert sandbox.execute("SELECT 1").rows == [(1,)]
 
 
@@ -368,6 +369,7 @@ def test_refused(database: Database, sql: str, error: str) -> None:
         result = sandbox.execute(sql)
         assert result.rows is None and result.limit is None
         assert (result.error or "").startswith(error)
+        assert result.error_code == int(error.partition(" ")[0])
         assert len(sandbox.state()["medals"]) == 3
         assert sandbox.execute("SELECT COUNT(*) FROM medals").rows == [(3,)]
 
@@ -436,6 +438,7 @@ def test_never_breaks(database: Database, sql: str) -> None:
     with database.sandbox(task(MEDALS)) as sandbox:
         result = sandbox.execute(sql)
         assert result.rows is not None or result.error is not None or result.affected is not None
+        assert (result.error or "").partition(" ")[0] == str(result.error_code or "")
         assert len(sandbox.state()["medals"]) == 3
 
 
@@ -456,22 +459,27 @@ def test_an_agent_may_change_its_password(server_database: Database) -> None:
 
 # Whose the error is.
 
+DIALECTS = pytest.mark.parametrize("dialect", [MYSQL, MARIADB, SQLITE], ids=lambda dialect: dialect.name)
+
 
 @pytest.mark.parametrize(
     "code", [2006, 2013, 2003, 2002, 2055, 1040, 1053, 1205, 1213, 1021, 1114, 1041, 1135, 1203, 1226]
 )
-def test_environment_faults(code: int) -> None:
-    assert is_environment_fault(code) and not is_time_limit(code)
+@DIALECTS
+def test_environment_faults(code: int, dialect: Dialect) -> None:
+    assert dialect.is_environment_fault(code) and not dialect.is_time_limit(code)
 
 
 @pytest.mark.parametrize("code", [3024, 1969, 1317])
-def test_time_limits(code: int) -> None:
-    assert is_time_limit(code) and not is_environment_fault(code)
+@DIALECTS
+def test_time_limits(code: int, dialect: Dialect) -> None:
+    assert dialect.is_time_limit(code) and not dialect.is_environment_fault(code)
 
 
 @pytest.mark.parametrize("code", [1064, 1054, 1146, 1062, 1048, 1136, 1366, 1406, 1142, 1044, 1055])
-def test_agents_errors(code: int) -> None:
-    assert not is_time_limit(code) and not is_environment_fault(code)
+@DIALECTS
+def test_agents_errors(code: int, dialect: Dialect) -> None:
+    assert not dialect.is_time_limit(code) and not dialect.is_environment_fault(code)
 
 
 def test_a_lost_connection_is_a_fault_and_is_replaced(local_database: Database) -> None:
@@ -552,7 +560,7 @@ def test_gold_sql_makes_the_published_states(database: Database) -> None:
             sandbox.execute(change.gold.sql or "")
             if str([(state_hash(sandbox.state()[change.tables[0].name]),)]) != published:
                 wrong.append(change.gold.sql)
-    assert len(wrong) <= (3 if database.dialect == "mariadb" else 1), wrong
+    assert len(wrong) <= (3 if database.dialect is MARIADB else 1), wrong
 
 
 # Opening and closing.
@@ -560,7 +568,7 @@ def test_gold_sql_makes_the_published_states(database: Database) -> None:
 
 def test_describe(database: Database) -> None:
     assert {"mysql": "MySQL ", "mariadb": "MariaDB ", "sqlite": "SQLite "}[
-        database.dialect
+        database.dialect.name
     ] in database.describe()
 
 
@@ -631,7 +639,7 @@ def test_auto_says_what_it_chose(monkeypatch: pytest.MonkeyPatch, caplog: pytest
     monkeypatch.setenv("PATH", "/nowhere")
     caplog.set_level("INFO", "trl_dbbench.database")
     with open_database() as database:
-        assert (database.url, database.dialect) == ("sqlite", "sqlite")
+        assert (database.url, database.dialect) == ("sqlite", SQLITE)
     (line,) = [record.getMessage() for record in caplog.records if record.name == "trl_dbbench.database"]
     assert '"auto" chose "sqlite"' in line and "It differs from MySQL" in line
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from trl_dbbench.database import Database, QueryResult, Sandbox
+from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.evaluation import validate
 from trl_dbbench.judge import Judge, Verdict
@@ -124,7 +125,7 @@ def test_a_gold_state_is_made_once(sqlite_database: Database, monkeypatch: pytes
 class BusyOnce(Database):
     """Runs out of time in its first sandbox."""
 
-    url, dialect = "busy", "sqlite"
+    url, dialect = "busy", SQLITE
 
     def __init__(self, database: Database):
         self._database, self._sandboxes = database, 0

@@ -18,8 +18,9 @@ from databases import DOCKER_IMAGE, LIMITS, connect_arguments, kill_server, open
 from sqlalchemy.engine import Connection
 
 from trl_dbbench.database import Database, QueryResult, Sandbox, State, open_database
-from trl_dbbench.database.server.accounts import Account, create_account
-from trl_dbbench.database.server.database import MySQLDatabase
+from trl_dbbench.database.dialect import MYSQL
+from trl_dbbench.database.server.database import ServerDatabase
+from trl_dbbench.database.server.ownership import Account, create_account
 from trl_dbbench.database.server.start import Server
 from trl_dbbench.database.server.tenancy import ADMIN_CONNECTIONS, KILL_CONNECTIONS
 from trl_dbbench.errors import DatabaseError, EnvironmentFault
@@ -77,7 +78,7 @@ def test_what_cannot_be_repeated_ends_the_episode(server_database: Database) -> 
 class Failing(Database):
     """Its sandboxes answer with what is in `answers`, one after another."""
 
-    url, dialect, patience = "failing", "mysql", 0.3
+    url, dialect, patience = "failing", MYSQL, 0.3
 
     def __init__(self, *answers: QueryResult | EnvironmentFault, up: bool = True):
         self.answers, self.up, self.made = list(answers), up, 0
@@ -115,7 +116,9 @@ class FailingSandbox(Sandbox):
         pass
 
 
-OUT_OF_MEMORY = EnvironmentFault("Out of sort memory", observation="1038 (HY001): Out of sort memory")
+OUT_OF_MEMORY = EnvironmentFault(
+    "Out of sort memory", observation="1038 (HY001): Out of sort memory", error_code=1038
+)
 LOST = EnvironmentFault("2013: lost connection")
 DELETED = QueryResult(None, affected=2)
 
@@ -126,7 +129,11 @@ def test_a_statement_that_always_fails_is_the_agents() -> None:
     with database.sandbox(QUESTION) as sandbox:
         sandbox.execute("DELETE FROM medals")
         result = sandbox.execute("SELECT huge FROM medals")
-        assert (result.error, result.limit) == ("1038 (HY001): Out of sort memory", "server")
+        assert (result.error, result.error_code, result.limit) == (
+            "1038 (HY001): Out of sort memory",
+            1038,
+            "server",
+        )
         assert sandbox.execute("DELETE FROM medals") == DELETED
         assert database.made == 3
 
@@ -210,7 +217,7 @@ def test_a_server_that_loses_the_last_writes(server: Server) -> None:
 @pytest.mark.parametrize("kind", ["local", "docker"])
 def test_our_own_server_is_started_again(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     with opened(kind) as database:
-        assert isinstance(database, MySQLDatabase) and database._server is not None
+        assert isinstance(database, ServerDatabase) and database._server is not None
         server = database._server
 
         def down() -> None:
@@ -248,11 +255,13 @@ def test_what_hits_a_limit_is_undone(server_database: Database) -> None:
         result = sandbox.execute(grow)
         assert time.monotonic() - start < LIMITS.seconds + 1
         assert result.limit == "time" and "time limit of 1 s" in (result.error or "")
+        assert result.error_code == 3024
         assert sandbox.execute("SELECT COUNT(*), SUM(gold) FROM medals").rows == before
 
         large = sandbox.execute("SELECT REPEAT('x', 12000000)")
-        assert (large.error, large.limit) == (
+        assert (large.error, large.error_code, large.limit) == (
             "2020 (HY000): Got packet bigger than 'max_allowed_packet' bytes",
+            2020,
             "size",
         )
         assert sandbox.execute("SELECT COUNT(*), SUM(gold) FROM medals").rows == before
@@ -260,7 +269,7 @@ def test_what_hits_a_limit_is_undone(server_database: Database) -> None:
 
 
 def test_tables_may_not_grow_for_ever(server_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trl_dbbench.database.server.database.TABLE_BYTES", 4_000_000)
+    monkeypatch.setattr("trl_dbbench.database.server.sandbox.MAX_TABLE_BYTES", 4_000_000)
     with server_database.sandbox(CHANGE) as sandbox:
         sandbox.execute("CREATE TABLE notes (text LONGTEXT)")
         sandbox.execute("INSERT INTO notes VALUES ('kept')")
@@ -269,7 +278,7 @@ def test_tables_may_not_grow_for_ever(server_database: Database, monkeypatch: py
             full = sandbox.execute(f"INSERT INTO notes {numbers} SELECT REPEAT('x', 60000) FROM n")
             if full.limit:
                 break
-        assert (full.error, full.limit) == ("1114 (HY000): The table is full", "size")
+        assert (full.error, full.error_code, full.limit) == ("1114 (HY000): The table is full", 1114, "size")
         assert ("kept",) in sandbox.state()["notes"]
 
 
@@ -323,7 +332,7 @@ def test_accounts_are_made_over_a_few_connections(server: Server, monkeypatch: p
         return account
 
     with open_database(server.url) as database, ThreadPoolExecutor(48) as pool:
-        monkeypatch.setattr("trl_dbbench.database.server.slots.accounts.create_account", slow)
+        monkeypatch.setattr("trl_dbbench.database.server.slots.ownership.create_account", slow)
         list(pool.map(lambda _: database.sandbox(CHANGE).execute("DELETE FROM medals"), range(48)))
     assert 1 < most <= ADMIN_CONNECTIONS + KILL_CONNECTIONS
 

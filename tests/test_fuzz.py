@@ -20,7 +20,7 @@ from fakes import RULES, ScriptedEngine, play_script
 from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.database import Database
-from trl_dbbench.database.sqlite.parse import kind_of
+from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.player import Player
 from trl_dbbench.protocol import Answer, Invalid, Operation, Protocol, get_protocol
 from trl_dbbench.rollout import Completion, Request, Status
@@ -290,7 +290,7 @@ def test_sql_with_too_many_readings(sql: str, late_orders: Task, sqlite_database
     with sqlite_database.sandbox(late_orders) as sandbox:
         assert re.match(r"(1064|1436) ", sandbox.execute(sql).error or "")
         assert sandbox.execute("SELECT COUNT(*) FROM orders").rows == [(3,)]
-    assert kind_of(sql) == "other"
+    assert SQLITE.kind_of(sql) == "other"
     assert operation_of(sql) is None
 
 

@@ -25,9 +25,9 @@ from hostile import MEDALS, OTHER, TABLES, items
 from sqlalchemy import make_url
 
 from trl_dbbench.database import Database, QueryResult, Sandbox
-from trl_dbbench.database.server.pristine import quote
-from trl_dbbench.database.sqlite.parse import kind_of, only_reads
+from trl_dbbench.database.dialect import MYSQL, SQLITE
 from trl_dbbench.errors import EnvironmentFault
+from trl_dbbench.sql import quote
 from trl_dbbench.tasks import Gold, Task
 
 QUESTION = task(*TABLES)
@@ -49,7 +49,7 @@ def test_hostile_statements(own_database: Database) -> None:
     do nothing else, run in an episode of a change as well, where they have tables of their own."""
     database = own_database
     attacks = [(QUESTION, *item) for item in items()]
-    attacks += [(CHANGE, *item) for item in items() if any(map(only_reads, item[1]))]
+    attacks += [(CHANGE, *item) for item in items() if any(map(MYSQL.only_reads, item[1]))]
     with surroundings(database) as (names, wrong):
         begin = peak_megabytes(reset=True)
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -82,6 +82,8 @@ def attack(
                 if seconds > LIMITS.seconds + 1:
                     wrong.append(f"{shown}: {SLOW} for {seconds:.1f} s")
                 seen = f"{result.rows} {result.error}"
+                if (result.error or "").partition(" ")[0] != str(result.error_code or ""):
+                    wrong.append(f"{shown}: error number {result.error_code} of {result.error}")
                 if any(word in seen for word in WORDS):
                     wrong.append(f"{shown}: saw {seen[:200]}")
                 if len(seen) > 10 * LIMITS.characters:
@@ -138,7 +140,7 @@ def surroundings(database: Database) -> Iterator[tuple[dict[str, str], list[str]
     folders = {Path.cwd(), Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")}
     with ExitStack() as stack:
         admin = None
-        if database.dialect != "sqlite":
+        if database.dialect is not SQLITE:
             admin = stack.enter_context(pymysql.connect(**connect_arguments(database.url))).cursor()
             stack.enter_context(another_run(admin))
             folders.add(Path(run(admin, "SELECT @@datadir")[0][0]))
@@ -358,7 +360,7 @@ def test_large_tasks_have_room(sqlite_database: Database) -> None:
     ],
 )
 def test_kill_is_recognised(sql: str) -> None:
-    assert kind_of(sql) == "denied"
+    assert MYSQL.kind_of(sql) == "denied"
 
 
 @pytest.mark.parametrize(
@@ -370,9 +372,9 @@ def test_kill_is_recognised(sql: str) -> None:
     ],
 )
 def test_functions_that_leave_a_trace(sql: str) -> None:
-    assert not only_reads(sql) and kind_of(sql) == "other"
+    assert not MYSQL.only_reads(sql) and MYSQL.kind_of(sql) == "other"
 
 
 @pytest.mark.parametrize("sql", [" " * 900_000 + "x", "SELECT 1" + ", 1" * 300_000, "(" * 900_000])
 def test_long_texts_are_not_looked_into(sql: str) -> None:
-    assert not only_reads(sql) and kind_of(sql) == "other"
+    assert not MYSQL.only_reads(sql) and MYSQL.kind_of(sql) == "other"

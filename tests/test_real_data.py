@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from trl_dbbench.database import Database
+from trl_dbbench.database.dialect import MYSQL
 from trl_dbbench.evaluation import Validation, validate
 from trl_dbbench.tasks import Task, load_tasks
 
@@ -40,7 +41,7 @@ def test_gold_solutions_score_as_correct(
 ) -> None:
     """One published hash of all 240 changes is wrong; it may be among these."""
     database: Database = request.getfixturevalue(f"{kind}_database")
-    if database.dialect == "mysql":
+    if database.dialect is MYSQL:
         may_miss = 1
     validations = list(validate(tasks, database))
     questions = [v for v in validations if v.task.is_question]

@@ -85,7 +85,7 @@ def save(folder: Path, database: Database, episodes: Sequence[Episode], **settin
         **{"protocol": "text", "observation_characters": 800, "max_turns": RULES.max_turns} | settings,
         max_completion_length=RULES.max_completion_length,
         database=database.describe(),
-        dialect=database.dialect,
+        dialect=database.dialect.name,
         limits=database.limits,
         rewards={name: describe_reward(function) for name, function in zip(names, functions, strict=True)},
     )
@@ -246,6 +246,13 @@ def test_tasks_of_one_id_are_told_apart(tmp_path: Path, sqlite_database: Databas
     for number in (1, 2):  # as earlier versions wrote it
         change(run, number, lambda line: line.pop("task_digest"))
     assert differences(again(run, sqlite_database)) == [(1, 0, "task"), (2, 0, "task")]
+
+
+def test_a_log_of_before_error_numbers_were_kept(run: Path, sqlite_database: Database) -> None:
+    assert [turn["error_code"] for turn in lines_of(run / SAVED_IN)[3]["turns"]] == [None, 1064, None]
+    for number in range(1, len(SCRIPTS) + 1):
+        change(run, number, lambda line: [turn.pop("error_code") for turn in line["turns"]])
+    assert differences(again(run, sqlite_database)) == []
 
 
 # --- not equal ------------------------------------------------------------------------------------

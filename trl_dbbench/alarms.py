@@ -10,7 +10,6 @@ checkpoint keeps, so a resumed run neither forgets them nor repeats its warnings
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
@@ -19,35 +18,37 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
+from trl_dbbench.database import Dialect
 from trl_dbbench.rollout import Status
 from trl_dbbench.runs.records import EpisodeRecord, TurnRecord
 
 logger = logging.getLogger(__name__)
 
-# MySQL's error numbers; those of the environment never reach an agent (see database/faults.py)
-ERROR_CLASSES: dict[str, set[int]] = {
-    "syntax": {1064, 1065, 1149},
-    "unknown_name": {1049, 1051, 1054, 1072, 1091, 1109, 1146, 1176, 1193, 1305, 1630},
-    "denied": {1044, 1045, 1142, 1143, 1227, 1290, 1370, 1410, 1419},
-    "value": {
-        *(1048, 1062, 1136, 1138, 1216, 1217, 1264, 1265, 1292, 1364, 1365, 1366, 1367, 1406, 1411),
-        *(1451, 1452, 1690, 3140, 3819, 4025),
-    },
-    "limit_time": set(),
-    "limit_rows": set(),
-    "limit_text": set(),
-    "limit_size": set(),
-    "limit_server": set(),
-    "other": set(),
+_ERROR_ADVICE = {
+    "syntax": "The agent's SQL cannot be parsed: look whether it writes another dialect than MySQL's, or prose.",
+    "unknown_name": "The agent makes up names of tables or columns: look whether the prompt shows them.",
+    "denied": "The agent tries what its account may not do: look at these statements before training goes on.",
+    "value": "The agent writes values that the columns do not take: look at the types that its tasks declare.",
+    "limit_time": "The agent's statements run too long: look at them, or at the load of the database server.",
+    "limit_rows": "The agent reads whole tables: it may have stopped filtering in SQL.",
+    "limit_text": "The agent reads more text than a result may hold: it may have stopped filtering in SQL.",
+    "limit_size": "The agent makes rows or tables of many megabytes: look at its statements.",
+    "limit_server": "The agent's statements ask for more than the server has, or look like its failure: read them.",
+    "other": "The agent's statements fail: look at the observations.",
 }
-"""Class -> its error numbers. Limits are told by name; `other` is every number that is in no class."""
+
+ERROR_CLASSES = tuple(_ERROR_ADVICE)
+"""The limits are told apart by their names, other errors by their numbers (`Dialect.error_class`)."""
 
 
 # --- figures ------------------------------------------------------------------------------------------
 
 
 def alarm_metrics(
-    episodes: Sequence[EpisodeRecord], group_size: int, reward_weights: Sequence[float]
+    episodes: Sequence[EpisodeRecord],
+    group_size: int,
+    reward_weights: Sequence[float],
+    dialect: Dialect,
 ) -> dict[str, list[float]]:
     """A batch's values from 0 to 1, whose means are logged. Episodes whose environment failed are left out.
 
@@ -63,6 +64,7 @@ def alarm_metrics(
     Args:
         episodes: of all ranks, in order; each `group_size` are of one prompt.
         reward_weights: of an episode's rewards, in their order.
+        dialect: of the database on which the statements were executed.
 
     Returns:
         A value for each turn, answer, group or statement; nothing of which there was none.
@@ -75,7 +77,7 @@ def alarm_metrics(
     turns = [turn for episode in played for turn in episode["turns"]]
     answered = [episode for episode in played if episode["status"] == Status.ANSWERED]
     totals = [[_total(e["rewards"], reward_weights) for e in group] for group in groups if len(group) > 1]
-    errors = [error_class(turn) for turn in turns if _executed(turn)]
+    errors = [error_class(turn, dialect) for turn in turns if _executed(turn)]
     values = {
         "alarm/invalid_actions": [float(turn["action"] == "invalid") for turn in turns],
         "alarm/answers_without_query": [float(not statements(episode)) for episode in answered],
@@ -91,17 +93,12 @@ def statements(episode: EpisodeRecord) -> tuple[str, ...]:
     return tuple(turn["sql"] for turn in episode["turns"] if _executed(turn))
 
 
-def error_class(turn: TurnRecord) -> str | None:
-    """The one of `ERROR_CLASSES` that an executed statement's observation falls into, if it is an error."""
+def error_class(turn: TurnRecord, dialect: Dialect) -> str | None:
+    """The one of `ERROR_CLASSES` into which an executed statement falls; `None` if it did not fail."""
     if turn["limit"] is not None:
         name = f"limit_{turn['limit']}"
         return name if name in ERROR_CLASSES else "other"
-    if turn["observation"].startswith("["):  # rows
-        return None
-    number = re.match(r"\d+", turn["observation"])
-    return next(
-        (name for name, numbers in ERROR_CLASSES.items() if number and int(number[0]) in numbers), "other"
-    )
+    return None if turn["error_code"] is None else dialect.error_class(turn["error_code"])
 
 
 def _executed(turn: TurnRecord) -> bool:
@@ -140,19 +137,6 @@ class Alarm:
 
 
 _EXPLORE = "raise temperature, lower learning_rate, or hold the policy back with beta or entropy_coef"
-_ERROR_ADVICE = {
-    "syntax": "The agent's SQL cannot be parsed: look whether it writes another dialect than MySQL's, or prose.",
-    "unknown_name": "The agent makes up names of tables or columns: look whether the prompt shows them.",
-    "denied": "The agent tries what its account may not do: look at these statements before training goes on.",
-    "value": "The agent writes values that the columns do not take: look at the types that its tasks declare.",
-    "limit_time": "The agent's statements run too long: look at them, or at the load of the database server.",
-    "limit_rows": "The agent reads whole tables: it may have stopped filtering in SQL.",
-    "limit_text": "The agent reads more text than a result may hold: it may have stopped filtering in SQL.",
-    "limit_size": "The agent makes rows or tables of many megabytes: look at its statements.",
-    "limit_server": "The agent's statements ask for more than the server has, or look like its failure: read them.",
-    "other": "The agent's statements fail: look at the observations.",
-}
-
 ALARMS = (
     Alarm(
         "alarm/invalid_actions",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trl_dbbench.database import open_database
+from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.errors import ConfigError, user_errors
 from trl_dbbench.files import check_writable, write_atomically
 from trl_dbbench.runs.settings import RunSettings
@@ -246,7 +247,7 @@ def replay(
     settings = RunSettings.read(
         run, protocol=protocol, max_turns=max_turns, observation_characters=observation_characters
     )
-    spec = database or ("sqlite" if settings.dialect == "sqlite" else "auto")
+    spec = database or ("sqlite" if settings.dialect == SQLITE.name else "auto")
     summary = Summary()
     notes: list[str] = []
     with (

@@ -47,13 +47,23 @@ class EnvironmentFault(DatabaseError):
     The episode ends as `Status.ENVIRONMENT_FAULT`, gets no reward and stays out of the update.
 
     Attributes:
-        observation: what the agent reads if the failure turns out to be its statement's own doing, if it can be.
-        final: to try again would not help.
+        observation: what the agent reads if it turns out that its own statement caused the failure; `None` if
+            that cannot be.
+        error_code: the number of the error that `observation` reports.
+        final: trying again would not help.
     """
 
-    def __init__(self, text: str, *, observation: str | None = None, final: bool = False) -> None:
+    def __init__(
+        self,
+        text: str,
+        *,
+        observation: str | None = None,
+        error_code: int | None = None,
+        final: bool = False,
+    ) -> None:
         super().__init__(text)
         self.observation = observation
+        self.error_code = error_code
         self.final = final
 
 

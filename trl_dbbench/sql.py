@@ -1,27 +1,46 @@
-"""MySQL's SQL as sqlglot's trees, read in bounded time.
+"""SQL as text and as sqlglot's trees, parsed in bounded time.
 
-sqlglot's parser tries one reading after another and takes back what it read. Texts such as `FROM a,(FROM a,(...`
-double its work at each bracket: 200 characters of them take hours, and an agent may write them.
+sqlglot's parser tries one interpretation after another and backtracks. In texts such as `FROM a,(FROM a,(...`
+each further bracket doubles its work: 200 characters of that take hours, and an agent may write them.
 """
 
 from __future__ import annotations
 
+import logging
+
 from sqlglot import exp
 from sqlglot.dialects.mysql import MySQL
 
-MOST_NODES = 5_000
-"""Words of a statement, and nodes of its tree with those that the parser gave up: it is read in a tenth of a second."""
+MAX_STATEMENT_CHARACTERS = 65_536
+"""Longer statements are refused before they are sent: servers and parsers take seconds to read what a model
+repeats."""
+
+MAX_CACHED_CHARACTERS = 1_000
+"""What was found out about a statement is cached only up to this length: the caches hold thousands of
+statements."""
+
+MAX_NODES = 5_000
+"""Tokens of a statement, and nodes that the parser may build, abandoned ones included. That bounds parsing to
+about a tenth of a second."""
+
+# sqlglot warns about everything that it cannot parse; an agent's mistakes do not belong in the log
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 
 def parse_statements(sql: str, dialect: type[MySQL] = MySQL) -> list[exp.Expr | None]:
     """The statements in a text, `None` for one that is only a comment.
 
     Raises:
-        SqlglotError: it cannot be read.
+        SqlglotError: the text cannot be parsed.
         RecursionError: it is too long or nested too deeply.
     """
     read = dialect()
     tokens = read.tokenize(sql)
-    if len(tokens) > MOST_NODES:
-        raise RecursionError(f"the statement has more than {MOST_NODES} parts")
-    return read.parser(max_nodes=MOST_NODES).parse(tokens, sql)
+    if len(tokens) > MAX_NODES:
+        raise RecursionError(f"the statement has more than {MAX_NODES} parts")
+    return read.parser(max_nodes=MAX_NODES).parse(tokens, sql)
+
+
+def quote(name: str) -> str:
+    """The name as MySQL and SQLite read it wherever an identifier may stand."""
+    return "`" + name.replace("`", "``") + "`"

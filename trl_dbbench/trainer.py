@@ -323,7 +323,9 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         greedy = gather_object([episode_record(episode, "greedy", step) for episode in self._greedy])
         tasks = gather_object([row["task"] for row in self._rows])
         group_size = self.num_generations if phase == "train" else self.num_generations_eval
-        metrics = episode_metrics(played) | alarm_metrics(played, group_size, self.reward_weights.tolist())
+        weights = self.reward_weights.tolist()
+        alarms = alarm_metrics(played, group_size, weights, self.player.database.dialect)
+        metrics = episode_metrics(played) | alarms
         if self.accelerator.is_main_process:
             if greedy:
                 metrics |= {name: [value] for name, value in self.greedy_eval.record(step, greedy).items()}
@@ -341,7 +343,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             rules.max_completion_length,
             rules.context,
             database.describe(),
-            database.dialect,
+            database.dialect.name,
             database.limits,
             {name: describe_reward(function) for name, function in functions},
             self.args.grader,

@@ -1,4 +1,4 @@
-"""Where the agent's SQL runs: a server, and on it one private sandbox per rollout.
+"""Where the agent's SQL runs: a server, and on it a private sandbox for each rollout.
 
 ```python
 with open_database("auto") as database, database.sandbox(task) as sandbox:
@@ -8,7 +8,8 @@ with open_database("auto") as database, database.sandbox(task) as sandbox:
 """
 
 from trl_dbbench.database.base import Database
+from trl_dbbench.database.dialect import Dialect
 from trl_dbbench.database.open import open_database
 from trl_dbbench.database.sandbox import Limits, QueryResult, Sandbox, State
 
-__all__ = ["Database", "Limits", "QueryResult", "Sandbox", "State", "open_database"]
+__all__ = ["Database", "Dialect", "Limits", "QueryResult", "Sandbox", "State", "open_database"]

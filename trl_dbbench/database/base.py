@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, TypeVar
 
+from trl_dbbench.database.dialect import Dialect
 from trl_dbbench.database.retry import RetryingSandbox
 from trl_dbbench.database.sandbox import Closing, Limits, Sandbox
 from trl_dbbench.tasks import Task
@@ -17,27 +18,27 @@ T = TypeVar("T")
 
 
 class Database(Closing):
-    """An opened database. A context manager that removes at its end whatever it made.
+    """An opened database: a context manager that removes everything it made at its end.
 
     `url` is what another process passes to `open_database` to share this server (`"sqlite"` shares nothing:
-    each process has its own). `dialect` is `"mysql"`, `"mariadb"` or `"sqlite"`; `limits` hold for every statement.
+    each process has its own). `limits` apply to every statement.
     """
 
     url: str
-    dialect: str
+    dialect: Dialect
     limits: Limits = Limits()
     statements_at_once: int = 32
-    """Threads that wait for the server in `in_thread`."""
+    """Number of threads in which statements wait for the server (`in_thread`)."""
     patience: float = 300.0
-    """Seconds that a server which does not answer is waited for."""
+    """Seconds to wait for a server that does not answer."""
     restarts: int = 0
-    """How often the server was lost with all that this database had there."""
+    """How often the server was lost, together with everything that this database had there."""
     closed: bool = False
     gave_up: str | None = None
-    """Why the last sandbox ended that was waited for in vain; `None` again when the server answers."""
+    """Why a sandbox ended after waiting for the server in vain; `None` as soon as the server answers."""
 
     def sandbox(self, task: Task) -> Sandbox:
-        """A fresh private view of the task's tables, which outlives failures of the server.
+        """A fresh private view of the task's tables, which survives failures of the server.
 
         May be called from several threads at once.
 
@@ -57,13 +58,13 @@ class Database(Closing):
         """
 
     def recover(self) -> bool:
-        """Makes anew what the database lost in a failure; returns whether it answers."""
+        """Restores what the database lost in a failure. Returns whether the server answers."""
         return True
 
     def in_thread(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        """What the function returns, from a thread of the database's own, for the running event loop.
+        """Calls the function in one of the database's own threads, for the running event loop to await.
 
-        The threads stay: to start one takes longer than a short statement.
+        The threads are kept: starting one takes longer than a short statement.
         """
         return asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
@@ -73,8 +74,8 @@ class Database(Closing):
 
     @abstractmethod
     def describe(self) -> str:
-        """Product, version and where it runs, for a log line."""
+        """The product, its version and where it runs, for a log line."""
 
     @abstractmethod
     def close(self) -> None:
-        """Remove what is left of the sandboxes and give up the server. May be called again."""
+        """Removes what is left of the sandboxes and gives up the server. May be called repeatedly."""

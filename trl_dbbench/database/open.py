@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from trl_dbbench.database.base import Database
 from trl_dbbench.database.sandbox import Limits
-from trl_dbbench.database.server.accounts import new_run
-from trl_dbbench.database.server.database import MySQLDatabase
+from trl_dbbench.database.server.database import ServerDatabase
+from trl_dbbench.database.server.ownership import new_run
 from trl_dbbench.database.server.start import Server, start_docker, start_local
 from trl_dbbench.database.sqlite.database import SQLiteDatabase
 from trl_dbbench.errors import DatabaseError
+from trl_dbbench.ranks import Ranks
 
 logger = logging.getLogger("trl_dbbench.database")
 
@@ -33,29 +33,30 @@ def open_database(
     patience: float = Database.patience,
     require_accounts: bool = False,
 ) -> AbstractContextManager[Database]:
-    """Open a database for rollouts, and remove whatever it made at the end.
+    """Opens a database for rollouts, and removes everything that it made at the end.
 
     `spec` is one of:
 
-    - `"docker"`: MySQL in a container of `docker_image`, reached from this machine only. Without one, the image
-      that the environment names in `TRL_DBBENCH_DOCKER_IMAGE` is taken, else `mysql:8.4`;
-    - `"local"`: a private `mysqld` or `mariadbd` from the PATH on a unix socket, reached from this machine only;
-    - `"sqlite"`: embedded, MySQL's dialect translated; each process has its own;
-    - `"mysql+pymysql://user:password@host:port/"`: a running server, which ranks on several machines need;
+    - `"docker"`: MySQL in a container of `docker_image`, which only this machine can reach. Without a
+      `docker_image`, the one named by the environment variable `TRL_DBBENCH_DOCKER_IMAGE`, else `mysql:8.4`;
+    - `"local"`: a private `mysqld` or `mariadbd` from the PATH on a unix socket, which only this machine can
+      reach;
+    - `"sqlite"`: embedded, with MySQL's dialect translated; each process has its own;
+    - `"mysql+pymysql://user:password@host:port/"`: a running server, needed by ranks on several machines;
     - `"auto"`: the first of docker, local and sqlite that works. One line of the log says which.
 
-    Under `accelerate` with several processes every rank must call this: the main one starts the server and tells
-    the others its URL; at the end it waits for them before it stops the server.
+    Under `accelerate` with several processes every rank must call this: the main one starts the server and
+    tells the others its URL; at the end it waits for them before it stops the server.
 
     Args:
         limits: what a statement may take.
-        patience: seconds that a server which does not answer is waited for. One that this process has started is
-            started again when it ends.
-        require_accounts: refuse a server on which the agents' statements would run under the given account, for
-            want of the right to make accounts. SQLite has none and needs none.
+        patience: seconds to wait for a server that does not answer. If this process has started the server,
+            it starts it again when it ends.
+        require_accounts: refuse a server on which the agents' statements would run under the given account
+            because that may not create others. SQLite has no accounts and needs none.
 
     Raises:
-        DatabaseError: the database cannot be used; on every rank if on one.
+        DatabaseError: the database cannot be used; raised on all ranks if one of them meets it.
     """
     image = docker_image or os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE
     return _open(spec, image, {"limits": limits, "patience": patience, "require_accounts": require_accounts})
@@ -63,12 +64,12 @@ def open_database(
 
 @contextmanager
 def _open(spec: str, docker_image: str, options: dict[str, Any]) -> Iterator[Database]:
-    ranks = _Ranks()
+    ranks = Ranks()
     options["ranks"] = ranks.count
     database: Database | None = None
     problem: str | None = None
     told: tuple[str, str] | None = None
-    if ranks.main:
+    if ranks.is_main:
         run = new_run()
         try:
             database = _choose(spec, docker_image, run, options)
@@ -83,11 +84,11 @@ def _open(spec: str, docker_image: str, options: dict[str, Any]) -> Iterator[Dat
                 database = _join(url, run, ranks.number, options)
             except DatabaseError as error:
                 problem = f"On rank {ranks.number}: {error}"
-        problem = ranks.first(problem)
+        problem = next((each for each in ranks.gather(problem) if each is not None), None)
         if problem is not None or database is None:
             raise DatabaseError(problem or "The main process opened no database.")
         yield database
-        if not ranks.main:
+        if not ranks.is_main:
             database.close()  # before the main process stops the server
         ranks.wait()
     finally:
@@ -96,7 +97,7 @@ def _open(spec: str, docker_image: str, options: dict[str, Any]) -> Iterator[Dat
 
 
 def _choose(spec: str, docker_image: str, run: str, options: dict[str, Any]) -> Database:
-    """Open what `spec` names; a server that this starts is the database's to stop."""
+    """Opens what `spec` names. A server that this starts is stopped with the database."""
     if spec == "auto":
         return _first_that_works(docker_image, run, options)
     database: Database
@@ -107,7 +108,7 @@ def _choose(spec: str, docker_image: str, run: str, options: dict[str, Any]) -> 
     elif spec == "sqlite":
         database = SQLiteDatabase(options["limits"])
     elif spec.startswith(_URLS):
-        database = MySQLDatabase(spec, run=run, **options)
+        database = ServerDatabase(spec, run=run, **options)
     else:
         raise DatabaseError(
             f'{spec!r} is no database. Write "auto", "docker", "local", "sqlite" or a URL such as '
@@ -126,7 +127,7 @@ def _first_that_works(docker_image: str, run: str, options: dict[str, Any]) -> D
         try:
             database = _own(start(), run, options)
         except DatabaseError as error:
-            logger.debug('"auto" passes over "%s": %s', name, error)
+            logger.debug('"auto" skips "%s": %s', name, error)
             continue
         logger.info('Database: "auto" chose "%s": %s.', name, database.describe())
         return database
@@ -139,55 +140,16 @@ def _first_that_works(docker_image: str, run: str, options: dict[str, Any]) -> D
     return embedded
 
 
-def _own(server: Server, run: str, options: dict[str, Any]) -> MySQLDatabase:
+def _own(server: Server, run: str, options: dict[str, Any]) -> ServerDatabase:
     try:
-        return MySQLDatabase(server.url, run=run, server=server, **options)
+        return ServerDatabase(server.url, run=run, server=server, **options)
     except BaseException:
         server.stop()
         raise
 
 
 def _join(url: str, run: str, rank: int, options: dict[str, Any]) -> Database:
-    """What the main process has opened, from another rank."""
+    """Opens, on another rank, what the main process has opened."""
     if url == "sqlite":
         return SQLiteDatabase(options["limits"])
-    return MySQLDatabase(url, run=run, rank=rank, **options)
-
-
-class _Ranks:
-    """The processes of a training run, or this one alone if accelerate has not been set up for several."""
-
-    def __init__(self) -> None:
-        self._state: Any = None
-        self.number, self.count, self.main = 0, 1, True
-        module = sys.modules.get("accelerate.state")  # not imported: not set up, and slow to import
-        if module is not None and module.PartialState._shared_state:
-            state = module.PartialState()
-            if state.num_processes > 1:
-                self._state = state
-                self.number, self.count, self.main = (
-                    state.process_index,
-                    state.num_processes,
-                    state.is_main_process,
-                )
-
-    def from_main(self, value: Any) -> Any:
-        """The main process's value, on all."""
-        if self._state is None:
-            return value
-        from accelerate.utils import broadcast_object_list
-
-        return broadcast_object_list([value])[0]
-
-    def first(self, problem: str | None) -> str | None:
-        """The first rank's problem, on all; `None` if none has one."""
-        if self._state is None:
-            return problem
-        from accelerate.utils import gather_object
-
-        return next((each for each in gather_object([problem]) if each is not None), None)
-
-    def wait(self) -> None:
-        """Until all are here. Not called when one failed: the others might never come."""
-        if self._state is not None:
-            self._state.wait_for_everyone()
+    return ServerDatabase(url, run=run, rank=rank, **options)

@@ -1,47 +1,60 @@
-"""A sandbox that outlives failures of its server: what the episode did is done again on a fresh one.
+"""A sandbox that survives failures of its server: what the episode did is repeated on a fresh one.
 
 ```
-statement fails, the environment's doing -> wait for the server -> fresh sandbox -> the episode's earlier changes
-                                         -> the statement once more
+a statement fails, by the environment's fault -> wait for the server -> fresh sandbox
+                                              -> repeat the episode's earlier changes -> repeat the statement
 ```
 
-- A server that does not answer is waited for, `Database.patience` seconds; then the episode ends without a reward.
-- A statement that fails on `TRIES` fresh sandboxes of a server that ran all the while, where the tables could be
-  made and the changes repeated, fails by its own doing (it killed its connection, asked for more memory than there is,
-  or raised an error that looks like a failure): the error is its observation.
-- Changes whose repetition gives something else than the agent has read (RAND(), NOW(), ...) end the episode without
-  a reward: what it read would not be what there is.
+- A server that does not answer is waited for, up to `Database.patience` seconds; then the episode ends
+  without a reward.
+- A statement is at fault itself if it fails on `MAX_TRIES` fresh sandboxes of a server that was running all
+  the while, on which the tables could be made and the changes repeated. It has killed its connection, asked
+  for more memory than there is, or raised an error that looks like a failure. The error becomes its
+  observation.
+- If repeating a change gives another result than the agent has read (RAND(), NOW(), ...), the episode ends
+  without a reward: the tables would not be those that the agent knows.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
+from trl_dbbench.database.dialect import Dialect
 from trl_dbbench.database.sandbox import QueryResult, Sandbox, State
-from trl_dbbench.database.sqlite.parse import only_reads
 from trl_dbbench.errors import DatabaseError, EnvironmentFault
 from trl_dbbench.tasks import Task
 
-if TYPE_CHECKING:
-    from trl_dbbench.database.base import Database
-
 T = TypeVar("T")
 
-TRIES = 2
-LONGEST_PAUSE = 2.0
+MAX_TRIES = 2
+MAX_PAUSE_SECONDS = 2.0
+
+
+class Recoverable(Protocol):
+    """What a `RetryingSandbox` needs of its `Database`, where these are described."""
+
+    dialect: Dialect
+    patience: float
+    restarts: int
+    closed: bool
+    gave_up: str | None
+
+    def fresh_sandbox(self, task: Task) -> Sandbox: ...
+
+    def recover(self) -> bool: ...
 
 
 class RetryingSandbox(Sandbox):
     """A task's tables; `Database.sandbox` returns one.
 
     Raises:
-        EnvironmentFault: the database failed, and waiting and repeating did not help.
+        EnvironmentFault: the database failed, and neither waiting nor repeating helped.
         TaskError: the tables cannot be made as the task describes them.
     """
 
-    def __init__(self, database: Database, task: Task) -> None:
+    def __init__(self, database: Recoverable, task: Task) -> None:
         self.retries = 0
         self._database = database
         self._task = task
@@ -56,8 +69,9 @@ class RetryingSandbox(Sandbox):
         except EnvironmentFault as fault:
             if fault.observation is None:
                 raise
-            result = QueryResult(None, fault.observation, limit="server")
-        if not only_reads(sql) and not (result.limit and result.rows is None):  # what hit a limit was undone
+            result = QueryResult(None, fault.observation, fault.error_code, limit="server")
+        undone = result.limit and result.rows is None
+        if not undone and not self._database.dialect.only_reads(sql):
             self._done.append((sql, result))
         return result
 
@@ -68,7 +82,7 @@ class RetryingSandbox(Sandbox):
         self._closed = True
         self._drop()
 
-    def _attempt(self, what: Callable[[Sandbox], T]) -> T:
+    def _attempt(self, action: Callable[[Sandbox], T]) -> T:
         start = time.monotonic()
         failures, restarts = 0, self._database.restarts
         for pause in _pauses():
@@ -78,7 +92,7 @@ class RetryingSandbox(Sandbox):
             try:
                 sandbox = self._ready()
                 ready = True
-                result = what(sandbox)
+                result = action(sandbox)
             except EnvironmentFault as fault:
                 self._drop()
                 self.retries += 1
@@ -86,7 +100,7 @@ class RetryingSandbox(Sandbox):
                     raise
                 answers = self._database.recover()
                 failures += answers and ready
-                if failures == TRIES:
+                if failures == MAX_TRIES:
                     if self._database.restarts != restarts:
                         fault.observation = None
                     raise
@@ -102,7 +116,7 @@ class RetryingSandbox(Sandbox):
         raise AssertionError
 
     def _ready(self) -> Sandbox:
-        """The sandbox, in the state that the episode has brought it to."""
+        """The sandbox, in the state to which the episode has brought it."""
         if self._sandbox is not None and self._sandbox.lost:
             self._drop()
         if self._sandbox is None:
@@ -111,9 +125,9 @@ class RetryingSandbox(Sandbox):
                 again = self._sandbox.execute(sql)
                 if (again.rows, again.error, again.affected) != (seen.rows, seen.error, seen.affected):
                     raise EnvironmentFault(
-                        f"the database failed, and {sql[:200]!r} cannot be repeated: it gave {_shown(seen)}, now "
-                        f"{_shown(again)}",
-                        final=again.limit != "time",  # a busy server may do better the next time
+                        f"the database failed, and {sql[:200]!r} cannot be repeated: it gave "
+                        f"{_shown(seen)}, now {_shown(again)}",
+                        final=again.limit != "time",  # a busy server may be faster the next time
                     )
         return self._sandbox
 
@@ -124,11 +138,11 @@ class RetryingSandbox(Sandbox):
 
 
 def _pauses() -> Iterator[float]:
-    """Seconds between tries: at once, then longer and longer."""
+    """Seconds between tries: none at first, then longer and longer."""
     pause = 0.0
     while True:
         yield pause
-        pause = min(max(2 * pause, 0.25), LONGEST_PAUSE)
+        pause = min(max(2 * pause, 0.25), MAX_PAUSE_SECONDS)
 
 
 def _shown(result: QueryResult) -> str:

@@ -1,12 +1,12 @@
-"""What a rollout sees of a database: one private view, where it runs one statement at a time.
+"""What a rollout sees of a database: a private view of the task's tables, for one statement at a time.
 
 ```
 Database  one server (or none: SQLite), opened once per process
   └── Sandbox  one rollout's tables: execute(sql) -> QueryResult, state() -> State
 ```
 
-Whatever the agent writes comes back as a `QueryResult`, refused statements included. Only what is not the
-agent's doing is raised, as `EnvironmentFault`.
+Whatever the agent writes is answered with a `QueryResult`, even a statement that is refused. Only what the
+agent did not cause is raised, as `EnvironmentFault`.
 """
 
 from __future__ import annotations
@@ -18,29 +18,31 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from trl_dbbench.database.error_numbers import TIME_LIMIT, message
 from trl_dbbench.errors import TaskError
+from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS
 from trl_dbbench.tasks import Column, Table
 
 State = dict[str, list[tuple]]
 """The tables as they are: name -> rows, in no particular order."""
 
-STATE_ROWS = 100_000
-STATE_CHARACTERS = 16_000_000
-"""`Sandbox.state` reads so much of a table and no more: an agent can double a table at every turn, and no gold
-state comes near."""
+SHOWN_DATABASE = "dbbench"
+"""The name of its database that the agent reads, in place of the real one, which differs in every run."""
 
-TABLE_BYTES = 256 * 1024 * 1024
-"""A sandbox's tables may grow to this."""
+MAX_STATE_ROWS = 100_000
+MAX_STATE_CHARACTERS = 16_000_000
+"""How much `Sandbox.state` reads of a table. An agent can double one in every turn, but no gold state comes
+near."""
 
-STATEMENT_CHARACTERS = 65_536
-"""Longer statements are refused before they are sent: servers and parsers take seconds to read what a model repeats."""
+MAX_TABLE_BYTES = 256 * 1024 * 1024
+"""Size to which all tables of a sandbox together may grow."""
 
 
 @dataclass(frozen=True)
 class Limits:
     """What one statement may take.
 
-    `seconds` of execution, `rows` of its result, and `characters` of text over the whole result.
+    `seconds` bounds its execution, `rows` its result, and `characters` all texts of the result together.
     """
 
     seconds: float = 5.0
@@ -50,20 +52,22 @@ class Limits:
 
 @dataclass(frozen=True)
 class QueryResult:
-    """What came of one statement.
+    """The result of one statement.
 
-    `rows` is `None` for statements without a result set; `affected` then counts the rows they matched.
-    `error` is the server's message as the agent may see it. `limit` names the limit that was hit:
+    `rows` is `None` for statements without a result set; `affected` is then the number of rows they matched.
+    `error` is the server's message as the agent may see it, and `error_code` its number; both are `None`
+    unless the statement failed. `limit` names the limit that was hit:
 
     - `"rows"` or `"text"`: `rows` holds what fits;
-    - `"time"` or `"server"` (it takes more of some resource than the server has), each with an `error`: what the
-      statement did was undone;
-    - `"size"`, with an `error`: a row was too large to be received, or the tables are; then nothing but reading is
-      allowed any more.
+    - `"time"` or `"server"` (the statement needs more of some resource than the server has), each with an
+      `error`: what the statement did was undone;
+    - `"size"`, with an `error`: a row was too large to be received, or the tables have become too large; in
+      the latter case only reading is allowed from then on.
     """
 
     rows: list[tuple] | None
     error: str | None = None
+    error_code: int | None = None
     limit: str | None = None
     affected: int | None = None
     seconds: float = 0.0
@@ -88,23 +92,23 @@ class Sandbox(Closing):
     """One rollout's private tables. A context manager; used by one thread at a time."""
 
     lost: bool = False
-    """A limit took the tables with it: the sandbox must be made again (`RetryingSandbox` does)."""
+    """Stopping a statement at a limit cost the tables; `RetryingSandbox` then makes the sandbox again."""
     retries: int = 0
-    """How often the database failed under it and it went on."""
+    """How often the database failed and the sandbox recovered."""
 
     @abstractmethod
     def execute(self, sql: str) -> QueryResult:
-        """Run one statement, however it is written.
+        """Run one statement, whatever its text is.
 
         Raises:
-            EnvironmentFault: the database failed; the sandbox cannot be used any more.
+            EnvironmentFault: the database failed; the sandbox cannot be used again.
         """
 
     @abstractmethod
     def state(self) -> State:
-        """All tables in full (see `STATE_ROWS`); a dropped one is absent, a new one present.
+        """All tables in full (up to `MAX_STATE_ROWS`); a dropped table is absent, a new one present.
 
-        Changes in a transaction that the agent left open count.
+        Changes in a transaction that the agent left open count, too.
 
         Raises:
             EnvironmentFault: the database failed.
@@ -112,13 +116,13 @@ class Sandbox(Closing):
 
     @abstractmethod
     def close(self) -> None:
-        """Remove the tables. May be called again; raises nothing."""
+        """Remove the tables. May be called repeatedly; raises nothing."""
 
 
 def clip(rows: Iterable[Any], limits: Limits) -> tuple[list[tuple], str | None]:
-    """Take rows until a limit is hit; returns them and that limit's name, or `None`.
+    """Takes rows until a limit is hit. Returns them and the name of the limit, or `None`.
 
-    The row that crosses the text limit is the last, its texts cut to what is left.
+    The row that exceeds the text limit is the last one, with its texts cut to what is left.
     """
     taken: list[tuple] = []
     left = limits.characters
@@ -138,21 +142,25 @@ def clip(rows: Iterable[Any], limits: Limits) -> tuple[list[tuple], str | None]:
     return taken, None
 
 
-def time_limit_message(limits: Limits) -> str:
-    """What the agent reads after a statement that ran too long, on every server alike."""
-    return (
-        f"3024 (HY000): Query execution was interrupted, the time limit of {limits.seconds:g} s was exceeded"
-    )
+def failure(code: int, text: str, *, limit: str | None = None, seconds: float = 0.0) -> QueryResult:
+    """The result of a statement that failed with this error number and message."""
+    return QueryResult(None, message(code, text), code, limit=limit, seconds=seconds)
 
 
-def refuse(sql: str) -> str | None:
-    """The message for a text that no server is asked about, or `None` if it can be sent."""
-    if len(sql) > STATEMENT_CHARACTERS:
-        return f"1153 (08S01): Got a packet bigger than 'max_allowed_packet' bytes ({len(sql)} characters)"
+def timed_out(limits: Limits, seconds: float = 0.0) -> QueryResult:
+    """The result of a statement that ran too long, the same on every server."""
+    text = f"Query execution was interrupted, the time limit of {limits.seconds:g} s was exceeded"
+    return failure(TIME_LIMIT, text, limit="time", seconds=seconds)
+
+
+def refusal(sql: str) -> QueryResult | None:
+    """The result of a text that is not sent to any server, or `None` if it can be sent."""
+    if len(sql) > MAX_STATEMENT_CHARACTERS:
+        return failure(1153, f"Got a packet bigger than 'max_allowed_packet' bytes ({len(sql)} characters)")
     try:
         sql.encode()
     except UnicodeEncodeError as error:
-        return f"1300 (HY000): Invalid utf8mb4 character string: {sql[error.start : error.end]!a}"
+        return failure(1300, f"Invalid utf8mb4 character string: {sql[error.start : error.end]!a}")
     return None
 
 
@@ -165,26 +173,27 @@ _TYPE = re.compile(
 
 
 def column_type(table: Table, column: Column) -> str:
-    """The column's type, checked: it goes into CREATE TABLE as it is written.
+    """The column's type, which CREATE TABLE takes as it is written, and which is therefore checked.
 
     Raises:
-        TaskError: it is not a name, an optional list in parentheses, and words such as NOT NULL.
+        TaskError: it is anything but a name, an optional list in parentheses, and words such as NOT NULL.
     """
     if not _TYPE.fullmatch(column.type):
         raise TaskError(
-            f"Table {table.name!r}, column {column.name!r}: {column.type!r} is not a column type. Allowed is what "
-            "MySQL writes, such as TEXT, INT NOT NULL, VARCHAR(50), DECIMAL(10,2), ENUM('a','b'). Correct the task."
+            f"Table {table.name!r}, column {column.name!r}: {column.type!r} is not a column type. Allowed "
+            "are MySQL's types, such as TEXT, INT NOT NULL, VARCHAR(50), DECIMAL(10,2), ENUM('a','b'). "
+            "Correct the task."
         )
     return column.type
 
 
 def check_rows(table: Table) -> None:
-    """Raises TaskError for a table without columns, or with rows of another length than its header."""
+    """Raises TaskError for a table without columns, or with a row that is longer or shorter than they are."""
     if not table.columns:
         raise TaskError(f"Table {table.name!r} has no columns. Give it at least one.")
     for number, row in enumerate(table.rows, 1):
         if len(row) != len(table.columns):
             raise TaskError(
-                f"Table {table.name!r}, row {number} has {len(row)} cells, the table {len(table.columns)} columns. "
-                "Give every row one cell a column (null for a missing one)."
+                f"Table {table.name!r}, row {number} has {len(row)} cells, the table {len(table.columns)} "
+                "columns. Give every row one cell a column (null for a missing one)."
             )

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -26,7 +25,7 @@ from anyio.from_thread import start_blocking_portal
 from tqdm.auto import tqdm
 from trl.trainer.utils import get_callable_name
 
-from trl_dbbench.database import Database
+from trl_dbbench.database import Database, Dialect
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.judge import Judge
 from trl_dbbench.player import Player
@@ -50,15 +49,6 @@ _OF_THE_DATABASE = ("observation", "right", "published_right", "state")
 
 _BATCH = 1024
 """Most episodes that a reward function gets at once."""
-
-_CHANGING = re.compile(
-    r"""\b(?:NOW|SYSDATE|CURDATE|CURTIME|UNIX_TIMESTAMP|UTC_DATE|UTC_TIME|UTC_TIMESTAMP|LOCALTIME|LOCALTIMESTAMP
-        |RAND|UUID|UUID_SHORT|RANDOM_BYTES|CONNECTION_ID|DATABASE|SCHEMA|USER|SESSION_USER|SYSTEM_USER)\s*\(
-    |\b(?:CURRENT_DATE|CURRENT_TIME|CURRENT_TIMESTAMP|CURRENT_USER|LOCALTIME|LOCALTIMESTAMP|INFORMATION_SCHEMA)\b
-    |\bSHOW\s+(?!(?:FULL\s+)?(?:TABLES|COLUMNS|FIELDS)\b|CREATE\s+TABLE\b|WARNINGS\b)|^\s*(?:EXPLAIN|ANALYZE)\b""",
-    re.VERBOSE | re.IGNORECASE,
-)
-"""SQL whose result may be another one each time: by the clock, chance, a server's names, or what it estimates."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +150,7 @@ def replay(
     )
     count = 0
     for batch in _batches(player.play_all(records, workers)):
-        _score(batch, rewards, notes)
+        _score(batch, rewards, database.dialect, notes)
         count += len(batch)
         yield from batch
     if not count:
@@ -297,7 +287,7 @@ class _Replayer:
         sampling = Sampling(greedy=bool(saved.get("greedy")), seed=saved.get("seed", 0))
         start = Start(tasks[0], turns.prompt_ids([]), sampling)
         replayed.episode = await player.play(start, engine=turns)
-        replayed.differences += _differences(saved, replayed.episode)
+        replayed.differences += _differences(saved, replayed.episode, self._database.dialect)
         return replayed
 
     def _was_cut(self, saved: EpisodeRecord) -> bool:
@@ -312,11 +302,11 @@ class _Replayer:
         return used >= room
 
 
-def _differences(saved: EpisodeRecord, episode: Episode) -> Iterator[Difference]:
+def _differences(saved: EpisodeRecord, episode: Episode, dialect: Dialect) -> Iterator[Difference]:
     if episode.status == Status.ENVIRONMENT_FAULT:
         yield Difference("status", saved["status"], f"{episode.status}: {episode.fault}")
         return
-    first, excuse = _excuse(saved, episode)
+    first, excuse = _excuse(saved, episode, dialect)
     now = _facts(episode_record(episode, saved["phase"], saved["step"]))
     for (turn, what), was in _facts(saved).items():
         if turn <= len(episode.turns) and now.get((turn, what)) != was:
@@ -341,16 +331,16 @@ def _facts(episode: Mapping[str, Any]) -> dict[tuple[int, str], Any]:
     return facts
 
 
-def _excuse(saved: EpisodeRecord, episode: Episode) -> tuple[float, str | None]:
+def _excuse(saved: EpisodeRecord, episode: Episode, dialect: Dialect) -> tuple[float, str | None]:
     """From which turn on the database may say something else for no fault, and why."""
-    if any(_CHANGING.search(column.type) for table in episode.task.tables for column in table.columns):
+    if any(dialect.varies(column.type) for table in episode.task.tables for column in table.columns):
         return 1, "its tables hold the time of their changes"
     for number, (was, now) in enumerate(zip(saved["turns"], episode.turns, strict=False), 1):
         if now.result is None:
             continue
         if (was.get("limit") == "time") != (now.result.limit == "time"):
             return number, f"the statement of turn {number} hit the time limit in one of the two runs"
-        if _CHANGING.search(str(was.get("sql"))):
+        if dialect.varies(str(was.get("sql"))):
             return number, f"the SQL of turn {number} asks for the time, chance or the server itself"
     return math.inf, None
 
@@ -408,7 +398,7 @@ def _batches(replayed: Iterable[Replayed]) -> Iterator[list[Replayed]]:
             yield batch
 
 
-def _score(batch: Sequence[Replayed], rewards: list[_Reward], notes: list[str]) -> None:
+def _score(batch: Sequence[Replayed], rewards: list[_Reward], dialect: Dialect, notes: list[str]) -> None:
     """Rewards the episodes and compares what is to be the same; takes a function that fails off the list."""
     for reward in list(rewards):
         scored = [
@@ -433,7 +423,7 @@ def _score(batch: Sequence[Replayed], rewards: list[_Reward], notes: list[str]) 
             episode.rewards[reward.name] = value
             was = each.saved["rewards"].get(reward.name)
             if reward.same and not _same_reward(was, value):
-                _, excuse = _excuse(each.saved, episode)
+                _, excuse = _excuse(each.saved, episode, dialect)
                 each.differences.append(Difference(f"reward {reward.name}", was, value, excuse=excuse))
 
 

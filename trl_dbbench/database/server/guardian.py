@@ -1,10 +1,10 @@
 """Runs a server for as long as a parent process lives: `python guardian.py PARENT FOLDER COMMAND...`.
 
-A process that starts a server directly leaves it behind when it is killed. PR_SET_PDEATHSIG alone is no help:
-that signal comes when the *thread* dies that started the child, and a trainer may open its database in a thread
-that ends. So this process, which has a single thread and imports little, stands between: it starts the server,
-watches the parent, ends the server after it and removes the folder. PR_SET_PDEATHSIG binds the server to this
-process, so that killing the guardian ends the server, too.
+A process that starts a server directly leaves it behind when it is killed. PR_SET_PDEATHSIG alone does not
+help: that signal comes when the *thread* that started the child ends, and a trainer may open its database in
+a thread that ends early. So this process, which has a single thread and imports little, stands between the
+two: it starts the server, watches the parent, and when that ends, it ends the server and removes the folder.
+PR_SET_PDEATHSIG ties the server to this process, so killing the guardian ends the server as well.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def _die_with_guardian() -> None:
-    with contextlib.suppress(OSError, AttributeError):  # Linux only; elsewhere the poll has to do
+    with contextlib.suppress(OSError, AttributeError):  # only Linux has it; elsewhere polling must do
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -34,14 +34,14 @@ def main() -> int:
         stop = True
 
     signal.signal(signal.SIGTERM, ask_to_stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it as well, and decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and decides
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_guardian)
     try:
         while server.poll() is None and not stop and os.getppid() == parent:
             time.sleep(POLL_SECONDS)
         failed = server.poll() is not None and not stop
     finally:
-        # The data is thrown away: there is nothing to shut down in order.
+        # the data is thrown away, so nothing needs an orderly shutdown
         server.kill()
         server.wait()
     if not failed or os.getppid() != parent:

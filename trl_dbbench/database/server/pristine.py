@@ -1,4 +1,4 @@
-"""The tables of tasks, each made once on a server and then only read."""
+"""Databases with the tables of tasks: each is made once on a server, and then only read."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from trl_dbbench.database.sandbox import check_rows, column_type
-from trl_dbbench.database.server import accounts
+from trl_dbbench.database.server.ownership import drop_database
+from trl_dbbench.sql import quote
 from trl_dbbench.tasks import Table
 
-KEPT = 256
-"""Databases that stay when nobody uses them; making one again takes some milliseconds."""
+MAX_DATABASES = 256
+"""When there are more, those that nobody uses are dropped; making one again takes a few milliseconds."""
 
 
 @dataclass
-class Kept:
-    """A database with its number of users."""
+class PristineDatabase:
+    """A database, perhaps still being made, and how many sandboxes use it."""
 
     made: Future[str]
     users: int = 0
-    used: int = 0
-    """When it was taken last, in takes."""
+    last_take: int = 0
+    """The number of the take that was the last to return it."""
 
     @property
     def name(self) -> str:
         return self.made.result()
 
 
-class Pristine:
-    """Databases `<owner>_t<n>`, by the tables in them. Thread-safe."""
+class PristineDatabases:
+    """The databases `<owner>_t<n>` of a run, found by the tables in them. Thread-safe."""
 
     def __init__(self, admin: Engine, owner: str, numbers: Iterator[int]) -> None:
         self._admin = admin
@@ -44,22 +45,22 @@ class Pristine:
         self._numbers = numbers
         self._takes = itertools.count()
         self._lock = threading.Lock()
-        self._kept: dict[tuple[Table, ...], Kept] = {}
+        self._kept: dict[tuple[Table, ...], PristineDatabase] = {}
 
-    def take(self, tables: tuple[Table, ...]) -> Kept:
-        """The database with these tables, which stays at least until `give_back`.
+    def take(self, tables: tuple[Table, ...]) -> PristineDatabase:
+        """The database with these tables, which is kept at least until it is given back.
 
         Raises:
             DBAPIError: it cannot be made.
-            TaskError: the tables are none.
+            TaskError: a table has no columns, or rows of the wrong length.
         """
         with self._lock:
-            kept = self._kept.get(tables)  # looked up once only: it hashes every cell
+            kept = self._kept.get(tables)  # looked up only once, since that hashes every cell
             mine = kept is None
             if kept is None:
-                kept = self._kept[tables] = Kept(Future())
+                kept = self._kept[tables] = PristineDatabase(Future())
             kept.users += 1
-            kept.used = next(self._takes)
+            kept.last_take = next(self._takes)
         if mine:
             try:
                 kept.made.set_result(self._make(tables))
@@ -70,19 +71,21 @@ class Pristine:
         kept.made.result()
         return kept
 
-    def give_back(self, kept: Kept) -> None:
+    def give_back(self, kept: PristineDatabase) -> None:
         surplus: list[str] = []
         with self._lock:
             kept.users -= 1
-            if len(self._kept) > KEPT:
+            if len(self._kept) > MAX_DATABASES:
                 unused = [tables for tables, each in self._kept.items() if not each.users]
-                unused.sort(key=lambda tables: self._kept[tables].used)
-                surplus = [self._kept.pop(tables).name for tables in unused[: len(self._kept) - KEPT]]
-        # what fails here is removed with all else when the run ends
+                unused.sort(key=lambda tables: self._kept[tables].last_take)
+                surplus = [
+                    self._kept.pop(tables).name for tables in unused[: len(self._kept) - MAX_DATABASES]
+                ]
+        # what cannot be dropped here is removed with everything else when the run ends
         with contextlib.suppress(SQLAlchemyError):
             for name in surplus:
                 with self._admin.connect() as admin:
-                    accounts.drop_database(admin, name)
+                    drop_database(admin, name)
 
     def _make(self, tables: tuple[Table, ...]) -> str:
         for table in tables:
@@ -94,14 +97,14 @@ class Pristine:
                 for table in tables:
                     fill(admin, table, name)
             except BaseException:
-                with contextlib.suppress(SQLAlchemyError):  # the connection itself may be lost
-                    accounts.drop_database(admin, name)
+                with contextlib.suppress(SQLAlchemyError):  # the connection may be lost
+                    drop_database(admin, name)
                 raise
         return name
 
 
 def fill(connection: Connection, table: Table, database: str | None = None) -> None:
-    """Makes a table with its rows, in `database` or in the one in use."""
+    """Makes a table with its rows, in `database` or in the database in use."""
     target = f"`{database}`.{quote(table.name)}" if database else quote(table.name)
     columns = ", ".join(f"{quote(column.name)} {column_type(table, column)}" for column in table.columns)
     connection.exec_driver_sql(f"CREATE TABLE {target} ({columns})")
@@ -110,7 +113,3 @@ def fill(connection: Connection, table: Table, database: str | None = None) -> N
         places = ", ".join(["%s"] * len(table.columns))
         target = target.replace("%", "%%")
         connection.exec_driver_sql(f"INSERT INTO {target} ({names}) VALUES ({places})", list(table.rows))
-
-
-def quote(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -1,4 +1,4 @@
-"""Sessions of the account that may only SELECT in pristine databases: any of them reads any of these."""
+"""Sessions of the account that may only SELECT in pristine databases; each can read all of these."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from trl_dbbench.database.server.connections import fault
+from trl_dbbench.database.dialect import Dialect
+from trl_dbbench.database.server.connections import as_fault
 from trl_dbbench.database.server.session import Session
 from trl_dbbench.errors import EnvironmentFault
 
@@ -21,18 +22,19 @@ class Readers:
 
     Args:
         connect: opens a session.
-        connections: how many there may be.
+        connections: how many sessions there may be.
     """
 
-    def __init__(self, connect: Callable[[], Session], connections: int) -> None:
+    def __init__(self, connect: Callable[[], Session], dialect: Dialect, connections: int) -> None:
         self._connect = connect
+        self._dialect = dialect
         self._places = threading.BoundedSemaphore(connections)
         self._idle: list[Session] = []
         self._lock = threading.Lock()
         self._closed = False
 
-    def read(self, pristine: str, what: Callable[[Session], T]) -> T:
-        """What `what` reads in this database.
+    def read(self, pristine: str, action: Callable[[Session], T]) -> T:
+        """What `action` reads in this database.
 
         Raises:
             EnvironmentFault: the database failed.
@@ -40,12 +42,11 @@ class Readers:
         with self._places:
             try:
                 with self._session(pristine) as session:
-                    return what(session)
-            except (
-                EnvironmentFault
-            ):  # the server may have closed the idle connection; to read again does no harm
+                    return action(session)
+            except EnvironmentFault:
+                # the server may have closed the idle connection, and reading again does no harm
                 with self._session(pristine, new=True) as session:
-                    return what(session)
+                    return action(session)
 
     def close(self) -> None:
         with self._lock:
@@ -61,7 +62,7 @@ class Readers:
             yield session
         except SQLAlchemyError as error:
             session.broken = str(error)
-            raise fault(error) from None
+            raise as_fault(error, self._dialect) from None
         finally:
             with self._lock:
                 keep = session.broken is None and not self._closed
@@ -83,5 +84,5 @@ class Readers:
         except SQLAlchemyError as error:
             if session is not None:
                 session.disconnect()
-            raise fault(error) from None
+            raise as_fault(error, self._dialect) from None
         return session

@@ -1,9 +1,10 @@
-"""Slots: an account, a database of its name, and a connection while there is room for one.
+"""Slots: each is an account, a database of the same name, and a connection as long as there is room for one.
 
-A slot belongs to one episode until that gives it back, but its connection only while a statement runs: a server
-lends fewer connections than a run may have episodes. Where they run out, the slot that was used longest ago loses
-its own. That costs it a new one; but an agent's session (transaction, variables, temporary tables) ends with its
-connection, so the tables of a slot whose agent has used one are lost with it and must be made again.
+An episode keeps its slot until it gives it back, but is sure of the connection only while a statement runs: a
+server lends fewer connections than a run may have episodes. When they run out, the slot that has been idle
+longest loses its connection and later opens a new one. An agent's session (transaction, variables, temporary
+tables) ends with the connection, so if the agent has used its session, the slot's tables are lost with it and
+must be made again.
 """
 
 from __future__ import annotations
@@ -18,19 +19,22 @@ from contextlib import contextmanager
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from trl_dbbench.database.server import accounts
-from trl_dbbench.database.server.accounts import Account
-from trl_dbbench.database.server.pristine import fill, quote
+from trl_dbbench.database.server import ownership
+from trl_dbbench.database.server.ownership import Account
+from trl_dbbench.database.server.pristine import fill
 from trl_dbbench.database.server.session import Session
 from trl_dbbench.errors import EnvironmentFault
+from trl_dbbench.sql import quote
 from trl_dbbench.tasks import Table
+
+REMOVING_THREADS = 4
 
 
 class Slot:
-    """See the module.
+    """An account, a database, perhaps a connection, and what is known of the agent that has them.
 
-    `plain`: its agent ran statements only that leave nothing behind but rows in the tables. `stateless`: none that
-    leave anything in the session. `full`: its tables have grown as large as they may.
+    `plain`: all its statements leave nothing behind but rows in the tables. `stateless`: none of them left
+    anything in the session. `full`: its tables have grown as large as they may.
     """
 
     def __init__(self, name: str, account: Account | None) -> None:
@@ -43,14 +47,14 @@ class Slot:
         self.busy = False
         self.used = 0
         self.tables: tuple[Table, ...] | None = None
-        """`None` where the database may not be there, or may hold anything."""
+        """`None` if the database may not exist, or may hold anything."""
         self.failed = False
-        """The server failed under a statement: nobody knows what it did."""
+        """The server failed during a statement: nobody knows what the statement did."""
         self._cut_off = False
 
     @property
     def lost(self) -> bool:
-        """Whether what the agent did is not to be had any more."""
+        """Whether the agent's changes are gone."""
         broken = self.session is not None and self.session.broken is not None
         return self.failed or self._cut_off or (broken and not self.stateless)
 
@@ -61,9 +65,9 @@ class Slot:
             self.session = None
 
     def make(self, session: Session, tables: tuple[Table, ...]) -> None:
-        """Makes the tables, and the database if it is not there."""
+        """Makes the tables, and the database if it does not exist."""
         if self.tables is None:
-            accounts.drop_database(session.connection, self.name)
+            ownership.drop_database(session.connection, self.name)
             session.connection.exec_driver_sql(f"CREATE DATABASE `{self.name}` CHARACTER SET utf8mb4")
             session.use(self.name)
         self.tables = None
@@ -72,7 +76,7 @@ class Slot:
         self.tables = tables
 
     def empty(self, session: Session) -> None:
-        """Drops the tables, after an episode that can have made no others."""
+        """Drops the tables, after an episode that cannot have made any others."""
         if self.tables:
             names = ", ".join(quote(table.name) for table in self.tables)
             session.connection.exec_driver_sql(f"DROP TABLE {names}")
@@ -83,10 +87,10 @@ class Slots:
     """The slots of a run on one server. Thread-safe.
 
     Args:
-        names: of slots to be made.
-        connect: opens a session under an account, or under the given one for `None`.
+        names: the names of slots to be made.
+        connect: opens a session under an account; `None` stands for the account of the database's URL.
         has_accounts: whether slots have accounts of their own.
-        connections: how many of the slots may have one at a time.
+        connections: how many slots may have a connection at a time.
     """
 
     def __init__(
@@ -102,13 +106,13 @@ class Slots:
         self._names = names
         self._connect = connect
         self._has_accounts = has_accounts
-        self._most = connections
+        self._max_connections = connections
         self._connected = 0
         self._uses = itertools.count()
         self._all: set[Slot] = set()
         self._idle: list[Slot] = []
         self._free = threading.Condition()
-        self._removing = ThreadPoolExecutor(4, thread_name_prefix="dbbench-removing")
+        self._removing = ThreadPoolExecutor(REMOVING_THREADS, thread_name_prefix="dbbench-removing")
         self._closed = False
 
     def take(self, tables: tuple[Table, ...]) -> Slot:
@@ -140,7 +144,7 @@ class Slots:
         """The slot's session, for one statement.
 
         Raises:
-            DBAPIError, EnvironmentFault: it cannot be opened.
+            DBAPIError, EnvironmentFault: the session cannot be opened.
         """
         with self._free:
             slot.busy = True
@@ -164,7 +168,7 @@ class Slots:
                 self._free.notify()
 
     def give_back(self, slot: Slot) -> None:
-        """Lends the slot to the next episode if nothing of this one is left in it."""
+        """Lends the slot to the next episode, unless this one may have left something in it."""
         if (
             slot.plain
             and not slot.full
@@ -181,7 +185,7 @@ class Slots:
         self._remove(slot)
 
     def close(self) -> None:
-        """Ends all connections; what the slots hold on the server is the caller's to remove."""
+        """Ends all connections. What the slots hold on the server is left for the caller to remove."""
         with self._free:
             self._closed = True
             slots = list(self._all)
@@ -197,21 +201,21 @@ class Slots:
         account = None
         if self._has_accounts:
             with self._admin.connect() as admin:
-                account = accounts.create_account(admin, name)
+                account = ownership.create_account(admin, name)
         slot = Slot(name, account)
         with self._free:
             self._all.add(slot)
         return slot
 
     def _make_room(self) -> None:
-        """Counts one more connection; takes another slot's first if there are too many."""
+        """Counts one more connection, after closing another slot's if there are too many."""
         with self._free:
-            while self._connected >= self._most:
+            while self._connected >= self._max_connections:
                 if self._closed:
                     raise EnvironmentFault("The database was closed or its server restarted")
                 others = [slot for slot in self._all if slot.session is not None and not slot.busy]
                 if others:
-                    # those first that lose nothing by it
+                    # preferably a slot that loses nothing by it
                     self._hang_up(min(others, key=lambda slot: (not slot.stateless, slot.used)))
                 else:
                     self._free.wait()
@@ -224,19 +228,19 @@ class Slots:
             self._free.notify()
 
     def _remove(self, slot: Slot) -> None:
-        """Removes the slot, its database and its account. What fails here, the end of the run tries again."""
+        """Removes the slot, its database and its account. If that fails, the end of the run tries again."""
         with self._free:
             self._all.discard(slot)
             if self._closed:
                 return
         if slot.session is not None:
             self._hang_up(slot)
-        # beside: a database whose last statement is still being undone cannot be dropped before that ends
-        with contextlib.suppress(RuntimeError):  # shut down meanwhile
+        # in the background: a database cannot be dropped while its last statement is still being undone
+        with contextlib.suppress(RuntimeError):  # the pool has been shut down
             self._removing.submit(self._drop, slot.name)
 
     def _drop(self, name: str) -> None:
         with contextlib.suppress(SQLAlchemyError), self._admin.connect() as admin:
-            accounts.drop_database(admin, name)
+            ownership.drop_database(admin, name)
             if self._has_accounts:
-                accounts.drop_account(admin, name)
+                ownership.drop_account(admin, name)

@@ -1,7 +1,7 @@
 """Starts the servers that a run owns: MySQL in Docker, or a private `mysqld` or `mariadbd` process.
 
-Both hold throw-away data, so they are started without what keeps data safe (flushes, double writes, the binary
-log), and both end with the process that started them, however it ends.
+Their data is thrown away, so they do without everything that keeps data safe (flushes, double writes, the
+binary log). Both end with the process that started them, however it ends.
 """
 
 from __future__ import annotations
@@ -29,8 +29,20 @@ from trl_dbbench.errors import DatabaseError
 logger = logging.getLogger("trl_dbbench.database")
 
 START_SECONDS = 120
+"""How long a server may take to let us in, or a command that prepares it to end."""
+
+DOCKER_PING_SECONDS = 5
 DOCKER_SECONDS = 600
-"""The time a request to the Docker daemon may take: pulling an image is one."""
+"""How long a request to the Docker daemon may take; pulling an image is one."""
+
+STOP_SECONDS = 10
+"""How long a process may take to end before it is killed."""
+
+MAX_DIRECTORY_CHARACTERS = 60
+"""A temporary directory with a longer path is not used: the path of a socket may have 107 characters."""
+
+SHOWN_CHARACTERS = 500
+"""How much of a program's output an error quotes."""
 
 _FAST = (
     "--performance-schema=OFF",
@@ -44,17 +56,17 @@ _FAST = (
 _ROOT_WITHOUT_PASSWORD = "--auth-root-authentication-method=normal"
 _LABEL = "trl-dbbench.owner"
 _REAPER = "ryuk"
-"""testcontainers' own clean-up runs in a container of this image, which not every machine can pull."""
+"""testcontainers cleans up from a container of this image, which not every machine can pull."""
 
 _ADVICE = 'or open "local", "sqlite" or the URL of a running server'
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running server: its URL and where it runs in words.
+    """A running server: its URL, and `where` it runs in words.
 
-    `stop` may be called again. `restart` replaces a server that has ended by an empty one at the same URL and raises
-    DatabaseError if that fails.
+    `stop` may be called repeatedly. `restart` replaces a server that has ended with an empty one at the same
+    URL, and raises DatabaseError if that fails.
     """
 
     url: str
@@ -65,22 +77,22 @@ class Server:
 
 
 def start_docker(image: str) -> Server:
-    """MySQL in a container that only this machine reaches, on a free port.
+    """Starts MySQL in a container, on a free port that only this machine can reach.
 
     Raises:
         DatabaseError: Docker does not answer, the image cannot be had, or the server does not come up.
     """
-    # Both take a second to import, and only this function needs them.
+    # these take a second to import, and only this function needs them
     import docker
     from docker.errors import DockerException, NotFound
 
     try:
-        client = docker.from_env(timeout=5)
+        client = docker.from_env(timeout=DOCKER_PING_SECONDS)
         client.ping()
     except DockerException as error:
         raise DatabaseError(
-            f"Docker does not answer ({_first_line(error)}). Start it and see that this user may use it "
-            f"(`docker info`), {_ADVICE}."
+            f"Docker does not answer ({_first_line(error)}). Start it and make sure that this user may use "
+            f"it (`docker info`), {_ADVICE}."
         ) from None
     with contextlib.suppress(DockerException, OSError):
         _remove_orphans(client)
@@ -100,7 +112,7 @@ def start_docker(image: str) -> Server:
             return bool(wrapped.status == "running")
         except NotFound:
             return False
-        except (DockerException, OSError):  # it is Docker that does not answer, which no restart mends
+        except (DockerException, OSError):  # Docker itself does not answer, and a restart would not help
             return True
 
     url = f"mysql+pymysql://root:{password}@{host}:{port}/"
@@ -110,7 +122,7 @@ def start_docker(image: str) -> Server:
 
 
 def _start_mysql_container(image: str, password: str, port: int | None) -> tuple[Any, str, int]:
-    """A container in which MySQL lets us in, with its host and port.
+    """A container whose MySQL lets us in, with its host and port.
 
     Raises:
         DatabaseError: the image cannot be had, or the server does not come up.
@@ -129,13 +141,13 @@ def _start_mysql_container(image: str, password: str, port: int | None) -> tuple
         if isinstance(error, DatabaseError):
             raise
         raise DatabaseError(
-            f"Docker cannot run the image {image!r}: {_first_line(error)}. Check its name and that it can be pulled "
-            f"(`docker pull {image}`), give another as docker_image, {_ADVICE}."
+            f"Docker cannot run the image {image!r}: {_first_line(error)}. Check its name and that it can be "
+            f"pulled (`docker pull {image}`), give another as docker_image, {_ADVICE}."
         ) from None
 
 
 def _start_container(image: str, password: str, port: int | None) -> Any:
-    """A started container; without testcontainers' reaper where its image cannot be had (see `_remove_orphans`)."""
+    """A started container; without testcontainers' reaper, if its image cannot be pulled."""
     from testcontainers.core.config import testcontainers_config
 
     container = _container(image, password, port)
@@ -146,7 +158,7 @@ def _start_container(image: str, password: str, port: int | None) -> Any:
         if testcontainers_config.ryuk_disabled or _REAPER not in str(error):
             raise
         logger.info(
-            "The reaper of testcontainers cannot be pulled; what a killed run leaves, the next one removes."
+            "The reaper of testcontainers cannot be pulled; the next run removes what a killed one leaves."
         )
         testcontainers_config.ryuk_disabled = True
         container = _container(image, password, port)
@@ -167,7 +179,7 @@ def _container(image: str, password: str, port: int | None) -> Any:
         labels={_LABEL: _owner(os.getpid())},
     ).with_command(" ".join(_FAST))
     client = container.get_docker_client()
-    # Seen from inside another container, the host is no loopback address, and binding there would cut us off.
+    # from inside another container the host is not a loopback address, and binding to one would cut us off
     if client.get_connection_mode() == ConnectionMode.docker_host and client.host() == "localhost":
         container.ports = cast(dict, {"3306/tcp": ("127.0.0.1", port)})
     elif port is not None:
@@ -181,7 +193,7 @@ def _stop_container(container: Any) -> None:
 
 
 def _owner(pid: int) -> str:
-    """This machine, a process and its start: another process that got the same number is no owner."""
+    """This machine, a process and its start, which tells it from a later process with the same number."""
     try:
         started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
@@ -190,7 +202,7 @@ def _owner(pid: int) -> str:
 
 
 def _remove_orphans(client: Any) -> None:
-    """Remove this machine's containers whose process was killed; needed where the reaper is disabled."""
+    """Removes containers whose process on this machine was killed; needed if the reaper is disabled."""
     if not Path("/proc/self/stat").exists():
         return
     for container in client.containers.list(all=True, filters={"label": _LABEL}):
@@ -202,7 +214,7 @@ def _remove_orphans(client: Any) -> None:
 
 
 def start_local() -> Server:
-    """A private `mysqld` or `mariadbd` on a unix socket, its data in a temporary folder.
+    """Starts a private `mysqld` or `mariadbd` on a unix socket, with its data in a temporary folder.
 
     Raises:
         DatabaseError: neither is on the PATH, or it does not come up.
@@ -210,11 +222,11 @@ def start_local() -> Server:
     program = shutil.which("mysqld") or shutil.which("mariadbd")
     if program is None:
         raise DatabaseError(
-            "Neither mysqld nor mariadbd is on the PATH. Install one (Debian: apt install mariadb-server) or add its "
-            'folder to the PATH; or open "docker", "sqlite" or the URL of a running server.'
+            "Neither mysqld nor mariadbd is on the PATH. Install one (Debian: apt install mariadb-server) or "
+            'add its folder to the PATH; or open "docker", "sqlite" or the URL of a running server.'
         )
-    # Not under a deep TMPDIR: a socket's path may have 107 characters.
-    folder = Path(tempfile.mkdtemp(prefix="dbb", dir=None if len(tempfile.gettempdir()) < 60 else "/tmp"))
+    short = len(tempfile.gettempdir()) < MAX_DIRECTORY_CHARACTERS
+    folder = Path(tempfile.mkdtemp(prefix="dbb", dir=None if short else "/tmp"))
     try:
         process = _start_process(program, folder)
     except BaseException:
@@ -225,7 +237,7 @@ def start_local() -> Server:
     def stop() -> None:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
         shutil.rmtree(folder, ignore_errors=True)
@@ -234,7 +246,7 @@ def start_local() -> Server:
         nonlocal process
         process.kill()
         process.wait()
-        shutil.rmtree(folder, ignore_errors=True)  # it was not made to be recovered
+        shutil.rmtree(folder, ignore_errors=True)  # this data was never meant to be recovered
         folder.mkdir(mode=0o700)
         process = _start_process(program, folder)
 
@@ -255,8 +267,8 @@ def _start_process(program: str, folder: Path) -> subprocess.Popen[bytes]:
         install = shutil.which("mariadb-install-db") or shutil.which("mysql_install_db")
         if install is None:
             raise DatabaseError(
-                f"{program} is MariaDB, but mariadb-install-db is not on the PATH. Install the whole server package, "
-                'or open "docker", "sqlite" or the URL of a running server.'
+                f"{program} is MariaDB, but mariadb-install-db is not on the PATH. Install the whole server "
+                'package, or open "docker", "sqlite" or the URL of a running server.'
             )
         _output(
             [install, "--no-defaults", f"--datadir={data}", *user, "--skip-test-db", _ROOT_WITHOUT_PASSWORD]
@@ -274,7 +286,7 @@ def _start_process(program: str, folder: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            start_new_session=True,  # an interrupt at the terminal is the parent's to handle
+            start_new_session=True,  # an interrupt at the terminal is for the parent to handle
         )
 
     def check() -> None:
@@ -291,7 +303,7 @@ def _start_process(program: str, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _wait_for(check: Callable[[], None], **where: Any) -> None:
-    """Return when the server lets us in; `check` raises when there is no more point in waiting."""
+    """Returns when the server lets us in; `check` raises when waiting has become pointless."""
     end = time.monotonic() + START_SECONDS
     while True:
         check()
@@ -314,19 +326,19 @@ def _output(command: list[str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DatabaseError(f"{command[0]} cannot be run: {error}") from None
     if done.returncode:
-        words = (done.stderr.strip() or done.stdout.strip())[-500:]
+        words = (done.stderr.strip() or done.stdout.strip())[-SHOWN_CHARACTERS:]
         raise DatabaseError(f"{command[0]} failed with status {done.returncode}. Its last words: {words}")
     return done.stdout
 
 
 def _tail(log: Path) -> str:
     with contextlib.suppress(OSError):
-        return log.read_text(errors="replace").strip()[-500:]
+        return log.read_text(errors="replace").strip()[-SHOWN_CHARACTERS:]
     return ""
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0][:300]
+    return str(error).strip().split("\n")[0][:SHOWN_CHARACTERS]
 
 
 def _once(function: Callable[[], None]) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""What a run holds on a server, until one of the two ends: a lock, accounts, databases and connections.
+"""What a run holds on a server until one of the two ends: a lock, accounts, databases and connections.
 
 ```
 the run   dbb_<run>_r<rank>
@@ -18,50 +18,55 @@ from contextlib import contextmanager
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from trl_dbbench.database.faults import is_environment_fault, is_time_limit
+from trl_dbbench.database.dialect import ServerDialect
 from trl_dbbench.database.sandbox import Limits
-from trl_dbbench.database.server import accounts
-from trl_dbbench.database.server.accounts import Account
+from trl_dbbench.database.server import ownership
 from trl_dbbench.database.server.connections import (
     ADMIN_SECONDS,
     KILL_SECONDS,
-    engine,
+    as_fault,
     error_code,
     error_text,
-    fault,
+    make_engine,
 )
-from trl_dbbench.database.server.pristine import Pristine
+from trl_dbbench.database.server.ownership import Account
+from trl_dbbench.database.server.pristine import PristineDatabases
 from trl_dbbench.database.server.readers import Readers
-from trl_dbbench.database.server.session import Session, Watchdog
+from trl_dbbench.database.server.session import Session
 from trl_dbbench.database.server.slots import Slot, Slots
+from trl_dbbench.database.server.watchdog import Watchdog
 from trl_dbbench.errors import DatabaseError, TaskError
 from trl_dbbench.tasks import Task
 
 logger = logging.getLogger("trl_dbbench.database")
 
 ADMIN_CONNECTIONS = 8
-"""For the run's lock and for making and removing tables and accounts."""
+"""For the run's lock, and for making and removing tables and accounts."""
 
 KILL_CONNECTIONS = 4
 
-_SIZES = {
-    "mysql": "SELECT SUM(FILE_SIZE) FROM information_schema.INNODB_TABLESPACES WHERE NAME LIKE %s",
-    "mariadb": "SELECT SUM(FILE_SIZE) FROM information_schema.INNODB_SYS_TABLESPACES WHERE NAME LIKE %s",
-}
+SPARE_READERS = 2
+"""Readers beyond one for each statement that may run, and connections that slots leave for them."""
+
+MIN_CONNECTIONS = 3
+"""Connections for statements that a rank counts on, however few the server seems to lend."""
+
+FEW_CONNECTIONS = 24
+"""Below this many connections for statements there is a warning."""
 
 
 class Tenancy:
-    """
+    """A run's place on a server, from the moment it is made until `close` or `leave`.
+
     Args:
-        owner: `dbb_<run>_r<rank>`.
-        numbers: of the names to come, which no other tenancy of the run has used. Threads draw from it at once.
-        statements: how many may run at once; lowered where the server lends fewer connections.
-        ranks: processes that share the server.
-        require_accounts: refuse a server on which slots cannot have accounts of their own.
+        owner: `dbb_<run>_r<rank>`. numbers: for the names to come; no other tenancy of the run has used them.
+            Threads draw from it concurrently. statements: how many may run at once; reduced if the server
+            lends fewer connections. ranks: the number of processes that share the server. require_accounts:
+            refuse a server on which slots cannot have accounts of their own.
 
     Raises:
         DBAPIError: the server cannot be reached.
-        DatabaseError: its account may not do what is needed.
+        DatabaseError: its account does not have the necessary rights.
     """
 
     def __init__(
@@ -70,7 +75,7 @@ class Tenancy:
         owner: str,
         numbers: Iterator[int],
         *,
-        dialect: str,
+        dialect: ServerDialect,
         limits: Limits,
         watchdog: Watchdog,
         statements: int,
@@ -79,59 +84,43 @@ class Tenancy:
     ) -> None:
         self.owner = owner
         self.over = False
-        self._url = url
         self.dialect = dialect
+        self._url = url
         self._limits = limits
         self._watchdog = watchdog
-        self._admin = engine(url, ADMIN_SECONDS, most=ADMIN_CONNECTIONS)
-        self._killer = engine(url, KILL_SECONDS, most=KILL_CONNECTIONS, connect_timeout=KILL_SECONDS)
-        # the slots' threads draw from it at once, which a generator would not let them
+        self._admin = make_engine(url, ADMIN_SECONDS, connections=ADMIN_CONNECTIONS)
+        self._killer = make_engine(
+            url, KILL_SECONDS, connections=KILL_CONNECTIONS, connect_timeout=KILL_SECONDS
+        )
+        # not a generator, which several threads cannot draw from at once
         names = map(f"{owner}_s{{}}".format, numbers)
         try:
             self._keeper = self._admin.connect()
-            self._keeper_number = accounts.hold_lock(self._keeper, owner)
+            self._keeper_number = ownership.hold_lock(self._keeper, owner)
             connections = self._connections(self._keeper, ranks)
             self.statements = max(1, min(statements, connections // 3))
             with self._admin.connect() as admin:
-                self._try_database(admin, next(names))
-                problem = self._try_account(admin, next(names))
-                if problem and require_accounts:
-                    raise DatabaseError(
-                        f"{self._shown()}: no account of its own for the agent ({problem}), and require_accounts is set. "
-                        "Give an account with CREATE USER and GRANT OPTION, or leave require_accounts out."
-                    )
-                if problem:
-                    logger.warning(
-                        "%s: no account of its own for the agent (%s). Its statements run under the given account and "
-                        "reach all that it may reach: other databases, files, other connections. Give an account with "
-                        "CREATE USER and GRANT OPTION to prevent that; require_accounts refuses to run without.",
-                        self._shown(),
-                        problem,
-                    )
-                self._has_accounts = problem is None
-                reading = self._reading_account(admin, next(names)) if self._has_accounts else None
-                with contextlib.suppress(SQLAlchemyError):
-                    accounts.sweep(admin, accounts=self._has_accounts)
+                reader = self._prepare(admin, names, require_accounts)
         except BaseException:
             self._dispose()
             raise
-        self.pristine = Pristine(self._admin, owner, numbers)
-        self.readers = (
-            None if reading is None else Readers(lambda: self._connect(reading), self.statements + 2)
-        )
+        self.pristine = PristineDatabases(self._admin, owner, numbers)
+        self.readers = None
+        if reader is not None:
+            self.readers = Readers(lambda: self._connect(reader), dialect, self.statements + SPARE_READERS)
         self.slots = Slots(
             self._admin,
             names,
             self._connect,
             has_accounts=self._has_accounts,
-            connections=max(1, connections - self.statements - 2),
+            connections=max(1, connections - self.statements - SPARE_READERS),
         )
 
     def held(self) -> bool:
-        """Whether the server still knows of this tenancy; False if it does not answer, too."""
+        """Whether the server still holds what this tenancy made; False also if the server does not answer."""
         try:
             with self._admin.connect() as admin:
-                return not self.over and accounts.holder(admin, self.owner) == self._keeper_number
+                return not self.over and ownership.holder(admin, self.owner) == self._keeper_number
         except SQLAlchemyError:
             return False
 
@@ -146,24 +135,28 @@ class Tenancy:
 
     @contextmanager
     def making(self, task: Task) -> Iterator[None]:
-        """Says whose fault it is that tables cannot be made."""
+        """A block that makes tables; its errors say whose fault it is that they cannot be made."""
         try:
             yield
         except SQLAlchemyError as error:
-            code = error_code(error)
-            if is_environment_fault(code) or is_time_limit(code) or not self.held():
-                raise fault(error) from None
+            if self.server_failed(error_code(error)):
+                raise as_fault(error, self.dialect) from None
             raise TaskError(f"Task {task.id!r}: its tables cannot be made: {error_text(error)}") from None
 
+    def server_failed(self, code: int) -> bool:
+        """Whether an error that a statement of our own met is a failure of the server."""
+        dialect = self.dialect
+        return dialect.is_environment_fault(code) or dialect.is_time_limit(code) or not self.held()
+
     def size(self, database: str) -> int:
-        """Bytes of the files of a database's InnoDB tables; 0 where the account may not see that."""
+        """Bytes of the files of a database's InnoDB tables; 0 if the account may not see them."""
         pattern = database.replace("_", r"\_") + "/%"
         with contextlib.suppress(SQLAlchemyError), self._admin.connect() as admin:
-            return int(admin.exec_driver_sql(_SIZES[self.dialect], (pattern,)).scalar() or 0)
+            return int(admin.exec_driver_sql(self.dialect.database_size, (pattern,)).scalar() or 0)
         return 0
 
     def leave(self) -> None:
-        """Ends all connections; what is left on the server is for `close`, or gone with it."""
+        """Ends all connections. What is on the server stays there; `close` removes it first."""
         self.over = True
         if self.readers is not None:
             self.readers.close()
@@ -171,16 +164,16 @@ class Tenancy:
         self._dispose()
 
     def close(self) -> None:
-        """Removes all that the run has made on the server, and leaves."""
+        """Removes everything that the run has made on the server, and leaves."""
         if self.readers is not None:
             self.readers.close()
         self.slots.close()
         try:
             with self._admin.connect() as admin:
-                accounts.remove_owned(admin, self.owner, accounts=self._has_accounts)
+                ownership.remove_owned(admin, self.owner, accounts=self._has_accounts)
         except SQLAlchemyError as error:
             logger.warning(
-                "%s: what this run made could not be removed (the next one does it): %s",
+                "%s: what this run made could not be removed (the next run will do it): %s",
                 self._shown(),
                 error_text(error),
             )
@@ -199,50 +192,77 @@ class Tenancy:
 
     def _connections(self, keeper: Connection, ranks: int) -> int:
         """How many connections this rank may have for statements."""
-        most = int(keeper.exec_driver_sql("SELECT @@max_connections").scalar() or 0)
+        lent = int(keeper.exec_driver_sql("SELECT @@max_connections").scalar() or 0)
         _, others = keeper.exec_driver_sql("SHOW STATUS LIKE 'Threads_connected'").one()
-        share = int(0.9 * (most - int(others)) / ranks) - ADMIN_CONNECTIONS - KILL_CONNECTIONS
-        if share < 24:
+        share = int(0.9 * (lent - int(others)) / ranks) - ADMIN_CONNECTIONS - KILL_CONNECTIONS
+        if share < FEW_CONNECTIONS:
             logger.warning(
-                "%s: max_connections = %d leaves %d connections for statements on each of %d ranks; rollouts will wait "
-                "for one another. Raise it on the server.",
+                "%s: max_connections = %d leaves %d connections for statements on each of %d ranks; rollouts "
+                "will wait for one another. Raise it on the server.",
                 self._shown(),
-                most,
-                max(share, 3),
+                lent,
+                max(share, MIN_CONNECTIONS),
                 ranks,
             )
-        return max(share, 3)
+        return max(share, MIN_CONNECTIONS)
+
+    def _prepare(self, admin: Connection, names: Iterator[str], require_accounts: bool) -> Account | None:
+        """Finds out what the given account may do, and removes what killed runs have left.
+
+        Returns:
+            The readers' account; `None` if none can be made.
+        """
+        self._try_database(admin, next(names))
+        problem = self._try_account(admin, next(names))
+        if problem and require_accounts:
+            raise DatabaseError(
+                f"{self._shown()}: no account of its own for the agent ({problem}), and require_accounts is "
+                "set. Give an account with CREATE USER and GRANT OPTION, or leave require_accounts out."
+            )
+        if problem:
+            logger.warning(
+                "%s: no account of its own for the agent (%s). Its statements run under the given account "
+                "and reach all that it may reach: other databases, files, other connections. Give an account "
+                "with CREATE USER and GRANT OPTION to prevent that; require_accounts refuses to run without.",
+                self._shown(),
+                problem,
+            )
+        self._has_accounts = problem is None
+        reader = self._try_reader(admin, next(names)) if self._has_accounts else None
+        with contextlib.suppress(SQLAlchemyError):
+            ownership.sweep(admin, accounts=self._has_accounts)
+        return reader
 
     def _try_database(self, admin: Connection, name: str) -> None:
         try:
             admin.exec_driver_sql(f"CREATE DATABASE `{name}`")
-            accounts.drop_database(admin, name)
+            ownership.drop_database(admin, name)
         except DBAPIError as error:
-            if is_environment_fault(error_code(error)):
+            if self.dialect.is_environment_fault(error_code(error)):
                 raise
             pattern = r"`dbb\_%`"
             raise DatabaseError(
-                f"{self._shown()}: this account may not create databases ({error_text(error)}). Every rollout gets "
-                f"its own: run GRANT ALL ON {pattern}.* TO {self._url.username!r} on the server, or give another "
-                "account."
+                f"{self._shown()}: this account may not create databases ({error_text(error)}). Every "
+                f"rollout gets its own: run GRANT ALL ON {pattern}.* TO {self._url.username!r} on the "
+                "server, or give another account."
             ) from None
 
     def _try_account(self, admin: Connection, name: str) -> str | None:
         """Why accounts for slots cannot be made, or `None`."""
         problem = None
         try:
-            self._connect(accounts.create_account(admin, name)).disconnect()
+            self._connect(ownership.create_account(admin, name)).disconnect()
         except DBAPIError as error:
-            if is_environment_fault(error_code(error)):
+            if self.dialect.is_environment_fault(error_code(error)):
                 raise
             problem = error_text(error)
         with contextlib.suppress(SQLAlchemyError):
-            accounts.drop_account(admin, name)
+            ownership.drop_account(admin, name)
         return problem
 
-    def _reading_account(self, admin: Connection, name: str) -> Account | None:
+    def _try_reader(self, admin: Connection, name: str) -> Account | None:
         try:
-            return accounts.create_reader(admin, name, self.owner)
+            return ownership.create_reader(admin, name, self.owner)
         except DBAPIError as error:
             logger.debug("%s: no account for pristine tables: %s", self._shown(), error_text(error))
             return None

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from trl_dbbench.database.sqlite.values import FunctionError, Value, number, order_key, sort_key, text
+from trl_dbbench.database.sqlite.values import StatementError, Value, number, order_key, sort_key, text
 
-GROUP_CONCAT_BYTES = 1024
-SORT_LENGTH = 1024
-SORT_MEMORY = 2_000_000
-"""Characters that one GROUP_CONCAT keeps to sort them."""
+MAX_GROUP_CONCAT_BYTES = 1024
+MAX_SORT_CHARACTERS = 1024
+MAX_SORT_MEMORY_CHARACTERS = 2_000_000
+"""Characters that one GROUP_CONCAT may hold in order to sort them."""
 
 
 class Average:
-    """AVG: of whole numbers with 4 decimals, as MySQL's DECIMAL has them."""
+    """AVG: for whole numbers with 4 decimals, like MySQL's DECIMAL."""
 
     def __init__(self) -> None:
         self.total: int | float = 0
@@ -62,10 +62,11 @@ class Deviation:
 
 
 class GroupConcat:
-    """GROUP_CONCAT(value..., ORDER BY key...): called with the separator, whether distinct, the directions of
-    the keys as a text of `+` and `-`, the keys, then the values.
+    """GROUP_CONCAT(value..., ORDER BY key...).
 
-    Nothing is kept of what could not show in the bytes that it returns."""
+    It is called with the separator, whether DISTINCT is wanted, the directions of the keys as a text of `+`
+    and `-`, the keys, and the values. It keeps only what can show in the bytes that it returns.
+    """
 
     def __init__(self) -> None:
         self.rows: list[tuple[list[tuple[int, Any]], str]] = []
@@ -75,7 +76,7 @@ class GroupConcat:
 
     def step(self, separator: str, distinct: int, directions: str, *values: Value) -> None:
         keys, parts = values[: len(directions)], values[len(directions) :]
-        if None in parts or (not directions and not distinct and self.size > GROUP_CONCAT_BYTES):
+        if None in parts or (not directions and not distinct and self.size > MAX_GROUP_CONCAT_BYTES):
             return
         joined = "".join(text(part) for part in parts)
         if distinct and not directions:  # MySQL finds the distinct ones by sorting
@@ -86,25 +87,25 @@ class GroupConcat:
             if mark in self.seen:
                 return
             self.seen.add(mark)
-        places, joined = [_sortable(key) for key in keys], joined[:GROUP_CONCAT_BYTES]
+        places, joined = [_sortable(key) for key in keys], joined[:MAX_GROUP_CONCAT_BYTES]
         self.rows.append((places, joined))
         self.size += len(joined) + len(separator) + sum(len(str(place)) for place in places)
-        if self.size > SORT_MEMORY:
-            raise FunctionError(1038, "Out of sort memory, consider increasing server sort buffer size")
+        if self.size > MAX_SORT_MEMORY_CHARACTERS:
+            raise StatementError(1038, "Out of sort memory, consider increasing server sort buffer size")
 
     def finalize(self) -> str | None:
         if not self.rows:
             return None
         for place in reversed(range(len(self.directions))):
             self.rows.sort(key=lambda row: row[0][place], reverse=self.directions[place] == "-")
-        joined = self.separator.join(row[1] for row in self.rows).encode()[:GROUP_CONCAT_BYTES]
+        joined = self.separator.join(row[1] for row in self.rows).encode()[:MAX_GROUP_CONCAT_BYTES]
         return joined.decode("utf-8", "ignore")
 
 
 def _sortable(value: Value) -> tuple[int, Any]:
-    """A key by whose beginning rows are sorted, as MySQL's max_sort_length has it."""
+    """A sort key that is cut to the length that MySQL compares (max_sort_length)."""
     kind, key = order_key(value)
-    return (kind, key[:SORT_LENGTH]) if isinstance(key, str) else (kind, key)
+    return (kind, key[:MAX_SORT_CHARACTERS]) if isinstance(key, str) else (kind, key)
 
 
 class _VariancePopulation(Deviation): ...

@@ -1,4 +1,4 @@
-"""What MySQL refuses and SQLite would do."""
+"""What MySQL refuses although SQLite would do it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from itertools import islice
 
 from sqlglot import exp
 
-from trl_dbbench.database.sqlite.values import FunctionError
+from trl_dbbench.database.sqlite.values import StatementError
 
 _INNER = (exp.AggFunc, exp.Window, exp.Query, exp.Subquery)
-MOST_READ = 1_000
-"""Tables that a statement may read, with its views and CTEs written out."""
+MAX_TABLES_READ = 1_000
+"""Tables that a statement may read when its views and CTEs are expanded."""
 
 _MODE = "this is incompatible with sql_mode=only_full_group_by"
 
 
 def check_target(tree: exp.Update | exp.Delete) -> None:
-    """Raises FunctionError for a statement that reads the table it changes, unless through a derived table."""
+    """Raises StatementError for a statement that changes a table and reads it, but for a derived table."""
     name = tree.this.name
     for select in tree.find_all(exp.Select):
         source = select.args.get("from_")
@@ -25,22 +25,23 @@ def check_target(tree: exp.Update | exp.Delete) -> None:
             above = select.find_ancestor(exp.Subquery, exp.CTE)
             derived = above is not None and isinstance(above.parent, exp.From | exp.Join)
             if not (derived or isinstance(above, exp.CTE)):
-                raise FunctionError(
+                raise StatementError(
                     1093, f"You can't specify target table '{name}' for update in FROM clause"
                 )
 
 
 def names_read(tree: exp.Expr) -> list[str]:
-    """The tables and views that a statement names, in lower case, each as often as it does."""
+    """The tables and views that a statement names, in lower case, each as often as it is named."""
     return [table.name.lower() for table in tree.find_all(exp.Table)]
 
 
 def check_size(tree: exp.Expr, views: Mapping[str, list[str]]) -> None:
-    """Raises FunctionError for a statement that would become monstrous with its views and CTEs written out, as
-    SQLite does: some that each read the one below twice are enough.
+    """Raises StatementError for a statement that would become huge when its views and CTEs are expanded.
+
+    SQLite expands them, and a chain of views each of which reads the previous one twice grows exponentially.
 
     Args:
-        views: by name in lower case, what a view reads (`names_read`).
+        views: the name of a view in lower case -> what it reads (`names_read`).
     """
     reads = {name: list(names) for name, names in views.items()}
     for part in tree.find_all(exp.CTE):
@@ -49,18 +50,18 @@ def check_size(tree: exp.Expr, views: Mapping[str, list[str]]) -> None:
 
     def size(name: str) -> int:
         if name not in sizes:
-            sizes[name] = 1  # where it reads itself
+            sizes[name] = 1  # in case it reads itself
             sizes[name] += sum(map(size, reads.get(name, ())))
         return sizes[name]
 
-    if sum(map(size, names_read(tree))) > MOST_READ:
-        raise FunctionError(1436, "Thread stack overrun: too many tables, views written out")
+    if sum(map(size, names_read(tree))) > MAX_TABLES_READ:
+        raise StatementError(1436, "Thread stack overrun: too many tables, views written out")
 
 
 def check_groups(tree: exp.Expr) -> None:
-    """Raises FunctionError for a column beside aggregates or GROUP BY that has no one value per group.
+    """Raises StatementError for a selected column that does not have a single value in each group.
 
-    For tables without keys: a key in GROUP BY would determine the other columns.
+    This holds for tables without keys only: a key in GROUP BY would determine the other columns.
     """
     for select in tree.find_all(exp.Select):
         group = select.args.get("group")
@@ -81,26 +82,28 @@ def check_groups(tree: exp.Expr) -> None:
         for place, each in enumerate(select.expressions, 1):
             loose = next(_loose(each, grouped), None)
             if loose is not None and group is not None:
-                raise FunctionError(
+                raise StatementError(
                     1055,
-                    f"Expression #{place} of SELECT list is not in GROUP BY clause and contains nonaggregated column "
-                    f"'{loose}' which is not functionally dependent on columns in GROUP BY clause; {_MODE}",
+                    f"Expression #{place} of SELECT list is not in GROUP BY clause and contains "
+                    f"nonaggregated column '{loose}' which is not functionally dependent on columns in GROUP "
+                    f"BY clause; {_MODE}",
                 )
             if loose is not None:
-                raise FunctionError(
+                raise StatementError(
                     1140,
-                    f"In aggregated query without GROUP BY, expression #{place} of SELECT list contains nonaggregated "
-                    f"column '{loose}'; {_MODE}",
+                    f"In aggregated query without GROUP BY, expression #{place} of SELECT list contains "
+                    f"nonaggregated column '{loose}'; {_MODE}",
                 )
 
 
-LARGEST_KEY = 100
-"""Nodes of an expression that is compared with others, for each part of which that takes its time."""
+MAX_COMPARED_NODES = 100
+"""Nodes of an expression that is compared with those in GROUP BY. Each of its parts is compared, which takes
+time."""
 
 
 def _normal(node: exp.Expr) -> str | None:
-    """How an expression is written, whoever writes it; `None` for a very long one."""
-    if next(islice(node.walk(), LARGEST_KEY, None), None) is not None:
+    """An expression in one fixed spelling; `None` for a very long one."""
+    if next(islice(node.walk(), MAX_COMPARED_NODES, None), None) is not None:
         return None
     copy = node.copy()
     for column in copy.find_all(exp.Column):
@@ -118,7 +121,7 @@ def _aggregates(node: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _loose(node: exp.Expr, grouped: set[str | None]) -> Iterator[str]:
-    """The columns outside aggregates that GROUP BY does not name."""
+    """The columns outside of aggregates that GROUP BY does not name."""
     if (
         isinstance(node, _INNER)
         or _normal(node) in grouped
@@ -133,7 +136,7 @@ def _loose(node: exp.Expr, grouped: set[str | None]) -> Iterator[str]:
 
 
 def _fixed(select: exp.Select) -> set[str | None]:
-    """The columns that WHERE or ON sets equal to something: they may have one value only."""
+    """The columns that WHERE or ON compares with something by `=`: they may have a single value."""
     places = [select.args.get("where"), *(join.args.get("on") for join in select.args.get("joins") or [])]
     sides = [
         side

@@ -1,4 +1,4 @@
-"""MySQL's date and time functions, for SQLite to call. Dates and times are texts, as MySQL writes them."""
+"""MySQL's functions of dates and times in Python. Dates and times are texts, as MySQL writes them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import regex
 
-from trl_dbbench.database.sqlite.values import LONGEST_PATTERN, Value
+from trl_dbbench.database.sqlite.values import MAX_PATTERN_CHARACTERS, Value
 
 _DATE = regex.compile(
     r"\s*(\d{4}|\d{2})[-/.](\d{1,2})[-/.](\d{1,2})(?:[T ]+(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d+))?)?)?"
@@ -68,7 +68,7 @@ _SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86_400, "WEEK": 604_
 
 
 def date_add(value: Value, amount: Value, unit: str) -> str | None:
-    """`value + INTERVAL amount unit`; a date stays one unless the unit is shorter than a day."""
+    """`value + INTERVAL amount unit`; a date remains a date unless the unit is shorter than a day."""
     start = moment(value)
     if start is None:
         return None
@@ -149,7 +149,7 @@ _FORMATS: dict[str, Callable[[datetime], str]] = {
 
 def date_format(value: Value, form: Value) -> str | None:
     at = moment(value)
-    if at is None or len(str(form)) > LONGEST_PATTERN:
+    if at is None or len(str(form)) > MAX_PATTERN_CHARACTERS:
         return None
     return regex.sub(r"%(.)", lambda match: _FORMATS.get(match[1], lambda _: match[1])(at), str(form))
 
@@ -158,9 +158,9 @@ _PARSERS = {
     "Y": r"(?P<year>\d{4})", "y": r"(?P<short>\d{2})", "m": r"(?P<month>\d{1,2})", "c": r"(?P<month>\d{1,2})",
     "d": r"(?P<day>\d{1,2})", "e": r"(?P<day>\d{1,2})", "D": r"(?P<day>\d{1,2})(?:st|nd|rd|th)",
     "M": r"(?P<name>[A-Za-z]+)", "b": r"(?P<name>[A-Za-z]{3})", "W": r"[A-Za-z]+", "a": r"[A-Za-z]{3}",
-    "H": r"(?P<hour>\d{1,2})", "k": r"(?P<hour>\d{1,2})", "h": r"(?P<hour>\d{1,2})", "I": r"(?P<hour>\d{1,2})",
-    "l": r"(?P<hour>\d{1,2})", "i": r"(?P<minute>\d{1,2})", "s": r"(?P<second>\d{1,2})",
-    "S": r"(?P<second>\d{1,2})", "p": r"(?P<half>[AaPp][Mm])", "f": r"\d{1,6}",
+    "H": r"(?P<hour>\d{1,2})", "k": r"(?P<hour>\d{1,2})", "h": r"(?P<hour>\d{1,2})",
+    "I": r"(?P<hour>\d{1,2})", "l": r"(?P<hour>\d{1,2})", "i": r"(?P<minute>\d{1,2})",
+    "s": r"(?P<second>\d{1,2})", "S": r"(?P<second>\d{1,2})", "p": r"(?P<half>[AaPp][Mm])", "f": r"\d{1,6}",
     "T": r"(?P<hour>\d{1,2}):(?P<minute>\d{1,2}):(?P<second>\d{1,2})",
 }  # fmt: skip
 _MONTH_NAMES = {name.lower(): number for number, name in enumerate(calendar.month_name) if name}
@@ -180,8 +180,8 @@ def _parser(form: str) -> Any:
 
 
 def str_to_date(value: Value, form: Value) -> str | None:
-    """The date, the date and time or the time that `form` reads; NULL if it does not fit."""
-    if len(str(form)) > LONGEST_PATTERN:
+    """The date, the time, or the date and time that `form` describes; NULL if the value does not match."""
+    if len(str(form)) > MAX_PATTERN_CHARACTERS:
         return None
     match = _parser(str(form)).match(str(value).strip(), timeout=0.5)
     if not match:

@@ -1,8 +1,9 @@
 """What keeps an agent's statement inside an embedded database: no files, bounded time, bounded memory.
 
-SQLite runs in this process, so nobody can kill it from outside. It asks: the authorizer before it compiles each
-part of a statement, the progress handler every so many steps, and our functions whenever one is called. What
-happens between two questions is bounded by the size of texts, rows, tables and statements.
+SQLite runs in this process, so nothing can kill it from outside. It calls us: the authorizer before it
+compiles each part of a statement, the progress handler every so many steps, and our functions wherever the
+statement uses them. What happens between two calls is bounded by the sizes of texts, rows, tables and
+statements.
 """
 
 from __future__ import annotations
@@ -15,26 +16,25 @@ from typing import Any
 
 from trl_dbbench.database.sqlite.aggregates import AGGREGATES, WINDOWS
 from trl_dbbench.database.sqlite.functions import functions
-from trl_dbbench.database.sqlite.translation import COLLATION
-from trl_dbbench.database.sqlite.values import LONGEST_TEXT, FunctionError, collate
+from trl_dbbench.database.sqlite.values import COLLATION, MAX_TEXT_CHARACTERS, StatementError, collate
 from trl_dbbench.tasks import Table
 
-PAGE_BYTES = 1024  # also in proportion to what SQLite sorts at a stretch
-MORE_PAGES = 8_192
-"""The tables, and the temporary ones, may grow by so many pages: 8 MiB."""
+PAGE_BYTES = 1024  # the amount that SQLite sorts without a break is proportional to it
+MAX_GROWTH_PAGES = 8_192
+"""The tables may grow by so many pages, and the temporary ones to as many: 8 MiB."""
 
-MOST_COLUMNS = 200
-"""Of a result; all of its texts can be in memory at once."""
+MAX_COLUMNS = 200
+"""Columns of a result. All texts of a row can be in memory at once."""
 
-MOST_PARTS = 5_000
-"""Names, functions and subqueries of a statement, those of its views included: views that each read the one below
-twice have no end."""
+MAX_PARTS = 5_000
+"""Names, functions and subqueries of a statement, including those of its views: a chain of views each of
+which reads the previous one twice grows without end."""
 
-STEPS = 20_000
-"""The clock is looked at after so many of SQLite's steps."""
+STEPS_BETWEEN_CHECKS = 20_000
+"""SQLite's steps between two checks of the time limit."""
 
-SORTING_SECONDS = 0.25
-"""How long after its time limit a statement that sorts begins to be told that all texts are equal."""
+SORT_GRACE_SECONDS = 0.25
+"""How long after its time limit a statement may go on sorting before all texts are declared equal."""
 
 FAULTS = frozenset(
     {
@@ -49,11 +49,12 @@ FAULTS = frozenset(
         sqlite3.SQLITE_NOTADB,
     }
 )
-"""Error codes that no statement of an agent's brings about. SQLITE_FULL is none: it tells of our own limit."""
+"""Error codes that no statement of an agent can cause. SQLITE_FULL is not among them: it reports our own
+limit."""
 
 
 def is_environment_fault(error: BaseException | None) -> bool:
-    """Whether an error of sqlite3's tells of a failure that is not the agent's doing."""
+    """Whether an error of sqlite3 is a failure that the agent did not cause."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in FAULTS
 
 
@@ -63,13 +64,13 @@ class Guard:
     ```python
     with guard.statement(5.0):
         connection.execute(...)
-    guard.timed_out, guard.failure  # why it failed, if not for a reason of SQLite's own
+    guard.timed_out, guard.failure  # why it failed, unless SQLite itself says so
     ```
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.timed_out = False
-        self.failure: FunctionError | None = None
+        self.failure: StatementError | None = None
         self._connection = connection
         self._watching = False
         self._deadline = float("inf")
@@ -79,32 +80,32 @@ class Guard:
         connection.create_collation(COLLATION, self._collate)
         for name, function in _FUNCTIONS.items():
             connection.create_function(
-                f"my_{name}", -1, self._watched(function), deterministic=name not in _CHANGING
+                f"my_{name}", -1, self._watched(function), deterministic=name not in _NOT_DETERMINISTIC
             )
         for name, aggregate in AGGREGATES.items():
             connection.create_aggregate(f"my_{name}", -1, self._watched_aggregate(aggregate))
         for name, window in WINDOWS.items():
             connection.create_window_function(name, 1, window)
-        connection.set_progress_handler(self._tick, STEPS)
+        connection.set_progress_handler(self._tick, STEPS_BETWEEN_CHECKS)
         connection.set_authorizer(self._authorize)
 
     def confine(self, tables: Iterable[Table]) -> None:
-        """Sets how far the database may grow from here, where it holds these tables."""
+        """Limits how far the database, which holds these tables, may grow from now on."""
         connection, tables = self._connection, list(tables)
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
-        connection.execute(f"PRAGMA max_page_count = {pages + MORE_PAGES}")
-        connection.execute(f"PRAGMA temp.max_page_count = {MORE_PAGES}")
-        longest = LONGEST_TEXT
-        if pages * PAGE_BYTES > LONGEST_TEXT:
+        connection.execute(f"PRAGMA max_page_count = {pages + MAX_GROWTH_PAGES}")
+        connection.execute(f"PRAGMA temp.max_page_count = {MAX_GROWTH_PAGES}")
+        longest = MAX_TEXT_CHARACTERS
+        if pages * PAGE_BYTES > MAX_TEXT_CHARACTERS:
             longest = max(longest, 2 * max((_size(row) for table in tables for row in table.rows), default=0))
         widest = max((len(table.columns) for table in tables), default=0)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, max(MOST_COLUMNS, 2 * widest))
+        connection.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, max(MAX_COLUMNS, 2 * widest))
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
 
     @contextmanager
     def statement(self, seconds: float) -> Iterator[None]:
-        """For a statement of the agent's, which has so much time."""
+        """A block that runs a statement of the agent, which may take so long."""
         self.timed_out, self.failure, self._parts = False, None, 0
         self._deadline = time.monotonic() + seconds
         self._watching = True
@@ -115,7 +116,7 @@ class Guard:
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """For statements of our own amid one of the agent's: they may use PRAGMA."""
+        """A block, within that of the agent's statement, for statements of our own, which may use PRAGMA."""
         watching, self._watching = self._watching, False
         try:
             yield
@@ -129,14 +130,14 @@ class Guard:
         return True
 
     def _tick(self) -> int:
-        return int(self._late())  # not 0 stops the statement
+        return int(self._late())  # a value other than 0 stops the statement
 
     def _authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
         if not self._watching:
             return sqlite3.SQLITE_OK
         self._parts += 1
-        if self._parts > MOST_PARTS:
-            self.failure = FunctionError(1436, "Thread stack overrun: the statement has too many parts")
+        if self._parts > MAX_PARTS:
+            self.failure = StatementError(1436, "Thread stack overrun: the statement has too many parts")
         elif (
             not self._late()
             and action not in _FORBIDDEN
@@ -146,26 +147,28 @@ class Guard:
         return sqlite3.SQLITE_DENY
 
     def _collate(self, left: str, right: str) -> int:
-        # a sort asks for nothing else until it is done; what it has sorted then is thrown away
-        return 0 if self._late(SORTING_SECONDS) else collate(left, right)
+        # until it is done, a sort calls nothing but this; its result is then thrown away
+        return 0 if self._late(SORT_GRACE_SECONDS) else collate(left, right)
 
     def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, in time only; SQLite says no more than that it failed, so why is kept."""
+        """The function, stopped when the time is over; SQLite reports no reason, so it is kept."""
 
         def watched(*values: Any) -> Any:
             if self._late():
                 raise TimeoutError
             try:
                 result = function(*values)
-            except FunctionError as error:
+            except StatementError as error:
                 self.failure = error
                 raise
             except TypeError:
-                self.failure = FunctionError(1582, "Incorrect parameter count in the call to native function")
+                self.failure = StatementError(
+                    1582, "Incorrect parameter count in the call to native function"
+                )
                 raise
             if isinstance(result, int) and not -(2**63) <= result < 2**63:
                 return float(result)
-            if isinstance(result, str) and len(result) > LONGEST_TEXT:
+            if isinstance(result, str) and len(result) > MAX_TEXT_CHARACTERS:
                 return None
             return result
 
@@ -185,7 +188,7 @@ def _size(row: tuple) -> int:
 
 
 _FUNCTIONS = functions()
-_CHANGING = frozenset({"RAND", "UUID", "NOW", "SYSDATE", "CURDATE", "CURTIME", "UNIX_TIMESTAMP"})
+_NOT_DETERMINISTIC = frozenset({"RAND", "UUID", "NOW", "SYSDATE", "CURDATE", "CURTIME", "UNIX_TIMESTAMP"})
 _FORBIDDEN = frozenset(
     {
         sqlite3.SQLITE_ATTACH,

@@ -1,9 +1,9 @@
 """Tables in SQLite as MySQL describes them: CREATE TABLE, ALTER TABLE, DESCRIBE, information_schema.
 
-A column is declared with MySQL's type, so that it can be shown again. Where SQLite would make something else of
-it, the type is one word of ours and the storage that it means: `my_date TEXT`, `my_decimal_10_2 REAL`. By that
-word `sqlite3` also finds how to convert a value that is read, so that a column gives `Decimal` and `date` as it
-does under MySQL.
+A column is declared with MySQL's type, so that it can be shown again. A type that SQLite would misunderstand
+is declared as a word of our own and the storage that it means: `my_date TEXT`, `my_decimal_10_2 REAL`. That
+word also tells `sqlite3` how to convert a value that is read, so that a column gives `Decimal` and `date` as
+under MySQL.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from typing import Any
 
 from sqlglot import exp
 
+from trl_dbbench.database.sandbox import SHOWN_DATABASE
 from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
-from trl_dbbench.database.sqlite.translation import COLLATION, DATABASE, quote, write
-from trl_dbbench.database.sqlite.values import FunctionError
+from trl_dbbench.database.sqlite.translation import write
+from trl_dbbench.database.sqlite.values import COLLATION, StatementError
+from trl_dbbench.sql import quote
 
 _T = exp.DataType.Type
 _REALS = {_T.DECIMAL, _T.UDECIMAL}
@@ -64,7 +66,7 @@ def _decimal_converter(places: int) -> Callable[[bytes], Any]:
 
 
 def _or_text(read: Callable[[str], Any]) -> Callable[[bytes], Any]:
-    """A text that is no date stays one."""
+    """A text that is not a date remains a text."""
 
     def convert(value: bytes) -> Any:
         written = value.decode("utf-8", "replace")
@@ -81,7 +83,7 @@ def _duration(value: str) -> timedelta:
     return timedelta(hours=int(hours), minutes=int(minutes), seconds=float(seconds))
 
 
-# Under names of our own: the process may hold other databases.
+# under names of our own, as the process may hold other databases
 sqlite3.register_converter("my_date", _or_text(date.fromisoformat))
 sqlite3.register_converter("my_datetime", _or_text(datetime.fromisoformat))
 sqlite3.register_converter("my_timestamp", _or_text(datetime.fromisoformat))
@@ -113,8 +115,8 @@ def create(tree: exp.Expr) -> str:
     return f"CREATE {temporary}TABLE {exists}{quote(_own(schema.this))} ({', '.join(parts)})"
 
 
-def create_other(tree: exp.Create, write: Callable[[exp.Expr], str]) -> str:
-    """CREATE INDEX and CREATE VIEW; the rest has no counterpart."""
+def create_other(tree: exp.Create) -> str:
+    """CREATE INDEX and CREATE VIEW; other kinds have no counterpart."""
     if tree.kind not in ("INDEX", "VIEW"):
         raise unsupported(f"CREATE {tree.kind}")
     return write(tree)
@@ -173,7 +175,7 @@ def _columns_catalog(
     ]
     headers += ["DATA_TYPE", "COLUMN_TYPE", "COLUMN_KEY", "EXTRA"]
     rows = [
-        (DATABASE, name, column, place, default, null, kind.split("(")[0], kind, key, extra)
+        (SHOWN_DATABASE, name, column, place, default, null, kind.split("(")[0], kind, key, extra)
         for name in names
         for place, (column, kind, null, key, default, extra) in enumerate(columns(name), 1)
     ]
@@ -182,17 +184,17 @@ def _columns_catalog(
 
 def _tables_catalog(names: list[str], columns: Callable[[str], list[tuple]]) -> tuple[list[str], list[tuple]]:
     headers = ["TABLE_CATALOG", "TABLE_SCHEMA", "TABLE_NAME", "TABLE_TYPE", "ENGINE"]
-    return headers, [("def", DATABASE, name, "BASE TABLE", "InnoDB") for name in names]
+    return headers, [("def", SHOWN_DATABASE, name, "BASE TABLE", "InnoDB") for name in names]
 
 
 CATALOG = {"columns": _columns_catalog, "tables": _tables_catalog}
-"""The tables of information_schema that are offered: names of tables -> headers and rows."""
+"""The tables of information_schema that exist here: name -> function that gives its columns and rows."""
 
 
 def _own(table: exp.Expr) -> str:
     schema = table.args.get("db")
-    if schema is not None and schema.name.lower() != DATABASE:
-        raise FunctionError(1049, f"Unknown database '{schema.name}'")
+    if schema is not None and schema.name.lower() != SHOWN_DATABASE:
+        raise StatementError(1049, f"Unknown database '{schema.name}'")
     return table.name
 
 
@@ -241,9 +243,9 @@ def _declared(kind: exp.DataType) -> str:
     if kind.this in _REALS:
         digits, places = map(int, [*sizes, "0"][:2] if sizes else ("10", "0"))
         if digits > 65:
-            raise FunctionError(1426, f"Too-big precision {digits} specified. Maximum is 65.")
+            raise StatementError(1426, f"Too-big precision {digits} specified. Maximum is 65.")
         if places > 30:
-            raise FunctionError(1425, f"Too big scale {places} specified. Maximum is 30.")
+            raise StatementError(1425, f"Too big scale {places} specified. Maximum is 30.")
         word = f"my_decimal_{digits}_{places}"
         sqlite3.register_converter(word, _decimal_converter(places))
         return f"{word} REAL"
@@ -255,7 +257,7 @@ def _declared(kind: exp.DataType) -> str:
     text = kind.sql(dialect="mysql")
     if kind.this == _T.BOOLEAN:
         return "TINYINT(1)"
-    # A whole INTEGER PRIMARY KEY would become the row's number, and number itself.
+    # INTEGER PRIMARY KEY, in full, would become the number of the row, and be filled in automatically
     return "INT" if text == "INTEGER" else text
 
 

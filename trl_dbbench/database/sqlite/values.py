@@ -1,8 +1,8 @@
-"""MySQL's values as SQLite holds them: `None`, int, float, str, bytes; how they convert and compare.
+"""MySQL's values as SQLite holds them (`None`, int, float, str, bytes): their conversion and comparison.
 
-Texts are compared as MySQL's utf8mb4_0900_ai_ci does: without regard to case and accents, punctuation before
-digits before letters. A text meets a number as the number it starts with. Dates and times are texts, as MySQL
-writes them.
+Texts are compared as by MySQL's collation utf8mb4_0900_ai_ci: case and accents are ignored, punctuation comes
+before digits, digits before letters. A text that is compared with a number counts as the number with which it
+begins. Dates and times are texts, as MySQL writes them.
 """
 
 from __future__ import annotations
@@ -14,19 +14,23 @@ from typing import Any
 import regex
 
 Value = Any
-"""`None`, int, float, str or bytes: what an SQLite function may be given and return."""
+"""`None`, int, float, str or bytes: what an SQLite function may receive and return."""
 
-LONGEST_TEXT = 131_072
-"""Characters (and bytes of a row), twice what MySQL's TEXT holds. A function whose result would be longer returns
-NULL, as beyond MySQL's max_allowed_packet. It bounds the time of every call, too: none can be interrupted."""
+COLLATION = "utf8mb4_0900_ai_ci"
+
+MAX_TEXT_CHARACTERS = 131_072
+"""Also the bytes of a row: twice what MySQL's TEXT holds. A function whose result would be longer returns
+NULL, as beyond MySQL's max_allowed_packet. This bounds the time of each call as well, which nothing can
+interrupt."""
+
+MAX_PATTERN_CHARACTERS = 2_000
+"""Longer patterns and formats take long to compile, and no agent needs one."""
+
+MAX_CACHED_KEY_CHARACTERS = 100
 
 
-LONGEST_PATTERN = 2_000
-"""Characters of a pattern or a format; a longer one takes long to read, and is no agent's."""
-
-
-class FunctionError(Exception):
-    """A call that MySQL refuses: its error number and message."""
+class StatementError(Exception):
+    """What MySQL refuses: the number and message of its error."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(code, text)
@@ -42,8 +46,8 @@ _ORDER = {
 
 
 def sort_key(text: str) -> str:
-    """Equal for texts that the collation holds equal; ordered as it orders them."""
-    return _remembered_sort_key(text) if len(text) <= 100 else _sort_key(text)
+    """A key that compares as the collation compares the texts."""
+    return _cached_sort_key(text) if len(text) <= MAX_CACHED_KEY_CHARACTERS else _sort_key(text)
 
 
 def _sort_key(text: str) -> str:
@@ -54,11 +58,11 @@ def _sort_key(text: str) -> str:
     return text.casefold().translate(_ORDER)
 
 
-_remembered_sort_key = lru_cache(maxsize=65_536)(_sort_key)
+_cached_sort_key = lru_cache(maxsize=65_536)(_sort_key)
 
 
 def collate(left: str, right: str) -> int:
-    """The collation, as SQLite asks for it."""
+    """The collation in the form that SQLite calls."""
     first, second = sort_key(left), sort_key(right)
     return (first > second) - (first < second)
 
@@ -67,7 +71,7 @@ _NUMBER = regex.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)")
 
 
 def number(value: Value) -> int | float:
-    """A value as a number: a text is the number it starts with, or 0."""
+    """A value as a number: a text is the number with which it begins, or 0."""
     if isinstance(value, int | float):
         return value
     if isinstance(value, bytes):
@@ -101,6 +105,7 @@ def compare(left: Value, right: Value) -> int | None:
 
 
 def fold(value: str) -> str:
+    """The text without case and accents."""
     decomposed = unicodedata.normalize("NFKD", value)
     return "".join(char for char in decomposed if not unicodedata.combining(char)).casefold()
 

@@ -1,8 +1,9 @@
-"""Whose an error is: read off the server's error number.
+"""The error numbers of MySQL and MariaDB: who caused an error, and which kind of mistake an agent's error is.
 
-- the agent's: an observation, like every number that is not named below;
-- a limit that was hit: an observation that says which;
-- the environment's: no reward may come of it. The sandbox raises `EnvironmentFault`; `RetryingSandbox` tries again.
+- The environment: no reward may come of it. The sandbox raises `EnvironmentFault`, and `RetryingSandbox`
+  tries again.
+- A limit that the statement hit: an observation that says which one.
+- The agent: an observation, for every number that is not listed as one of the two above.
 """
 
 from __future__ import annotations
@@ -48,15 +49,35 @@ ENVIRONMENT_FAULTS: dict[int, str] = {
     4031: "the server closed the connection after a time without statements",
 }
 
-RESOURCES = frozenset({1021, 1026, 1030, 1037, 1038, 1041, 1114, 1135, 1205, 1206, 1213, 1226, 1836})
-"""Of these, what a server can say and keep the connection. The others, said on a connection that lives, are a hoax:
-an agent can raise any number (SIGNAL)."""
+RESOURCE_FAULTS = frozenset({1021, 1026, 1030, 1037, 1038, 1041, 1114, 1135, 1205, 1206, 1213, 1226, 1836})
+"""Those of `ENVIRONMENT_FAULTS` that a server can report without closing the connection. Any other one that
+arrives on a connection which still works was raised by the agent itself, with SIGNAL."""
 
 TOO_LARGE = 2020
-"""A row exceeds what we are willing to receive."""
+"""PyMySQL's number for a row that is larger than we are willing to receive."""
 
-# 3024: MySQL's max_execution_time. 1969: MariaDB's max_statement_time. 1317: KILL QUERY, which only we send.
-TIME_LIMITS = frozenset({3024, 1969, 1317, 1028, 1907})
+TIME_LIMIT = 3024
+
+TIME_LIMITS = frozenset(
+    {
+        TIME_LIMIT,  # MySQL's max_execution_time
+        1969,  # MariaDB's max_statement_time
+        1317,  # KILL QUERY, which nobody but us sends
+        1028,
+        1907,
+    }
+)
+
+AGENT_ERRORS: dict[str, frozenset[int]] = {
+    "syntax": frozenset({1064, 1065, 1149}),
+    "unknown_name": frozenset({1049, 1051, 1054, 1072, 1091, 1109, 1146, 1176, 1193, 1305, 1630}),
+    "denied": frozenset({1044, 1045, 1142, 1143, 1227, 1290, 1370, 1410, 1419}),
+    "value": frozenset(
+        {1048, 1062, 1136, 1138, 1216, 1217, 1264, 1265, 1292, 1364, 1365, 1366, 1367, 1406, 1411, 1451, 1452}
+        | {1690, 3140, 3819, 4025}
+    ),
+}
+"""Kinds of mistakes, each with its numbers. An agent's error that is in none of them is `other`."""
 
 _SQLSTATES = {
     1044: "42000", 1045: "28000", 1046: "3D000", 1048: "23000", 1049: "42000", 1050: "42S01", 1051: "42S02",
@@ -79,17 +100,6 @@ _SQLSTATES = {
 }  # fmt: skip
 
 
-def is_environment_fault(code: int) -> bool:
-    """Whether a MySQL or MariaDB error number tells of a failure that is not the agent's doing."""
-    # 0 is PyMySQL's own: it was used on a connection that is closed.
-    return code == 0 or code in ENVIRONMENT_FAULTS
-
-
-def is_time_limit(code: int) -> bool:
-    """Whether the statement was stopped for the time it took."""
-    return code in TIME_LIMITS
-
-
 def message(code: int, text: str) -> str:
-    """An error as MySQL's connector prints it: `1064 (42000): You have an error in your SQL syntax; ...`."""
+    """The error as MySQL's connector prints it: `1064 (42000): You have an error in your SQL syntax; ...`."""
     return f"{code} ({_SQLSTATES.get(code, 'HY000')}): {text}"

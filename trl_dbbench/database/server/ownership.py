@@ -1,8 +1,9 @@
-"""What a run owns on a MySQL-family server: a name, databases and accounts under that name, and a lock.
+"""What belongs to a run on a server: databases and accounts, which carry its name, and a lock.
 
-Everything is called `dbb_<run>_r<rank>_s<slot>`, or `..._t<number>` if it holds a task's pristine tables. While a run lives it holds the named lock `dbb_<run>_r<rank>`
-on a connection of its own. The server frees that lock however the run ends, so whoever opens the server next
-can tell what a killed run has left: databases and accounts whose lock is free.
+Everything is called `dbb_<run>_r<rank>_s<slot>`, or `..._t<number>` if it holds a task's pristine tables.
+While a run lives, it holds the named lock `dbb_<run>_r<rank>` on a connection of its own. The server frees
+that lock however the run ends, so the next run on the server can tell what a killed one has left: databases
+and accounts whose lock is free.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from trl_dbbench.errors import EnvironmentFault
 logger = logging.getLogger("trl_dbbench.database")
 
 _OWNED = re.compile(r"(dbb_[0-9a-f]{8}_r\d{1,5})_[st]\d{1,9}")
-# without EVENT: what an event does is nobody's turn, and no time limit holds it
+# not EVENT: what an event does happens outside of any turn and under no time limit
 _RIGHTS = (
-    "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, CREATE TEMPORARY TABLES, LOCK TABLES, "
-    "CREATE VIEW, SHOW VIEW, CREATE ROUTINE, ALTER ROUTINE, EXECUTE, TRIGGER"
+    "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, CREATE TEMPORARY TABLES, "
+    "LOCK TABLES, CREATE VIEW, SHOW VIEW, CREATE ROUTINE, ALTER ROUTINE, EXECUTE, TRIGGER"
 )
-_HOSTS = ("%", "localhost")  # an anonymous account at localhost would otherwise come before one at '%'
+_HOSTS = ("%", "localhost")  # the server prefers an anonymous account at localhost to a named one at '%'
 
 
 def new_run() -> str:
@@ -34,17 +35,20 @@ def new_run() -> str:
 
 @dataclass(frozen=True)
 class Account:
-    """What the agent's statements run under."""
+    """The account that an agent's statements run under."""
 
     name: str
     password: str
 
 
 def hold_lock(keeper: Connection, owner: str) -> int:
-    """Hold the run's lock for as long as `keeper` is open; an idle day must not close it. Returns its number.
+    """Takes the run's lock, which is held as long as `keeper` is open, even through an idle day.
+
+    Returns:
+        The number of the connection.
 
     Raises:
-        EnvironmentFault: another connection holds it.
+        EnvironmentFault: another connection holds the lock.
     """
     keeper.exec_driver_sql("SET SESSION wait_timeout = 31536000")
     if keeper.exec_driver_sql("SELECT GET_LOCK(%s, 0)", (owner,)).scalar() != 1:
@@ -53,18 +57,18 @@ def hold_lock(keeper: Connection, owner: str) -> int:
 
 
 def holder(connection: Connection, owner: str) -> int | None:
-    """The number of the connection that holds the run's lock: `None` if the server has been restarted since."""
+    """The number of the connection that holds the run's lock; `None` after a restart of the server."""
     number = connection.exec_driver_sql("SELECT IS_USED_LOCK(%s)", (owner,)).scalar()
     return None if number is None else int(number)
 
 
 def create_account(admin: Connection, name: str) -> Account:
-    """An account that may do anything but make events in the database of its own name, and nothing elsewhere."""
+    """An account with all rights except EVENT in the database of the same name, and no rights elsewhere."""
     return _create(admin, name, _RIGHTS, name.replace("_", r"\_"))
 
 
 def create_reader(admin: Connection, name: str, owner: str) -> Account:
-    """An account that may SELECT in the owner's pristine databases, and nothing else."""
+    """An account that may SELECT in the owner's pristine databases, and do nothing else."""
     return _create(admin, name, "SELECT", f"{owner}_t".replace("_", r"\_") + "%%")
 
 
@@ -78,18 +82,18 @@ def _create(admin: Connection, name: str, rights: str, databases: str) -> Accoun
 
 
 def drop_account(admin: Connection, name: str) -> None:
-    """Drop the account, if it is there."""
+    """Drops the account if it exists."""
     users = ", ".join(f"'{name}'@'{host}'" for host in _HOSTS)
     admin.exec_driver_sql(f"DROP USER IF EXISTS {users}")
 
 
 def drop_database(connection: Connection, name: str) -> None:
-    """Drop the database, if it is there."""
+    """Drops the database if it exists."""
     connection.exec_driver_sql(f"DROP DATABASE IF EXISTS `{name}`")
 
 
 def remove_owned(admin: Connection, owner: str, *, accounts: bool) -> None:
-    """Drop every database, and every account where they can be seen, whose name says that `owner` made it."""
+    """Drops every database whose name says that `owner` made it, and such accounts where they can be seen."""
     for name in _databases(admin):
         if _owner(name) == owner:
             drop_database(admin, name)
@@ -100,7 +104,7 @@ def remove_owned(admin: Connection, owner: str, *, accounts: bool) -> None:
 
 
 def sweep(admin: Connection, *, accounts: bool) -> None:
-    """Remove what killed runs have left."""
+    """Removes what killed runs have left."""
     names = _databases(admin) + (_accounts(admin) if accounts else [])
     for owner in sorted({found for name in names if (found := _owner(name))}):
         if admin.exec_driver_sql("SELECT IS_FREE_LOCK(%s)", (owner,)).scalar() == 1:

@@ -1,0 +1,297 @@
+"""How the package is cut: who may import whom, what its parts depend on, and how long a piece of it may be.
+
+Imports are read off the source, so that those in functions and those for type checkers count as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = "trl_dbbench"
+
+ORDER = """
+errors lookup files sql prompts ranks
+skills grading
+tasks
+database.error_numbers database.dialect database.sandbox database.retry database.base
+database.sqlite database.server
+database.open database
+protocol
+chat judge
+rollout
+player
+engines
+runs.records runs.settings metrics
+rewards advantages
+callbacks alarms samplers config arguments stopping resume reference
+trainer
+evaluation demonstrations runs convert generate report tiny_model
+cli
+"""
+"""From bottom to top; `docs/architecture.md` says what each part is. A module may import from its own line
+and from those above it here; a part is a module, or a folder with all that is in it but the parts that have a
+place of their own."""
+
+EMBEDDED = "database.sqlite"
+EMBEDDED_NEEDS = {
+    *("database.base", "database.dialect", "database.sandbox"),
+    *("errors", "sql", "tasks"),
+}
+"""The emulation of MySQL depends on nothing else of the package, and could be a product of its own."""
+
+WITHOUT_TRAINING = ("tasks", "database")
+TRAINING = {"trl", "transformers", "torch"}
+
+MAX_MODULE_LINES = 400
+LONGER_MODULES: dict[str, str] = {}
+"""Tables of data that may be longer -> why."""
+
+MAX_FUNCTION_LINES = 60
+
+USED_BY_OTHERS = {
+    "cryptography": "PyMySQL needs it for MySQL's own way to log in",
+}
+"""Dependencies that the package does not import itself -> who does."""
+
+Names = Mapping[str, frozenset[str]]
+
+
+@cache
+def sources() -> Mapping[str, Path]:
+    """The name of each module, without the package's, and its file; the package itself is left out."""
+    found = {}
+    for path in sorted((ROOT / PACKAGE).rglob("*.py")):
+        parts = path.relative_to(ROOT / PACKAGE).with_suffix("").parts
+        if name := ".".join(parts[:-1] if parts[-1] == "__init__" else parts):
+            found[name] = path
+    return found
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every dotted name that a file imports; `from a import b` gives `a.b`, a module or a thing in one."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def module_of(name: str) -> str | None:
+    """The package's module that an imported name is, or is in; `""` is the package itself."""
+    first, _, rest = name.partition(".")
+    if first != PACKAGE:
+        return None
+    while rest and rest not in sources():
+        rest = rest.rpartition(".")[0]
+    return rest
+
+
+@cache
+def own_imports() -> Names:
+    """module -> the package's modules that it imports."""
+    return {
+        module: frozenset(found for name in imported(path) if (found := module_of(name)) is not None)
+        for module, path in sources().items()
+    }
+
+
+@cache
+def foreign_imports() -> Names:
+    """module -> what it imports of other distributions, by their top names."""
+    known = sys.stdlib_module_names | {PACKAGE}
+    return {
+        module: frozenset(name.partition(".")[0] for name in imported(path)) - known
+        for module, path in sources().items()
+    }
+
+
+@cache
+def places() -> Mapping[str, int]:
+    lines = ORDER.strip().splitlines()
+    return {part: height for height, line in enumerate(lines) for part in line.split()}
+
+
+def part_of(module: str) -> str | None:
+    """The part of `ORDER` to which a module belongs."""
+    while module and module not in places():
+        module = module.rpartition(".")[0]
+    return module or None
+
+
+def reached(module: str) -> set[str]:
+    """A module and all that are imported with it, directly or not, or as a package around one of them."""
+    seen: set[str] = set()
+    new = {module}
+    while new:
+        seen |= new
+        around = {each.rpartition(".")[0] for each in new}
+        new = ({found for each in new for found in own_imports()[each]} | around) - seen - {""}
+    return seen
+
+
+# --- imports --------------------------------------------------------------------------------------
+
+
+def test_every_module_has_a_place_in_the_order() -> None:
+    assert [module for module in sources() if part_of(module) is None] == []
+
+
+def test_nothing_imports_upwards() -> None:
+    upwards = [
+        f"{module} imports {found or PACKAGE}"
+        for module, names in own_imports().items()
+        for found in sorted(names)
+        if (here := part_of(module)) and places()[here] < places().get(part_of(found) or "", len(places()))
+    ]
+    assert upwards == []
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    try:
+        TopologicalSorter(own_imports()).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
+
+
+def test_the_embedded_database_needs_little() -> None:
+    needs = {
+        found
+        for module, names in own_imports().items()
+        if part_of(module) == EMBEDDED
+        for found in names
+        if part_of(found) != EMBEDDED
+    }
+    assert {part_of(found) for found in needs} <= EMBEDDED_NEEDS, sorted(needs)
+
+
+@pytest.mark.parametrize("part", WITHOUT_TRAINING)
+def test_what_needs_no_training_library(part: str) -> None:
+    modules = [module for module in sources() if module == part or module.startswith(f"{part}.")]
+    found = {
+        f"{each} (for {module}): {name}"
+        for module in modules
+        for each in reached(module)
+        for name in foreign_imports()[each] & TRAINING
+    }
+    assert modules
+    assert sorted(found) == []
+
+
+@pytest.mark.parametrize("part", WITHOUT_TRAINING)
+def test_no_training_library_is_loaded_with_it(part: str) -> None:
+    assert loaded_by(f"import {PACKAGE}.{part}") == set()
+
+
+def test_a_process_that_is_alone_does_not_load_accelerate() -> None:
+    """Neither to open a database nor to agree with ranks that there are not."""
+    assert "accelerate" not in loaded_by(
+        f"""
+        from {PACKAGE}.database import open_database
+        from {PACKAGE}.ranks import together
+        with together(), open_database("sqlite"):
+            pass
+        """
+    )
+
+
+def loaded_by(code: str) -> set[str]:
+    """Which training libraries a fresh process has loaded after this code."""
+    code = f"{textwrap.dedent(code)}\nimport sys; print(*{TRAINING | {'accelerate'}} & set(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    return set(run.stdout.split())
+
+
+def test_the_document_has_the_order() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\d+\. (.*)$", text, re.MULTILINE)
+    assert [re.findall(r"`([\w.]+)`", line) for line in listed] == [
+        line.split() for line in ORDER.strip().splitlines()
+    ]
+
+
+def test_every_folder_is_a_package_that_is_shipped() -> None:
+    """setuptools passes over a folder without `__init__.py`, and git over what `.gitignore` names."""
+    folders = {path.parent for path in (ROOT / PACKAGE).rglob("*.py")}
+    assert [str(folder) for folder in sorted(folders) if not (folder / "__init__.py").is_file()] == []
+    if (ROOT / ".git").exists():
+        paths = "\n".join(str(path.relative_to(ROOT)) for path in sources().values())
+        ignored = subprocess.run(
+            ["git", "check-ignore", "--no-index", "--stdin"],
+            input=paths,
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+        )
+        assert ignored.stdout == ""
+
+
+# --- dependencies ---------------------------------------------------------------------------------
+
+
+def declared() -> dict[str, set[str]]:
+    """The extras and, under `""`, the dependencies of pyproject.toml: the names of their distributions."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lists = {"": project["dependencies"], **project["optional-dependencies"]}
+    return {
+        extra: {normal(re.split(r"[^\w.-]", line)[0]) for line in lines} - {normal(PACKAGE)}
+        for extra, lines in lists.items()
+    }
+
+
+def normal(name: str) -> str:
+    """A distribution's name as indexes compare it. Those that we import are called like their modules."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_declared_dependencies_are_those_imported() -> None:
+    """The extra `report` holds what only the report imports; the others, what the package never does."""
+    imports = foreign_imports()
+    report = {normal(name) for module in imports if part_of(module) == "report" for name in imports[module]}
+    others = {normal(name) for module in imports if part_of(module) != "report" for name in imports[module]}
+    assert declared()[""] - set(USED_BY_OTHERS) == others
+    assert declared()["report"] == report - others
+
+
+def test_every_dependency_has_a_tested_version() -> None:
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    pinned = {normal(line.partition("==")[0]) for line in text.splitlines() if not line.startswith("#")}
+    assert set().union(*declared().values()) - pinned == set()
+
+
+# --- sizes ----------------------------------------------------------------------------------------
+
+
+def test_no_module_is_long() -> None:
+    lines = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in sources().items()}
+    long = {module: count for module, count in lines.items() if count > MAX_MODULE_LINES}
+    assert {module: count for module, count in long.items() if module not in LONGER_MODULES} == {}
+    assert set(LONGER_MODULES) <= set(long), "these are no exceptions any more"
+
+
+def test_no_function_is_long() -> None:
+    long = {
+        f"{module}.{node.name}": length
+        for module, path in sources().items()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := (node.end_lineno or 0) - node.lineno + 1) > MAX_FUNCTION_LINES
+    }
+    assert long == {}

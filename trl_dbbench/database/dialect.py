@@ -1,0 +1,193 @@
+"""What depends on the server: how it understands statements, limits their time, and numbers its errors.
+
+`Database.dialect` is `MYSQL`, `MARIADB` or `SQLITE`, whose `name` is what `run.json` stores.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from trl_dbbench.database.error_numbers import (
+    AGENT_ERRORS,
+    ENVIRONMENT_FAULTS,
+    RESOURCE_FAULTS,
+    TIME_LIMITS,
+)
+from trl_dbbench.sql import MAX_CACHED_CHARACTERS, MAX_STATEMENT_CHARACTERS, parse_statements
+
+Kind = Literal["plain", "tables", "denied", "other"]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A server of MySQL's family, or the emulation of one.
+
+    The methods hold for the whole family; a server of another one overrides them.
+    """
+
+    name: str
+    product: str
+
+    def only_reads(self, sql: str) -> bool:
+        """Whether a statement only reads its tables, and reveals nothing about the session that it runs in.
+
+        The words decide: a text that merely quotes one of them is not considered a read, and neither is a
+        very long one.
+        """
+        short = len(sql) <= MAX_STATEMENT_CHARACTERS
+        return short and bool(_READ.match(sql)) and not _NOT_ONLY_READ.search(sql)
+
+    def kind_of(self, sql: str) -> Kind:
+        """What a statement leaves behind.
+
+        - `plain`: at most rows in tables;
+        - `tables`: other tables, views or indexes;
+        - `denied`: it must not run at all;
+        - `other`: a trace in the session, code, or anything that cannot be told.
+        """
+        if _DENIED.match(sql):
+            return "denied"
+        if (
+            "/*!" in sql or len(sql) > MAX_STATEMENT_CHARACTERS
+        ):  # the server executes the text of such a comment
+            return "other"
+        return _kind_of(sql) if len(sql) > MAX_CACHED_CHARACTERS else _cached_kind_of(sql)
+
+    def varies(self, sql: str) -> bool:
+        """Whether a statement, or a column's type, may give something else each time.
+
+        That is, by the clock, by chance, or by names and estimates that are the server's own.
+        """
+        return _VARYING.search(sql) is not None
+
+    def error_class(self, code: int) -> str:
+        """The kind of mistake that an agent's error is: a key of `AGENT_ERRORS`, or `other`."""
+        return next((name for name, codes in AGENT_ERRORS.items() if code in codes), "other")
+
+    def is_environment_fault(self, code: int) -> bool:
+        """Whether this error is a failure that the agent did not cause."""
+        return code == 0 or code in ENVIRONMENT_FAULTS  # 0: PyMySQL was used on a closed connection
+
+    def is_resource_fault(self, code: int) -> bool:
+        """Whether this is a fault that the server can report without closing the connection."""
+        return code in RESOURCE_FAULTS
+
+    def what_failed(self, code: int) -> str:
+        """An environment fault in words."""
+        return ENVIRONMENT_FAULTS.get(code, "the database failed")
+
+    def is_time_limit(self, code: int) -> bool:
+        """Whether the statement was stopped because it took too long."""
+        return code in TIME_LIMITS
+
+
+@dataclass(frozen=True)
+class ServerDialect(Dialect):
+    """A server that statements are sent to, with the statements that are written differently on each product.
+
+    `time_limit` and `timed_select` are templates for the methods; `database_size` takes a pattern of
+    tablespaces.
+    """
+
+    time_limit: str
+    timed_select: str
+    database_size: str
+
+    def set_time_limit(self, seconds: float) -> str:
+        """The statement that limits the time of each statement of a session."""
+        return self.time_limit.format(seconds=seconds, milliseconds=max(1, round(1000 * seconds)))
+
+    def select_all(self, table: str, seconds: int) -> str:
+        """A SELECT of all rows, with a time limit of its own in place of the session's."""
+        return self.timed_select.format(table=table, seconds=seconds, milliseconds=1000 * seconds)
+
+
+MYSQL = ServerDialect(
+    "mysql",
+    "MySQL",
+    time_limit="SET SESSION max_execution_time = {milliseconds}",
+    timed_select="SELECT /*+ MAX_EXECUTION_TIME({milliseconds}) */ * FROM {table}",
+    database_size="SELECT SUM(FILE_SIZE) FROM information_schema.INNODB_TABLESPACES WHERE NAME LIKE %s",
+)
+MARIADB = ServerDialect(
+    "mariadb",
+    "MariaDB",
+    time_limit="SET SESSION max_statement_time = {seconds:g}",
+    timed_select="SET STATEMENT max_statement_time={seconds} FOR SELECT * FROM {table}",
+    database_size="SELECT SUM(FILE_SIZE) FROM information_schema.INNODB_SYS_TABLESPACES WHERE NAME LIKE %s",
+)
+SQLITE = Dialect("sqlite", "SQLite")
+
+
+def dialect_of(version: str) -> ServerDialect:
+    """The dialect of a server that says this of its version."""
+    return MARIADB if "MariaDB" in version else MYSQL
+
+
+# --- what a statement's text says -------------------------------------------------------------------------
+
+_READ = re.compile(
+    r"""[\s(]*+(?:SELECT | WITH | DESC | DESCRIBE | EXPLAIN
+    | SHOW\s+(?:FULL\s+)?(?:TABLES | COLUMNS | FIELDS | CREATE\s+TABLE))\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_NOT_ONLY_READ = re.compile(
+    r"""@ | /\* | -- | \# | ;\s*\S                # variables; comments, which could part the words below
+    | \bINTO\b | \bFOR\s+(?:UPDATE|SHARE) | \bLOCK\s+IN
+    | dbb_ | _schema\b                            # names of other databases, and the catalogs that list them
+    | \b(?:DATABASE|SCHEMA|CURRENT_USER|CURRENT_ROLE)\b
+    | \b(?:USER|SESSION_USER|SYSTEM_USER|CONNECTION_ID|LAST_INSERT_ID|FOUND_ROWS|ROW_COUNT|IS_FREE_LOCK
+         |IS_USED_LOCK|GET_LOCK|RELEASE_LOCK|RELEASE_ALL_LOCKS)`?\s*\(""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+# KILL could only end the agent's own connection, which would look like a failure of the server; a prepared XA
+# transaction holds its tables for ever; files in other folders would be left behind
+_DENIED = re.compile(
+    r"""(?:\s | /\*M?!\d* | /\*.*?\*/ | (?:\#|--\s)[^\n]*)*+  # comments, also those that the server executes
+    (?:KILL\b | XA\b)
+    | .*? \b(?:XA\s+(?:START|BEGIN) | (?:DATA|INDEX)\s+DIRECTORY)\b""",
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+_STATEFUL_FUNCTIONS = frozenset(
+    {"GET_LOCK", "RELEASE_LOCK", "RELEASE_ALL_LOCKS", "LAST_INSERT_ID", "FOUND_ROWS"}
+)
+_PLAIN = (exp.Select, exp.SetOperation, exp.Insert, exp.Update, exp.Delete, exp.Show, exp.Describe)
+
+_VARYING = re.compile(
+    r"""\b(?:NOW|SYSDATE|CURDATE|CURTIME|UNIX_TIMESTAMP|UTC_DATE|UTC_TIME|UTC_TIMESTAMP|LOCALTIME
+        |LOCALTIMESTAMP|RAND|UUID|UUID_SHORT|RANDOM_BYTES|CONNECTION_ID|DATABASE|SCHEMA|USER|SESSION_USER
+        |SYSTEM_USER)\s*\(
+    |\b(?:CURRENT_DATE|CURRENT_TIME|CURRENT_TIMESTAMP|CURRENT_USER|LOCALTIME|LOCALTIMESTAMP
+        |INFORMATION_SCHEMA)\b
+    |\bSHOW\s+(?!(?:FULL\s+)?(?:TABLES|COLUMNS|FIELDS)\b|CREATE\s+TABLE\b|WARNINGS\b)
+    |^\s*(?:EXPLAIN|ANALYZE)\b""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def _kind_of(sql: str) -> Kind:
+    try:
+        parsed = parse_statements(sql)
+    except (SqlglotError, RecursionError):
+        return "other"
+    tree = parsed[0] if len(parsed) == 1 else None
+    makes = isinstance(tree, exp.Create | exp.Drop | exp.Alter) and tree.kind in ("TABLE", "VIEW", "INDEX")
+    kind: Kind = "tables" if makes or isinstance(tree, exp.TruncateTable) else "plain"
+    if tree is None or not (kind == "tables" or isinstance(tree, _PLAIN)):
+        return "other"
+    if tree.find(exp.TemporaryProperty) or tree.args.get("temporary"):
+        return "other"
+    for node in tree.find_all(exp.Parameter, exp.SessionParameter, exp.Into, exp.Anonymous):
+        if not isinstance(node, exp.Anonymous) or node.name.upper() in _STATEFUL_FUNCTIONS:
+            return "other"
+    return kind
+
+
+_cached_kind_of = lru_cache(maxsize=4096)(_kind_of)

@@ -1,0 +1,214 @@
+"""A task's tables on a server: made once for all rollouts, and again for each rollout that changes them.
+
+An episode begins with the pristine tables: a statement that can only read them runs on any idle reader. The
+first statement that might do more gets the episode a slot with tables of its own, which it keeps; an episode
+whose task asks for a change gets the slot at once, while the model is still writing. Slots are reused, unless
+their agent ran anything but plain reads and writes (SET, BEGIN, LOCK TABLES, a user variable, ...): it may
+have changed its session or the password of its account, so such a slot is thrown away.
+
+Whether a statement only reads is decided on its text, and in doubt the answer is no. The server enforces it:
+the readers' account cannot change anything, and a statement that it is denied runs again in a slot, whose
+account has no rights elsewhere.
+
+Statements run with autocommit, as in MySQL's own client; an agent that writes BEGIN has its transaction. The
+state is read on the agent's connection, so that changes which it has not committed count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from trl_dbbench.database.error_numbers import TOO_LARGE
+from trl_dbbench.database.sandbox import (
+    MAX_STATE_CHARACTERS,
+    MAX_STATE_ROWS,
+    MAX_TABLE_BYTES,
+    SHOWN_DATABASE,
+    Limits,
+    QueryResult,
+    Sandbox,
+    State,
+    failure,
+    refusal,
+)
+from trl_dbbench.database.server.connections import as_fault, error_code
+from trl_dbbench.database.server.pristine import PristineDatabase
+from trl_dbbench.database.server.session import BROKE_AT_A_LARGE_ROW, Session
+from trl_dbbench.database.server.slots import Slot
+from trl_dbbench.database.server.tenancy import Tenancy
+from trl_dbbench.errors import EnvironmentFault
+from trl_dbbench.sql import quote
+from trl_dbbench.tasks import Task
+
+STATE_SECONDS = 20
+"""How long reading one table of the state may take."""
+
+UNMEASURED_SECONDS = 0.2
+UNMEASURED_ROWS = 10_000
+"""The server is asked for the size of an agent's tables only after statements that took so long, or one that
+changed so many rows: before that, not much can have been written."""
+
+_FULL = failure(1114, "The table is full", limit="size")
+_DENIED = failure(1227, "Access denied; you need a privilege that you do not have")
+_DENIED_TO_READERS = frozenset({1044, 1142, 1143, 1227, 1370})
+"""Errors that only the readers' account may get: one with a database of its own is allowed these things
+there."""
+_UNKNOWN_DATABASE = 1049
+
+
+class _Unreadable(Exception):
+    """A table that cannot be read."""
+
+
+class ServerSandbox(Sandbox):
+    """A task's tables: the pristine ones, until the rollout has its own in a slot."""
+
+    def __init__(self, tenancy: Tenancy, task: Task) -> None:
+        self._tenancy = tenancy
+        self._task = task
+        self._pristine: PristineDatabase | None = None
+        self._slot: Slot | None = None
+        self._unmeasured_seconds = 0.0
+        if tenancy.readers is not None and task.is_question:
+            with tenancy.making(task):
+                self._pristine = tenancy.pristine.take(task.tables)
+        else:
+            self._own()
+
+    @property
+    def lost(self) -> bool:  # type: ignore[override]
+        return self._slot is not None and self._slot.lost
+
+    def execute(self, sql: str) -> QueryResult:
+        if refused := refusal(sql):
+            return refused
+        result = self._execute(sql)
+        # the error may be about something that the server lost, or that another run removed while it was down
+        if result.error and not result.limit and not self._tenancy.held():
+            raise EnvironmentFault(f"The server was restarted: {result.error}")
+        return result
+
+    def state(self) -> State:
+        if self._slot is None and self._pristine is not None and self._tenancy.readers is not None:
+            name = self._pristine.name
+            return self._tenancy.readers.read(name, lambda session: self._read_all(session, name))
+        slot = self._own()
+        with self._session(slot) as session:
+            if not slot.plain:
+                try:
+                    session.connection.exec_driver_sql("UNLOCK TABLES")
+                    session.connection.exec_driver_sql("SET NAMES utf8mb4")
+                except DBAPIError as error:
+                    raise session.fail(error) from None
+            return self._read_all(session, slot.name)
+
+    def close(self) -> None:
+        if self._pristine is not None:
+            self._tenancy.pristine.give_back(self._pristine)
+            self._pristine = None
+        if self._slot is not None:
+            self._tenancy.slots.give_back(self._slot)
+            self._slot = None
+
+    def _execute(self, sql: str) -> QueryResult:
+        readers, pristine = self._tenancy.readers, self._pristine
+        dialect = self._tenancy.dialect
+        reads = dialect.only_reads(sql)
+        if reads and self._slot is None and pristine is not None and readers is not None:
+            result = readers.read(pristine.name, lambda session: session.execute(sql))
+            if result.error_code not in _DENIED_TO_READERS:
+                return result
+        kind = dialect.kind_of(sql)
+        if kind == "denied":
+            return _DENIED
+        slot = self._own()
+        if slot.full and not reads:
+            return _FULL
+        with self._session(slot) as session:
+            slot.plain = slot.plain and kind == "plain"
+            slot.stateless = slot.stateless and kind != "other"
+            result = session.execute(sql)
+            if session.broken:
+                slot.plain = False  # the statement may still run, and hold the tables
+            if reads or session.broken:
+                return result
+            if result.rows is not None:
+                result = dataclasses.replace(result, rows=_without(slot.name, result.rows))
+            if result.limit == "time" and not slot.stateless:
+                session.broken = "its statement was stopped, and may have done a part of its work"
+            elif self._grew_too_large(slot, result):
+                slot.full = True
+                return _FULL
+        return result
+
+    def _grew_too_large(self, slot: Slot, result: QueryResult) -> bool:
+        """Whether the tables exceed their size, which the server is asked only now and then."""
+        self._unmeasured_seconds += result.seconds
+        if self._unmeasured_seconds < UNMEASURED_SECONDS and (result.affected or 0) < UNMEASURED_ROWS:
+            return False
+        self._unmeasured_seconds = 0.0
+        return self._tenancy.size(slot.name) > MAX_TABLE_BYTES
+
+    def _own(self) -> Slot:
+        if self._slot is None:
+            self._slot = self._tenancy.take_slot(self._task)
+        return self._slot
+
+    @contextlib.contextmanager
+    def _session(self, slot: Slot) -> Iterator[Session]:
+        if slot.lost or self._tenancy.over:
+            raise EnvironmentFault("The sandbox is lost")
+        try:
+            with self._tenancy.slots.using(slot) as session:
+                yield session
+        except EnvironmentFault:
+            slot.failed = True
+            raise
+        except SQLAlchemyError as error:
+            slot.failed = True
+            raise as_fault(error, self._tenancy.dialect) from None
+
+    def _read_all(self, session: Session, name: str) -> State:
+        limits = Limits(rows=MAX_STATE_ROWS, characters=MAX_STATE_CHARACTERS)
+        state: State = {}
+        try:
+            tables = session.connection.exec_driver_sql(f"SHOW FULL TABLES FROM `{name}`").fetchall()
+            for table, kind in tables:
+                if kind == "BASE TABLE" and not session.broken:
+                    # LIMIT also overrides a sql_select_limit that the agent may have set
+                    source = f"`{name}`.{quote(table)} LIMIT {MAX_STATE_ROWS}"
+                    with contextlib.suppress(_Unreadable):
+                        state[table] = self._read(session, source, limits)
+        except DBAPIError as error:
+            if error_code(error) == _UNKNOWN_DATABASE and self._tenancy.held():
+                return {}  # dropped by the agent
+            raise session.fail(error) from None
+        return state
+
+    def _read(self, session: Session, source: str, limits: Limits) -> list[tuple]:
+        """
+        Raises:
+            _Unreadable: the agent made it so; no task has such a table.
+            DBAPIError: the database failed.
+        """
+        try:
+            return session.rows(self._tenancy.dialect.select_all(source, STATE_SECONDS), limits)
+        except DBAPIError as error:
+            code = error_code(error)
+            if code == TOO_LARGE:
+                session.broken = BROKE_AT_A_LARGE_ROW
+            elif self._tenancy.server_failed(code):
+                raise
+            raise _Unreadable from None
+
+
+def _without(name: str, rows: list[tuple]) -> list[tuple]:
+    """The rows with the shown name in place of the database's own."""
+    return [
+        tuple(cell.replace(name, SHOWN_DATABASE) if isinstance(cell, str) else cell for cell in row)
+        for row in rows
+    ]

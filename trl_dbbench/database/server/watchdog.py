@@ -1,0 +1,100 @@
+"""Stops what takes too long: one thread for all the statements of a database."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable
+
+HANG_UP_SECONDS = 0.4
+"""How long to wait for a killed statement to end. Undoing a large change takes about as long as making it
+did, and nobody waits for that."""
+
+
+class Watchdog:
+    """
+    ```python
+    with watchdog(5.0, kill, hang_up) as watch:
+        ...
+    watch.fired  # whether kill was called
+    watch.hung_up  # whether that did not help, and hang_up was called
+    ```
+    """
+
+    def __init__(self) -> None:
+        self._due: list[tuple[float, int, Watch]] = []
+        self._numbers = itertools.count()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def __call__(self, seconds: float, kill: Callable[..., bool], hang_up: Callable[[], None]) -> Watch:
+        watch = Watch(kill, hang_up)
+        with self._changed:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="dbbench-watchdog", daemon=True)
+                self._thread.start()
+            heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), watch))
+            if self._due[0][2] is watch:
+                self._changed.notify()
+        return watch
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while self._due and self._due[0][2].done:
+                    heapq.heappop(self._due)
+                if self._closed:
+                    return
+                wait = self._due[0][0] - time.monotonic() if self._due else None
+                if wait is None or wait > 0:
+                    self._changed.wait(wait)
+                    continue
+                watch = heapq.heappop(self._due)[2]
+            # a kill waits for the server; in a thread of its own it does not delay the others
+            threading.Thread(target=watch.fire, daemon=True).start()
+
+
+class Watch:
+    """Whether one statement is still running. Its kill never comes after the block has ended."""
+
+    def __init__(self, kill: Callable[..., bool], hang_up: Callable[[], None]) -> None:
+        self.fired = False
+        self.hung_up = False
+        self._kill = kill
+        self._hang_up = hang_up
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+
+    @property
+    def done(self) -> bool:
+        return self._ended.is_set()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._ended.set()
+
+    def fire(self) -> None:
+        with self._lock:
+            if self.done:
+                return
+            self.fired = True
+            killed = self._kill()
+        # a server that does not accept the kill has failed; the connection's own time limit will notice
+        if killed and not self._ended.wait(HANG_UP_SECONDS):
+            with self._lock:
+                if self.done:
+                    return
+                self.hung_up = True
+                self._hang_up()
+            self._kill("CONNECTION")  # an agent's code can handle the error of a kill and go on

@@ -1,0 +1,63 @@
+"""SQLite's error messages, and MySQL's for the same errors."""
+
+from __future__ import annotations
+
+import re
+
+from trl_dbbench.database.sandbox import SHOWN_DATABASE
+from trl_dbbench.database.sqlite.parse import syntax_error
+
+_MESSAGES: list[tuple[str, int, str]] = [
+    (r"no such column: (?:.*\.)?(.*)", 1054, "Unknown column '{0}' in 'field list'"),
+    (r"table .* has no column named (.*)", 1054, "Unknown column '{0}' in 'field list'"),
+    (r"no such table: (?:main\.|temp\.)?(.*)", 1146, f"Table '{SHOWN_DATABASE}.{{0}}' doesn't exist"),
+    (r"UNIQUE constraint failed: (.*)", 1062, "Duplicate entry for key '{0}'"),
+    (r"NOT NULL constraint failed: (?:.*\.)?(.*)", 1048, "Column '{0}' cannot be null"),
+    (
+        r"table .* has \d+ columns but \d+ values were supplied",
+        1136,
+        "Column count doesn't match value count at row 1",
+    ),
+    (r"\d+ values for \d+ columns", 1136, "Column count doesn't match value count at row 1"),
+    (
+        r"all VALUES must have the same number of terms",
+        1136,
+        "Column count doesn't match value count at row 2",
+    ),
+    (r"ambiguous column name: (.*)", 1052, "Column '{0}' in field list is ambiguous"),
+    (r"misuse of (?:window function|aggregate).*", 1111, "Invalid use of group function"),
+    (r"table (.*) already exists", 1050, "Table '{0}' already exists"),
+    (r"there is already another table or index with this name: (.*)", 1050, "Table '{0}' already exists"),
+    (r"duplicate column name: (.*)", 1060, "Duplicate column name '{0}'"),
+    (r"sub-select returns \d+ columns - expected (\d+)", 1241, "Operand should contain {0} column(s)"),
+    (r"row value misused", 1241, "Operand should contain 1 column(s)"),
+    (
+        r"SELECTs to the left and right of .*",
+        1222,
+        "The used SELECT statements have a different number of columns",
+    ),
+    (r"no such function: (?:my_)?(.*)", 1305, f"FUNCTION {SHOWN_DATABASE}.{{0}} does not exist"),
+    (
+        r"wrong number of arguments to function (?:my_)?(.*)\(\)",
+        1582,
+        "Incorrect parameter count in the call to native function '{0}'",
+    ),
+    (r"CHECK constraint failed: (.*)", 1366, "Incorrect numeric value for column '{0}'"),
+    (r"database or disk is full", 1114, "The table is full"),
+    (r"too many columns.*", 1117, "Too many columns"),
+    (r"string or blob too big", 1301, "Result was larger than max_allowed_packet"),
+    (r"not authorized|.*prohibited.*", 1142, "Command denied to the agent"),
+]
+
+
+def as_mysql(text: str) -> tuple[int, str]:
+    """The number and message with which MySQL reports the error that SQLite reports so."""
+    for pattern, code, form in _MESSAGES:
+        match = re.fullmatch(pattern, text, re.DOTALL)
+        if match:
+            return code, form.format(*(group.strip('"').strip("`") for group in match.groups()))
+    near = re.match(r'near "(.*)": syntax error', text, re.DOTALL)
+    if near:
+        error = syntax_error(near[1])
+        return error.code, error.text
+    return 1105, f"Unknown error: {text}"

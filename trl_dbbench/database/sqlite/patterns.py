@@ -1,0 +1,132 @@
+"""MySQL's LIKE and REGEXP functions in Python, in bounded time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import regex
+
+from trl_dbbench.database.sqlite.values import (
+    MAX_PATTERN_CHARACTERS,
+    MAX_TEXT_CHARACTERS,
+    StatementError,
+    Value,
+    fold,
+    text,
+)
+
+MAX_REGEX_SECONDS = 0.5
+"""Computing time of the whole process after which a match is given up."""
+
+MIN_COMPUTING_SHARE = 0.2
+"""A match that computed for less than this share of its time has waited, and is tried again."""
+
+
+@lru_cache(maxsize=256)
+def _like_pattern(pattern: str, escape: str, exact: bool) -> Any:
+    """The pattern as a regular expression that does not backtrack across a `%`.
+
+    What stands between two `%` is looked for only once, at its first place: if the rest does not match after
+    that, it does not match after a later place either.
+    """
+    segments, chars = [""], iter(pattern if exact else fold(pattern))
+    for char in chars:
+        if char == "%":
+            segments.append("")
+        elif char == escape:
+            segments[-1] += regex.escape(next(chars, escape))
+        else:
+            segments[-1] += "." if char == "_" else regex.escape(char)
+    first, *others = segments
+    middle = "".join(f"(?>.*?{segment})" for segment in others[:-1] if segment)
+    return regex.compile(first + middle + (f".*{others[-1]}" if others else ""), regex.DOTALL)
+
+
+def like(value: Value, pattern: Value, escape: Value = "\\", exact: Value = 0) -> int | None:
+    if value is None or pattern is None:
+        return None
+    wanted = _checked_pattern(pattern)
+    subject = text(value) if exact else fold(text(value))
+    compiled = _like_pattern(wanted, text(escape), bool(exact))
+    return int(in_regex_time(lambda: compiled.fullmatch(subject, timeout=MAX_REGEX_SECONDS)) is not None)
+
+
+def _checked_pattern(pattern: Value) -> str:
+    wanted = text(pattern)
+    if len(wanted) > MAX_PATTERN_CHARACTERS:
+        raise StatementError(3887, "The regular expression pattern exceeds limits on size or complexity.")
+    return wanted
+
+
+# recursive and approximate patterns, which MySQL does not know, and in which `regex` notices its timeout late
+_FOREIGN = regex.compile(r"\(\?(?:R|&|P>|[+-]?\d)|\{[^}]*<")
+
+
+@lru_cache(maxsize=256)
+def _regex(pattern: str, flags: str) -> Any:
+    if _FOREIGN.search(pattern):
+        raise StatementError(1139, "Got error 'not supported' from regexp")
+    try:
+        return regex.compile(pattern, 0 if "c" in flags else regex.IGNORECASE)
+    except (regex.error, RecursionError, OverflowError) as error:
+        raise StatementError(1139, f"Got error '{error}' from regexp") from None
+
+
+def in_regex_time(call: Callable[[], Any]) -> Any:
+    """What the match returns. A match that timed out while it waited, and did not compute, is tried again.
+
+    `regex` counts the computing time of the whole process, and also the time for which a match waits for
+    Python's lock: while another thread collects garbage, that alone can exceed the timeout.
+    """
+    computing = time.thread_time()
+    while True:
+        try:
+            return call()
+        except TimeoutError:
+            if time.thread_time() - computing >= MAX_REGEX_SECONDS * MIN_COMPUTING_SHARE:
+                raise StatementError(3699, "Timeout exceeded in regular expression match.") from None
+        except MemoryError:
+            raise StatementError(3698, "Overflow in the regular expression backtrack stack.") from None
+
+
+def regexp_like(value: Value, pattern: Value, flags: Value = "") -> int | None:
+    if value is None or pattern is None:
+        return None
+    compiled = _regex(_checked_pattern(pattern), flags)
+    return int(in_regex_time(lambda: compiled.search(text(value), timeout=MAX_REGEX_SECONDS)) is not None)
+
+
+def regexp_substr(value: Value, pattern: Value) -> str | None:
+    if value is None or pattern is None:
+        return None
+    compiled = _regex(_checked_pattern(pattern), "")
+    found = in_regex_time(lambda: compiled.search(text(value), timeout=MAX_REGEX_SECONDS))
+    return found[0] if found else None
+
+
+def regexp_replace(value: Value, pattern: Value, new: Value) -> str | None:
+    if value is None or pattern is None or new is None:
+        return None
+    compiled = _regex(_checked_pattern(pattern), "")
+    template = regex.sub(r"\$(\d+)", r"\\\1", text(new).replace("\\", "\\\\"))
+    made = 0
+
+    def replacement(match: Any) -> str:
+        nonlocal made
+        written = match.expand(template)
+        made += len(written)
+        if made > MAX_TEXT_CHARACTERS:
+            raise _TooLong
+        return written
+
+    try:
+        return in_regex_time(lambda: compiled.sub(replacement, text(value), timeout=MAX_REGEX_SECONDS))
+    except _TooLong:
+        return None
+
+
+class _TooLong(Exception):
+    """A text that exceeds MAX_TEXT_CHARACTERS."""

@@ -1,0 +1,319 @@
+"""A task's tables in an SQLite database in memory, for one rollout."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sqlite3
+import threading
+import time
+from dataclasses import replace
+from decimal import Decimal
+from typing import cast
+
+from sqlalchemy import create_engine
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.pool import StaticPool
+from sqlglot import exp
+
+from trl_dbbench.database.sandbox import (
+    MAX_STATE_ROWS,
+    SHOWN_DATABASE,
+    Limits,
+    QueryResult,
+    Sandbox,
+    State,
+    check_rows,
+    clip,
+    column_type,
+    failure,
+    refusal,
+    timed_out,
+)
+from trl_dbbench.database.sqlite import tables
+from trl_dbbench.database.sqlite.checks import check_size, names_read
+from trl_dbbench.database.sqlite.guard import Guard, is_environment_fault
+from trl_dbbench.database.sqlite.messages import as_mysql
+from trl_dbbench.database.sqlite.parse import nested_too_deeply, syntax_error, unsupported
+from trl_dbbench.database.sqlite.patterns import like
+from trl_dbbench.database.sqlite.statements import creation, look, translation
+from trl_dbbench.database.sqlite.values import StatementError
+from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
+from trl_dbbench.sql import quote
+from trl_dbbench.tasks import Table, Task
+
+logger = logging.getLogger("trl_dbbench.database")
+
+MAX_MESSAGE_CHARACTERS = 512
+"""How much of an error the agent is shown, as in MySQL."""
+
+_COMMANDS = frozenset(
+    {"CALL", "PREPARE", "EXECUTE", "GRANT", "REVOKE", "ANALYZE", "OPTIMIZE", "CHECK", "HANDLER", "LOAD"}
+)
+
+
+class SQLiteSandbox(Sandbox):
+    """A database in memory, with MySQL's collation and functions."""
+
+    def __init__(self, task: Task, limits: Limits) -> None:
+        self._limits = limits
+        self._views: dict[str, list[str]] = {}
+        self._broken: str | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+        self._engine = create_engine(
+            "sqlite://",
+            poolclass=StaticPool,
+            connect_args={
+                "check_same_thread": False,
+                "cached_statements": 0,
+                "detect_types": sqlite3.PARSE_DECLTYPES,
+            },
+            isolation_level="AUTOCOMMIT",
+            execution_options={"no_parameters": True},
+        )
+        self._connection = self._engine.connect()
+        self._raw = cast(sqlite3.Connection, self._connection.connection.driver_connection)
+        try:
+            self._guard = Guard(self._raw)
+            for table in task.tables:
+                self._fill(table)
+            self._guard.confine(task.tables)
+        except StatementError as error:
+            self.close()
+            raise TaskError(f"Task {task.id!r}: its tables cannot be made: {error.text}") from None
+        except DBAPIError as error:
+            self.close()
+            if is_environment_fault(error.orig):
+                raise self._fail(error.orig) from None
+            raise TaskError(f"Task {task.id!r}: its tables cannot be made: {error.orig}") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def execute(self, sql: str) -> QueryResult:
+        self._check_usable()
+        if refused := refusal(sql):
+            return refused
+        start = time.monotonic()
+        try:
+            with self._guard.statement(self._limits.seconds):
+                result = self._dispatch(sql)
+        except StatementError as error:
+            result = failure(error.code, error.text)
+        except DBAPIError as error:
+            result = self._refused(error)
+        except MemoryError as error:  # the agent's memory is bounded, so this is not its fault
+            raise self._fail(error) from None
+        except RecursionError:
+            result = failure(*nested_too_deeply().args)
+        except (ValueError, ArithmeticError) as error:
+            result = failure(1105, f"Unknown error: {error}")
+        except (AttributeError, TypeError, LookupError, AssertionError) as error:
+            # a tree without the parts that its kind always has: sqlglot goes on where MySQL has given up
+            logger.debug("not translated: %r", sql, exc_info=error)
+            result = failure(1064, syntax_error(sql).text)
+        shown = result.error and result.error[:MAX_MESSAGE_CHARACTERS]
+        return replace(result, error=shown, seconds=time.monotonic() - start)
+
+    def state(self) -> State:
+        self._check_usable()
+        try:
+            return {
+                name: self._rows(f"SELECT * FROM {quote(name)} LIMIT {MAX_STATE_ROWS}")
+                for name in self._tables()
+            }
+        except (DBAPIError, MemoryError) as error:
+            raise self._fail(getattr(error, "orig", error)) from None
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        try:
+            self._connection.close()
+            self._engine.dispose()
+        except SQLAlchemyError:
+            pass
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise DatabaseError("The sandbox is closed. Take another from Database.sandbox().")
+        if self._broken:
+            raise EnvironmentFault(f"The sandbox broke before: {self._broken}")
+
+    def _fail(self, error: BaseException | None) -> EnvironmentFault:
+        """The fault that this error means. The sandbox must not be used again."""
+        self._broken = f"SQLite failed: {str(error) or 'out of memory'}"
+        return EnvironmentFault(self._broken)
+
+    def _fill(self, table: Table) -> None:
+        check_rows(table)
+        columns = ", ".join(f"{quote(column.name)} {column_type(table, column)}" for column in table.columns)
+        self._run(creation(f"CREATE TABLE {quote(table.name)} ({columns})"))
+        if table.rows:
+            places = ", ".join("?" * len(table.columns))
+            rows = [
+                tuple(float(cell) if isinstance(cell, Decimal) else cell for cell in row)
+                for row in table.rows
+            ]
+            self._connection.exec_driver_sql(f"INSERT INTO {quote(table.name)} VALUES ({places})", rows)
+
+    # --- one statement ------------------------------------------------------------------------------------
+
+    def _dispatch(self, sql: str) -> QueryResult:
+        statement = look(sql)
+        tree = statement.tree
+        if isinstance(tree, exp.Show):
+            return self._show(tree)
+        if isinstance(tree, exp.Describe):
+            if not isinstance(tree.this, exp.Table):
+                raise unsupported("EXPLAIN")
+            return self._cut(self._columns(tree.this.name))
+        if self._views:
+            check_size(tree, self._views)
+        if isinstance(tree, exp.Create):
+            tree = tree.copy()  # which these change, while the tree itself may be cached
+            if tree.kind == "VIEW":
+                self._views[tree.this.name.lower()] = names_read(tree)
+            return self._run(tables.create(tree) if tree.kind == "TABLE" else tables.create_other(tree))
+        if isinstance(tree, exp.Alter):
+            with self._guard.own():
+                for change in tables.alter(tree.copy()):
+                    self._run(change)
+            return QueryResult(None, affected=0)
+        if isinstance(tree, exp.TruncateTable):
+            self._run(f"DELETE FROM {quote(tree.expressions[0].name)}")
+            return QueryResult(None, affected=0)
+        if isinstance(tree, exp.Use):
+            if tree.this.name.lower() != SHOWN_DATABASE:
+                raise StatementError(1049, f"Unknown database '{tree.this.name}'")
+            return QueryResult(None, affected=0)
+        if isinstance(tree, exp.Transaction | exp.Commit | exp.Rollback):
+            return self._transaction(tree)
+        if isinstance(tree, exp.Set):
+            return QueryResult(None, affected=0)
+        if isinstance(tree, exp.Command):
+            return self._command(tree)
+        if isinstance(tree, exp.Drop) and tree.kind == "TABLE":
+            return self._drop(tree)
+        if not isinstance(tree, exp.Query | exp.Insert | exp.Update | exp.Delete | exp.Drop):
+            raise syntax_error(sql.strip())
+        if statement.misgrouped and not any(
+            column[3] for name in self._tables() for column in self._columns(name)
+        ):
+            raise StatementError(*statement.misgrouped)
+        if statement.catalog:
+            self._offer_catalog(statement.catalog)
+        return self._run(translation(sql, tree))
+
+    def _run(self, sql: str) -> QueryResult:
+        result = self._connection.exec_driver_sql(sql)
+        if not result.returns_rows:
+            return QueryResult(None, affected=max(result.rowcount, 0))
+        try:
+            rows, limit = clip(result, self._limits)
+        finally:
+            result.close()
+        return QueryResult(rows, limit=limit)
+
+    def _cut(self, rows: list[tuple]) -> QueryResult:
+        kept, limit = clip(rows, self._limits)
+        return QueryResult(kept, limit=limit)
+
+    def _rows(self, sql: str) -> list[tuple]:
+        return [tuple(row) for row in self._connection.exec_driver_sql(sql)]
+
+    def _refused(self, error: DBAPIError) -> QueryResult:
+        if self._guard.timed_out:
+            return timed_out(self._limits)
+        if (reason := self._guard.failure) is not None:
+            return failure(reason.code, reason.text)
+        if is_environment_fault(error.orig):
+            raise self._fail(error.orig) from None
+        return failure(*as_mysql(str(error.orig)))
+
+    def _transaction(self, tree: exp.Expr) -> QueryResult:
+        """BEGIN ends an open transaction; COMMIT and ROLLBACK without one do nothing."""
+        if self._raw.in_transaction:
+            self._run("ROLLBACK" if isinstance(tree, exp.Rollback) else "COMMIT")
+        if isinstance(tree, exp.Transaction):
+            self._run("BEGIN")
+        return QueryResult(None, affected=0)
+
+    def _command(self, tree: exp.Command) -> QueryResult:
+        word, rest = str(tree.this).upper(), tree.expression.name if tree.expression else ""
+        renamed = re.fullmatch(r"TABLE\s+(`[^`]+`|\S+)\s+TO\s+(`[^`]+`|\S+)\s*", rest, re.IGNORECASE)
+        if word == "RENAME" and renamed:
+            return self._run(f"ALTER TABLE {renamed[1]} RENAME TO {renamed[2]}")
+        if word in ("LOCK TABLES", "UNLOCK TABLES", "LOCK", "UNLOCK"):
+            return QueryResult(None, affected=0)
+        if word in _COMMANDS:
+            raise unsupported(word)
+        raise syntax_error(f"{word} {rest}")
+
+    def _drop(self, tree: exp.Drop) -> QueryResult:
+        for table in tree.args.get("tables") or [tree.this]:
+            if not tree.args.get("exists") and table.name.lower() not in map(str.lower, self._tables()):
+                raise StatementError(1051, f"Unknown table '{SHOWN_DATABASE}.{table.name}'")
+            self._run(f"DROP TABLE IF EXISTS {quote(table.name)}")
+        return QueryResult(None, affected=0)
+
+    # --- what there is ------------------------------------------------------------------------------------
+
+    def _tables(self) -> list[str]:
+        query = "SELECT name FROM main.sqlite_master WHERE type = 'table'"
+        return [row[0] for row in self._rows(rf"{query} AND name NOT LIKE 'sqlite\_%' ESCAPE '\'")]
+
+    def _table_name(self, name: str) -> str:
+        found = next((each for each in self._tables() if each.lower() == name.lower()), None)
+        if found is None:
+            raise StatementError(1146, f"Table '{SHOWN_DATABASE}.{name}' doesn't exist")
+        return found
+
+    def _columns(self, name: str) -> list[tuple]:
+        """As DESCRIBE lists them: name, type, NULL allowed, key, default, extra."""
+        with self._guard.own():
+            info = self._rows(f"PRAGMA table_info({quote(self._table_name(name))})")
+        return [tables.described(row) for row in info]
+
+    def _show(self, tree: exp.Show) -> QueryResult:
+        what, target = tree.name.upper(), tree.args.get("target")
+        name = target.name if target is not None else ""
+        if what == "TABLES":
+            found: list[tuple] = [(table,) for table in sorted(self._tables())]
+            if tree.args.get("full"):
+                found = [(*row, "BASE TABLE") for row in found]
+        elif what == "DATABASES":
+            found = [("information_schema",), (SHOWN_DATABASE,)]
+        elif what == "COLUMNS":
+            found = self._columns(name)
+            if tree.args.get("full"):
+                found = [(row[0], row[1], None, *row[2:], "", "") for row in found]
+        elif what == "CREATE TABLE":
+            table = self._table_name(name)
+            found = [(table, tables.shown(table, self._columns(table)))]
+        elif what in ("WARNINGS", "ERRORS", "INDEX", "TRIGGERS", "VARIABLES", "STATUS"):
+            found = []
+        else:
+            raise unsupported(f"SHOW {what}")
+        pattern = tree.args.get("like")
+        if pattern is not None:
+            found = [row for row in found if like(row[0], pattern.name)]
+        return self._cut(found)
+
+    def _offer_catalog(self, wanted: frozenset[str]) -> None:
+        """Makes these information_schema tables, with what they say now."""
+        with self._guard.own():
+            names = sorted(self._tables())
+            for catalog in wanted:
+                headers, rows = tables.CATALOG[catalog](names, self._columns)
+                target = f"temp.{quote(f'information_schema.{catalog}')}"
+                self._run(f"DROP TABLE IF EXISTS {target}")
+                self._run(
+                    f"CREATE TEMP TABLE {quote(f'information_schema.{catalog}')} ({', '.join(headers)})"
+                )
+                if rows:
+                    places = ", ".join("?" * len(headers))
+                    self._connection.exec_driver_sql(f"INSERT INTO {target} VALUES ({places})", rows)
