@@ -341,8 +341,8 @@ def good(model: Path, tmp_path: Path) -> dict[str, str]:
         ({"--adapter": "./gone"}, "with the adapter './gone' cannot be loaded: "),
         ({"--protocol": "xml"}, "unknown protocol 'xml'; allowed: text, tools"),
         ({"--dtype": "float7"}, "unknown dtype 'float7'; allowed: auto, float32, bfloat16, float16"),
-        ({"--json": "no/such/folder/figures.json"}, "--json no/such/folder/figures.json cannot be written"),
-        ({"--json": "."}, "--json . cannot be written: it must be a file in a folder that is there."),
+        ({"--json": "no/such/folder/figures.json"}, "error: 'no/such/folder/figures.json' cannot be written"),
+        ({"--json": "."}, "error: '.' cannot be written: it must be a file in a folder that is there."),
     ],
 )
 def test_eval_errors_are_one_line(

@@ -45,6 +45,33 @@ TASKS = [
 ]
 
 
+SPIDER = '''
+from trl_dbbench.skills import skills_of
+from trl_dbbench.tasks import Column, Gold, Table, Task
+
+TABLE = Table("fruits", [Column("name"), Column("colour")], [["apple", "red"], ["pear", "green"]])
+
+
+class Spider:
+    """One table for all: {"ask": ..., "query": ..., "gives": [...]}."""
+
+    name = "spider"
+    suffix = ".jsonl"
+
+    def matches(self, entry):
+        return "ask" in entry
+
+    def read(self, entry, default_id):
+        gold = Gold([[cell] for cell in entry["gives"]], entry["query"])
+        return Task(default_id, entry["ask"], [TABLE], "SELECT", gold, skills_of(entry["query"]))
+
+    def write(self, task, context):
+        gives = [cell for row in context.rows(task) for cell in row]
+        return {"ask": task.question, "query": task.gold.sql, "gives": gives}
+'''
+ASKED = {"ask": "Which is red?", "query": "SELECT name FROM fruits WHERE colour = 'red'", "gives": ["apple"]}
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A working directory with modules of a user's own."""
@@ -133,18 +160,32 @@ def test_an_entry_that_no_format_claims_is_read_as_the_own() -> None:
     assert format_of({"description": "?", "table_info": {}}) is FORMATS["lifelong"]
 
 
-def test_a_named_format_takes_its_own_entries_only(tmp_path: Path, command: Command) -> None:
-    path = own_file(tmp_path, *TASKS)
-    with pytest.raises(
-        TaskError, match=r"source\.jsonl, line 1: is not in the format verl; found: id, question"
-    ):
+def test_a_named_format_comes_first(here: Path) -> None:
+    """It reads what it matches; other entries are recognised as ever."""
+    (here / "my_formats.py").write_text(SPIDER)
+    path = own_file(here, *TASKS)
+    path.write_text(path.read_text() + json.dumps(ASKED) + "\n")
+    assert load_tasks(path, format="my_formats.Spider")[:2] == TASKS
+    with pytest.raises(TaskError, match=r"line 3: the field 'id' is missing; found: ask, query, gives$"):
+        load_tasks(path)
+    with pytest.raises(TaskError, match=r"gives \(read as own; the format verl does not match it\)$"):
         load_tasks(path, format="verl")
-    code, _ = command("validate", path, "--format", "lifelong", "--database", "sqlite")
-    assert "is not in the format lifelong" in str(code)
-    code, _ = command("convert", path, tmp_path / "out.jsonl", "--from", "agentbench")
-    assert "is not in the format agentbench" in str(code)
-    with pytest.raises(ConfigError, match="unknown task format 'spider'; allowed: own, agentbench, lifelong"):
+
+    ambiguous = json.loads(TASKS[0].to_json()) | {"description": "Not AgentBench's."}
+    path.write_text(json.dumps(ambiguous) + "\n")
+    with pytest.raises(TaskError, match="the field 'type' is missing"):
+        load_tasks(path)
+    assert load_tasks(path, format="own") == TASKS[:1]
+
+
+def test_an_unknown_format_is_named_with_those_allowed(tmp_path: Path, command: Command) -> None:
+    path = own_file(tmp_path, *TASKS)
+    message = "unknown task format 'spider'; allowed: own, agentbench, lifelong, verl, or the dotted path"
+    with pytest.raises(ConfigError, match=message):
         load_tasks(path, format="spider")
+    for arguments in (["validate", path, "--format"], ["convert", path, tmp_path / "out.jsonl", "--from"]):
+        code, _ = command(*arguments, "spider")
+        assert message in str(code)
 
 
 def test_a_csv_file_is_no_file_of_tasks_by_itself(tmp_path: Path) -> None:
@@ -158,32 +199,6 @@ def test_a_csv_file_is_no_file_of_tasks_by_itself(tmp_path: Path) -> None:
 
 
 # --- a format of one's own ------------------------------------------------------------------------
-
-SPIDER = '''
-from trl_dbbench.skills import skills_of
-from trl_dbbench.tasks import Column, Gold, Table, Task
-
-TABLE = Table("fruits", [Column("name"), Column("colour")], [["apple", "red"], ["pear", "green"]])
-
-
-class Spider:
-    """One table for all: {"ask": ..., "query": ..., "gives": [...]}."""
-
-    name = "spider"
-    suffix = ".jsonl"
-
-    def matches(self, entry):
-        return "ask" in entry
-
-    def read(self, entry, default_id):
-        gold = Gold([[cell] for cell in entry["gives"]], entry["query"])
-        return Task(default_id, entry["ask"], [TABLE], "SELECT", gold, skills_of(entry["query"]))
-
-    def write(self, task, context):
-        gives = [cell for row in context.rows(task) for cell in row]
-        return {"ask": task.question, "query": task.gold.sql, "gives": gives}
-'''
-ASKED = {"ask": "Which is red?", "query": "SELECT name FROM fruits WHERE colour = 'red'", "gives": ["apple"]}
 
 
 @pytest.fixture

@@ -631,10 +631,11 @@ def test_any_field_with_anything_in_it_is_a_task_or_a_task_error(
         else:
             place[key] = data.draw(json_values)
             break
+    from trl_dbbench.tasks.entries import Entry
     from trl_dbbench.tasks.load import _read
 
     try:
-        (task,) = _read([("line 1", entry)], "tasks.jsonl", None)
+        (task,) = _read([Entry("line 1", entry)], "tasks.jsonl", None)
     except TaskError as error:
         assert str(error).startswith("tasks.jsonl, line 1: ")
     else:

@@ -1,7 +1,7 @@
 """The files that tasks come in, whatever format they have: entries are read from them and written to them.
 
-An entry is a dictionary: a line of `.jsonl`, an entry of a `.json` object or list, a row of `.parquet`,
-`.csv` or `.tsv`. Each is read with the place where it stands, which errors name.
+An entry is a line of `.jsonl`, an entry of a `.json` object or list, or a row of `.parquet`, `.csv` or
+`.tsv`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.files import write_atomically
@@ -23,37 +23,51 @@ from trl_dbbench.tasks.fields import json_object
 if TYPE_CHECKING:
     import pyarrow
 
-Entries = Iterable[tuple[str, dict[str, Any]]]
-"""Each with its place, such as `"line 3"`."""
-
 WRITABLE = (".jsonl", ".json", ".parquet")
 """Endings of the files that `write_entries` can write."""
 
 CSV_SUFFIXES = (".csv", ".tsv")
 
 
-def read_entries(path: Path, nested: Collection[str]) -> Entries:
-    """The entries of a file; its name says how they are laid out, and other names are read as JSONL.
+class Entry(NamedTuple):
+    """What may be a task.
 
     Args:
-        nested: fields of parquet that hold more than a value, and may be text that stands for it.
+        place: where it stands in its file, as errors name it: `"line 3"`.
+        fields: what it says.
+        packed: fields that are lists or objects may be text, in JSON's or Python's notation.
+    """
+
+    place: str
+    fields: dict[str, Any]
+    packed: bool = False
+
+    def unpacked(self, nested: Collection[str]) -> dict[str, Any]:
+        """The fields, where those of these names are lists or objects if they can be."""
+        if not self.packed:
+            return self.fields
+        return {key: _unpack(value, key, nested) for key, value in self.fields.items()}
+
+
+def read_entries(path: Path) -> Iterable[Entry]:
+    """The entries of a file; its name says how they are laid out, and other names are read as JSONL.
 
     Raises:
         TaskError: if it cannot be read.
     """
     if path.suffix == ".parquet":
-        return _parquet_entries(path, nested)
+        return _parquet_entries(path)
     if path.suffix == ".json":
         return _json_entries(path)
     if path.suffix in CSV_SUFFIXES:
         header, rows = csv_rows(path)
         if not rows:
             raise TaskError(f"{path} holds no questions, only a header.")
-        return [(where, dict(zip(header, row, strict=True))) for where, row in rows]
+        return [Entry(place, dict(zip(header, row, strict=True))) for place, row in rows]
     return _jsonl_entries(path)
 
 
-def read_folder(folder: Path, split: str | None, nested: Collection[str]) -> Entries:
+def read_folder(folder: Path, split: str | None) -> Iterator[Entry]:
     """The entries of a folder's parquet files, or of those that are named after the split.
 
     Raises:
@@ -68,8 +82,8 @@ def read_folder(folder: Path, split: str | None, nested: Collection[str]) -> Ent
         wanted = "*.parquet" if split is None else f"{split}*.parquet"
         raise TaskError(f"the folder {folder} has no {wanted}.")
     for file in files:
-        for where, entry in _parquet_entries(file, nested):
-            yield f"{file.name} {where}", entry
+        for entry in _parquet_entries(file):
+            yield entry._replace(place=f"{file.name} {entry.place}")
 
 
 def write_entries(
@@ -104,7 +118,7 @@ def write_entries(
 # --- JSON -------------------------------------------------------------------------------------------
 
 
-def _json_entries(path: Path) -> Entries:
+def _json_entries(path: Path) -> list[Entry]:
     text = "".join(_lines(path))
     try:
         whole = json.loads(text)
@@ -113,17 +127,17 @@ def _json_entries(path: Path) -> Entries:
             f"{path} is not JSON: {error}. A file of one task a line must be named .jsonl."
         ) from None
     if isinstance(whole, dict) and all(isinstance(entry, dict) for entry in whole.values()):
-        return [(f"entry '{key}'", {"id": key, **entry}) for key, entry in whole.items()]
+        return [Entry(f"entry '{key}'", {"id": key, **fields}) for key, fields in whole.items()]
     if isinstance(whole, list) and all(isinstance(entry, dict) for entry in whole):
-        return [(f"entry {number}", entry) for number, entry in enumerate(whole, 1)]
+        return [Entry(f"entry {number}", fields) for number, fields in enumerate(whole, 1)]
     raise TaskError(f"{path} must hold an object {{key: entry}} or a list of tasks.")
 
 
-def _jsonl_entries(path: Path) -> Entries:
+def _jsonl_entries(path: Path) -> Iterator[Entry]:
     for number, line in enumerate(_lines(path), 1):
         if line.strip():
             try:
-                yield f"line {number}", json_object(line.removesuffix("\n"))
+                yield Entry(f"line {number}", json_object(line.removesuffix("\n")))
             except TaskError as error:
                 raise TaskError(f"{path}, line {number}: {error}") from None
 
@@ -140,7 +154,7 @@ def _lines(path: Path) -> Iterator[str]:
 # --- parquet ----------------------------------------------------------------------------------------
 
 
-def _parquet_entries(path: Path, nested: Collection[str]) -> Entries:
+def _parquet_entries(path: Path) -> Iterator[Entry]:
     import pyarrow
     import pyarrow.parquet
 
@@ -149,7 +163,7 @@ def _parquet_entries(path: Path, nested: Collection[str]) -> Entries:
     except (OSError, pyarrow.ArrowException) as error:
         raise TaskError(f"{path} is not a readable parquet file: {error}") from None
     for number, row in enumerate(rows, 1):
-        yield f"row {number}", {key: _unpack(value, key, nested) for key, value in row.items()}
+        yield Entry(f"row {number}", row, packed=True)
 
 
 def _unpack(value: Any, key: str, nested: Collection[str]) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.tasks.entries import CSV_SUFFIXES, Entries, read_entries, read_folder
-from trl_dbbench.tasks.formats import FORMATS, format_of, get_format, read_entry
+from trl_dbbench.tasks.entries import CSV_SUFFIXES, Entry, read_entries, read_folder
+from trl_dbbench.tasks.formats import format_of, get_format, read_entry
 from trl_dbbench.tasks.formats.base import TaskFormat
 from trl_dbbench.tasks.formats.lifelong import HUB_FOLDER, HUB_ID
 from trl_dbbench.tasks.model import Task
@@ -23,8 +23,9 @@ def load_tasks(
             `csyq/LifelongAgentBench` (needs the network).
         split: the split to take of a hub repository or of parquet files named after their split;
             `None` takes all.
-        format: one of `tasks.formats.FORMATS`, or the dotted path of your own, or a format object; left out,
-            the format of each entry is told by the names of its fields.
+        format: one of `tasks.formats.FORMATS`, the dotted path of your own, or a format object. It reads the
+            entries that it matches; the format of others, and of all if it is left out, is told by the names
+            of their fields.
 
     Raises:
         TaskError: if there is nothing to read or a task in it is wrong; the text names the file and,
@@ -33,7 +34,8 @@ def load_tasks(
     """
     if isinstance(format, str):
         format = get_format(format)
-    tasks = list(_read(_entries(path_or_id, split, format), str(path_or_id), format))
+    entries = _entries(path_or_id, split, may_be_csv=format is not None)
+    tasks = list(_read(entries, str(path_or_id), format))
     if not tasks:
         raise TaskError(
             f"{path_or_id} holds no tasks. Expected one JSON object a line, or a {{key: entry}} object."
@@ -41,23 +43,21 @@ def load_tasks(
     return tasks
 
 
-def _entries(path_or_id: str | Path, split: str | None, format: TaskFormat | None) -> Entries:
-    formats = FORMATS.values() if format is None else [format]
-    nested = {field for each in formats for field in getattr(each, "nested", ())}
+def _entries(path_or_id: str | Path, split: str | None, may_be_csv: bool) -> Iterable[Entry]:
     path = Path(path_or_id)
     if path.is_dir():
-        return read_folder(path, split, nested)
+        return read_folder(path, split)
     if path.exists() and split is not None:
         raise TaskError(f"{path} is a single file, which has no split {split!r}; leave the split out.")
-    if path.suffix in CSV_SUFFIXES and format is None:
+    if path.suffix in CSV_SUFFIXES and not may_be_csv:
         raise TaskError(
             f"{path} says nothing of the tables that its questions are asked of. Make tasks of it: "
             f"trl-dbbench convert {path} tasks.jsonl --tables TABLE.csv"
         )
     if path.exists():
-        return read_entries(path, nested)
+        return read_entries(path)
     if str(path_or_id) == HUB_ID:
-        return read_folder(_download() / HUB_FOLDER, split, nested)
+        return read_folder(_download() / HUB_FOLDER, split)
     raise TaskError(
         f"no task file at '{path_or_id}'. Give a .jsonl, .json or .parquet file, a folder of parquet files, "
         f"or the hub id '{HUB_ID}'."
@@ -77,20 +77,30 @@ def _download() -> Path:
         ) from None
 
 
-def _read(entries: Entries, source: str, format: TaskFormat | None) -> Iterator[Task]:
+def _read(entries: Iterable[Entry], source: str, format: TaskFormat | None) -> Iterator[Task]:
     seen: dict[str, str] = {}
-    for where, entry in entries:
+    for entry in entries:
         try:
-            if format is not None and not format.matches(entry):
-                raise TaskError(f"is not in the format {format.name}; found: {', '.join(map(str, entry))}")
-            # AgentBench has no ids: dev.jsonl's third task is dev-3, and stays apart from standard-3
-            default_id = f"{Path(source).stem}-{where.rpartition(' ')[2]}"
-            task = read_entry(format or format_of(entry), entry, default_id)
+            task = _task(entry, source, format)
         except TaskError as error:
-            raise TaskError(f"{source}, {where}: {error}") from None
+            raise TaskError(f"{source}, {entry.place}: {error}") from None
         if task.id in seen:
             raise TaskError(
-                f"{source}, {where}: the id '{task.id}' stands at {seen[task.id]} already; ids must differ."
+                f"{source}, {entry.place}: the id '{task.id}' stands at {seen[task.id]} already; ids must differ."
             )
-        seen[task.id] = where
+        seen[task.id] = entry.place
         yield task
+
+
+def _task(entry: Entry, source: str, format: TaskFormat | None) -> Task:
+    found = format if format is not None and format.matches(entry.fields) else format_of(entry.fields)
+    # AgentBench has no ids: dev.jsonl's third task is dev-3, and stays apart from standard-3
+    default_id = f"{Path(source).stem}-{entry.place.rpartition(' ')[2]}"
+    try:
+        return read_entry(found, entry.unpacked(getattr(found, "nested", ())), default_id)
+    except TaskError as error:
+        if format is None or found is format:
+            raise
+        raise TaskError(
+            f"{error} (read as {found.name}; the format {format.name} does not match it)"
+        ) from None
