@@ -183,7 +183,7 @@ def convert(
     split: Annotated[
         str | None, typer.Option(help="The split of IN, where it has some; verl's extra_info.split.")
     ] = None,
-    protocol: Annotated[str, typer.Option(help="text or tools; for verl's prompts")] = "text",
+    protocol: Annotated[str, typer.Option(help="text, tools or a dotted path; for verl's prompts")] = "text",
     skip: Annotated[
         bool, typer.Option("--skip", help="Leaves out tasks that OUT's format cannot hold.")
     ] = False,

@@ -93,7 +93,7 @@ def convert(
         source_format: the format of `source`; told by the names of its fields if left out.
         tables: CSV files, each a table (see `read_csv_tables`).
         split: of `source`, as in `load_tasks`, and verl's `extra_info.split`, where it is `train` if left out.
-        protocol: `"text"` or `"tools"`, for verl's prompts.
+        protocol: `"text"`, `"tools"` or a dotted path, for verl's prompts.
         database: where gold SQL is executed; the embedded SQLite if left out.
         skip: leaves out tasks that the target cannot hold, instead of an error.
 
