@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trl_dbbench import Episode, OutcomeReward
-from trl_dbbench.scoring import wilson_interval
+from trl_dbbench.grading.statistics import wilson_interval
 
 ROOT = Path(__file__).parents[1]
 

@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from trl_dbbench.cli import app
-from trl_dbbench.convert import Conversion, convert, read_tasks
+from trl_dbbench.convert import Conversion, convert
 from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.evaluation import validate
+from trl_dbbench.grading.states import state_hash
 from trl_dbbench.protocol import get_protocol
-from trl_dbbench.scoring import state_hash
 from trl_dbbench.skills import skills_of
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
+from trl_dbbench.validation import validate
 
 AGENTBENCH = Path(__file__).parents[2] / "shared" / "data" / "agentbench"
 
@@ -60,7 +60,7 @@ def to(tmp_path: Path):
         source, target = tmp_path / "in.jsonl", tmp_path / f"{format}.{endings[format]}"
         source.write_text("".join(f"{task.to_json()}\n" for task in tasks), "utf-8")
         conversion = convert(source, target, format, **options)
-        return read_tasks(target), conversion
+        return load_tasks(target), conversion
 
     return run
 
@@ -188,7 +188,7 @@ def test_published_tasks_as_lifelong_and_verl(
         problems = [v for v in validate(load_tasks(tmp_path / "out.json"), sqlite_database) if v.problem]
         assert len(problems) <= 1  # a published hash that is wrong
         convert(path, tmp_path / "out.parquet")
-        assert read_tasks(tmp_path / "out.parquet") == load_tasks(path)
+        assert load_tasks(tmp_path / "out.parquet") == load_tasks(path)
 
 
 # --- what a target cannot hold --------------------------------------------------------------------
@@ -470,7 +470,7 @@ def test_answers_that_disagree_with_their_sql_are_named(from_csv):
         ("question,answer\n,1\n", "line 2: the field 'question' is missing"),
         ("question,answer\nHow?,\n", "line 2: needs an 'answer' or the 'sql' that gives it"),
         ("question,sql\nHow?,SELEC 1\n", "line 2: 'sql' is not one statement of SELECT"),
-        ("question,sql\nHow?,SELECT nothing FROM orders\n", "line 2: the sql fails: .*nothing"),
+        ("question,sql\nHow?,SELECT nothing FROM orders\n", "line 2: the gold SQL fails: .*nothing"),
         ("question,sql,operation\nHow?,DELETE FROM orders,select\n", "said to be SELECT, the SQL is DELETE"),
         ("question,operation\nHow?,drop\n", "line 2: unknown operation 'drop'; allowed: SELECT"),
         ("question,operation\nHow?,delete\n", "DELETE needs its gold solution 'sql'"),
@@ -532,7 +532,11 @@ def own(tmp_path: Path) -> Path:
     ("out", "format", "message"),
     [
         ("out.txt", None, "says no format; name one with --to"),
-        ("out.jsonl", "agent", r"unknown format 'agent'; allowed: own \(\.jsonl\), agentbench"),
+        (
+            "out.jsonl",
+            "agent",
+            "unknown task format 'agent'; allowed: own, agentbench, lifelong, verl, or the dotted path",
+        ),
         (
             "out.jsonl",
             "lifelong",

@@ -23,7 +23,7 @@ from sqlalchemy import make_url
 from trl_dbbench.database import Database, Dialect, Limits, open_database
 from trl_dbbench.database.dialect import MARIADB, MYSQL, SQLITE
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
-from trl_dbbench.scoring import state_hash
+from trl_dbbench.grading.states import state_hash
 from trl_dbbench.tasks import Column, Gold, Table, Task
 
 MEDALS = table("medals", "nation, gold", ("Chad", "1"), ("Peru", "22"), ("Perú", None))

@@ -16,15 +16,15 @@ import pytest
 
 from trl_dbbench.database import Database, QueryResult, Sandbox
 from trl_dbbench.database.dialect import SQLITE
-from trl_dbbench.errors import EnvironmentFault
-from trl_dbbench.evaluation import validate
+from trl_dbbench.errors import ConfigError, EnvironmentFault
+from trl_dbbench.grading.states import state_hash
 from trl_dbbench.judge import Judge, Verdict
 from trl_dbbench.protocol import Answer
 from trl_dbbench.rollout import Status
 from trl_dbbench.runs.records import Accuracy
-from trl_dbbench.scoring import state_hash
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
 from trl_dbbench.tiny_model import make_tiny_model
+from trl_dbbench.validation import validate
 
 DEMO = Path(__file__).parents[1] / "recipes" / "demo_tasks.jsonl"
 
@@ -108,6 +108,29 @@ def test_a_question_is_judged_by_its_grader_or_the_protocols(sqlite_database: Da
     agentbench = replace(with_gold(QUESTION, answer=("pear",)), grader=None)
     assert judged(sqlite_database, agentbench, answer="pear") == Verdict(True)
     assert judged(sqlite_database, agentbench, answer="[('pear',)]") == Verdict(False)
+
+
+def test_a_judges_own_grader_judges_every_question(sqlite_database: Database) -> None:
+    """It gets the gold answer in its own form, whatever the task's grader is."""
+    labels = replace(with_gold(QUESTION, answer=("pear", "plum")), grader=None)
+    rows = with_gold(QUESTION, answer=(("pear",), ("plum",)))
+    cases = [
+        ("agentbench_fc", rows, Answer("['plum', 'pear']"), True),
+        ("agentbench_fc", rows, Answer("[('plum',), ('pear',)]"), True),
+        ("agentbench_fc", rows, Answer("['plum']"), False),
+        ("lifelong", labels, Answer("[('pear',), ('plum',)]"), True),
+        ("lifelong", labels, Answer("['pear', 'plum']", ("pear", "plum")), True),  # as rows, from tool calls
+        ("lifelong", labels, Answer("['pear', 'plum']"), False),
+    ]
+    for grader, task, answer, right in cases:
+        with sqlite_database.sandbox(task) as sandbox:
+            verdict = Judge(sqlite_database, grader)(task, answer, sandbox, "agentbench_text")
+        assert verdict == Verdict(right), (grader, answer)
+
+
+def test_a_judge_refuses_an_unknown_grader(sqlite_database: Database) -> None:
+    with pytest.raises(ConfigError, match="unknown grader 'exact'; allowed: agentbench_text"):
+        Judge(sqlite_database, "exact")
 
 
 def test_a_gold_state_is_made_once(sqlite_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,6 +226,14 @@ def test_why_a_gold_solution_fails(sqlite_database: Database, task: Task, proble
     else:
         assert validation.problem is not None
         assert validation.problem.startswith(problem)
+
+
+def test_validation_by_another_grader(sqlite_database: Database) -> None:
+    commas = with_gold(QUESTION, answer=(("pear, ripe",),), sql=None)
+    tasks = [QUESTION, commas, CHANGE]
+    assert [v.problem for v in validate(tasks, sqlite_database, grader="agentbench_fc")] == [None] * 3
+    (_, problem, _) = (v.problem for v in validate(tasks, sqlite_database))
+    assert problem == "the gold answer [('pear, ripe',)] is not right to the grader lifelong"
 
 
 # --- the command ------------------------------------------------------------------------------------------------
@@ -311,8 +342,8 @@ def good(model: Path, tmp_path: Path) -> dict[str, str]:
         ({"--adapter": "./gone"}, "with the adapter './gone' cannot be loaded: "),
         ({"--protocol": "xml"}, "unknown protocol 'xml'; allowed: text, tools"),
         ({"--dtype": "float7"}, "unknown dtype 'float7'; allowed: auto, float32, bfloat16, float16"),
-        ({"--json": "no/such/folder/figures.json"}, "--json no/such/folder/figures.json cannot be written"),
-        ({"--json": "."}, "--json . cannot be written: it must be a file in a folder that is there."),
+        ({"--json": "no/such/folder/figures.json"}, "error: 'no/such/folder/figures.json' cannot be written"),
+        ({"--json": "."}, "error: '.' cannot be written: it must be a file in a folder that is there."),
     ],
 )
 def test_eval_errors_are_one_line(

@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 from trl_dbbench.cli import app
 from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.evaluation import validate
 from trl_dbbench.generate import CHUNK, LEVELS, generate_tasks, tiny_vocabulary, tiny_words
 from trl_dbbench.generate.checks import gold_answer, gold_state, wrong_statements
 from trl_dbbench.skills import SKILLS, skills_of
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
+from trl_dbbench.validation import validate
 
 HUES = Table(
     "hues",

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from trl_dbbench.database import QueryResult
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.grading import grade
 from trl_dbbench.protocol import Answer, Invalid, Operation, TextProtocol, ToolsProtocol, get_protocol
-from trl_dbbench.scoring import grade
 from trl_dbbench.tasks import Column, Gold, Table, Task
 
 TEXT, TOOLS = TextProtocol(), ToolsProtocol()

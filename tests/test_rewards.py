@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -123,6 +124,28 @@ def test_outcome_values_are_settings() -> None:
 )
 def test_execution_reward(sqlite_database: Database, played: Episode, value: float) -> None:
     assert ExecutionReward(sqlite_database)([played]) == [value]
+
+
+def test_the_order_counts_where_the_gold_sorts_whatever_skills_the_file_names(
+    sqlite_database: Database,
+) -> None:
+    task = Task.from_json(json.dumps(json.loads(SORTED.to_json()) | {"skills": ["select"]}))
+    assert task.skills == ("select",)
+    played = [asked(task, f"SELECT name FROM fruits ORDER BY price {way}") for way in ("DESC", "ASC")]
+    assert ExecutionReward(sqlite_database)(played) == [1.0, 0.0]
+
+
+def test_the_order_does_not_count_where_only_a_subquery_sorts(sqlite_database: Database) -> None:
+    sql = "SELECT name FROM fruits WHERE price >= (SELECT price FROM fruits ORDER BY price LIMIT 1 OFFSET 1)"
+    task = Task.from_json(
+        json.dumps(
+            json.loads(QUESTION.to_json()) | {"sql": sql, "skills": ["select", "order_by_single_column"]}
+        )
+    )
+    played = [
+        asked(task, f"SELECT name FROM fruits WHERE price > 2 ORDER BY name {way}") for way in ("ASC", "DESC")
+    ]
+    assert ExecutionReward(sqlite_database)(played) == [1.0, 1.0]
 
 
 def test_execution_reward_counts_however_the_episode_ended(sqlite_database: Database) -> None:

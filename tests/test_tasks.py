@@ -16,9 +16,10 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trl_dbbench.dataset import to_dataset
 from trl_dbbench.errors import TaskError
 from trl_dbbench.protocol import ToolsProtocol
-from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks, to_dataset
+from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
@@ -598,7 +599,7 @@ def test_parquet_cells_that_no_task_can_hold(tmp_path: Path) -> None:
     path = tmp_path / "tasks.parquet"
     bytes_in_a_row = OWN["tables"][0] | {"rows": [[b"1", b"2", b"3"]]}  # type: ignore[index]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([OWN | {"tables": [bytes_in_a_row]}]), path)
-    with pytest.raises(TaskError, match=r"tasks\.parquet row 1: table 'orders', row 1 has the cell b'1'"):
+    with pytest.raises(TaskError, match=r"tasks\.parquet, row 1: table 'orders', row 1 has the cell b'1'"):
         load_tasks(path)
 
 
@@ -630,10 +631,11 @@ def test_any_field_with_anything_in_it_is_a_task_or_a_task_error(
         else:
             place[key] = data.draw(json_values)
             break
-    from trl_dbbench.tasks import _read
+    from trl_dbbench.tasks.entries import Entry
+    from trl_dbbench.tasks.load import _read
 
     try:
-        (task,) = _read([("line 1", entry)], "tasks.jsonl")
+        (task,) = _read([Entry("line 1", entry)], "tasks.jsonl", None)
     except TaskError as error:
         assert str(error).startswith("tasks.jsonl, line 1: ")
     else:
@@ -645,6 +647,6 @@ def test_answers_are_never_run_as_code() -> None:
     with pytest.raises(ValueError, match="malformed node"):
         ast.literal_eval("[(__import__('os').getcwd(),)]")
     with pytest.raises(TaskError, match="'answer_md5' must look like"):
-        from trl_dbbench.tasks import _published_md5
+        from trl_dbbench.tasks.formats.agentbench import _published_md5
 
         _published_md5("[(__import__('os').getcwd(),)]")

@@ -15,6 +15,7 @@ _MODULES = {
     "callbacks": ["EpisodeLogCallback", "GreedyEvalCallback"],
     "config": ["DBBenchGRPOConfig"],
     "database": ["Database", "Limits", "QueryResult", "Sandbox", "open_database"],
+    "dataset": ["to_dataset"],
     "errors": [
         "ConfigError",
         "DBBenchError",
@@ -24,9 +25,11 @@ _MODULES = {
         "RankError",
         "TaskError",
     ],
-    "evaluation": ["Evaluation", "evaluate", "validate"],
+    "evaluation": ["Evaluation", "evaluate"],
     "engines.base": ["Backend", "open_backend"],
     "engines.policy": ["Policy", "ServedPolicy"],
+    "grading": ["grade"],
+    "grading.states": ["state_hash"],
     "judge": ["Judge", "Verdict"],
     "player": ["Player"],
     "protocol": ["AgentProtocol", "get_protocol"],
@@ -39,9 +42,9 @@ _MODULES = {
     ],
     "rollout": ["Episode", "Rules", "Sampling", "Start", "Status", "Turn"],
     "runs.records": ["Accuracy", "EpisodeRecord", "TurnRecord"],
-    "scoring": ["grade", "state_hash"],
-    "tasks": ["Column", "Gold", "Table", "Task", "load_tasks", "to_dataset"],
+    "tasks": ["Column", "Gold", "Table", "Task", "load_tasks"],
     "trainer": ["DBBenchGRPOTrainer"],
+    "validation": ["validate"],
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

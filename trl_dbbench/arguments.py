@@ -11,9 +11,10 @@ from typing import Any
 from datasets import Dataset
 
 from trl_dbbench.database import Database, open_database
+from trl_dbbench.dataset import to_dataset
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.rewards import OUTCOME_PRESETS, OutcomeReward, RewardFunction, load_reward_functions
-from trl_dbbench.tasks import Task, load_tasks, to_dataset
+from trl_dbbench.tasks import Task, load_tasks
 
 
 @dataclass
@@ -45,20 +46,21 @@ class TaskArguments:
 
         Raises:
             TaskError: if they cannot be read.
+            ConfigError: if their format is unknown.
         """
-        return load_tasks(self.tasks, self.tasks_split)
+        return load_tasks(self.tasks, self.tasks_split, self.tasks_format)
 
     def datasets(self, protocol: str) -> tuple[Dataset, Dataset | None]:
         """The rows for training and, if there are any, for evaluation.
 
         Raises:
             TaskError: if a task cannot be read.
-            ConfigError: if the protocol is unknown.
+            ConfigError: if the protocol or the format is unknown.
         """
         train = to_dataset(self.load(), protocol, self.system_prompt)
         if self.eval_tasks is None:
             return train, None
-        held_out = load_tasks(self.eval_tasks, self.eval_tasks_split)
+        held_out = load_tasks(self.eval_tasks, self.eval_tasks_split, self.tasks_format)
         return train, to_dataset(held_out, protocol, self.system_prompt)
 
 

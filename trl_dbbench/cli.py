@@ -15,8 +15,10 @@ from trl_dbbench.database import open_database
 from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.errors import ConfigError, user_errors
 from trl_dbbench.files import check_writable, write_atomically
+from trl_dbbench.grading import get_grader
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import load_tasks
+from trl_dbbench.validation import validate as validate_tasks
 
 if TYPE_CHECKING:
     from trl_dbbench.engines.base import Backend
@@ -32,6 +34,19 @@ app = typer.Typer(
 Tasks = Annotated[
     str, typer.Argument(help="A task file (.jsonl, .json, .parquet), a folder of parquet, or a hub id.")
 ]
+TaskFormatName = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help="own, agentbench, lifelong, verl or the dotted path of your own; recognised if left out.",
+    ),
+]
+GraderName = Annotated[
+    str | None,
+    typer.Option(
+        help="Judges all questions: agentbench_text, agentbench_fc, lifelong or the dotted path of your own."
+    ),
+]
 DatabaseSpec = Annotated[
     str, typer.Option(help="auto, docker, local, sqlite or mysql+pymysql://user:password@host:port")
 ]
@@ -42,17 +57,23 @@ DockerImage = Annotated[
 
 
 @app.command()
-def validate(tasks: Tasks, database: DatabaseSpec = "auto", docker_image: DockerImage = None) -> None:
-    """Executes every gold solution through the sandbox and scoring that training uses.
+def validate(
+    tasks: Tasks,
+    format: TaskFormatName = None,
+    grader: GraderName = None,
+    database: DatabaseSpec = "auto",
+    docker_image: DockerImage = None,
+) -> None:
+    """Executes every gold solution through the sandboxes and graders that training uses.
 
     Exits with 1 if one does not score as correct.
     """
-    loaded = load_tasks(tasks)
-    from trl_dbbench.evaluation import validate as validate_tasks  # slow to import: it brings torch
-
+    if grader is not None:
+        get_grader(grader)  # an unknown one is an error before a server starts
+    loaded = load_tasks(tasks, format=format)
     correct = 0
     with open_database(database, docker_image=docker_image) as opened:
-        for validation in validate_tasks(loaded, opened):
+        for validation in validate_tasks(loaded, opened, grader=grader):
             if validation.problem:
                 typer.echo(f"{validation.task.id}: {validation.problem}")
             else:
@@ -148,7 +169,14 @@ def convert(
         typer.Argument(metavar="OUT", help="The file to write: .jsonl, .json (lifelong), .parquet (verl)."),
     ],
     to: Annotated[
-        str | None, typer.Option(help="own, agentbench, lifelong or verl; read off OUT's name if left out.")
+        str | None,
+        typer.Option(
+            help="own, agentbench, lifelong, verl or a dotted path; read off OUT's name if left out."
+        ),
+    ] = None,
+    source_format: Annotated[
+        str | None,
+        typer.Option("--from", help="The format of IN, or its dotted path; recognised if left out."),
     ] = None,
     tables: Annotated[
         list[Path] | None, typer.Option(help="A CSV file that is a table of the questions; once for each.")
@@ -156,7 +184,7 @@ def convert(
     split: Annotated[
         str | None, typer.Option(help="The split of IN, where it has some; verl's extra_info.split.")
     ] = None,
-    protocol: Annotated[str, typer.Option(help="text or tools; for verl's prompts")] = "text",
+    protocol: Annotated[str, typer.Option(help="text, tools or a dotted path; for verl's prompts")] = "text",
     skip: Annotated[
         bool, typer.Option("--skip", help="Leaves out tasks that OUT's format cannot hold.")
     ] = False,
@@ -165,7 +193,14 @@ def convert(
     from trl_dbbench.convert import convert as convert_tasks
 
     conversion = convert_tasks(
-        source, target, to, tables=tables or (), split=split, protocol=protocol, skip=skip
+        source,
+        target,
+        to,
+        source_format=source_format,
+        tables=tables or (),
+        split=split,
+        protocol=protocol,
+        skip=skip,
     )
     for warning in conversion.warnings():
         typer.echo(f"warning: {warning}", err=True)

@@ -25,6 +25,8 @@ from tqdm.auto import tqdm
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.database import Database
 from trl_dbbench.errors import TaskError
+from trl_dbbench.gold import execute_alone
+from trl_dbbench.grading import get_grader
 from trl_dbbench.judge import Judge
 from trl_dbbench.player import Player
 from trl_dbbench.protocol import Answer, Operation
@@ -109,7 +111,9 @@ def demonstrate(
     with tqdm(total=len(tasks), desc="demonstrations", unit="task") as bar:
         for first in range(0, len(tasks), batch_size):
             batch = tasks[first : first + batch_size]
-            scripts = [[chat.turn_ids(action) for action in _actions(t, database, habits)] for t in batch]
+            scripts = [
+                [chat.turn_ids(action) for action in _actions(t, chat, database, habits)] for t in batch
+            ]
             starts = [player.start(task, system_prompt=system_prompt) for task in batch]
             episodes += player.play_all(starts, _Script(scripts))
             bar.update(len(batch))
@@ -131,19 +135,20 @@ def _sft_row(episode: Episode) -> dict[str, Any]:
     return {"input_ids": [*episode.prompt_ids, *ids], "labels": labels}
 
 
-def _actions(task: Task, database: Database, habits: Habits) -> list[Operation | Answer]:
+def _actions(task: Task, chat: ChatFormat, database: Database, habits: Habits) -> list[Operation | Answer]:
     if task.gold.sql is None:
         raise TaskError(f"task '{task.id}' has no gold SQL to demonstrate; add 'sql', or leave the task out.")
     sql = habits.apply(task, task.gold.sql)
-    with database.sandbox(task) as sandbox:
-        result = sandbox.execute(sql)
+    result = execute_alone(database, task, sql)
     if result.error:
         raise TaskError(f"task '{task.id}': its SQL fails on this database: {result.error}")
     if not task.is_question:
         return [Operation(sql), Answer("done", ("done",))]
     rows = result.rows or []
-    values = tuple(str(row) if task.grader == "lifelong" else str(row[0]) for row in rows)
-    return [Operation(sql), Answer(str(rows) if task.grader == "lifelong" else str(list(values)), values)]
+    if get_grader(task.grader or chat.protocol.grader).rows:
+        return [Operation(sql), Answer(str(rows), tuple(map(str, rows)))]
+    values = tuple(str(row[0]) for row in rows)
+    return [Operation(sql), Answer(str(list(values)), values)]
 
 
 class _Script:

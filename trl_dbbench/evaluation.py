@@ -1,27 +1,21 @@
-"""Greedy evaluation of a model, through what training itself uses; and validation of tasks."""
+"""Greedy evaluation of a model, through what training itself uses."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from tqdm.auto import tqdm
 
-from trl_dbbench.database import Database
 from trl_dbbench.engines.base import Backend
-from trl_dbbench.errors import DatabaseError, TaskError
-from trl_dbbench.judge import Judge, published_right
+from trl_dbbench.errors import DatabaseError
 from trl_dbbench.player import Player
 from trl_dbbench.rollout import Episode, Sampling
 from trl_dbbench.runs.records import Accuracy, episode_record
-from trl_dbbench.scoring import grade
 from trl_dbbench.tasks import Task
-
-# --- a model ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -108,65 +102,3 @@ def evaluate(
             bar.update(len(batch))
             bar.set_postfix_str(f"{sum(episode.right for episode in episodes)} right")
     return Evaluation(episodes)
-
-
-# --- the tasks --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Validation:
-    """Whether one task's gold scores as right, and why not."""
-
-    task: Task
-    problem: str | None = None
-
-
-def validate(tasks: Sequence[Task], database: Database, workers: int = 4) -> Iterator[Validation]:
-    """Executes every gold solution through the sandboxes and scoring that training uses.
-
-    - A question's gold answer must be right to its graders and, where there is gold SQL, its rows too.
-    - A change's gold SQL must run and, where a hash is published, leave tables of that hash.
-
-    Yields in the order of the tasks.
-    """
-    judge = Judge(database)
-    with ThreadPoolExecutor(workers) as pool:
-        problems = pool.map(lambda task: _problem(task, database, judge), tasks)
-        yield from (Validation(task, problem) for task, problem in zip(tasks, problems, strict=True))
-
-
-def _problem(task: Task, database: Database, judge: Judge) -> str | None:
-    try:
-        return _question_problem(task, database) if task.is_question else _change_problem(task, judge)
-    except TaskError as error:
-        return str(error)
-
-
-def _question_problem(task: Task, database: Database) -> str | None:
-    assert task.gold.answer is not None
-    graders = [task.grader] if task.grader else ["agentbench_text", "agentbench_fc"]
-    for grader in graders:
-        if not grade(str(list(task.gold.answer)), task.gold.answer, grader):
-            return f"the gold answer {list(task.gold.answer)} is not right to the grader {grader}"
-    if task.gold.sql is None:
-        return None
-    with database.sandbox(task) as sandbox:
-        result = sandbox.execute(task.gold.sql)
-    if result.error:
-        return f"the gold SQL fails: {result.error}"
-    rows = result.rows or []
-    cells = [cell for row in rows for cell in row]
-    for grader in graders:
-        answer = str(rows) if grader == "lifelong" else str([str(cell) for cell in cells])
-        if not grade(answer, task.gold.answer, grader):
-            return f"the gold SQL gives {rows}, the gold answer is {list(task.gold.answer)}"
-    return None
-
-
-def _change_problem(task: Task, judge: Judge) -> str | None:
-    gold = judge.gold_state(task)
-    if gold.state is None:
-        return f"the gold SQL fails: {gold.error}"
-    if published_right(task, gold.state) is False:
-        return f"the gold SQL leaves tables of another hash than the published {task.gold.state_md5}"
-    return None

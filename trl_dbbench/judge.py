@@ -14,14 +14,17 @@ from dataclasses import dataclass, field
 
 from trl_dbbench.database import Database, Sandbox, State
 from trl_dbbench.errors import EnvironmentFault
+from trl_dbbench.gold import GoldState, gold_state
+from trl_dbbench.grading import get_grader
+from trl_dbbench.grading.rows import same_state
+from trl_dbbench.grading.states import state_digest, state_hash
 from trl_dbbench.protocol import Answer
-from trl_dbbench.scoring import grade, same_state, state_digest, state_hash
 from trl_dbbench.tasks import Table, Task
 
 logger = logging.getLogger(__name__)
 
-_REMEMBERED = 4096
-"""Gold states kept in memory; making one again costs a sandbox and a statement."""
+_MAX_GOLD_STATES = 4096
+"""How many are kept in memory; making one again costs a sandbox and a statement."""
 
 
 @dataclass(frozen=True)
@@ -38,25 +41,25 @@ class Verdict:
     state: str | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True)
-class GoldState:
-    """The tables after the gold SQL, or the error it met on this database."""
-
-    state: State | None
-    error: str | None = None
-
-
 class Judge:
     """Judges episodes on one database. Thread-safe.
 
     Where the gold SQL of a change fails on this database (MariaDB refuses two published ones in its
     strict mode), the published hash decides; without one, the episode cannot be judged.
+
+    Args:
+        database: where gold SQL is executed.
+        grader: judges all questions instead of their own or the protocol's grader: a name of
+            `grading.GRADERS` or the dotted path of your own.
+
+    Raises:
+        ConfigError: if there is no such grader.
     """
 
     def __init__(self, database: Database, grader: str | None = None):
         self._database = database
-        self._grader = grader
-        # by what it is made of: ids are unique in a file only, and a judge may see training and evaluation tasks
+        self._grader = None if grader is None else get_grader(grader)
+        # by content: ids are unique in a file only, and a judge may see the tasks of several
         self._gold: OrderedDict[tuple[tuple[Table, ...], str], GoldState] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -72,9 +75,7 @@ class Judge:
             EnvironmentFault: if the database fails, or the gold SQL on it.
         """
         if task.is_question:
-            assert task.gold.answer is not None
-            grader = task.grader or protocol_grader
-            return Verdict(grade(answer.for_grader(grader), task.gold.answer, grader))
+            return Verdict(self._answer_right(task, answer, protocol_grader))
         state = sandbox.state()
         published, digest = published_right(task, state), state_digest(state)
         gold = self.gold_state(task)
@@ -84,8 +85,16 @@ class Judge:
             return Verdict(published, published, digest)
         return Verdict(same_state(state, gold.state), published, digest)
 
+    def _answer_right(self, task: Task, answer: Answer, protocol_grader: str) -> bool:
+        assert task.gold.answer is not None
+        if self._grader is not None:
+            grader, gold = self._grader, self._grader.gold(task.gold.answer)
+        else:
+            grader, gold = get_grader(task.grader or protocol_grader), list(task.gold.answer)
+        return bool(grader.judge(answer.for_grader(grader.name), gold))
+
     def gold_state(self, task: Task) -> GoldState:
-        """The tables that a right change leaves.
+        """The tables that a right change leaves; remembered, but for one that ran out of time.
 
         Raises:
             EnvironmentFault: if the database fails.
@@ -96,17 +105,14 @@ class Judge:
             if key in self._gold:
                 self._gold.move_to_end(key)
                 return self._gold[key]
-        with self._database.sandbox(task) as sandbox:
-            result = sandbox.execute(task.gold.sql)
-            gold = GoldState(None, result.error) if result.error else GoldState(sandbox.state())
+        gold = gold_state(self._database, task)
         if gold.error:
             logger.warning("the gold SQL of task %s fails on this database: %s", task.id, gold.error)
-        if result.limit == "time":  # a busy machine; it may do better the next time
-            return gold
-        with self._lock:
-            self._gold[key] = gold
-            if len(self._gold) > _REMEMBERED:
-                self._gold.popitem(last=False)
+        if not gold.out_of_time:
+            with self._lock:
+                self._gold[key] = gold
+                if len(self._gold) > _MAX_GOLD_STATES:
+                    self._gold.popitem(last=False)
         return gold
 
 

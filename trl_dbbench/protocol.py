@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.grading import get_grader
 from trl_dbbench.lookup import look_up
 from trl_dbbench.prompts import TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT
 
@@ -46,8 +47,8 @@ class Answer:
     values: tuple[str, ...] | None = None
 
     def for_grader(self, grader: str) -> str:
-        """The answer as the grader reads it: the lifelong one wants a tuple for each row."""
-        if grader != "lifelong" or self.values is None:
+        """The answer as the named grader reads it: one that judges rows wants a tuple for each."""
+        if self.values is None or not get_grader(grader).rows:
             return self.text
         rows = (
             v if v.startswith("(") and v.endswith(")") else f"({v},)" for v in map(str.strip, self.values)

@@ -28,12 +28,14 @@ from trl.trainer.utils import get_callable_name, is_async_callable
 
 from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError, EnvironmentFault
+from trl_dbbench.gold import execute_alone
+from trl_dbbench.grading.rows import same_rows, same_state
 from trl_dbbench.judge import Judge
 from trl_dbbench.lookup import look_up
 from trl_dbbench.protocol import Invalid
 from trl_dbbench.rollout import Episode, Status
-from trl_dbbench.scoring import same_rows, same_state
 from trl_dbbench.skills import operation_of
+from trl_dbbench.sql import sorts_rows
 
 logger = logging.getLogger(__name__)
 
@@ -77,8 +79,8 @@ OUTCOME_PRESETS = {
 class ExecutionReward:
     """1 if the agent's last SQL does what the gold SQL does, else 0, whatever the agent answered.
 
-    Both are executed on fresh sandboxes. Questions compare the rows, in order if the gold SQL sorts
-    them. Changes compare the tables, and a SELECT with which the agent looked at its work afterwards does
+    Both are executed on fresh sandboxes. Questions compare the rows, in order if the outer query of the gold
+    SQL sorts them. Changes compare the tables, and a SELECT with which the agent looked at its work afterwards does
     not count as its last SQL. `None` where the task has no gold SQL or it fails on this database.
     """
 
@@ -105,16 +107,13 @@ class ExecutionReward:
             return None
 
     def _same_rows(self, episode: Episode, gold_sql: str) -> float | None:
-        with self._database.sandbox(episode.task) as sandbox:
-            gold = sandbox.execute(gold_sql)
+        gold = execute_alone(self._database, episode.task, gold_sql)
         if gold.rows is None:
             return None
         if not episode.statements:
             return 0.0
-        with self._database.sandbox(episode.task) as sandbox:
-            rows = sandbox.execute(episode.statements[-1]).rows
-        ordered = "order_by" in " ".join(episode.task.skills)
-        return float(rows is not None and same_rows(rows, gold.rows, ordered=ordered))
+        rows = execute_alone(self._database, episode.task, episode.statements[-1]).rows
+        return float(rows is not None and same_rows(rows, gold.rows, ordered=sorts_rows(gold_sql)))
 
     def _same_state(self, episode: Episode) -> float | None:
         gold = self._judge.gold_state(episode.task)

@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterator
 
 from sqlglot import exp
 
-from trl_dbbench.sql import parse_statements
+from trl_dbbench.sql import only_statement
 
 SKILLS = (
     "select",
@@ -76,7 +76,7 @@ def skills_of(sql: str) -> tuple[str, ...]:
     ('select', 'where_single_condition', 'limit_only')
     ```
     """
-    statement = _parse(sql)
+    statement = only_statement(sql)
     operation = _operation(statement)
     if statement is None or operation is None:
         return ()
@@ -88,16 +88,7 @@ def skills_of(sql: str) -> tuple[str, ...]:
 
 def operation_of(sql: str) -> str | None:
     """`"SELECT"`, `"INSERT"`, `"UPDATE"` or `"DELETE"`; `None` if `sql` is not one statement of these."""
-    return _operation(_parse(sql))
-
-
-def _parse(sql: str) -> exp.Expr | None:
-    """The one statement in `sql`, or `None`."""
-    try:
-        statements = [statement for statement in parse_statements(sql) if statement is not None]
-    except Exception:  # ParseError, TokenError, RecursionError, ...: the text may be anything
-        return None
-    return statements[0] if len(statements) == 1 else None
+    return _operation(only_statement(sql))
 
 
 def _operation(statement: exp.Expr | None) -> str | None:

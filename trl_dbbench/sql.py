@@ -44,3 +44,28 @@ def parse_statements(sql: str, dialect: type[MySQL] = MySQL) -> list[exp.Expr | 
 def quote(name: str) -> str:
     """The name as MySQL and SQLite read it wherever an identifier may stand."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def only_statement(sql: str) -> exp.Expr | None:
+    """The one statement in a text; `None` where there are none or several, or it cannot be read."""
+    try:
+        statements = [statement for statement in parse_statements(sql) if statement is not None]
+    except Exception:  # ParseError, TokenError, RecursionError, ...: the text may be anything
+        return None
+    return statements[0] if len(statements) == 1 else None
+
+
+def sorts_rows(sql: str) -> bool:
+    """Whether a query says in which order its rows come.
+
+    Only an ORDER BY of the outermost query does so: inside parentheses around it or after them, of a whole
+    UNION, after its CTEs. One in a subquery, a CTE, a branch of a UNION, a window or GROUP_CONCAT leaves the
+    order of the result open, and so does `ORDER BY NULL`.
+    """
+    query = only_statement(sql)
+    while query is not None:
+        order = query.args.get("order")
+        if order is not None:
+            return not all(isinstance(term.this, exp.Null) for term in order.expressions)
+        query = query.this if isinstance(query, exp.Subquery) else None
+    return False

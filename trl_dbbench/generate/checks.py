@@ -21,7 +21,7 @@ import sqlglot
 from sqlglot import exp
 
 from trl_dbbench.database import Sandbox
-from trl_dbbench.scoring import state_hash
+from trl_dbbench.grading.states import state_hash
 from trl_dbbench.tasks import Gold, Table
 
 MOST_ROWS = 12

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trl_dbbench.grading.statistics import wilson_interval
 from trl_dbbench.report.run import Run
 from trl_dbbench.rollout import Status
 from trl_dbbench.runs.records import EpisodeRecord
-from trl_dbbench.scoring import wilson_interval
 from trl_dbbench.skills import SKILLS
 
 POINTS = 60  # of a curve at most; longer runs are averaged over neighbouring steps

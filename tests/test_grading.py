@@ -17,16 +17,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.scoring import (
-    GRADERS,
-    grade,
-    row_hash,
-    same_rows,
-    same_state,
-    state_digest,
-    state_hash,
-    wilson_interval,
-)
+from trl_dbbench.grading import GRADERS, grade
+from trl_dbbench.grading.rows import same_rows, same_state
+from trl_dbbench.grading.states import row_hash, state_digest, state_hash
+from trl_dbbench.grading.statistics import wilson_interval
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 

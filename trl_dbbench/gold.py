@@ -1,0 +1,42 @@
+"""What a task's gold SQL does: executed where an agent's statements are, on a sandbox of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trl_dbbench.database import Database, QueryResult, State
+from trl_dbbench.tasks import Task
+
+
+@dataclass(frozen=True)
+class GoldState:
+    """The tables after the gold SQL of a change, or the error it met on this database."""
+
+    state: State | None
+    error: str | None = None
+    out_of_time: bool = False
+    """The error is a time limit: on a busy machine another try may do better."""
+
+
+def execute_alone(database: Database, task: Task, sql: str) -> QueryResult:
+    """What a statement gives on the task's tables as they are at the start.
+
+    Raises:
+        EnvironmentFault: if the database fails.
+    """
+    with database.sandbox(task) as sandbox:
+        return sandbox.execute(sql)
+
+
+def gold_state(database: Database, task: Task) -> GoldState:
+    """The tables that a right change leaves.
+
+    Raises:
+        EnvironmentFault: if the database fails.
+    """
+    assert task.gold.sql is not None
+    with database.sandbox(task) as sandbox:
+        result = sandbox.execute(task.gold.sql)
+        if result.error:
+            return GoldState(None, result.error, result.limit == "time")
+        return GoldState(sandbox.state())

@@ -1,0 +1,113 @@
+"""Rows and table states compared cell by cell, which is what rewards and verdicts go by."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+Row = Sequence[Any]
+State = Mapping[str, Sequence[Row]]
+"""Tables by name, each with its rows."""
+
+Key = tuple[str, Hashable]
+"""A kind of value and the value: cells with equal keys are equal."""
+
+
+def same_state(state_a: State, state_b: State) -> bool:
+    """Whether two databases hold the same tables with the same rows, in any order.
+
+    NULL differs from every text, text from every number (`'1'` is not `1`). Numbers compare by value, so
+    `Decimal('1.0')`, `1.0` and `1` are equal; where one of the two is a float, a relative 1e-9 is allowed.
+    Tables are paired by their exact names.
+    """
+    return state_a.keys() == state_b.keys() and all(
+        same_rows(rows, state_b[name]) for name, rows in state_a.items()
+    )
+
+
+def same_rows(a: Iterable[Row], b: Iterable[Row], ordered: bool = False) -> bool:
+    """Compare rows as a multiset, or one by one with `ordered`; cells as `same_state` does.
+
+    Costs a sort of each column that holds floats, not a comparison of all pairs of rows. The price: within
+    one column, values that are linked by a chain of steps of 1e-9 through a float count as one.
+    """
+    keys_a = [tuple(cell_key(cell) for cell in row) for row in a]
+    keys_b = [tuple(cell_key(cell) for cell in row) for row in b]
+    if len(keys_a) != len(keys_b):
+        return False
+    if ordered:
+        return all(_close_rows(x, y) for x, y in zip(keys_a, keys_b, strict=True))
+    left, right = Counter(keys_a), Counter(keys_b)
+    if left == right:
+        return True
+    rest_a, rest_b = list((left - right).elements()), list((right - left).elements())
+    clusters = _clusters(rest_a + rest_b)
+    return Counter(_clustered(rest_a, clusters)) == Counter(_clustered(rest_b, clusters))
+
+
+def cell_key(cell: Any) -> Key:
+    """A key that equals those of equal cells: cells of two kinds (NULL, text, number, ...) never are."""
+    if cell is None:
+        return "null", None
+    if isinstance(cell, str):
+        return "text", cell
+    if isinstance(cell, (int, float, Decimal)):
+        # A NaN is not equal to itself, and a Decimal one cannot be sorted.
+        is_nan = cell.is_nan() if isinstance(cell, Decimal) else cell != cell
+        return ("nan", None) if is_nan else ("number", cell)
+    if isinstance(cell, (bytearray, memoryview)):
+        return "bytes", bytes(cell)
+    try:
+        hash(cell)
+    except TypeError:
+        return "repr", repr(cell)
+    return type(cell).__name__, cell
+
+
+def _close_rows(a: tuple[Key, ...], b: tuple[Key, ...]) -> bool:
+    return len(a) == len(b) and all(x == y or _close(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _close(a: Key, b: Key) -> bool:
+    return a[0] == b[0] == "number" and _close_numbers(a[1], b[1])
+
+
+def _close_numbers(a: Any, b: Any) -> bool:
+    """Equal, or within 1e-9 of each other where one is a float. Large ids, which are ints, stay apart."""
+    if a == b:
+        return True
+    if not (isinstance(a, float) or isinstance(b, float)):
+        return False
+    try:
+        return math.isclose(a, b, rel_tol=1e-9)
+    except OverflowError:  # an int beyond every float
+        return False
+
+
+def _clusters(rows: list[tuple[Key, ...]]) -> dict[tuple[int, Any], int]:
+    """(column, number) -> group: in sorted order a number joins the one before it if they are close."""
+    columns: dict[int, set] = {}
+    for row in rows:
+        for column, (kind, value) in enumerate(row):
+            if kind == "number":
+                columns.setdefault(column, set()).add(value)
+    groups: dict[tuple[int, Any], int] = {}
+    for column, values in columns.items():
+        group, before = 0, None
+        for value in sorted(values):
+            group += before is not None and not _close_numbers(before, value)
+            groups[column, value] = group
+            before = value
+    return groups
+
+
+def _clustered(rows: list[tuple[Key, ...]], clusters: dict[tuple[int, Any], int]) -> Iterator[tuple]:
+    """Each row with its numbers replaced by their groups."""
+    for row in rows:
+        yield tuple(
+            ("number", clusters[column, value]) if kind == "number" else (kind, value)
+            for column, (kind, value) in enumerate(row)
+        )

@@ -1,0 +1,208 @@
+"""The record of an episode: what a log, a report, an evaluation and a replay know of it, typed once.
+
+`episodes.jsonl` in a run's folder holds one a line. `episode_record` makes it of a played `Episode`;
+`checked_record` reads one back, also from an older version of the library.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NotRequired, TypedDict, cast
+
+from trl_dbbench.protocol import Answer, Invalid, Operation
+from trl_dbbench.rollout import Episode, Status, Turn
+from trl_dbbench.scoring import wilson_interval
+
+EPISODES_FILE = "episodes.jsonl"
+TASKS_FILE = "tasks.jsonl"
+
+Phase = Literal["train", "greedy", "eval"]
+
+PHASES: dict[str, str] = {"eval": "held-out", "greedy": "greedy", "train": "sampled"}
+"""What `episodes.jsonl` calls an episode, and what a reader does."""
+
+
+class TurnRecord(TypedDict):
+    """One turn. `sql`, `answer` and `reason` are there for the action that has them."""
+
+    text: str
+    action: Literal["operation", "answer", "invalid"]
+    sql: NotRequired[str]
+    answer: NotRequired[str]
+    reason: NotRequired[str]
+    observation: str | None
+    limit: str | None
+    """Which limit the statement hit (see `QueryResult`)."""
+    error_code: NotRequired[int | None]
+    """The server's number of the statement's error. Not in records of version 0.1."""
+    affected: int | None
+    tokens: int
+    observation_tokens: int
+    seconds: float
+    sql_seconds: float | None
+    rewards: NotRequired[dict[str, float]]
+    """By reward function, of those that give one for each turn."""
+    advantage: NotRequired[float]
+    """Mean over the turn's tokens, where the turns of the episode differ in it."""
+
+
+class EpisodeRecord(TypedDict):
+    """One episode."""
+
+    phase: Phase
+    step: int
+    """Updates before it. The episode of an update from step 3 to 4 has 3."""
+    task_id: str
+    task_digest: NotRequired[str]
+    question: str
+    operation: str
+    skills: list[str]
+    greedy: NotRequired[bool]
+    status: str
+    """A value of `rollout.Status`."""
+    right: bool
+    verdict: NotRequired[dict[str, Any] | None]
+    fault: NotRequired[str | None]
+    retries: int
+    rewards: dict[str, float | None]
+    advantage: NotRequired[float | None]
+    """What the update used: mean over the sampled tokens."""
+    seed: NotRequired[int]
+    prompt_tokens: NotRequired[int]
+    turns: list[TurnRecord]
+
+
+def episode_record(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
+    """The record of a played episode."""
+    return {
+        "phase": phase,
+        "step": step,
+        "task_id": episode.task.id,
+        "task_digest": episode.task.digest,
+        "question": episode.task.question,
+        "operation": episode.task.operation,
+        "skills": list(episode.task.skills),
+        "greedy": episode.sampling.greedy,
+        "status": str(episode.status),
+        "right": episode.right,
+        "verdict": None if episode.verdict is None else vars(episode.verdict),
+        "fault": episode.fault,
+        "retries": episode.retries,
+        "rewards": episode.rewards,
+        "advantage": episode.advantage,
+        "seed": episode.sampling.seed,
+        "prompt_tokens": len(episode.prompt_ids),
+        "turns": [turn_record(turn) for turn in episode.turns],
+    }
+
+
+def turn_record(turn: Turn) -> TurnRecord:
+    """The record of a played turn."""
+    action: dict[str, Any] = {"action": type(turn.action).__name__.lower()}
+    match turn.action:
+        case Operation(sql):
+            action["sql"] = sql
+        case Answer(text):
+            action["answer"] = text
+        case Invalid(reason):
+            action["reason"] = reason
+    record = {
+        "text": turn.text,
+        **action,
+        "observation": turn.observation,
+        "limit": turn.result.limit if turn.result else None,
+        "affected": turn.result.affected if turn.result else None,
+        "tokens": len(turn.completion.ids),
+        "observation_tokens": len(turn.observation_ids),
+        "seconds": round(turn.seconds, 4),
+        "sql_seconds": round(turn.result.seconds, 4) if turn.result else None,
+    }
+    if turn.rewards:
+        record["rewards"] = turn.rewards
+    if turn.advantage is not None:
+        record["advantage"] = turn.advantage
+    return cast(TurnRecord, record)
+
+
+def checked_record(raw: Any) -> EpisodeRecord:
+    """The record that was read from a log.
+
+    Raises:
+        ValueError: if something is not there that readers count on.
+    """
+    if not isinstance(raw, dict):
+        raise ValueError("not an object")
+    needed: dict[str, type] = {"phase": str, "step": int, "task_id": str, "status": str, "turns": list}
+    for key, kind in needed.items():
+        if not isinstance(raw.get(key), kind):
+            raise ValueError(f"no usable '{key}'")
+    if raw["phase"] not in PHASES:
+        raise ValueError(f"unknown phase {raw['phase']!r}")
+    if not all(isinstance(turn, dict) for turn in raw["turns"]):
+        raise ValueError("a turn is not an object")
+    rewards = raw.get("rewards")
+    checked = raw | {
+        "right": raw.get("right") is True,
+        "question": raw["question"] if isinstance(raw.get("question"), str) else "",
+        "operation": str(raw.get("operation", "")),
+        "skills": [str(skill) for skill in raw.get("skills") or ()],
+        "rewards": rewards if isinstance(rewards, dict) else {},
+    }
+    return cast(EpisodeRecord, checked)
+
+
+class Accuracy:
+    """Counts of right episodes: overall, per operation and per skill.
+
+    Episodes whose environment failed are not counted: they say nothing of the agent.
+    """
+
+    def __init__(self, counts: Mapping[str, Sequence[int]] | None = None):
+        self.counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])  # group -> [right, played]
+        for group, (right, played) in (counts or {}).items():
+            self.counts[group] = [right, played]
+
+    def add(self, episodes: Iterable[EpisodeRecord]) -> Accuracy:
+        """Counts episodes; returns itself."""
+        for episode in episodes:
+            if episode["status"] == Status.ENVIRONMENT_FAULT:
+                continue
+            for group in (
+                "overall",
+                f"operation/{episode['operation']}",
+                *(f"skill/{skill}" for skill in episode["skills"]),
+            ):
+                self.counts[group][0] += bool(episode["right"])
+                self.counts[group][1] += 1
+        return self
+
+    def rate(self, group: str = "overall") -> float | None:
+        """The share of right episodes, 0 to 1; `None` if none was played."""
+        right, played = self.counts.get(group, (0, 0))
+        return right / played if played else None
+
+    def describe(self, group: str = "overall") -> str:
+        """For instance `31/48 = 64.6 % [50.4, 76.6]`, the 95 % Wilson interval in brackets."""
+        right, played = self.counts.get(group, (0, 0))
+        low, high = wilson_interval(right, played)
+        rate = f"{100 * right / played:.1f} %" if played else "-"
+        return f"{right}/{played} = {rate} [{100 * low:.1f}, {100 * high:.1f}]"
+
+    def table(self) -> list[tuple[str, str]]:
+        """(group, description) of every group: overall, then operations, then skills."""
+        order = {"overall": 0, "operation": 1, "skill": 2}
+        groups = sorted(self.counts, key=lambda group: (order[group.partition("/")[0]], group))
+        return [(group, self.describe(group)) for group in groups]
+
+    def metrics(self) -> dict[str, float]:
+        """`accuracy` with `accuracy_low` and `accuracy_high`, and a rate for each operation and skill."""
+        right, played = self.counts.get("overall", (0, 0))
+        low, high = wilson_interval(right, played)
+        rates = {group: self.rate(group) or 0.0 for group in self.counts if group != "overall"}
+        return {
+            "accuracy": right / played if played else 0.0,
+            "accuracy_low": low,
+            "accuracy_high": high,
+            **rates,
+        }

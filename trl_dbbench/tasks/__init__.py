@@ -1,0 +1,15 @@
+"""Tasks: a question or a change, the tables it is asked of, and the gold it is judged by.
+
+`model` is the task itself, `formats/` has a module for each layout of task files, `entries` reads and writes
+the files, whatever layout they have, and `load` puts them together:
+
+```python
+>>> load_tasks("tasks.jsonl")[0].prompt()
+'How many orders were late?\\nThe table is named orders and has these columns: id, late'
+```
+"""
+
+from trl_dbbench.tasks.load import load_tasks
+from trl_dbbench.tasks.model import Cell, Column, Gold, Table, Task
+
+__all__ = ["Cell", "Column", "Gold", "Table", "Task", "load_tasks"]

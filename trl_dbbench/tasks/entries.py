@@ -1,0 +1,218 @@
+"""The files that tasks come in, whatever format they have: entries are read from them and written to them.
+
+An entry is a line of `.jsonl`, an entry of a `.json` object or list, or a row of `.parquet`, `.csv` or
+`.tsv`.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trl_dbbench.errors import TaskError
+from trl_dbbench.files import write_atomically
+from trl_dbbench.tasks.fields import json_object
+
+if TYPE_CHECKING:
+    import pyarrow
+
+WRITABLE = (".jsonl", ".json", ".parquet")
+"""Endings of the files that `write_entries` can write."""
+
+CSV_SUFFIXES = (".csv", ".tsv")
+
+
+class Entry(NamedTuple):
+    """What may be a task.
+
+    Args:
+        place: where it stands in its file, as errors name it: `"line 3"`.
+        fields: what it says.
+        packed: fields that are lists or objects may be text, in JSON's or Python's notation.
+    """
+
+    place: str
+    fields: dict[str, Any]
+    packed: bool = False
+
+    def unpacked(self, nested: Collection[str]) -> dict[str, Any]:
+        """The fields, where those of these names are lists or objects if they can be."""
+        if not self.packed:
+            return self.fields
+        return {key: _unpack(value, key, nested) for key, value in self.fields.items()}
+
+
+def read_entries(path: Path) -> Iterable[Entry]:
+    """The entries of a file; its name says how they are laid out, and other names are read as JSONL.
+
+    Raises:
+        TaskError: if it cannot be read.
+    """
+    if path.suffix == ".parquet":
+        return _parquet_entries(path)
+    if path.suffix == ".json":
+        return _json_entries(path)
+    if path.suffix in CSV_SUFFIXES:
+        header, rows = csv_rows(path)
+        if not rows:
+            raise TaskError(f"{path} holds no questions, only a header.")
+        return [Entry(place, dict(zip(header, row, strict=True))) for place, row in rows]
+    return _jsonl_entries(path)
+
+
+def read_folder(folder: Path, split: str | None) -> Iterator[Entry]:
+    """The entries of a folder's parquet files, or of those that are named after the split.
+
+    Raises:
+        TaskError: if there are none, or one cannot be read.
+    """
+    files = sorted(folder.rglob("*.parquet"))
+    if split is not None:
+        # train-00000-of-00001.parquet, train.parquet and train/0000.parquet, but not training.parquet
+        named = re.compile(rf"{re.escape(split)}(?![A-Za-z0-9])")
+        files = [f for f in files if any(map(named.match, f.relative_to(folder).parts))]
+    if not files:
+        wanted = "*.parquet" if split is None else f"{split}*.parquet"
+        raise TaskError(f"the folder {folder} has no {wanted}.")
+    for file in files:
+        for entry in _parquet_entries(file):
+            yield entry._replace(place=f"{file.name} {entry.place}")
+
+
+def write_entries(
+    path: Path, entries: Sequence[dict[str, Any]], schema: pyarrow.Schema | None = None
+) -> None:
+    """Writes entries in the layout that the file's name says; an older file there is replaced in one step.
+
+    Args:
+        path: ends in one of `WRITABLE`.
+        schema: the types of a parquet file's columns; told from the entries if left out.
+
+    Raises:
+        ConfigError: if it cannot be written.
+    """
+    if path.suffix == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        with write_atomically(path, "wb") as file:
+            pyarrow.parquet.write_table(pa.Table.from_pylist(list(entries), schema=schema), file)
+        return
+    with write_atomically(path) as file:
+        if path.suffix == ".json":
+            whole: Any = list(entries)
+            if all("id" in entry for entry in entries):
+                whole = {entry["id"]: {k: v for k, v in entry.items() if k != "id"} for entry in entries}
+            file.write(json.dumps(whole, ensure_ascii=False, indent=1) + "\n")
+        else:
+            file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+
+
+# --- JSON -------------------------------------------------------------------------------------------
+
+
+def _json_entries(path: Path) -> list[Entry]:
+    text = "".join(_lines(path))
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TaskError(
+            f"{path} is not JSON: {error}. A file of one task a line must be named .jsonl."
+        ) from None
+    if isinstance(whole, dict) and all(isinstance(entry, dict) for entry in whole.values()):
+        return [Entry(f"entry '{key}'", {"id": key, **fields}) for key, fields in whole.items()]
+    if isinstance(whole, list) and all(isinstance(entry, dict) for entry in whole):
+        return [Entry(f"entry {number}", fields) for number, fields in enumerate(whole, 1)]
+    raise TaskError(f"{path} must hold an object {{key: entry}} or a list of tasks.")
+
+
+def _jsonl_entries(path: Path) -> Iterator[Entry]:
+    for number, line in enumerate(_lines(path), 1):
+        if line.strip():
+            try:
+                yield Entry(f"line {number}", json_object(line.removesuffix("\n")))
+            except TaskError as error:
+                raise TaskError(f"{path}, line {number}: {error}") from None
+
+
+def _lines(path: Path) -> Iterator[str]:
+    try:
+        # utf-8-sig: some editors put a byte order mark in front; newline: no other sign ends a line here
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
+            yield from file
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaskError(f"{path} cannot be read as UTF-8 text: {error}") from None
+
+
+# --- parquet ----------------------------------------------------------------------------------------
+
+
+def _parquet_entries(path: Path) -> Iterator[Entry]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        rows = pyarrow.parquet.read_table(path).to_pylist()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise TaskError(f"{path} is not a readable parquet file: {error}") from None
+    for number, row in enumerate(rows, 1):
+        yield Entry(f"row {number}", row, packed=True)
+
+
+def _unpack(value: Any, key: str, nested: Collection[str]) -> Any:
+    """A nested field that an export wrote as text, JSON or Python's; other exports have structs."""
+    if isinstance(value, dict):
+        return {name: _unpack(inner, name, nested) for name, inner in value.items()}
+    if not isinstance(value, str) or key not in nested:
+        return value
+    if value[:1] in ("{", "["):
+        for read in (json.loads, ast.literal_eval):
+            try:
+                return _unpack(read(value), key, nested)
+            except (ValueError, SyntaxError, RecursionError, MemoryError):
+                continue
+    return value
+
+
+# --- CSV --------------------------------------------------------------------------------------------
+
+
+def csv_rows(path: Path) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """The header of a CSV file, and its rows with the lines they end on. Empty lines do not count.
+
+    Raises:
+        TaskError: if it cannot be read, a column has no name or that of another, or a row has not as many
+            cells as the header.
+    """
+    reader = csv.reader(
+        io.StringIO("".join(_lines(path)), newline=""),
+        delimiter="\t" if path.suffix == ".tsv" else ",",
+        strict=True,
+    )
+    rows = []
+    try:
+        for row in reader:
+            if row:
+                rows.append((f"line {reader.line_num}", row))
+    except csv.Error as error:
+        raise TaskError(f"{path}, line {reader.line_num}: not CSV ({error})") from None
+    if not rows:
+        raise TaskError(f"{path} is empty; its first line must name the columns.")
+    header = [name.strip() for name in rows[0][1]]
+    if "" in header:
+        raise TaskError(f"{path}: column {header.index('') + 1} has no name.")
+    if twice := [name for name, count in Counter(map(str.casefold, header)).items() if count > 1]:
+        raise TaskError(
+            f"{path}: the column '{twice[0]}' is there twice; MySQL ignores case in column names."
+        )
+    for where, row in rows[1:]:
+        if len(row) != len(header):
+            raise TaskError(f"{path}, {where}: has {len(row)} cells, the header {len(header)} columns.")
+    return header, rows[1:]

@@ -1,0 +1,52 @@
+"""The fields of an entry of a task file, each with the type that it must have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trl_dbbench.errors import TaskError
+
+
+def json_object(line: str) -> dict[str, Any]:
+    """A line of JSONL.
+
+    Raises:
+        TaskError: if it is no JSON object.
+    """
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise TaskError(f"not JSON ({error})") from None
+    if not isinstance(entry, dict):
+        raise TaskError(f"must be a JSON object, is {type(entry).__name__}")
+    return entry
+
+
+def required(entry: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) -> Any:
+    """The field, which must be there and not null."""
+    if entry.get(key) is None:
+        raise TaskError(f"the field '{key}' is missing; found: {', '.join(map(str, entry)) or 'nothing'}")
+    return optional(entry, key, kind)
+
+
+def optional(entry: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) -> Any:
+    """The field, or `None`."""
+    value = entry.get(key)
+    if value is not None and not isinstance(value, kind):
+        names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
+        raise TaskError(f"the field '{key}' must be {names}, is {type(value).__name__}")
+    return value
+
+
+def first_id(entry: Mapping[str, Any], keys: Sequence[str], default: str) -> str:
+    """The first of these fields that is there, 0 included."""
+    found = (optional(entry, key, (str, int)) for key in keys if entry.get(key) is not None)
+    return str(next(found, default))
+
+
+def as_object(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TaskError(f"a {what} must be a JSON object, is {value!r}")
+    return value

@@ -1,0 +1,93 @@
+"""The formats of task files: one registry for all that read or write tasks.
+
+| format | file | what it cannot hold |
+|---|---|---|
+| `own` | `.jsonl` | holds everything |
+| `agentbench` | `.jsonl` | NULLs, column types, rows of several cells, gold SQL of questions, a grader |
+| `lifelong` | `.json` | several tables, a grader other than `lifelong` |
+| `verl` | `.parquet` | holds everything, in `extra_info.task` |
+
+A format of your own is a class with a `name`, `matches` and `read`, and to be written a `suffix` and `write`
+(see `base`), named by its dotted path, such as `trl-dbbench validate tasks.jsonl --format my_formats.Spider`.
+It is made without arguments. The format `csv` is not among them, since its questions need tables and a
+database: only `convert` reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trl_dbbench.errors import ConfigError, DBBenchError, TaskError
+from trl_dbbench.lookup import look_up
+from trl_dbbench.tasks.formats.agentbench import AgentBenchFormat
+from trl_dbbench.tasks.formats.base import TaskFormat, WritableFormat
+from trl_dbbench.tasks.formats.lifelong import LifelongFormat
+from trl_dbbench.tasks.formats.own import OwnFormat
+from trl_dbbench.tasks.formats.verl import VerlFormat
+from trl_dbbench.tasks.model import Task
+
+FORMATS: dict[str, WritableFormat] = {
+    "own": OwnFormat(),
+    "agentbench": AgentBenchFormat(),
+    "lifelong": LifelongFormat(),
+    "verl": VerlFormat(),
+}
+
+
+def get_format(name: str) -> TaskFormat:
+    """One of `FORMATS`, or a user's own by the dotted path of its class.
+
+    Raises:
+        ConfigError: if there is none, or it is not a format.
+    """
+    found: Any = look_up("task format", name, FORMATS)
+    if name in FORMATS:
+        return found
+    try:
+        made = found()
+    except Exception as error:  # whatever the user's class does
+        raise ConfigError(
+            f"the task format {name!r} cannot be made: {type(error).__name__}: {error}. It must be a class "
+            "that takes no arguments."
+        ) from error
+    if missing := [each for each in ("name", "matches", "read") if not hasattr(made, each)]:
+        raise ConfigError(
+            f"the task format {name!r} has no '{missing[0]}'; a format has a name, matches(entry) and "
+            "read(entry, default_id)."
+        )
+    return made
+
+
+def format_of(entry: Mapping[str, Any]) -> TaskFormat:
+    """The format that an entry is in, by the names of its fields."""
+    # from the last to the first, which is `own` and takes any entry
+    return next(each for each in reversed(FORMATS.values()) if each.matches(entry))
+
+
+def read_entry(format: TaskFormat, entry: Mapping[str, Any], default_id: str) -> Task:
+    """The task of an entry in this format.
+
+    A task of a format that is not one of `FORMATS` is checked and normalised (lists become tuples) by writing
+    it as a line of the own format and reading that.
+
+    Raises:
+        TaskError: if the entry is no task.
+    """
+    if FORMATS.get(format.name) is format:
+        return format.read(entry, default_id)
+    try:
+        task = format.read(entry, default_id)
+    except DBBenchError:
+        raise
+    except Exception as error:  # whatever the user's format does
+        raise TaskError(
+            f"the format {format.name} cannot read it: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(task, Task):
+        raise TaskError(f"the format {format.name} must read a Task, gave {type(task).__name__}")
+    try:
+        line = task.to_json()
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        raise TaskError(f"the format {format.name} read a task that cannot be: {error}") from error
+    return Task.from_json(line)

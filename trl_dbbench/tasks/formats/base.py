@@ -1,0 +1,111 @@
+"""What a format of task files is, and what writing one needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from trl_dbbench.errors import TaskError
+from trl_dbbench.grading.rows import State
+from trl_dbbench.grading.states import state_hash
+from trl_dbbench.tasks.model import Task
+
+
+class TaskFormat(Protocol):
+    """A format that can be read: one entry of a file, a dictionary, is one task.
+
+    Files themselves are read by `entries`: a line of `.jsonl`, an entry of a `.json` object or list, a row of
+    `.parquet`, `.csv` or `.tsv`.
+
+    A format may have `nested`, the names of fields that hold lists or objects: where a parquet file has them
+    as text, in JSON's or Python's notation, they are parsed before the format sees the entry.
+    """
+
+    name: str
+
+    def matches(self, entry: Mapping[str, Any]) -> bool:
+        """Whether the entry, by the names of its fields, is in this format."""
+        ...
+
+    def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
+        """The task of an entry; `default_id` names the file and the place, for entries without an id.
+
+        Whatever it raises is shown with the file and the place.
+        """
+        ...
+
+
+class WritableFormat(TaskFormat, Protocol):
+    """A format that can be written too.
+
+    It may have `losses`, which gives for a field of a task the reason why it can come back different, and for
+    `.parquet` files `arrow_schema()`, the types of the columns where entries do not always show them.
+    """
+
+    suffix: str
+    """Of its files: `.jsonl`, `.json` or `.parquet`."""
+
+    def write(self, task: Task, context: WriteContext) -> dict[str, Any]:
+        """The entry of a task.
+
+        Raises:
+            Unrepresentable: if the format cannot hold the task without making another of it.
+        """
+        ...
+
+
+class WriteContext(Protocol):
+    """What writing may need beside the task: its gold SQL executed, a prompt, its place in the file."""
+
+    split: str
+    index: int
+    """How many tasks stand before this one in the file."""
+
+    def rows(self, task: Task) -> list[tuple]:
+        """What the gold SQL of a question gives.
+
+        Raises:
+            Unrepresentable: if it fails.
+        """
+        ...
+
+    def state(self, task: Task) -> State:
+        """The tables that the gold SQL of a change leaves.
+
+        Raises:
+            Unrepresentable: if it fails.
+        """
+        ...
+
+    def messages(self, task: Task) -> list[dict[str, str]]:
+        """The prompt that a protocol makes of the task."""
+        ...
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Something of a task that the target does not hold, or holds in another way."""
+
+    task: str
+    field: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"task '{self.task}', {self.field}: {self.text}"
+
+
+class Unrepresentable(TaskError):
+    """A format cannot hold a task, because of this field of it."""
+
+    def __init__(self, field: str, text: str):
+        super().__init__(text)
+        self.field = field
+
+
+def published_hash(task: Task, context: WriteContext) -> str:
+    """The published hash of what the gold SQL makes of the first table; `""` for an empty one."""
+    rows = context.state(task).get(task.tables[0].name)
+    if rows is None:
+        raise Unrepresentable("state_md5", "cannot be computed, the gold SQL drops the table")
+    return state_hash(rows) or ""

@@ -1,0 +1,178 @@
+"""Questions asked of tables of your own, both as CSV files.
+
+A missing answer is computed by executing the gold SQL. What cannot be right is an error that names file and
+line. Where two fields disagree, such as an answer and the rows of its SQL, that is a `Loss`, which `convert`
+prints with those of its own. This format is only read, and not in the registry: it needs the tables, and a
+database.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+from trl_dbbench.errors import TaskError
+from trl_dbbench.grading import DEFAULT_GRADER, GRADERS
+from trl_dbbench.skills import operation_of
+from trl_dbbench.tasks.fields import first_id
+from trl_dbbench.tasks.formats.base import Loss
+from trl_dbbench.tasks.formats.csv_tables import number_or_text
+from trl_dbbench.tasks.model import OPERATIONS, Cell, Gold, Table, Task, checked, operation_in, skills_in
+
+FIELDS = ("question", "answer", "sql", "id", "operation", "tables")
+
+
+class CsvFormat:
+    """Questions with these fields, of a CSV file with a header or of JSONL:
+
+    - `question`, and `answer` or `sql` or both. An answer is one value, or rows as JSON:
+      `[[1, "a"], [2, "b"]]`. Where only `sql` is given, it is executed and its rows are the answer. A change
+      has `sql` only.
+    - `id`, else the number of the question; `operation`, else read off the SQL;
+    - `tables`: names of the tables it is asked of, separated by commas; else all of them.
+
+    Args:
+        tables: the tables by name.
+        gold_rows: what the gold SQL of a task gives; raises TaskError if it fails.
+
+    Attributes:
+        warnings: what is doubtful in the tasks read so far: an answer that its SQL does not give, or SQL
+            that gives no rows.
+    """
+
+    name = "csv"
+
+    def __init__(self, tables: Mapping[str, Table], gold_rows: Callable[[Task], list[tuple]]):
+        self.warnings: list[Loss] = []
+        self._tables = tables
+        self._gold_rows = gold_rows
+        self._questions = 0
+
+    def matches(self, entry: Mapping[str, Any]) -> bool:
+        """Any entry: reading says which of its fields is wrong."""
+        return True
+
+    def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
+        self._questions += 1
+        given = _given(entry)
+        task = checked(_task(given, self._tables, str(self._questions)))
+        if task.gold.sql is None:
+            return _answerable(task)
+        rows = self._gold_rows(task)
+        if task.is_question and "answer" not in given:
+            task = replace(task, gold=replace(task.gold, answer=tuple(map(_json_row, rows))))
+            if not rows:
+                self._warn(task, "the SQL gives no rows, so the answer is an empty list")
+        elif task.is_question:
+            grader, gold = GRADERS[DEFAULT_GRADER], list(task.gold.answer or ())
+            if not grader.judge(grader.answer(rows), gold):
+                self._warn(task, f"the SQL gives {rows}, the answer says {gold}")
+        return _answerable(task)
+
+    def _warn(self, task: Task, text: str) -> None:
+        self.warnings.append(Loss(task.id, "answer", text))
+
+
+def _given(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are not empty."""
+    if unknown := [name for name in entry if name not in FIELDS]:
+        raise TaskError(f"unknown field '{unknown[0]}'; allowed: {', '.join(FIELDS)}")
+    given = {name: value for name, value in entry.items() if value not in (None, "")}
+    for name in ("question", "sql", "operation"):
+        if not isinstance(given.get(name, ""), str):
+            raise TaskError(f"the field '{name}' must be text, is {given[name]!r}")
+    if "question" not in given:
+        raise TaskError("the field 'question' is missing")
+    return given
+
+
+def _task(given: Mapping[str, Any], tables: Mapping[str, Table], number: str) -> Task:
+    """The task as it is given; its answer is empty where the SQL is to give it."""
+    sql, answer = given.get("sql"), given.get("answer")
+    operation = _stated_operation(given.get("operation"), sql)
+    if operation == "SELECT" and sql is None and answer is None:
+        raise TaskError("needs an 'answer' or the 'sql' that gives it")
+    if operation != "SELECT" and (sql is None or answer is not None):
+        raise TaskError(f"{operation} needs its gold solution 'sql' and takes no 'answer'")
+    rows = GRADERS[DEFAULT_GRADER].gold(_answer_rows(answer))
+    return Task(
+        id=first_id(given, ("id",), number),
+        question=given["question"],
+        tables=tuple(_asked_of(given.get("tables"), tables)),
+        operation=operation,
+        gold=Gold(tuple(rows) if operation == "SELECT" else None, sql),
+        skills=skills_in(None, sql),
+    )
+
+
+def _stated_operation(stated: str | None, sql: str | None) -> str:
+    if stated is None:
+        return operation_in(sql) if sql else "SELECT"
+    operation = stated.strip().upper()
+    if operation not in OPERATIONS:
+        raise TaskError(f"unknown operation {stated!r}; allowed: {', '.join(OPERATIONS)}")
+    read = operation_of(sql) if sql else None
+    if read not in (None, operation):
+        raise TaskError(f"the operation is said to be {operation}, the SQL is {read}: {sql}")
+    return operation
+
+
+def _asked_of(names: Any, tables: Mapping[str, Table]) -> list[Table]:
+    if names is None:
+        return list(tables.values())
+    wanted = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+    if not isinstance(wanted, list):
+        raise TaskError(f"the field 'tables' must be names of tables, is {names!r}")
+    if unknown := [name for name in wanted if name not in tables]:
+        raise TaskError(f"there is no table {unknown[0]!r}; given are: {', '.join(tables)}")
+    return [tables[name] for name in wanted]
+
+
+def _answer_rows(answer: Any) -> list:
+    """An answer as rows: those of a list, or one of a single cell."""
+    if isinstance(answer, str):
+        try:
+            listed = json.loads(answer) if answer.lstrip().startswith("[") else None
+        except (ValueError, RecursionError):
+            listed = None  # a text that begins with a bracket
+        answer = listed if isinstance(listed, list) else [[number_or_text(answer.strip())]]
+    if answer is None:
+        return []
+    return answer if isinstance(answer, list) else [[answer]]
+
+
+def _json_row(row: tuple) -> tuple[Cell, ...]:
+    return tuple(map(_json_cell, row))
+
+
+def _json_cell(cell: Any) -> Cell:
+    """A cell of a result as a gold answer has it: numbers as numbers, dates as their text."""
+    if isinstance(cell, Decimal):
+        return int(cell) if cell == cell.to_integral_value() else float(cell)
+    if cell is None or isinstance(cell, str | int | float):
+        return cell
+    if isinstance(cell, datetime.date | datetime.timedelta):
+        return str(cell)
+    raise TaskError(f"the sql gives {cell!r}, which no answer can be compared with")
+
+
+def _answerable(task: Task) -> Task:
+    """The task with a grader to which its gold answer can be right.
+
+    The default one cuts answers at commas; values that hold some become labels, for AgentBench's graders.
+    """
+    answer = task.gold.answer
+    if answer is None or GRADERS[DEFAULT_GRADER].can_be_right(answer):
+        return task
+    labels = [cell for row in answer for cell in row]
+    of_labels = [grader for grader in GRADERS.values() if not grader.rows]
+    if any(len(row) != 1 for row in answer) or not all(each.can_be_right(labels) for each in of_labels):
+        raise TaskError(
+            f"the answer {list(answer)} could never be right: graders cut rows of several cells at commas, "
+            "those within a text too. Ask for fewer columns, or for a number."
+        )
+    return replace(task, gold=replace(task.gold, answer=tuple(labels)), grader=None)

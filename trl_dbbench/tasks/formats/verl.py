@@ -1,0 +1,82 @@
+"""The parquet that verl trains on, with the whole task in it.
+
+The columns are what verl's "Prepare Data for Post-Training" asks for
+(https://verl.readthedocs.io/en/latest/preparation/prepare_data.html): `data_source`, which chooses the reward
+function; `prompt`, messages to which `RLHFDataset` (verl/utils/dataset/rl_dataset.py) applies the chat
+template; `ability`; `reward_model` with `style` and `ground_truth`; `extra_info`, whose `index` that class
+reads and the rest of which reaches the reward function.
+
+The whole task stands in `extra_info.task`, so nothing is lost, and reading a file is reading that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from trl_dbbench.errors import TaskError
+from trl_dbbench.tasks.formats.base import WriteContext
+from trl_dbbench.tasks.model import Task
+
+if TYPE_CHECKING:
+    import pyarrow
+
+DATA_SOURCE = "trl_dbbench"
+"""verl's `data_source`: the name that a reward function for these rows is chosen by."""
+
+
+class VerlFormat:
+    name = "verl"
+    suffix = ".parquet"
+
+    def matches(self, entry: Mapping[str, Any]) -> bool:
+        return "data_source" in entry and "reward_model" in entry
+
+    def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
+        info = entry.get("extra_info")
+        line = info.get("task") if isinstance(info, dict) else None
+        if not isinstance(line, str):
+            raise TaskError(
+                "has no 'extra_info.task', which holds tables and gold in verl files made here; verl files of "
+                "others have no tables to read."
+            )
+        return Task.from_json(line)
+
+    def write(self, task: Task, context: WriteContext) -> dict[str, Any]:
+        return {
+            "data_source": DATA_SOURCE,
+            "prompt": context.messages(task),
+            "ability": "sql",
+            "reward_model": {"style": "rule", "ground_truth": _ground_truth(task)},
+            "extra_info": {
+                "split": context.split,
+                "index": context.index,
+                "id": task.id,
+                "operation": task.operation,
+                "skills": list(task.skills),
+                "task": task.to_json(),
+            },
+        }
+
+    def arrow_schema(self) -> pyarrow.Schema:
+        import pyarrow as pa
+
+        text = pa.string()
+        info = {"split": text, "index": pa.int64(), "id": text, "operation": text, "skills": pa.list_(text)}
+        return pa.schema(
+            {
+                "data_source": text,
+                "prompt": pa.list_(pa.struct({"role": text, "content": text})),
+                "ability": text,
+                "reward_model": pa.struct({"style": text, "ground_truth": text}),
+                "extra_info": pa.struct(info | {"task": text}),
+            }
+        )
+
+
+def _ground_truth(task: Task) -> str:
+    """The gold as JSON: verl hands it to the reward function as it is, and Arrow needs one type for all."""
+    gold = task.gold
+    held = {"answer": gold.answer, "sql": gold.sql, "state_md5": gold.state_md5, "grader": task.grader}
+    return json.dumps(held, ensure_ascii=False)

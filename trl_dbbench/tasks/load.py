@@ -1,0 +1,106 @@
+"""Tasks out of files, folders and the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from trl_dbbench.errors import TaskError
+from trl_dbbench.tasks.entries import CSV_SUFFIXES, Entry, read_entries, read_folder
+from trl_dbbench.tasks.formats import format_of, get_format, read_entry
+from trl_dbbench.tasks.formats.base import TaskFormat
+from trl_dbbench.tasks.formats.lifelong import HUB_FOLDER, HUB_ID
+from trl_dbbench.tasks.model import Task
+
+
+def load_tasks(
+    path_or_id: str | Path, split: str | None = None, format: str | TaskFormat | None = None
+) -> list[Task]:
+    """Reads tasks from a file, a folder of parquet files, or the LifelongAgentBench hub repository.
+
+    Args:
+        path_or_id: a `.jsonl`, `.json` or `.parquet` file, a folder of parquet files, or
+            `csyq/LifelongAgentBench` (needs the network).
+        split: the split to take of a hub repository or of parquet files named after their split;
+            `None` takes all.
+        format: one of `tasks.formats.FORMATS`, the dotted path of your own, or a format object. It reads the
+            entries that it matches; the format of others, and of all if it is left out, is told by the names
+            of their fields.
+
+    Raises:
+        TaskError: if there is nothing to read or a task in it is wrong; the text names the file and,
+            where there is one, the line.
+        ConfigError: if there is no such format.
+    """
+    if isinstance(format, str):
+        format = get_format(format)
+    entries = _entries(path_or_id, split, may_be_csv=format is not None)
+    tasks = list(_read(entries, str(path_or_id), format))
+    if not tasks:
+        raise TaskError(
+            f"{path_or_id} holds no tasks. Expected one JSON object a line, or a {{key: entry}} object."
+        )
+    return tasks
+
+
+def _entries(path_or_id: str | Path, split: str | None, may_be_csv: bool) -> Iterable[Entry]:
+    path = Path(path_or_id)
+    if path.is_dir():
+        return read_folder(path, split)
+    if path.exists() and split is not None:
+        raise TaskError(f"{path} is a single file, which has no split {split!r}; leave the split out.")
+    if path.suffix in CSV_SUFFIXES and not may_be_csv:
+        raise TaskError(
+            f"{path} says nothing of the tables that its questions are asked of. Make tasks of it: "
+            f"trl-dbbench convert {path} tasks.jsonl --tables TABLE.csv"
+        )
+    if path.exists():
+        return read_entries(path)
+    if str(path_or_id) == HUB_ID:
+        return read_folder(_download() / HUB_FOLDER, split)
+    raise TaskError(
+        f"no task file at '{path_or_id}'. Give a .jsonl, .json or .parquet file, a folder of parquet files, "
+        f"or the hub id '{HUB_ID}'."
+    )
+
+
+def _download() -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(HUB_ID, repo_type="dataset", allow_patterns=f"{HUB_FOLDER}/*.parquet"))
+    except (OSError, HfHubHTTPError, LocalEntryNotFoundError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise TaskError(
+            f"'{HUB_ID}' could not be downloaded ({reason}). Check the network, or give a local file."
+        ) from None
+
+
+def _read(entries: Iterable[Entry], source: str, format: TaskFormat | None) -> Iterator[Task]:
+    seen: dict[str, str] = {}
+    for entry in entries:
+        try:
+            task = _task(entry, source, format)
+        except TaskError as error:
+            raise TaskError(f"{source}, {entry.place}: {error}") from None
+        if task.id in seen:
+            raise TaskError(
+                f"{source}, {entry.place}: the id '{task.id}' stands at {seen[task.id]} already; ids must differ."
+            )
+        seen[task.id] = entry.place
+        yield task
+
+
+def _task(entry: Entry, source: str, format: TaskFormat | None) -> Task:
+    found = format if format is not None and format.matches(entry.fields) else format_of(entry.fields)
+    # AgentBench has no ids: dev.jsonl's third task is dev-3, and stays apart from standard-3
+    default_id = f"{Path(source).stem}-{entry.place.rpartition(' ')[2]}"
+    try:
+        return read_entry(found, entry.unpacked(getattr(found, "nested", ())), default_id)
+    except TaskError as error:
+        if format is None or found is format:
+            raise
+        raise TaskError(
+            f"{error} (read as {found.name}; the format {format.name} does not match it)"
+        ) from None

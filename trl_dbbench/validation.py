@@ -1,0 +1,94 @@
+"""Whether the gold solutions of tasks are right, by the sandboxes and graders that training itself uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from trl_dbbench.database import Database
+from trl_dbbench.errors import TaskError
+from trl_dbbench.gold import execute_alone
+from trl_dbbench.grading import GRADERS, Grader, get_grader
+from trl_dbbench.judge import Judge, published_right
+from trl_dbbench.tasks import Task
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Whether one task's gold scores as right, and why not."""
+
+    task: Task
+    problem: str | None = None
+
+
+def validate(
+    tasks: Sequence[Task], database: Database, workers: int = 4, grader: str | None = None
+) -> Iterator[Validation]:
+    """Executes every gold solution.
+
+    - A question's gold answer must be right to its graders and, where there is gold SQL, its rows too.
+    - A change's gold SQL must run and, where a hash is published, leave tables of that hash.
+
+    Yields in the order of the tasks.
+
+    Args:
+        workers: tasks that are validated side by side.
+        grader: judges all questions instead of their own graders: a name of `grading.GRADERS` or a dotted
+            path.
+
+    Raises:
+        ConfigError: if there is no such grader.
+    """
+    override = None if grader is None else get_grader(grader)
+    judge = Judge(database)
+
+    def problem(task: Task) -> str | None:
+        try:
+            if task.is_question:
+                return _question_problem(task, database, override)
+            return _change_problem(task, judge)
+        except TaskError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(workers) as pool:
+        problems = pool.map(problem, tasks)
+        yield from (Validation(task, problem) for task, problem in zip(tasks, problems, strict=True))
+
+
+def _question_problem(task: Task, database: Database, override: Grader | None) -> str | None:
+    assert task.gold.answer is not None
+    judged = _judged(task, override)
+    for grader, gold in judged:
+        if not grader.can_be_right(gold):
+            return f"the gold answer {gold} is not right to the grader {grader.name}"
+    if task.gold.sql is None:
+        return None
+    result = execute_alone(database, task, task.gold.sql)
+    if result.error:
+        return f"the gold SQL fails: {result.error}"
+    rows = result.rows or []
+    for grader, gold in judged:
+        if not grader.judge(grader.answer(rows), gold):
+            return f"the gold SQL gives {rows}, the gold answer is {gold}"
+    return None
+
+
+def _judged(task: Task, override: Grader | None) -> list[tuple[Grader, list]]:
+    """The graders of a question, each with the gold answer that it is given."""
+    answer = task.gold.answer or ()
+    if override is not None:
+        return [(override, override.gold(answer))]
+    if task.grader is not None:
+        return [(get_grader(task.grader), list(answer))]
+    # the protocol will choose one; those of the protocols are graders of labels
+    return [(grader, list(answer)) for grader in GRADERS.values() if not grader.rows]
+
+
+def _change_problem(task: Task, judge: Judge) -> str | None:
+    gold = judge.gold_state(task)
+    if gold.state is None:
+        return f"the gold SQL fails: {gold.error}"
+    if published_right(task, gold.state) is False:
+        return f"the gold SQL leaves tables of another hash than the published {task.gold.state_md5}"
+    return None
