@@ -337,7 +337,10 @@ def test_a_run_warns_once_and_logs_every_figure(tiny_model, sqlite_database, dem
             r"alarm_errors is a share from 0 to 1 \(0.3 is 30 %\), given is 30; 1 disables the alarm",
         ),
         ({"alarm_distinct_sql": -1}, "alarm_distinct_sql is a share .* given is -1; 0 disables the alarm"),
-        ({"alarm_entropy": -0.1}, r"alarm_entropy must be 0 \(never warn\) or more nats per token, is -0.1"),
+        (
+            {"alarm_entropy": -0.1},
+            r"alarm_entropy must be 0 \(disables the alarm\) or more nats per token, is -0.1",
+        ),
     ],
 )
 def test_thresholds_that_cannot_be(settings: dict, message: str, tmp_path: Path) -> None:

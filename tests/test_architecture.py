@@ -28,8 +28,9 @@ tasks
 database.error_numbers database.dialect database.sandbox database.retry database.base
 database.sqlite database.server
 database.open database
+gold
 protocol
-chat judge
+chat judge dataset
 rollout
 player
 engines
@@ -37,7 +38,7 @@ runs.records runs.settings metrics
 rewards advantages
 callbacks alarms samplers config arguments stopping resume reference
 trainer
-evaluation demonstrations runs convert generate report tiny_model
+evaluation validation demonstrations runs convert generate report tiny_model
 cli
 """
 """From bottom to top; `docs/architecture.md` says what each part is. A module may import from its own line

@@ -28,8 +28,9 @@ from trl_dbbench.database import Database, Limits
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.rewards import describe_reward, load_reward_functions
 from trl_dbbench.rollout import Episode, Rules
+from trl_dbbench.runs.differences import Replayed, Summary
 from trl_dbbench.runs.records import episode_record
-from trl_dbbench.runs.replay import Replayed, Summary, replay
+from trl_dbbench.runs.replay import replay
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Column, Gold, Table, Task
 
@@ -482,7 +483,7 @@ def test_a_run_of_an_earlier_version_takes_its_settings_from_options(run: Path, 
             ["--reward-funcs", "luck"],
             "error: unknown reward function 'luck'; allowed: outcome, execution, format",
         ),
-        (["--outcome-preset", "kind"], "error: unknown preset 'kind'; allowed: greedy_then_grpo, reinforce."),
+        (["--outcome-preset", "kind"], "error: unknown outcome_preset 'kind'; allowed: greedy_then_grpo, reinforce."),
         (["--protocol", "morse"], "error: unknown protocol 'morse'; allowed: text, tools"),
         (["--phase", "test"], "error: unknown phase 'test'; allowed: eval, greedy, train."),
         (["--steps", "3"], "error: --steps 3 must be two numbers with a colon between, as in 100:200."),

@@ -21,6 +21,7 @@ import torch
 
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.lookup import look_up
+from trl_dbbench.ranks import Ranks, together
 from trl_dbbench.rollout import Episode, Status
 
 NO_TURN = -1
@@ -86,6 +87,39 @@ def get_advantage(name: str) -> AdvantageFunction | None:
         ConfigError: if there is none.
     """
     return look_up("advantage", name, ADVANTAGES)
+
+
+def assign(
+    name: str,
+    function: AdvantageFunction,
+    episodes: Sequence[Episode],
+    rewards: torch.Tensor,
+    weights: torch.Tensor,
+    group_size: int,
+) -> tuple[torch.Tensor, list[float]]:
+    """What the function gives to this rank's episodes, noted in them. All ranks call it together.
+
+    Args:
+        name: of the function, for errors.
+        episodes: of this rank. A group, `group_size` in a row, may lie on several ranks.
+        rewards: (N, F), of all ranks.
+        weights: (F,).
+
+    Returns:
+        (n,) or (n, T) for this rank's n episodes, and a value for each of all ranks' N, for a log.
+
+    Raises:
+        ConfigError: if the function gives another shape.
+        RankError: if it fails on another rank.
+    """
+    ranks = Ranks()
+    everyone = [episode for part in ranks.gather(episodes) for episode in part]
+    batch = AdvantageBatch(everyone, rewards, weights, torch.arange(len(everyone)) // group_size)
+    with together():
+        given = compute(name, function, batch)
+    own = given.chunk(ranks.count)[ranks.number]
+    note(episodes, own)
+    return own, note(everyone, given)
 
 
 def compute(name: str, function: AdvantageFunction, batch: AdvantageBatch) -> torch.Tensor:

@@ -30,7 +30,7 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
     run counts on from there: from the end of a step, also if the checkpoint was saved in the middle of the next.
 
     Args:
-        every: the evaluation precedes every so many rollouts, beginning with the first; 0 for none.
+        every: the evaluation precedes every so many rollouts, beginning with the first.
     """
 
     def __init__(self, every: int = 1):
@@ -38,8 +38,10 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
         self.accuracy = Accuracy()
         self._at_step_end: dict[str, list[int]] = {}
 
-    def starts(self, sampled: Sequence[Start], rollout: int, first_row: int, group_size: int) -> list[Start]:
-        """What this rank is to play greedily: each prompt of the batch once.
+    def starts(
+        self, sampled: Sequence[Start], rollout: int, first_row: int, group_size: int
+    ) -> list[Start] | None:
+        """What this rank is to play greedily: each prompt of the batch once. `None`, on all ranks, for nothing.
 
         Args:
             sampled: this rank's rows.
@@ -47,8 +49,8 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
             first_row: the first row's place among those of all ranks. Copies of a prompt, `group_size` in a row, may
                 lie on several ranks; the rank of the first one plays it.
         """
-        if not self.every or rollout % self.every:
-            return []
+        if rollout % self.every:
+            return None
         return [
             replace(start, sampling=Sampling(start.sampling.temperature, greedy=True))
             for row, start in enumerate(sampled, first_row)

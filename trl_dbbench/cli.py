@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Iterable, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +24,7 @@ from trl_dbbench.validation import validate as validate_tasks
 if TYPE_CHECKING:
     from trl_dbbench.engines.base import Backend
     from trl_dbbench.engines.policy import Policy, ServedPolicy
+    from trl_dbbench.runs.differences import Replayed
 
 app = typer.Typer(
     help="Train language-model agents to work a MySQL database: checks, evaluation and reports.",
@@ -270,21 +272,15 @@ def replay(
     Checks how turns are read, observations, final tables, status and rewards; exits with 1 if one differs. With
     other rewards it scores an old run anew.
     """
-    from tqdm.auto import tqdm
-
-    from trl_dbbench.rewards import OUTCOME_PRESETS
-    from trl_dbbench.runs.replay import Summary
+    from trl_dbbench.arguments import outcome_reward
     from trl_dbbench.runs.replay import replay as replay_run
 
-    if outcome_preset is not None and outcome_preset not in OUTCOME_PRESETS:
-        raise ConfigError(f"unknown preset {outcome_preset!r}; allowed: {', '.join(OUTCOME_PRESETS)}.")
+    outcome = outcome_reward(outcome_preset) if outcome_preset else None
     only_steps = _steps(steps) if steps else None
     settings = RunSettings.read(
         run, protocol=protocol, max_turns=max_turns, observation_characters=observation_characters
     )
     spec = database or ("sqlite" if settings.dialect == SQLITE.name else "auto")
-    summary = Summary()
-    notes: list[str] = []
     with (
         write_atomically(out) if out else nullcontext() as file,
         open_database(spec, docker_image=docker_image, limits=settings.limits) as opened,
@@ -292,27 +288,40 @@ def replay(
         typer.echo(
             f"Played on {settings.database or 'an unknown database'}, replayed on {opened.describe()}."
         )
-        for replayed in replay_run(
+        notes: list[str] = []
+        replayed = replay_run(
             run,
             opened,
             settings=settings,
             reward_funcs=_names(reward_funcs),
-            outcome=OUTCOME_PRESETS[outcome_preset] if outcome_preset else None,
+            outcome=outcome,
             phase=phase,
             steps=only_steps,
             notes=notes,
-        ):
-            summary.add(replayed)
-            if replayed.differences:
-                tqdm.write(str(replayed))
-            if file is not None:
-                file.write(json.dumps(replayed.to_dict(), ensure_ascii=False) + "\n")
+        )
+        differing = _tell(replayed, notes, file, rescored=bool(reward_funcs or outcome_preset))
+    raise typer.Exit(int(differing > 0))
+
+
+def _tell(episodes: Iterable[Replayed], notes: Sequence[str], file: IO[str] | None, *, rescored: bool) -> int:
+    """Prints differences as they come and the sum at the end; returns how many episodes differ."""
+    from tqdm.auto import tqdm
+
+    from trl_dbbench.runs.differences import Summary
+
+    summary = Summary()
+    for replayed in episodes:
+        summary.add(replayed)
+        if replayed.differences:
+            tqdm.write(str(replayed))
+        if file is not None:
+            file.write(json.dumps(replayed.to_dict(), ensure_ascii=False) + "\n")
     for note in notes:
         typer.echo(f"note: {note}")
-    if reward_funcs or outcome_preset:
+    if rescored:
         typer.echo(summary.mean_rewards())
     typer.echo(summary)
-    raise typer.Exit(int(summary.differing > 0))
+    return summary.differing
 
 
 def _names(joined: str | None) -> list[str] | None:

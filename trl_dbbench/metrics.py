@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from accelerate.state import GradientState
+
 from trl_dbbench.rollout import Status
 from trl_dbbench.runs.records import EpisodeRecord
 
@@ -28,3 +30,16 @@ def episode_metrics(episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]
         "sql/mean_seconds": [turn["sql_seconds"] for turn in turns if turn["sql_seconds"] is not None],
     }
     return {name: each for name, each in values.items() if each}  # of an empty list TRL would log None
+
+
+def drop_repeated_rows(
+    episodes: Sequence[EpisodeRecord], state: GradientState, copies: int
+) -> Sequence[EpisodeRecord]:
+    """The rows of all ranks without those of the first batch, with which accelerate fills up the last one.
+
+    Args:
+        state: knows the data loader under way.
+        copies: rows of a prompt.
+    """
+    over = max(0, state.remainder) * copies % len(episodes)
+    return episodes[:over] if state.end_of_dataloader and over else episodes

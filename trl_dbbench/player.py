@@ -15,13 +15,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from anyio.from_thread import start_blocking_portal
+from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.database import Database
+from trl_dbbench.errors import TaskError
 from trl_dbbench.judge import Judge
 from trl_dbbench.protocol import AgentProtocol, get_protocol
 from trl_dbbench.rollout import Chat, Engine, Episode, Rules, Sampling, Start, play
@@ -89,8 +92,24 @@ class Player:
         """
         return Start(task, self.chat.prompt_ids(self.chat.protocol.messages(task, system_prompt)), sampling)
 
-    def check_prompt(self, messages: Sequence[dict[str, Any]], task_id: Callable[[], str]) -> None:
+    def check_dataset(self, dataset: Dataset) -> None:
         """Finds before a run what would fail in the middle of it.
+
+        Raises:
+            TaskError: if the rows have no `task`.
+            ConfigError: if a prompt leaves the model no room for a turn.
+        """
+        if not {"prompt", "task"} <= set(dataset.column_names):
+            raise TaskError(
+                f"the dataset has the columns {dataset.column_names}, needed are 'prompt' and 'task'. "
+                "Make it with trl_dbbench.to_dataset(load_tasks(...))."
+            )
+        if self.rules.context is not None:
+            for messages, line in zip(dataset["prompt"], dataset["task"], strict=True):
+                self.check_prompt(messages, partial(_id_of, line))
+
+    def check_prompt(self, messages: Sequence[dict[str, Any]], task_id: Callable[[], str]) -> None:
+        """Finds a prompt that is too long.
 
         Args:
             messages: a task's prompt.
@@ -139,3 +158,7 @@ class Player:
                 for future in futures:
                     future.cancel()
                 raise
+
+
+def _id_of(line: str) -> str:
+    return Task.from_json(line).id

@@ -216,6 +216,16 @@ class ResumableGRPOTrainer(GRPOTrainer):
         if self.args.should_save:
             rotate_checkpoints(str(folder.parent), limit, self.state.best_model_checkpoint, use_mtime=True)
 
+    def _save_and_stop(self, error: type[Exception], text: str, when: str, *, save: bool) -> None:
+        """Ends the run with an error that says how to go on. To be called on all ranks."""
+        if save:
+            self._save_checkpoint(self.model, trial=None)
+            text += (
+                f" Step {self.state.global_step} is saved in {self.args.output_dir}: start again with "
+                f"resume_from_checkpoint: true {when}."
+            )
+        raise error(text)
+
     @contextmanager
     def _before_the_step(self) -> Iterator[None]:
         """The state before the step that is under way; between steps the state as it is."""
@@ -270,6 +280,13 @@ class ResumableGRPOTrainer(GRPOTrainer):
             )
         elif saved is not None:
             self._buffered_inputs = send_to_device(saved["batches"], self.accelerator.device)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        # an evaluation draws from the global generators; training goes on as if it had not been
+        device = self.accelerator.device
+        used = [] if device.type == "cpu" else [device]  # not all that the machine has
+        with torch.random.fork_rng(used, device_type=device.type):
+            return super().evaluate(*args, **kwargs)
 
     def _any_rank(self, yes: bool) -> bool:
         return bool(self.accelerator.gather(torch.tensor([yes], device=self.accelerator.device)).any())

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,17 +30,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProgressCallb
 from trl import GRPOTrainer
 from trl.extras.profiling import profiling_context
 
-from trl_dbbench.advantages import AdvantageBatch, compute, get_advantage, note
+from trl_dbbench.advantages import assign, get_advantage, note
 from trl_dbbench.alarms import AlarmCallback, alarm_metrics
 from trl_dbbench.callbacks import EpisodeLogCallback, GreedyEvalCallback, RolloutProgressCallback
 from trl_dbbench.config import DBBenchGRPOConfig
 from trl_dbbench.database import Database
 from trl_dbbench.engines.base import open_backend
 from trl_dbbench.engines.policy import TrainedPolicy
-from trl_dbbench.errors import DatabaseError, TaskError
-from trl_dbbench.metrics import episode_metrics
+from trl_dbbench.errors import DatabaseError
+from trl_dbbench.metrics import drop_repeated_rows, episode_metrics
 from trl_dbbench.player import Player
-from trl_dbbench.ranks import raise_on_all, together
+from trl_dbbench.ranks import Ranks, raise_on_all, together
 from trl_dbbench.reference import load_reference
 from trl_dbbench.resume import ResumableGRPOTrainer
 from trl_dbbench.rewards import describe_reward, with_step_rewards
@@ -53,8 +52,7 @@ from trl_dbbench.tasks import Task
 
 
 class DBBenchGRPOTrainer(ResumableGRPOTrainer):
-    """
-    Trainer for GRPO on DB-Bench tasks.
+    """Trainer for GRPO on DB-Bench tasks.
 
     Example:
 
@@ -118,13 +116,12 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             peft_config=peft_config,
             **kwargs,
         )
-        # set here and not passed on: the seam is TRL's, the warning that it may change is for those who do not
-        # pin TRL to a minor version
+        # set here and not passed on: TRL's warning that it may change is for those who do not pin TRL
         self.rollout_func = self._rollout
         self._advantage = get_advantage(args.advantage)
         policy = TrainedPolicy(self)
         self.backend = open_backend(args, policy)
-        contexts = [length for length in (policy.context, *self.backend.contexts) if length]
+        contexts = filter(None, [policy.context, *self.backend.contexts])
         self.player = Player.of(
             self._tokenizer,
             database,
@@ -137,9 +134,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
                 args.max_turns, args.max_turn_tokens, args.max_completion_length, min(contexts, default=None)
             ),
         )
-        for dataset in (train_dataset, eval_dataset):
-            if dataset is not None:
-                check_prompts(dataset, self.player)
+        for dataset in filter(None, (train_dataset, eval_dataset)):
+            self.player.check_dataset(dataset)
         self._order = task_order(train_dataset, args)
         if args.reference_model_name_or_path:
             self.ref_model = load_reference(self, args.reference_model_name_or_path)
@@ -148,14 +144,22 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         self._greedy: list[Episode] = []
 
     def _add_callbacks(self) -> None:
-        self.greedy_eval = GreedyEvalCallback(self.args.greedy_eval_every)
-        self.episode_log = EpisodeLogCallback(self.args.output_dir, self._run_settings())
+        functions = zip(self.reward_func_names, self.reward_funcs, strict=True)
+        rewards = {name: describe_reward(function) for name, function in functions}
+        settings = RunSettings.of(self.args, self.player, rewards)
+        self.episode_log = EpisodeLogCallback(self.args.output_dir, settings)
         self.add_callback(self.episode_log)
         self.add_callback(AlarmCallback())
         if self.pop_callback(ProgressCallback) is not None:  # not where bars are off, or in a notebook
             self.add_callback(RolloutProgressCallback())
         if self.args.greedy_eval != "off":
-            self.add_callback(self.greedy_eval)
+            self.add_callback(GreedyEvalCallback(self.args.greedy_eval_every))
+
+    @property
+    def greedy_eval(self) -> GreedyEvalCallback | None:
+        """The callback that runs the greedy evaluation; transformers replaces the object when it loads its state."""
+        callbacks = self.callback_handler.callbacks
+        return next((each for each in callbacks if isinstance(each, GreedyEvalCallback)), None)
 
     # --- what TRL calls ---------------------------------------------------------------------------
 
@@ -178,17 +182,16 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         return output
 
     def _generate(self, prompts: list):
-        prompt_ids, completion_ids, mask, _, *rest = super()._generate(prompts)
+        *ids_and_mask, _, logprobs, fields, images, tool_images = super()._generate(prompts)
         # super decodes each episode into one message; the turns are better to read
-        completions = [episode.messages() for episode in rest[1]["episode"]]
-        return prompt_ids, completion_ids, mask, completions, *rest
+        completions = [episode.messages() for episode in fields["episode"]]
+        return *ids_and_mask, completions, logprobs, fields, images, tool_images
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         error: Exception | None = None
         try:
-            rewards = super()._calculate_rewards(
-                inputs, prompts, completions, completion_ids_list
-            )  # (N, F), all ranks
+            # (N, F), of all ranks
+            rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         except Exception as raised:
             error = raised
             # super ends by gathering the rewards, where the other ranks wait
@@ -206,45 +209,29 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         self._rewards = rewards
         return rewards
 
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        # an evaluation draws from the global generators; training goes on as if it had not been
-        device = self.accelerator.device
-        used = [] if device.type == "cpu" else [device]  # not all that the machine has
-        with torch.random.fork_rng(used, device_type=device.type):
-            return super().evaluate(*args, **kwargs)
-
-    def _load_callback_state(self):
-        super()._load_callback_state()
-        for callback in self.callback_handler.callbacks:  # transformers may have put a new object there
-            if isinstance(callback, GreedyEvalCallback):
-                self.greedy_eval = callback
-
     # --- the rollout ------------------------------------------------------------------------------
 
     def _rollout(self, prompts: list, trainer: GRPOTrainer) -> dict[str, Any]:
         """TRL's `rollout_func`: plays this rank's rows and returns their ids, masks and episodes."""
         train = self.model.training
         starts = self._starts(prompts, train)
-        greedy: list[Start] = []
-        if train and self.args.greedy_eval != "off":
-            number = self._step // (self.args.steps_per_generation * self.num_iterations)
-            first_row = self.accelerator.process_index * len(starts)
-            greedy = self.greedy_eval.starts(starts, number, first_row, self.num_generations)
+        greedy = self._greedy_starts(starts) if train else None
         # under FSDP and ZeRO-3 ranks cannot synchronise outside the forward pass; if one fails, the launcher stops all
         meet = nullcontext if self.backend.collective else together
         with profiling_context(self, "rollout"), self.backend.engine() as engine, meet():
-            if self.args.greedy_eval == "separate":
-                self._greedy = self.player.play_all(greedy, engine) if greedy else []
+            if greedy is not None and self.args.greedy_eval == "separate":
+                self._greedy = self.player.play_all(greedy, engine)
                 episodes = self.player.play_all(starts, engine)
             else:
-                both = self.player.play_all([*greedy, *starts], engine)
-                self._greedy, episodes = both[: len(greedy)], both[len(greedy) :]
-        self._stop_without_database(train)
+                both = self.player.play_all([*(greedy or []), *starts], engine)
+                self._greedy, episodes = both[: -len(starts)], both[-len(starts) :]
+        for reason in filter(None, Ranks().gather(self.player.database.gave_up)):
+            waited = f"{reason}. The database was waited for as long as database_patience allows, and is still away."
+            self._save_and_stop(DatabaseError, waited, "when the database is back", save=train)
         failed = [episode.status == Status.ENVIRONMENT_FAULT for episode in episodes]
         return {
             "prompt_ids": [start.prompt_ids for start in starts],
-            # TRL cannot pad an empty completion; where an environment failed before the first turn, one masked token
-            # stands in
+            # TRL cannot pad an empty completion: one masked token stands in for an episode that failed at once
             "completion_ids": [e.completion_ids or [self._tokenizer.eos_token_id] for e in episodes],
             "logprobs": [episode.logprobs or [0.0] for episode in episodes],
             # nothing is trained where the environment failed: neither the KL term nor a mean over tokens sees it
@@ -269,26 +256,12 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             starts.append(Start(Task.from_json(columns["task"]), ids[str(prompt)], sampling))
         return starts
 
-    def _stop_without_database(self, train: bool) -> None:
-        """Ends the run, on all ranks, if one of them has waited for its database in vain.
-
-        Raises:
-            DatabaseError: says how to go on.
-        """
-        reasons = gather_object([self.player.database.gave_up])
-        reason = next((each for each in reasons if each is not None), None)
-        if reason is None:
-            return
-        saved = ""
-        if train:
-            self._save_checkpoint(self.model, trial=None)
-            saved = (
-                f" Step {self.state.global_step} is saved in {self.args.output_dir}: start again with "
-                "resume_from_checkpoint: true when the database is back."
-            )
-        raise DatabaseError(
-            f"{reason}. The database was waited for as long as database_patience allows, and is still away.{saved}"
-        )
+    def _greedy_starts(self, starts: Sequence[Start]) -> list[Start] | None:
+        if self.greedy_eval is None:
+            return None
+        number = self._step // (self.args.steps_per_generation * self.num_iterations)
+        first_row = self.accelerator.process_index * len(starts)
+        return self.greedy_eval.starts(starts, number, first_row, self.num_generations)
 
     # --- what is kept of it -----------------------------------------------------------------------
 
@@ -297,28 +270,20 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         if self._advantage is None or not train:
             note(episodes, output["advantages"])
             return
-        everyone = gather_object(episodes)  # of all ranks: a group may lie on several
-        groups = torch.arange(len(everyone)) // self.num_generations
-        batch = AdvantageBatch(everyone, self._rewards.cpu(), self.reward_weights.cpu(), groups)
-        with together():
-            given = compute(self.args.advantage, self._advantage, batch)  # (N,) or (N, T)
-        logged = self._logs["advantages"]
-        for _ in everyone:
-            logged.pop()
-        logged.extend(note(everyone, given))
-        start = self.accelerator.process_index * len(episodes)
-        own = given[start : start + len(episodes)]
-        note(episodes, own)
-        if own.dim() == 2:
-            own = own[:, : output["completion_ids"].shape[1]]  # this rank's padding
-        output["advantages"] = own.to(output["advantages"].device)
+        name, rewards, weights = self.args.advantage, self._rewards.cpu(), self.reward_weights.cpu()
+        own, of_all = assign(name, self._advantage, episodes, rewards, weights, self.num_generations)
+        width = output["completion_ids"].shape[1]  # as this rank's rows are padded
+        output["advantages"] = (own if own.dim() == 1 else own[:, :width]).to(self.accelerator.device)
+        for _ in of_all:
+            self._logs["advantages"].pop()  # TRL's
+        self._logs["advantages"].extend(of_all)
 
     def _record(self, episodes: Sequence[Episode], phase: Phase) -> None:
         """Logs the episodes of all ranks and puts their metrics beside TRL's."""
         step = self.state.global_step
         played = gather_object([episode_record(episode, phase, step) for episode in episodes])
         if phase == "eval":
-            played = played[: self._rows_of_evaluation(len(played))]
+            played = drop_repeated_rows(played, self.accelerator.gradient_state, self.num_generations_eval)
         # a rank without a greedy run still takes part in the gathering
         greedy = gather_object([episode_record(episode, "greedy", step) for episode in self._greedy])
         tasks = gather_object([row["task"] for row in self._rows])
@@ -327,52 +292,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         alarms = alarm_metrics(played, group_size, weights, self.player.database.dialect)
         metrics = episode_metrics(played) | alarms
         if self.accelerator.is_main_process:
-            if greedy:
+            if greedy and self.greedy_eval is not None:
                 metrics |= {name: [value] for name, value in self.greedy_eval.record(step, greedy).items()}
             self.episode_log.write([*greedy, *played], tasks)
         for name, values in metrics.items():
             self._metrics[phase][name] += values
-
-    def _run_settings(self) -> RunSettings:
-        functions = zip(self.reward_func_names, self.reward_funcs, strict=True)
-        rules, database = self.player.rules, self.player.database
-        return RunSettings(
-            self.args.protocol,
-            self.args.observation_characters,
-            rules.max_turns,
-            rules.max_completion_length,
-            rules.context,
-            database.describe(),
-            database.dialect.name,
-            database.limits,
-            {name: describe_reward(function) for name, function in functions},
-            self.args.grader,
-            self.args.advantage,
-        )
-
-    def _rows_of_evaluation(self, gathered: int) -> int:
-        """How many of all ranks' rows count: accelerate fills up the last batch with rows of the first."""
-        loader = self.accelerator.gradient_state
-        over = max(0, loader.remainder) * self.num_generations_eval % gathered
-        return over if loader.end_of_dataloader and over else gathered
-
-
-def check_prompts(dataset: Dataset, player: Player) -> None:
-    """Finds what would fail in the middle of a run.
-
-    Raises:
-        TaskError: if the rows have no `task`.
-        ConfigError: if a prompt leaves the model no room for a turn.
-    """
-    if not {"prompt", "task"} <= set(dataset.column_names):
-        raise TaskError(
-            f"the dataset has the columns {dataset.column_names}, needed are 'prompt' and 'task'. "
-            "Make it with trl_dbbench.to_dataset(load_tasks(...))."
-        )
-    if player.rules.context is not None:
-        for messages, line in zip(dataset["prompt"], dataset["task"], strict=True):
-            player.check_prompt(messages, partial(_id_of, line))
-
-
-def _id_of(line: str) -> str:
-    return Task.from_json(line).id

@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NotRequired, TypedDict, cast
 
+from trl_dbbench.grading.statistics import wilson_interval
 from trl_dbbench.protocol import Answer, Invalid, Operation
 from trl_dbbench.rollout import Episode, Status, Turn
-from trl_dbbench.scoring import wilson_interval
 
 EPISODES_FILE = "episodes.jsonl"
 TASKS_FILE = "tasks.jsonl"
@@ -112,6 +112,7 @@ def turn_record(turn: Turn) -> TurnRecord:
         **action,
         "observation": turn.observation,
         "limit": turn.result.limit if turn.result else None,
+        "error_code": turn.result.error_code if turn.result else None,
         "affected": turn.result.affected if turn.result else None,
         "tokens": len(turn.completion.ids),
         "observation_tokens": len(turn.observation_ids),

@@ -17,6 +17,7 @@ from typing import Any
 from trl_dbbench.database import Limits
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.files import write_atomically
+from trl_dbbench.player import Player
 from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE
 
 SETTINGS_FILE = "run.json"
@@ -43,6 +44,28 @@ class RunSettings:
     rewards: dict[str, dict[str, Any] | None] = field(default_factory=dict)
     grader: str | None = None
     advantage: str = "grpo"
+
+    @classmethod
+    def of(cls, args: Any, player: Player, rewards: dict[str, dict[str, Any] | None]) -> RunSettings:
+        """Those of a training.
+
+        Args:
+            args: a `DBBenchGRPOConfig`.
+            rewards: by name, what `rewards.describe_reward` says of them.
+        """
+        return cls(
+            args.protocol,
+            args.observation_characters,
+            player.rules.max_turns,
+            player.rules.max_completion_length,
+            player.rules.context,
+            player.database.describe(),
+            player.database.dialect.name,
+            player.database.limits,
+            rewards,
+            args.grader,
+            args.advantage,
+        )
 
     def write(self, folder: Path) -> None:
         with write_atomically(folder / SETTINGS_FILE) as file:

@@ -1,0 +1,180 @@
+"""What a replay finds: differences between a saved episode and the same one played again, and their sum."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trl_dbbench.database.dialect import Dialect
+from trl_dbbench.rollout import Episode, Status
+from trl_dbbench.runs.records import PHASES, EpisodeRecord, episode_record
+
+_OF_A_TURN = ("action", "sql", "answer", "reason", "observation")
+_OF_THE_DATABASE = ("observation", "right", "published_right", "state")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What was saved and what is now.
+
+    `turn` counts from 1; 0 stands for the whole episode. `excuse` says why it may differ for no fault.
+    """
+
+    what: str
+    was: Any
+    now: Any
+    turn: int = 0
+    excuse: str | None = None
+
+    def __str__(self) -> str:
+        was, now = _shown(self.was, self.now)
+        turn = f"turn {self.turn}, " if self.turn else ""
+        excuse = f" ({self.excuse})" if self.excuse else ""
+        return f"{turn}{self.what}: was {was}, is {now}{excuse}"
+
+
+@dataclass
+class Replayed:
+    """A saved episode and what came of playing it again.
+
+    `line` is its number in `episodes.jsonl`. `episode` is `None` where there was nothing to play: its environment had
+    failed in the run, or its task cannot be found.
+    """
+
+    line: int
+    saved: EpisodeRecord
+    episode: Episode | None = None
+    differences: list[Difference] = field(default_factory=list)
+
+    @property
+    def differs(self) -> bool:
+        """Whether something differs that should not."""
+        return any(difference.excuse is None for difference in self.differences)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The saved episode with the rewards of now; those of the run are under `saved_rewards`."""
+        return self.saved | {
+            "rewards": self.episode.rewards if self.episode else {},
+            "advantage": None,  # of the saved rewards
+            "saved_rewards": self.saved["rewards"],
+            "saved_advantage": self.saved.get("advantage"),
+        }
+
+    def __str__(self) -> str:
+        saved = self.saved
+        where = f"line {self.line}: step {saved['step']}, {PHASES[saved['phase']]}, task {saved['task_id']}"
+        return "\n".join([where, *(f"  {difference}" for difference in self.differences)])
+
+
+def compare(saved: EpisodeRecord, episode: Episode, dialect: Dialect) -> Iterator[Difference]:
+    """What differs between the saved episode and the same one played again."""
+    if episode.status == Status.ENVIRONMENT_FAULT:
+        yield Difference("status", saved["status"], f"{episode.status}: {episode.fault}")
+        return
+    first, excuse = excuse_of(saved, episode, dialect)
+    now = _facts(episode_record(episode, saved["phase"], saved["step"]))
+    for (turn, what), was in _facts(saved).items():
+        if turn <= len(episode.turns) and now.get((turn, what)) != was:
+            excused = what in _OF_THE_DATABASE and (turn or math.inf) >= first
+            yield Difference(what, was, now.get((turn, what)), turn, excuse if excused else None)
+
+
+def _facts(episode: Mapping[str, Any]) -> dict[tuple[int, str], Any]:
+    """What must come out again: (turn, what) -> value; turn 0 for the whole episode."""
+    facts = {
+        (number, what): turn[what]
+        for number, turn in enumerate(episode["turns"], 1)
+        for what in _OF_A_TURN
+        if what in turn
+    }
+    facts[0, "turns"] = len(episode["turns"])
+    facts[0, "status"] = episode["status"]
+    facts[0, "right"] = episode["right"]
+    verdict = episode.get("verdict")
+    if isinstance(verdict, dict):
+        facts |= {(0, what): verdict[what] for what in ("published_right", "state") if what in verdict}
+    return facts
+
+
+def excuse_of(saved: EpisodeRecord, episode: Episode, dialect: Dialect) -> tuple[float, str | None]:
+    """From which turn on the database may say something else for no fault, and why."""
+    if any(dialect.varies(column.type) for table in episode.task.tables for column in table.columns):
+        return 1, "its tables hold the time of their changes"
+    for number, (was, now) in enumerate(zip(saved["turns"], episode.turns, strict=False), 1):
+        if now.result is None:
+            continue
+        if (was.get("limit") == "time") != (now.result.limit == "time"):
+            return number, f"the statement of turn {number} hit the time limit in one of the two runs"
+        if dialect.varies(str(was.get("sql"))):
+            return number, f"the SQL of turn {number} asks for the time, chance or the server itself"
+    return math.inf, None
+
+
+class Summary:
+    """Counts what `replay` yields."""
+
+    def __init__(self) -> None:
+        self.episodes = self.faults = self.differing = self.excused = 0
+        self.whats: Counter[str] = Counter()  # of unexcused differences: episodes that have one
+        self.rewards: defaultdict[tuple[str, str], dict[str, list[float]]] = defaultdict(
+            lambda: {"was": [0, 0.0], "is": [0, 0.0]}
+        )
+        """(phase, name) -> number and sum of the rewards that were saved, and of those of now"""
+
+    def add(self, replayed: Replayed) -> None:
+        self.episodes += 1
+        self.faults += replayed.saved["status"] == Status.ENVIRONMENT_FAULT
+        self.differing += replayed.differs
+        self.excused += bool(replayed.differences) and not replayed.differs
+        self.whats.update({each.what for each in replayed.differences if each.excuse is None})
+        if replayed.episode is not None:
+            for when, rewards in (("was", replayed.saved["rewards"]), ("is", replayed.episode.rewards)):
+                for name, value in rewards.items():
+                    if isinstance(value, int | float):
+                        number_and_sum = self.rewards[replayed.saved["phase"], name][when]
+                        number_and_sum[0] += 1
+                        number_and_sum[1] += value
+
+    def __str__(self) -> str:
+        played = self.episodes - self.faults
+        equal = played - self.differing - self.excused
+        lines = [f"{equal} of {played} episodes came out equal, {self.differing} differ."]
+        lines += [f"  {what}: {count}" for what, count in self.whats.most_common()]
+        if self.excused:
+            lines.append(
+                f"{self.excused} differ for no fault: their SQL met the time limit, or asks for the time, chance or the server itself."
+            )
+        if self.faults:
+            lines.append(f"{self.faults} were not played: their environment had failed in the run.")
+        return "\n".join(lines)
+
+    def mean_rewards(self) -> str:
+        """A line for each phase and reward: its mean in the run and now."""
+        return "\n".join(
+            f"mean {name}, {PHASES[phase]}: was {_mean(*of['was'])}, is {_mean(*of['is'])}"
+            for (phase, name), of in sorted(self.rewards.items())
+        )
+
+
+def _mean(count: float, total: float) -> str:
+    return f"{total / count:.4f} of {count:.0f} episodes" if count else "none"
+
+
+def _shown(was: Any, now: Any, characters: int = 120) -> tuple[str, str]:
+    """Both as JSON; of long ones what is about the first place where they differ."""
+    texts = [json.dumps(value, ensure_ascii=False) for value in (was, now)]
+    start = 0
+    if max(map(len, texts)) > characters:
+        same = next((i for i, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), min(map(len, texts)))
+        start = max(0, same - characters // 3)
+    was, now = (
+        ("..." if start else "")
+        + text[start : start + characters]
+        + ("..." if text[start + characters :] else "")
+        for text in texts
+    )
+    return was, now

@@ -1,0 +1,134 @@
+"""The rewards of a replay: computed anew by the run's own functions, or by others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
+from typing import Any
+
+from trl.trainer.utils import get_callable_name
+
+from trl_dbbench.database import Database
+from trl_dbbench.database.dialect import Dialect
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.rewards import (
+    OUTCOME_PRESETS,
+    OutcomeReward,
+    RewardFunction,
+    describe_reward,
+    load_reward_functions,
+    with_step_rewards,
+)
+from trl_dbbench.rollout import Episode, Status
+from trl_dbbench.runs.differences import Difference, Replayed, excuse_of
+from trl_dbbench.runs.settings import RunSettings
+
+MAX_SCORED_AT_ONCE = 1024
+"""Episodes that a reward function gets at once."""
+
+
+@dataclass(frozen=True)
+class Reward:
+    """A reward function under its name."""
+
+    name: str
+    function: RewardFunction
+    same: bool
+    """Whether the run had this function with these values, so that it must give the same rewards."""
+
+
+def rewards_of(
+    settings: RunSettings,
+    names: Sequence[str] | None,
+    outcome: OutcomeReward | None,
+    database: Database,
+    notes: list[str],
+) -> list[Reward]:
+    """The functions that are asked for by name, or else the run's own as far as they can be had.
+
+    Raises:
+        ConfigError: if one that is asked for cannot be had.
+    """
+    values = outcome or _outcome_of(settings) or OUTCOME_PRESETS["greedy_then_grpo"]
+    functions: list[RewardFunction] = []
+    if names is not None:
+        functions = load_reward_functions(names, database=database, outcome=values)
+    elif not settings.rewards:
+        notes.append("The run does not say how it was rewarded: rewards are not checked.")
+    else:
+        for name, made in settings.rewards.items():
+            try:
+                if made is None:
+                    raise ConfigError("it is no function that can be imported")
+                functions += load_reward_functions([made["function"]], database=database, outcome=values)
+            except ConfigError as error:
+                notes.append(f"The reward {name} is not checked: {error}.")
+    named = {get_callable_name(function): with_step_rewards(function) for function in functions}
+    return [
+        Reward(name, function, settings.rewards.get(name) == describe_reward(function))
+        for name, function in named.items()
+    ]
+
+
+def _outcome_of(settings: RunSettings) -> OutcomeReward | None:
+    for made in settings.rewards.values():
+        if made is not None and made["function"] == "outcome":
+            return OutcomeReward(**{name: value for name, value in made.items() if name != "function"})
+    return None
+
+
+def batches(replayed: Iterable[Replayed]) -> Iterator[list[Replayed]]:
+    """What was scored together in the run; large evaluations in parts."""
+    for _, group in groupby(replayed, key=lambda each: (each.saved["phase"], each.saved["step"])):
+        while batch := list(islice(group, MAX_SCORED_AT_ONCE)):
+            yield batch
+
+
+def score(batch: Sequence[Replayed], rewards: list[Reward], dialect: Dialect, notes: list[str]) -> None:
+    """Rewards the episodes and compares what is to be the same; takes a function that fails off the list."""
+    for reward in list(rewards):
+        scored = [
+            (each, each.episode)
+            for each in batch
+            if each.episode is not None
+            and each.episode.status != Status.ENVIRONMENT_FAULT
+            and (not reward.same or reward.name in each.saved["rewards"])  # greedy runs got none
+        ]
+        if not scored:
+            continue
+        try:
+            values = _values(reward.function, [episode for _, episode in scored])
+        except Exception as error:  # whatever a user's function does with what is not there
+            what = f"fails on saved episodes, which have no token ids: {type(error).__name__}: {error}"
+            if not reward.same:
+                raise ConfigError(f"the reward function '{reward.name}' {what}") from error
+            notes.append(f"The reward {reward.name} is not checked: it {what}.")
+            rewards.remove(reward)
+            continue
+        for (each, episode), value in zip(scored, values, strict=True):
+            episode.rewards[reward.name] = value
+            was = each.saved["rewards"].get(reward.name)
+            if reward.same and not _same_reward(was, value):
+                _, excuse = excuse_of(each.saved, episode, dialect)
+                each.differences.append(Difference(f"reward {reward.name}", was, value, excuse=excuse))
+
+
+def _values(function: RewardFunction, episodes: Sequence[Episode]) -> list[float | None]:
+    values = function(
+        episode=episodes,
+        completions=[episode.messages() for episode in episodes],
+        task=[episode.task.to_json() for episode in episodes],
+    )
+    numbers = [None if value is None or not math.isfinite(value) else float(value) for value in values]
+    if len(numbers) != len(episodes):
+        raise ValueError(f"{len(numbers)} rewards for {len(episodes)} episodes")
+    return numbers
+
+
+def _same_reward(was: Any, now: float | None) -> bool:
+    """TRL holds rewards in fp32, and some seven digits are saved."""
+    if was is None or now is None or not isinstance(was, int | float):
+        return was is now
+    return math.isclose(was, now, rel_tol=1e-6)
