@@ -6,8 +6,11 @@ INSTALLED := .venv/.installed
 PYTHON ?= $(shell for python in python3.11 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; break; }; done)
 
+PYTEST_ARGS ?= -m "not slow"
+SEED ?= $(shell date +%s)
+
 .DEFAULT_GOAL := help
-.PHONY: help install demo tiny test check format clean
+.PHONY: help install demo tiny test fuzz check format clean
 
 help:  ## print this list
 	@sed -nE 's/^([a-z]+):.*  ## (.*)/  make \1\t\2/p' Makefile | expand -t 16
@@ -39,8 +42,11 @@ tiny: install  ## make the demo's model and tasks anew, in recipes/tiny
 	mkdir -p recipes/tiny/model
 	cp runs/tiny_sft/*.json runs/tiny_sft/*.jinja runs/tiny_sft/model.safetensors recipes/tiny/model
 
-test: install  ## run the tests
-	$(BIN)/pytest
+test: install  ## run the tests but for the slow ones; with PYTEST_ARGS= all
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+fuzz: install  ## run the property tests on new inputs, and many more; SEED=... tries those of an earlier time
+	$(BIN)/pytest -m "hypothesis or fuzz" --hypothesis-profile fuzz --hypothesis-seed $(SEED)
 
 check: install  ## check format, lint and types
 	$(BIN)/ruff format --check

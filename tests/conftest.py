@@ -2,7 +2,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import examples  # noqa: F401 - the profiles
+import examples  # noqa: F401 - it chooses the profile of the property tests
 import pytest
 import torch
 from databases import (
@@ -18,6 +18,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from vllm_servers import bf16_server, fakes, real_servers, servable_model, vllm_program, weights_by_file
 
 from trl_dbbench.cli import main
+from trl_dbbench.generate import generate_tasks
 from trl_dbbench.prompts import TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT
 from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.tiny_model import make_tiny_model
@@ -35,6 +36,18 @@ DEMO_TASKS = Path(__file__).parents[1] / "recipes" / "demo_tasks.jsonl"
 @pytest.fixture(scope="session")
 def demo_tasks() -> list[Task]:
     return load_tasks(DEMO_TASKS)
+
+
+@pytest.fixture(scope="session")
+def full_tasks() -> list[Task]:
+    """400 generated tasks of all skills."""
+    return generate_tasks(400, seed=7, workers=2)
+
+
+@pytest.fixture(scope="session")
+def tiny_tasks() -> list[Task]:
+    """500 generated tasks for a model of a million parameters."""
+    return generate_tasks(500, level="tiny", workers=2)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,6 @@ from trl_dbbench.chat import ChatFormat
 from trl_dbbench.database import open_database
 from trl_dbbench.demonstrations import Habits, demonstrate, spoil, to_sft_dataset
 from trl_dbbench.errors import TaskError
-from trl_dbbench.generate import generate_tasks
 from trl_dbbench.judge import Judge
 from trl_dbbench.player import Player
 from trl_dbbench.protocol import get_protocol
@@ -44,10 +43,13 @@ def test_a_demonstration_of_tool_calls(late_orders, tokenizer, sqlite_database):
     assert episode.right
 
 
+@pytest.mark.parametrize("count", [100, pytest.param(500, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("protocol", ["text", "tools"])
-def test_500_demonstrations_have_the_ids_and_masks_of_a_rollout(protocol, tokenizer):
+def test_demonstrations_have_the_ids_and_masks_of_a_rollout(
+    protocol, count, full_tasks, tiny_tasks, tokenizer
+):
     """An agent that says the same texts in a rollout is trained on the same ids."""
-    tasks = [*generate_tasks(400, seed=3), *generate_tasks(100, seed=3, level="tiny")]
+    tasks = [*full_tasks[: count * 4 // 5], *tiny_tasks[: count // 5]]
     chat = ChatFormat(tokenizer, get_protocol(protocol))
     with open_database("sqlite") as database:
         taught = demonstrate(tasks, chat, database)

@@ -1,4 +1,5 @@
-"""20,000 outputs, mutated from good ones or made of nothing, through both protocols, the graders and whole episodes.
+"""20,000 outputs, mutated from good ones or made of nothing, through both protocols and the graders; 2,000 of them, and
+with the slow tests all, through whole episodes.
 
 None raises, each ends its episode with a status that is the agent's, and nothing in them is run as code: some
 hold Python that would make a file, and the file is not there.
@@ -30,7 +31,8 @@ from trl_dbbench.skills import operation_of
 from trl_dbbench.tasks import Task
 
 OUTPUTS = 10_000
-"""For each of the two protocols."""
+PLAYED = 1_000
+"""Of each of the two protocols."""
 
 GOLDS = ([[2]], ["Oslo"], [1.5, "x"], [("a", None), ("b", 3)], [])
 
@@ -140,10 +142,16 @@ MUTATIONS: list[Callable[[random.Random, str, str], str]] = [
 ]
 
 
-def outputs(protocol: str, tasks: Sequence[Task]) -> Iterator[str]:
-    """`OUTPUTS` of them, the same each time: made of what solves a task, of which the SQL, the answer or the
-    whole turn is mutated one to four times, or all of it junk, or random characters."""
-    chance = random.Random(f"fuzz {protocol}")
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> str:
+    """The same each time, but under `make fuzz`."""
+    return f"fuzz {request.config.getoption('--hypothesis-seed') or ''}".strip()
+
+
+def outputs(protocol: str, tasks: Sequence[Task], seed: str, count: int) -> Iterator[str]:
+    """So many, the same for a seed: made of what solves a task, of which the SQL, the answer or the whole turn is
+    mutated one to four times, or all of it junk, or random characters."""
+    chance = random.Random(f"{seed} {protocol}")
     last = ""
 
     def mutated(text: str) -> str:
@@ -152,7 +160,7 @@ def outputs(protocol: str, tasks: Sequence[Task]) -> Iterator[str]:
             text = mutate(chance, text, last if mutate is splice else chance.choice(JUNK))
         return text
 
-    for _ in range(OUTPUTS):
+    for _ in range(count):
         task = chance.choice(tasks)
         sql = chance.choice([task.gold.sql, None])
         answer = str([tuple(row) for row in task.gold.answer or ()])
@@ -190,14 +198,15 @@ def test_the_code_among_the_outputs_works(tmp_path: Path, monkeypatch: pytest.Mo
         Path(FLAG).unlink()
 
 
+@pytest.mark.fuzz
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("protocol", ["text", "tools"])
 def test_parsed_and_graded(
-    protocol: str, demo_tasks: list[Task], no_flag: None, monkeypatch: pytest.MonkeyPatch
+    protocol: str, demo_tasks: list[Task], seed: str, no_flag: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every output, by the protocol and all graders; what they hand to eval() or exec() is written down."""
     run_as_code: list[object] = []
-    texts = list(outputs(protocol, demo_tasks))
+    texts = list(outputs(protocol, demo_tasks, seed, OUTPUTS))
     for name in ("eval", "exec"):
         monkeypatch.setattr(builtins, name, lambda *code: run_as_code.append(code))
     kinds = Counter(parse_and_grade(get_protocol(protocol), text) for text in texts)
@@ -235,9 +244,13 @@ class NextOutput(ScriptedEngine):
         return await super().generate(request)
 
 
+@pytest.mark.fuzz
+@pytest.mark.parametrize("count", [PLAYED, pytest.param(OUTPUTS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("protocol", ["text", "tools"])
 def test_played(
     protocol: str,
+    count: int,
+    seed: str,
     demo_tasks: list[Task],
     no_flag: None,
     tokenizer: PreTrainedTokenizerBase,
@@ -245,13 +258,13 @@ def test_played(
     late_orders: Task,
 ) -> None:
     """Every output is a turn of an episode, with whatever came before and comes after."""
-    texts = [text.encode("utf-8", "replace").decode() for text in outputs(protocol, demo_tasks)]
+    texts = [text.encode("utf-8", "replace").decode() for text in outputs(protocol, demo_tasks, seed, count)]
     rest = iter(texts)
     player = Player.of(tokenizer, sqlite_database, protocol=protocol, rules=RULES)
     starts = [player.start(task, system_prompt="Rules.") for task in demo_tasks]
     turns = 0
     statuses: Counter[str] = Counter()
-    while turns < OUTPUTS:
+    while turns < count:
         episodes = player.play_all(starts * 10, NextOutput(tokenizer, rest))
         for episode in episodes:
             statuses[episode.status] += 1

@@ -44,8 +44,8 @@ def gold(database: Database, sql: str) -> Gold | None:
 
 
 @pytest.fixture(scope="module")
-def tasks() -> list[Task]:
-    return generate_tasks(300, seed=7, workers=2)
+def tasks(full_tasks: list[Task]) -> list[Task]:
+    return full_tasks[:300]
 
 
 def key(task: Task) -> tuple:
@@ -120,8 +120,8 @@ def test_the_slips_that_are_tried() -> None:
 # --- skills ---------------------------------------------------------------------------------------
 
 
-def test_skills_read_off_the_gold_are_those_recorded(tasks: list[Task]) -> None:
-    for task in [*tasks, *generate_tasks(200, level="tiny")]:
+def test_skills_read_off_the_gold_are_those_recorded(tasks: list[Task], tiny_tasks: list[Task]) -> None:
+    for task in [*tasks, *tiny_tasks]:
         assert task.gold.sql is not None
         assert skills_of(task.gold.sql) == task.skills
     assert {skill for task in tasks for skill in task.skills} == set(SKILLS)
@@ -194,9 +194,10 @@ def test_same_seed_same_bytes(hash_seed: str) -> None:
     assert here != "".join(task.to_json() for task in generate_tasks(25, seed=5))
 
 
-def test_workers_change_nothing() -> None:
-    size = CHUNK + 50
-    assert generate_tasks(size, level="tiny", workers=2) == generate_tasks(size, level="tiny")
+def test_workers_change_nothing(tiny_tasks: list[Task]) -> None:
+    """`tiny_tasks` are made by two."""
+    assert len(tiny_tasks) > CHUNK
+    assert generate_tasks(len(tiny_tasks), level="tiny") == tiny_tasks
 
 
 @given(seed=st.integers(0, 2**40), other=st.integers(0, 2**40), level=st.sampled_from(sorted(LEVELS)))
@@ -208,8 +209,8 @@ def test_train_and_test_share_nothing(seed: int, other: int, level: str) -> None
     assert not {key(task)[1:] for task in train} & {key(task)[1:] for task in test}
 
 
-def test_no_task_twice(tasks: list[Task]) -> None:
-    many = [*tasks, *generate_tasks(500, level="tiny")]
+def test_no_task_twice(tasks: list[Task], tiny_tasks: list[Task]) -> None:
+    many = [*tasks, *tiny_tasks]
     assert len({key(task) for task in many}) == len({task.id for task in many}) == len(many)
 
 
@@ -245,9 +246,9 @@ def test_tiny_tasks_keep_to_their_vocabulary(seed: int, split: str) -> None:
         assert {word for text in texts for word in tiny_words(text or "")} <= vocabulary
 
 
-def test_tiny_is_tiny() -> None:
+def test_tiny_is_tiny(tiny_tasks: list[Task]) -> None:
     assert len(tiny_vocabulary()) <= 600
-    for task in generate_tasks(50, level="tiny"):
+    for task in tiny_tasks:
         (table,) = task.tables
         assert 3 <= len(table.rows) <= 6 and 3 <= len(table.columns) <= 4
         assert len(tiny_words(task.prompt())) <= 60

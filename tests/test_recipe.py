@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -13,54 +13,38 @@ import time
 from pathlib import Path
 
 import pytest
-from launching import QUICKSTART, RECIPE, ROOT, SMALL, finish, launch
+from launching import QUICKSTART, RECIPE, ROOT, SMALL, finish, launch, run_here
 from peft import PeftModel
 from sqlalchemy import create_engine, text
 from training import episodes_in
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_dbbench.database import Database
-from trl_dbbench.generate import generate_tasks
 
 AGENTBENCH = ROOT.parent / "shared" / "data" / "agentbench" / "dev.jsonl"
 SFT = ROOT / "recipes" / "sft_tiny.yaml"
 
 
-def test_no_thread_of_the_ranks_outlives_the_run(tmp_path):
-    """Python's exit may abort on one: a run that has saved everything would look as if it had failed."""
-    script = tmp_path / "threads.py"
-    script.write_text(
-        f"""
-import contextlib, os, runpy, sys
-runpy.run_path({str(RECIPE)!r}, run_name="__main__")
-names = []
-for id in os.listdir("/proc/self/task"):
-    with contextlib.suppress(OSError):  # it ended just now
-        names.append(open(f"/proc/self/task/{{id}}/comm").read())
-sys.stdout.write(f"left: {{[name for name in names if 'gloo' in name]}}\\n")
-"""
-    )
-    options = ["--database", "sqlite", "--max_steps", 1, "--output_dir", tmp_path / "run"]
-    output = finish(launch(*options, processes=2, script=script))
-    assert output.count("left: []") == 2, output
+def run_recipe(monkeypatch: pytest.MonkeyPatch, *options: object) -> None:
+    """In this process: most of the time of one of its own goes into imports."""
+    run_here(monkeypatch, RECIPE, "--config", QUICKSTART, *SMALL, *options)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "local", "docker", "url"])
-def test_agentbench_tasks_on_every_kind_of_database(kind, tmp_path, request):
+def test_agentbench_tasks_on_every_kind_of_database(kind, tmp_path, request, monkeypatch, capsys):
     if not AGENTBENCH.exists():
         pytest.skip(f"AgentBench's tasks are not there: {AGENTBENCH}")
     fixture = {"url": "docker_database"}.get(kind, f"{kind}_database")
     database: Database = request.getfixturevalue(fixture)  # skips where this machine has none
     spec = database.url if kind == "url" else kind
 
-    output = finish(
-        launch(
-            *("--tasks", AGENTBENCH, "--database", spec),
-            *("--max_steps", 2, "--output_dir", tmp_path),
-        )
+    run_recipe(
+        monkeypatch,
+        *("--tasks", AGENTBENCH, "--database", spec),
+        *("--max_steps", 2, "--output_dir", tmp_path),
     )
 
-    assert "overall" in output, "greedy accuracy is printed at the end"
+    assert "overall" in capsys.readouterr().out, "greedy accuracy is printed at the end"
     phases = [episode["phase"] for episode in episodes_in(tmp_path)]
     assert phases == ["greedy", "train", "train", "train", "train"] * 2
     assert "environment_fault" not in {episode["status"] for episode in episodes_in(tmp_path)}
@@ -121,7 +105,7 @@ def test_two_ranks_train_on_one_server_that_rank_0_starts(tmp_path, local_databa
     assert len(episodes_in(tmp_path)) == 10
 
 
-def test_a_killed_process_resumes_at_its_last_checkpoint(tmp_path):
+def test_a_killed_process_resumes_at_its_last_checkpoint(tmp_path, monkeypatch):
     options = ("--max_steps", 40, "--save_steps", 2, "--output_dir", tmp_path)
     process = launch(*options)
     checkpoint = tmp_path / "checkpoint-2" / "trainer_state.json"
@@ -132,7 +116,7 @@ def test_a_killed_process_resumes_at_its_last_checkpoint(tmp_path):
     subprocess.run(["pkill", "-KILL", "-f", str(tmp_path)], check=False)
     process.communicate()
 
-    finish(launch(*options[2:], "--max_steps", 6, "--resume_from_checkpoint", "true"))
+    run_recipe(monkeypatch, *options[2:], "--max_steps", 6, "--resume_from_checkpoint", "true")
 
     state = json.loads((tmp_path / "checkpoint-6" / "trainer_state.json").read_text())
     assert state["global_step"] == 6
@@ -142,23 +126,21 @@ def test_a_killed_process_resumes_at_its_last_checkpoint(tmp_path):
     assert greedy == [0, 1, 2, 3, 4, 5]
 
 
-def test_the_warm_start(tmp_path):
+def test_the_warm_start(tmp_path, tiny_tasks, monkeypatch, caplog):
     """Gold episodes of generated tasks; the model and tokenizer that come out go into GRPO."""
     tasks = tmp_path / "tasks.jsonl"
-    tasks.write_text("".join(f"{task.to_json()}\n" for task in generate_tasks(40, seed=1, level="tiny")))
-    command = [sys.executable, str(ROOT / "recipes" / "sft_dbbench.py"), "--config", str(SFT)]
-    command += ["--tasks", str(tasks), "--output_dir", str(tmp_path / "sft"), "--max_steps", "3"]
-    command += ["--per_device_train_batch_size", "8", "--tiny_hidden_size", "64", "--tiny_layers", "2"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
-    assert "40 demonstrations, " in run.stderr
+    tasks.write_text("".join(f"{task.to_json()}\n" for task in tiny_tasks[:40]))
+    options = ["--tasks", tasks, "--output_dir", tmp_path / "sft", "--max_steps", 3]
+    options += ["--per_device_train_batch_size", 8, "--tiny_hidden_size", 64, "--tiny_layers", 2]
+    with caplog.at_level(logging.INFO):
+        run_here(monkeypatch, ROOT / "recipes" / "sft_dbbench.py", "--config", SFT, *options)
+    assert "40 demonstrations, " in caplog.text
 
     warm = tmp_path / "sft"
-    finish(
-        launch(
-            *("--model_name_or_path", warm, "--tasks", tasks, "--max_steps", 1),
-            *("--system_prompt", "Work on the MySQL database.", "--output_dir", tmp_path / "grpo"),
-        )
+    run_recipe(
+        monkeypatch,
+        *("--model_name_or_path", warm, "--tasks", tasks, "--max_steps", 1),
+        *("--system_prompt", "Work on the MySQL database.", "--output_dir", tmp_path / "grpo"),
     )
     adapter = json.loads((tmp_path / "grpo" / "adapter_config.json").read_text())
     assert adapter["base_model_name_or_path"] == str(warm)
@@ -169,10 +151,8 @@ def test_the_warm_start(tmp_path):
 
 def error_of(monkeypatch: pytest.MonkeyPatch, *options: object) -> str:
     """What the recipe ends with."""
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", [str(RECIPE), "--config", str(QUICKSTART), *SMALL, *map(str, options)])
     with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(RECIPE), run_name="__main__")
+        run_recipe(monkeypatch, *options)
     assert ended.value.__suppress_context__, "no traceback from the depths"
     return str(ended.value.code)
 
