@@ -289,16 +289,8 @@ def replay(
             f"Played on {settings.database or 'an unknown database'}, replayed on {opened.describe()}."
         )
         notes: list[str] = []
-        replayed = replay_run(
-            run,
-            opened,
-            settings=settings,
-            reward_funcs=_names(reward_funcs),
-            outcome=outcome,
-            phase=phase,
-            steps=only_steps,
-            notes=notes,
-        )
+        how = {"reward_funcs": _names(reward_funcs), "outcome": outcome, "phase": phase, "steps": only_steps}
+        replayed = replay_run(run, opened, settings=settings, notes=notes, **how)
         differing = _tell(replayed, notes, file, rescored=bool(reward_funcs or outcome_preset))
     raise typer.Exit(int(differing > 0))
 
