@@ -52,6 +52,10 @@ GraderName = Annotated[
 DatabaseSpec = Annotated[
     str, typer.Option(help="auto, docker, local, sqlite or mysql+pymysql://user:password@host:port")
 ]
+RunsDatabase = Annotated[
+    str | None,
+    typer.Option(help="auto, docker, local, sqlite or a URL; by default sqlite for a run on it, else auto."),
+]
 DockerImage = Annotated[
     str | None,
     typer.Option(help="The image that docker and auto start; $TRL_DBBENCH_DOCKER_IMAGE, else mysql:8.4."),
@@ -240,12 +244,7 @@ def generate(
 @app.command()
 def replay(
     run: Annotated[Path, typer.Argument(help="A training run's output_dir, finished, running or killed.")],
-    database: Annotated[
-        str | None,
-        typer.Option(
-            help="auto, docker, local, sqlite or a URL; by default sqlite for a run on it, else auto."
-        ),
-    ] = None,
+    database: RunsDatabase = None,
     docker_image: DockerImage = None,
     phase: Annotated[str | None, typer.Option(help="Only train, greedy or eval episodes.")] = None,
     steps: Annotated[
@@ -258,8 +257,7 @@ def replay(
         str | None, typer.Option(help="Values of the outcome reward instead of the run's.")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Writes the episodes here, with the rewards of now and the saved ones."),
+        Path | None, typer.Option(help="Writes the episodes with the rewards of now and the saved ones.")
     ] = None,
     protocol: Annotated[str | None, typer.Option(help="text or tools; for runs without run.json.")] = None,
     max_turns: Annotated[int | None, typer.Option(min=1, help="For runs without run.json.")] = None,
@@ -289,8 +287,16 @@ def replay(
             f"Played on {settings.database or 'an unknown database'}, replayed on {opened.describe()}."
         )
         notes: list[str] = []
-        how = {"reward_funcs": _names(reward_funcs), "outcome": outcome, "phase": phase, "steps": only_steps}
-        replayed = replay_run(run, opened, settings=settings, notes=notes, **how)
+        replayed = replay_run(
+            run,
+            opened,
+            settings=settings,
+            reward_funcs=_names(reward_funcs),
+            outcome=outcome,
+            phase=phase,
+            steps=only_steps,
+            notes=notes,
+        )
         differing = _tell(replayed, notes, file, rescored=bool(reward_funcs or outcome_preset))
     raise typer.Exit(int(differing > 0))
 
