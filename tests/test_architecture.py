@@ -153,6 +153,7 @@ def reached(module: str) -> set[str]:
 
 def test_every_module_has_a_place_in_the_order() -> None:
     assert [module for module in sources() if part_of(module) is None] == []
+    assert [part for part in places() if part not in sources()] == []
 
 
 def test_nothing_imports_upwards() -> None:
