@@ -15,7 +15,7 @@ from launching import SHARDED, TWO_CPUS, launch_ranks, seen
 from safetensors.torch import load_file
 from training import episodes_in
 
-from trl_dbbench import DBBenchGRPOTrainer
+from trl_dbbench.engines.policy import forward_is_collective
 
 
 @pytest.fixture(scope="module")
@@ -163,8 +163,7 @@ def test_fsdp2_trains_with_one_turn_here_and_three_there(tiny_model, tmp_path):
 )
 def test_where_a_forward_is_a_collective(kind, zero_stage, ranks, collective):
     plugin = None if zero_stage is None else SimpleNamespace(zero_stage=zero_stage)
-    accelerator = SimpleNamespace(
+    accelerator: Any = SimpleNamespace(
         state=SimpleNamespace(deepspeed_plugin=plugin), distributed_type=kind, num_processes=ranks
     )
-    trainer: Any = SimpleNamespace(accelerator=accelerator)
-    assert DBBenchGRPOTrainer._forward_is_collective(trainer) == collective
+    assert forward_is_collective(accelerator) == collective

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from trl.models import unwrap_model_for_generation
@@ -108,7 +109,7 @@ class TrainedPolicy(Policy):
         self.rank = trainer.accelerator.process_index
         self.is_main_process = trainer.accelerator.is_main_process
         self.sampling = Sampling(trainer.temperature, trainer.top_p, trainer.top_k or 0)
-        self.any_rank = trainer._any_rank if self._forward_is_collective() else None
+        self.any_rank = trainer._any_rank if forward_is_collective(trainer.accelerator) else None
 
     @property
     def version(self) -> Hashable:  # type: ignore[override]
@@ -160,13 +161,12 @@ class TrainedPolicy(Policy):
         model.save_pretrained(folder, selected_adapters=[name], save_embedding_layers=False)
         return folder if name == "default" else folder / name
 
-    def _forward_is_collective(self) -> bool:
-        accelerator = self.trainer.accelerator
-        plugin = accelerator.state.deepspeed_plugin
-        zero3 = plugin is not None and plugin.zero_stage == 3
-        return accelerator.num_processes > 1 and (
-            zero3 or accelerator.distributed_type == DistributedType.FSDP
-        )
+
+def forward_is_collective(accelerator: Accelerator) -> bool:
+    """Whether the ranks gather weights in every forward pass: under FSDP and ZeRO-3."""
+    plugin = accelerator.state.deepspeed_plugin
+    zero3 = plugin is not None and plugin.zero_stage == 3
+    return accelerator.num_processes > 1 and (zero3 or accelerator.distributed_type == DistributedType.FSDP)
 
 
 def eos_token_ids(settings: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase) -> list[int]:
