@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+from launching import QUICKSTART, RECIPE, ROOT, run_here
 
 from trl_dbbench.convert import convert
 from trl_dbbench.database import Database
@@ -21,6 +22,8 @@ from trl_dbbench.protocol import Answer
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
 from trl_dbbench.tasks.formats import FORMATS, format_of
 from trl_dbbench.validation import validate
+
+SFT = ROOT / "recipes" / "sft_dbbench.py"
 
 Command = Callable[..., tuple[int | str | None, str]]
 
@@ -143,6 +146,56 @@ def test_what_a_command_writes_every_command_reads(
     writer: str, reader: str, tmp_path: Path, command: Command
 ) -> None:
     READERS[reader](WRITERS[writer](tmp_path, command), command)
+
+
+def trained_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A step on both tasks, which are the held-out ones as well; what the run writes of them."""
+    out = path.parent / "trained"
+    options = ["--config", QUICKSTART, "--tasks", path, "--eval_tasks", path, "--output_dir", out]
+    options += ["--num_generations", 2, "--per_device_train_batch_size", 4, "--per_device_eval_batch_size", 2]
+    run_here(
+        monkeypatch, RECIPE, *options, "--max_steps", 1, "--save_strategy", "no", "--disable_tqdm", "true"
+    )
+    return out / "tasks.jsonl"
+
+
+@pytest.mark.parametrize("writer", [*WRITERS, "train"])
+def test_the_recipe_and_an_evaluation_read_what_a_command_writes(
+    tmp_path: Path, writer: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tasks that a run keeps are tasks to train on, too."""
+    if writer == "train":
+        path = trained_on(own_file(tmp_path, *TASKS), monkeypatch)
+    else:
+        path = WRITERS[writer](tmp_path, command)
+    assert {task.id for task in load_tasks(trained_on(path, monkeypatch))} == {t.id for t in load_tasks(path)}
+
+    options = ["--max-turns", 1, "--max-turn-tokens", 2, "--batch-size", 2, "--database", "sqlite"]
+    output = succeed(command, "eval", "--model", ROOT / "recipes/tiny/model", "--tasks", path, *options)
+    assert "overall" in output and "0/2" in output
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_the_warm_start_reads_what_a_command_writes(
+    tmp_path: Path, writer: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AgentBench has no place for a question's gold SQL, so there is nothing to demonstrate then."""
+    path = WRITERS[writer](tmp_path, command)
+    options = [
+        "--config",
+        ROOT / "recipes" / "sft_tiny.yaml",
+        "--tasks",
+        path,
+        "--output_dir",
+        tmp_path / "sft",
+    ]
+    options += ["--model_name_or_path", ROOT / "recipes/tiny/model", "--max_steps", 1, "--bad_habits", 0]
+    if writer == "convert to agentbench":
+        with pytest.raises(SystemExit, match="has no gold SQL to demonstrate"):
+            run_here(monkeypatch, SFT, *options)
+    else:
+        run_here(monkeypatch, SFT, *options, "--disable_tqdm", "true", "--save_strategy", "no")
+        assert (tmp_path / "sft" / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("format", FORMATS)
