@@ -73,16 +73,26 @@ class Killing(TrainerCallback):
         self.server.restart()
 
 
-def test_the_server_is_killed_five_times_and_once_stays_away(server: Server, tmp_path: Path) -> None:
-    killing = Killing(server, {2: 0, 7: 0, 12: 30, 18: 0, 24: 0})
+@pytest.mark.parametrize(
+    ("steps", "kills"),
+    [
+        (5, {1: 0, 3: 3}),
+        pytest.param(30, {2: 0, 7: 0, 12: 30, 18: 0, 24: 0}, marks=pytest.mark.slow),
+    ],
+    ids=["killed twice", "killed five times"],
+)
+def test_the_server_is_killed_and_once_stays_away(
+    steps: int, kills: dict[int, float], server: Server, tmp_path: Path
+) -> None:
+    killing = Killing(server, dict(kills))
     with open_database(server.url) as database:
-        trainer = trainer_on(database, tmp_path, max_steps=30)
+        trainer = trainer_on(database, tmp_path, max_steps=steps)
         trainer.add_callback(killing)
         trainer.train()
-    assert (trainer.state.global_step, killing.kills) == (30, 5)
+    assert (trainer.state.global_step, killing.kills) == (steps, len(kills))
 
     episodes = episodes_in(tmp_path)
-    assert len(episodes) == 30 * (8 + 2), "sampled and greedy, none lost"
+    assert len(episodes) == steps * (8 + 2), "sampled and greedy, none lost"
     assert sum(episode["retries"] for episode in episodes) > 0
     for episode in episodes:
         faulty = episode["status"] == "environment_fault"
