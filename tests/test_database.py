@@ -524,6 +524,25 @@ def test_an_impossible_table_is_the_tasks_fault(database: Database) -> None:
         database.sandbox(task(Table("t", ())))
 
 
+HUGE = 2**63
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept"), [("TEXT", str(HUGE)), ("VARCHAR(30)", str(HUGE)), ("DOUBLE", float(HUGE))]
+)
+def test_an_integer_beyond_64_bits_is_what_its_column_makes_of_it(
+    database: Database, kind: str, kept
+) -> None:
+    with database.sandbox(task(Table("t", (Column("a", kind),), ((HUGE,), (-HUGE - 1,))))) as sandbox:
+        assert sandbox.execute("SELECT a FROM t").rows[0] == (kept,)
+
+
+@pytest.mark.parametrize("cell", [HUGE, -HUGE - 1, 10**30])
+def test_an_integer_that_its_column_cannot_hold_is_the_tasks_fault(database: Database, cell: int) -> None:
+    with pytest.raises(TaskError, match=r"tables cannot be made: .*1264.* Out of range value"):
+        database.sandbox(task(Table("t", (Column("a", "BIGINT"),), ((cell,),))))
+
+
 # Published changes.
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "agentbench"

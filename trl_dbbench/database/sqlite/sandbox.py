@@ -9,7 +9,7 @@ import threading
 import time
 from dataclasses import replace
 from decimal import Decimal
-from typing import cast
+from typing import Any, cast
 
 from sqlalchemy import create_engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -40,7 +40,7 @@ from trl_dbbench.database.sqlite.statements import creation, look, translation
 from trl_dbbench.database.sqlite.values import StatementError
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
 from trl_dbbench.sql import quote
-from trl_dbbench.tasks import Table, Task
+from trl_dbbench.tasks import Column, Table, Task
 
 logger = logging.getLogger("trl_dbbench.database")
 
@@ -50,6 +50,9 @@ MAX_MESSAGE_CHARACTERS = 512
 _COMMANDS = frozenset(
     {"CALL", "PREPARE", "EXECUTE", "GRANT", "REVOKE", "ANALYZE", "OPTIMIZE", "CHECK", "HANDLER", "LOAD"}
 )
+
+
+_INTEGER = re.compile(r"\s*(?:TINY|SMALL|MEDIUM|BIG)?INT", re.IGNORECASE)
 
 
 class SQLiteSandbox(Sandbox):
@@ -155,7 +158,7 @@ class SQLiteSandbox(Sandbox):
         if table.rows:
             places = ", ".join("?" * len(table.columns))
             rows = [
-                tuple(float(cell) if isinstance(cell, Decimal) else cell for cell in row)
+                tuple(_bindable(cell, table, column) for cell, column in zip(row, table.columns, strict=True))
                 for row in table.rows
             ]
             self._connection.exec_driver_sql(f"INSERT INTO {quote(table.name)} VALUES ({places})", rows)
@@ -317,3 +320,22 @@ class SQLiteSandbox(Sandbox):
                 if rows:
                     places = ", ".join("?" * len(headers))
                     self._connection.exec_driver_sql(f"INSERT INTO {target} VALUES ({places})", rows)
+
+
+def _bindable(cell: Any, table: Table, column: Column) -> Any:
+    """A table's cell in a form that SQLite takes.
+
+    Raises:
+        TaskError: an integer does not fit into its column, which MySQL would refuse as well.
+    """
+    if isinstance(cell, Decimal):
+        return float(cell)
+    if isinstance(cell, int) and not -(2**63) <= cell < 2**63:
+        if _INTEGER.search(column.type):
+            raise TaskError(
+                f"Table {table.name!r}: its tables cannot be made: 1264 (22003): Out of range value for "
+                f"column {column.name!r}. Embedded SQLite holds integers of 64 bits; give the column the "
+                "type TEXT or DECIMAL(65)."
+            )
+        return str(cell)  # the column's own type says what becomes of it
+    return cell
