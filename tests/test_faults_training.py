@@ -123,7 +123,8 @@ def test_a_database_that_stays_away_ends_the_run_with_a_checkpoint(server: Serve
         trainer = trainer_on(database, run, max_steps=4, save_strategy="steps", save_steps=100)
         trainer.add_callback(Gone())
         with pytest.raises(
-            DatabaseError, match=r"waited for as long .*, and is still away\. Step 2 is saved in .*run"
+            DatabaseError,
+            match=r"waited for, by database_patience, and is still away\. Step 2 is saved in .*run",
         ):
             trainer.train()
     assert {episode["step"] for episode in episodes_in(run)} == {0, 1}

@@ -189,6 +189,22 @@ def test_greedy_rows_in_the_batch_say_what_a_pass_of_their_own_says(trainer_of, 
     assert runs["batch"] == runs["separate"]
 
 
+def test_the_greedy_evaluation_precedes_every_so_many_rollouts(trainer_of, tmp_path):
+    """Of five updates on one rollout each, the first, third and fifth; the samples are the same ones."""
+    every = trainer_of(output_dir=tmp_path / "every", max_steps=5)
+    every.train()
+    second = trainer_of(output_dir=tmp_path / "second", max_steps=5, greedy_eval_every=2)
+    second.train()
+    greedy = [e["step"] for e in episodes_in(tmp_path / "second") if e["phase"] == "greedy"]
+    assert greedy == [0, 2, 4]
+    assert second.greedy_eval.accuracy.counts["overall"][1] == 3
+    sampled = [
+        [turn["text"] for e in episodes_in(tmp_path / name) if e["phase"] == "train" for turn in e["turns"]]
+        for name in ("every", "second")
+    ]
+    assert sampled[0] == sampled[1]
+
+
 def test_held_out_evaluation_is_greedy_and_leaves_training_bit_equal(trainer_of, tmp_path):
     runs = {}
     for strategy in ("steps", "no"):

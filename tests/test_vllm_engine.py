@@ -442,7 +442,7 @@ def test_a_servers_shorter_context_counts(fakes, tiny_model, sqlite_database, de
         tiny_model, sqlite_database, demo_tasks[:1], tmp_path, protocol="text", vllm_server_urls=[server.url]
     )
     assert trainer.player.rules.context == 1024
-    assert f"vLLM server {server.url} serves /base, trained is {tiny_model}" in caplog.text
+    assert f"vLLM server {server.url} serves /base, the policy is {tiny_model}" in caplog.text
 
 
 def test_weights_travel_when_they_changed(fakes, tiny_model, sqlite_database, demo_tasks, tmp_path):
