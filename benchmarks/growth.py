@@ -1,10 +1,11 @@
-"""How rollouts and tasks grow: seconds against samples, turns, prompt length; load time and memory against tasks.
+"""How rollouts and tasks grow: seconds against samples, turns, prompt length; load time and memory against
+tasks.
 
     python benchmarks/growth.py [--size 40m] [--series turns] [--quick] [--json FILE]
 
-The model has random parameters, a million unless --size says 40m; prompts, turns and observations are random ids of
-fixed lengths, so that nothing but the numbers named differs. Each line gives the seconds and their ratio to the first
-line's, beside the ratio of the work.
+The model has random parameters, a million unless --size says 40m; prompts, turns and observations are random
+ids of fixed lengths, so that nothing but the numbers named differs. Each line gives the seconds and their
+ratio to the first line's, beside the ratio of the work.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def rollout(model: Qwen2ForCausalLM, samples: int, turns: int, prompt: int) -> f
 def load(path: Path) -> dict[str, float]:
     """Seconds and MiB that loading the tasks takes, in a process of its own."""
     script = (
-        "import json, re, sys, time; from pathlib import Path; from trl_dbbench import load_tasks, to_dataset\n"
+        "import json, re, sys, time; from pathlib import Path\n"
+        "from trl_dbbench import load_tasks, to_dataset\n"
         "clock = time.perf_counter(); dataset = to_dataset(load_tasks(sys.argv[1]))\n"
         "seconds = time.perf_counter() - clock\n"
         # not getrusage: its peak begins with what the parent had at the fork
@@ -107,7 +109,8 @@ def main() -> None:
     model = Qwen2ForCausalLM(qwen2(SHAPES[arguments.size])).eval()
     figures: dict[str, list[dict[str, Any]]] = {}
     print(
-        f"{arguments.size}, {platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}; base {BASE}"
+        f"{arguments.size}, {platform.machine()}, {torch.get_num_threads()} threads, torch "
+        f"{torch.__version__}; base {BASE}"
     )
     rollout(model, **BASE)
     for name in (each for each in SERIES if each in arguments.series):

@@ -73,7 +73,8 @@ def main() -> None:
 
     results = []
     print(
-        f"{platform.processor() or platform.machine()}, {platform.system()}, Python {platform.python_version()}"
+        f"{platform.processor() or platform.machine()}, {platform.system()}, Python "
+        f"{platform.python_version()}"
     )
     print(f"{'run':<20} {'before':<24} {'after':<24} steps  seconds")
     with tempfile.TemporaryDirectory() as folder:

@@ -2,13 +2,14 @@
 
     python benchmarks/rollout.py [--sizes 1m 40m] [--steps 3] [--quick] [--json FILE]
 
-Four prompts of 700 tokens with eight samples each, three turns of 60 tokens that end in a tool call, observations of
-40 tokens, and a greedy run of each prompt. The model computes as any other; then its next token is set by a script,
-since random weights call no tools. Stock is `trl.GRPOTrainer` with `environment_factory` and, for the greedy
-evaluation, a second pass over the prompts. Both run the same SQL on the same kind of database.
+Four prompts of 700 tokens with eight samples each, three turns of 60 tokens that end in a tool call,
+observations of 40 tokens, and a greedy run of each prompt. The model computes as any other; then its next
+token is set by a script, since random weights call no tools. Stock is `trl.GRPOTrainer` with
+`environment_factory` and, for the greedy evaluation, a second pass over the prompts. Both run the same SQL on
+the same kind of database.
 
-Prints the seconds of sampling with greedy evaluation, what the greedy rows cost, where a whole training step goes,
-and the ratios.
+Prints the seconds of sampling with greedy evaluation, what the greedy rows cost, where a whole training step
+goes, and the ratios.
 """
 
 from __future__ import annotations
@@ -113,7 +114,8 @@ def scripted(tokenizer: PreTrainedTokenizerBase, shape: dict[str, int]) -> Scrip
 
 
 def tasks_for(tokenizer: PreTrainedTokenizerBase, prompt_tokens: Callable[[Task], int]) -> list[Task]:
-    """Tasks whose prompts have PROMPT_TOKENS tokens, and whose one cell makes observations of OBSERVATION_TOKENS."""
+    """Tasks whose prompts have PROMPT_TOKENS tokens, and whose one cell makes observations of
+    OBSERVATION_TOKENS."""
     chat = ChatFormat(tokenizer, ToolsProtocol())
 
     def observation_tokens(note: str) -> int:
@@ -360,7 +362,8 @@ def main() -> None:
         end="",
     )
     print(
-        f"torch {torch.__version__}, TRL {trl.__version__}, {arguments.database}; seconds a step, median of {steps}"
+        f"torch {torch.__version__}, TRL {trl.__version__}, {arguments.database}; seconds a step, median of "
+        f"{steps}"
     )
     columns = ("rollout", "database", "log-probabilities", "backward", "rewards", "rest", "step")
     print(f"{'':<22}" + "".join(f"{name:>18}" for name in columns))
@@ -386,9 +389,10 @@ def main() -> None:
         }
     for size, each in figures.items():
         print(
-            f"{size}: rollout with greedy evaluation {each['rollout_ratio']:.1f} times as fast as stock, the whole step "
-            f"{each['step_ratio']:.1f} times; greedy rows cost {each['greedy_cost']:.2f} of their share of rows; "
-            f"database time not hidden {100 * each['database_share']:.1f} % of the rollout"
+            f"{size}: rollout with greedy evaluation {each['rollout_ratio']:.1f} times as fast as stock, "
+            f"the whole step {each['step_ratio']:.1f} times; greedy rows cost {each['greedy_cost']:.2f} of "
+            f"their share of rows; database time not hidden {100 * each['database_share']:.1f} % of the "
+            "rollout"
         )
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1))

@@ -2,14 +2,15 @@
 
     python benchmarks/sandbox.py [--databases docker local sqlite] [--quick] [--json FILE]
 
-An episode runs three statements, as an agent would that looks, asks (or changes) and looks again. Compared are
+An episode runs three statements, as an agent would that looks, asks (or changes) and looks again. It
+compares:
 
 - `shared`: ours. Tables made once per task and read by all its episodes; a copy for those that change them;
 - `database`: a database per episode, made and dropped on a pooled connection;
 - `connection`: AgentBench's pattern, a connection and a database per episode.
 
-Eight episodes play each task, as a group of GRPO's does. Prints milliseconds per episode, the wall time over the
-number of episodes, at 1, 8 and 32 at a time, and the ratios at 8.
+Eight episodes play each task, as a group of GRPO's does. Prints milliseconds per episode, the wall time over
+the number of episodes, at 1, 8 and 32 at a time, and the ratios at 8.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ def main() -> None:
     }
     assert all(len(tasks) == count for tasks in kinds.values())
     print(
-        f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}; milliseconds per episode"
+        f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}; milliseconds per "
+        "episode"
     )
     figures: list[dict[str, Any]] = []
     for spec in arguments.databases:
@@ -146,7 +148,8 @@ def main() -> None:
         if pattern != "shared":
             ratio = cost[spec, kind, pattern] / cost[spec, kind, "shared"]
             print(
-                f"{spec}: an episode that {kind} costs {ratio:.1f} times less than with a {pattern} per episode"
+                f"{spec}: an episode that {kind} costs {ratio:.1f} times less than with a {pattern} per "
+                "episode"
             )
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1))

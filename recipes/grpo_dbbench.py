@@ -1,7 +1,7 @@
 """Trains an agent by GRPO on a database.
 
     accelerate launch recipes/grpo_dbbench.py --config recipes/quickstart.yaml
-    accelerate launch recipes/grpo_dbbench.py --config recipes/quickstart.yaml --tasks my.jsonl --database docker
+    accelerate launch recipes/grpo_dbbench.py --config recipes/quickstart.yaml --tasks my.jsonl
 
 Every key of the YAML is also an option of the command line, which wins. `--help` lists them.
 """

@@ -5,8 +5,8 @@ def leave_one_out(batch: AdvantageBatch) -> torch.Tensor:  # (N,)
     ...
 ```
 
-`grpo` is TRL's own, untouched. Any other is applied before anything is recorded, so that `episodes.jsonl`, TRL's logs,
-report and notebook show what was trained.
+`grpo` is TRL's own, untouched. Any other is applied before anything is recorded, so that `episodes.jsonl`,
+TRL's logs, report and notebook show what was trained.
 
 Shapes: N episodes of all ranks, F reward functions, K turns at most, T tokens at most after a prompt.
 """
@@ -45,7 +45,8 @@ class AdvantageBatch:
 
     @cached_property
     def weighted(self) -> torch.Tensor:
-        """(N,): the weighted sum of an episode's rewards; NaN where all are, which leaves it out of the update."""
+        """(N,): the weighted sum of an episode's rewards; NaN where all are, which leaves it out of the
+        update."""
         total = (self.rewards * self.weights).nansum(dim=1)
         return total.masked_fill(self.rewards.isnan().all(dim=1), torch.nan)
 
@@ -76,8 +77,8 @@ AdvantageFunction = Callable[[AdvantageBatch], torch.Tensor]
 """Gives (N,), one value an episode, or (N, T), one a token; NaN stands for 0."""
 
 ADVANTAGES: dict[str, AdvantageFunction | None] = {"grpo": None}
-"""By name. `None` leaves what TRL has computed: rewards less their group's mean, by `scale_rewards` in units of its
-standard deviation (Shao et al., 2024, DeepSeekMath)."""
+"""By name. `None` leaves what TRL has computed: rewards less their group's mean, by `scale_rewards` in units
+of its standard deviation (Shao et al., 2024, DeepSeekMath)."""
 
 
 def get_advantage(name: str) -> AdvantageFunction | None:
@@ -135,8 +136,8 @@ def compute(name: str, function: AdvantageFunction, batch: AdvantageBatch) -> to
     allowed = (len(batch.episodes),), tuple(batch.mask.shape)
     if tuple(values.shape) not in allowed:
         raise ConfigError(
-            f"the advantage {name!r} gave the shape {tuple(values.shape)}; allowed are {allowed[0]}, a value for "
-            f"each episode, and {allowed[1]}, one for each token."
+            f"the advantage {name!r} gave the shape {tuple(values.shape)}; allowed are {allowed[0]}, a "
+            f"value for each episode, and {allowed[1]}, one for each token."
         )
     failed = torch.tensor([episode.status == Status.ENVIRONMENT_FAULT for episode in batch.episodes])
     values = torch.nan_to_num(values, nan=0.0)
@@ -149,8 +150,8 @@ def note(episodes: Sequence[Episode], values: torch.Tensor) -> list[float]:
     """Writes into the episodes what they were given; returns a value for each.
 
     Args:
-        values: (N,) or (N, T). Of the latter, episodes and turns get the mean over their sampled tokens; turns only
-            where they differ.
+        values: (N,) or (N, T). Of the latter, episodes and turns get the mean over their sampled tokens;
+            turns only where they differ.
     """
     for episode, value in zip(episodes, values, strict=True):
         if value.dim() == 0:

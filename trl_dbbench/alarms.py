@@ -25,15 +25,15 @@ from trl_dbbench.runs.records import EpisodeRecord, TurnRecord
 logger = logging.getLogger(__name__)
 
 _ERROR_ADVICE = {
-    "syntax": "The agent's SQL cannot be parsed: look whether it writes another dialect than MySQL's, or prose.",
+    "syntax": "The agent's SQL cannot be parsed: look whether it writes another dialect or prose.",
     "unknown_name": "The agent makes up names of tables or columns: look whether the prompt shows them.",
-    "denied": "The agent tries what its account may not do: look at these statements before training goes on.",
-    "value": "The agent writes values that the columns do not take: look at the types that its tasks declare.",
+    "denied": "The agent tries what its account may not do: look at these statements before you go on.",
+    "value": "The agent writes values that the columns do not take: look at the types in its tasks.",
     "limit_time": "The agent's statements run too long: look at them, or at the load of the database server.",
     "limit_rows": "The agent reads whole tables: it may have stopped filtering in SQL.",
     "limit_text": "The agent reads more text than a result may hold: it may have stopped filtering in SQL.",
     "limit_size": "The agent makes rows or tables of many megabytes: look at its statements.",
-    "limit_server": "The agent's statements ask for more than the server has, or look like its failure: read them.",
+    "limit_server": "The agent's statements ask for more than the server has, or fake its failure.",
     "other": "The agent's statements fail: look at the observations.",
 }
 
@@ -57,8 +57,9 @@ def alarm_metrics(
     - `alarm/distinct_sql`: how often two episodes of a group that both executed SQL did not execute the same
       statements, over all such pairs of a group (Simpson's index of diversity), then over groups. 0 where a
       group's episodes all execute the same, 1 where no two do, whatever the size of the group.
-    - `alarm/groups_without_spread`: groups whose episodes all have the same reward, and so no advantage. TRL's
-      `frac_reward_zero_std` is another number where an environment failed or rewards are scaled by the batch.
+    - `alarm/groups_without_spread`: groups whose episodes all have the same reward, and so no advantage.
+      TRL's `frac_reward_zero_std` is another number where an environment failed or rewards are scaled by the
+      batch.
     - `error/...`: statements that failed in each of `ERROR_CLASSES`, of all that were executed.
 
     Args:
@@ -141,33 +142,34 @@ ALARMS = (
     Alarm(
         "alarm/invalid_actions",
         "alarm_invalid_actions",
-        "The agent's turns are not what the protocol reads. Look at some: a model that does not know the protocol "
-        "needs a warm start (recipes/sft_dbbench.py), one that is cut short a larger max_turn_tokens.",
+        "The agent's turns are not what the protocol reads. Look at some: a model that does not know the "
+        "protocol needs a warm start (recipes/sft_dbbench.py), one that is cut short a larger "
+        "max_turn_tokens.",
     ),
     Alarm(
         "alarm/answers_without_query",
         "alarm_answers_without_query",
-        "The agent answers without having looked. Guessing may pay: see what a wrong answer costs against running "
-        "out of turns, and whether the questions can be answered by chance.",
+        "The agent answers without having looked. Guessing may pay: see what a wrong answer costs against "
+        "running out of turns, and whether the questions can be answered by chance.",
     ),
     Alarm(
         "alarm/distinct_sql",
         "alarm_distinct_sql",
-        "The samples of a prompt have become one and the same, and nothing new is tried. If accuracy is not where it "
-        f"should be, {_EXPLORE}.",
+        "The samples of a prompt have become one and the same, and nothing new is tried. If accuracy is "
+        f"not where it should be, {_EXPLORE}.",
         below=True,
     ),
     Alarm(
         "alarm/groups_without_spread",
         "alarm_groups_without_spread",
-        "Nearly all groups have one reward for all their samples and teach nothing: the tasks are too easy or too hard "
-        "for this model (see the reward). Take others, or raise num_generations or temperature.",
+        "Nearly all groups have one reward for all their samples and teach nothing: the tasks are too easy "
+        "or too hard for this model (see the reward). Take others, or raise num_generations or temperature.",
     ),
     Alarm(
         "entropy",
         "alarm_entropy",
-        "The policy is nearly certain of every token and explores no more. If accuracy is not where it should be, "
-        f"{_EXPLORE}.",
+        "The policy is nearly certain of every token and explores no more. If accuracy is not where it "
+        f"should be, {_EXPLORE}.",
         below=True,
     ),
     *(Alarm(f"error/{name}", "alarm_errors", _ERROR_ADVICE[name]) for name in ERROR_CLASSES),

@@ -79,7 +79,7 @@ class DatabaseArguments:
     database_patience: float = field(
         default=Database.patience,
         metadata={
-            "help": "Seconds that a database which does not answer is waited for; then the run saves and ends."
+            "help": "Seconds to wait for a database that does not answer; then the run saves and ends."
         },
     )
     require_accounts: bool = field(
@@ -112,7 +112,7 @@ class RewardArguments:
     outcome: dict[str, Any] | str | None = field(
         default=None,
         metadata={
-            "help": "Replaces values of the preset, as in {wrong: -0.5} or, on the command line, '{\"wrong\": -0.5}'."
+            "help": "Replaces values of the preset: {wrong: -0.5}; on the command line '{\"wrong\": -0.5}'."
         },
     )
 

@@ -25,9 +25,10 @@ logger = logging.getLogger(__name__)
 class GreedyEvalCallback(TrainerCallback, ExportableState):
     """Runs the greedy evaluation of the current weights before their sampled update, and keeps its record.
 
-    At the start of a rollout the trainer asks it what is to be played greedily (`starts`), plays that beside the
-    samples or before them, and hands the episodes back (`record`). The record goes with every checkpoint, so a resumed
-    run counts on from there: from the end of a step, also if the checkpoint was saved in the middle of the next.
+    At the start of a rollout the trainer asks it what is to be played greedily (`starts`), plays that beside
+    the samples or before them, and hands the episodes back (`record`). The record goes with every checkpoint,
+    so a resumed run counts on from there: from the end of a step, also if the checkpoint was saved in the
+    middle of the next.
 
     Args:
         every: the evaluation precedes every so many rollouts, beginning with the first.
@@ -41,13 +42,14 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
     def starts(
         self, sampled: Sequence[Start], rollout: int, first_row: int, group_size: int
     ) -> list[Start] | None:
-        """What this rank is to play greedily: each prompt of the batch once. `None`, on all ranks, for nothing.
+        """What this rank is to play greedily: each prompt of the batch once. `None`, on all ranks, for
+        nothing.
 
         Args:
             sampled: this rank's rows.
             rollout: number of the rollout in the run, from 0 on.
-            first_row: the first row's place among those of all ranks. Copies of a prompt, `group_size` in a row, may
-                lie on several ranks; the rank of the first one plays it.
+            first_row: the first row's place among those of all ranks. Copies of a prompt, `group_size` in a
+                row, may lie on several ranks; the rank of the first one plays it.
         """
         if rollout % self.every:
             return None
@@ -133,9 +135,9 @@ class RolloutProgressCallback(ProgressCallback):
 class EpisodeLogCallback(TrainerCallback):
     """Writes every episode, greedy and sampled, to `output_dir/episodes.jsonl`, one a line.
 
-    The tasks they played go to `tasks.jsonl` beside it, each once, in the own format, and how they were played to
-    `run.json`. A resumed run drops the lines that its checkpoint does not know, so that each episode stands there
-    once. A run that starts afresh keeps an older file under another name.
+    The tasks they played go to `tasks.jsonl` beside it, each once, in the own format, and how they were
+    played to `run.json`. A resumed run drops the lines that its checkpoint does not know, so that each
+    episode stands there once. A run that starts afresh keeps an older file under another name.
     """
 
     def __init__(self, output_dir: str | os.PathLike, settings: RunSettings | None = None):

@@ -6,8 +6,8 @@ sampled ids stay as they are, and what the template puts *between* two turns is 
 conversation is rendered with a placeholder as the assistant's turn, and what follows it is appended as ids.
 
 ```
-<|im_start|>user\\nHow many?<|im_end|>\\n<|im_start|>assistant\\n  PLACEHOLDER  <|im_end|>\\n<|im_start|>user\\n[(3,)]...
-└────────────────────── prompt, rendered once ───────────────┘  └─ sampled ─┘  └──── appended, mask 0 ─────┘
+<|im_start|>user\\nHow many?<|im_end|>\\n<|im_start|>assistant\\n  PLACEHOLDER  <|im_end|>\\n<|im_start|>...
+└───────────────────── prompt, rendered once ────────────────────┘  └─ sampled ─┘  └── appended, mask 0 ──┘
 ```
 """
 
@@ -50,8 +50,8 @@ class ChatFormat:
     ):
         if tokenizer.chat_template is None:
             raise ConfigError(
-                f"the tokenizer of '{tokenizer.name_or_path}' has no chat template. Take an instruction-tuned "
-                "model, or set tokenizer.chat_template (see TRL's clone_chat_template)."
+                f"the tokenizer of '{tokenizer.name_or_path}' has no chat template. Take an "
+                "instruction-tuned model, or set tokenizer.chat_template (see TRL's clone_chat_template)."
             )
         if not eos_token_ids and tokenizer.eos_token_id is None:
             raise ConfigError(
@@ -84,7 +84,8 @@ class ChatFormat:
         return ids
 
     def turn_ids(self, action: Operation | Answer) -> list[int]:
-        """The turn that means this action, as the agent would have to sample it: with the token that ends it."""
+        """The turn that means this action, as the agent would have to sample it: with the token that ends
+        it."""
         written = self.protocol.write(action)
         turn = {"role": "assistant", **({"content": written} if isinstance(written, str) else written)}
         start = [{"role": "user", "content": "?"}]
@@ -136,13 +137,14 @@ class ChatFormat:
             conversation = self._render([*start, turn, observation])
         except (TemplateError, TypeError, ValueError, LookupError) as error:  # what a template can run into
             raise ConfigError(
-                f"{whose} refuses a system turn or an observation in the role '{observation['role']}': {error}. "
-                "Try the other protocol, or another template."
+                f"{whose} refuses a system turn or an observation in the role '{observation['role']}': "
+                f"{error}. Try the other protocol, or another template."
             ) from None
         if not conversation.startswith(prompt):
             raise ConfigError(
-                f"{whose} renders the prompt in another way once a turn is added, so turns cannot be appended to "
-                "it. Use a prefix-preserving template (trl.chat_template_utils has some for training)."
+                f"{whose} renders the prompt in another way once a turn is added, so turns cannot be "
+                "appended to it. Use a prefix-preserving template (trl.chat_template_utils has some for "
+                "training)."
             )
         if "OBSERVATION" not in conversation.partition(_PLACEHOLDER)[2]:
             raise ConfigError(

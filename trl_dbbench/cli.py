@@ -267,8 +267,8 @@ def replay(
 ) -> None:
     """Plays every saved episode again on fresh sandboxes and prints what does not come out as it was.
 
-    Checks how turns are read, observations, final tables, status and rewards; exits with 1 if one differs. With
-    other rewards it scores an old run anew.
+    Checks how turns are read, observations, final tables, status and rewards; exits with 1 if one differs.
+    With other rewards it scores an old run anew.
     """
     from trl_dbbench.arguments import outcome_reward
     from trl_dbbench.runs.replay import replay as replay_run

@@ -43,15 +43,15 @@ class DBBenchGRPOConfig(GRPOConfig):
         greedy_eval_every (`int`, *optional*, defaults to `1`):
             The greedy run precedes every so many rollouts, beginning with the first.
         advantage (`str`, *optional*, defaults to `"grpo"`):
-            What each token gets of its episode's reward: `"grpo"`, TRL's own, or the dotted path of your own function
-            (see `advantages.AdvantageBatch`).
+            What each token gets of its episode's reward: `"grpo"`, TRL's own, or the dotted path of your own
+            function (see `advantages.AdvantageBatch`).
         grader (`str`, *optional*):
             Judges the answers to all questions, instead of the grader that each task names: a name from
             `grading.GRADERS`, or the dotted path of your own function.
         engine (`str`, *optional*):
             What generates: `"transformers"`, the model in this process; `"vllm"`, the servers of
-            `vllm_server_urls`; or the dotted path of your own (see `engines.base.Backend`). Left out, vLLM where
-            servers are named, else transformers.
+            `vllm_server_urls`; or the dotted path of your own (see `engines.base.Backend`). Left out, vLLM
+            where servers are named, else transformers.
         use_rollout_logprobs (`bool`, *optional*, defaults to `False`):
             Take the old log-probabilities of the loss from the rollout, instead of TRL's own scoring pass
             (or of a ratio of 1 where there is none).
@@ -69,24 +69,24 @@ class DBBenchGRPOConfig(GRPOConfig):
         vllm_server_urls (`list[str]`, *optional*):
             Addresses of vLLM servers that generate instead of the model in this process, such as
             `http://10.0.0.7:8000`. With LoRA, the adapter is saved under `output_dir` before each rollout and
-            loaded into the servers, which must see that folder under the same path. Full weights are sent over
-            NCCL by TRL's client (`vllm_group_port` and the ports after it, one a server).
+            loaded into the servers, which must see that folder under the same path. Full weights are sent
+            over NCCL by TRL's client (`vllm_group_port` and the ports after it, one a server).
         alarm_window (`int`, *optional*, defaults to `10`):
             An alarm compares the mean of so many logged values, one every `logging_steps` updates.
         alarm_invalid_actions (`float`, *optional*, defaults to `0.3`):
             Warn when more than this share of the turns cannot be parsed (0 to 1; 1 disables the alarm).
         alarm_answers_without_query (`float`, *optional*, defaults to `0.3`):
-            Warn when more than this share of the answers come without a statement before them (0 to 1; 1 disables the
-            alarm).
-        alarm_groups_without_spread (`float`, *optional*, defaults to `0.9`):
-            Warn when more than this share of the groups have one reward for all their episodes (0 to 1; 1 disables the
-            alarm).
-        alarm_errors (`float`, *optional*, defaults to `0.3`):
-            Warn when more than this share of the statements fail with one class of errors (0 to 1; 1 disables the
-            alarm).
-        alarm_distinct_sql (`float`, *optional*, defaults to `0.05`):
-            Warn when less than this share of the pairs of a group's episodes executed different SQL (0 to 1; 0
+            Warn when more than this share of the answers come without a statement before them (0 to 1; 1
             disables the alarm).
+        alarm_groups_without_spread (`float`, *optional*, defaults to `0.9`):
+            Warn when more than this share of the groups have one reward for all their episodes (0 to 1; 1
+            disables the alarm).
+        alarm_errors (`float`, *optional*, defaults to `0.3`):
+            Warn when more than this share of the statements fail with one class of errors (0 to 1; 1 disables
+            the alarm).
+        alarm_distinct_sql (`float`, *optional*, defaults to `0.05`):
+            Warn when less than this share of the pairs of a group's episodes executed different SQL (0 to 1;
+            0 disables the alarm).
         alarm_entropy (`float`, *optional*, defaults to `0.005`):
             Warn when the policy's entropy, in nats per token, is below this (0 disables the alarm).
         num_generations_eval (`int`, *optional*, defaults to `1`):
@@ -109,7 +109,7 @@ class DBBenchGRPOConfig(GRPOConfig):
     greedy_eval: str = field(
         default="batch",
         metadata={
-            "help": "Greedy run of each prompt before its sampled update: in the samples' batch, in a pass of its "
+            "help": "Greedy run of each prompt before its update: in the samples' batch, in a pass of its "
             "own, or off.",
             "choices": list(GREEDY_EVAL),
         },
@@ -130,7 +130,7 @@ class DBBenchGRPOConfig(GRPOConfig):
     engine: str | None = field(
         default=None,
         metadata={
-            "help": "What generates: transformers, vllm or a dotted path; left out, vllm where servers are named."
+            "help": "What generates: transformers, vllm or a dotted path; by default vllm if it has servers."
         },
     )
     use_rollout_logprobs: bool = field(
@@ -138,14 +138,12 @@ class DBBenchGRPOConfig(GRPOConfig):
     )
     reference_model_name_or_path: str | None = field(
         default=None,
-        metadata={
-            "help": "A frozen model of its own as the KL reference, instead of the model with its adapter off."
-        },
+        metadata={"help": "A frozen model as the KL reference, instead of the model with its adapter off."},
     )
     task_sampling: str = field(
         default="shuffle",
         metadata={
-            "help": "How the next training task is found: shuffle, or skill (draw a skill, then a task of it).",
+            "help": "How the next task is found: shuffle, or skill (draw a skill, then a task of it).",
             "choices": list(TASK_SAMPLING),
         },
     )
@@ -158,7 +156,7 @@ class DBBenchGRPOConfig(GRPOConfig):
     vllm_server_urls: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Addresses of vLLM servers that generate instead of the model in this process. With LoRA they "
+            "help": "vLLM servers that generate instead of the model in this process. With LoRA they "
             "must see output_dir under the same path, to load the adapter from it."
         },
     )
@@ -224,13 +222,13 @@ class DBBenchGRPOConfig(GRPOConfig):
         self._refuse_what_the_rollout_ignores()
         if self.enable_jit_checkpoint:
             raise ConfigError(
-                "enable_jit_checkpoint is not needed: SIGTERM always saves a checkpoint, at the end of the step and on "
-                "all ranks together. Leave it out."
+                "enable_jit_checkpoint is not needed: SIGTERM always saves a checkpoint, at the end of the "
+                "step and on all ranks together. Leave it out."
             )
         if self.ignore_data_skip:
             raise ConfigError(
-                "ignore_data_skip would train a resumed run on tasks that it has trained on. Leave it out; to skip "
-                "them takes no time."
+                "ignore_data_skip would train a resumed run on tasks that it has trained on. Leave it out; "
+                "to skip them takes no time."
             )
 
     def _check_task_sampling(self) -> None:
@@ -254,8 +252,8 @@ class DBBenchGRPOConfig(GRPOConfig):
                 raise ConfigError("task_sampling: skill draws at random; leave shuffle_dataset at true.")
         elif self.sampled_skills is not None or self.min_tasks_per_skill != 1:
             raise ConfigError(
-                "sampled_skills and min_tasks_per_skill are used only with task_sampling: skill; set that, or leave "
-                "them out."
+                "sampled_skills and min_tasks_per_skill are used only with task_sampling: skill; set that, "
+                "or leave them out."
             )
 
     def _check_vllm_servers(self) -> None:
@@ -271,13 +269,15 @@ class DBBenchGRPOConfig(GRPOConfig):
         self._check_share("alarm_distinct_sql", off=0)
         if self.alarm_entropy < 0:
             raise ConfigError(
-                f"alarm_entropy must be 0 (disables the alarm) or more nats per token, is {self.alarm_entropy}."
+                "alarm_entropy must be 0 (disables the alarm) or more nats per token, is "
+                f"{self.alarm_entropy}."
             )
 
     def _check_share(self, name: str, off: int) -> None:
         if not 0 <= getattr(self, name) <= 1:
             raise ConfigError(
-                f"{name} is a share from 0 to 1 (0.3 is 30 %), given is {getattr(self, name)}; {off} disables the alarm."
+                f"{name} is a share from 0 to 1 (0.3 is 30 %), given is {getattr(self, name)}; {off} "
+                "disables the alarm."
             )
 
     def _refuse_what_the_rollout_ignores(self) -> None:
@@ -292,7 +292,7 @@ class DBBenchGRPOConfig(GRPOConfig):
         for name, only in ignored.items():
             if getattr(self, name) not in (only, None):
                 raise ConfigError(
-                    f"{name}={getattr(self, name)!r} has no effect on DB-Bench rollouts, which choose tokens by "
-                    "temperature, top_p and top_k, in this process or on the servers of vllm_server_urls. Leave it "
-                    f"at {only!r}."
+                    f"{name}={getattr(self, name)!r} has no effect on DB-Bench rollouts, which choose "
+                    "tokens by temperature, top_p and top_k, in this process or on the servers of "
+                    f"vllm_server_urls. Leave it at {only!r}."
                 )

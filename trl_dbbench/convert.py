@@ -92,7 +92,8 @@ def convert(
             own, `.json` lifelong, `.parquet` verl.
         source_format: the format of `source`; told by the names of its fields if left out.
         tables: CSV files, each a table (see `read_csv_tables`).
-        split: of `source`, as in `load_tasks`, and verl's `extra_info.split`, where it is `train` if left out.
+        split: of `source`, as in `load_tasks`, and verl's `extra_info.split`, where it is `train` if left
+            out.
         protocol: `"text"`, `"tools"` or a dotted path, for verl's prompts.
         database: where gold SQL is executed; the embedded SQLite if left out.
         skip: leaves out tasks that the target cannot hold, instead of an error.

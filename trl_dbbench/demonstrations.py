@@ -64,7 +64,8 @@ _OTHER_AGGREGATE = {exp.Sum: exp.Max, exp.Min: exp.Max, exp.Avg: exp.Sum}
 
 
 def spoil(sql: str, rng: random.Random) -> str:
-    """The statement with one believable mistake: no WHERE, no DESC, or another aggregate (MAX for SUM and MIN).
+    """The statement with one believable mistake: no WHERE, no DESC, or another aggregate (MAX for SUM and
+    MIN).
 
     A statement that has room for none of them comes back as it is.
     """

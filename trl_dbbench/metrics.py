@@ -1,4 +1,5 @@
-"""What is logged of a batch's episodes, beside TRL's own metrics and the figures that alarms watch (`alarms.py`)."""
+"""What is logged of a batch's episodes, beside TRL's own metrics and the figures that alarms watch
+(`alarms.py`)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from trl_dbbench.runs.records import EpisodeRecord
 def episode_metrics(episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]:
     """The values whose means are logged.
 
-    The mean over them all is right where the batches' means would not be: an evaluation's last batch may be smaller.
+    The mean over them all is right where the batches' means would not be: an evaluation's last batch may be
+    smaller.
 
     - `accuracy`: right (1) or not, of the episodes whose environment did not fail.
     - `status/...`: whether an episode ended so, of all episodes.

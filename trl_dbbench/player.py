@@ -140,9 +140,9 @@ class Player:
     def play_all(self, starts: Sequence[Start], engine: Engine) -> list[Episode]:
         """Plays many episodes at once, each from its start, in their order.
 
-        The episodes run on an event loop in a thread of its own, where statements wait for the database; the model
-        runs in the caller's thread, where its contexts (autocast, gathered parameters, CUDA streams) hold. May be
-        called where an event loop runs already, as in notebooks.
+        The episodes run on an event loop in a thread of its own, where statements wait for the database; the
+        model runs in the caller's thread, where its contexts (autocast, gathered parameters, CUDA streams)
+        hold. May be called where an event loop runs already, as in notebooks.
         """
         with start_blocking_portal() as portal:
             loop = portal.call(asyncio.get_running_loop)

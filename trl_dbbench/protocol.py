@@ -67,14 +67,15 @@ Action = Operation | Answer | Invalid
 
 
 class AgentProtocol(Protocol):
-    """What the rollout asks of a protocol. A class of your own is made with `observation_characters` as its argument.
+    """What the rollout asks of a protocol. A class of your own is made with `observation_characters` as its
+    argument.
 
     Attributes:
         name: for log and record.
         grader: judges the answers of tasks that name none; a name from `grading.GRADERS`.
         tools: function schemas that the chat template shows to the model, if any.
-        invalid_ends_episode: whether a turn that `parse` cannot read ends the episode. Otherwise the agent gets
-            `observe(invalid)` and goes on.
+        invalid_ends_episode: whether a turn that `parse` cannot read ends the episode. Otherwise the agent
+            gets `observe(invalid)` and goes on.
         observation_role: the chat role in which observations come.
     """
 
@@ -277,7 +278,8 @@ def _after_thoughts(text: str) -> str:
 
 
 def _well_formed(text: str) -> str:
-    """Text out of JSON, where an escape can write half of a surrogate pair: no server or tokenizer takes it."""
+    """Text out of JSON, where an escape can write half of a surrogate pair: no server or tokenizer takes
+    it."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

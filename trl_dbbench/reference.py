@@ -21,8 +21,8 @@ def load_reference(trainer: GRPOTrainer, name_or_path: str) -> PreTrainedModel:
     model = create_model_from_path(name_or_path, **kwargs)
     if model.get_input_embeddings().weight.shape[0] < len(trainer._tokenizer):
         raise ConfigError(
-            f"the reference model '{name_or_path}' has a smaller vocabulary than the tokenizer of the trained "
-            "model; the two must share one."
+            f"the reference model '{name_or_path}' has a smaller vocabulary than the tokenizer of the "
+            "trained model; the two must share one."
         )
     disable_dropout_in_model(model)
     add_fused_lm_head(model, temperature=trainer.temperature, cast_lm_head_to_fp32=args.cast_lm_head_to_fp32)

@@ -1,12 +1,12 @@
 """A run that was killed goes on as if it had not been.
 
-transformers saves weights, optimizer, schedule and random generators, and finds its place in the data again. What
-is missing for a GRPO run to end with the same weights is here:
+transformers saves weights, optimizer, schedule and random generators, and finds its place in the data again.
+What is missing for a GRPO run to end with the same weights is here:
 
 ```
 a kill while a checkpoint is written   ->  it carries a mark until it is whole, and is never taken with it
-a checkpoint between two steps of one  ->  the rollouts that are still to be trained on lie beside it, a file for
-generation                                 each rank, and TRL's count of micro-steps is where it was
+a checkpoint between two steps of one  ->  the rollouts that are still to be trained on lie beside it, a file
+generation                                 for each rank, and TRL's count of micro-steps is where it was
 a checkpoint in the middle of a step   ->  says what the step started from: it is done again as a whole
 a kill after the last step             ->  no step is done on top
 ```
@@ -46,8 +46,8 @@ def find_checkpoint(output_dir: str | Path, asked: str | bool | None) -> str | N
     """The folder to go on from; `None` starts at the beginning.
 
     Args:
-        asked: the setting `resume_from_checkpoint`. `True` or `"true"` is the last checkpoint of `output_dir` that
-            is whole, if there is one; else a folder.
+        asked: the setting `resume_from_checkpoint`. `True` or `"true"` is the last checkpoint of `output_dir`
+            that is whole, if there is one; else a folder.
 
     Raises:
         ConfigError: if the folder named is no checkpoint, or one that was not written to its end.
@@ -70,8 +70,8 @@ def find_checkpoint(output_dir: str | Path, asked: str | bool | None) -> str | N
         wrong = "was not written to its end" if folder.is_dir() else "does not exist"
         whole = ", ".join(each.name for each in folders if is_complete(each)) or "none"
         raise ConfigError(
-            f"resume_from_checkpoint: '{folder}' {wrong}. Whole checkpoints in {output_dir}: {whole}. Name one of "
-            "them, or give true to take the last one."
+            f"resume_from_checkpoint: '{folder}' {wrong}. Whole checkpoints in {output_dir}: {whole}. Name "
+            "one of them, or give true to take the last one."
         )
     return str(folder)
 
@@ -132,8 +132,8 @@ class ResumableGRPOTrainer(GRPOTrainer):
     """TRL's trainer with checkpoints from which a run ends with the weights of the unbroken run.
 
     SIGTERM saves one at the end of the step and ends the training; `stopped` tells.
-    `_save_checkpoint` may also be called in the middle of a step, on all ranks, outside of any context that gathers
-    weights: the run then goes on from the start of that step.
+    `_save_checkpoint` may also be called in the middle of a step, on all ranks, outside of any context that
+    gathers weights: the run then goes on from the start of that step.
     """
 
     _step: int
@@ -155,7 +155,8 @@ class ResumableGRPOTrainer(GRPOTrainer):
         return self.flow.stopped
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any):
-        """As in [`~transformers.Trainer`], but `True` passes over checkpoints that were not written to their end.
+        """As in [`~transformers.Trainer`], but `True` passes over checkpoints that were not written to their
+        end.
 
         Without any checkpoint it starts at the beginning.
 
@@ -273,9 +274,9 @@ class ResumableGRPOTrainer(GRPOTrainer):
         usable = saved is not None and saved["shape"] == self._shape_of_rollouts()
         if self._any_rank(not usable):
             logger.warning(
-                "%s lies within the steps of a generation and has no rollouts for the rest of them that fit this run "
-                "(made by an older version, or with another batch size or number of ranks). They are played again, "
-                "so the weights will differ from those of an unbroken run.",
+                "%s lies within the steps of a generation and has no rollouts for the rest of them that "
+                "fit this run (made by an older version, or with another batch size or number of ranks). "
+                "They are played again, so the weights will differ from those of an unbroken run.",
                 folder,
             )
         elif saved is not None:

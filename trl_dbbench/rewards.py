@@ -8,8 +8,8 @@ def short(episode, **kwargs):
     return [-0.1 * len(e.turns) for e in episode]
 ```
 
-For one episode it may also return a list, a value for each turn (*step rewards*): their sum is the episode's reward,
-the parts are recorded with the turns, and an advantage function sees them.
+For one episode it may also return a list, a value for each turn (*step rewards*): their sum is the episode's
+reward, the parts are recorded with the turns, and an advantage function sees them.
 
 An episode whose environment failed is `None` to all of ours: TRL then gives it no advantage, and the
 update goes on without it.
@@ -80,8 +80,9 @@ class ExecutionReward:
     """1 if the agent's last SQL does what the gold SQL does, else 0, whatever the agent answered.
 
     Both are executed on fresh sandboxes. Questions compare the rows, in order if the outer query of the gold
-    SQL sorts them. Changes compare the tables, and a SELECT with which the agent looked at its work afterwards does
-    not count as its last SQL. `None` where the task has no gold SQL or it fails on this database.
+    SQL sorts them. Changes compare the tables, and a SELECT with which the agent looked at its work
+    afterwards does not count as its last SQL. `None` where the task has no gold SQL or it fails on this
+    database.
     """
 
     __name__ = "execution"
@@ -198,7 +199,8 @@ def with_step_rewards(function: Any) -> Any:
 
 
 def describe_reward(function: object) -> dict[str, Any] | None:
-    """What `load_reward_functions` needs to make such a function again: its name there, and an outcome's values.
+    """What `load_reward_functions` needs to make such a function again: its name there, and an outcome's
+    values.
 
     `None` for what has no such name, as a reward model.
     """

@@ -10,8 +10,8 @@ prompt ids | turn 1 (mask 1) | observation (mask 0) | turn 2 (mask 1) | ... | la
 
 An episode always ends on a sampled token, so that TRL does not take it for truncated.
 
-`player.Player` holds what an episode is played with, and plays many at once. `runs.records` says what a log keeps of
-one.
+`player.Player` holds what an episode is played with, and plays many at once. `runs.records` says what a log
+keeps of one.
 """
 
 from __future__ import annotations
@@ -161,7 +161,8 @@ class Episode:
     advantage: float | None = None
 
     def __repr__(self) -> str:
-        return f"Episode(task={self.task.id!r}, status={self.status!s}, right={self.right}, turns={len(self.turns)})"
+        end = f"status={self.status!s}, right={self.right}, turns={len(self.turns)}"
+        return f"Episode(task={self.task.id!r}, {end})"
 
     @property
     def right(self) -> bool:
@@ -228,8 +229,8 @@ class Rules:
         """Raises ConfigError for a prompt of `length` tokens that leaves the model no room for a turn."""
         if self.context is not None and length >= self.context:
             raise ConfigError(
-                f"the prompt of task '{task_id()}' has {length} tokens, the model's context {self.context}. Leave the "
-                "task out, shorten its question, or take a model with a longer context."
+                f"the prompt of task '{task_id()}' has {length} tokens, the model's context {self.context}. "
+                "Leave the task out, shorten its question, or take a model with a longer context."
             )
 
 

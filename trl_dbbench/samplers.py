@@ -127,8 +127,8 @@ def skill_pools(
         have = _counted({name: len(pool) for name, pool in found.items()}) or "none"
         raise ConfigError(
             f"no skill is left to draw: min_tasks_per_skill is {min_tasks}, sampled_skills is "
-            f"{list(sampled_skills) if sampled_skills else 'not given'}, and the tasks have these skills: {have}. "
-            "Lower the one, widen the other, or use task_sampling: shuffle."
+            f"{list(sampled_skills) if sampled_skills else 'not given'}, and the tasks have these skills: "
+            f"{have}. Lower the one, widen the other, or use task_sampling: shuffle."
         )
     left_out = {name: len(pool) for name, pool in wanted.items() if name not in rows}
     reached = {row for pool in rows.values() for row in pool}

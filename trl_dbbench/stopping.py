@@ -25,7 +25,8 @@ PR_SET_PDEATHSIG = 1
 
 
 class StopSignal:
-    """Notes SIGTERM for as long as `noted` lasts. A second one does what the first would have done without it."""
+    """Notes SIGTERM for as long as `noted` lasts. A second one does what the first would have done without
+    it."""
 
     def __init__(self) -> None:
         self._received: float | None = None  # time.monotonic()
@@ -53,7 +54,7 @@ class StopSignal:
             # not by logging, which may just be at work in the code that the signal interrupts
             os.write(
                 2,
-                b"SIGTERM: the run ends after this step, with a checkpoint. A second SIGTERM ends it at once.\n",
+                b"SIGTERM: the run ends after this step, with a checkpoint. A second one ends it at once.\n",
             )
         elif time.monotonic() - self._received > SAME_SIGNAL_SECONDS:
             signal.signal(signal.SIGTERM, self._earlier)
@@ -125,7 +126,8 @@ def stop_with_launcher() -> None:
 
 @contextmanager
 def ordered_end() -> Iterator[Callable[[Trainer], None]]:
-    """Around a training script: it ends when its launcher does, its ranks end together, and SIGTERM is told apart.
+    """Around a training script: it ends when its launcher does, its ranks end together, and SIGTERM is told
+    apart.
 
     ```python
     with ordered_end() as ended:
@@ -133,8 +135,9 @@ def ordered_end() -> Iterator[Callable[[Trainer], None]]:
     ```
 
     Yields:
-        A function that takes the trainer when it has been trained and its database is closed, which still needs the
-        process group. A run that SIGTERM stopped then exits with 143, after a line that says how to go on.
+        A function that takes the trainer when it has been trained and its database is closed, which still
+        needs the process group. A run that SIGTERM stopped then exits with 143, after a line that says how to
+        go on.
     """
     stop_with_launcher()
     trainers: list[Trainer] = []
@@ -144,8 +147,8 @@ def ordered_end() -> Iterator[Callable[[Trainer], None]]:
         if stopped:
             state = trainer.state
             trainer.accelerator.print(
-                f"SIGTERM ended the run after step {state.global_step} of {state.max_steps}. Start it again with "
-                "--resume_from_checkpoint true to go on from there."
+                f"SIGTERM ended the run after step {state.global_step} of {state.max_steps}. Start it again "
+                "with --resume_from_checkpoint true to go on from there."
             )
         end(trainer)
         if stopped:
@@ -153,7 +156,8 @@ def ordered_end() -> Iterator[Callable[[Trainer], None]]:
 
 
 def set_up_logging(rank: int) -> None:
-    """What a training script logs: the main process everything that a user wants to see, the others warnings."""
+    """What a training script logs: the main process everything that a user wants to see, the others
+    warnings."""
     logging.basicConfig(level=logging.INFO if rank == 0 else logging.WARNING)
     for http_client in ("httpx", "httpx2"):  # a line for each request
         logging.getLogger(http_client).setLevel(logging.WARNING)

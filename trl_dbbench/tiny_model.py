@@ -69,14 +69,16 @@ def make_tiny_model(
     max_position_embeddings: int = 2048,
     seed: int = 0,
 ) -> Path:
-    """Makes a Qwen2 model of random weights and a tokenizer trained on `texts`, as `from_pretrained` wants them.
+    """Makes a Qwen2 model of random weights and a tokenizer trained on `texts`, as `from_pretrained` wants
+    them.
 
     The same arguments give the same files, byte for byte; a folder that already holds their result is left
     as it is, one with the result of other arguments is replaced. About 0.2 M parameters by default, in fp32.
 
     Args:
         folder: Where the model goes. Appears at once and complete, or not at all.
-        texts: What the tokenizer learns its words from. With few texts there are fewer words than `vocab_size`.
+        texts: What the tokenizer learns its words from. With few texts there are fewer words than
+            `vocab_size`.
         vocab_size: Most words, of which 261 are bytes, special tokens and tags.
         max_position_embeddings: Longest conversation in tokens, the answer included.
 

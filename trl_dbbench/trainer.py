@@ -5,7 +5,7 @@ What changes and what stays:
 ```
 TRL                                        here
 _get_train_sampler(...)                ->  super, over tasks in an order of `samplers.py`
-_generate_and_score_completions(rows)  ->  remembers the rows' tasks, calls super, assigns advantages, logs the episodes
+_generate_and_score_completions(rows)  ->  keeps the rows, calls super, assigns advantages, logs the episodes
   _generate(prompts)                   ->  super, whose rollout_func is ours: greedy runs, then samples
   _calculate_rewards(...)              ->  super, whose parts are kept with each episode
   advantages                               TRL's, or those that `advantage` names (`advantages.py`)
@@ -77,8 +77,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             Where the episodes run. The caller opens and closes it.
 
     Raises:
-        ConfigError: if the tokenizer has no usable chat template, a prompt does not fit the model, a name is not
-            known, or `task_sampling: skill` finds no skill to draw.
+        ConfigError: if the tokenizer has no usable chat template, a prompt does not fit the model, a name is
+            not known, or `task_sampling: skill` finds no skill to draw.
         EngineError: if rollouts need servers and none answers.
         TaskError: if a dataset does not come from `to_dataset`.
     """
@@ -157,7 +157,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
 
     @property
     def greedy_eval(self) -> GreedyEvalCallback | None:
-        """The callback that runs the greedy evaluation; transformers replaces the object when it loads its state."""
+        """The callback that runs the greedy evaluation; a resumed run has another object than a new one."""
         callbacks = self.callback_handler.callbacks
         return next((each for each in callbacks if isinstance(each, GreedyEvalCallback)), None)
 
@@ -216,7 +216,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         train = self.model.training
         starts = self._starts(prompts, train)
         greedy = self._greedy_starts(starts) if train else None
-        # under FSDP and ZeRO-3 ranks cannot synchronise outside the forward pass; if one fails, the launcher stops all
+        # where forward passes are collective, ranks cannot synchronise elsewhere; the launcher stops them all
         meet = nullcontext if self.backend.collective else together
         with profiling_context(self, "rollout"), self.backend.engine() as engine, meet():
             if greedy is not None and self.args.greedy_eval == "separate":
@@ -226,15 +226,15 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
                 both = self.player.play_all([*(greedy or []), *starts], engine)
                 self._greedy, episodes = both[: -len(starts)], both[-len(starts) :]
         for reason in filter(None, Ranks().gather(self.player.database.gave_up)):
-            waited = f"{reason}. The database was waited for as long as database_patience allows, and is still away."
+            waited = f"{reason}. The database was waited for, by database_patience, and is still away."
             self._save_and_stop(DatabaseError, waited, "when the database is back", save=train)
         failed = [episode.status == Status.ENVIRONMENT_FAULT for episode in episodes]
         return {
             "prompt_ids": [start.prompt_ids for start in starts],
-            # TRL cannot pad an empty completion: one masked token stands in for an episode that failed at once
+            # TRL cannot pad an empty completion: one masked token stands in
             "completion_ids": [e.completion_ids or [self._tokenizer.eos_token_id] for e in episodes],
             "logprobs": [episode.logprobs or [0.0] for episode in episodes],
-            # nothing is trained where the environment failed: neither the KL term nor a mean over tokens sees it
+            # where the environment failed nothing is trained, nor counted in the KL or a mean over tokens
             "env_mask": [
                 [0] * max(1, len(episode.mask)) if fault else episode.mask
                 for episode, fault in zip(episodes, failed, strict=True)

@@ -25,7 +25,8 @@ from trl_dbbench.rollout import Engine
 
 
 class EngineArguments(Protocol):
-    """The settings that choose a backend: `DBBenchGRPOConfig`, or `EngineSettings`. A backend may read others."""
+    """The settings that choose a backend: `DBBenchGRPOConfig`, or `EngineSettings`. A backend may read
+    others."""
 
     @property
     def engine(self) -> str | None: ...
@@ -47,7 +48,8 @@ class Backend(Protocol):
 
     @property
     def contexts(self) -> Sequence[int]:
-        """Tokens of prompt and completion together that the model takes, wherever it runs and as far as known."""
+        """Tokens of prompt and completion together that the model takes, wherever it runs and as far as
+        known."""
 
     @property
     def collective(self) -> bool:
@@ -62,7 +64,8 @@ class Backend(Protocol):
 
 
 def open_backend(args: EngineArguments, policy: Policy | ServedPolicy) -> Backend:
-    """The backend that `args.engine` names. If it names none: vLLM where servers are named, else transformers.
+    """The backend that `args.engine` names. If it names none: vLLM where servers are named, else
+    transformers.
 
     Raises:
         ConfigError: if the name is unknown, or the backend cannot serve this policy.

@@ -32,7 +32,8 @@ class Policy:
     version: Hashable = None
     """Another value whenever the weights have changed."""
     any_rank: Callable[[bool], bool] | None = None
-    """Where a forward pass is a collective operation of all ranks: tells all of them whether one has said `True`."""
+    """Where a forward pass is a collective operation of all ranks: tells all of them whether one has said
+    `True`."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
         self.model = model
@@ -113,7 +114,8 @@ class TrainedPolicy(Policy):
 
     @property
     def version(self) -> Hashable:  # type: ignore[override]
-        # the tensors' own counts tell when weights change within a step, as when the best checkpoint is loaded
+        # the tensors' own counts tell when weights change within a step, as when the best checkpoint is
+        # loaded
         weights = (weight for weight in self.model.parameters() if weight.requires_grad)
         return self.trainer.state.global_step, tuple(weight._version for weight in weights)
 

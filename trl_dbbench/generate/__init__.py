@@ -3,16 +3,16 @@
 ```python
 >>> tasks = generate_tasks(100, seed=1)                                     # all 22 skills
 >>> tasks = generate_tasks(100, skills=["limit_only"], single_skill=True)   # one skill, and what it needs
->>> tasks = generate_tasks(100, level="tiny")                               # for a model of a million parameters
+>>> tasks = generate_tasks(100, level="tiny")  # for a model of a million parameters
 ```
 
 A task is made in three steps. A *plan* says which skills its SQL is to have; the plans of a level are
 enumerated, so a request that none fulfils is refused at once. A *draft* writes SQL and a question for the
 plan and a table. `checks` executes it and keeps it if no slip of the agent would give the same result.
 
-All chance comes from `random.Random`, one for every chunk of tasks, so a seed gives the same bytes everywhere. The two splits cut
-the space of all tables, and that of all questions, by a checksum: whatever the seeds, a table or question
-of one never comes up in the other.
+All chance comes from `random.Random`, one for every chunk of tasks, so a seed gives the same bytes
+everywhere. The two splits cut the space of all tables, and that of all questions, by a checksum: whatever the
+seeds, a table or question of one never comes up in the other.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ CHUNK = 200
 """Tasks that one random generator makes, and one worker at a time."""
 
 _TRIES = 1_000
-"""Tables tried for one task. Few need more than ten; where so many do not suffice, there is nothing left to ask."""
+"""Tables tried for one task. Few need more than ten; where so many do not suffice, there is nothing left to
+ask."""
 
 _DRAFTS = 8
 """Drafts on one table, before another is made."""
@@ -88,7 +89,8 @@ def generate_tasks(
         num_tasks: how many, at least 1.
         seed: the same seed and settings give the same tasks.
         skills: what the tasks are about, in turn; a task may combine several of these, and has others only
-            where it cannot do without (`limit_only` needs `select` and an order). All of the level by default.
+            where it cannot do without (`limit_only` needs `select` and an order). All of the level by
+            default.
         single_skill: each task has one of `skills` and no more than that one needs.
         max_skills: most skills that a task has, the needed ones included.
         split: `"train"` or `"test"`; the two share no table and no question, whatever their seeds.
@@ -176,7 +178,8 @@ def _plans(
 
 
 def _with_least_company(groups: Iterable[frozenset[str]], asked: set[str]) -> list[frozenset[str]]:
-    """The sets that have a skill beyond `asked` only where no set with their part of `asked`, or more, does without."""
+    """The sets that have a skill beyond `asked` only where no set with their part of `asked`, or more, does
+    without."""
     fewest: dict[frozenset[str], int] = {}
     for group in groups:
         part = group & asked
@@ -276,7 +279,8 @@ def _identity(task: Task) -> bytes:
 
 
 def _draw(rng: random.Random, sizes: dict[int, list[list[Any]]]) -> Any:
-    """A plan. There are far more of many clauses than of few, so the size is drawn first, small ones more often."""
+    """A plan. There are far more of many clauses than of few, so the size is drawn first, small ones more
+    often."""
     (size,) = rng.choices(list(sizes), [0.75**rank for rank in range(len(sizes))])
     return rng.choice(rng.choice(sizes[size]))
 

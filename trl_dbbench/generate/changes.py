@@ -52,7 +52,8 @@ def copy(d: Draft) -> Made:
     columns = [each.sql for each in d.source.items]
     selected = [literal(value) if each is item else each.sql for each in d.source.items]
     question = d.pick(
-        f"For every row{text}, insert a copy whose {item.label} is {said(value)} and whose other cells are the same.",
+        f"For every row{text}, insert a copy whose {item.label} is {said(value)} and whose other cells are "
+        "the same.",
         f"Duplicate each row{text}; in the copies the {item.label} is {said(value)}.",
     )
     table = d.source.table_sql

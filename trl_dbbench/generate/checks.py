@@ -1,9 +1,9 @@
 """Gold by execution: a draft becomes a task only if no plausible wrong statement ends where its SQL does.
 
 The gold SQL is run in the sandbox that agents get. Then every statement one slip away from it is run too: a
-WHERE forgotten, one of its conditions left out, AND taken for OR, the order turned round, no LIMIT, MIN for MAX.
-Where one of them gives the same answer or leaves the same table, the task would reward that slip, so it is
-dropped. So are empty answers, orders with ties, and whatever the engines or the grader do not agree on.
+WHERE forgotten, one of its conditions left out, AND taken for OR, the order turned round, no LIMIT, MIN for
+MAX. Where one of them gives the same answer or leaves the same table, the task would reward that slip, so it
+is dropped. So are empty answers, orders with ties, and whatever the engines or the grader do not agree on.
 """
 
 from __future__ import annotations

@@ -242,7 +242,8 @@ def _of_large_group(rng: random.Random, source: Source, prefix: str) -> Words | 
     large = f"SELECT {kind.sql} FROM {table} GROUP BY {kind.sql} HAVING COUNT(*) >= {least}"
     return Words(
         f"{prefix}{kind.sql} IN ({large})",
-        f"the {kind.label} {rng.choice(['occurs at least', 'stands in at least'])} {least} times in the table",
+        f"the {kind.label} {rng.choice(['occurs at least', 'stands in at least'])} {least} times in the "
+        "table",
         _on(kind, lambda cell: kind.cells.count(cell) >= least),
     )
 

@@ -26,7 +26,8 @@ _TABLE_ALIASES = ("t", "src", "x", "tab", "base")
 
 @dataclass(frozen=True)
 class Term:
-    """What may be ordered by: its SQL, its name, a column's role, and its value for each row or group left."""
+    """What may be ordered by: its SQL, its name, a column's role, and its value for each row or group
+    left."""
 
     sql: str
     label: str
@@ -51,7 +52,8 @@ class Measure:
 class Draft:
     """See the module.
 
-    `kept` are the numbers of the rows that WHERE leaves, `others` those that it leaves if a part is forgotten.
+    `kept` are the numbers of the rows that WHERE leaves, `others` those that it leaves if a part is
+    forgotten.
     """
 
     rng: random.Random
@@ -136,7 +138,8 @@ class Draft:
         )
 
     def order(self, choices: list[list[Term]]) -> tuple[str, str] | None:
-        """` ORDER BY ...` and its sentence, by one of `choices` that leaves nothing open; `None` if none does."""
+        """` ORDER BY ...` and its sentence, by one of `choices` that leaves nothing open; `None` if none
+        does."""
         if not self.plan.order:
             return "", ""
         choices = [terms for terms in choices if _decides(terms)]
@@ -202,7 +205,8 @@ def _sort_key(cell: Any) -> tuple:
 
 
 def _decides(terms: list[Term]) -> bool:
-    """Whether no two rows tie, and a second term is needed for that; NULLs have no place that a question tells."""
+    """Whether no two rows tie, and a second term is needed for that; NULLs have no place that a question
+    tells."""
     keys = list(zip(*(term.values for term in terms), strict=True))
     if any(None in key for key in keys):
         return False

@@ -153,7 +153,8 @@ class _Bound:
 
 
 def _having(d: Draft, groups: list[Group]) -> Having | None:
-    """A condition that keeps some groups but not all, with no part that does nothing; `None` if none is found."""
+    """A condition that keeps some groups but not all, with no part that does nothing; `None` if none is
+    found."""
     kind = d.plan.having
     if not kind:
         return Having("", "", lambda group: True)
@@ -280,7 +281,7 @@ def of_groups(d: Draft) -> Made:
     if alias in {item.name for item in d.source.items}:
         return None
     sql = (
-        f"SELECT {d.named(f'{function}({alias})')} FROM (SELECT {inner} AS {alias} FROM {d.source.table_sql}{clause} "
-        f"GROUP BY {key.sql}) AS {d.pick('grouped', 'sums', 'parts_of_it')}"
+        f"SELECT {d.named(f'{function}({alias})')} FROM (SELECT {inner} AS {alias} FROM "
+        f"{d.source.table_sql}{clause} GROUP BY {key.sql}) AS {d.pick('grouped', 'sums', 'parts_of_it')}"
     )
     return [question, _only(d, text), *d.alias_sentences()], sql

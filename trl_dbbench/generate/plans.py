@@ -1,4 +1,5 @@
-"""All plans of level full: which clauses a statement has, and thereby which skills, before any table is there."""
+"""All plans of level full: which clauses a statement has, and thereby which skills, before any table is
+there."""
 
 from __future__ import annotations
 

@@ -121,7 +121,8 @@ def _difference(d: Draft) -> Made:
         count = f"(SELECT COUNT(*) FROM {table} WHERE {{}})"
         sql = f"{count.format(a.sql)} - {count.format(b.sql)}"
         question = d.pick(
-            f"By how many do the {rows} where {a.text} outnumber those where {b.text}? A negative number is fine.",
+            f"By how many do the {rows} where {a.text} outnumber those where {b.text}? A negative number is "
+            "fine.",
             f"Subtract the number of {rows} where {b.text} from the number of {rows} where {a.text}.",
         )
     else:

@@ -12,7 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trl_dbbench.errors import ConfigError
+import jinja2
+
+from trl_dbbench.files import write_atomically
 from trl_dbbench.report.curves import Chart, Comparison, charts, compare, updates
 from trl_dbbench.report.run import Run
 from trl_dbbench.runs.records import PHASES
@@ -26,12 +28,8 @@ def write_report(run: Run, out: str | Path) -> Path:
     """Writes the run as one HTML file.
 
     Raises:
-        ConfigError: if jinja2 is not installed or `out` cannot be written.
+        ConfigError: if `out` cannot be written.
     """
-    try:
-        import jinja2
-    except ImportError:
-        raise ConfigError("the report needs jinja2: pip install 'trl-dbbench[report]'") from None
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("trl_dbbench.report"),
         autoescape=True,
@@ -55,12 +53,9 @@ def write_report(run: Run, out: str | Path) -> Path:
         episode_blocks=episode_blocks,
         task_blocks=task_blocks,
     )
-    out = Path(out)
-    try:
-        out.write_text(html, encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise ConfigError(f"the report cannot be written to {out}: {error.strerror}.") from None
-    return out
+    with write_atomically(out) as file:
+        file.write(html)
+    return Path(out)
 
 
 def _facts(run: Run, accuracy: Chart, compared: Comparison | None) -> list[tuple[str, str, str]]:

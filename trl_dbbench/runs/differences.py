@@ -41,8 +41,8 @@ class Difference:
 class Replayed:
     """A saved episode and what came of playing it again.
 
-    `line` is its number in `episodes.jsonl`. `episode` is `None` where there was nothing to play: its environment had
-    failed in the run, or its task cannot be found.
+    `line` is its number in `episodes.jsonl`. `episode` is `None` where there was nothing to play: its
+    environment had failed in the run, or its task cannot be found.
     """
 
     line: int
@@ -146,7 +146,8 @@ class Summary:
         lines += [f"  {what}: {count}" for what, count in self.whats.most_common()]
         if self.excused:
             lines.append(
-                f"{self.excused} differ for no fault: their SQL met the time limit, or asks for the time, chance or the server itself."
+                f"{self.excused} differ for no fault: their SQL met the time limit, or asks for the time, "
+                "chance or the server itself."
             )
         if self.faults:
             lines.append(f"{self.faults} were not played: their environment had failed in the run.")

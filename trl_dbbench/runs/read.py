@@ -44,7 +44,8 @@ def read_episodes(
             except (ValueError, RecursionError) as error:
                 if not line.endswith(b"\n") and isinstance(error, json.JSONDecodeError):
                     notes.append(
-                        f"{path.name} ends in the middle of line {number}: the run was stopped there, or still runs."
+                        f"{path.name} ends in the middle of line {number}: the run was stopped there, or "
+                        "still runs."
                     )
                 else:
                     bad.append(f"line {number} ({error})")

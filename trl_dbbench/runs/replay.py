@@ -1,8 +1,9 @@
 """Plays a run's saved episodes again, without the model, and says what does not come out as it was.
 
-The loop is the rollout's own: `rollout.play` plays each episode on a fresh sandbox, with the saved texts in the place
-of engine and tokenizer. What the saved line says of itself is then compared with what the episode says now: how each
-turn was read, what the database replied, how the episode ended, which tables it left, and its rewards.
+The loop is the rollout's own: `rollout.play` plays each episode on a fresh sandbox, with the saved texts in
+the place of engine and tokenizer. What the saved line says of itself is then compared with what the episode
+says now: how each turn was read, what the database replied, how the episode ended, which tables it left, and
+its rewards.
 
 Three things cannot be had again and are taken as saved: token ids (stand-ins of the same number are put in),
 log-probabilities, and that an episode ran out of tokens, as long as nothing speaks against it.
@@ -53,8 +54,8 @@ def replay(
 ) -> Iterator[Replayed]:
     """Plays a run's episodes again, in the order of its log.
 
-    Rewards are computed anew by the run's own functions, or by those asked for; they are compared where function and
-    values are the run's. A function gets the episodes of a phase and step at once.
+    Rewards are computed anew by the run's own functions, or by those asked for; they are compared where
+    function and values are the run's. A function gets the episodes of a phase and step at once.
 
     Args:
         run: the run's `output_dir`.
@@ -67,7 +68,8 @@ def replay(
         notes: gets what could not be read or computed, in words for the user; complete at the end.
 
     Raises:
-        ConfigError: if the run cannot be read, holds nothing to play, or a reward that was asked for cannot be had.
+        ConfigError: if the run cannot be read, holds nothing to play, or a reward that was asked for cannot
+            be had.
     """
     folder = Path(run)
     if phase not in (None, *PHASES):
@@ -135,8 +137,8 @@ _TOKEN, _END = -1, -2
 class _SavedTurns:
     """A saved episode as the engine and the chat format of `play`.
 
-    Sampled turns and observations are as long as they were. After the last turn nothing more fits in, so an episode
-    that would go on there runs out of tokens, as the saved one must have done.
+    Sampled turns and observations are as long as they were. After the last turn nothing more fits in, so an
+    episode that would go on there runs out of tokens, as the saved one must have done.
 
     Args:
         cut: the last turn was cut off where the tokens ended, so that nobody acted on it.

@@ -27,10 +27,10 @@ SETTINGS_FILE = "run.json"
 class RunSettings:
     """How a run's episodes were played and rewarded.
 
-    `observation_characters` is 0 where none were cut; `max_turns`, `max_completion_length` and `context` are those
-    of `rollout.Rules`; `database` and `dialect` say what it was played on; `rewards` maps each reward's name to what
-    `rewards.describe_reward` says of it; `grader` judged the answers of all tasks, where one was set; `advantage` names
-    what gave each episode its advantage.
+    `observation_characters` is 0 where none were cut; `max_turns`, `max_completion_length` and `context` are
+    those of `rollout.Rules`; `database` and `dialect` say what it was played on; `rewards` maps each reward's
+    name to what `rewards.describe_reward` says of it; `grader` judged the answers of all tasks, where one was
+    set; `advantage` names what gave each episode its advantage.
     """
 
     protocol: str
@@ -76,7 +76,8 @@ class RunSettings:
         """Reads a run's folder; what is `given` (and not `None`) comes first.
 
         Raises:
-            ConfigError: if it is no run's folder, or says neither there nor in what is given how it was played.
+            ConfigError: if it is no run's folder, or says neither there nor in what is given how it was
+                played.
         """
         for name in (EPISODES_FILE, TASKS_FILE):
             if not (Path(folder) / name).is_file():
@@ -92,8 +93,9 @@ class RunSettings:
             needed = ("protocol", "max_turns", "observation_characters")
             if missing := [f"--{name.replace('_', '-')}" for name in needed if name not in known]:
                 raise ConfigError(
-                    f"'{path}' is not there, which later versions write. Say how the run's episodes were played, as in "
-                    f"--protocol text --max-turns 3 --observation-characters 800; missing: {', '.join(missing)}."
+                    f"'{path}' is not there, which later versions write. Say how the run's episodes were "
+                    "played, as in --protocol text --max-turns 3 --observation-characters 800; missing: "
+                    f"{', '.join(missing)}."
                 ) from None
             return cls(**known)
         except (OSError, ValueError, TypeError, KeyError) as error:

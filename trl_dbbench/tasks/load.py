@@ -86,7 +86,8 @@ def _read(entries: Iterable[Entry], source: str, format: TaskFormat | None) -> I
             raise TaskError(f"{source}, {entry.place}: {error}") from None
         if task.id in seen:
             raise TaskError(
-                f"{source}, {entry.place}: the id '{task.id}' stands at {seen[task.id]} already; ids must differ."
+                f"{source}, {entry.place}: the id '{task.id}' stands at {seen[task.id]} already; ids must "
+                "differ."
             )
         seen[task.id] = entry.place
         yield task

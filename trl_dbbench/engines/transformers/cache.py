@@ -100,7 +100,8 @@ class RowCache(Cache):
 
     @classmethod
     def joined(cls, parts: Sequence[RowCache]) -> RowCache:
-        """A cache of the rows of all of these, which are equally wide; the parts themselves if there is only one."""
+        """A cache of the rows of all of these, which are equally wide; the parts themselves if there is only
+        one."""
         if len(parts) == 1:
             return parts[0]
         new = cls()

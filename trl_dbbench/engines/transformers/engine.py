@@ -42,8 +42,8 @@ COMPACT_BELOW_SHARE = 0.5
 
 PREFILL_TOKENS = 16_384
 PREFILL_TOKENS_ON_CPU = 1_024
-"""Prompts are prefilled in parts of about so many tokens: a layer's intermediate results take memory for each token
-and, on a CPU, time as well once they no longer fit into its caches."""
+"""Prompts are prefilled in parts of about so many tokens: a layer's intermediate results take memory for each
+token and, on a CPU, time as well once they no longer fit into its caches."""
 
 
 @dataclass
@@ -52,8 +52,8 @@ class _Row:
 
     request: Request
     cached: tuple[int, ...] = ()
-    """Ids whose keys and values are known: the first `shared` of them with the prompt `source`, which other rows
-    share, the others in the cache, from the column `start` on."""
+    """Ids whose keys and values are known: the first `shared` of them with the prompt `source`, which other
+    rows share, the others in the cache, from the column `start` on."""
     start: int = 0
     shared: int = 0
     source: int = 0
@@ -97,8 +97,8 @@ class TransformersEngine:
         pad_token_id: fills the left side of shorter rows.
         autocast: makes the context that the model computes in. PEFT's forward is not covered by
             accelerate's own wrapping, so without it LoRA rollouts run in another precision than training.
-        device: that the model computes on, which is not where parameters lie that are offloaded. By default that
-            of the first parameter.
+        device: that the model computes on, which is not where parameters lie that are offloaded. By default
+            that of the first parameter.
         any_rank: says whether any rank has work, given whether this one has. For models whose forward is
             a collective (FSDP, ZeRO-3): ranks that are done keep feeding a token along with the others,
             which would hang otherwise. `None` where ranks are independent.
@@ -200,11 +200,13 @@ class TransformersEngine:
         requests: Sequence[Request],
         finished: Callable[[Request, Completion], None] = lambda request, completion: None,
     ) -> list[Completion]:
-        """Generates a turn for each request, the distinct `row`s of one rollout; tells `finished` as soon as one is."""
+        """Generates a turn for each request, the distinct `row`s of one rollout; tells `finished` as soon as
+        one is."""
         # no generator: leaving inference mode at a yield and entering it again would end autocast
         with self._without_gradients(), self._autocast():
             rows, cache, width = self._continue(requests) if self._keeps_cache else self._begin(requests)
-            # a row's own ids lie in the columns from `start` to `width`, the last `fed` of them are not in the cache
+            # a row's own ids lie in the columns from `start` to `width`, the last `fed` of them are not in
+            # the cache
             fed = width - cache.get_seq_length()
             ids = self._padded([row.own[-fed:] for row in rows], fed).to(self._device)  # (B, fed)
             start = torch.tensor([[row.start] for row in rows], device=self._device)  # (B, 1)
@@ -305,7 +307,8 @@ class TransformersEngine:
         return rows, self._cache, edge + fed
 
     def _prefill(self, requests: Sequence[Request]) -> None:
-        """Computes all but the last id of each prompt, once for equal ones, and starts the rows after them."""
+        """Computes all but the last id of each prompt, once for equal ones, and starts the rows after
+        them."""
         known = [tuple(request.ids[:-1]) for request in requests]
         prompts = list(dict.fromkeys(known)) or [()]
         width = max(
@@ -348,7 +351,8 @@ class TransformersEngine:
             self._prompts.arrange([row.source for row in rows])
 
     def _to_front(self, places: Sequence[int]) -> list[int]:
-        """Moves these rows to the front of the cache, by exchange; returns where the first rows were before."""
+        """Moves these rows to the front of the cache, by exchange; returns where the first rows were
+        before."""
         order = list(range(len(self._rows)))
         gaps = sorted(set(range(len(places))) - set(places))
         for gap, place in zip(gaps, (place for place in places if place >= len(places)), strict=True):

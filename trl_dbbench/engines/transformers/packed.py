@@ -1,7 +1,7 @@
 """Large linear layers on CPUs, with weights laid out as oneDNN reads them.
 
-PyTorch leaves them to MKL, which on AMD's processors uses half the width of their vector units. oneDNN uses all of it,
-for weights that it may lay out first; that is worth it where they stay for a whole rollout.
+PyTorch leaves them to MKL, which on AMD's processors uses half the width of their vector units. oneDNN uses
+all of it, for weights that it may lay out first; that is worth it where they stay for a whole rollout.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ PACKED_BATCH_ROWS = 32
 
 @contextmanager
 def packed(model: nn.Module) -> Iterator[None]:
-    """The model computes without gradients, with its weights as they are now; meanwhile it holds copies of them.
+    """The model computes without gradients, with its weights as they are now; meanwhile it holds copies of
+    them.
 
     Only fp32 layers on a CPU are concerned, and where PyTorch has no oneDNN or would not ask MKL, none.
     """

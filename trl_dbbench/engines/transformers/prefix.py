@@ -1,10 +1,10 @@
 """Prompts whose keys and values are kept once for all their episodes.
 
-On a CPU, decoding waits for memory: at each token every row reads all of its keys and values, most of them the
-prompt's. Rows of the same prompt can read those together: attention over two parts of the past is the mean of the
-attention over each, weighted by the mass of each part (the sum of the exponentiated scores), as in the merge step
-of Flash-Decoding (Dao et al., 2023). PyTorch's fused kernel returns that mass, and never writes the scores down:
-those of an observation would be many times as large as its keys.
+On a CPU, decoding waits for memory: at each token every row reads all of its keys and values, most of them
+the prompt's. Rows of the same prompt can read those together: attention over two parts of the past is the
+mean of the attention over each, weighted by the mass of each part (the sum of the exponentiated scores), as
+in the merge step of Flash-Decoding (Dao et al., 2023). PyTorch's fused kernel returns that mass, and never
+writes the scores down: those of an observation would be many times as large as its keys.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ SHARE_PREFIX_MIN_TOKENS = 128
 """Prompts from so many tokens on are worth it."""
 
 OWN_SPARE_COLUMNS = 32
-"""Columns by which a full buffer of the rows' own past grows; few, since they are read too (`_attend_one`)."""
+"""Columns by which a full buffer of the rows' own past grows; few, since they are read too
+(`_attend_one`)."""
 
 HIDDEN_SCORE = -1e30
 """A score that nothing comes of; finite, so that a row with nothing to see stays a number."""
@@ -109,7 +110,8 @@ class SharedPrefix:
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
     ) -> torch.Tensor:
-        """Attention of queries (B, H, Q, D) to their prompts and to their rows' own keys (B, K, S, D); (B, Q, H, D)."""
+        """Attention of queries (B, H, Q, D) to their prompts and to their rows' own keys (B, K, S, D); (B, Q,
+        H, D)."""
         batch, heads, count, size = query.shape
         kinds = key.shape[1]  # heads that share keys are put side by side: M = H / K * Q
         queries = query.reshape(batch, kinds, -1, size)  # (B, K, M, D)
@@ -139,7 +141,8 @@ def _bias(hidden: torch.Tensor) -> torch.Tensor:
 def _attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of queries (B, K, M, D) to keys (B, K, S, D), and the logarithm of its mass, (B, K, M, 1), in fp32."""
+    """Attention of queries (B, K, M, D) to keys (B, K, S, D), and the logarithm of its mass, (B, K, M, 1), in
+    fp32."""
     if bias is not None:
         bias = bias.expand(-1, -1, query.shape[2], -1)
     # autocast leaves rotated queries and keys in another precision than the values
@@ -156,11 +159,12 @@ def _attend_one(
     common: torch.Tensor,
     common_mass: torch.Tensor,
 ) -> torch.Tensor:
-    """Attention of a token's scaled queries (B, K, M, D) to its row's own past and to the prompt, known already.
+    """Attention of a token's scaled queries (B, K, M, D) to its row's own past and to the prompt, known
+    already.
 
-    The prompt is one more column, whose score is its mass and whose value is what attention to it gave. A buffer's
-    spare columns are read and masked: left out, they would lie as gaps between the heads, which takes a CPU twice as
-    long as to read all from end to end.
+    The prompt is one more column, whose score is its mass and whose value is what attention to it gave. A
+    buffer's spare columns are read and masked: left out, they would lie as gaps between the heads, which
+    takes a CPU twice as long as to read all from end to end.
     """
     keys, values = past.keys[: len(query)], past.values[: len(query)]  # (B, K, C, D)
     scores = torch.matmul(query, keys.transpose(2, 3))  # (B, K, M, C)

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from trl_dbbench.rollout import Request
 
 BLOCK_TOKENS = 256
-"""A draw first chooses among blocks of so many tokens, then within one, so that it need not add up all of them."""
+"""A draw first chooses among blocks of so many tokens, then within one, so that it need not add up all of
+them."""
 
 TOP_P_CANDIDATES = 256
 """The most likely tokens that top-p is tried on, before the whole vocabulary is sorted for it."""
@@ -59,7 +60,8 @@ class TokenChooser:
     def __call__(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The chosen ids and their log softmax(logits / temperature), each (B,), from logits of (B, V)."""
         scaled = logits.float() / self._temperature  # (B, V)
-        # which token is the most likely takes many times as long to find as its logit, so only where it is needed
+        # which token is the most likely takes many times as long to find as its logit, so only where it is
+        # needed
         most = scaled.amax(dim=-1, keepdim=True)  # (B, 1)
         weights = scaled.softmax(dim=-1)  # (B, V)
         # of the most likely token: minus the logarithm of the sum of exp(scaled - most)
@@ -91,7 +93,8 @@ def _uniforms(request: Request, steps: int) -> torch.Tensor:
 
 
 def _draw(blocks: torch.Tensor, masses: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """A token of each row, (B, 1): first the block of tokens in which the draw falls, then the token in it."""
+    """A token of each row, (B, 1): first the block of tokens in which the draw falls, then the token in
+    it."""
     place, rest = _inverse_cdf(masses, uniform)
     block = blocks.gather(1, place[:, :, None].expand(-1, -1, BLOCK_TOKENS))[:, 0]  # (B, BLOCK_TOKENS)
     within, _ = _inverse_cdf(block, rest)
@@ -99,7 +102,8 @@ def _draw(blocks: torch.Tensor, masses: torch.Tensor, uniform: torch.Tensor) -> 
 
 
 def _inverse_cdf(masses: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where a uniform number falls among `masses`, and how far into that mass, again from 0 to 1; both (B, 1).
+    """Where a uniform number falls among `masses`, and how far into that mass, again from 0 to 1; both (B,
+    1).
 
     Never on a mass of zero.
     """
@@ -118,7 +122,8 @@ def _draw_restricted(
     top_k: torch.Tensor,
     uniform: torch.Tensor,
 ) -> torch.Tensor:
-    """As `_draw`, among the `top_k` most likely (0: all) and of these the fewest whose mass reaches `top_p`."""
+    """As `_draw`, among the `top_k` most likely (0: all) and of these the fewest whose mass reaches
+    `top_p`."""
     size = weights.shape[1]
     count = min(size, max(TOP_P_CANDIDATES, int(top_k.max())))
     candidates, order = weights.topk(count, dim=-1)  # (B, count), descending

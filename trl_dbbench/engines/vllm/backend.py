@@ -1,7 +1,7 @@
 """vLLM servers that generate with the current weights, for one rank or many.
 
-Outside episodes only the main process talks to the servers. The others learn from it which of them are up and what
-the adapter is called there, or that it failed. How the weights get there is said in `weights.py`.
+Outside episodes only the main process talks to the servers. The others learn from it which of them are up and
+what the adapter is called there, or that it failed. How the weights get there is said in `weights.py`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from accelerate.utils import broadcast_object_list
-
 from trl_dbbench.engines.policy import Policy, ServedPolicy
 from trl_dbbench.engines.vllm.engine import VLLMEngine
 from trl_dbbench.engines.vllm.weights import weights_of
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -24,15 +23,17 @@ T = TypeVar("T")
 
 
 class VLLMBackend:
-    """Generates on servers; see `engines.base.Backend`. Connects at once, so that what cannot work is known early.
+    """Generates on servers; see `engines.base.Backend`. Connects at once, so that what cannot work is known
+    early.
 
     Args:
-        args: its `vllm_server_urls` are the servers. For a policy that is trained, `weights.py` says what else is
-            read of it.
+        args: its `vllm_server_urls` are the servers. For a policy that is trained, `weights.py` says what
+            else is read of it.
         policy: its weights.
 
     Raises:
-        ConfigError: if the policy's weights cannot be sent to servers, or a server cannot be used as it was started.
+        ConfigError: if the policy's weights cannot be sent to servers, or a server cannot be used as it was
+            started.
         EngineError: if no server answers; with full weights, if one does not.
     """
 
@@ -80,17 +81,17 @@ class VLLMBackend:
     def _on_main_process(self, action: Callable[[], T]) -> T:
         """What `action` returns there, on all ranks, as what it raises."""
         main = self._policy.is_main_process
-        outcome: list[Any] = [None]
+        outcome: Any = None
         if main:
             try:
                 result = action()
-                outcome = [(result, self._engine.servers, self._engine.adapter)]
+                outcome = result, self._engine.servers, self._engine.adapter
             except Exception as error:  # whatever it is: the other ranks would wait for ever
-                outcome = [error]
-        broadcast_object_list(outcome)
-        if isinstance(outcome[0], Exception):
-            raise outcome[0]
-        result, *known = outcome[0]
+                outcome = error
+        told = Ranks().from_main(outcome)
+        if isinstance(told, Exception):
+            raise told
+        result, *known = told
         if not main:
             self._engine.join(*known)
         return result

@@ -1,8 +1,9 @@
 """Turns from vLLM servers, any number of them: token ids in, token ids and log-probabilities out.
 
-Each turn is an HTTP request of its own, with its own sampling, so no episode waits for another. The episodes of
-a prompt stay on one server, whose prefix cache then holds the prompt and the turns before. A server that fails is left
-out and its episodes go on at another; where none is left, the rollout waits for one, and says so.
+Each turn is an HTTP request of its own, with its own sampling, so no episode waits for another. The episodes
+of a prompt stay on one server, whose prefix cache then holds the prompt and the turns before. A server that
+fails is left out and its episodes go on at another; where none is left, the rollout waits for one, and says
+so.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """vLLM servers: which of them answer, what they serve, and the LoRA adapter that they are to generate with.
 
-The main process connects to them before each rollout. An adapter is saved to a folder that the servers can read, and
-each is asked to load it under a name that no other weights ever had, so that no cached prefix is of older weights.
+The main process connects to them before each rollout. An adapter is saved to a folder that the servers can
+read, and each is asked to load it under a name that no other weights ever had, so that no cached prefix is of
+older weights.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class Server:
     context: int | None = None
     """Tokens of prompt and completion together."""
     processed: bool = False
-    """Whether its log-probabilities are those after temperature, top-p and top-k (`processed_logprobs`) or those of
-    temperature 1 (`raw_logprobs`, vLLM's default)."""
+    """Whether its log-probabilities are those after temperature, top-p and top-k (`processed_logprobs`) or
+    those of temperature 1 (`raw_logprobs`, vLLM's default)."""
     adapter: str | None = None
     """The name of the adapter that it holds."""
 
@@ -76,7 +77,8 @@ class Server:
         return bool(self.base_model) and not self.up
 
     def policys_logprobs(self, sampling: Sampling) -> bool:
-        """Whether its log-probabilities are the policy's own: of the logits / temperature, whatever top-p and top-k."""
+        """Whether its log-probabilities are the policy's own: of the logits / temperature, whatever top-p and
+        top-k."""
         if self.processed and not sampling.greedy:  # vLLM takes any lower temperature for 0.01
             return sampling.top_p == 1 and sampling.top_k == 0 and sampling.temperature >= 0.01
         return sampling.temperature == 1
@@ -92,10 +94,10 @@ class VLLMServers:
         eos_token_ids: ids that end a turn.
         adapters: a folder for the saved adapters, which only this object writes to and every server can read
             under the same path; `None` if there are none to save.
-        full_weights: whether the caller sends full weights. A server that fails then stays out: nothing tells what
-            weights it has when it is back.
-        logprobs_of: sampling of which the log-probabilities must be right. Those of other sampling are NaN where a
-            server does not give the policy's own.
+        full_weights: whether the caller sends full weights. A server that fails then stays out: nothing tells
+            what weights it has when it is back.
+        logprobs_of: sampling of which the log-probabilities must be right. Those of other sampling are NaN
+            where a server does not give the policy's own.
         patience: seconds to wait, all waits together, where no server answers.
     """
 
@@ -163,7 +165,8 @@ class VLLMServers:
         self._replace(Adapter(name, str(save(folder)), str(folder)))
 
     def use_adapter(self, path: str | Path) -> None:
-        """Has the servers load an adapter that lies somewhere already: in a folder that they see, or on the hub.
+        """Has the servers load an adapter that lies somewhere already: in a folder that they see, or on the
+        hub.
 
         Raises:
             EngineError, ConfigError: as `connect`.
@@ -237,9 +240,10 @@ class VLLMServers:
             raise ConfigError(
                 f"the update is to use the rollout's log-probabilities, and the vLLM server {server.url} "
                 f"(--logprobs-mode {mode}) gives the policy's own only with {rule}; set are temperature "
-                f"{sampling.temperature}, top_p {sampling.top_p}, top_k {sampling.top_k}. Start it with the other of "
-                "raw_logprobs (for temperature 1) and processed_logprobs (for top_p 1 and top_k 0), change these "
-                "settings, or do without use_rollout_logprobs and off_policy_mask_threshold."
+                f"{sampling.temperature}, top_p {sampling.top_p}, top_k {sampling.top_k}. Start it with the "
+                "other of raw_logprobs (for temperature 1) and processed_logprobs (for top_p 1 and top_k "
+                "0), change these settings, or do without use_rollout_logprobs and "
+                "off_policy_mask_threshold."
             )
 
     def _load(self, server: Server, adapter: Adapter) -> None:
@@ -252,9 +256,9 @@ class VLLMServers:
         if response.status_code >= 500 and not self._send(server, "GET", "/health").is_success:
             raise ServerFailure(said)
         raise ConfigError(
-            f"the vLLM server {server.url} cannot load the adapter {adapter.path}: {said}. It must be started with "
-            "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora and a --max-lora-rank of at least the adapter's, "
-            "and see that folder under the same path."
+            f"the vLLM server {server.url} cannot load the adapter {adapter.path}: {said}. It must be "
+            "started with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora and a --max-lora-rank of at "
+            "least the adapter's, and see that folder under the same path."
         )
 
     def _call(
@@ -273,7 +277,8 @@ class VLLMServers:
             raise ServerFailure(describe(error)) from error
 
     def _body(self, model: str, request: Request) -> dict[str, Any]:
-        """All settings are named: for others the server takes what the model's generation_config.json says."""
+        """All settings are named: for others the server takes what the model's generation_config.json
+        says."""
         sampling = request.sampling
         return {
             "model": model,
@@ -301,8 +306,8 @@ class VLLMServers:
         urls = ", ".join(server.url for server in self.servers)
         what = "answers any more" if self._all_lost else f"answered for {self._patience:g} seconds"
         return EngineError(
-            f"no vLLM server {what}, of {urls}; the log says how each failed. Start them again, and continue a "
-            "training with resume_from_checkpoint."
+            f"no vLLM server {what}, of {urls}; the log says how each failed. Start them again, and "
+            "continue a training with resume_from_checkpoint."
         )
 
 
@@ -321,8 +326,8 @@ def check(server: Server, response: httpx2.Response) -> None:
         raise ServerFailure(f"status {response.status_code}, {message_of(response)}")
     if not response.is_success:
         raise ConfigError(
-            f"the vLLM server {server.url} refuses a request (status {response.status_code}): {message_of(response)}. "
-            "Compare how it was started with what the recipe asks."
+            f"the vLLM server {server.url} refuses a request (status {response.status_code}): "
+            f"{message_of(response)}. Compare how it was started with what the recipe asks."
         )
 
 
@@ -331,12 +336,13 @@ def read_turn(server: Server, response: httpx2.Response) -> tuple[list[int], lis
     ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
     if not ids or logprobs is None or len(ids) != len(logprobs):
         raise ConfigError(
-            f"the vLLM server {server.url} returns no token ids with log-probabilities; they need vLLM 0.10.2 or newer."
+            f"the vLLM server {server.url} returns no token ids with log-probabilities; they need vLLM "
+            "0.10.2 or newer."
         )
     if max(logprobs) > 0:
         raise ConfigError(
-            f"the vLLM server {server.url} returns logits for log-probabilities; start it with --logprobs-mode "
-            "raw_logprobs or processed_logprobs."
+            f"the vLLM server {server.url} returns logits for log-probabilities; start it with "
+            "--logprobs-mode raw_logprobs or processed_logprobs."
         )
     return ids, logprobs
 
@@ -355,7 +361,8 @@ def describe(error: Exception) -> str:
 
 
 def _remove(adapters: Sequence[Adapter], servers: Sequence[Server], headers: dict[str, str]) -> None:
-    """Unloads adapters from the servers that are up, as far as they let it be done; deletes the folders made for them."""
+    """Unloads adapters from the servers that are up, as far as they let it be done; deletes the folders made
+    for them."""
     for adapter in adapters:
         for server in servers:
             if server.up:

@@ -1,8 +1,8 @@
 """How weights get to vLLM servers.
 
 - A LoRA adapter is saved before a rollout, and the servers load it (`VLLMServers.load_adapter`).
-- Full weights are broadcast over NCCL by TRL's own client, whose server is plain `vllm serve` too. Every rank takes
-  part, since sharded weights are gathered one by one.
+- Full weights are broadcast over NCCL by TRL's own client, whose server is plain `vllm serve` too. Every rank
+  takes part, since sharded weights are gathered one by one.
 - Weights that the servers have already (`ServedPolicy`) stay as they are.
 """
 
@@ -53,8 +53,8 @@ def weights_of(policy: Policy | ServedPolicy, args: Any) -> Weights:
     """The way that this policy's weights take.
 
     Args:
-        args: of a trained policy: `output_dir`, `vllm_group_port`, `vllm_server_timeout`, and what tells whether
-            log-probabilities of the rollout are used.
+        args: of a trained policy: `output_dir`, `vllm_group_port`, `vllm_server_timeout`, and what tells
+            whether log-probabilities of the rollout are used.
 
     Raises:
         ConfigError: if there is none.
@@ -63,8 +63,8 @@ def weights_of(policy: Policy | ServedPolicy, args: Any) -> Weights:
         return ServedWeights(policy)
     if not isinstance(policy, TrainedPolicy):
         raise ConfigError(
-            "vLLM servers cannot take the weights of a model that was loaded in this process; name the model that "
-            "they serve with ServedPolicy."
+            "vLLM servers cannot take the weights of a model that was loaded in this process; name the "
+            "model that they serve with ServedPolicy."
         )
     if policy.adapter_type is None:  # full weights, sharded or not
         return FullWeights(policy, args)
@@ -74,14 +74,15 @@ def weights_of(policy: Policy | ServedPolicy, args: Any) -> Weights:
         )
     if policy.sharded:
         raise ConfigError(
-            "vllm_server_urls needs the whole model on each rank, to save the adapter from: train with DDP or "
-            "DeepSpeed ZeRO-2 instead of FSDP or ZeRO-3."
+            "vllm_server_urls needs the whole model on each rank, to save the adapter from: train with DDP "
+            "or DeepSpeed ZeRO-2 instead of FSDP or ZeRO-3."
         )
     return AdapterWeights(policy, args)
 
 
 def _logprobs_used(policy: TrainedPolicy, args: Any) -> Sampling | None:
-    """The policy's sampling, if something is trained on the rollout's log-probabilities, TRL's off-policy mask too."""
+    """The policy's sampling, if something is trained on the rollout's log-probabilities, TRL's off-policy
+    mask too."""
     used = args.use_rollout_logprobs or args.off_policy_mask_threshold is not None
     return policy.sampling if used else None
 
@@ -189,13 +190,14 @@ class FullWeights:
         except Exception as error:  # requests' errors, and a bare Exception where the server refuses
             sender.walk_on()
             raise EngineError(
-                f"the vLLM server {url} failed while the weights were sent to it: {error}. Start it again, and "
-                "continue the training with resume_from_checkpoint."
+                f"the vLLM server {url} failed while the weights were sent to it: {error}. Start it again, "
+                "and continue the training with resume_from_checkpoint."
             ) from error
 
 
 class _Sender(VLLMGeneration):
-    """TRL's, which sends the weights as it walks over them; where they are sharded, all ranks walk together."""
+    """TRL's, which sends the weights as it walks over them; where they are sharded, all ranks walk
+    together."""
 
     def _init_vllm(self) -> None:
         try:
@@ -209,6 +211,7 @@ class _Sender(VLLMGeneration):
         return self._walk
 
     def walk_on(self) -> None:
-        """To the end, when the server has failed on the way: the other ranks are waiting at the next weight."""
+        """To the end, when the server has failed on the way: the other ranks are waiting at the next
+        weight."""
         for _ in self._walk:
             pass

@@ -38,8 +38,8 @@ class VerlFormat:
         line = info.get("task") if isinstance(info, dict) else None
         if not isinstance(line, str):
             raise TaskError(
-                "has no 'extra_info.task', which holds tables and gold in verl files made here; verl files of "
-                "others have no tables to read."
+                "has no 'extra_info.task', which holds tables and gold in verl files made here; verl files "
+                "of others have no tables to read."
             )
         return Task.from_json(line)
 
