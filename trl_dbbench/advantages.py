@@ -114,13 +114,13 @@ def assign(
         RankError: if it fails on another rank.
     """
     ranks = Ranks()
-    everyone = [episode for part in ranks.gather(episodes) for episode in part]
+    parts = ranks.gather(episodes)
+    parts[ranks.number] = episodes  # these themselves, not copies: they are to be told
+    everyone = [episode for part in parts for episode in part]
     batch = AdvantageBatch(everyone, rewards, weights, torch.arange(len(everyone)) // group_size)
     with together():
         given = compute(name, function, batch)
-    own = given.chunk(ranks.count)[ranks.number]
-    note(episodes, own)
-    return own, note(everyone, given)
+    return given.chunk(ranks.count)[ranks.number], note(everyone, given)
 
 
 def compute(name: str, function: AdvantageFunction, batch: AdvantageBatch) -> torch.Tensor:

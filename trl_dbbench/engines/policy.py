@@ -27,8 +27,6 @@ class Policy:
         tokenizer: says which tokens end a turn, and which one pads.
     """
 
-    rank: int = 0
-    is_main_process: bool = True
     version: Hashable = None
     """Another value whenever the weights have changed."""
     any_rank: Callable[[bool], bool] | None = None
@@ -80,8 +78,6 @@ class ServedPolicy:
         adapter: a LoRA adapter's folder, which the servers see under the same path, or its hub id.
     """
 
-    rank: int = 0
-    is_main_process: bool = True
     context: int | None = None  # the servers say
 
     def __init__(
@@ -107,8 +103,6 @@ class TrainedPolicy(Policy):
     def __init__(self, trainer: GRPOTrainer):
         super().__init__(trainer.model, trainer._tokenizer)
         self.trainer = trainer
-        self.rank = trainer.accelerator.process_index
-        self.is_main_process = trainer.accelerator.is_main_process
         self.sampling = Sampling(trainer.temperature, trainer.top_p, trainer.top_k or 0)
         self.any_rank = trainer._any_rank if forward_is_collective(trainer.accelerator) else None
 

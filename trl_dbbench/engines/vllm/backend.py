@@ -51,13 +51,13 @@ class VLLMBackend:
             args.vllm_server_urls,
             policy.eos_token_ids,
             self._weights.adapters,
-            rank=policy.rank,
+            rank=Ranks().number,
             full_weights=self._weights.full,
             logprobs_of=self._weights.logprobs_of,
         )
         self._on_main_process(self._engine.connect)
         self._weights.open(self._engine, self._on_main_process)
-        if policy.is_main_process:
+        if Ranks().is_main:
             self._compare_models()
 
     @property
@@ -80,19 +80,19 @@ class VLLMBackend:
 
     def _on_main_process(self, action: Callable[[], T]) -> T:
         """What `action` returns there, on all ranks, as what it raises."""
-        main = self._policy.is_main_process
+        ranks = Ranks()
         outcome: Any = None
-        if main:
+        if ranks.is_main:
             try:
                 result = action()
                 outcome = result, self._engine.servers, self._engine.adapter
             except Exception as error:  # whatever it is: the other ranks would wait for ever
                 outcome = error
-        told = Ranks().from_main(outcome)
+        told = ranks.from_main(outcome)
         if isinstance(told, Exception):
             raise told
         result, *known = told
-        if not main:
+        if not ranks.is_main:
             self._engine.join(*known)
         return result
 
