@@ -470,7 +470,7 @@ def test_environment_faults(code: int, dialect: Dialect) -> None:
     assert dialect.is_environment_fault(code) and not dialect.is_time_limit(code)
 
 
-@pytest.mark.parametrize("code", [3024, 1969, 1317])
+@pytest.mark.parametrize("code", [3024, 1969])
 @DIALECTS
 def test_time_limits(code: int, dialect: Dialect) -> None:
     assert dialect.is_time_limit(code) and not dialect.is_environment_fault(code)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pymysql
 import pytest
@@ -19,6 +20,7 @@ from sqlalchemy.engine import Connection
 
 from trl_dbbench.database import Database, QueryResult, Sandbox, State, open_database
 from trl_dbbench.database.dialect import MYSQL
+from trl_dbbench.database.retry import MAX_PAUSE_SECONDS, MAX_STANDSTILLS, MAX_TRIES, Outage
 from trl_dbbench.database.server.database import ServerDatabase
 from trl_dbbench.database.server.ownership import Account, create_account
 from trl_dbbench.database.server.start import Server
@@ -124,8 +126,8 @@ DELETED = QueryResult(None, affected=2)
 
 
 def test_a_statement_that_always_fails_is_the_agents() -> None:
-    """A server that makes the tables and repeats the earlier changes, twice, is in order."""
-    database = Failing(DELETED, OUT_OF_MEMORY, DELETED, OUT_OF_MEMORY, DELETED, DELETED)
+    """A server that makes the tables and repeats the earlier changes, three times, is in order."""
+    database = Failing(*[DELETED, OUT_OF_MEMORY] * MAX_TRIES, DELETED, DELETED)
     with database.sandbox(QUESTION) as sandbox:
         sandbox.execute("DELETE FROM medals")
         result = sandbox.execute("SELECT huge FROM medals")
@@ -135,11 +137,28 @@ def test_a_statement_that_always_fails_is_the_agents() -> None:
             "server",
         )
         assert sandbox.execute("DELETE FROM medals") == DELETED
-        assert database.made == 3
+        assert database.made == MAX_TRIES + 1
+
+
+def test_two_lost_connections_in_a_row_are_not_the_statements_doing() -> None:
+    lost = EnvironmentFault("2013: lost connection", observation="2013: lost connection", error_code=2013)
+    database = Failing(lost, lost, DELETED)
+    with database.sandbox(QUESTION) as sandbox:
+        assert sandbox.execute("DELETE FROM medals") == DELETED
+        assert sandbox.retries == 2
+
+
+def test_a_server_that_stood_still_is_asked_more_often() -> None:
+    still = EnvironmentFault("stood still", observation="3024: too long", error_code=3024, still=True)
+    again = [DELETED, still] * (MAX_STANDSTILLS - 1)
+    database = Failing(*[still] * (MAX_STANDSTILLS - 1), DELETED, still, *again)
+    with database.sandbox(QUESTION) as sandbox:
+        assert sandbox.execute("DELETE FROM medals") == DELETED
+        assert sandbox.execute("SELECT 1").error == "3024: too long", "each time with this statement"
 
 
 def test_a_statement_that_always_loses_the_server_has_no_reward() -> None:
-    database = Failing(LOST, LOST, LOST)
+    database = Failing(*[LOST] * MAX_TRIES)
     with database.sandbox(QUESTION) as sandbox, pytest.raises(EnvironmentFault, match="lost connection"):
         sandbox.execute("SELECT crash()")
     assert database.gave_up is None, "the server itself answers"
@@ -151,8 +170,30 @@ def test_a_server_that_stays_away() -> None:
         database.sandbox(QUESTION)
     assert database.gave_up == "2003: no server"
     database.up = True
+    time.sleep(MAX_PAUSE_SECONDS)
     database.sandbox(QUESTION)
     assert database.gave_up is None
+
+
+def test_an_outage_has_one_clock_for_all() -> None:
+    """160 episodes over 32 threads wait together, and not one after another."""
+    database = Failing(up=False)
+    database.patience = 1.5
+    start = time.monotonic()
+    with ThreadPoolExecutor(32) as pool:
+        waiting = [pool.submit(database.sandbox, QUESTION) for _ in range(160)]
+        for each in waiting:
+            with pytest.raises(EnvironmentFault, match=r"2003: no server; waited for 1\.5 s"):
+                each.result()
+    assert time.monotonic() - start < 2 * database.patience + MAX_PAUSE_SECONDS
+    assert database.made < 32 * 10, "who comes later does not even try"
+
+
+def test_an_outage_long_after_another_is_waited_for_anew() -> None:
+    outage = Outage()
+    outage.failed(patience=0.1)
+    time.sleep(MAX_PAUSE_SECONDS + 0.1)
+    assert outage.failed(patience=0.1) == 0.0
 
 
 def test_nobody_waits_once_the_database_is_closed() -> None:
@@ -164,6 +205,81 @@ def test_nobody_waits_once_the_database_is_closed() -> None:
         database.close()
         with pytest.raises(DatabaseError, match="closed"):
             waiting.result(5)
+
+
+# --- what the agent has done itself -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["SET sql_big_selects = 0, max_join_size = 1"],
+        ["SET sql_select_limit = 1"],
+        ["SET SESSION max_statement_time = 0.0001"],
+        ["SET SESSION max_execution_time = 1"],
+        ["SET SESSION net_buffer_length = 1024", "SET SESSION sql_mode = 'ANSI_QUOTES'"],
+        ["SET character_set_results = 'utf16'", "SET time_zone = '+09:00'"],
+        ["LOCK TABLES medals WRITE"],
+        ["CREATE TEMPORARY TABLE medals AS SELECT 'Mali' AS nation, 7 AS gold"],
+        ["BEGIN", "SET TRANSACTION READ ONLY"],
+    ],
+    ids=lambda settings: settings[0],
+)
+def test_nothing_that_an_agent_does_to_its_session_hides_its_tables(
+    settings: list[str], server_database: Database
+) -> None:
+    """Neither right tables become wrong by it, nor wrong ones a failure of the environment."""
+    with server_database.sandbox(CHANGE) as sandbox:
+        sandbox.execute("UPDATE medals SET gold = 3")
+        for sql in settings:
+            sandbox.execute(sql)
+        assert sandbox.state() == {"medals": [("Chad", 3), ("Peru", 3)]}
+        assert sandbox.retries == 0
+
+
+def test_what_is_not_committed_counts(server_database: Database) -> None:
+    with server_database.sandbox(CHANGE) as sandbox:
+        sandbox.execute("SET autocommit = 0")
+        sandbox.execute("UPDATE medals SET gold = 3")
+        assert sandbox.state() == {"medals": [("Chad", 3), ("Peru", 3)]}
+        sandbox.execute("ROLLBACK")
+        assert sandbox.state() == {"medals": [("Chad", 1), ("Peru", 2)]}, "reading it changes nothing"
+
+
+def test_an_agent_that_costs_itself_its_tables_goes_on(server_database: Database) -> None:
+    """What it drew cannot be drawn again, and nobody else is to blame for that."""
+    with server_database.sandbox(CHANGE) as sandbox:
+        sandbox.execute("SELECT @drawn := RAND()")
+        sandbox.execute("UPDATE medals SET gold = 3")
+        assert sandbox.execute("UPDATE medals SET gold = 4 WHERE SLEEP(60) = 0").limit == "time"
+        assert sandbox.execute("SELECT @drawn IS NULL").rows == [(0,)]
+        assert sandbox.state() == {"medals": [("Chad", 3), ("Peru", 3)]}
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "WITH best AS (SELECT MAX(gold) AS gold FROM medals) UPDATE medals, best SET medals.gold = 7",
+        "WITH chad AS (SELECT 'Chad' AS nation) DELETE FROM medals WHERE nation IN (SELECT nation FROM chad)",
+        "SELECT crown()",
+        "SELECT * FROM crowned",
+    ],
+)
+def test_reads_that_write_are_repeated(sql: str, server_database: Database) -> None:
+    with server_database.sandbox(CHANGE) as sandbox:
+        sandbox.execute(
+            "CREATE FUNCTION crown() RETURNS INT DETERMINISTIC MODIFIES SQL DATA BEGIN "
+            "UPDATE medals SET gold = gold + 5; RETURN 1; END"
+        )
+        sandbox.execute("CREATE VIEW crowned AS SELECT crown()")
+        if sandbox.execute(sql).error:  # MariaDB has no WITH before UPDATE
+            pytest.skip(f"{server_database.describe()} refuses it")
+        changed = sandbox.state()
+        assert sorted(changed["medals"]) != [("Chad", 1), ("Peru", 2)]
+        kill_connections(server_database.url)
+        sandbox.execute("SELECT 1")
+        assert sandbox.retries == 1
+        assert sandbox.state() == changed
 
 
 # --- a whole server ---------------------------------------------------------------------------------------
@@ -224,13 +340,7 @@ def test_our_own_server_is_started_again(kind: str, caplog: pytest.LogCaptureFix
             if kind == "local":
                 kill_server(server)
             else:
-                import docker
-
-                port = server.url.rpartition(":")[2].strip("/")
-                client = docker.from_env()
-                (container,) = [each for each in client.containers.list() if f"'{port}'" in str(each.ports)]
-                container.kill("SIGKILL")
-                client.close()
+                container_at(server.url).kill("SIGKILL")
 
         with caplog.at_level(logging.WARNING, "trl_dbbench.database"):
             changed(database, down)
@@ -238,6 +348,23 @@ def test_our_own_server_is_started_again(kind: str, caplog: pytest.LogCaptureFix
         url = database.url
     with pytest.raises(pymysql.OperationalError):
         pymysql.connect(**connect_arguments(url))
+
+
+def test_docker_restart() -> None:
+    """The container goes on with its data, at the same port."""
+    with opened("docker") as database:
+        assert isinstance(database, ServerDatabase)
+        container = container_at(database.url)
+        changed(database, lambda: container.restart(timeout=2))
+
+
+def container_at(url: str) -> Any:
+    """The Docker container whose server has this URL."""
+    import docker
+
+    port = url.rpartition(":")[2].strip("/")
+    (container,) = [each for each in docker.from_env().containers.list() if f"'{port}'" in str(each.ports)]
+    return container
 
 
 # --- limits that take the tables with them ----------------------------------------------------------------

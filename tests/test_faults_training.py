@@ -17,6 +17,7 @@ from trl_dbbench import (
     OUTCOME_PRESETS,
     DBBenchGRPOConfig,
     DBBenchGRPOTrainer,
+    ExecutionReward,
     load_tasks,
     open_database,
     to_dataset,
@@ -29,7 +30,7 @@ RECIPES = Path(__file__).parent.parent / "recipes"
 PROMPT = "Work on the MySQL database."
 
 
-def trainer_on(database, output_dir: Path, **settings) -> DBBenchGRPOTrainer:
+def trainer_on(database, output_dir: Path, *, more_rewards=(), **settings) -> DBBenchGRPOTrainer:
     """The quickstart's model, which writes SQL that mostly works, on a few of its tasks."""
     defaults = {
         "output_dir": str(output_dir),
@@ -46,7 +47,7 @@ def trainer_on(database, output_dir: Path, **settings) -> DBBenchGRPOTrainer:
     args = DBBenchGRPOConfig(**{**defaults, **settings})
     return DBBenchGRPOTrainer(
         model=str(RECIPES / "tiny/model"),
-        reward_funcs=[OUTCOME_PRESETS["greedy_then_grpo"]],
+        reward_funcs=[OUTCOME_PRESETS["greedy_then_grpo"], *more_rewards],
         args=args,
         train_dataset=to_dataset(tasks, args.protocol, PROMPT),
         processing_class=AutoTokenizer.from_pretrained(RECIPES / "tiny/model"),
@@ -106,21 +107,41 @@ def test_the_server_is_killed_and_once_stays_away(
     assert [str(each) for each in replayed if each.differences] == []
 
 
-def test_a_database_that_stays_away_ends_the_run_with_a_checkpoint(server: Server, tmp_path: Path) -> None:
-    """Resumed, it ends where an unbroken run ends."""
+@pytest.mark.parametrize("phase", ["rollout", "rewards"])
+def test_a_database_that_stays_away_ends_the_run_with_a_checkpoint(
+    phase: str, server: Server, tmp_path: Path
+) -> None:
+    """Resumed, it ends where an unbroken run ends: nothing was learned from the step that it cut off."""
 
     class Gone(TrainerCallback):
         def on_step_begin(self, args, state, control, **kwargs):
-            if state.global_step == 2:
+            if state.global_step == 2 and phase == "rollout":
                 kill_server(server)
 
-    with open_database("sqlite") as database:
-        unbroken = trainer_on(database, tmp_path / "unbroken", max_steps=4)
+    def gone(episode, trainer_state, **kwargs):
+        if trainer_state.global_step == 2 and phase == "rewards" and server.alive():
+            kill_server(server)
+        return [0.0] * len(episode)
+
+    def still(episode, **kwargs):
+        return [0.0] * len(episode)
+
+    with open_database(server.url) as database:
+        unbroken = trainer_on(
+            database, tmp_path / "unbroken", max_steps=4, more_rewards=[still, ExecutionReward(database)]
+        )
         unbroken.train()
 
     run = tmp_path / "run"
     with open_database(server.url, patience=1.0) as database:
-        trainer = trainer_on(database, run, max_steps=4, save_strategy="steps", save_steps=100)
+        trainer = trainer_on(
+            database,
+            run,
+            max_steps=4,
+            save_strategy="steps",
+            save_steps=100,
+            more_rewards=[gone, ExecutionReward(database)],
+        )
         trainer.add_callback(Gone())
         with pytest.raises(
             DatabaseError,
@@ -131,7 +152,7 @@ def test_a_database_that_stays_away_ends_the_run_with_a_checkpoint(server: Serve
 
     server.restart()
     with open_database(server.url) as database:
-        trainer = trainer_on(database, run, max_steps=4)
+        trainer = trainer_on(database, run, max_steps=4, more_rewards=[still, ExecutionReward(database)])
         trainer.train(resume_from_checkpoint=str(run / "checkpoint-2"))
     resumed = trainer.model.state_dict()
     assert all(torch.equal(value, resumed[name]) for name, value in unbroken.model.state_dict().items())

@@ -172,6 +172,9 @@ def test_execution_reward_is_none_where_the_gold_cannot_say(sqlite_database: Dat
 def test_a_broken_database_gives_no_reward_instead_of_a_bad_one() -> None:
     played = [asked(QUESTION, "SELECT 1"), asked(CHANGE, "DELETE FROM fruits")]
     assert ExecutionReward(BrokenDatabase(at_start=True))(played) == [None, None]
+    for each in played:
+        assert each.status == Status.ENVIRONMENT_FAULT and not each.right
+        assert each.fault is not None and each.fault.startswith("the execution reward: ")
 
 
 def test_tasks_with_the_same_id_do_not_share_a_gold_state(sqlite_database: Database) -> None:

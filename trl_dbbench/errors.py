@@ -51,6 +51,7 @@ class EnvironmentFault(DatabaseError):
             that cannot be.
         error_code: the number of the error that `observation` reports.
         final: trying again would not help.
+        still: the server stood still meanwhile, which says nothing about the statement.
     """
 
     def __init__(
@@ -60,11 +61,13 @@ class EnvironmentFault(DatabaseError):
         observation: str | None = None,
         error_code: int | None = None,
         final: bool = False,
+        still: bool = False,
     ) -> None:
         super().__init__(text)
         self.observation = observation
         self.error_code = error_code
         self.final = final
+        self.still = still
 
 
 @contextmanager

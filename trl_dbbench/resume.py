@@ -31,7 +31,8 @@ from transformers.trainer_callback import DefaultFlowCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from trl import GRPOTrainer
 
-from trl_dbbench.errors import ConfigError
+from trl_dbbench.errors import ConfigError, DatabaseError
+from trl_dbbench.ranks import Ranks
 from trl_dbbench.stopping import FlowCallback
 
 logger = logging.getLogger(__name__)
@@ -217,15 +218,26 @@ class ResumableGRPOTrainer(GRPOTrainer):
         if self.args.should_save:
             rotate_checkpoints(str(folder.parent), limit, self.state.best_model_checkpoint, use_mtime=True)
 
-    def _save_and_stop(self, error: type[Exception], text: str, when: str, *, save: bool) -> None:
-        """Ends the run with an error that says how to go on. To be called on all ranks."""
-        if save:
-            self._save_checkpoint(self.model, trial=None)
-            text += (
-                f" Step {self.state.global_step} is saved in {self.args.output_dir}: start again with "
-                f"resume_from_checkpoint: true {when}."
-            )
-        raise error(text)
+    def _stop_without_database(self, why: str | None) -> None:
+        """Ends the run, with a checkpoint, where one of the ranks has waited for its database in vain.
+
+        To be called on all of them.
+
+        Args:
+            why: this rank's database is given up; `None` where it answers.
+
+        Raises:
+            DatabaseError: with how to go on.
+        """
+        for reason in filter(None, Ranks().gather(why)):
+            text = f"{reason}. The database was waited for, by database_patience, and is still away."
+            if self.model.training:
+                self._save_checkpoint(self.model, trial=None)
+                text += (
+                    f" Step {self.state.global_step} is saved in {self.args.output_dir}: start again with "
+                    "resume_from_checkpoint: true when the database is back."
+                )
+            raise DatabaseError(text)
 
     @contextmanager
     def _before_the_step(self) -> Iterator[None]:

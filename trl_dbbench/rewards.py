@@ -12,7 +12,8 @@ For one episode it may also return a list, a value for each turn (*step rewards*
 reward, the parts are recorded with the turns, and an advantage function sees them.
 
 An episode whose environment failed is `None` to all of ours: TRL then gives it no advantage, and the
-update goes on without it.
+update goes on without it. Where a reward function finds that the environment fails only now, it says so with
+`Episode.fail`, and the others' values do not count either.
 """
 
 from __future__ import annotations
@@ -104,7 +105,9 @@ class ExecutionReward:
                 return self._same_rows(episode, task.gold.sql)
             return self._same_state(episode)
         except EnvironmentFault as fault:
+            # with its other rewards alone the episode would be worth less, or more, than its equals
             logger.warning("execution reward of task %s: %s", task.id, fault)
+            episode.fail(f"the execution reward: {fault}")
             return None
 
     def _same_rows(self, episode: Episode, gold_sql: str) -> float | None:

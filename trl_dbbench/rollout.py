@@ -164,6 +164,10 @@ class Episode:
         end = f"status={self.status!s}, right={self.right}, turns={len(self.turns)}"
         return f"Episode(task={self.task.id!r}, {end})"
 
+    def fail(self, fault: str) -> None:
+        """Notes that the environment failed, before or after the episode's end."""
+        self.status, self.verdict, self.fault = Status.ENVIRONMENT_FAULT, None, fault
+
     @property
     def right(self) -> bool:
         """Whether the agent answered and its answer, or the tables it left, are right."""
@@ -259,7 +263,7 @@ async def play(
     except (EnvironmentFault, TaskError) as fault:
         # a TaskError here: this server cannot make the task's tables, which is no fault of the agent
         logger.warning("task %s: %s", task.id, fault)
-        episode.status, episode.verdict, episode.fault = Status.ENVIRONMENT_FAULT, None, str(fault)
+        episode.fail(str(fault))
     return episode
 
 

@@ -37,10 +37,9 @@ from trl_dbbench.config import DBBenchGRPOConfig
 from trl_dbbench.database import Database
 from trl_dbbench.engines.base import open_backend
 from trl_dbbench.engines.policy import TrainedPolicy
-from trl_dbbench.errors import DatabaseError
 from trl_dbbench.metrics import drop_repeated_rows, episode_metrics
 from trl_dbbench.player import Player
-from trl_dbbench.ranks import Ranks, raise_on_all, together
+from trl_dbbench.ranks import raise_on_all, together
 from trl_dbbench.reference import load_reference
 from trl_dbbench.resume import ResumableGRPOTrainer
 from trl_dbbench.rewards import describe_reward, with_step_rewards
@@ -198,6 +197,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             shape = len(inputs), len(self.reward_funcs)
             rewards = gather(torch.full(shape, torch.nan, device=self.accelerator.device))
         raise_on_all(error)
+        self._stop_without_database(self.player.database.gave_up)
         # whatever a reward function makes of it, what the environment did says nothing of the agent
         faulty = [row["episode"].status == Status.ENVIRONMENT_FAULT for row in inputs]
         rewards[gather(torch.tensor(faulty, device=rewards.device))] = torch.nan
@@ -225,9 +225,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             else:
                 both = self.player.play_all([*(greedy or []), *starts], engine)
                 self._greedy, episodes = both[: -len(starts)], both[-len(starts) :]
-        for reason in filter(None, Ranks().gather(self.player.database.gave_up)):
-            waited = f"{reason}. The database was waited for, by database_patience, and is still away."
-            self._save_and_stop(DatabaseError, waited, "when the database is back", save=train)
+        self._stop_without_database(self.player.database.gave_up)
         failed = [episode.status == Status.ENVIRONMENT_FAULT for episode in episodes]
         return {
             "prompt_ids": [start.prompt_ids for start in starts],

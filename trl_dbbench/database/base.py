@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from trl_dbbench.database.dialect import Dialect
-from trl_dbbench.database.retry import RetryingSandbox
+from trl_dbbench.database.retry import Outage, RetryingSandbox
 from trl_dbbench.database.sandbox import Closing, Limits, Sandbox
 from trl_dbbench.tasks import Task
 
@@ -30,12 +30,17 @@ class Database(Closing):
     statements_at_once: int = 32
     """Number of threads in which statements wait for the server (`in_thread`)."""
     patience: float = 300.0
-    """Seconds to wait for a server that does not answer."""
+    """Seconds to wait for a server that does not answer, counted from the outage's beginning."""
     restarts: int = 0
     """How often the server was lost, together with everything that this database had there."""
     closed: bool = False
     gave_up: str | None = None
     """Why a sandbox ended after waiting for the server in vain; `None` as soon as the server answers."""
+
+    @cached_property
+    def outage(self) -> Outage:
+        """What the sandboxes know together of a server that does not answer."""
+        return Outage()
 
     def sandbox(self, task: Task) -> Sandbox:
         """A fresh private view of the task's tables, which survives failures of the server.

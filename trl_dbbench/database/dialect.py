@@ -16,12 +16,14 @@ from sqlglot.errors import SqlglotError
 from trl_dbbench.database.error_numbers import (
     AGENT_ERRORS,
     ENVIRONMENT_FAULTS,
+    KILLS,
+    NO_ANSWER,
     RESOURCE_FAULTS,
     TIME_LIMITS,
 )
 from trl_dbbench.sql import MAX_CACHED_CHARACTERS, MAX_STATEMENT_CHARACTERS, parse_statements
 
-Kind = Literal["plain", "tables", "denied", "other"]
+Kind = Literal["reads", "plain", "tables", "denied", "other"]
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class Dialect:
     name: str
     product: str
 
-    def only_reads(self, sql: str) -> bool:
-        """Whether a statement only reads its tables, and reveals nothing about the session that it runs in.
+    def looks_like_read(self, sql: str) -> bool:
+        """Whether a statement may be tried where nothing can be changed and every session is like another.
 
         The words decide: a text that merely quotes one of them is not considered a read, and neither is a
         very long one.
@@ -43,9 +45,14 @@ class Dialect:
         short = len(sql) <= MAX_STATEMENT_CHARACTERS
         return short and bool(_READ.match(sql)) and not _NOT_ONLY_READ.search(sql)
 
+    def only_reads(self, sql: str) -> bool:
+        """Whether a statement changes nothing, wherever it runs, and reveals nothing about its session."""
+        return self.looks_like_read(sql) and self.kind_of(sql) == "reads"
+
     def kind_of(self, sql: str) -> Kind:
         """What a statement leaves behind.
 
+        - `reads`: nothing;
         - `plain`: at most rows in tables;
         - `tables`: other tables, views or indexes;
         - `denied`: it must not run at all;
@@ -74,6 +81,10 @@ class Dialect:
         """Whether this error is a failure that the agent did not cause."""
         return code == 0 or code in ENVIRONMENT_FAULTS  # 0: PyMySQL was used on a closed connection
 
+    def is_silence(self, code: int) -> bool:
+        """Whether this error is the client's own: it got no answer."""
+        return code in NO_ANSWER
+
     def is_resource_fault(self, code: int) -> bool:
         """Whether this is a fault that the server can report without closing the connection."""
         return code in RESOURCE_FAULTS
@@ -83,8 +94,12 @@ class Dialect:
         return ENVIRONMENT_FAULTS.get(code, "the database failed")
 
     def is_time_limit(self, code: int) -> bool:
-        """Whether the statement was stopped because it took too long."""
+        """Whether the server stopped the statement because it took too long."""
         return code in TIME_LIMITS
+
+    def is_kill(self, code: int) -> bool:
+        """Whether the statement was stopped by a KILL QUERY."""
+        return code in KILLS
 
 
 @dataclass(frozen=True)
@@ -158,7 +173,8 @@ _DENIED = re.compile(
 _STATEFUL_FUNCTIONS = frozenset(
     {"GET_LOCK", "RELEASE_LOCK", "RELEASE_ALL_LOCKS", "LAST_INSERT_ID", "FOUND_ROWS"}
 )
-_PLAIN = (exp.Select, exp.SetOperation, exp.Insert, exp.Update, exp.Delete, exp.Show, exp.Describe)
+_READS = (exp.Select, exp.SetOperation, exp.Subquery, exp.Show, exp.Describe)
+_CHANGES = (exp.Insert, exp.Update, exp.Delete)
 
 _VARYING = re.compile(
     r"""\b(?:NOW|SYSDATE|CURDATE|CURTIME|UNIX_TIMESTAMP|UTC_DATE|UTC_TIME|UTC_TIMESTAMP|LOCALTIME
@@ -179,14 +195,22 @@ def _kind_of(sql: str) -> Kind:
         return "other"
     tree = parsed[0] if len(parsed) == 1 else None
     makes = isinstance(tree, exp.Create | exp.Drop | exp.Alter) and tree.kind in ("TABLE", "VIEW", "INDEX")
-    kind: Kind = "tables" if makes or isinstance(tree, exp.TruncateTable) else "plain"
-    if tree is None or not (kind == "tables" or isinstance(tree, _PLAIN)):
+    kind: Kind
+    if makes or isinstance(tree, exp.TruncateTable):
+        kind = "tables"
+    elif isinstance(tree, _CHANGES):
+        kind = "plain"
+    elif isinstance(tree, _READS):
+        kind = "reads"
+    else:
         return "other"
     if tree.find(exp.TemporaryProperty) or tree.args.get("temporary"):
         return "other"
     for node in tree.find_all(exp.Parameter, exp.SessionParameter, exp.Into, exp.Anonymous):
         if not isinstance(node, exp.Anonymous) or node.name.upper() in _STATEFUL_FUNCTIONS:
             return "other"
+        if kind == "reads":
+            kind = "plain"  # perhaps a function that the agent has made, which may change tables
     return kind
 
 

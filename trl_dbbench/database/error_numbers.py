@@ -53,8 +53,14 @@ RESOURCE_FAULTS = frozenset({1021, 1026, 1030, 1037, 1038, 1041, 1114, 1135, 120
 """Those of `ENVIRONMENT_FAULTS` that a server can report without closing the connection. Any other one that
 arrives on a connection which still works was raised by the agent itself, with SIGNAL."""
 
+NO_ANSWER = frozenset({0, 2002, 2003, 2005, 2006, 2013})
+"""PyMySQL's numbers for a server that says nothing; 0 is SQLAlchemy's for a connection that was lost."""
+
 TOO_LARGE = 2020
 """PyMySQL's number for a row that is larger than we are willing to receive."""
+
+TABLE_FULL = 1114
+"""Also what an agent reads whose tables have become too large."""
 
 TIME_LIMIT = 3024
 
@@ -62,11 +68,11 @@ TIME_LIMITS = frozenset(
     {
         TIME_LIMIT,  # MySQL's max_execution_time
         1969,  # MariaDB's max_statement_time
-        1317,  # KILL QUERY, which nobody but us sends
-        1028,
-        1907,
     }
 )
+
+KILLS = frozenset({1317, 1028, 1907})
+"""KILL QUERY, which nobody but us sends, in general and while rows are sorted."""
 
 AGENT_ERRORS: dict[str, frozenset[int]] = {
     "syntax": frozenset({1064, 1065, 1149}),

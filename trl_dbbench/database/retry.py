@@ -6,40 +6,75 @@ a statement fails, by the environment's fault -> wait for the server -> fresh sa
 ```
 
 - A server that does not answer is waited for, up to `Database.patience` seconds; then the episode ends
-  without a reward.
-- A statement is at fault itself if it fails on `MAX_TRIES` fresh sandboxes of a server that was running all
-  the while, on which the tables could be made and the changes repeated. It has killed its connection, asked
-  for more memory than there is, or raised an error that looks like a failure. The error becomes its
-  observation.
+  without a reward. All sandboxes wait together: the time is that of the outage and not of each of them.
+- A statement is at fault itself if it fails on `MAX_TRIES` fresh sandboxes of a server that answered others
+  all the while, on which the tables could be made and the changes repeated. It has killed its connection,
+  asked for more memory than there is, or raised an error that looks like a failure. The error becomes its
+  observation. So does that of a statement during which the server stood still `MAX_STANDSTILLS` times.
 - If repeating a change gives another result than the agent has read (RAND(), NOW(), ...), the episode ends
-  without a reward: the tables would not be those that the agent knows.
+  without a reward: the tables would not be those that the agent knows. But if it lost its tables by a
+  statement of its own that was stopped at a limit, it goes on with what the changes give now.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
-from trl_dbbench.database.dialect import Dialect
-from trl_dbbench.database.sandbox import QueryResult, Sandbox, State
+from trl_dbbench.database.sandbox import Loss, QueryResult, Sandbox, State
 from trl_dbbench.errors import DatabaseError, EnvironmentFault
 from trl_dbbench.tasks import Task
 
 T = TypeVar("T")
 
-MAX_TRIES = 2
+MAX_TRIES = 3
+MAX_STANDSTILLS = 5
 MAX_PAUSE_SECONDS = 2.0
+
+
+class Outage:
+    """A time in which a database cannot be used: one clock for all its sandboxes. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._last = 0.0
+        self._lock = threading.Lock()
+
+    def failed(self, patience: float) -> float:
+        """Notes that a try failed just now. Returns the seconds since the outage began."""
+        with self._lock:
+            now = time.monotonic()
+            if self._since is None or now - self._last > max(patience, MAX_PAUSE_SECONDS):
+                self._since = now  # nobody has tried for so long that this is another outage
+            self._last = now
+            return now - self._since
+
+    def over(self) -> None:
+        """Notes that a try succeeded."""
+        with self._lock:
+            self._since = None
+
+    def hopeless(self, patience: float) -> bool:
+        """Whether it has outlasted our patience, and somebody tried again just now, in vain."""
+        with self._lock:
+            now = time.monotonic()
+            return (
+                self._since is not None
+                and now - self._since > patience
+                and now - self._last < MAX_PAUSE_SECONDS
+            )
 
 
 class Recoverable(Protocol):
     """What a `RetryingSandbox` needs of its `Database`, where these are described."""
 
-    dialect: Dialect
     patience: float
     restarts: int
     closed: bool
     gave_up: str | None
+    outage: Outage
 
     def fresh_sandbox(self, task: Task) -> Sandbox: ...
 
@@ -59,19 +94,20 @@ class RetryingSandbox(Sandbox):
         self._database = database
         self._task = task
         self._done: list[tuple[str, QueryResult]] = []
+        self._changed = True
         self._sandbox: Sandbox | None = None
+        self._lost: Loss = "environment"
         self._closed = False
         self._attempt(lambda sandbox: None)
 
     def execute(self, sql: str) -> QueryResult:
         try:
-            result = self._attempt(lambda sandbox: sandbox.execute(sql))
+            result = self._attempt(lambda sandbox: self._execute(sandbox, sql))
         except EnvironmentFault as fault:
             if fault.observation is None:
                 raise
             result = QueryResult(None, fault.observation, fault.error_code, limit="server")
-        undone = result.limit and result.rows is None
-        if not undone and not self._database.dialect.only_reads(sql):
+        if self._changed and not result.undone:
             self._done.append((sql, result))
         return result
 
@@ -82,12 +118,20 @@ class RetryingSandbox(Sandbox):
         self._closed = True
         self._drop()
 
+    def _execute(self, sandbox: Sandbox, sql: str) -> QueryResult:
+        result = sandbox.execute(sql)
+        self._changed = sandbox.changed
+        return result
+
     def _attempt(self, action: Callable[[Sandbox], T]) -> T:
+        database = self._database
         start = time.monotonic()
-        failures, restarts = 0, self._database.restarts
+        failures, standstills, restarts = 0, 0, database.restarts
         for pause in _pauses():
-            if self._closed or self._database.closed:
+            if self._closed or database.closed:
                 raise DatabaseError("The sandbox is closed. Take another from Database.sandbox().")
+            if database.gave_up is not None and database.outage.hopeless(database.patience):
+                raise self._gave_up(database.gave_up)
             ready = False
             try:
                 sandbox = self._ready()
@@ -98,37 +142,45 @@ class RetryingSandbox(Sandbox):
                 self.retries += 1
                 if fault.final:
                     raise
-                answers = self._database.recover()
-                failures += answers and ready
-                if failures == MAX_TRIES:
-                    if self._database.restarts != restarts:
-                        fault.observation = None
-                    raise
-                if not (answers and ready) and time.monotonic() - start > self._database.patience:
-                    self._database.gave_up = str(fault)
-                    raise EnvironmentFault(
-                        f"{fault}; waited for {self._database.patience:g} s", final=True
-                    ) from None
+                if database.recover() and ready:
+                    failures += not fault.still
+                    standstills += fault.still
+                    if failures == MAX_TRIES or standstills == MAX_STANDSTILLS:
+                        if database.restarts != restarts:
+                            fault.observation = None
+                        raise
+                elif max(database.outage.failed(database.patience), time.monotonic() - start) > (
+                    database.patience
+                ):
+                    database.gave_up = str(fault)
+                    raise self._gave_up(str(fault)) from None
             else:
-                self._database.gave_up = None
+                database.gave_up = None
+                database.outage.over()
                 return result
             time.sleep(pause)
         raise AssertionError
 
+    def _gave_up(self, why: str) -> EnvironmentFault:
+        return EnvironmentFault(f"{why}; waited for {self._database.patience:g} s", final=True)
+
     def _ready(self) -> Sandbox:
         """The sandbox, in the state to which the episode has brought it."""
-        if self._sandbox is not None and self._sandbox.lost:
+        if self._sandbox is not None and (lost := self._sandbox.lost):
+            self._lost = lost
             self._drop()
         if self._sandbox is None:
             self._sandbox = self._database.fresh_sandbox(self._task)
             for sql, seen in self._done:
                 again = self._sandbox.execute(sql)
-                if (again.rows, again.error, again.affected) != (seen.rows, seen.error, seen.affected):
+                same = (again.rows, again.error, again.affected) == (seen.rows, seen.error, seen.affected)
+                if not same and self._lost == "environment":
                     raise EnvironmentFault(
                         f"the database failed, and {sql[:200]!r} cannot be repeated: it gave "
                         f"{_shown(seen)}, now {_shown(again)}",
                         final=again.limit != "time",  # a busy server may be faster the next time
                     )
+            self._lost = "environment"  # if ever again, unless the sandbox says otherwise
         return self._sandbox
 
     def _drop(self) -> None:

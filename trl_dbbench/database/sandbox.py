@@ -16,15 +16,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from trl_dbbench.database.error_numbers import TIME_LIMIT, message
+from trl_dbbench.database.error_numbers import TABLE_FULL, TIME_LIMIT, message
 from trl_dbbench.errors import TaskError
 from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS
 from trl_dbbench.tasks import Column, Table
 
 State = dict[str, list[tuple]]
 """The tables as they are: name -> rows, in no particular order."""
+
+Loss = Literal["agent", "environment"]
+"""The agent loses its tables where a statement of its own was stopped at a limit and cannot be undone."""
 
 SHOWN_DATABASE = "dbbench"
 """The name of its database that the agent reads, in place of the real one, which differs in every run."""
@@ -63,6 +66,8 @@ class QueryResult:
       `error`: what the statement did was undone;
     - `"size"`, with an `error`: a row was too large to be received, or the tables have become too large; in
       the latter case only reading is allowed from then on.
+
+    `undone`: the statement was taken back, as far as it had come.
     """
 
     rows: list[tuple] | None
@@ -71,6 +76,11 @@ class QueryResult:
     limit: str | None = None
     affected: int | None = None
     seconds: float = 0.0
+
+    @property
+    def undone(self) -> bool:
+        grown = self.limit == "size" and self.error_code == TABLE_FULL
+        return self.limit is not None and self.rows is None and not grown
 
 
 class Closing(ABC):
@@ -91,8 +101,10 @@ class Closing(ABC):
 class Sandbox(Closing):
     """One rollout's private tables. A context manager; used by one thread at a time."""
 
-    lost: bool = False
-    """Stopping a statement at a limit cost the tables; `RetryingSandbox` then makes the sandbox again."""
+    lost: Loss | None = None
+    """Whose doing it is that the tables are gone; `RetryingSandbox` then makes the sandbox again."""
+    changed: bool = True
+    """Whether the last statement may have changed anything: tables, or the session that it ran in."""
     retries: int = 0
     """How often the database failed and the sandbox recovered."""
 

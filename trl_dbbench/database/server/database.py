@@ -72,6 +72,8 @@ class ServerDatabase(Database):
         self._watchdog = Watchdog()
         self._recovering = threading.Lock()
         self._down_since: float | None = None
+        self._tried = 0.0
+        self._answers = True
         self._numbers = itertools.count()
 
         def enter() -> Tenancy:
@@ -111,32 +113,36 @@ class ServerDatabase(Database):
         return ServerSandbox(self._tenancy, task)
 
     def recover(self) -> bool:
+        asked = time.monotonic()
         with self._recovering:
-            if self.closed or self._tenancy.held():
-                return True
-            try:
-                if self._server is not None and not self._server.alive():
-                    logger.warning(
-                        "The database server (%s) has ended; it is started again.", self._server.where
-                    )
-                    self._tenancy.leave()
-                    self._server.restart()
-                tenancy = self._enter()
-            except (SQLAlchemyError, DatabaseError) as error:
-                if self._down_since is None:
-                    self._down_since = time.monotonic()
-                    text = error_text(error) if isinstance(error, SQLAlchemyError) else error
-                    logger.warning("%s does not answer (%s); it is waited for.", self._shown(), text)
-                return False
-            self._tenancy.leave()
-            self._tenancy = tenancy
-            self.restarts += 1
-            down = (
-                f" after {time.monotonic() - self._down_since:.0f} s" if self._down_since is not None else ""
-            )
-            self._down_since = None
-            logger.warning("%s answers again%s; what it has lost is made anew.", self._shown(), down)
+            if self._tried > asked:  # what another thread has found out meanwhile
+                return self._answers
+            self._answers = self._recover()
+            self._tried = time.monotonic()
+            return self._answers
+
+    def _recover(self) -> bool:
+        if self.closed or self._tenancy.held():
             return True
+        try:
+            if self._server is not None and not self._server.alive():
+                logger.warning("The database server (%s) has ended; it is started again.", self._server.where)
+                self._tenancy.leave()
+                self._server.restart()
+            tenancy = self._enter()
+        except (SQLAlchemyError, DatabaseError) as error:
+            if self._down_since is None:
+                self._down_since = time.monotonic()
+                text = error_text(error) if isinstance(error, SQLAlchemyError) else error
+                logger.warning("%s does not answer (%s); it is waited for.", self._shown(), text)
+            return False
+        self._tenancy.leave()
+        self._tenancy = tenancy
+        self.restarts += 1
+        down = f" after {time.monotonic() - self._down_since:.0f} s" if self._down_since is not None else ""
+        self._down_since = None
+        logger.warning("%s answers again%s; what it has lost is made anew.", self._shown(), down)
+        return True
 
     def close(self) -> None:
         with self._recovering:

@@ -1,4 +1,4 @@
-"""Sessions of the account that may only SELECT in pristine databases; each can read all of these."""
+"""Sessions that agents share: each statement may run on any of them, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -33,19 +33,22 @@ class Readers:
         self._lock = threading.Lock()
         self._closed = False
 
-    def read(self, pristine: str, action: Callable[[Session], T]) -> T:
-        """What `action` reads in this database.
+    def read(self, action: Callable[[Session], T], *, database: str | None = None) -> T:
+        """What `action` reads.
+
+        Args:
+            database: the one in which unqualified names are looked up.
 
         Raises:
             EnvironmentFault: the database failed.
         """
         with self._places:
             try:
-                with self._session(pristine) as session:
+                with self._session(database) as session:
                     return action(session)
             except EnvironmentFault:
                 # the server may have closed the idle connection, and reading again does no harm
-                with self._session(pristine, new=True) as session:
+                with self._session(database, new=True) as session:
                     return action(session)
 
     def close(self) -> None:
@@ -56,8 +59,8 @@ class Readers:
             session.disconnect()
 
     @contextmanager
-    def _session(self, pristine: str, *, new: bool = False) -> Iterator[Session]:
-        session = self._take(pristine, new)
+    def _session(self, database: str | None, *, new: bool = False) -> Iterator[Session]:
+        session = self._take(database, new)
         try:
             yield session
         except SQLAlchemyError as error:
@@ -71,16 +74,16 @@ class Readers:
             if not keep:
                 session.disconnect()
 
-    def _take(self, pristine: str, new: bool) -> Session:
+    def _take(self, database: str | None, new: bool) -> Session:
         session = None
         with self._lock:
             if self._idle and not new:
-                session = next((each for each in self._idle if each.database == pristine), self._idle[-1])
+                session = next((each for each in self._idle if each.database == database), self._idle[-1])
                 self._idle.remove(session)
         try:
             session = session or self._connect()
-            if session.database != pristine:
-                session.use(pristine)
+            if database is not None and session.database != database:
+                session.use(database)
         except SQLAlchemyError as error:
             if session is not None:
                 session.disconnect()

@@ -11,7 +11,8 @@ the readers' account cannot change anything, and a statement that it is denied r
 account has no rights elsewhere.
 
 Statements run with autocommit, as in MySQL's own client; an agent that writes BEGIN has its transaction. The
-state is read on the agent's connection, so that changes which it has not committed count.
+state is read on a session that no agent has used, so that nothing which one did to its own (a limit on rows,
+a temporary table in front of a real one) changes what is found. That session reads what is not yet committed.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from collections.abc import Iterator
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from trl_dbbench.database.error_numbers import TOO_LARGE
+from trl_dbbench.database.error_numbers import TABLE_FULL, TOO_LARGE
 from trl_dbbench.database.sandbox import (
     MAX_STATE_CHARACTERS,
     MAX_STATE_ROWS,
     MAX_TABLE_BYTES,
     SHOWN_DATABASE,
     Limits,
+    Loss,
     QueryResult,
     Sandbox,
     State,
@@ -52,7 +54,7 @@ UNMEASURED_ROWS = 10_000
 """The server is asked for the size of an agent's tables only after statements that took so long, or one that
 changed so many rows: before that, not much can have been written."""
 
-_FULL = failure(1114, "The table is full", limit="size")
+_FULL = failure(TABLE_FULL, "The table is full", limit="size")
 _DENIED = failure(1227, "Access denied; you need a privilege that you do not have")
 _DENIED_TO_READERS = frozenset({1044, 1142, 1143, 1227, 1370})
 """Errors that only the readers' account may get: one with a database of its own is allowed these things
@@ -80,8 +82,8 @@ class ServerSandbox(Sandbox):
             self._own()
 
     @property
-    def lost(self) -> bool:  # type: ignore[override]
-        return self._slot is not None and self._slot.lost
+    def lost(self) -> Loss | None:  # type: ignore[override]
+        return self._slot.lost if self._slot is not None else None
 
     def execute(self, sql: str) -> QueryResult:
         if refused := refusal(sql):
@@ -93,18 +95,15 @@ class ServerSandbox(Sandbox):
         return result
 
     def state(self) -> State:
-        if self._slot is None and self._pristine is not None and self._tenancy.readers is not None:
+        if self._slot is None and self._pristine is not None:
             name = self._pristine.name
-            return self._tenancy.readers.read(name, lambda session: self._read_all(session, name))
-        slot = self._own()
-        with self._session(slot) as session:
-            if not slot.plain:
-                try:
+        else:
+            slot = self._own()
+            name = slot.name
+            if not slot.plain:  # its locks would keep everybody out
+                with self._session(slot) as session:
                     session.connection.exec_driver_sql("UNLOCK TABLES")
-                    session.connection.exec_driver_sql("SET NAMES utf8mb4")
-                except DBAPIError as error:
-                    raise session.fail(error) from None
-            return self._read_all(session, slot.name)
+        return self._tenancy.observers.read(lambda session: self._read_all(session, name))
 
     def close(self) -> None:
         if self._pristine is not None:
@@ -117,32 +116,38 @@ class ServerSandbox(Sandbox):
     def _execute(self, sql: str) -> QueryResult:
         readers, pristine = self._tenancy.readers, self._pristine
         dialect = self._tenancy.dialect
-        reads = dialect.only_reads(sql)
-        if reads and self._slot is None and pristine is not None and readers is not None:
-            result = readers.read(pristine.name, lambda session: session.execute(sql))
+        self.changed = False
+        if (
+            self._slot is None
+            and pristine is not None
+            and readers is not None
+            and dialect.looks_like_read(sql)
+        ):
+            result = readers.read(lambda session: session.execute(sql), database=pristine.name)
             if result.error_code not in _DENIED_TO_READERS:
                 return result
         kind = dialect.kind_of(sql)
         if kind == "denied":
             return _DENIED
         slot = self._own()
+        reads = dialect.only_reads(sql)
         if slot.full and not reads:
             return _FULL
         with self._session(slot) as session:
-            slot.plain = slot.plain and kind == "plain"
+            slot.plain = slot.plain and kind in ("reads", "plain")
             slot.stateless = slot.stateless and kind != "other"
+            # a SELECT changes something where the agent has made a function that does so
+            self.changed = not (reads and slot.stateless)
             result = session.execute(sql)
             if session.broken:
                 slot.plain = False  # the statement may still run, and hold the tables
-            if reads or session.broken:
-                return result
-            if result.rows is not None:
-                result = dataclasses.replace(result, rows=_without(slot.name, result.rows))
-            if result.limit == "time" and not slot.stateless:
-                session.broken = "its statement was stopped, and may have done a part of its work"
-            elif self._grew_too_large(slot, result):
+            if self.changed and result.undone and (session.broken or not slot.stateless):
+                slot.interrupted = True
+            elif self.changed and not session.broken and self._grew_too_large(slot, result):
                 slot.full = True
                 return _FULL
+        if self.changed and result.rows is not None:
+            return dataclasses.replace(result, rows=_without(slot.name, result.rows))
         return result
 
     def _grew_too_large(self, slot: Slot, result: QueryResult) -> bool:
@@ -179,14 +184,13 @@ class ServerSandbox(Sandbox):
             tables = session.connection.exec_driver_sql(f"SHOW FULL TABLES FROM `{name}`").fetchall()
             for table, kind in tables:
                 if kind == "BASE TABLE" and not session.broken:
-                    # LIMIT also overrides a sql_select_limit that the agent may have set
                     source = f"`{name}`.{quote(table)} LIMIT {MAX_STATE_ROWS}"
                     with contextlib.suppress(_Unreadable):
                         state[table] = self._read(session, source, limits)
         except DBAPIError as error:
             if error_code(error) == _UNKNOWN_DATABASE and self._tenancy.held():
                 return {}  # dropped by the agent
-            raise session.fail(error) from None
+            raise
         return state
 
     def _read(self, session: Session, source: str, limits: Limits) -> list[tuple]:

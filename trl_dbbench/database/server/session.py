@@ -21,6 +21,7 @@ from trl_dbbench.database.server.connections import (
     error_text,
     make_engine,
 )
+from trl_dbbench.database.server.pulse import Pulse
 from trl_dbbench.database.server.watchdog import Watchdog
 from trl_dbbench.errors import EnvironmentFault
 
@@ -37,6 +38,7 @@ class Session:
     Args:
         url: with the account that statements run under.
         killer: an engine that may kill the statements of others.
+        pulse: of the server.
         owner, keeper: the run's lock, and the number of the connection that must hold it.
 
     Raises:
@@ -51,6 +53,7 @@ class Session:
         dialect: ServerDialect,
         killer: Engine,
         watchdog: Watchdog,
+        pulse: Pulse,
         owner: str,
         keeper: int,
     ) -> None:
@@ -62,6 +65,7 @@ class Session:
         self._dialect = dialect
         self._killer = killer
         self._watchdog = watchdog
+        self._pulse = pulse
         self._engine = make_engine(
             url, limits.seconds + GRACE_SECONDS, init_command=dialect.set_time_limit(limits.seconds)
         )
@@ -88,23 +92,32 @@ class Session:
             EnvironmentFault: the database failed; the session cannot be used again.
         """
         start = time.monotonic()
-        watch = self._watchdog(self.limits.seconds, self._kill, self._driver.hang_up)
+        watch = self._watchdog(lambda: self._time_left(start), self._kill, self._driver.hang_up)
         try:
             with watch:
                 result = self._run(sql, start)
         except DBAPIError as error:
-            seconds = time.monotonic() - start
-            result = timed_out(self.limits, seconds) if watch.hung_up else self._refused(error, seconds)
+            if watch.fired or self._dialect.is_time_limit(error_code(error)):
+                result = timed_out(self.limits)
+            else:
+                result = self._refused(error, start)
         except (ValueError, OverflowError) as error:  # PyMySQL cannot read what the server sent
             result = failure(1105, f"Unknown error: {error}", seconds=time.monotonic() - start)
+        if watch.fired and not watch.heard:
+            # the server may hear it later, and stop another statement
+            raise self._stood_still()
         if watch.hung_up:
             self.broken = "its statement could not be stopped in time"
         elif watch.fired and not self.broken:
-            self._absorb_kill()
-        # SLEEP() and the like do not fail when they are stopped, but return a value
-        if watch.fired or (result.rows is not None and result.seconds >= self.limits.seconds):
-            return timed_out(self.limits, time.monotonic() - start)
-        return result
+            self._absorb_kill(start)
+        # SLEEP() and the like do not fail when they are stopped, but return a value; what returns no rows has
+        # been done
+        stopped = result.rows is not None and (watch.fired or result.seconds >= self.limits.seconds)
+        if not stopped and result.limit != "time":
+            return result
+        if self._pulse.stood_still(start) and self._time_left(start) > 0:
+            raise self._stood_still()
+        return timed_out(self.limits, time.monotonic() - start)
 
     def rows(self, sql: str, limits: Limits) -> list[tuple]:
         """The rows of a statement of our own, up to the limits on rows and text.
@@ -112,10 +125,11 @@ class Session:
         Raises:
             DBAPIError: the database failed.
         """
+        start = time.monotonic()
         result = self.connection.exec_driver_sql(sql, execution_options={"stream_results": True})
         rows, limit = clip(result, limits)
         if limit:
-            self._drop_rest(result)
+            self._drop_rest(result, start)
         else:
             result.close()
         return rows
@@ -127,10 +141,24 @@ class Session:
             self.connection.close()
         self._engine.dispose()
 
-    def fail(self, error: DBAPIError) -> EnvironmentFault:
+    def _time_left(self, start: float) -> float:
+        """Seconds for which a statement may still run: the server's standstills are not counted."""
+        return start + self.limits.seconds + self._pulse.stood_still(start) - time.monotonic()
+
+    def _stood_still(self) -> EnvironmentFault:
+        """A statement was stopped before it had its time. The session must not be used again."""
+        self.broken = "The server stood still during a statement"
+        stopped = timed_out(self.limits)
+        return EnvironmentFault(
+            self.broken, observation=stopped.error, error_code=stopped.error_code, still=True
+        )
+
+    def _fail(self, error: DBAPIError, start: float) -> EnvironmentFault:
         """The fault that this error means. The session must not be used again."""
         self.broken = error_text(error)
-        return as_fault(error, self._dialect)
+        fault = as_fault(error, self._dialect)
+        fault.still = self._pulse.stood_still(start) > 0
+        return fault
 
     def _run(self, sql: str, start: float) -> QueryResult:
         result = self.connection.exec_driver_sql(sql, execution_options={"stream_results": True})
@@ -138,7 +166,7 @@ class Session:
         try:
             rows, limit = clip(result, self.limits) if result.returns_rows else (None, None)
             if limit:
-                self._drop_rest(result)
+                self._drop_rest(result, start)
         finally:
             # an error in a further result concerns nobody; a lost connection is found out later
             with contextlib.suppress(Exception):
@@ -152,7 +180,7 @@ class Session:
         assert isinstance(driver, BoundedConnection)
         return driver
 
-    def _drop_rest(self, result: Any) -> None:
+    def _drop_rest(self, result: Any, start: float) -> None:
         """Stops a statement whose remaining rows nobody wants; those on their way are read and dropped."""
         self._kill()
         with contextlib.suppress(Exception):
@@ -160,7 +188,7 @@ class Session:
         with contextlib.suppress(Exception):
             result.cursor.close()
         if self._driver.open:
-            self._absorb_kill()
+            self._absorb_kill(start)
         else:
             self.broken = BROKE_AT_A_LARGE_ROW
 
@@ -168,9 +196,13 @@ class Session:
         """Stops the running statement, or the connection. Returns whether the server has accepted it."""
         # an account that may not kill the statements of others may still kill its own
         for each in (self._killer, self._engine):
-            with contextlib.suppress(SQLAlchemyError), each.connect() as connection:
-                connection.exec_driver_sql(f"KILL {what} {self._number}")
+            try:
+                with each.connect() as connection:
+                    connection.exec_driver_sql(f"KILL {what} {self._number}")
                 return True
+            except SQLAlchemyError as error:
+                if self._dialect.is_silence(error_code(error)):
+                    return False
         return False
 
     def _lives(self) -> bool:
@@ -180,21 +212,21 @@ class Session:
             return False
         return True
 
-    def _absorb_kill(self) -> None:
+    def _absorb_kill(self, start: float) -> None:
         """Lets a kill that came after its statement's end hit this one instead of the agent's next."""
         for _ in range(3):
             try:
                 self.connection.exec_driver_sql("DO 0")
                 return
             except DBAPIError as error:
-                if not self._dialect.is_time_limit(error_code(error)):
-                    raise self.fail(error) from None
+                if not self._dialect.is_kill(error_code(error)):
+                    raise self._fail(error, start) from None
 
-    def _refused(self, error: DBAPIError, seconds: float) -> QueryResult:
+    def _refused(self, error: DBAPIError, start: float) -> QueryResult:
         """The result of a statement that failed, unless the environment is to blame."""
-        code, text = error_code(error), error_text(error)
-        if self._dialect.is_time_limit(code):
-            return timed_out(self.limits, seconds)
+        code, text, seconds = error_code(error), error_text(error), time.monotonic() - start
+        if self._dialect.is_kill(code):  # a late one, meant for an earlier statement
+            raise self._fail(error, start) from None
         if code == TOO_LARGE:
             self.broken = BROKE_AT_A_LARGE_ROW
             return QueryResult(None, text, code, limit="size", seconds=seconds)
@@ -202,5 +234,5 @@ class Session:
             self._dialect.is_environment_fault(code)
             and (self._dialect.is_resource_fault(code) or not self._lives())
         ):
-            raise self.fail(error) from None
+            raise self._fail(error, start) from None
         return QueryResult(None, text.replace(self.database, SHOWN_DATABASE), code, seconds=seconds)

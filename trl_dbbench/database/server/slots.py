@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from trl_dbbench.database.sandbox import Loss
 from trl_dbbench.database.server import ownership
 from trl_dbbench.database.server.ownership import Account
 from trl_dbbench.database.server.pristine import fill
@@ -50,13 +51,17 @@ class Slot:
         """`None` if the database may not exist, or may hold anything."""
         self.failed = False
         """The server failed during a statement: nobody knows what the statement did."""
+        self.interrupted = False
+        """A statement that might change something was stopped at a limit: nobody knows how far it came."""
         self._cut_off = False
 
     @property
-    def lost(self) -> bool:
-        """Whether the agent's changes are gone."""
+    def lost(self) -> Loss | None:
+        """Whose doing it is that the agent's changes are gone, or cannot be told from others."""
+        if self.failed or self._cut_off:
+            return "environment"
         broken = self.session is not None and self.session.broken is not None
-        return self.failed or self._cut_off or (broken and not self.stateless)
+        return "agent" if self.interrupted or (broken and not self.stateless) else None
 
     def hang_up(self) -> None:
         if self.session is not None:
@@ -172,7 +177,7 @@ class Slots:
         if (
             slot.plain
             and not slot.full
-            and not slot.failed
+            and not slot.lost
             and (slot.session is None or not slot.session.broken)
         ):
             with contextlib.suppress(Exception):

@@ -10,6 +10,7 @@ import contextlib
 import getpass
 import logging
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -35,6 +36,8 @@ DOCKER_PING_SECONDS = 5
 DOCKER_SECONDS = 600
 """How long a request to the Docker daemon may take; pulling an image is one."""
 
+PORT_TRIES = 5
+
 STOP_SECONDS = 10
 """How long a process may take to end before it is killed."""
 
@@ -54,6 +57,7 @@ _FAST = (
     "--event-scheduler=OFF",
 )
 _ROOT_WITHOUT_PASSWORD = "--auth-root-authentication-method=normal"
+_PORT_TAKEN = re.compile("port is already allocated|address already in use", re.IGNORECASE)
 _LABEL = "trl-dbbench.owner"
 _REAPER = "ryuk"
 """testcontainers cleans up from a container of this image, which not every machine can pull."""
@@ -98,7 +102,7 @@ def start_docker(image: str) -> Server:
         _remove_orphans(client)
     client.close()
     password = secrets.token_urlsafe(18)
-    container, host, port = _start_mysql_container(image, password, None)
+    container, host, port = _start_on_a_free_port(image, password)
 
     def restart() -> None:
         nonlocal container
@@ -121,7 +125,20 @@ def start_docker(image: str) -> Server:
     )
 
 
-def _start_mysql_container(image: str, password: str, port: int | None) -> tuple[Any, str, int]:
+def _start_on_a_free_port(image: str, password: str) -> tuple[Any, str, int]:
+    """A container with a port that it keeps; one that Docker chooses is another after a `docker restart`."""
+    for _ in range(PORT_TRIES):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        try:
+            return _start_mysql_container(image, password, port)
+        except DatabaseError as error:  # somebody else has taken it meanwhile
+            if not _PORT_TAKEN.search(str(error)):
+                raise
+    raise DatabaseError(f"Docker found each of {PORT_TRIES} ports taken that had been free. Try again.")
+
+
+def _start_mysql_container(image: str, password: str, port: int) -> tuple[Any, str, int]:
     """A container whose MySQL lets us in, with its host and port.
 
     Raises:
@@ -146,7 +163,7 @@ def _start_mysql_container(image: str, password: str, port: int | None) -> tuple
         ) from None
 
 
-def _start_container(image: str, password: str, port: int | None) -> Any:
+def _start_container(image: str, password: str, port: int) -> Any:
     """A started container; without testcontainers' reaper, if its image cannot be pulled."""
     from testcontainers.core.config import testcontainers_config
 
@@ -166,7 +183,7 @@ def _start_container(image: str, password: str, port: int | None) -> Any:
     return container
 
 
-def _container(image: str, password: str, port: int | None) -> Any:
+def _container(image: str, password: str, port: int) -> Any:
     from testcontainers.community.mysql import MySqlContainer
     from testcontainers.core.config import ConnectionMode
 
@@ -182,7 +199,7 @@ def _container(image: str, password: str, port: int | None) -> Any:
     # from inside another container the host is not a loopback address, and binding to one would cut us off
     if client.get_connection_mode() == ConnectionMode.docker_host and client.host() == "localhost":
         container.ports = cast(dict, {"3306/tcp": ("127.0.0.1", port)})
-    elif port is not None:
+    else:
         container.with_bind_ports(3306, port)
     return container
 

@@ -4,7 +4,8 @@
 the run   dbb_<run>_r<rank>
   ├── pristine databases   ..._t<n>: one per task, which nobody changes
   │     └── readers        connections of one account that may only SELECT there
-  └── slots                ..._s<n>: an account, a database of the same name, a connection while there is room
+  ├── slots                ..._s<n>: an account, a database of the same name, a connection while there is room
+  └── observers            connections of ours that read what state an agent has left
 ```
 """
 
@@ -31,6 +32,7 @@ from trl_dbbench.database.server.connections import (
 )
 from trl_dbbench.database.server.ownership import Account
 from trl_dbbench.database.server.pristine import PristineDatabases
+from trl_dbbench.database.server.pulse import Pulse
 from trl_dbbench.database.server.readers import Readers
 from trl_dbbench.database.server.session import Session
 from trl_dbbench.database.server.slots import Slot, Slots
@@ -44,6 +46,9 @@ ADMIN_CONNECTIONS = 8
 """For the run's lock, and for making and removing tables and accounts."""
 
 KILL_CONNECTIONS = 4
+
+OBSERVERS = 4
+"""Connections that read states; each takes a few milliseconds."""
 
 SPARE_READERS = 2
 """Readers beyond one for each statement that may run, and connections that slots leave for them."""
@@ -92,6 +97,9 @@ class Tenancy:
         self._killer = make_engine(
             url, KILL_SECONDS, connections=KILL_CONNECTIONS, connect_timeout=KILL_SECONDS
         )
+        self._pulse = Pulse(
+            make_engine(url, KILL_SECONDS, connections=1, connect_timeout=KILL_SECONDS), dialect
+        )
         # not a generator, which several threads cannot draw from at once
         names = map(f"{owner}_s{{}}".format, numbers)
         try:
@@ -108,6 +116,7 @@ class Tenancy:
         self.readers = None
         if reader is not None:
             self.readers = Readers(lambda: self._connect(reader), dialect, self.statements + SPARE_READERS)
+        self.observers = Readers(self._observer, dialect, OBSERVERS)
         self.slots = Slots(
             self._admin,
             names,
@@ -158,16 +167,14 @@ class Tenancy:
     def leave(self) -> None:
         """Ends all connections. What is on the server stays there; `close` removes it first."""
         self.over = True
-        if self.readers is not None:
-            self.readers.close()
-        self.slots.close()
+        for pool in filter(None, (self.readers, self.observers, self.slots)):
+            pool.close()
         self._dispose()
 
     def close(self) -> None:
         """Removes everything that the run has made on the server, and leaves."""
-        if self.readers is not None:
-            self.readers.close()
-        self.slots.close()
+        for pool in filter(None, (self.readers, self.observers, self.slots)):
+            pool.close()
         try:
             with self._admin.connect() as admin:
                 ownership.remove_owned(admin, self.owner, accounts=self._has_accounts)
@@ -184,8 +191,21 @@ class Tenancy:
         if account is not None:
             url = url.set(username=account.name, password=account.password)
         return Session(
-            url, self._limits, self.dialect, self._killer, self._watchdog, self.owner, self._keeper_number
+            url,
+            self._limits,
+            self.dialect,
+            self._killer,
+            self._watchdog,
+            self._pulse,
+            self.owner,
+            self._keeper_number,
         )
+
+    def _observer(self) -> Session:
+        session = self._connect(None)
+        # so that changes count which the agent has not committed
+        session.connection.exec_driver_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
+        return session
 
     def _shown(self) -> str:
         return self._url.render_as_string(hide_password=True)
@@ -194,7 +214,7 @@ class Tenancy:
         """How many connections this rank may have for statements."""
         lent = int(keeper.exec_driver_sql("SELECT @@max_connections").scalar() or 0)
         _, others = keeper.exec_driver_sql("SHOW STATUS LIKE 'Threads_connected'").one()
-        share = int(0.9 * (lent - int(others)) / ranks) - ADMIN_CONNECTIONS - KILL_CONNECTIONS
+        share = int(0.9 * (lent - int(others)) / ranks) - ADMIN_CONNECTIONS - KILL_CONNECTIONS - OBSERVERS
         if share < FEW_CONNECTIONS:
             logger.warning(
                 "%s: max_connections = %d leaves %d connections for statements on each of %d ranks; rollouts "
@@ -270,5 +290,6 @@ class Tenancy:
     def _dispose(self) -> None:
         with contextlib.suppress(SQLAlchemyError, AttributeError):
             self._keeper.close()
+        self._pulse.close()
         self._killer.dispose()
         self._admin.dispose()

@@ -16,11 +16,14 @@ did, and nobody waits for that."""
 class Watchdog:
     """
     ```python
-    with watchdog(5.0, kill, hang_up) as watch:
+    with watchdog(left, kill, hang_up) as watch:
         ...
     watch.fired  # whether kill was called
+    watch.heard  # whether the server accepted it
     watch.hung_up  # whether that did not help, and hang_up was called
     ```
+
+    `left` gives the seconds for which the block may still run; it is asked again when these are over.
     """
 
     def __init__(self) -> None:
@@ -30,16 +33,21 @@ class Watchdog:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def __call__(self, seconds: float, kill: Callable[..., bool], hang_up: Callable[[], None]) -> Watch:
-        watch = Watch(kill, hang_up)
+    def __call__(
+        self, left: Callable[[], float], kill: Callable[..., bool], hang_up: Callable[[], None]
+    ) -> Watch:
+        watch = Watch(left, kill, hang_up)
         with self._changed:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="dbbench-watchdog", daemon=True)
                 self._thread.start()
-            heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), watch))
+            self._push(watch, left())
             if self._due[0][2] is watch:
                 self._changed.notify()
         return watch
+
+    def _push(self, watch: Watch, seconds: float) -> None:
+        heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), watch))
 
     def close(self) -> None:
         with self._changed:
@@ -58,6 +66,9 @@ class Watchdog:
                     self._changed.wait(wait)
                     continue
                 watch = heapq.heappop(self._due)[2]
+                if (left := watch.left()) > 0:
+                    self._push(watch, left)
+                    continue
             # a kill waits for the server; in a thread of its own it does not delay the others
             threading.Thread(target=watch.fire, daemon=True).start()
 
@@ -65,8 +76,12 @@ class Watchdog:
 class Watch:
     """Whether one statement is still running. Its kill never comes after the block has ended."""
 
-    def __init__(self, kill: Callable[..., bool], hang_up: Callable[[], None]) -> None:
+    def __init__(
+        self, left: Callable[[], float], kill: Callable[..., bool], hang_up: Callable[[], None]
+    ) -> None:
+        self.left = left
         self.fired = False
+        self.heard = False
         self.hung_up = False
         self._kill = kill
         self._hang_up = hang_up
@@ -89,9 +104,9 @@ class Watch:
             if self.done:
                 return
             self.fired = True
-            killed = self._kill()
+            self.heard = self._kill()
         # a server that does not accept the kill has failed; the connection's own time limit will notice
-        if killed and not self._ended.wait(HANG_UP_SECONDS):
+        if self.heard and not self._ended.wait(HANG_UP_SECONDS):
             with self._lock:
                 if self.done:
                     return
