@@ -15,7 +15,15 @@ from databases import (
     sqlite_database,
 )
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
-from vllm_servers import bf16_server, fakes, real_servers, servable_model, vllm_program, weights_by_file
+from vllm_servers import (
+    bf16_server,
+    both_servers,
+    fakes,
+    real_servers,
+    servable_model,
+    vllm_program,
+    weights_by_file,
+)
 
 from trl_dbbench.cli import main
 from trl_dbbench.generate import generate_tasks
@@ -25,7 +33,15 @@ from trl_dbbench.tiny_model import make_tiny_model
 
 __all__ = ["database", "docker_database", "local_database", "own_database", "server", "server_database"]
 __all__ += ["sqlite_database"]
-__all__ += ["bf16_server", "fakes", "real_servers", "servable_model", "vllm_program", "weights_by_file"]
+__all__ += [
+    "bf16_server",
+    "both_servers",
+    "fakes",
+    "real_servers",
+    "servable_model",
+    "vllm_program",
+    "weights_by_file",
+]
 
 # the tiny model gains nothing from more, and on a busy machine threads that wait for each other crawl
 torch.set_num_threads(1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from launching import SHARDED, TWO_CPUS, launch_ranks, seen
 from peft import LoraConfig, get_peft_model
 from training import adapter_of, distance, episodes_in, make_trainer, scored_batch, train_and_look
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from vllm_servers import EOS, RealServer, ask, request
+from vllm_servers import EOS, RealServer, ask, request, running, watched
 
 from trl_dbbench import ConfigError
 from trl_dbbench.engines.base import EngineSettings, open_backend
@@ -366,3 +368,35 @@ def test_a_server_killed_in_mid_step_loses_nothing(trainer_on, real_servers, mon
         assert {url for each, url in asked if each == step} == {stays.url, dies.url}
     assert asked.count((1, stays.url)) > asked.count((0, stays.url))
     assert dies.adapters() == stays.adapters() != set()
+
+
+# --- the tests' own servers -----------------------------------------------------------------------------------
+
+BRIEF = """#!{python}
+import http.server, os, sys, threading
+
+class Healthy(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+
+def die():
+    print("no more room", file=sys.stderr, flush=True)
+    os._exit(9)
+
+threading.Timer(2, die).start()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Healthy).serve_forever()
+"""
+
+
+def test_a_server_that_dies_by_itself_ends_its_test(tmp_path):
+    program = tmp_path / "vllm"
+    program.write_text(BRIEF.format(python=sys.executable))
+    program.chmod(0o755)
+    server = RealServer(str(program), "some/model", tmp_path / "log")
+    with (
+        pytest.raises(pytest.fail.Exception, match=r"died by itself\. Its last words:\n(?s:.*)no more room"),
+        running(server),
+        watched(server),
+    ):
+        time.sleep(100)

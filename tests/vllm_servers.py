@@ -12,11 +12,11 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
+from threading import Event, Thread, main_thread
 from typing import Any
 from unittest.mock import patch
 
@@ -154,6 +154,7 @@ class RealServer:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.model = model
+        self.bf16 = "bfloat16" in options
         self._log = log
         self._command = ["sh", "-c", AS_LONG_AS_THE_TESTS, "sh", str(os.getpid())]
         self._command += [program, "serve", model, "--host", "127.0.0.1", "--port", str(self.port)]
@@ -186,18 +187,29 @@ class RealServer:
             except httpx2.TransportError:
                 pass
             time.sleep(0.2)
-        raise RuntimeError(f"vllm serve does not come up:\n{self._log.read_text()[-3000:]}")
+        raise RuntimeError(f"vllm serve does not come up:\n{self.last_words}")
 
     @property
     def running(self) -> bool:
         return self._process is not None
 
+    @property
+    def died(self) -> bool:
+        """By itself, that is."""
+        process = self._process
+        return process is not None and process.poll() is not None
+
+    @property
+    def last_words(self) -> str:
+        return self._log.read_text(errors="replace")[-3000:]
+
     def kill(self) -> None:
         """As a crash of the machine would: at once, with its children."""
-        if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._process = None
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     def adapters(self) -> set[str]:
         cards = httpx2.get(f"{self.url}/v1/models").json()["data"]
@@ -294,11 +306,45 @@ def running(*servers: RealServer) -> Iterator[list[RealServer]]:
             server.kill()
 
 
+@contextmanager
+def watched(*servers: RealServer) -> Iterator[None]:
+    """A block that ends, within seconds, when one of its servers dies by itself; nothing it waits for would come."""
+    over = Event()
+
+    def watch() -> None:
+        while not over.wait(0.5):
+            if any(server.died for server in servers):
+                signal.pthread_kill(main_thread().ident or 0, signal.SIGUSR1)
+                return
+
+    def end(*_: object) -> None:
+        server = next(server for server in servers if server.died)
+        if server.bf16 and "amx_bf16" in Path("/proc/cpuinfo").read_text():
+            pytest.skip(f"vLLM's bf16 does not work on this processor, which has AMX:\n{server.last_words}")
+        pytest.fail(f"{server.url} died by itself. Its last words:\n{server.last_words}")
+
+    earlier = signal.signal(signal.SIGUSR1, end)
+    thread = Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, earlier)
+
+
+@pytest.fixture
+def real_servers(both_servers: list[RealServer]) -> Iterator[list[RealServer]]:
+    """Two servers of the same model; they differ in what their log-probabilities are of."""
+    with watched(*both_servers):
+        yield both_servers
+
+
 @pytest.fixture(scope="session")
-def real_servers(
+def both_servers(
     vllm_program: str, servable_model: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[RealServer]]:
-    """Two servers of the same model; they differ in what their log-probabilities are of."""
     logs = tmp_path_factory.mktemp("vllm")
     modes = "raw_logprobs", "processed_logprobs"
     servers = [
@@ -311,7 +357,7 @@ def real_servers(
 @pytest.fixture
 def bf16_server(vllm_program: str, servable_model: str, tmp_path: Path) -> Iterator[RealServer]:
     server = RealServer(vllm_program, servable_model, tmp_path / "vllm", "--dtype", "bfloat16")
-    with running(server):
+    with running(server), watched(server):
         yield server
 
 

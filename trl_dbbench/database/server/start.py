@@ -279,7 +279,8 @@ def start_local() -> Server:
 def _start_process(program: str, folder: Path) -> subprocess.Popen[bytes]:
     version = _output([program, "--no-defaults", "--version"])
     user = [f"--user={getpass.getuser()}"] if os.geteuid() == 0 else []
-    data = folder / "data"
+    # in a folder that others share, a server that starts removes the temporary tables of all
+    data = [f"--datadir={folder}/data", f"--tmpdir={folder}"]
     if "MariaDB" in version:
         install = shutil.which("mariadb-install-db") or shutil.which("mysql_install_db")
         if install is None:
@@ -287,15 +288,13 @@ def _start_process(program: str, folder: Path) -> subprocess.Popen[bytes]:
                 f"{program} is MariaDB, but mariadb-install-db is not on the PATH. Install the whole server "
                 'package, or open "docker", "sqlite" or the URL of a running server.'
             )
-        _output(
-            [install, "--no-defaults", f"--datadir={data}", *user, "--skip-test-db", _ROOT_WITHOUT_PASSWORD]
-        )
+        _output([install, "--no-defaults", *data, *user, "--skip-test-db", _ROOT_WITHOUT_PASSWORD])
         extra = ["--skip-networking", "--skip-symbolic-links"]
     else:
-        _output([program, "--no-defaults", "--initialize-insecure", f"--datadir={data}", *user])
+        _output([program, "--no-defaults", "--initialize-insecure", *data, *user])
         extra = ["--skip-networking", "--mysqlx=OFF"]
-    command = [program, "--no-defaults", f"--datadir={data}", f"--socket={folder}/sock", *user]
-    command += [f"--pid-file={folder}/pid", f"--tmpdir={folder}", *extra, *_FAST]
+    command = [program, "--no-defaults", *data, f"--socket={folder}/sock", *user]
+    command += [f"--pid-file={folder}/pid", *extra, *_FAST]
     guardian = Path(__file__).with_name("guardian.py")
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
