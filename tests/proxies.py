@@ -35,6 +35,7 @@ class Proxy:
 
     def close(self) -> None:
         self.release()
+        self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _accept(self) -> None:
