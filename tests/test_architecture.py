@@ -29,7 +29,7 @@ database.error_numbers database.dialect database.sandbox database.retry database
 database.sqlite database.server
 database.open database
 gold
-protocol
+markup protocol
 chat judge dataset
 rollout
 player

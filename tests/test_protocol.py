@@ -161,6 +161,31 @@ def test_tools_run_sql() -> None:
         '<tool_call>{"name": "execute_sql", "arguments": "{\\"query\\": \\"SELECT 1\\"}"}</tool_call>',  # encoded twice
         call("execute_sql", query="SELECT 1") + call("execute_sql", query="SELECT 2"),  # the first counts
         call("execute_sql", query="SELECT 1", limit=5),  # one argument too many
+        # Qwen 3.5, Nemotron 3
+        "Look.\n<tool_call>\n<function=execute_sql>\n<parameter=query>\nSELECT 1\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call><function=execute_sql><parameter=query>SELECT 1</parameter>",  # never closed
+        # GLM, in lines and in one
+        "\n<tool_call>execute_sql\n<arg_key>query</arg_key>\n<arg_value>SELECT 1</arg_value>\n</tool_call>",
+        "<tool_call>execute_sql<arg_key>query</arg_key><arg_value>SELECT 1</arg_value></tool_call>",
+        # Mistral, older and newer
+        '[TOOL_CALLS] [{"name": "execute_sql", "arguments": {"query": "SELECT 1"}, "id": "abcdefghi"}]',
+        '[TOOL_CALLS]execute_sql[ARGS]{"query": "SELECT 1"}',
+        '[TOOL_CALLS]execute_sql[CALL_ID]abcdefghi[ARGS]{"query": "SELECT 1"}',
+        # Granite 3, Phi-4-mini
+        '<|tool_call|>[{"name": "execute_sql", "arguments": {"query": "SELECT 1"}}]<|/tool_call|>',
+        '<tool_call>[{"name": "execute_sql", "arguments": {"query": "SELECT 1"}}]',
+        'functools[{"name": "execute_sql", "arguments": {"query": "SELECT 1"}}]',
+        # DeepSeek V3 and V3.1, Gemma 4, Muse Glimmer
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>execute_sql\n```json\n{"query": "SELECT 1"}\n```',
+        '<｜tool▁call▁begin｜>execute_sql<｜tool▁sep｜>{"query": "SELECT 1"}<｜tool▁call▁end｜>',
+        '<|tool_call>call:execute_sql{query:<|"|>SELECT 1<|"|>}<tool_call|>',
+        '<atem:invoke name="execute_sql">\n<atem:parameter name="query">SELECT 1</atem:parameter>\n</atem:invoke>',
+        # others
+        'I look:\n```json\n{"name": "execute_sql", "arguments": {"query": "SELECT 1"}}\n```\nNow wait.',
+        '```\n{"name": "execute_sql", "parameters": {"query": "SELECT 1"}}\n```',
+        # a form within another is part of its text
+        "<tool_call><function=execute_sql><parameter=query>SELECT 1</parameter></function></tool_call>"
+        '<tool_call>{"name": "execute_sql", "arguments": {"query": "SELECT 2"}}</tool_call>',
     ],
 )
 def test_tools_run_sql_in_the_forms_that_models_write(turn: str) -> None:
@@ -171,6 +196,13 @@ def test_a_raw_newline_within_a_string_is_read() -> None:
     assert TOOLS.parse(
         '<tool_call>{"name": "execute_sql", "arguments": {"query": "SELECT 1\nFROM t"}}</tool_call>'
     ) == (Operation("SELECT 1\nFROM t"))
+
+
+def test_a_mark_of_another_family_in_a_statement_is_part_of_it() -> None:
+    sql = "SELECT '<tool_call><function=x>[TOOL_CALLS]```json{'"
+    assert TOOLS.parse(call("execute_sql", query=sql)) == Operation(sql)
+    bare = json.dumps({"name": "execute_sql", "parameters": {"query": sql}})
+    assert TOOLS.parse(bare) == Operation(sql)
 
 
 @pytest.mark.parametrize(
@@ -199,6 +231,16 @@ def test_tools_answer(answers: list, values: tuple[str, ...]) -> None:
         ('<tool_call>{"arguments": {}}</tool_call>', "Error: a tool call is an object like "),
         ("<tool_call>[1]</tool_call>", "Error: a tool call is an object like "),
         ("<tool_call>7</tool_call>", "Error: a tool call is an object like "),
+        ("[TOOL_CALLS] []", "Error: a tool call is an object like "),
+        (
+            "<tool_call><function=execute_sql><parameter=query>SELECT 1",
+            "Error: the argument query of the tool call does not end in </parameter>.",
+        ),
+        (
+            "<tool_call>commit_final_answer<arg_key>answers</arg_key><arg_value>42</arg_value>",
+            "Error: commit_final_answer needs the argument answers",
+        ),
+        ("[TOOL_CALLS]execute_sql[ARGS]SELECT 1", "Error: the tool call is not valid JSON: Expecting value"),
         (
             call("drop_everything"),
             "Error: unknown function 'drop_everything'. Call execute_sql or commit_final_answer.",
@@ -356,6 +398,18 @@ PIECES = [
         "NaN",
     ),
     *('{"name": "commit_final_answer", "arguments": {"answers": [', "]}}"),
+    *("<tool_call>\n<function=execute_sql>", "<parameter=query>", "</parameter>", "</function>"),
+    *("<tool_call>execute_sql", "<arg_key>query</arg_key>", "<arg_value>", "</arg_value>"),
+    *("[TOOL_CALLS]", "[TOOL_CALLS]execute_sql", "[ARGS]", "<|tool_call|>", "functools[", FENCE + "json\n"),
+    *("<|start|>assistant", "to=functions.execute_sql", "<|channel|>analysis", "<|channel|>", "<|message|>"),
+    *(
+        "<｜tool▁call▁begin｜>",
+        "function<｜tool▁sep｜>execute_sql",
+        "<|tool_call>call:execute_sql",
+        '<|"|>',
+        "query:",
+    ),
+    *('<atem:invoke name="execute_sql">', '<atem:parameter name="query">', "</atem:parameter>"),
 ]
 turns = st.lists(st.sampled_from(PIECES) | st.text(max_size=20), max_size=12).map("".join)
 

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading import get_grader
 from trl_dbbench.lookup import look_up
+from trl_dbbench.markup import after_thoughts, tool_call
 from trl_dbbench.prompts import TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class TextProtocol:
 
     def parse(self, text: str) -> Action:
         """Reads a turn as LifelongAgentBench's parser does, after any `</think>`."""
-        text = _after_thoughts(text)
+        text = after_thoughts(text)
         action = re.search(r"Action: (Operation|Answer)", text)
         if action is None:
             return Invalid("no 'Action: Operation' or 'Action: Answer'")
@@ -195,8 +195,7 @@ COMMIT_FINAL_ANSWER = {
 class ToolsProtocol:
     """The function-calling protocol of AgentBench FC.
 
-    Tool calls are read in the forms that open models write: JSON between `<tool_call>` tags (Qwen,
-    Hermes) or bare JSON with `arguments` or `parameters` (Llama 3.1). The first call counts; one
+    Tool calls are read in the forms that open models write (see `markup`). The first call counts; one
     statement a turn.
     """
 
@@ -212,11 +211,12 @@ class ToolsProtocol:
         return _messages(system_prompt or TOOLS_SYSTEM_PROMPT, task)
 
     def parse(self, text: str) -> Action:
-        call = next(_tool_calls(_after_thoughts(text)), None)
+        try:
+            call = tool_call(after_thoughts(text))
+        except ValueError as error:
+            return Invalid(f"Error: {error}")
         if call is None:
             return Invalid("Error: no tool call found. Call execute_sql or commit_final_answer.")
-        if isinstance(call, Invalid):
-            return call
         name, arguments = call
         if name == "execute_sql":
             query = arguments.get("query")
@@ -272,11 +272,6 @@ def _messages(system_prompt: str, task: Task) -> list[dict[str, str]]:
     return [{"role": "system", "content": system_prompt}, {"role": "user", "content": task.prompt()}]
 
 
-def _after_thoughts(text: str) -> str:
-    """Drops what a reasoning model thought: drafts of actions in there are not meant."""
-    return text.rpartition("</think>")[2].partition("<think>")[0]
-
-
 def _well_formed(text: str) -> str:
     """Text out of JSON, where an escape can write half of a surrogate pair: no server or tokenizer takes
     it."""
@@ -303,32 +298,3 @@ def _cut(text: str, characters: int | None) -> str:
     if characters is None or len(text) <= characters:
         return text
     return text[:characters] + "[TRUNCATED]"
-
-
-def _tool_calls(text: str) -> Iterator[tuple[str, dict[str, Any]] | Invalid]:
-    tagged = re.findall(r"<tool_call>([\s\S]*?)(?:</tool_call>|$)", text)
-    if tagged:
-        for body in tagged:
-            yield _tool_call(body.strip())
-        return
-    bare = text.strip().removeprefix("<|python_tag|>").strip()
-    if bare.startswith("{"):
-        yield _tool_call(bare)
-
-
-def _tool_call(body: str) -> tuple[str, dict[str, Any]] | Invalid:
-    try:
-        # raw_decode: models like to go on after the call
-        call, _ = json.JSONDecoder(strict=False).raw_decode(body)
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deep" if isinstance(error, RecursionError) else str(error)
-        return Invalid(f"Error: the tool call is not valid JSON: {reason}")
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-        return Invalid('Error: a tool call is an object like {"name": ..., "arguments": {...}}.')
-    arguments = call.get("arguments", call.get("parameters"))
-    if isinstance(arguments, str):  # some models encode the arguments once more
-        with suppress(ValueError, RecursionError):
-            arguments = json.loads(arguments, strict=False)
-    if not isinstance(arguments, dict):
-        return Invalid("Error: the arguments of a tool call must be a JSON object.")
-    return call["name"], arguments

@@ -1,0 +1,221 @@
+"""How model families mark up a turn: where their thoughts end, and how they write a tool call.
+
+| a call | as written by |
+|---|---|
+| `<tool_call>{"name": "f", "arguments": {...}}</tool_call>` | Qwen 2.5 and 3, Hermes, Granite 4 |
+| `<tool_call><function=f><parameter=key>value</parameter></function></tool_call>` | Qwen 3.5, Nemotron 3 |
+| `<tool_call>f<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>` | GLM 4.5 and later |
+| `<atem:invoke name="f"><atem:parameter name="key">value</atem:parameter></atem:invoke>` | Muse Glimmer |
+| `<|tool_call>call:f{key:<|"|>value<|"|>}<tool_call|>` | Gemma 4 |
+| `[TOOL_CALLS] [{"name": "f", "arguments": {...}}]`, `[TOOL_CALLS]f[ARGS]{...}` | Mistral |
+| `<|tool_call|>[{"name": "f", "arguments": {...}}]`, `functools[...]` | Granite 3, Phi-4-mini |
+| ` to=functions.f<|channel|>commentary json<|message|>{...}` | gpt-oss |
+| `<｜tool▁call▁begin｜>function<｜tool▁sep｜>f` and a fenced object | DeepSeek |
+| `{"name": "f", "parameters": {...}}`, bare or in a fenced block | Llama 3.1 and later, and others |
+
+All is read off the text alone, by marks that no two families share: a saved turn is read again as it was,
+without its tokenizer. Every reader takes time in proportion to the text. TRL's response templates read some
+of these forms too, and the tests compare the two; but they backtrack (20,000 blanks in an argument take six
+seconds), and do not know the header that gpt-oss itself writes, nor GLM's calls in one line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+THOUGHTS = (
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|channel>thought", "<channel|>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<seed:think>", "</seed:think>"),
+)
+"""What a thought stands between."""
+
+_MESSAGE_START = "<|start|>"
+
+_TAIL = re.compile(
+    "(?:"
+    + "|".join(rf"{re.escape(opened)}\s*(?:{re.escape(closed)}\s*)?" for opened, closed in THOUGHTS)
+    + rf"|{re.escape(_MESSAGE_START)}assistant)\Z"
+)
+_EMPTY_THOUGHT = re.compile(
+    r"\s*(?:"
+    + "|".join(rf"{re.escape(opened)}\s*{re.escape(closed)}" for opened, closed in THOUGHTS)
+    + r")\s*"
+)
+
+Call = tuple[str, dict[str, Any]]
+"""A function's name and its arguments."""
+
+
+# --- thoughts -----------------------------------------------------------------------------------------
+
+
+def split_prompt(prompt: str) -> tuple[str, str]:
+    """A prompt without the part of the agent's turn that it has begun, and that part.
+
+    Some templates open a thought (`<think>`), or an empty one to switch thoughts off; those with message
+    headers (gpt-oss) begin one. Mostly there is nothing: the second text is empty.
+    """
+    tail = _TAIL.search(prompt)
+    return (prompt[: tail.start()], tail[0]) if tail else (prompt, "")
+
+
+def after_thoughts(text: str) -> str:
+    """Drops what a reasoning model thought: drafts of actions in there are not meant.
+
+    Args:
+        text: a turn, with what the prompt had begun of it. A thought that does not end leaves nothing.
+    """
+    if _MESSAGE_START in text:
+        text = text.rpartition(_MESSAGE_START)[2]
+        header, begun, _ = text.partition("<|message|>")
+        if not begun or "analysis" in header or "to=self" in header:
+            return ""
+    for opened, closed in THOUGHTS:
+        text = text.rpartition(closed)[2].partition(opened)[0]
+    return text.removesuffix("<|END_RESPONSE|>")  # Cohere's, before the token that ends the turn
+
+
+def end_thought(tail: str, turn: str) -> str:
+    """A turn that a template rendered, as the agent has to write it after a prompt that ended in `tail`."""
+    for opened, closed in THOUGHTS:
+        if opened in tail and closed not in tail:
+            return f"\n{closed}\n\n{_EMPTY_THOUGHT.sub('', turn, count=1)}"
+    return turn
+
+
+# --- calls --------------------------------------------------------------------------------------------
+
+
+def tool_call(text: str) -> Call | None:
+    """The first tool call of a turn; `None` if there is none.
+
+    Args:
+        text: a turn without its thoughts.
+
+    Raises:
+        ValueError: saying what is wrong with the call.
+    """
+    found = [
+        (match.start(), number, match)
+        for number, (mark, _) in enumerate(_FORMS)
+        if (match := mark.search(text))
+    ]
+    if not found:
+        return None
+    _, number, match = min(found, key=lambda each: each[:2])
+    return _FORMS[number][1](match, text[match.end() :])
+
+
+def _tagged(argument: str, closed: str, end: str = "</tool_call>") -> Callable[[re.Match[str], str], Call]:
+    """A reader of calls whose arguments stand between tags. A value is text, or a JSON array or object."""
+    opened = re.compile(argument)
+
+    def read(mark: re.Match[str], rest: str) -> Call:
+        arguments: dict[str, Any] = {}
+        rest = rest.partition(end)[0]
+        position = 0
+        while tag := opened.search(rest, position):
+            value_end = rest.find(closed, tag.end())
+            if value_end < 0:
+                raise ValueError(f"the argument {tag[1].strip()} of the tool call does not end in {closed}.")
+            arguments[tag[1].strip()] = _value(rest[tag.end() : value_end].strip())
+            position = value_end + len(closed)
+        return mark["name"].strip(), arguments
+
+    return read
+
+
+def _value(text: str) -> Any:
+    if text.startswith(("[", "{")):
+        with suppress(ValueError, RecursionError):
+            return json.loads(text, strict=False)
+    return text
+
+
+def _quoted(mark: re.Match[str], rest: str) -> Call:
+    """A call of Gemma 4: JSON with bare keys, and with quotation marks of its own."""
+    texts = rest.partition("<tool_call|>")[0].split('<|"|>')
+    texts[::2] = [re.sub(r"(\w{1,64}):", r'"\1":', between) for between in texts[::2]]
+    texts[1::2] = map(json.dumps, texts[1::2])
+    return mark["name"], _as_arguments(_decoded("".join(texts)))
+
+
+def _named(mark: re.Match[str], rest: str) -> Call:
+    """A call whose name stands before its arguments, a JSON object."""
+    return mark["name"], _as_arguments(_decoded(rest))
+
+
+def _whole(mark: re.Match[str], rest: str) -> Call:
+    """A call that is a JSON object, or the first of an array of them."""
+    if mark[0] == "<tool_call>":
+        rest = rest.partition("</tool_call>")[0]
+    call = _decoded(rest.strip())
+    if isinstance(call, list) and call:
+        call = call[0]
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        raise ValueError('a tool call is an object like {"name": ..., "arguments": {...}}.')
+    return call["name"], _as_arguments(call.get("arguments", call.get("parameters")))
+
+
+def _decoded(body: str) -> Any:
+    try:
+        # raw_decode: models like to go on after the call
+        return json.JSONDecoder(strict=False).raw_decode(body)[0]
+    except RecursionError:
+        raise ValueError("the tool call is not valid JSON: nested too deep") from None
+    except ValueError as error:
+        raise ValueError(f"the tool call is not valid JSON: {error}") from None
+
+
+def _as_arguments(arguments: Any) -> dict[str, Any]:
+    if isinstance(arguments, str):  # some models encode the arguments once more
+        with suppress(ValueError, RecursionError):
+            arguments = json.loads(arguments, strict=False)
+    if not isinstance(arguments, dict):
+        raise ValueError("the arguments of a tool call must be a JSON object.")
+    return arguments
+
+
+_NAME = r"(?P<name>[\w.-]{1,64})"
+
+# a mark, and what reads the text after it; of two that begin at the same place the first counts
+_FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], Call]], ...] = (
+    (
+        re.compile(r"<tool_call>\s*<function=(?P<name>[^>\n]{1,64})>"),
+        _tagged(r"<parameter=([^>\n]{1,64})>", "</parameter>"),
+    ),
+    (
+        re.compile(rf"<tool_call>\s*{_NAME}\s*(?=<arg_key>)"),
+        _tagged(r"<arg_key>([^<]{1,64})</arg_key>\s*<arg_value>", "</arg_value>"),
+    ),
+    (
+        re.compile(r'<atem:invoke name="(?P<name>[^"\n]{1,64})">'),
+        _tagged(r'<atem:parameter name="([^"\n]{1,64})">', "</atem:parameter>", end="</atem:invoke>"),
+    ),
+    (re.compile(rf"<\|tool_call>call:{_NAME}"), _quoted),
+    (re.compile(rf"\[TOOL_CALLS\]\s*{_NAME}(?:\[CALL_ID\]\w{{1,64}})?(?:\[ARGS\]|(?={{))"), _named),
+    # a recipient may stand before the channel or after it
+    (
+        re.compile(
+            rf"to=functions\.{_NAME}(?:<\|channel\|>\w{{1,32}})?\s*(?:<\|constrain\|>)?\w{{0,32}}<\|message\|>"
+        ),
+        _named,
+    ),
+    (
+        re.compile(rf"<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>{_NAME}\s*```json\s*)"),
+        _named,
+    ),
+    (re.compile(rf"<｜tool▁call▁begin｜>{_NAME}<｜tool▁sep｜>"), _named),
+    (
+        re.compile(r"<tool_call>|\[TOOL_CALLS\]|<\|tool_call\|>|functools(?=\[)|```(?:json)?\s*(?=[\[{])"),
+        _whole,
+    ),
+    (re.compile(r"\A\s*(?:<\|python_tag\|>\s*)?(?={)"), _whole),
+)
