@@ -119,7 +119,7 @@ def tasks_for(tokenizer: PreTrainedTokenizerBase, prompt_tokens: Callable[[Task]
     chat = ChatFormat(tokenizer, ToolsProtocol())
 
     def observation_tokens(note: str) -> int:
-        return len(chat.observation_ids(str([(note,)]), turn_ended=True))
+        return len(chat.observation_ids(str([(note,)]), end=tokenizer.eos_token_id))
 
     note = filled(observation_tokens, OBSERVATION_TOKENS)
     table = Table("notes", (Column("note"),), ((note,),))

@@ -24,6 +24,7 @@ from trl_dbbench.errors import user_errors
 from trl_dbbench.protocol import Answer, Operation
 from trl_dbbench.resume import find_checkpoint
 from trl_dbbench.stopping import ordered_end, set_up_logging
+from trl_dbbench.templates import load_chat_template
 from trl_dbbench.tiny_model import make_tiny_model
 
 
@@ -32,6 +33,12 @@ class ScriptArguments:
     """What the recipe adds: the demonstrations, and the tiny model."""
 
     protocol: str = field(default="text", metadata={"help": "text, tools or a dotted path"})
+    chat_template: str | None = field(
+        default=None,
+        metadata={
+            "help": "Replaces the model's: a jinja file, or the name of one of TRL's, as qwen3_training."
+        },
+    )
     bad_habits: float = field(
         default=0.0,
         metadata={"help": "Share of demonstrations with a mistake, for a model that GRPO can mend."},
@@ -86,6 +93,8 @@ def main(
     except (OSError, ValueError) as error:
         raise ConfigError(f"the model '{model_name}' cannot be loaded: {error}") from None
 
+    if script_args.chat_template is not None:
+        tokenizer.chat_template = load_chat_template(script_args.chat_template)
     chat = ChatFormat(tokenizer, protocol, eos_token_ids(model.generation_config, tokenizer))
     habits = Habits(script_args.bad_habits, frozenset(script_args.bad_habit_skills), training_args.seed)
     with database_args.open() as database:

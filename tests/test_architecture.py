@@ -30,7 +30,7 @@ database.sqlite database.server
 database.open database
 gold
 markup protocol
-chat judge dataset
+templates chat judge dataset
 rollout
 player
 engines

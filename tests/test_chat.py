@@ -49,12 +49,12 @@ def test_the_prompt_ends_where_the_agent_begins(tokenizer: PreTrainedTokenizerBa
 
 def test_an_observation_after_a_turn_that_ended_itself(tokenizer: PreTrainedTokenizerBase) -> None:
     """The sampled `<|im_end|>` stands already, so the template's own is left out."""
-    ids = ChatFormat(tokenizer, TextProtocol()).observation_ids("[(3,)]", turn_ended=True)
+    ids = ChatFormat(tokenizer, TextProtocol()).observation_ids("[(3,)]", end=tokenizer.eos_token_id)
     assert tokenizer.decode(ids) == "\n<|im_start|>user\n[(3,)]<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_an_observation_after_a_turn_that_was_cut(tokenizer: PreTrainedTokenizerBase) -> None:
-    ids = ChatFormat(tokenizer, TextProtocol()).observation_ids("[(3,)]", turn_ended=False)
+    ids = ChatFormat(tokenizer, TextProtocol()).observation_ids("[(3,)]", end=None)
     assert tokenizer.decode(ids) == "<|im_end|>\n<|im_start|>user\n[(3,)]<|im_end|>\n<|im_start|>assistant\n"
     assert ids[0] == tokenizer.eos_token_id
 
@@ -66,30 +66,36 @@ def test_tools_are_told_in_the_prompt_and_observations_are_tool_turns(
     prompt = tokenizer.decode(chat.prompt_ids(MESSAGES))
     assert '"name": "execute_sql"' in prompt
     assert '"name": "commit_final_answer"' in prompt
-    assert tokenizer.decode(chat.observation_ids("[]", turn_ended=True)) == (
+    assert tokenizer.decode(chat.observation_ids("[]", end=tokenizer.eos_token_id)) == (
         "\n<|im_start|>tool\n[]<|im_end|>\n<|im_start|>assistant\n"
     )
 
 
-def test_an_end_that_the_template_does_not_write_keeps_the_template_s(
+def test_a_model_that_ends_no_turn_as_the_template_does_is_refused(
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
+    """The model could end a turn only in another way than it is taught."""
+    other_end = tokenizer.convert_tokens_to_ids("<|endoftext|>")
+    for protocol in (TextProtocol(), ToolsProtocol()):
+        with pytest.raises(ConfigError, match=r"Add the token that ends its turns to eos_token_id"):
+            ChatFormat(tokenizer, protocol, eos_token_ids=[other_end])
+
+
+def test_an_end_in_the_place_of_the_template_s(tokenizer: PreTrainedTokenizerBase) -> None:
     """Models with two end tokens may sample the one that the template does not use."""
     other_end = tokenizer.convert_tokens_to_ids("<|endoftext|>")
-    chat = ChatFormat(tokenizer, TextProtocol(), eos_token_ids=[other_end])
-    assert tokenizer.decode(chat.observation_ids("[]", turn_ended=True)).startswith(
-        "<|im_end|>\n<|im_start|>user"
-    )
+    chat = ChatFormat(tokenizer, TextProtocol(), eos_token_ids=[tokenizer.eos_token_id, other_end])
+    assert tokenizer.decode(chat.observation_ids("[]", end=other_end)).startswith("\n<|im_start|>user")
 
 
 @pytest.mark.parametrize("observation", ["PLACEHOLDER-OF-THE-TURN", "{{ 1 + 1 }}", "", "🍐 \x00 é"])
 def test_observations_are_data_to_the_template(tokenizer: PreTrainedTokenizerBase, observation: str) -> None:
-    ids = ChatFormat(tokenizer, TextProtocol()).observation_ids(observation, turn_ended=True)
+    ids = ChatFormat(tokenizer, TextProtocol()).observation_ids(observation, end=tokenizer.eos_token_id)
     assert tokenizer.decode(ids) == f"\n<|im_start|>user\n{observation}<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_a_cell_cannot_end_the_turn(tokenizer: PreTrainedTokenizerBase) -> None:
-    ids = ChatFormat(tokenizer, TextProtocol()).observation_ids("x<|im_end|>", turn_ended=True)
+    ids = ChatFormat(tokenizer, TextProtocol()).observation_ids("x<|im_end|>", end=tokenizer.eos_token_id)
     assert tokenizer.decode(ids) == "\n<|im_start|>user\nx< |im_end|><|im_end|>\n<|im_start|>assistant\n"
     assert ids.count(tokenizer.eos_token_id) == 1
 
@@ -103,8 +109,11 @@ def test_the_text_of_a_turn_is_without_its_end(tokenizer: PreTrainedTokenizerBas
     assert chat.text(tagged) == "<tool_call>{}</tool_call>"  # the tags are what the parser looks for
 
 
-@pytest.mark.parametrize("protocol", [TextProtocol(), ToolsProtocol()])
-@pytest.mark.parametrize("template", [None, CHATML], ids=["own template", "plain ChatML"])
+@pytest.mark.parametrize(
+    ("protocol", "template"),
+    [(TextProtocol(), None), (ToolsProtocol(), None), (TextProtocol(), CHATML)],
+    ids=["text", "tools", "plain ChatML"],
+)
 def test_the_pieces_are_the_whole_conversation(
     tokenizer: PreTrainedTokenizerBase, protocol: TextProtocol | ToolsProtocol, template: str | None
 ) -> None:
@@ -115,7 +124,7 @@ def test_the_pieces_are_the_whole_conversation(
     conversation, ids = list(MESSAGES), chat.prompt_ids(MESSAGES)
     for turn, observation in [("Look.\n SELECT 1 ", "[(1,)]"), ("", "[]"), ("é🍐\n", "1064 (42000): no")]:
         ids += [*ids_of(tokenizer, turn), tokenizer.eos_token_id]
-        ids += chat.observation_ids(observation, turn_ended=True)
+        ids += chat.observation_ids(observation, end=tokenizer.eos_token_id)
         conversation += [
             {"role": "assistant", "content": turn},
             {"role": protocol.observation_role, "content": observation},
@@ -131,9 +140,8 @@ def test_template_kwargs_reach_the_template(tokenizer: PreTrainedTokenizerBase) 
     tokenizer.chat_template = CHATML.replace("assistant\n", "assistant\n{{ '<think>' if thinking else '' }}")
     chat = ChatFormat(tokenizer, TextProtocol(), template_kwargs={"thinking": False})
     assert tokenizer.decode(chat.prompt_ids(MESSAGES)).endswith("<|im_start|>assistant\n")
-    # with it, the prompt would end in a tag that later turns do not have: not a prefix of the conversation
-    with pytest.raises(ConfigError, match="renders the prompt in another way once a turn is added"):
-        ChatFormat(tokenizer, TextProtocol(), template_kwargs={"thinking": True})
+    chat = ChatFormat(tokenizer, TextProtocol(), template_kwargs={"thinking": True})
+    assert tokenizer.decode(chat.prompt_ids(MESSAGES)).endswith("<|im_start|>assistant\n<think>")
 
 
 @pytest.mark.parametrize(
@@ -141,9 +149,30 @@ def test_template_kwargs_reach_the_template(tokenizer: PreTrainedTokenizerBase) 
     [
         (None, TextProtocol(), "has no chat template. Take an instruction-tuned model"),
         (
-            "{% for m in messages if m.role != 'tool' %}" + CHATML.removeprefix("{% for m in messages %}"),
+            "{{ tools | tojson }}{% for m in messages if m.role != 'tool' %}"
+            + CHATML.removeprefix("{% for m in messages %}"),
             ToolsProtocol(),
             "does not show an observation in the role 'tool' after the turn. Try the other protocol",
+        ),
+        (
+            CHATML,
+            ToolsProtocol(),
+            "does not tell the tools (execute_sql) in the prompt. Try the other protocol (`protocol: text`",
+        ),
+        (
+            "{{ tools | tojson }}" + CHATML.replace("{{ m.content }}", "{{ m.content }}{{ m.tool_calls }}"),
+            ToolsProtocol(),  # Python's quotation marks, not JSON's
+            "writes an action in a form that the protocol 'tools' does not read as this action",
+        ),
+        (
+            CHATML.replace("for m in messages", "for m in messages if m.role != 'system'"),
+            TextProtocol(),
+            "leaves out the system turn",
+        ),
+        (
+            CHATML.replace("{{ m.content }}", "{{ m.content.split('\n') | first }}"),
+            TextProtocol(),
+            "does not read as this action: 'Action: Operation' is read as",
         ),
         (
             "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
@@ -163,6 +192,10 @@ def test_template_kwargs_reach_the_template(tokenizer: PreTrainedTokenizerBase) 
     ids=[
         "none",
         "drops tool turns",
+        "drops tools",
+        "calls in another form",
+        "drops the system turn",
+        "cuts turns",
         "no system turn",
         "changing prefix",
         "undefined",

@@ -384,6 +384,8 @@ def test_a_model_without_a_chat_template(command: Callable, good: dict[str, str]
     good["--model"] = str(tmp_path / "base")
     code, _ = command("eval", *(word for pair in good.items() for word in pair))
     assert "has no chat template. Take an instruction-tuned model" in code
+    good["--chat-template"] = "qwen3"
+    assert command("eval", *(word for pair in good.items() for word in pair))[0] == 0
 
 
 def test_a_task_that_the_database_cannot_hold_is_named(

@@ -26,6 +26,7 @@ from trl_dbbench import (
     to_dataset,
 )
 from trl_dbbench.errors import EnvironmentFault
+from trl_dbbench.templates import load_chat_template
 
 
 @pytest.fixture
@@ -398,6 +399,17 @@ def test_a_model_without_a_chat_template_is_refused(tiny_model, sqlite_database,
     tokenizer.save_pretrained(model)
     with pytest.raises(ConfigError, match=r"has no chat template\. Take an instruction-tuned model"):
         make_trainer(str(model), sqlite_database, [late_orders], tmp_path)
+
+
+def test_a_template_of_trl_s_replaces_the_model_s(tiny_model, sqlite_database, late_orders, tmp_path):
+    settings = {"protocol": "tools", "chat_template": "qwen3"}
+    trainer = make_trainer(tiny_model, sqlite_database, [late_orders], tmp_path, **settings)
+    prompt = trainer._tokenizer.decode(trainer.player.chat.prompt_ids([{"role": "user", "content": "?"}]))
+    assert "You are provided with function signatures within <tools></tools> XML tags" in prompt
+    trainer.save_model()
+    assert AutoTokenizer.from_pretrained(tmp_path).chat_template == load_chat_template("qwen3")
+    with pytest.raises(ConfigError, match="the chat_template 'qwen9' cannot be read"):
+        make_trainer(tiny_model, sqlite_database, [late_orders], tmp_path, chat_template="qwen9")
 
 
 def test_the_seams_of_trl_are_where_they_were():

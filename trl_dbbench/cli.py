@@ -100,6 +100,9 @@ def evaluate(
     database: DatabaseSpec = "auto",
     docker_image: DockerImage = None,
     protocol: Annotated[str, typer.Option(help="text, tools or a dotted path")] = "text",
+    chat_template: Annotated[
+        str | None, typer.Option(help="Replaces the model's: a jinja file, or the name of one of TRL's.")
+    ] = None,
     grader: Annotated[
         str | None, typer.Option(help="Judges all answers: a name or a dotted path; else each task's own.")
     ] = None,
@@ -120,12 +123,16 @@ def evaluate(
     from trl_dbbench.evaluation import evaluate as evaluate_model
     from trl_dbbench.player import Player
     from trl_dbbench.rollout import Rules
+    from trl_dbbench.templates import load_chat_template
 
     if json_file is not None:
         check_writable(json_file)
     loaded = load_tasks(tasks)
     urls = server_addresses(_names(vllm_server_urls) or []) if vllm_server_urls is not None else None
+    template = load_chat_template(chat_template) if chat_template is not None else None
     backend, policy = _open_model(model, adapter, dtype, urls)
+    if template is not None:
+        policy.tokenizer.chat_template = template
     with closing(backend), open_database(database, docker_image=docker_image) as opened:
         player = Player.of(
             policy.tokenizer,

@@ -11,6 +11,7 @@ from trl_dbbench.engines.base import server_addresses
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.protocol import get_protocol
 from trl_dbbench.skills import SKILLS
+from trl_dbbench.templates import load_chat_template
 
 GREEDY_EVAL = ("batch", "separate", "off")
 TASK_SAMPLING = ("shuffle", "skill")
@@ -28,6 +29,10 @@ class DBBenchGRPOConfig(GRPOConfig):
         protocol (`str`, *optional*, defaults to `"text"`):
             How agent and database talk: `"text"`, `"tools"`, or the dotted path of your own (see
             `protocol.AgentProtocol`).
+        chat_template (`str`, *optional*):
+            Replaces the model's chat template: the path of a jinja file, or the name of one of TRL's
+            (`qwen3_training`). The saved model has it too. Left out, the model's own is used, or TRL's
+            variant of it for training where the own one drops the thoughts of earlier turns.
         max_turns (`int`, *optional*, defaults to `3`):
             Turns of an episode at most.
         max_turn_tokens (`int`, *optional*, defaults to `512`):
@@ -95,6 +100,12 @@ class DBBenchGRPOConfig(GRPOConfig):
 
     protocol: str = field(
         default="text", metadata={"help": "How agent and database talk: text, tools or a dotted path."}
+    )
+    chat_template: str | None = field(
+        default=None,
+        metadata={
+            "help": "Replaces the model's: a jinja file, or the name of one of TRL's, as qwen3_training."
+        },
     )
     max_turns: int = field(default=3, metadata={"help": "Turns of an episode at most."})
     max_turn_tokens: int = field(
@@ -199,6 +210,8 @@ class DBBenchGRPOConfig(GRPOConfig):
             if (getattr(self, name) or 0) < 1:
                 raise ConfigError(f"{name} must be at least 1, is {getattr(self, name)}.")
         get_protocol(self.protocol)
+        if self.chat_template is not None:
+            load_chat_template(self.chat_template)
         get_advantage(self.advantage)
         if self.greedy_eval not in GREEDY_EVAL:
             raise ConfigError(f"unknown greedy_eval {self.greedy_eval!r}; allowed: {', '.join(GREEDY_EVAL)}.")

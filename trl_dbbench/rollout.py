@@ -121,7 +121,7 @@ class Chat(Protocol):
 
     def text(self, ids: Sequence[int]) -> str: ...
 
-    def observation_ids(self, observation: str, *, turn_ended: bool) -> list[int]: ...
+    def observation_ids(self, observation: str, *, end: int | None) -> list[int]: ...
 
 
 @dataclass
@@ -312,7 +312,8 @@ async def _play_turns(
         if number + 1 == rules.max_turns:
             episode.status = Status.TURN_LIMIT
             break
-        observation_ids = chat.observation_ids(turn.observation, turn_ended=turn_ended)
+        turn_end = completion.ids[-1] if turn_ended else None
+        observation_ids = chat.observation_ids(turn.observation, end=turn_end)
         if len(ids) + len(observation_ids) >= end:
             episode.status = Status.OUT_OF_TOKENS
             break

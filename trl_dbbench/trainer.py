@@ -48,6 +48,7 @@ from trl_dbbench.runs.records import Phase, episode_record
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.samplers import TaskSampler, task_order
 from trl_dbbench.tasks import Task
+from trl_dbbench.templates import load_chat_template
 
 
 class DBBenchGRPOTrainer(ResumableGRPOTrainer):
@@ -118,6 +119,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         # set here and not passed on: TRL's warning that it may change is for those who do not pin TRL
         self.rollout_func = self._rollout
         self._advantage = get_advantage(args.advantage)
+        if args.chat_template is not None:  # the saved model has it too
+            self._tokenizer.chat_template = load_chat_template(args.chat_template)
         policy = TrainedPolicy(self)
         self.backend = open_backend(args, policy)
         contexts = filter(None, [policy.context, *self.backend.contexts])

@@ -175,7 +175,7 @@ class _SavedTurns:
     def text(self, ids: Sequence[int]) -> str:
         return self._turn["text"]
 
-    def observation_ids(self, observation: str, *, turn_ended: bool) -> list[int]:
+    def observation_ids(self, observation: str, *, end: int | None) -> list[int]:
         return [_TOKEN] * max(1, self._turn["observation_tokens"])
 
 

@@ -1,0 +1,61 @@
+"""Chat templates by name: a tokenizer's own, a file, or one of those that TRL bundles."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+from trl.chat_template_utils import get_training_chat_template
+
+from trl_dbbench.errors import ConfigError
+
+TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, LookupError)
+"""What a template can run into."""
+
+
+def load_chat_template(name_or_path: str) -> str:
+    """The text of a jinja file, or of the template that TRL bundles under that name (`qwen3_training`).
+
+    Raises:
+        ConfigError: if it is neither, or the file cannot be read.
+    """
+    bundled = {path.name.removesuffix(".jinja"): path for path in bundled_templates()}
+    path = bundled.get(name_or_path, Path(name_or_path))
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"the chat_template {name_or_path!r} cannot be read: {error}. Give the path of a jinja file, or "
+            f"the name of one of TRL's: {', '.join(sorted(bundled))}."
+        ) from None
+
+
+def bundled_templates() -> list[Any]:
+    """The template files of the installed TRL."""
+    return [path for path in (files("trl") / "chat_templates").iterdir() if path.name.endswith(".jinja")]
+
+
+def own_template(tokenizer: PreTrainedTokenizerBase, tools: list[dict[str, Any]] | None) -> str:
+    """A tokenizer's own template; of several the one for tools, if there are tools.
+
+    Raises:
+        ConfigError: if it has none.
+    """
+    try:
+        return tokenizer.get_chat_template(tools=tools)
+    except ValueError:
+        raise ConfigError(
+            f"the tokenizer of '{tokenizer.name_or_path}' has no chat template. Take an instruction-tuned "
+            "model, or name a template with `chat_template:`, a jinja file or one of TRL's, such as qwen3."
+        ) from None
+
+
+def training_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """TRL's variant for training of a tokenizer's own template, if TRL knows that one."""
+    try:
+        return get_training_chat_template(tokenizer)
+    except TEMPLATE_ERRORS:
+        return None
