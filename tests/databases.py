@@ -14,7 +14,7 @@ import pymysql
 import pytest
 from sqlalchemy import make_url
 
-from trl_dbbench.database import Database, Limits, open_database
+from trl_dbbench.database import Database, Limits, Sandbox, open_database
 from trl_dbbench.database.server.start import Server, start_local
 from trl_dbbench.errors import DatabaseError
 from trl_dbbench.tasks import Column, Gold, Table, Task
@@ -122,6 +122,11 @@ def table(name: str, header: str, *rows: tuple) -> Table:
     """`table("medals", "nation TEXT, gold INT", ("Chad", 1))`."""
     columns = [each.strip().split(" ", 1) for each in header.split(", ")]
     return Table(name, tuple(Column(each[0], each[1] if each[1:] else "TEXT") for each in columns), rows)
+
+
+def rows_of(sandbox: Sandbox) -> dict[str, list[tuple]]:
+    """The rows of all its tables, by name."""
+    return {name: list(table.rows) for name, table in sandbox.state().items()}
 
 
 def task(*tables: Table) -> Task:

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pymysql
 import pytest
-from databases import DOCKER_IMAGE, LIMITS, connect_arguments, opened, owned, table, task
+from databases import DOCKER_IMAGE, LIMITS, connect_arguments, opened, owned, rows_of, table, task
 from sqlalchemy import make_url
 
 from trl_dbbench.database import Database, Dialect, Limits, open_database
@@ -55,7 +55,7 @@ def test_change_and_state(database: Database) -> None:
     with database.sandbox(task(MEDALS)) as sandbox:
         result = sandbox.execute("UPDATE medals SET gold = '2' WHERE nation = 'chad'")
         assert (result.rows, result.error, result.affected) == (None, None, 1)
-        assert sorted(sandbox.state()["medals"], key=str) == sorted([("Chad", "2"), *PERUS], key=str)
+        assert sorted(sandbox.state()["medals"].rows, key=str) == sorted([("Chad", "2"), *PERUS], key=str)
 
 
 def test_comparisons_ignore_case_and_accents(docker_database: Database, sqlite_database: Database) -> None:
@@ -73,7 +73,7 @@ def test_types_of_a_table(database: Database) -> None:
     )
     with database.sandbox(task(shop)) as sandbox:
         assert sandbox.execute("SELECT id + 1, price * 2 FROM shop WHERE id = 1").rows == [(2, 3.0)]
-        assert sandbox.state() == {"shop": [(1, "pen", 1.5), (2, "ink", None)]}
+        assert rows_of(sandbox) == {"shop": [(1, "pen", 1.5), (2, "ink", None)]}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_names_are_quoted(database: Database, name: str) -> None:
     with database.sandbox(task(odd)) as sandbox:
         quoted = "`" + name.replace("`", "``") + "`"
         assert sandbox.execute(f"SELECT {quoted}, `b%s` FROM {quoted}").rows == [("x", "100%")]
-        assert sandbox.state() == {name: [("x", "100%")]}
+        assert rows_of(sandbox) == {name: [("x", "100%")]}
 
 
 def test_state_follows_the_tables(database: Database) -> None:
@@ -94,7 +94,7 @@ def test_state_follows_the_tables(database: Database) -> None:
         assert sandbox.execute("DROP TABLE gone").error is None
         assert sandbox.execute("CREATE TABLE made (a INT, b VARCHAR(9))").error is None
         assert sandbox.execute("INSERT INTO made VALUES (1, 'x')").affected == 1
-        assert sandbox.state()["made"] == [(1, "x")]
+        assert sandbox.state()["made"].rows == [(1, "x")]
         assert sandbox.state().keys() == {"medals", "made"}
 
 
@@ -102,9 +102,9 @@ def test_state_shows_what_is_not_committed(database: Database) -> None:
     with database.sandbox(task(MEDALS)) as sandbox:
         sandbox.execute("BEGIN")
         sandbox.execute("DELETE FROM medals")
-        assert sandbox.state() == {"medals": []}
+        assert rows_of(sandbox) == {"medals": []}
         sandbox.execute("ROLLBACK")
-        assert len(sandbox.state()["medals"]) == 3
+        assert len(sandbox.state()["medals"].rows) == 3
 
 
 def test_state_in_spite_of_session_settings(server_database: Database) -> None:
@@ -112,7 +112,7 @@ def test_state_in_spite_of_session_settings(server_database: Database) -> None:
         sandbox.execute("SET SESSION sql_select_limit = 1")
         sandbox.execute("SET NAMES latin1")
         sandbox.execute("LOCK TABLES medals READ")
-        assert ("Perú", None) in sandbox.state()["medals"] and len(sandbox.state()["medals"]) == 3
+        assert ("Perú", None) in sandbox.state()["medals"].rows and len(sandbox.state()["medals"].rows) == 3
 
 
 # Sandboxes are apart.
@@ -121,8 +121,8 @@ def test_state_in_spite_of_session_settings(server_database: Database) -> None:
 def test_sandboxes_do_not_see_each_other(database: Database) -> None:
     with database.sandbox(task(MEDALS)) as one, database.sandbox(task(MEDALS)) as other:
         one.execute("DELETE FROM medals")
-        assert one.state() == {"medals": []}
-        assert len(other.state()["medals"]) == 3
+        assert rows_of(one) == {"medals": []}
+        assert len(other.state()["medals"].rows) == 3
 
 
 def test_nothing_of_a_session_reaches_the_next(database: Database) -> None:
@@ -157,7 +157,7 @@ def test_an_agent_reaches_its_own_database_only(server_database: Database) -> No
             assert "denied" in (sandbox.execute(sql).error or ""), sql
         assert ("dbbench",) in sandbox.execute("SHOW DATABASES").rows
         assert (name,) not in sandbox.execute("SHOW DATABASES").rows
-        assert len(other.state()["medals"]) == 3
+        assert len(other.state()["medals"].rows) == 3
 
 
 # Reading needs nothing of one's own.
@@ -182,7 +182,7 @@ def test_episodes_that_only_read_share_the_tables(server_database: Database) -> 
             for sql in READS:
                 result = sandbox.execute(sql)
                 assert result.rows or "Unknown column" in (result.error or "")
-            assert len(sandbox.state()["medals"]) == 3
+            assert len(sandbox.state()["medals"].rows) == 3
         assert owned(server_database.url) <= before
 
 
@@ -227,7 +227,7 @@ def test_a_slot_is_lent_again_with_nothing_left(server_database: Database) -> No
     with server_database.fresh_sandbox(task(MEDALS)) as sandbox:
         sandbox.execute("DELETE FROM medals")
         assert sandbox._slot is slot
-        assert sandbox.state() == {"medals": []}
+        assert rows_of(sandbox) == {"medals": []}
 
 
 def test_readers_whose_connections_the_server_closed_are_replaced(local_database: Database) -> None:
@@ -278,7 +278,7 @@ def many_threads(database: Database) -> None:
     def episode(number: int) -> list[tuple]:
         with database.sandbox(task(MEDALS)) as sandbox:
             sandbox.execute(f"UPDATE medals SET gold = '{number}'")
-            return sandbox.state()["medals"]
+            return sandbox.state()["medals"].rows
 
     with ThreadPoolExecutor(8) as pool:
         states = list(pool.map(episode, range(24)))
@@ -311,7 +311,7 @@ def test_time_limit_of_a_change(database: Database) -> None:
     with database.sandbox(task(MEDALS)) as sandbox:
         change = f"DELETE FROM medals WHERE (SELECT COUNT(*) FROM ({digits()}) AS x, ({digits()}) AS y) = 1"
         assert sandbox.execute(change).limit == "time"
-        assert len(sandbox.state()["medals"]) == 3
+        assert len(sandbox.state()["medals"].rows) == 3
 
 
 def test_time_limit_of_sleep(server_database: Database) -> None:
@@ -370,7 +370,7 @@ def test_refused(database: Database, sql: str, error: str) -> None:
         assert result.rows is None and result.limit is None
         assert (result.error or "").startswith(error)
         assert result.error_code == int(error.partition(" ")[0])
-        assert len(sandbox.state()["medals"]) == 3
+        assert len(sandbox.state()["medals"].rows) == 3
         assert sandbox.execute("SELECT COUNT(*) FROM medals").rows == [(3,)]
 
 
@@ -439,7 +439,7 @@ def test_never_breaks(database: Database, sql: str) -> None:
         result = sandbox.execute(sql)
         assert result.rows is not None or result.error is not None or result.affected is not None
         assert (result.error or "").partition(" ")[0] == str(result.error_code or "")
-        assert len(sandbox.state()["medals"]) == 3
+        assert len(sandbox.state()["medals"].rows) == 3
 
 
 def test_an_agent_may_drop_its_database(server_database: Database) -> None:
@@ -496,7 +496,7 @@ def test_a_lost_connection_is_a_fault_and_is_replaced(local_database: Database) 
         with pytest.raises(EnvironmentFault):
             sandbox.state()
     with local_database.sandbox(task(MEDALS)) as sandbox:
-        assert len(sandbox.state()["medals"]) == 3
+        assert len(sandbox.state()["medals"].rows) == 3
 
 
 @pytest.mark.parametrize(
@@ -512,7 +512,7 @@ def test_a_column_type_is_checked(database: Database, kind: str) -> None:
 )
 def test_column_types(database: Database, kind: str) -> None:
     with database.sandbox(task(Table("t", (Column("a", kind),)))) as sandbox:
-        assert sandbox.state() == {"t": []}
+        assert rows_of(sandbox) == {"t": []}
 
 
 def test_an_impossible_table_is_the_tasks_fault(database: Database) -> None:
@@ -577,7 +577,7 @@ def test_gold_sql_makes_the_published_states(database: Database) -> None:
     for change, published in published_changes():
         with database.sandbox(change) as sandbox:
             sandbox.execute(change.gold.sql or "")
-            if str([(state_hash(sandbox.state()[change.tables[0].name]),)]) != published:
+            if str([(state_hash(sandbox.state()[change.tables[0].name].rows),)]) != published:
                 wrong.append(change.gold.sql)
     assert len(wrong) <= (3 if database.dialect is MARIADB else 1), wrong
 
@@ -618,7 +618,7 @@ def test_what_a_killed_run_left_is_removed(local_database: Database) -> None:
             left = owned(local_database.url)
         assert "dbb_00c0ffee_r1_s7" not in left
         assert "dbb_mine" in left
-        assert len(living.state()["medals"]) == 3
+        assert len(living.state()["medals"].rows) == 3
         with pymysql.connect(**connect_arguments(local_database.url)) as admin, admin.cursor() as cursor:
             cursor.execute("DROP DATABASE dbb_mine")
 

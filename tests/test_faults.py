@@ -15,7 +15,17 @@ from typing import Any
 
 import pymysql
 import pytest
-from databases import DOCKER_IMAGE, LIMITS, connect_arguments, kill_server, opened, owned, table, task
+from databases import (
+    DOCKER_IMAGE,
+    LIMITS,
+    connect_arguments,
+    kill_server,
+    opened,
+    owned,
+    rows_of,
+    table,
+    task,
+)
 from sqlalchemy.engine import Connection
 
 from trl_dbbench.database import Database, QueryResult, Sandbox, State, open_database
@@ -51,7 +61,7 @@ def test_changes_are_repeated_on_a_fresh_sandbox(server_database: Database) -> N
         assert sandbox.execute("INSERT INTO medals VALUES ('Mali')").error
         kill_connections(server_database.url)
         assert sandbox.execute("UPDATE medals SET gold = gold * 10").affected == 3
-        assert sorted(sandbox.state()["medals"]) == [("Chad", 20), ("Peru", 30), ("Togo", 90)]
+        assert sorted(sandbox.state()["medals"].rows) == [("Chad", 20), ("Peru", 30), ("Togo", 90)]
         assert sandbox.retries == 1
 
 
@@ -63,7 +73,7 @@ def test_an_open_transaction_is_repeated(server_database: Database) -> None:
         kill_connections(server_database.url)
         assert sandbox.execute("SELECT @kept").rows == [(7,)]
         assert sandbox.execute("ROLLBACK").error is None
-        assert len(sandbox.state()["medals"]) == 2
+        assert len(sandbox.state()["medals"].rows) == 2
 
 
 def test_what_cannot_be_repeated_ends_the_episode(server_database: Database) -> None:
@@ -233,7 +243,7 @@ def test_nothing_that_an_agent_does_to_its_session_hides_its_tables(
         sandbox.execute("UPDATE medals SET gold = 3")
         for sql in settings:
             sandbox.execute(sql)
-        assert sandbox.state() == {"medals": [("Chad", 3), ("Peru", 3)]}
+        assert rows_of(sandbox) == {"medals": [("Chad", 3), ("Peru", 3)]}
         assert sandbox.retries == 0
 
 
@@ -241,9 +251,9 @@ def test_what_is_not_committed_counts(server_database: Database) -> None:
     with server_database.sandbox(CHANGE) as sandbox:
         sandbox.execute("SET autocommit = 0")
         sandbox.execute("UPDATE medals SET gold = 3")
-        assert sandbox.state() == {"medals": [("Chad", 3), ("Peru", 3)]}
+        assert rows_of(sandbox) == {"medals": [("Chad", 3), ("Peru", 3)]}
         sandbox.execute("ROLLBACK")
-        assert sandbox.state() == {"medals": [("Chad", 1), ("Peru", 2)]}, "reading it changes nothing"
+        assert rows_of(sandbox) == {"medals": [("Chad", 1), ("Peru", 2)]}, "reading it changes nothing"
 
 
 def test_an_agent_that_costs_itself_its_tables_goes_on(server_database: Database) -> None:
@@ -253,7 +263,7 @@ def test_an_agent_that_costs_itself_its_tables_goes_on(server_database: Database
         sandbox.execute("UPDATE medals SET gold = 3")
         assert sandbox.execute("UPDATE medals SET gold = 4 WHERE SLEEP(60) = 0").limit == "time"
         assert sandbox.execute("SELECT @drawn IS NULL").rows == [(0,)]
-        assert sandbox.state() == {"medals": [("Chad", 3), ("Peru", 3)]}
+        assert rows_of(sandbox) == {"medals": [("Chad", 3), ("Peru", 3)]}
 
 
 @pytest.mark.parametrize(
@@ -293,8 +303,8 @@ def changed(database: Database, down: Callable[[], None]) -> None:
         down()
         assert len(reader.execute("SELECT * FROM medals").rows or []) == 2
         assert writer.execute("DELETE FROM medals WHERE nation = 'Chad'").affected == 1
-        assert reader.state() == {"medals": [("Chad", 1), ("Peru", 2)]}
-        assert writer.state() == {"medals": [("Peru", 3)]}
+        assert rows_of(reader) == {"medals": [("Chad", 1), ("Peru", 2)]}
+        assert rows_of(writer) == {"medals": [("Peru", 3)]}
 
 
 def test_a_server_that_is_away_for_a_while(server: Server, caplog: pytest.LogCaptureFixture) -> None:
@@ -327,7 +337,7 @@ def test_a_server_that_loses_the_last_writes(server: Server) -> None:
             cursor.execute(f"DELETE FROM {pristine}.medals")
             admin.commit()
         assert len(reader.execute("SELECT * FROM medals").rows or []) == 2
-        assert len(reader.state()["medals"]) == 2
+        assert len(reader.state()["medals"].rows) == 2
 
 
 @pytest.mark.parametrize("kind", ["local", "docker"])
@@ -406,7 +416,7 @@ def test_tables_may_not_grow_for_ever(server_database: Database, monkeypatch: py
             if full.limit:
                 break
         assert (full.error, full.error_code, full.limit) == ("1114 (HY000): The table is full", 1114, "size")
-        assert ("kept",) in sandbox.state()["notes"]
+        assert ("kept",) in sandbox.state()["notes"].rows
 
 
 def test_the_state_of_monstrous_tables(server_database: Database) -> None:
@@ -435,7 +445,7 @@ def test_256_sandboxes_on_151_connections() -> None:
 
             def finish(number: int) -> set[int]:
                 sandboxes[number].execute("INSERT INTO medals VALUES ('Togo', -1)")
-                return {row[1] for row in sandboxes[number].state()["medals"]}
+                return {row[1] for row in sandboxes[number].state()["medals"].rows}
 
             list(pool.map(change, range(256)))
             assert list(pool.map(finish, range(256))) == [{number, -1} for number in range(256)]

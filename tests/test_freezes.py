@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from databases import LIMITS, opened, table, task
+from databases import LIMITS, opened, rows_of, table, task
 from proxies import Proxy, proxied
 
-from trl_dbbench.database import Database, QueryResult, State, open_database
+from trl_dbbench.database import Database, QueryResult, open_database
 from trl_dbbench.database.server.database import ServerDatabase
 from trl_dbbench.database.server.pulse import PULSE_SECONDS
 from trl_dbbench.errors import EnvironmentFault
@@ -97,10 +97,10 @@ def frozen(request: pytest.FixtureRequest) -> Iterator[tuple[Database, Freeze]]:
             yield own, lambda: stopped(number)
 
 
-def episode(database: Database, statements: list[str]) -> tuple[list[QueryResult], State]:
+def episode(database: Database, statements: list[str]) -> tuple[list[QueryResult], dict[str, list[tuple]]]:
     with database.sandbox(QUESTION if statements is READS else CHANGE) as sandbox:
         results = [dataclasses.replace(sandbox.execute(sql), seconds=0) for sql in statements]
-        return results, {name: sorted(rows) for name, rows in sandbox.state().items()}
+        return results, {name: sorted(rows) for name, rows in rows_of(sandbox).items()}
 
 
 def test_no_freeze_is_blamed_on_an_episode(frozen: tuple[Database, Freeze]) -> None:
@@ -144,7 +144,7 @@ def test_a_change_is_made_once(frozen: tuple[Database, Freeze]) -> None:
             time.sleep(3 * LIMITS.seconds)
         result = insert.result()
         assert (result.error, result.affected) == (None, 1)
-        assert sorted(sandbox.state()["medals"]) == [("Chad", 2), ("Peru", 3), ("Togo", 9)]
+        assert sorted(sandbox.state()["medals"].rows) == [("Chad", 2), ("Peru", 3), ("Togo", 9)]
 
 
 def test_a_statement_that_takes_too_long_is_stopped_after_a_freeze(frozen: tuple[Database, Freeze]) -> None:

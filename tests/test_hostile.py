@@ -20,7 +20,7 @@ from typing import Any
 
 import pymysql
 import pytest
-from databases import LIMITS, connect_arguments, table, task
+from databases import LIMITS, connect_arguments, rows_of, table, task
 from hostile import MEDALS, OTHER, TABLES, items
 from sqlalchemy import make_url
 
@@ -110,7 +110,7 @@ def normal_episode(sandbox: Sandbox, asked: Task) -> None:
         result = in_time(sandbox.execute("UPDATE medals SET gold = 2 WHERE nation = 'Chad'"))
         assert result.affected == 1, result
         medals[0] = ("Chad", 2)
-    state = {name: sorted(rows, key=str) for name, rows in sandbox.state().items()}
+    state = {name: sorted(rows, key=str) for name, rows in rows_of(sandbox).items()}
     assert state == {"medals": sorted(medals, key=str), "orders": sorted(TABLES[1].rows, key=str)}
 
 
@@ -168,8 +168,8 @@ def surroundings(database: Database) -> Iterator[tuple[dict[str, str], list[str]
             if before[what] != after[what]
         ]
         for neighbour, secrets in zip(neighbours, SECRETS[1:], strict=True):
-            if neighbour.state() != {"secrets": list(secrets.rows)}:
-                wrong.append(f"another episode's tables are {neighbour.state()}")
+            if rows_of(neighbour) != {"secrets": list(secrets.rows)}:
+                wrong.append(f"another episode's tables are {rows_of(neighbour)}")
         wrong += [f"written: {path}" for path in written(database, folders) - files]
 
 
@@ -322,7 +322,7 @@ def test_limits_of_sqlite_are_the_agents(sqlite_database: Database, sql: str, er
     with sqlite_database.sandbox(QUESTION) as sandbox:
         result = sandbox.execute(sql)
         assert result.rows is None and (result.error or "").startswith(error)
-        assert len(sandbox.state()["medals"]) == 3
+        assert len(sandbox.state()["medals"].rows) == 3
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ def test_large_tasks_have_room(sqlite_database: Database) -> None:
         assert sandbox.execute("SELECT LENGTH(a), b FROM large WHERE b = 59").rows == [(200_000, 59)]
         assert sandbox.execute("SELECT * FROM wide").rows == [tuple(range(300))]
         assert sandbox.execute("UPDATE large SET b = -b WHERE b < 30").affected == 30
-        assert sorted(sandbox.state()["large"])[0] == ("x" * 200_000, -29)
+        assert sorted(sandbox.state()["large"].rows)[0] == ("x" * 200_000, -29)
 
 
 # What is decided on a statement's text.

@@ -323,6 +323,12 @@ def test_sql_that_was_changed_where_the_agent_wrote_it_leaves_other_tables(
     ]
 
 
+def test_a_state_that_version_01_saved_comes_out_again(run: Path, sqlite_database: Database) -> None:
+    """Its digest had 16 digits, of the rows; the columns' eight were added to it."""
+    change(run, 3, lambda line: line["verdict"].update(state=line["verdict"]["state"][:16]))
+    assert differences(again(run, sqlite_database)) == []
+
+
 def test_another_engine_computes_other_decimals(
     run: Path, server_database: Database, sqlite_database: Database, command: Callable
 ) -> None:

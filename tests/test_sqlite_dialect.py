@@ -168,7 +168,7 @@ def test_reads(database: Database, sql: str, rows: list[tuple]) -> None:
 def test_changes(database: Database, sql: str, rows: list[tuple]) -> None:
     with database.sandbox(task(PEOPLE, KEYED)) as sandbox:
         assert sandbox.execute(sql).error is None
-        assert sorted(sandbox.state()["keyed"]) == rows
+        assert sorted(sandbox.state()["keyed"].rows) == rows
 
 
 @BOTH

@@ -1,8 +1,9 @@
 """Says whether an episode ended right: its answer against the gold answer, or its tables against the gold's.
 
 A change is judged by its full final tables: the gold SQL is executed on a sandbox of its own, once per
-task, and what it leaves is compared row by row. The published five-digit hash is computed beside it, for
-comparison with published numbers only: it collides and does not see rows beyond the 170th.
+task, and the columns and rows that it leaves are compared. The published five-digit hash is computed beside
+it, for comparison with published numbers only: it collides, and sees neither the names of columns nor rows
+beyond the 170th.
 """
 
 from __future__ import annotations
@@ -120,5 +121,5 @@ def published_right(task: Task, state: State) -> bool | None:
     """Whether the task's first table has the published hash; `None` where none is published."""
     if task.gold.state_md5 is None:
         return None
-    rows = state.get(task.tables[0].name)
-    return rows is not None and (state_hash(rows) or "") == task.gold.state_md5
+    table = state.get(task.tables[0].name)
+    return table is not None and (state_hash(table.rows) or "") == task.gold.state_md5

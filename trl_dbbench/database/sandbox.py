@@ -20,11 +20,10 @@ from typing import Any, Literal, Self
 
 from trl_dbbench.database.error_numbers import TABLE_FULL, TIME_LIMIT, message
 from trl_dbbench.errors import TaskError
+from trl_dbbench.grading.rows import State as State
+from trl_dbbench.grading.rows import TableState as TableState
 from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS
 from trl_dbbench.tasks import Column, Table
-
-State = dict[str, list[tuple]]
-"""The tables as they are: name -> rows, in no particular order."""
 
 Loss = Literal["agent", "environment"]
 """The agent loses its tables where a statement of its own was stopped at a limit and cannot be undone."""
@@ -120,7 +119,8 @@ class Sandbox(Closing):
     def state(self) -> State:
         """All tables in full (up to `MAX_STATE_ROWS`); a dropped table is absent, a new one present.
 
-        Changes in a transaction that the agent left open count, too.
+        Changes in a transaction that the agent left open count, too. TEMPORARY tables do not: they exist for
+        the agent's session alone, even where they hide a table of the same name.
 
         Raises:
             EnvironmentFault: the database failed.

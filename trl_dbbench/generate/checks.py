@@ -55,7 +55,7 @@ def gold_state(sandbox: Sandbox, sql: str, table: Table) -> Gold | None:
     """The hash of the table that a change leaves, or `None` if it does not make a fair task."""
     tree = sqlglot.parse_one(sql, dialect="mysql")
     after = _state_after(sandbox, sql, table)
-    if not after or after == Counter(sandbox.state()[table.name]) or _has_ties(sandbox, tree):
+    if not after or after == Counter(sandbox.state()[table.name].rows) or _has_ties(sandbox, tree):
         return None
     if any(_state_after(sandbox, wrong, table) == after for wrong in wrong_statements(tree)):
         return None
@@ -66,7 +66,7 @@ def _state_after(sandbox: Sandbox, sql: str, table: Table) -> Counter[tuple] | N
     """The rows that `sql` leaves, taken back at once; `None` if it fails."""
     sandbox.execute("BEGIN")
     failed = sandbox.execute(sql).error is not None
-    rows = None if failed else Counter(sandbox.state()[table.name])
+    rows = None if failed else Counter(sandbox.state()[table.name].rows)
     sandbox.execute("ROLLBACK")
     return rows
 

@@ -6,26 +6,41 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 Row = Sequence[Any]
-State = Mapping[str, Sequence[Row]]
-"""Tables by name, each with its rows."""
+
+
+class TableState(NamedTuple):
+    """A table as it is: the names of its columns in their order, and its rows in no particular order."""
+
+    columns: Sequence[str]
+    rows: Sequence[tuple]
+
+
+State = Mapping[str, TableState]
+"""Tables by name."""
 
 Key = tuple[str, Hashable]
 """A kind of value and the value: cells with equal keys are equal."""
 
 
 def same_state(state_a: State, state_b: State) -> bool:
-    """Whether two databases hold the same tables with the same rows, in any order.
+    """Whether two databases hold the same tables: the same columns in order, the same rows in any order.
 
     NULL differs from every text, text from every number (`'1'` is not `1`). Numbers compare by value, so
     `Decimal('1.0')`, `1.0` and `1` are equal; where one of the two is a float, a relative 1e-9 is allowed.
-    Tables are paired by their exact names.
+    Tables are paired by their exact names; the names of columns do not mind case, as in SQL.
     """
     return state_a.keys() == state_b.keys() and all(
-        same_rows(rows, state_b[name]) for name, rows in state_a.items()
+        column_key(table) == column_key(state_b[name]) and same_rows(table.rows, state_b[name].rows)
+        for name, table in state_a.items()
     )
+
+
+def column_key(table: TableState) -> list[str]:
+    """A key that equals those of tables with the same columns."""
+    return [name.lower() for name in table.columns]
 
 
 def same_rows(a: Iterable[Row], b: Iterable[Row], ordered: bool = False) -> bool:

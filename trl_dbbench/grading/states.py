@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
-from trl_dbbench.grading.rows import Row, State, cell_key
+from trl_dbbench.grading.rows import Row, State, cell_key, column_key
 
 
 def row_hash(row: Row) -> str:
@@ -81,16 +81,17 @@ def _mysql_time(delta: datetime.timedelta) -> str:
 
 
 def state_digest(state: State) -> str:
-    """16 hex digits that stand for all tables and all rows, in any order.
+    """24 hex digits: 16 that stand for all tables and all rows, in any order, then 8 for their columns.
 
     Cells differ as in `same_state`, but floats that agree in nine digits count as equal: their last digits
-    depend on the order in which a server adds up.
+    depend on the order in which a server adds up. Records of version 0.1 hold the first 16 only.
     """
-    digest = hashlib.blake2b(digest_size=8)
+    rows_digest, columns_digest = hashlib.blake2b(digest_size=8), hashlib.blake2b(digest_size=4)
     for name in sorted(state):
-        rows = sorted(repr([_cell_text(cell) for cell in row]) for row in state[name])
-        digest.update(repr((name, rows)).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+        rows = sorted(repr([_cell_text(cell) for cell in row]) for row in state[name].rows)
+        rows_digest.update(repr((name, rows)).encode("utf-8", "surrogatepass"))
+        columns_digest.update(repr((name, column_key(state[name]))).encode("utf-8", "surrogatepass"))
+    return rows_digest.hexdigest() + columns_digest.hexdigest()
 
 
 def _cell_text(cell: Any) -> tuple[str, str]:

@@ -34,6 +34,7 @@ from trl_dbbench.database.sandbox import (
     QueryResult,
     Sandbox,
     State,
+    TableState,
     failure,
     refusal,
 )
@@ -96,14 +97,13 @@ class ServerSandbox(Sandbox):
 
     def state(self) -> State:
         if self._slot is None and self._pristine is not None:
-            name = self._pristine.name
-        else:
-            slot = self._own()
-            name = slot.name
-            if not slot.plain:  # its locks would keep everybody out
-                with self._session(slot) as session:
-                    session.connection.exec_driver_sql("UNLOCK TABLES")
-        return self._tenancy.observers.read(lambda session: self._read_all(session, name))
+            return self._observed(self._pristine.name)
+        slot = self._own()
+        if slot.plain:
+            return self._observed(slot.name)
+        with self._session(slot) as session:  # kept so long: without it, what is not committed would be gone
+            session.connection.exec_driver_sql("UNLOCK TABLES")  # its locks would keep everybody out
+            return self._observed(slot.name)
 
     def close(self) -> None:
         if self._pristine is not None:
@@ -177,9 +177,12 @@ class ServerSandbox(Sandbox):
             slot.failed = True
             raise as_fault(error, self._tenancy.dialect) from None
 
+    def _observed(self, name: str) -> State:
+        return self._tenancy.observers.read(lambda session: self._read_all(session, name))
+
     def _read_all(self, session: Session, name: str) -> State:
         limits = Limits(rows=MAX_STATE_ROWS, characters=MAX_STATE_CHARACTERS)
-        state: State = {}
+        state: dict[str, TableState] = {}
         try:
             tables = session.connection.exec_driver_sql(f"SHOW FULL TABLES FROM `{name}`").fetchall()
             for table, kind in tables:
@@ -193,14 +196,14 @@ class ServerSandbox(Sandbox):
             raise
         return state
 
-    def _read(self, session: Session, source: str, limits: Limits) -> list[tuple]:
+    def _read(self, session: Session, source: str, limits: Limits) -> TableState:
         """
         Raises:
             _Unreadable: the agent made it so; no task has such a table.
             DBAPIError: the database failed.
         """
         try:
-            return session.rows(self._tenancy.dialect.select_all(source, STATE_SECONDS), limits)
+            return session.table(self._tenancy.dialect.select_all(source, STATE_SECONDS), limits)
         except DBAPIError as error:
             code = error_code(error)
             if code == TOO_LARGE:

@@ -12,7 +12,15 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from trl_dbbench.database.dialect import ServerDialect
 from trl_dbbench.database.error_numbers import TOO_LARGE
-from trl_dbbench.database.sandbox import SHOWN_DATABASE, Limits, QueryResult, clip, failure, timed_out
+from trl_dbbench.database.sandbox import (
+    SHOWN_DATABASE,
+    Limits,
+    QueryResult,
+    TableState,
+    clip,
+    failure,
+    timed_out,
+)
 from trl_dbbench.database.server import ownership
 from trl_dbbench.database.server.connections import (
     BoundedConnection,
@@ -119,20 +127,21 @@ class Session:
             raise self._stood_still()
         return timed_out(self.limits, time.monotonic() - start)
 
-    def rows(self, sql: str, limits: Limits) -> list[tuple]:
-        """The rows of a statement of our own, up to the limits on rows and text.
+    def table(self, sql: str, limits: Limits) -> TableState:
+        """What a query of our own gives, up to the limits on rows and text.
 
         Raises:
             DBAPIError: the database failed.
         """
         start = time.monotonic()
         result = self.connection.exec_driver_sql(sql, execution_options={"stream_results": True})
+        columns = tuple(result.keys())
         rows, limit = clip(result, limits)
         if limit:
             self._drop_rest(result, start)
         else:
             result.close()
-        return rows
+        return TableState(columns, rows)
 
     def disconnect(self) -> None:
         with contextlib.suppress(SQLAlchemyError):

@@ -23,6 +23,7 @@ from trl_dbbench.database.sandbox import (
     QueryResult,
     Sandbox,
     State,
+    TableState,
     check_rows,
     clip,
     column_type,
@@ -73,7 +74,7 @@ class SQLiteSandbox(Sandbox):
                 "detect_types": sqlite3.PARSE_DECLTYPES,
             },
             isolation_level="AUTOCOMMIT",
-            execution_options={"no_parameters": True},
+            execution_options={"no_parameters": True, "sqlite_raw_colnames": True},
         )
         self._connection = self._engine.connect()
         self._raw = cast(sqlite3.Connection, self._connection.connection.driver_connection)
@@ -122,10 +123,7 @@ class SQLiteSandbox(Sandbox):
     def state(self) -> State:
         self._check_usable()
         try:
-            return {
-                name: self._rows(f"SELECT * FROM {quote(name)} LIMIT {MAX_STATE_ROWS}")
-                for name in self._tables()
-            }
+            return {name: self._table_state(name) for name in self._tables()}
         except (DBAPIError, MemoryError) as error:
             raise self._fail(getattr(error, "orig", error)) from None
 
@@ -227,6 +225,11 @@ class SQLiteSandbox(Sandbox):
 
     def _rows(self, sql: str) -> list[tuple]:
         return [tuple(row) for row in self._connection.exec_driver_sql(sql)]
+
+    def _table_state(self, name: str) -> TableState:
+        # of main: not the temporary table that may hide it
+        result = self._connection.exec_driver_sql(f"SELECT * FROM main.{quote(name)} LIMIT {MAX_STATE_ROWS}")
+        return TableState(tuple(result.keys()), [tuple(row) for row in result])
 
     def _refused(self, error: DBAPIError) -> QueryResult:
         if self._guard.timed_out:

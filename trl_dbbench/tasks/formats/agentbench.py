@@ -199,7 +199,7 @@ def _plain(state: State) -> dict[str, Counter]:
         except (TypeError, ValueError):
             return str(cell)
 
-    return {name: Counter(tuple(map(plain, row)) for row in rows) for name, rows in state.items()}
+    return {name: Counter(tuple(map(plain, row)) for row in table.rows) for name, table in state.items()}
 
 
 def _labels(task: Task) -> list:

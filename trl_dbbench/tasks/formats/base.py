@@ -105,7 +105,7 @@ class Unrepresentable(TaskError):
 
 def published_hash(task: Task, context: WriteContext) -> str:
     """The published hash of what the gold SQL makes of the first table; `""` for an empty one."""
-    rows = context.state(task).get(task.tables[0].name)
-    if rows is None:
+    table = context.state(task).get(task.tables[0].name)
+    if table is None:
         raise Unrepresentable("state_md5", "cannot be computed, the gold SQL drops the table")
-    return state_hash(rows) or ""
+    return state_hash(table.rows) or ""
