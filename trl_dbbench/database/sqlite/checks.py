@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Mapping
 
 from sqlglot import exp
 
 from trl_dbbench.database.sqlite.values import StatementError
 
-_INNER = (exp.AggFunc, exp.Window, exp.Query, exp.Subquery)
 MAX_TABLES_READ = 1_000
 """Tables that a statement may read when its views and CTEs are expanded."""
-
-_MODE = "this is incompatible with sql_mode=only_full_group_by"
 
 
 def check_target(tree: exp.Update | exp.Delete) -> None:
@@ -58,91 +54,52 @@ def check_size(tree: exp.Expr, views: Mapping[str, list[str]]) -> None:
         raise StatementError(1436, "Thread stack overrun: too many tables, views written out")
 
 
-def check_groups(tree: exp.Expr) -> None:
-    """Raises StatementError for a selected column that does not have a single value in each group.
+_OF_ROWS = (exp.From, exp.Join, exp.CTE, exp.SetOperation, exp.Subquery, exp.DDL)
+"""Nodes below which a subquery stands for all of its rows."""
 
-    This holds for tables without keys only: a key in GROUP BY would determine the other columns.
+
+def single_row(subquery: exp.Expr) -> exp.Expr:
+    """A subquery that stands for a value, made to fail if it has several rows: SQLite takes the first.
+
+    Any other comes back as it is.
     """
+    of_rows = subquery.parent is None or isinstance(subquery.parent, _OF_ROWS) or listing(subquery)
+    if of_rows or _has_one_row(subquery.unnest()):
+        return subquery
+    rows = exp.select("*").from_(exp.Subquery(this=subquery.this)).limit(2)
+    number = exp.Subquery(this=exp.select("COUNT(*)").from_("my_rows"))
+    query = exp.select("*").from_("my_rows").where(exp.Anonymous(this="my_ONE_ROW", expressions=[number]))
+    part = exp.CTE(this=rows, alias=exp.TableAlias(this=exp.to_identifier("my_rows")), materialized=True)
+    query.set("with_", exp.With(expressions=[part]))
+    return exp.Subquery(this=query)
+
+
+def _has_one_row(query: exp.Expr) -> bool:
+    """Whether it can be seen that a query has at most one row."""
+    if not isinstance(query, exp.Select):
+        return False
+    limit = query.args.get("limit")
+    aggregated = any(isinstance(each.unalias(), exp.AggFunc) for each in query.expressions)
+    return (
+        query.args.get("from_") is None
+        or (limit is not None and limit.expression.name in ("0", "1"))
+        or (aggregated and not query.args.get("group"))
+    )
+
+
+def check_limits(tree: exp.Expr) -> None:
+    """Raises StatementError for LIMIT in a subquery of IN, ANY or ALL."""
     for select in tree.find_all(exp.Select):
-        group = select.args.get("group")
-        if group is None and not any(True for each in select.expressions for _ in _aggregates(each)):
-            continue
-        aliases = {
-            each.alias.lower(): each.this for each in select.expressions if isinstance(each, exp.Alias)
-        }
-        grouped: set[str | None] = set()
-        for key in group.expressions if group is not None else []:
-            if isinstance(key, exp.Literal) and not key.is_string and key.name.isdigit():
-                key = select.expressions[min(int(key.name), len(select.expressions)) - 1]
-            key = key.this if isinstance(key, exp.Alias) else key
-            grouped.add(_normal(key))
-            if isinstance(key, exp.Column) and key.name.lower() in aliases:
-                grouped.add(_normal(aliases[key.name.lower()]))
-        grouped = (grouped | _fixed(select)) - {None}
-        for place, each in enumerate(select.expressions, 1):
-            loose = next(_loose(each, grouped), None)
-            if loose is not None and group is not None:
-                raise StatementError(
-                    1055,
-                    f"Expression #{place} of SELECT list is not in GROUP BY clause and contains "
-                    f"nonaggregated column '{loose}' which is not functionally dependent on columns in GROUP "
-                    f"BY clause; {_MODE}",
-                )
-            if loose is not None:
-                raise StatementError(
-                    1140,
-                    f"In aggregated query without GROUP BY, expression #{place} of SELECT list contains "
-                    f"nonaggregated column '{loose}'; {_MODE}",
-                )
+        if select.args.get("limit") and isinstance(listing(select), exp.In | exp.Any | exp.All):
+            raise StatementError(
+                1235, "This version of MySQL doesn't yet support 'LIMIT & IN/ALL/ANY/SOME subquery'"
+            )
 
 
-MAX_COMPARED_NODES = 100
-"""Nodes of an expression that is compared with those in GROUP BY. Each of its parts is compared, which takes
-time."""
-
-
-def _normal(node: exp.Expr) -> str | None:
-    """An expression in one fixed spelling; `None` for a very long one."""
-    if next(islice(node.walk(), MAX_COMPARED_NODES, None), None) is not None:
-        return None
-    copy = node.copy()
-    for column in copy.find_all(exp.Column):
-        column.set("table", None)
-        column.this.set("quoted", True)
-    return copy.sql(dialect="mysql").lower()
-
-
-def _aggregates(node: exp.Expr) -> Iterator[exp.Expr]:
-    if isinstance(node, exp.AggFunc):
-        yield node
-    elif not isinstance(node, _INNER):
-        for child in node.iter_expressions():
-            yield from _aggregates(child)
-
-
-def _loose(node: exp.Expr, grouped: set[str | None]) -> Iterator[str]:
-    """The columns outside of aggregates that GROUP BY does not name."""
-    if (
-        isinstance(node, _INNER)
-        or _normal(node) in grouped
-        or (isinstance(node, exp.Anonymous) and node.name == "ANY_VALUE")
-    ):
-        return
-    if isinstance(node, exp.Column | exp.Star):
-        yield node.sql(dialect="mysql").replace("`", "")
-        return
-    for child in node.iter_expressions():
-        yield from _loose(child, grouped)
-
-
-def _fixed(select: exp.Select) -> set[str | None]:
-    """The columns that WHERE or ON compares with something by `=`: they may have a single value."""
-    places = [select.args.get("where"), *(join.args.get("on") for join in select.args.get("joins") or [])]
-    sides = [
-        side
-        for place in places
-        if place is not None
-        for each in place.find_all(exp.EQ)
-        for side in (each.this, each.expression)
-    ]
-    return {_normal(side) for side in sides if isinstance(side, exp.Column)}
+def listing(query: exp.Expr) -> exp.Expr | None:
+    """The IN, ANY, ALL or EXISTS whose rows a query is."""
+    above = query.parent
+    while isinstance(above, exp.Subquery):
+        query, above = above, above.parent
+    wanted = isinstance(above, exp.Any | exp.All | exp.Exists)
+    return above if wanted or (isinstance(above, exp.In) and query.arg_key == "query") else None

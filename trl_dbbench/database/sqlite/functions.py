@@ -34,7 +34,7 @@ from trl_dbbench.database.sqlite.texts import (
     substring_index,
     trim,
 )
-from trl_dbbench.database.sqlite.values import Value, compare, number, text
+from trl_dbbench.database.sqlite.values import StatementError, Value, compare, number, text
 
 
 def _comparison(test: Callable[[int], bool]) -> Callable[[Value, Value], int | None]:
@@ -81,6 +81,13 @@ def _extreme(sign: int) -> Callable[..., Value]:
     return function
 
 
+def one_row(rows: Value) -> int:
+    """True, for the number of rows that a subquery has in the place of a value."""
+    if rows > 1:
+        raise StatementError(1242, "Subquery returns more than 1 row")
+    return 1
+
+
 def field(value: Value, *options: Value) -> int:
     return next((place for place, option in enumerate(options, 1) if compare(value, option) == 0), 0)
 
@@ -106,6 +113,7 @@ _SEEING_NULL: dict[str, Callable[..., Value]] = {
     "REGEXP_SUBSTR": regexp_substr,
     "REGEXP_REPLACE": regexp_replace,
     "CONCAT_WS": concat_ws,
+    "ONE_ROW": one_row,
     "FIELD": field,
     "ELT": elt,
     "ISNULL": lambda value: int(value is None),

@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
 from trl_dbbench.database.sqlite.aggregates import AGGREGATES
+from trl_dbbench.database.sqlite.checks import single_row
 from trl_dbbench.database.sqlite.functions import functions
 from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
 from trl_dbbench.database.sqlite.values import COLLATION, StatementError
@@ -328,6 +329,7 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.GTE: _comparison("GE"),
     exp.NullSafeEQ: lambda node: _call("NULL_SAFE_EQ", node.this, node.expression),
     exp.In: _in,
+    exp.Subquery: single_row,
     exp.Between: lambda node: _call("BETWEEN", node.this, node.args["low"], node.args["high"]),
     exp.Like: _like,
     exp.Escape: _escape,

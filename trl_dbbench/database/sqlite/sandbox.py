@@ -35,9 +35,10 @@ from trl_dbbench.database.sqlite import tables
 from trl_dbbench.database.sqlite.checks import check_size, names_read
 from trl_dbbench.database.sqlite.guard import Guard, is_environment_fault
 from trl_dbbench.database.sqlite.messages import as_mysql
+from trl_dbbench.database.sqlite.names import check_tables
 from trl_dbbench.database.sqlite.parse import nested_too_deeply, syntax_error, unsupported
 from trl_dbbench.database.sqlite.patterns import like
-from trl_dbbench.database.sqlite.statements import creation, look, translation
+from trl_dbbench.database.sqlite.statements import autocommit_of, commits, creation, look, translation
 from trl_dbbench.database.sqlite.values import StatementError
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
 from trl_dbbench.sql import quote
@@ -62,6 +63,7 @@ class SQLiteSandbox(Sandbox):
     def __init__(self, task: Task, limits: Limits) -> None:
         self._limits = limits
         self._views: dict[str, list[str]] = {}
+        self._autocommit = True
         self._broken: str | None = None
         self._closed = False
         self._lock = threading.Lock()
@@ -174,6 +176,10 @@ class SQLiteSandbox(Sandbox):
             return self._cut(self._columns(tree.this.name))
         if self._views:
             check_size(tree, self._views)
+        if isinstance(tree, exp.Query | exp.DML | exp.Create | exp.Alter | exp.TruncateTable):
+            check_tables(tree, self._names())
+        if commits(tree):
+            self._commit()
         if isinstance(tree, exp.Create):
             tree = tree.copy()  # which these change, while the tree itself may be cached
             if tree.kind == "VIEW":
@@ -194,20 +200,25 @@ class SQLiteSandbox(Sandbox):
         if isinstance(tree, exp.Transaction | exp.Commit | exp.Rollback):
             return self._transaction(tree)
         if isinstance(tree, exp.Set):
-            return QueryResult(None, affected=0)
+            return self._set(tree)
         if isinstance(tree, exp.Command):
             return self._command(tree)
-        if isinstance(tree, exp.Drop) and tree.kind == "TABLE":
-            return self._drop(tree)
+        if isinstance(tree, exp.Drop) and tree.kind in ("TABLE", "VIEW"):
+            return self._drop(tree, tree.kind)
         if not isinstance(tree, exp.Query | exp.Insert | exp.Update | exp.Delete | exp.Drop):
             raise syntax_error(sql.strip())
-        if statement.misgrouped and not any(
-            column[3] for name in self._tables() for column in self._columns(name)
-        ):
-            raise StatementError(*statement.misgrouped)
+        if statement.misnamed:
+            raise StatementError(*statement.misnamed)
         if statement.catalog:
             self._offer_catalog(statement.catalog)
-        return self._run(translation(sql, tree))
+        if not self._autocommit and not self._raw.in_transaction:
+            self._run("BEGIN")
+        translated = translation(sql, tree)
+        grouped_wrongly = statement.misgrouped and not self._keyed()
+        if mistake := statement.misgrouped if grouped_wrongly else statement.misplaced:
+            self._run(f"EXPLAIN {translated}")  # an unknown column is the graver mistake
+            raise StatementError(*mistake)
+        return self._run(translated)
 
     def _run(self, sql: str) -> QueryResult:
         result = self._connection.exec_driver_sql(sql)
@@ -242,28 +253,52 @@ class SQLiteSandbox(Sandbox):
 
     def _transaction(self, tree: exp.Expr) -> QueryResult:
         """BEGIN ends an open transaction; COMMIT and ROLLBACK without one do nothing."""
-        if self._raw.in_transaction:
-            self._run("ROLLBACK" if isinstance(tree, exp.Rollback) else "COMMIT")
+        if isinstance(tree, exp.Rollback) and tree.args.get("savepoint"):
+            raise StatementError(1305, f"SAVEPOINT {tree.args['savepoint'].name} does not exist")
+        if isinstance(tree, exp.Rollback) and self._raw.in_transaction:
+            self._run("ROLLBACK")
+        self._commit()
         if isinstance(tree, exp.Transaction):
             self._run("BEGIN")
+        return QueryResult(None, affected=0)
+
+    def _commit(self) -> None:
+        if self._raw.in_transaction:
+            self._run("COMMIT")
+
+    def _set(self, tree: exp.Set) -> QueryResult:
+        """Session variables have no effect, but for autocommit."""
+        autocommit = autocommit_of(tree)
+        if autocommit is not None:
+            if autocommit and not self._autocommit:
+                self._commit()
+            self._autocommit = autocommit
         return QueryResult(None, affected=0)
 
     def _command(self, tree: exp.Command) -> QueryResult:
         word, rest = str(tree.this).upper(), tree.expression.name if tree.expression else ""
         renamed = re.fullmatch(r"TABLE\s+(`[^`]+`|\S+)\s+TO\s+(`[^`]+`|\S+)\s*", rest, re.IGNORECASE)
         if word == "RENAME" and renamed:
+            self._commit()
+            self._table_name(renamed[1].strip("`"))
             return self._run(f"ALTER TABLE {renamed[1]} RENAME TO {renamed[2]}")
         if word in ("LOCK TABLES", "UNLOCK TABLES", "LOCK", "UNLOCK"):
+            self._commit()
             return QueryResult(None, affected=0)
         if word in _COMMANDS:
             raise unsupported(word)
         raise syntax_error(f"{word} {rest}")
 
-    def _drop(self, tree: exp.Drop) -> QueryResult:
-        for table in tree.args.get("tables") or [tree.this]:
-            if not tree.args.get("exists") and table.name.lower() not in map(str.lower, self._tables()):
-                raise StatementError(1051, f"Unknown table '{SHOWN_DATABASE}.{table.name}'")
-            self._run(f"DROP TABLE IF EXISTS {quote(table.name)}")
+    def _drop(self, tree: exp.Drop, kind: str) -> QueryResult:
+        schemas = ("temp",) if tree.args.get("temporary") else ("temp", "main")
+        known = self._names(kind.lower(), schemas)
+        names = [table.name for table in tree.args.get("tables") or [tree.this]]
+        unknown = [f"{SHOWN_DATABASE}.{name}" for name in names if name not in known]
+        if unknown and not tree.args.get("exists"):
+            raise StatementError(1051, f"Unknown table '{','.join(unknown)}'")
+        for name in names:
+            if name in known:  # a temporary table goes before the one that it hides
+                self._run(f"DROP {kind} {quote(name)}")
         return QueryResult(None, affected=0)
 
     # --- what there is ------------------------------------------------------------------------------------
@@ -272,11 +307,23 @@ class SQLiteSandbox(Sandbox):
         query = "SELECT name FROM main.sqlite_master WHERE type = 'table'"
         return [row[0] for row in self._rows(rf"{query} AND name NOT LIKE 'sqlite\_%' ESCAPE '\'")]
 
+    def _names(self, kind: str | None = None, schemas: tuple[str, ...] = ("temp", "main")) -> set[str]:
+        """Of tables and views, or only one kind."""
+        return {
+            name
+            for schema in schemas
+            for name, found in self._rows(f"SELECT name, type FROM {schema}.sqlite_master")
+            if found in ((kind,) if kind else ("table", "view"))
+            and not name.startswith(("sqlite_", "information_schema."))
+        }
+
+    def _keyed(self) -> bool:
+        return any(column[3] for name in self._tables() for column in self._columns(name))
+
     def _table_name(self, name: str) -> str:
-        found = next((each for each in self._tables() if each.lower() == name.lower()), None)
-        if found is None:
+        if name not in self._names():
             raise StatementError(1146, f"Table '{SHOWN_DATABASE}.{name}' doesn't exist")
-        return found
+        return name
 
     def _columns(self, name: str) -> list[tuple]:
         """As DESCRIBE lists them: name, type, NULL allowed, key, default, extra."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
 from sqlglot import exp
 
-from trl_dbbench.database.sqlite.checks import check_groups, check_size
+from trl_dbbench.database.sqlite.checks import check_limits, check_size
+from trl_dbbench.database.sqlite.groups import check_distinct, check_groups
+from trl_dbbench.database.sqlite.names import check_aliases, check_derived, check_spaces, check_words
 from trl_dbbench.database.sqlite.parse import parse
 from trl_dbbench.database.sqlite.tables import CATALOG, create
 from trl_dbbench.database.sqlite.translation import write
@@ -19,14 +22,16 @@ from trl_dbbench.sql import MAX_CACHED_CHARACTERS
 class Statement:
     """What is known of a statement before it runs.
 
-    `catalog` are the information_schema tables that it reads; `misgrouped` is the error (number, text) that
-    it causes on tables without keys. The tree must not be changed if the statement is short enough for the
-    cache.
+    `catalog` are the information_schema tables that it reads. `misnamed`, `misgrouped` and `misplaced` are
+    the errors (number, text) that it causes if its tables exist, `misgrouped` on tables without keys only.
+    The tree must not be changed if the statement is short enough for the cache.
     """
 
     tree: exp.Expr
     catalog: frozenset[str]
+    misnamed: tuple[int, str] | None
     misgrouped: tuple[int, str] | None
+    misplaced: tuple[int, str] | None
 
 
 def look(sql: str) -> Statement:
@@ -52,16 +57,25 @@ def translation(sql: str, tree: exp.Expr) -> str:
 
 def _look(sql: str) -> Statement:
     tree = parse(sql)
+    check_spaces(sql)
+    check_words(tree)
+    check_derived(tree)
     check_size(tree, {})
     catalog = {
         table.name.lower() for table in tree.find_all(exp.Table) if table.db.lower() == "information_schema"
     }
-    misgrouped = None
+    misnamed = _mistake(tree, check_aliases)
+    misgrouped, misplaced = _mistake(tree, check_groups), _mistake(tree, check_limits, check_distinct)
+    return Statement(tree, frozenset(catalog & set(CATALOG)), misnamed, misgrouped, misplaced)
+
+
+def _mistake(tree: exp.Expr, *checks: Callable[[exp.Expr], None]) -> tuple[int, str] | None:
     try:
-        check_groups(tree)
+        for check in checks:
+            check(tree)
     except StatementError as error:
-        misgrouped = error.code, error.text
-    return Statement(tree, frozenset(catalog & set(CATALOG)), misgrouped)
+        return error.code, error.text
+    return None
 
 
 _cached_look = lru_cache(maxsize=512)(_look)
@@ -70,6 +84,23 @@ _cached_look = lru_cache(maxsize=512)(_look)
 @lru_cache(maxsize=4096)
 def _cached_translation(sql: str) -> str:
     return write(look(sql).tree.copy())
+
+
+def commits(tree: exp.Expr) -> bool:
+    """Whether a statement changes tables themselves, which in MySQL ends an open transaction first."""
+    if isinstance(tree, exp.Create | exp.Drop):
+        return not (tree.args.get("temporary") or tree.find(exp.TemporaryProperty))
+    return isinstance(tree, exp.Alter | exp.TruncateTable)
+
+
+def autocommit_of(tree: exp.Set) -> bool | None:
+    """What SET makes of autocommit, `None` if nothing."""
+    for item in tree.expressions:
+        if isinstance(item.this, exp.EQ) and isinstance(item.this.this, exp.Column | exp.SessionParameter):
+            value = item.this.expression
+            if item.this.this.name.lower() == "autocommit":
+                return (value.name or value.sql()).upper() not in ("0", "OFF", "FALSE")
+    return None
 
 
 @lru_cache(maxsize=4096)
