@@ -11,6 +11,8 @@ MAX_GROUP_CONCAT_BYTES = 1024
 MAX_SORT_CHARACTERS = 1024
 MAX_SORT_MEMORY_CHARACTERS = 2_000_000
 """Characters that one GROUP_CONCAT may hold in order to sort them."""
+MAX_SORT_ROWS = 100_000
+"""Rows that it may hold: each takes some memory, even of empty texts."""
 
 
 class Average:
@@ -90,7 +92,7 @@ class GroupConcat:
         places, joined = [_sortable(key) for key in keys], joined[:MAX_GROUP_CONCAT_BYTES]
         self.rows.append((places, joined))
         self.size += len(joined) + len(separator) + sum(len(str(place)) for place in places)
-        if self.size > MAX_SORT_MEMORY_CHARACTERS:
+        if self.size > MAX_SORT_MEMORY_CHARACTERS or len(self.rows) > MAX_SORT_ROWS:
             raise StatementError(1038, "Out of sort memory, consider increasing server sort buffer size")
 
     def finalize(self) -> str | None:

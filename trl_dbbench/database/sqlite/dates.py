@@ -10,6 +10,7 @@ from typing import Any
 
 import regex
 
+from trl_dbbench.database.sqlite.patterns import MAX_REGEX_SECONDS, in_regex_time
 from trl_dbbench.database.sqlite.values import MAX_PATTERN_CHARACTERS, Value
 
 _DATE = regex.compile(
@@ -183,7 +184,8 @@ def str_to_date(value: Value, form: Value) -> str | None:
     """The date, the time, or the date and time that `form` describes; NULL if the value does not match."""
     if len(str(form)) > MAX_PATTERN_CHARACTERS:
         return None
-    match = _parser(str(form)).match(str(value).strip(), timeout=0.5)
+    written = str(value).strip()
+    match = in_regex_time(lambda: _parser(str(form)).match(written, timeout=MAX_REGEX_SECONDS))
     if not match:
         return None
     found = {name: part for name, part in match.groupdict().items() if part is not None}

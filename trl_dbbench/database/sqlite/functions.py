@@ -34,7 +34,7 @@ from trl_dbbench.database.sqlite.texts import (
     substring_index,
     trim,
 )
-from trl_dbbench.database.sqlite.values import StatementError, Value, compare, number, text
+from trl_dbbench.database.sqlite.values import StatementError, Value, compare, comparison_with, number, text
 
 
 def _comparison(test: Callable[[int], bool]) -> Callable[[Value, Value], int | None]:
@@ -58,7 +58,8 @@ def is_in(value: Value, *options: Value) -> int | None:
     """`value IN (options)`, with NULL as SQL has it."""
     if value is None:
         return None
-    if any(option is not None and compare(value, option) == 0 for option in options):
+    order = comparison_with(value)
+    if any(order(option) == 0 for option in options):
         return 1
     return None if None in options else 0
 
@@ -72,10 +73,10 @@ def between(value: Value, low: Value, high: Value) -> int | None:
 
 def _extreme(sign: int) -> Callable[..., Value]:
     def function(first: Value, *rest: Value) -> Value:
-        best = first
+        best, order = first, comparison_with(first)
         for value in rest:
-            if sign * (compare(value, best) or 0) > 0:
-                best = value
+            if sign * (order(value) or 0) > 0:
+                best, order = value, comparison_with(value)
         return best
 
     return function
@@ -89,7 +90,8 @@ def one_row(rows: Value) -> int:
 
 
 def field(value: Value, *options: Value) -> int:
-    return next((place for place, option in enumerate(options, 1) if compare(value, option) == 0), 0)
+    order = comparison_with(value)
+    return next((place for place, option in enumerate(options, 1) if order(option) == 0), 0)
 
 
 def elt(place: Value, *options: Value) -> Value:

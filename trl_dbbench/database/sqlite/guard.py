@@ -2,7 +2,7 @@
 
 SQLite runs in this process, so nothing can kill it from outside. It calls us: the authorizer before it
 compiles each part of a statement, the progress handler every so many steps, and our functions wherever the
-statement uses them. What happens between two calls is bounded by the sizes of texts, rows, tables and
+statement uses them. What happens between two calls is bounded by the sizes of texts, rows, tables, sorts and
 statements.
 """
 
@@ -12,9 +12,11 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from trl_dbbench.database.sqlite.aggregates import AGGREGATES, WINDOWS
+from trl_dbbench.database.sqlite.clock import OutOfTime, check_time, is_late, time_limit
 from trl_dbbench.database.sqlite.functions import functions
 from trl_dbbench.database.sqlite.values import COLLATION, MAX_TEXT_CHARACTERS, StatementError, collate
 from trl_dbbench.tasks import Table
@@ -30,8 +32,15 @@ MAX_PARTS = 5_000
 """Names, functions and subqueries of a statement, including those of its views: a chain of views each of
 which reads the previous one twice grows without end."""
 
-STEPS_BETWEEN_CHECKS = 20_000
-"""SQLite's steps between two checks of the time limit."""
+STEPS_BETWEEN_CHECKS = 1_000
+"""SQLite's steps between two checks of the limits: at most some hundred rows."""
+
+MAX_SPILLED_BYTES = 32 * 1024 * 1024
+"""How much a statement may write to temporary files, besides four times the tables. Sorts, DISTINCT and CTEs
+that do not fit into SQLite's caches go there; merging that much takes about half a second."""
+
+SECONDS_BETWEEN_LOOKS = 0.005
+"""Between two looks at how much a statement has written."""
 
 SORT_GRACE_SECONDS = 0.25
 """How long after its time limit a statement may go on sorting before all texts are declared equal."""
@@ -73,8 +82,10 @@ class Guard:
         self.failure: StatementError | None = None
         self._connection = connection
         self._watching = False
-        self._deadline = float("inf")
         self._parts = 0
+        self._tables_bytes = 0
+        self._written_before: int | None = None
+        self._next_look = 0.0
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA cache_size = 250")
         connection.create_collation(COLLATION, self._collate)
@@ -93,10 +104,11 @@ class Guard:
         """Limits how far the database, which holds these tables, may grow from now on."""
         connection, tables = self._connection, list(tables)
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        self._tables_bytes = pages * PAGE_BYTES
         connection.execute(f"PRAGMA max_page_count = {pages + MAX_GROWTH_PAGES}")
         connection.execute(f"PRAGMA temp.max_page_count = {MAX_GROWTH_PAGES}")
         longest = MAX_TEXT_CHARACTERS
-        if pages * PAGE_BYTES > MAX_TEXT_CHARACTERS:
+        if self._tables_bytes > MAX_TEXT_CHARACTERS:
             longest = max(longest, 2 * max((_size(row) for table in tables for row in table.rows), default=0))
         widest = max((len(table.columns) for table in tables), default=0)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
@@ -107,12 +119,13 @@ class Guard:
     def statement(self, seconds: float) -> Iterator[None]:
         """A block that runs a statement of the agent, which may take so long."""
         self.timed_out, self.failure, self._parts = False, None, 0
-        self._deadline = time.monotonic() + seconds
+        self._written_before, self._next_look = None, 0.0
         self._watching = True
         try:
-            yield
+            with time_limit(seconds):
+                yield
         finally:
-            self._watching, self._deadline = False, float("inf")
+            self._watching = False
 
     @contextmanager
     def own(self) -> Iterator[None]:
@@ -124,13 +137,23 @@ class Guard:
             self._watching = watching
 
     def _late(self, grace: float = 0.0) -> bool:
-        if time.monotonic() < self._deadline + grace:
-            return False
-        self.timed_out = True
-        return True
+        self.timed_out = self.timed_out or is_late(grace)
+        return self.timed_out
 
     def _tick(self) -> int:
-        return int(self._late())  # a value other than 0 stops the statement
+        return int(self._late() or self._spilled())  # a value other than 0 stops the statement
+
+    def _spilled(self) -> bool:
+        if not self._watching or time.monotonic() < self._next_look:
+            return False
+        self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
+        written = _written()
+        if self._written_before is None:
+            self._written_before = written
+        if written - self._written_before <= MAX_SPILLED_BYTES + 4 * self._tables_bytes:
+            return False
+        self.failure = StatementError(1114, "The table '/tmp/#sql' is full")
+        return True
 
     def _authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
         if not self._watching:
@@ -154,10 +177,12 @@ class Guard:
         """The function, stopped when the time is over; SQLite reports no reason, so it is kept."""
 
         def watched(*values: Any) -> Any:
-            if self._late():
-                raise TimeoutError
             try:
+                check_time()
                 result = function(*values)
+            except OutOfTime:
+                self.timed_out = True
+                raise
             except StatementError as error:
                 self.failure = error
                 raise
@@ -181,6 +206,20 @@ class Guard:
             return instance
 
         return made
+
+
+_IO = Path("/proc/thread-self/io")
+
+
+def _written() -> int:
+    """Bytes that this thread has written to files so far; 0 where the system does not tell.
+
+    A database in memory writes nothing but temporary files.
+    """
+    try:
+        return int(_IO.read_text().partition("wchar:")[2].split()[0])
+    except OSError:
+        return 0
 
 
 def _size(row: tuple) -> int:

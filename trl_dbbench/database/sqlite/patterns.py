@@ -9,6 +9,7 @@ from typing import Any
 
 import regex
 
+from trl_dbbench.database.sqlite.clock import check_time
 from trl_dbbench.database.sqlite.values import (
     MAX_PATTERN_CHARACTERS,
     MAX_TEXT_CHARACTERS,
@@ -21,6 +22,9 @@ from trl_dbbench.database.sqlite.values import (
 MAX_REGEX_SECONDS = 0.5
 """Computing time of the whole process after which a match is given up."""
 
+MAX_PATTERN_PARTS = 20_000
+"""Parts of a pattern whose counted repeats are written out; that many take a tenth of a second to compile."""
+
 MIN_COMPUTING_SHARE = 0.2
 """A match that computed for less than this share of its time has waited, and is tried again."""
 
@@ -32,7 +36,7 @@ def _like_pattern(pattern: str, escape: str, exact: bool) -> Any:
     What stands between two `%` is looked for only once, at its first place: if the rest does not match after
     that, it does not match after a later place either.
     """
-    segments, chars = [""], iter(pattern if exact else fold(pattern))
+    segments, chars = [""], iter(_checked_pattern(pattern if exact else fold(pattern)))
     for char in chars:
         if char == "%":
             segments.append("")
@@ -57,18 +61,42 @@ def like(value: Value, pattern: Value, escape: Value = "\\", exact: Value = 0) -
 def _checked_pattern(pattern: Value) -> str:
     wanted = text(pattern)
     if len(wanted) > MAX_PATTERN_CHARACTERS:
-        raise StatementError(3887, "The regular expression pattern exceeds limits on size or complexity.")
+        raise _too_large()
     return wanted
+
+
+def _too_large() -> StatementError:
+    return StatementError(3887, "The regular expression pattern exceeds limits on size or complexity.")
 
 
 # recursive and approximate patterns, which MySQL does not know, and in which `regex` notices its timeout late
 _FOREIGN = regex.compile(r"\(\?(?:R|&|P>|[+-]?\d)|\{[^}]*<")
 
 
+_COUNTED = regex.compile(r"(.?)\{(\d+)(?:,\d*)?\}", regex.DOTALL)
+
+
+def _written_out(pattern: str) -> int:
+    """At least the number of parts that the pattern has once its counted repeats are written out.
+
+    `regex` does so when it compiles a pattern: `((a{99}){99}){99}` would take minutes. A count behind
+    anything but a plain character may be that of a group, so it multiplies the whole pattern.
+    """
+    parts, factor = len(pattern), 1
+    for before, count in _COUNTED.findall(pattern):
+        if before in ")}?*+" or before.isspace():
+            factor *= max(int(count), 1)
+        else:
+            parts += int(count)
+    return parts * factor
+
+
 @lru_cache(maxsize=256)
 def _regex(pattern: str, flags: str) -> Any:
     if _FOREIGN.search(pattern):
         raise StatementError(1139, "Got error 'not supported' from regexp")
+    if _written_out(pattern) > MAX_PATTERN_PARTS:
+        raise _too_large()
     try:
         return regex.compile(pattern, 0 if "c" in flags else regex.IGNORECASE)
     except (regex.error, RecursionError, OverflowError) as error:
@@ -83,6 +111,7 @@ def in_regex_time(call: Callable[[], Any]) -> Any:
     """
     computing = time.thread_time()
     while True:
+        check_time()
         try:
             return call()
         except TimeoutError:
@@ -116,6 +145,7 @@ def regexp_replace(value: Value, pattern: Value, new: Value) -> str | None:
 
     def replacement(match: Any) -> str:
         nonlocal made
+        check_time()
         written = match.expand(template)
         made += len(written)
         if made > MAX_TEXT_CHARACTERS:

@@ -33,6 +33,7 @@ from trl_dbbench.database.sandbox import (
 )
 from trl_dbbench.database.sqlite import tables
 from trl_dbbench.database.sqlite.checks import check_size, names_read
+from trl_dbbench.database.sqlite.clock import OutOfTime
 from trl_dbbench.database.sqlite.guard import Guard, is_environment_fault
 from trl_dbbench.database.sqlite.messages import as_mysql
 from trl_dbbench.database.sqlite.names import check_tables
@@ -107,6 +108,8 @@ class SQLiteSandbox(Sandbox):
                 result = self._dispatch(sql)
         except StatementError as error:
             result = failure(error.code, error.text)
+        except OutOfTime:
+            result = timed_out(self._limits)
         except DBAPIError as error:
             result = self._refused(error)
         except MemoryError as error:  # the agent's memory is bounded, so this is not its fault

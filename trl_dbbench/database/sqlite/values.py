@@ -8,10 +8,13 @@ begins. Dates and times are texts, as MySQL writes them.
 from __future__ import annotations
 
 import unicodedata
-from functools import lru_cache
+from collections.abc import Callable
+from functools import cache, lru_cache
 from typing import Any
 
 import regex
+
+from trl_dbbench.database.sqlite.clock import check_time
 
 Value = Any
 """`None`, int, float, str or bytes: what an SQLite function may receive and return."""
@@ -27,6 +30,9 @@ MAX_PATTERN_CHARACTERS = 2_000
 """Longer patterns and formats take long to compile, and no agent needs one."""
 
 MAX_CACHED_KEY_CHARACTERS = 100
+MAX_CACHED_KEYS = 16_384
+MAX_CACHED_BASES = 16_384
+"""The caches of all sandboxes together stay below 64 MB, whatever the texts: a character may become 18."""
 
 
 class StatementError(Exception):
@@ -50,15 +56,34 @@ def sort_key(text: str) -> str:
     return _cached_sort_key(text) if len(text) <= MAX_CACHED_KEY_CHARACTERS else _sort_key(text)
 
 
+def fold(text: str) -> str:
+    """The text without case and accents; up to 6 characters for each of its bytes."""
+    return (text if text.isascii() else text.translate(_BASES)).casefold()
+
+
+class _Bases(dict[int, str]):
+    """Characters without accents: code -> text.
+
+    They are decomposed one by one: for a text as a whole, `normalize` would also sort its combining
+    characters, which takes seconds for 10,000 of them in a row.
+    """
+
+    def __missing__(self, code: int) -> str:
+        decomposed = unicodedata.normalize("NFKD", chr(code))
+        base = "".join(char for char in decomposed if not unicodedata.combining(char))
+        if len(self) < MAX_CACHED_BASES:
+            self[code] = base
+        return base
+
+
+_BASES = _Bases()
+
+
 def _sort_key(text: str) -> str:
-    if not text.isascii():
-        text = "".join(
-            char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char)
-        )
-    return text.casefold().translate(_ORDER)
+    return fold(text).translate(_ORDER)
 
 
-_cached_sort_key = lru_cache(maxsize=65_536)(_sort_key)
+_cached_sort_key = lru_cache(maxsize=MAX_CACHED_KEYS)(_sort_key)
 
 
 def collate(left: str, right: str) -> int:
@@ -67,7 +92,7 @@ def collate(left: str, right: str) -> int:
     return (first > second) - (first < second)
 
 
-_NUMBER = regex.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)")
+_NUMBER = regex.compile(r"\s*+([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)")
 
 
 def number(value: Value) -> int | float:
@@ -104,10 +129,22 @@ def compare(left: Value, right: Value) -> int | None:
     return (one > other) - (one < other)
 
 
-def fold(value: str) -> str:
-    """The text without case and accents."""
-    decomposed = unicodedata.normalize("NFKD", value)
-    return "".join(char for char in decomposed if not unicodedata.combining(char)).casefold()
+def comparison_with(right: Value) -> Callable[[Value], int | None]:
+    """`compare` of one value after another with this one, whose key is computed once.
+
+    Raises:
+        OutOfTime: when called after the end of the statement's time.
+    """
+    key = cache(lambda: sort_key(right))
+
+    def compare_left(left: Value) -> int | None:
+        check_time()
+        if isinstance(left, str) and isinstance(right, str):
+            first = sort_key(left)
+            return (first > key()) - (first < key())
+        return compare(left, right)
+
+    return compare_left
 
 
 def order_key(value: Value) -> tuple[int, Any]:
