@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Decimal
+from functools import wraps
 
 import regex
 
@@ -76,6 +77,7 @@ def format_number(value: Value, digits: Value) -> str:
 def defined(function: Callable[..., float]) -> Callable[..., float | None]:
     """The function with NULL where it is not defined, as in MySQL."""
 
+    @wraps(function)
     def call(*values: Value) -> float | None:
         try:
             return function(*(number(value) for value in values))

@@ -213,7 +213,10 @@ def _now() -> str:
 
 
 def _from_unix(seconds: Value, form: Value = None) -> str | None:
-    written = _write(datetime.fromtimestamp(float(seconds)), True)
+    try:
+        written = _write(datetime.fromtimestamp(float(seconds)), True)
+    except (ValueError, OverflowError, OSError):
+        return None
     return written if form is None else date_format(written, form)
 
 
@@ -227,9 +230,11 @@ def _unix(value: Value = None) -> int | None:
     return None if at is None else int(at.timestamp())
 
 
+_UNITS = frozenset({"SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR"})
+
+
 def _extract(unit: str, value: Value) -> Value:
-    function = DATE_FUNCTIONS.get(unit)
-    return function(value) if function else None
+    return DATE_FUNCTIONS[unit](value) if unit in _UNITS else None
 
 
 def _last_day(at: datetime) -> str:

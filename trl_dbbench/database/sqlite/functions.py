@@ -6,6 +6,7 @@ import math
 import random
 import uuid
 from collections.abc import Callable
+from functools import wraps
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
 from trl_dbbench.database.sqlite.arithmetic import (
@@ -147,7 +148,7 @@ _STRICT: dict[str, Callable[..., Value]] = {
     "POW": defined(math.pow),
     "POWER": defined(math.pow),
     "EXP": defined(math.exp),
-    "LN": defined(math.log),
+    "LN": defined(lambda value: math.log(value)),
     "LOG": defined(logarithm),
     "LOG2": defined(math.log2),
     "LOG10": defined(math.log10),
@@ -161,7 +162,7 @@ _STRICT: dict[str, Callable[..., Value]] = {
     "CAST_SIGNED": cast_signed,
     "CAST_DECIMAL": cast_decimal,
     "CAST_DOUBLE": lambda value: float(number(value)),
-    "CAST_CHAR": lambda value, length=None: text(value)[:length],
+    "CAST_CHAR": lambda value, length=None: text(value)[: None if length is None else int(number(length))],
     "FORMAT": format_number,
     "CONCAT": lambda *values: bounded("".join(text(value) for value in values)),
     "LENGTH": lambda value: len(text(value).encode()),
@@ -206,6 +207,7 @@ def functions() -> dict[str, Callable[..., Value]]:
 
 
 def _null_in_null_out(function: Callable[..., Value]) -> Callable[..., Value]:
+    @wraps(function)
     def call(*values: Value) -> Value:
         return None if None in values else function(*values)
 

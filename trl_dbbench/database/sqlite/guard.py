@@ -12,6 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +76,14 @@ class Guard:
         connection.execute(...)
     guard.timed_out, guard.failure  # why it failed, unless SQLite itself says so
     ```
+
+    An exception of our own functions that is no answer to the agent is raised at the end of that block.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.timed_out = False
         self.failure: StatementError | None = None
+        self._mistake: Exception | None = None
         self._connection = connection
         self._watching = False
         self._parts = 0
@@ -96,7 +100,7 @@ class Guard:
         for name, aggregate in AGGREGATES.items():
             connection.create_aggregate(f"my_{name}", -1, self._watched_aggregate(aggregate))
         for name, window in WINDOWS.items():
-            connection.create_window_function(name, 1, window)
+            connection.create_window_function(name, 1, self._watched_aggregate(window))
         connection.set_progress_handler(self._tick, STEPS_BETWEEN_CHECKS)
         connection.set_authorizer(self._authorize)
 
@@ -118,7 +122,7 @@ class Guard:
     @contextmanager
     def statement(self, seconds: float) -> Iterator[None]:
         """A block that runs a statement of the agent, which may take so long."""
-        self.timed_out, self.failure, self._parts = False, None, 0
+        self.timed_out, self.failure, self._mistake, self._parts = False, None, None, 0
         self._written_before, self._next_look = None, 0.0
         self._watching = True
         try:
@@ -126,6 +130,8 @@ class Guard:
                 yield
         finally:
             self._watching = False
+            if self._mistake is not None:
+                raise self._mistake
 
     @contextmanager
     def own(self) -> Iterator[None]:
@@ -186,10 +192,15 @@ class Guard:
             except StatementError as error:
                 self.failure = error
                 raise
-            except TypeError:
-                self.failure = StatementError(
-                    1582, "Incorrect parameter count in the call to native function"
-                )
+            except (ValueError, ArithmeticError):
+                raise  # an argument that the function is not made for
+            except Exception as error:
+                if isinstance(error, TypeError) and not _takes(function, values):
+                    self.failure = StatementError(
+                        1582, "Incorrect parameter count in the call to native function"
+                    )
+                else:
+                    self._mistake = error
                 raise
             if isinstance(result, int) and not -(2**63) <= result < 2**63:
                 return float(result)
@@ -202,7 +213,8 @@ class Guard:
     def _watched_aggregate(self, aggregate: type) -> Callable[[], Any]:
         def made() -> Any:
             instance = aggregate()
-            instance.step = self._watched(instance.step)
+            for method in _AGGREGATE_METHODS & set(dir(instance)):
+                setattr(instance, method, self._watched(getattr(instance, method)))
             return instance
 
         return made
@@ -222,12 +234,22 @@ def _written() -> int:
         return 0
 
 
+def _takes(function: Callable[..., Any], values: tuple) -> bool:
+    """Whether a function can be called with so many values."""
+    try:
+        signature(function).bind(*values)
+    except TypeError:
+        return False
+    return True
+
+
 def _size(row: tuple) -> int:
     return sum(len(str(cell).encode()) + 9 for cell in row)
 
 
 _FUNCTIONS = functions()
 _NOT_DETERMINISTIC = frozenset({"RAND", "UUID", "NOW", "SYSDATE", "CURDATE", "CURTIME", "UNIX_TIMESTAMP"})
+_AGGREGATE_METHODS = frozenset({"step", "inverse", "value", "finalize"})
 _FORBIDDEN = frozenset(
     {
         sqlite3.SQLITE_ATTACH,

@@ -44,6 +44,7 @@ _MESSAGES: list[tuple[str, int, str]] = [
     ),
     (r"CHECK constraint failed: (.*)", 1366, "Incorrect numeric value for column '{0}'"),
     (r"database or disk is full", 1114, "The table is full"),
+    (r"no tables specified", 1096, "No tables used"),
     (r"too many columns.*", 1117, "Too many columns"),
     (r"string or blob too big", 1301, "Result was larger than max_allowed_packet"),
     (r"not authorized|.*prohibited.*", 1142, "Command denied to the agent"),
@@ -56,8 +57,8 @@ def as_mysql(text: str) -> tuple[int, str]:
         match = re.fullmatch(pattern, text, re.DOTALL)
         if match:
             return code, form.format(*(group.strip('"').strip("`") for group in match.groups()))
-    near = re.match(r'near "(.*)": syntax error', text, re.DOTALL)
+    near = re.match(r'near "(.*)": syntax error|incomplete input', text, re.DOTALL)
     if near:
-        error = syntax_error(near[1])
+        error = syntax_error(near[1] or "")
         return error.code, error.text
     return 1105, f"Unknown error: {text}"

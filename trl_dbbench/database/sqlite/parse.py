@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 
 import sqlglot.errors
@@ -11,6 +12,8 @@ from sqlglot.parsers.mysql import MySQLParser
 
 from trl_dbbench.database.sqlite.values import StatementError
 from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS, parse_statements
+
+logger = logging.getLogger("trl_dbbench.database")
 
 _KEPT_FUNCTIONS: tuple[str, ...] = (
     *("COUNT", "SUM", "AVG", "MIN", "MAX", "COALESCE", "ROW_NUMBER", "RANK", "DENSE_RANK", "PERCENT_RANK"),
@@ -63,6 +66,10 @@ def parse(sql: str) -> exp.Expr:
         raise syntax_error(sql) from None
     except RecursionError:
         raise nested_too_deeply() from None
+    except (AttributeError, TypeError, LookupError, ValueError, AssertionError) as error:
+        # sqlglot's parser goes on where MySQL has given up, and stumbles over what is not there
+        logger.debug("not parsed: %r", sql, exc_info=error)
+        raise syntax_error(sql) from None
     trees = [tree for tree in trees if not isinstance(tree, exp.Semicolon)]
     if not trees:
         raise StatementError(1065, "Query was empty")

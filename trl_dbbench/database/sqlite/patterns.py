@@ -122,9 +122,9 @@ def in_regex_time(call: Callable[[], Any]) -> Any:
 
 
 def regexp_like(value: Value, pattern: Value, flags: Value = "") -> int | None:
-    if value is None or pattern is None:
+    if value is None or pattern is None or flags is None:
         return None
-    compiled = _regex(_checked_pattern(pattern), flags)
+    compiled = _regex(_checked_pattern(pattern), text(flags))
     return int(in_regex_time(lambda: compiled.search(text(value), timeout=MAX_REGEX_SECONDS)) is not None)
 
 

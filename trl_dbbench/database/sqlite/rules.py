@@ -205,8 +205,6 @@ def _between(parts: list[exp.Expr], separator: exp.Expr) -> list[exp.Expr]:
 
 def _anonymous(node: exp.Expr) -> exp.Expr:
     name, arguments = str(node.this).upper(), list(node.expressions)
-    if name.startswith("MY_"):
-        return node
     if name == "VALUES":
         return exp.column(arguments[0].copy(), "excluded")
     if name == "ANY_VALUE" and len(arguments) == 1:
@@ -251,12 +249,14 @@ def _table(node: exp.Expr) -> exp.Expr:
         raise unsupported("a function as a table")
     if _INTERNAL.match(node.name):
         raise StatementError(1146, f"Table '{SHOWN_DATABASE}.{node.name}' doesn't exist")
-    schema = node.args.get("db")
-    if schema is not None:
-        if schema.name.lower() == "information_schema":
+    schema = node.text("db")
+    if node.text("catalog") or (node.args.get("db") is not None and not schema):
+        raise syntax_error(node.sql(dialect="mysql"))
+    if schema:
+        if schema.lower() == "information_schema":
             node.set("this", exp.to_identifier(f"information_schema.{node.name.lower()}", quoted=True))
-        elif schema.name.lower() != SHOWN_DATABASE:
-            raise StatementError(1049, f"Unknown database '{schema.name}'")
+        elif schema.lower() != SHOWN_DATABASE:
+            raise StatementError(1049, f"Unknown database '{schema}'")
         node.set("db", None)
     return node
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -40,7 +41,7 @@ def look(sql: str) -> Statement:
     Raises:
         StatementError: it cannot be parsed, or is too large.
     """
-    return _cached_look(sql) if len(sql) <= MAX_CACHED_CHARACTERS else _look(sql)
+    return _looks.look(sql) if len(sql) <= MAX_CACHED_CHARACTERS else _look(sql)
 
 
 def translation(sql: str, tree: exp.Expr) -> str:
@@ -78,7 +79,14 @@ def _mistake(tree: exp.Expr, *checks: Callable[[exp.Expr], None]) -> tuple[int, 
     return None
 
 
-_cached_look = lru_cache(maxsize=512)(_look)
+class _Looks(threading.local):
+    """What each thread has looked at: no two threads share a tree."""
+
+    def __init__(self) -> None:
+        self.look = lru_cache(maxsize=256)(_look)
+
+
+_looks = _Looks()
 
 
 @lru_cache(maxsize=4096)

@@ -187,11 +187,26 @@ def _tables_catalog(names: list[str], columns: Callable[[str], list[tuple]]) -> 
     return headers, [("def", SHOWN_DATABASE, name, "BASE TABLE", "InnoDB") for name in names]
 
 
+_NAME = r"(?:`[^`]+`|[\w$]+)"
+_TO = re.compile(rf"({_NAME}(?:\s*\.\s*{_NAME})?)\s+TO\s+({_NAME}(?:\s*\.\s*{_NAME})?)", re.IGNORECASE)
+_RENAMED = re.compile(rf"TABLES?\s+{_TO.pattern}(?:\s*,\s*{_TO.pattern})*\s*", re.IGNORECASE)
+
 CATALOG = {"columns": _columns_catalog, "tables": _tables_catalog}
 """The tables of information_schema that exist here: name -> function that gives its columns and rows."""
 
 
+def rename(what: str) -> list[str]:
+    """RENAME TABLE for SQLite, one statement per table; `what` is the text behind RENAME."""
+    if not _RENAMED.fullmatch(what):
+        raise syntax_error(what)
+    return [
+        f"ALTER TABLE {quote(_own(old))} RENAME TO {quote(_own(new))}"
+        for old, new in ([exp.to_table(name, dialect="mysql") for name in pair] for pair in _TO.findall(what))
+    ]
+
+
 def _own(table: exp.Expr) -> str:
+    """The name of a table, which is in the task's database."""
     schema = table.args.get("db")
     if schema is not None and schema.name.lower() != SHOWN_DATABASE:
         raise StatementError(1049, f"Unknown database '{schema.name}'")
@@ -226,22 +241,25 @@ def _column(column: exp.ColumnDef, automatic: str | None = None) -> str:
         elif isinstance(kind, exp.UniqueColumnConstraint):
             parts.append("UNIQUE")
         elif isinstance(kind, exp.DefaultColumnConstraint):
-            parts.append(_default(kind.this))
+            parts.append(_default(kind))
     if column.kind.this in _TEXTS | _AS_TEXT:
         parts.append(f"COLLATE {COLLATION}")
     return " ".join(parts)
 
 
-def _default(value: exp.Expr) -> str:
-    if isinstance(value, exp.CurrentTimestamp | exp.Anonymous):
+def _default(constraint: exp.DefaultColumnConstraint) -> str:
+    if isinstance(constraint.this, exp.CurrentTimestamp | exp.Anonymous):
         return "DEFAULT CURRENT_TIMESTAMP"
-    return f"DEFAULT {value.sql(dialect='sqlite')}"
+    return write(constraint)
 
 
 def _declared(kind: exp.DataType) -> str:
     sizes = [size.name for size in kind.expressions if isinstance(size, exp.DataTypeParam)]
     if kind.this in _REALS:
-        digits, places = map(int, [*sizes, "0"][:2] if sizes else ("10", "0"))
+        given = [*sizes, "0"][:2] if sizes else ["10", "0"]
+        if not all(size.isdecimal() for size in given):
+            raise syntax_error(kind.sql(dialect="mysql"))
+        digits, places = map(int, given)
         if digits > 65:
             raise StatementError(1426, f"Too-big precision {digits} specified. Maximum is 65.")
         if places > 30:
@@ -268,6 +286,8 @@ def _change(action: exp.Expr) -> str:
         return f"ADD COLUMN {_column(action)}"
     if isinstance(action, exp.Drop) and action.args.get("kind") == "COLUMN":
         dropped = (action.args.get("tables") or [action.this])[0]
+        if dropped is None:
+            raise syntax_error(action.sql(dialect="mysql"))
         return f"DROP COLUMN {quote(dropped.name)}"
     if isinstance(action, exp.RenameColumn):
         return f"RENAME COLUMN {quote(action.this.name)} TO {quote(action.args['to'].name)}"
