@@ -32,19 +32,15 @@ from trl_dbbench.database.sqlite.values import (
 
 ORDERS = table("orders", "id INT, note VARCHAR(40)", *((n, f"note {n}") for n in range(300)))
 LONG = table("longs", "id INT, note LONGTEXT", *((n, f"{n} " + "x" * 100_000) for n in range(60)))
-TIMES = 3
-"""How often a statement that held its turn is tried again: on a slow machine that may be another's fault."""
 
 
 def in_time(run: Callable[[], Any]) -> Any:
-    """What the call returns, which may take the time limit and a second."""
-    for _ in range(TIMES):
-        start = time.monotonic()
-        result = run()
-        seconds = time.monotonic() - start
-        if seconds <= LIMITS.seconds + 1:
-            return result
-    raise AssertionError(f"held its turn for {seconds:.1f} s")
+    """What the call returns, which may compute for as long as the time limit and a second."""
+    start = time.process_time()
+    result = run()
+    seconds = time.process_time() - start
+    assert seconds < LIMITS.seconds + 1, f"held its turn for {seconds:.1f} s"
+    return result
 
 
 # --- seconds ----------------------------------------------------------------------------------------------
@@ -187,7 +183,8 @@ def test_what_a_statement_spills_is_bounded(sqlite_database: Database, sql: str)
     with sqlite_database.sandbox(task(ORDERS, LONG)) as sandbox:
         before = written()
         result = in_time(lambda: sandbox.execute(sql))
-        assert written() - before < TIMES * (2 * MAX_SPILLED_BYTES + 4 * 60 * 100_000)
+        # what is sorted may be merged after the last look; without a bound it was 440 to 660 MB in a second
+        assert written() - before < 3 * (MAX_SPILLED_BYTES + 4 * 60 * 100_000)
         assert result.error_code in (1114, 3024)  # the table '/tmp/#sql' is full, or it took too long
         assert sandbox.execute("SELECT COUNT(*) FROM longs").rows == [(60,)]
 
