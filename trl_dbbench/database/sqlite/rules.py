@@ -254,14 +254,20 @@ def _table(node: exp.Expr) -> exp.Expr:
         raise syntax_error(node.sql(dialect="mysql"))
     if schema:
         if schema.lower() == "information_schema":
+            if not node.alias:
+                node.set("alias", exp.TableAlias(this=node.this.copy()))
             node.set("this", exp.to_identifier(f"information_schema.{node.name.lower()}", quoted=True))
-        elif schema.lower() != SHOWN_DATABASE:
+        elif schema != SHOWN_DATABASE:
             raise StatementError(1049, f"Unknown database '{schema}'")
         node.set("db", None)
     return node
 
 
 def _column(node: exp.Expr) -> exp.Expr:
+    schema = node.text("db")
+    if schema and schema != SHOWN_DATABASE and schema.lower() != "information_schema":
+        written = node.sql(dialect="mysql").replace("`", "")
+        raise StatementError(1054, f"Unknown column '{written}' in 'field list'")
     node.set("db", None)
     return node
 

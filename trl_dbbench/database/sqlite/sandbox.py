@@ -173,7 +173,7 @@ class SQLiteSandbox(Sandbox):
         if isinstance(tree, exp.Describe):
             if not isinstance(tree.this, exp.Table):
                 raise unsupported("EXPLAIN")
-            return self._cut(self._columns(tree.this.name))
+            return self._cut(self._columns(tables.own_name(tree.this)))
         if self._views:
             check_size(tree, self._views)
         if isinstance(tree, exp.Query | exp.DML | exp.Create | exp.Alter | exp.TruncateTable):
@@ -191,10 +191,13 @@ class SQLiteSandbox(Sandbox):
                     self._run(change)
             return QueryResult(None, affected=0)
         if isinstance(tree, exp.TruncateTable):
-            self._run(f"DELETE FROM {quote(tree.expressions[0].name)}")
+            target = tree.expressions[0]
+            if target.db not in ("", SHOWN_DATABASE):
+                raise StatementError(1146, f"Table '{target.db}.{target.name}' doesn't exist")
+            self._run(f"DELETE FROM {quote(target.name)}")
             return QueryResult(None, affected=0)
         if isinstance(tree, exp.Use):
-            if tree.this.name.lower() != SHOWN_DATABASE:
+            if tree.this.name != SHOWN_DATABASE:
                 raise StatementError(1049, f"Unknown database '{tree.this.name}'")
             return QueryResult(None, affected=0)
         if isinstance(tree, exp.Transaction | exp.Commit | exp.Rollback):
@@ -282,8 +285,8 @@ class SQLiteSandbox(Sandbox):
         word, rest = str(tree.this).upper(), tree.text("expression")
         if word == "RENAME":
             self._commit()
-            for change in tables.rename(rest.strip()):
-                self._run(change)
+            for old, new in tables.renamed(rest.strip()):
+                self._run(f"ALTER TABLE {quote(self._table_name(old))} RENAME TO {quote(new)}")
             return QueryResult(None, affected=0)
         if word in ("LOCK TABLES", "UNLOCK TABLES", "LOCK", "UNLOCK"):
             self._commit()
@@ -295,13 +298,13 @@ class SQLiteSandbox(Sandbox):
     def _drop(self, tree: exp.Drop, kind: str) -> QueryResult:
         schemas = ("temp",) if tree.args.get("temporary") else ("temp", "main")
         known = self._names(kind.lower(), schemas)
-        names = [table.name for table in tree.args.get("tables") or [tree.this]]
-        unknown = [f"{SHOWN_DATABASE}.{name}" for name in names if name not in known]
+        named = [(table.db or SHOWN_DATABASE, table.name) for table in tree.args.get("tables") or [tree.this]]
+        found = [name for schema, name in named if schema == SHOWN_DATABASE and name in known]
+        unknown = [f"{schema}.{name}" for schema, name in named if name not in found]
         if unknown and not tree.args.get("exists"):
             raise StatementError(1051, f"Unknown table '{','.join(unknown)}'")
-        for name in names:
-            if name in known:  # a temporary table goes before the one that it hides
-                self._run(f"DROP {kind} {quote(name)}")
+        for name in found:  # a temporary table goes before the one that it hides
+            self._run(f"DROP {kind} {quote(name)}")
         return QueryResult(None, affected=0)
 
     # --- what there is ------------------------------------------------------------------------------------
@@ -337,12 +340,14 @@ class SQLiteSandbox(Sandbox):
     def _show(self, tree: exp.Show) -> QueryResult:
         what, target = tree.name.upper(), tree.args.get("target")
         name = target.name if target is not None else ""
+        if tree.text("db") not in ("", SHOWN_DATABASE):
+            raise StatementError(1049, f"Unknown database '{tree.text('db')}'")
         if what == "TABLES":
             found: list[tuple] = [(table,) for table in sorted(self._tables())]
             if tree.args.get("full"):
                 found = [(*row, "BASE TABLE") for row in found]
         elif what == "DATABASES":
-            found = [("information_schema",), (SHOWN_DATABASE,)]
+            found = [(SHOWN_DATABASE,), ("information_schema",)]
         elif what == "COLUMNS":
             found = self._columns(name)
             if tree.args.get("full"):

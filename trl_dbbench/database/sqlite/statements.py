@@ -65,9 +65,11 @@ def _look(sql: str) -> Statement:
     catalog = {
         table.name.lower() for table in tree.find_all(exp.Table) if table.db.lower() == "information_schema"
     }
+    if unknown := sorted(catalog - set(CATALOG)):
+        raise StatementError(1109, f"Unknown table '{unknown[0].upper()}' in information_schema")
     misnamed = _mistake(tree, check_aliases)
     misgrouped, misplaced = _mistake(tree, check_groups), _mistake(tree, check_limits, check_distinct)
-    return Statement(tree, frozenset(catalog & set(CATALOG)), misnamed, misgrouped, misplaced)
+    return Statement(tree, frozenset(catalog), misnamed, misgrouped, misplaced)
 
 
 def _mistake(tree: exp.Expr, *checks: Callable[[exp.Expr], None]) -> tuple[int, str] | None:

@@ -112,7 +112,7 @@ def create(tree: exp.Expr) -> str:
             parts.append(f"UNIQUE ({', '.join(quote(each.name) for each in constraint.this.expressions)})")
     temporary = "TEMP " if tree.find(exp.TemporaryProperty) else ""
     exists = "IF NOT EXISTS " if tree.args.get("exists") else ""
-    return f"CREATE {temporary}TABLE {exists}{quote(_own(schema.this))} ({', '.join(parts)})"
+    return f"CREATE {temporary}TABLE {exists}{quote(own_name(schema.this))} ({', '.join(parts)})"
 
 
 def create_other(tree: exp.Create) -> str:
@@ -124,7 +124,7 @@ def create_other(tree: exp.Create) -> str:
 
 def alter(tree: exp.Alter) -> list[str]:
     """ALTER TABLE for SQLite, one statement per change."""
-    table = quote(_own(tree.this))
+    table = quote(own_name(tree.this))
     return [f"ALTER TABLE {table} {_change(action)}" for action in tree.args.get("actions") or []]
 
 
@@ -191,7 +191,14 @@ _NAME = r"(?:`[^`]+`|[\w$]+)"
 _TO = re.compile(rf"({_NAME}(?:\s*\.\s*{_NAME})?)\s+TO\s+({_NAME}(?:\s*\.\s*{_NAME})?)", re.IGNORECASE)
 _RENAMED = re.compile(rf"TABLES?\s+{_TO.pattern}(?:\s*,\s*{_TO.pattern})*\s*", re.IGNORECASE)
 
-CATALOG = {"columns": _columns_catalog, "tables": _tables_catalog}
+
+def _schemata_catalog(
+    names: list[str], columns: Callable[[str], list[tuple]]
+) -> tuple[list[str], list[tuple]]:
+    return ["CATALOG_NAME", "SCHEMA_NAME"], [("def", SHOWN_DATABASE), ("def", "information_schema")]
+
+
+CATALOG = {"columns": _columns_catalog, "tables": _tables_catalog, "schemata": _schemata_catalog}
 """The tables of information_schema that exist here: name -> function that gives its columns and rows."""
 
 
@@ -200,23 +207,27 @@ def rename(what: str) -> list[str]:
     if not _RENAMED.fullmatch(what):
         raise syntax_error(what)
     return [
-        f"ALTER TABLE {quote(_own(old))} RENAME TO {quote(_own(new))}"
+        f"ALTER TABLE {quote(own_name(old))} RENAME TO {quote(own_name(new))}"
         for old, new in ([exp.to_table(name, dialect="mysql") for name in pair] for pair in _TO.findall(what))
     ]
 
 
-def _own(table: exp.Expr) -> str:
-    """The name of a table, which is in the task's database."""
-    schema = table.args.get("db")
-    if schema is not None and schema.name.lower() != SHOWN_DATABASE:
-        raise StatementError(1049, f"Unknown database '{schema.name}'")
+def own_name(table: exp.Expr) -> str:
+    """The name of a table without that of its database.
+
+    Raises:
+        StatementError: it is another database than the task's. Its name minds case, as on MySQL's servers.
+    """
+    schema = table.text("db")
+    if schema not in ("", SHOWN_DATABASE):
+        raise StatementError(1049, f"Unknown database '{schema}'")
     return table.name
 
 
 def _create_from(tree: exp.Expr) -> str:
     if isinstance(tree.this, exp.Table) and isinstance(tree.expression, exp.Query):
         temporary = "TEMP " if tree.find(exp.TemporaryProperty) else ""
-        return f"CREATE {temporary}TABLE {quote(_own(tree.this))} AS {write(tree.expression)}"
+        return f"CREATE {temporary}TABLE {quote(own_name(tree.this))} AS {write(tree.expression)}"
     raise unsupported("CREATE TABLE ... LIKE")
 
 
@@ -292,5 +303,5 @@ def _change(action: exp.Expr) -> str:
     if isinstance(action, exp.RenameColumn):
         return f"RENAME COLUMN {quote(action.this.name)} TO {quote(action.args['to'].name)}"
     if isinstance(action, exp.AlterRename):
-        return f"RENAME TO {quote(action.this.name)}"
+        return f"RENAME TO {quote(own_name(action.this))}"
     raise unsupported(f"ALTER TABLE ... {action.sql(dialect='mysql')[:40]}")
