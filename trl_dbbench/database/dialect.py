@@ -194,6 +194,8 @@ def _kind_of(sql: str) -> Kind:
     except (SqlglotError, RecursionError):
         return "other"
     tree = parsed[0] if len(parsed) == 1 else None
+    if tree is None:
+        return "other"
     makes = isinstance(tree, exp.Create | exp.Drop | exp.Alter) and tree.kind in ("TABLE", "VIEW", "INDEX")
     kind: Kind
     if makes or isinstance(tree, exp.TruncateTable):

@@ -74,7 +74,9 @@ class Recoverable(Protocol):
     restarts: int
     closed: bool
     gave_up: str | None
-    outage: Outage
+
+    @property
+    def outage(self) -> Outage: ...
 
     def fresh_sandbox(self, task: Task) -> Sandbox: ...
 

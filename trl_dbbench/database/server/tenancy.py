@@ -167,14 +167,12 @@ class Tenancy:
     def leave(self) -> None:
         """Ends all connections. What is on the server stays there; `close` removes it first."""
         self.over = True
-        for pool in filter(None, (self.readers, self.observers, self.slots)):
-            pool.close()
+        self._close_sessions()
         self._dispose()
 
     def close(self) -> None:
         """Removes everything that the run has made on the server, and leaves."""
-        for pool in filter(None, (self.readers, self.observers, self.slots)):
-            pool.close()
+        self._close_sessions()
         try:
             with self._admin.connect() as admin:
                 ownership.remove_owned(admin, self.owner, accounts=self._has_accounts)
@@ -185,6 +183,12 @@ class Tenancy:
                 error_text(error),
             )
         self.leave()
+
+    def _close_sessions(self) -> None:
+        if self.readers is not None:
+            self.readers.close()
+        self.observers.close()
+        self.slots.close()
 
     def _connect(self, account: Account | None) -> Session:
         url = self._url

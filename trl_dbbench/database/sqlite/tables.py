@@ -202,14 +202,12 @@ CATALOG = {"columns": _columns_catalog, "tables": _tables_catalog, "schemata": _
 """The tables of information_schema that exist here: name -> function that gives its columns and rows."""
 
 
-def rename(what: str) -> list[str]:
-    """RENAME TABLE for SQLite, one statement per table; `what` is the text behind RENAME."""
+def renamed(what: str) -> list[tuple[str, str]]:
+    """The pairs of names, old and new, that follow RENAME."""
     if not _RENAMED.fullmatch(what):
         raise syntax_error(what)
-    return [
-        f"ALTER TABLE {quote(own_name(old))} RENAME TO {quote(own_name(new))}"
-        for old, new in ([exp.to_table(name, dialect="mysql") for name in pair] for pair in _TO.findall(what))
-    ]
+    pairs = ([exp.to_table(name, dialect="mysql") for name in pair] for pair in _TO.findall(what))
+    return [(own_name(old), own_name(new)) for old, new in pairs]
 
 
 def own_name(table: exp.Expr) -> str:
