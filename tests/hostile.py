@@ -13,7 +13,12 @@ not know is refused there.
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 from databases import table
+
+from trl_dbbench.database import QueryResult
 
 MEDALS = table("medals", "nation TEXT, gold INT", ("Chad", 1), ("Peru", 22), ("Perú", None))
 ORDERS = table("orders", "id INT, note VARCHAR(40)", *((n, f"note {n}") for n in range(300)))
@@ -41,6 +46,26 @@ def views(levels: int, view: str) -> tuple[str, ...]:
         f"SELECT COUNT(*) FROM v{levels}",
     )
 
+
+# Comments that sqlglot and the servers read differently: for a server, `{# #}` is one only from `#` to the end of the
+# line, and MariaDB executes what stands in `/*M! */`.
+HIDDEN = [
+    "SELECT {#\nfn LAST_INSERT_ID(77)} -- #} 1",
+    "SELECT {#\nfn GET_LOCK('mine', 0)} -- #} 1",
+    "SELECT {#\nfn ABS(@x := 5)} -- #} 1",
+    "UPDATE medals SET gold = {#\nfn LAST_INSERT_ID(77)} -- #} 1",
+    "SELECT 1--LAST_INSERT_ID(77)",
+    "SELECT nation /*M! , @x := 5 */ FROM medals",
+    "SELECT /*M!100000 GET_LOCK('mine', 0) + */ 1",
+    "/*M!100000 CREATE TABLE made AS */ SELECT nation FROM medals",
+    "/*M!100000 CREATE TEMPORARY TABLE made AS */ SELECT nation FROM medals",
+    "SELECT SQL_CALC_FOUND_ROWS * FROM medals LIMIT 1",
+    "SELECT * FROM medals WHERE gold = 'x'",
+]
+
+XA = "EXECUTE IMMEDIATE CONCAT('X', 'A {} ''mine''')"
+PREPARED = (XA.format("START"), "DELETE FROM medals", XA.format("END"), XA.format("PREPARE"))
+"""A prepared transaction, which outlives its connection and holds its table."""
 
 CORPUS: dict[str, list[Item]] = {
     "read what is another's": [
@@ -327,6 +352,20 @@ CORPUS: dict[str, list[Item]] = {
         "SELECT COUNT(*) FROM orders WHERE REPEAT(note, 5000) LIKE CONCAT(REPEAT('%o%t_', 5000), 'zz')",
         "SELECT REPEAT('a', 4000000) LIKE '%a%a%a%a%a%a%a%a%b' FROM orders",
         "SELECT note LIKE REPEAT('\\\\', 1000001) ESCAPE '\\\\' FROM orders",
+    ],
+    "hide from our parser": [
+        *HIDDEN,
+        ("SELECT SQL_CALC_FOUND_ROWS * FROM orders LIMIT 1", "SELECT 1--@y:=FOUND_ROWS()"),
+        "INSERT INTO medals /*M! SELECT RELEASE_ALL_LOCKS(), @y := 1 */ VALUES ('x', 1)",
+        "SELECT {#}\nd '2020-01-01'}, {#\nfn GET_LOCK('mine', 0)}",
+        "SELECT 1 {# #} {# \n",
+        "SELECT '{#', nation, '#}', @y := 5 FROM medals",
+        'SELECT "--", 1--@y:=2',
+        "SELECT `nation`/*!*/, @y/**/:=5 FROM medals",
+        "SELECT nation FROM medals WHERE {fn GET_LOCK('mine', 0)}",
+        "SELECT * FROM medals /*M!100000 INTO OUTFILE '/tmp/hostile_out' */",
+        "DELETE FROM medals /*M!100000 RETURNING @y := 5 */",
+        "UPDATE medals SET gold = 1--GET_LOCK('mine', 0)",
     ],
     "stack statements": [
         "SELECT 1; DROP TABLE medals",
@@ -625,6 +664,14 @@ CORPUS: dict[str, list[Item]] = {
         "LOCK TABLES mysql.user WRITE",
         ("XA START 'hostile'", "DELETE FROM medals", "XA END 'hostile'", "XA PREPARE 'hostile'"),
         ("XA START 'hostile2'", "DELETE FROM medals", "SELECT 1"),
+        PREPARED,
+        (*PREPARED, "EXECUTE IMMEDIATE CONCAT('KI', 'LL ', CONNECTION_ID())"),
+        ("XA/**/START 'mine'", "DELETE FROM medals", "XA/**/END 'mine'", "XA /*!50000 PREPARE */ 'mine'"),
+        (
+            "CREATE PROCEDURE p() BEGIN XA # \n START 'mine'; DELETE FROM medals; XA END 'mine'; XA PREPARE 'mine'; END",
+            "CALL p()",
+        ),
+        ("SET @s = 'XA START ''mine'''", "PREPARE s FROM @s", "EXECUTE s", "DELETE FROM medals"),
         "XA RECOVER",
         "XA COMMIT 'hostile'",
         ("HANDLER medals OPEN", "HANDLER medals READ FIRST", "HANDLER medals READ NEXT LIMIT 100"),
@@ -808,3 +855,28 @@ def items() -> list[tuple[str, tuple[str, ...]]]:
         for intent, group in CORPUS.items()
         for item in group
     ]
+
+
+# What is left of an item in the slot that it ran in.
+
+TRACES = (
+    "SELECT LAST_INSERT_ID(), FOUND_ROWS(), ROW_COUNT(), DATABASE(), @a, @n, @s, @x, @y",
+    "SELECT COALESCE(RELEASE_LOCK('mine'), 0)",
+    "SHOW WARNINGS",
+    "SHOW TABLES",
+    "SHOW CREATE DATABASE dbbench",
+    "SELECT * FROM made",
+    "EXECUTE s",
+    "HANDLER medals READ FIRST",
+    "SELECT COUNT(*) FROM medals",
+    "SHOW SESSION VARIABLES WHERE Variable_name IN ('autocommit', 'sql_mode', 'character_set_client', "
+    "'character_set_results', 'character_set_connection', 'character_set_database', 'collation_connection', "
+    "'max_execution_time', 'max_statement_time', 'sql_select_limit', 'lock_wait_timeout', 'time_zone', "
+    "'innodb_lock_wait_timeout', 'transaction_isolation', 'tx_isolation', 'foreign_key_checks', 'max_join_size', "
+    "'group_concat_max_len', 'last_insert_id', 'sql_safe_updates', 'profiling', 'lc_messages', 'tmp_table_size')",
+)
+
+
+def seen(session: Any) -> list[QueryResult]:
+    """What an agent can find out about its session and its database, but for how long that takes."""
+    return [dataclasses.replace(session.execute(sql), seconds=0.0) for sql in TRACES]

@@ -21,7 +21,7 @@ from typing import Any
 import pymysql
 import pytest
 from databases import LIMITS, connect_arguments, rows_of, table, task
-from hostile import MEDALS, OTHER, TABLES, items
+from hostile import MEDALS, OTHER, TABLES, items, seen
 from sqlalchemy import make_url
 
 from trl_dbbench.database import Database, QueryResult, Sandbox
@@ -46,19 +46,21 @@ def test_corpus() -> None:
 @pytest.mark.timeout(900)
 def test_hostile_statements(own_database: Database) -> None:
     """Each in an episode of a question. Statements that then read the pristine tables, through an account that may
-    do nothing else, run in an episode of a change as well, where they have tables of their own."""
+    do nothing else, run in an episode of a change as well, where they have tables of their own. An episode after each
+    finds its session and its database as the first one on the server did."""
     database = own_database
+    fresh = traces(database)
     attacks = [(QUESTION, *item) for item in items()]
     attacks += [(CHANGE, *item) for item in items() if any(map(MYSQL.only_reads, item[1]))]
     with surroundings(database) as (names, wrong):
         begin = peak_megabytes(reset=True)
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = list(pool.map(lambda attacked: attack(database, names, *attacked), attacks))
+            found = list(pool.map(lambda attacked: attack(database, names, fresh, *attacked), attacks))
         for attacked, violations in zip(attacks, found, strict=True):
             # what only takes long may do so because of the seven others on a slow machine: again, alone
             for _ in range(2):
                 if violations and all(SLOW in violation for violation in violations):
-                    violations = attack(database, names, *attacked)
+                    violations = attack(database, names, fresh, *attacked)
             wrong += violations
         if (grown := peak_megabytes() - begin) > MEGABYTES:
             wrong.append(f"the process grew by {grown:.0f} MB")
@@ -66,7 +68,12 @@ def test_hostile_statements(own_database: Database) -> None:
 
 
 def attack(
-    database: Database, names: dict[str, str], attacked: Task, intent: str, statements: tuple[str, ...]
+    database: Database,
+    names: dict[str, str],
+    fresh: list[QueryResult],
+    attacked: Task,
+    intent: str,
+    statements: tuple[str, ...],
 ) -> list[str]:
     """Runs the statements in one sandbox, then normal episodes; returns what went wrong."""
     wrong = []
@@ -93,6 +100,15 @@ def attack(
         wrong.append(f"{shown}: looked like a failure of the database: {fault}")
     except Exception as error:
         wrong.append(f"{shown}: raised {error!r}")
+    try:
+        left = [
+            f"{now} for {before}"
+            for now, before in zip(traces(database), fresh, strict=True)
+            if now != before
+        ]
+        wrong += [f"{shown}: the next episode saw {each}" for each in left]
+    except Exception as error:
+        wrong.append(f"{shown}: the next episode failed: {error!r}")
     for normal in (QUESTION, CHANGE):
         try:
             with database.sandbox(normal) as sandbox:
@@ -100,6 +116,14 @@ def attack(
         except Exception as error:
             wrong.append(f"{shown}: the next episode failed: {error!r}")
     return wrong
+
+
+def traces(database: Database) -> list[QueryResult]:
+    """What an episode sees of those before it in its slot; the emulation has no slots."""
+    if database.dialect is SQLITE:
+        return []
+    with database.sandbox(CHANGE) as sandbox:
+        return seen(sandbox)
 
 
 def normal_episode(sandbox: Sandbox, asked: Task) -> None:

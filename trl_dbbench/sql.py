@@ -7,6 +7,9 @@ each further bracket doubles its work: 200 characters of that take hours, and an
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Iterator
+from typing import Literal
 
 from sqlglot import exp
 from sqlglot.dialects.mysql import MySQL
@@ -22,6 +25,19 @@ statements."""
 MAX_NODES = 5_000
 """Tokens of a statement, and nodes that the parser may build, abandoned ones included. That bounds parsing to
 about a tenth of a second."""
+
+Lexeme = Literal["gap", "executed", "string", "quoted", "word", "sign"]
+
+_LEXEMES = r"""
+    (?P<gap> [ \t\n\r\v\f]++ | \#[^\n]* | --(?=[\x00-\x20]|\Z)[^\n]* | /\*(?!M?!)(?:.*?\*/|.*) )
+  | (?P<executed> /\*M?!\d* %s )
+  | (?P<string> '(?:[^'\\]|\\.|'')*+'? | "(?:[^"\\]|\\.|"")*+"? )
+  | (?P<quoted> `(?:[^`]|``)*+`? )
+  | (?P<word> [0-9A-Za-z_$\x80-\U0010ffff]++ )
+  | (?P<sign> . )
+"""
+_LEXEME = re.compile(_LEXEMES % "", re.VERBOSE | re.DOTALL)
+_LEXEME_IN_COMMENT = re.compile(_LEXEMES % r"| \*/", re.VERBOSE | re.DOTALL)
 
 # sqlglot warns about everything that it cannot parse; an agent's mistakes do not belong in the log
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
@@ -39,6 +55,24 @@ def parse_statements(sql: str, dialect: type[MySQL] = MySQL) -> list[exp.Expr | 
     if len(tokens) > MAX_NODES:
         raise RecursionError(f"the statement has more than {MAX_NODES} parts")
     return read.parser(max_nodes=MAX_NODES).parse(tokens, sql)
+
+
+def lexemes(sql: str) -> Iterator[tuple[Lexeme, str]]:
+    """The parts of a statement as MySQL and MariaDB read it, each with its kind; together they are the text.
+
+    `gap`: white space or a comment. `executed`: the beginning or the end of a comment whose text a server may
+    execute, by its product and version (`/*!80000 ... */`, `/*M! ... */`). `string`, `quoted`: with their
+    quotes. sqlglot's tokenizer reads some comments differently: it knows `{# ... #}`, of which servers take
+    only the rest of the line as a comment.
+    """
+    position = 0
+    in_comment = False
+    while match := (_LEXEME_IN_COMMENT if in_comment else _LEXEME).match(sql, position):
+        kind: Lexeme = match.lastgroup  # type: ignore[assignment]
+        if kind == "executed":
+            in_comment = match[0] != "*/"
+        position = match.end()
+        yield kind, match[0]
 
 
 def quote(name: str) -> str:

@@ -32,6 +32,9 @@ MAX_ROW_BYTES = 4 * 1024 * 1024
 CONNECT_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 """Pauses between tries to connect to a server that has no connection left: it frees them slowly."""
 
+_RESET_CONNECTION = 0x1F
+"""A command of the protocol (COM_RESET_CONNECTION), for which PyMySQL has no method."""
+
 _TOO_MANY_CONNECTIONS = 1040
 _CONNECT_FAILURES = frozenset({2002, 2003, 2005, 2006, 2013, 1042, 1043, 1129, 1130})
 _ACCOUNT_REFUSED = frozenset({1045, 1698})
@@ -57,6 +60,8 @@ class BoundedConnection(Connection):
 
     _sock: Any
     _result: Any
+    _execute_command: Any
+    _read_ok_packet: Any
 
     def _read_bytes(self, num_bytes: int) -> bytes:
         if num_bytes > MAX_ROW_BYTES:
@@ -77,6 +82,20 @@ class BoundedConnection(Connection):
             if not self._result.has_next:
                 return
             self.next_result(unbuffered=True)
+
+    def reset(self) -> None:
+        """Makes the session as it was when the connection was opened.
+
+        Ends its transaction and its locks, and drops its variables, temporary tables and prepared statements.
+        """
+        self._execute_command(_RESET_CONNECTION, b"")
+        self._read_ok_packet()
+        # as when it connects
+        self.set_character_set(self.charset, self.collation)
+        if self.init_command is not None:
+            with self.cursor() as cursor:
+                cursor.execute(self.init_command)
+        self.autocommit(True)
 
     def hang_up(self) -> None:
         """Ends, from another thread, the wait for the server's answer."""

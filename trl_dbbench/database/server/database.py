@@ -86,6 +86,7 @@ class ServerDatabase(Database):
                 watchdog=self._watchdog,
                 statements=Database.statements_at_once,
                 ranks=ranks,
+                own_server=server is not None,
                 require_accounts=require_accounts,
             )
 

@@ -8,16 +8,27 @@ and accounts whose lock is free.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import secrets
+import time
 from dataclasses import dataclass
 
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
 
+from trl_dbbench.database.dialect import ServerDialect
 from trl_dbbench.errors import EnvironmentFault
 
 logger = logging.getLogger("trl_dbbench.database")
+
+DROP_SECONDS = 5
+"""How long dropping a database waits for a statement or a transaction that still holds one of its tables."""
+
+CLOSE_SECONDS = 10
+SWEEP_SECONDS = 2
+"""How long dropping all that a run has made waits for those: at its own end, and when another run opens."""
 
 _OWNED = re.compile(r"(dbb_[0-9a-f]{8}_r\d{1,5})_[st]\d{1,9}")
 # not EVENT: what an event does happens outside of any turn and under no time limit
@@ -87,16 +98,66 @@ def drop_account(admin: Connection, name: str) -> None:
     admin.exec_driver_sql(f"DROP USER IF EXISTS {users}")
 
 
-def drop_database(connection: Connection, name: str) -> None:
-    """Drops the database if it exists."""
+def drop_database(connection: Connection, name: str, seconds: float = DROP_SECONDS) -> None:
+    """Drops the database if it exists.
+
+    Raises:
+        DBAPIError: it cannot be dropped, such as when a transaction has held one of its tables for `seconds`.
+    """
+    wait = max(1, round(seconds))
+    connection.exec_driver_sql(f"SET SESSION lock_wait_timeout = {wait}, innodb_lock_wait_timeout = {wait}")
     connection.exec_driver_sql(f"DROP DATABASE IF EXISTS `{name}`")
 
 
-def remove_owned(admin: Connection, owner: str, *, accounts: bool) -> None:
-    """Drops every database whose name says that `owner` made it, and such accounts where they can be seen."""
+def prepared_transactions(connection: Connection, dialect: ServerDialect) -> list[str]:
+    """The names of the server's prepared XA transactions, as XA ROLLBACK takes them.
+
+    Raises:
+        DBAPIError: the account may not see them.
+    """
+    found = []
+    for form, length, _, data in connection.exec_driver_sql(dialect.list_prepared):
+        name = data.decode() if isinstance(data, bytes) else str(data)
+        if name.startswith("0x"):
+            middle = 2 + 2 * length
+            name = f"X'{name[2:middle]}', X'{name[middle:]}', {form}"
+        found.append(name)
+    return found
+
+
+def roll_back_prepared(connection: Connection, dialect: ServerDialect) -> None:
+    """Rolls back the server's prepared XA transactions; on a server of our own, all are agents'.
+
+    Such a transaction outlives its connection, and holds its tables for ever.
+    """
+    with contextlib.suppress(DBAPIError):
+        for name in prepared_transactions(connection, dialect):
+            with contextlib.suppress(DBAPIError):
+                connection.exec_driver_sql(f"XA ROLLBACK {name}")
+
+
+def remove_owned(admin: Connection, owner: str, *, accounts: bool, seconds: float = CLOSE_SECONDS) -> None:
+    """Drops every database whose name says that `owner` made it, and such accounts where they can be seen.
+
+    What still cannot be dropped after `seconds` is named in a warning and left for a later run.
+
+    Raises:
+        DBAPIError: the connection is lost.
+    """
+    deadline = time.monotonic() + seconds
     for name in _databases(admin):
         if _owner(name) == owner:
-            drop_database(admin, name)
+            try:
+                drop_database(admin, name, deadline - time.monotonic())
+            except DBAPIError as error:
+                if error.connection_invalidated:
+                    raise
+                logger.warning(
+                    "The database %s cannot be dropped now (%s). A later run tries again. If that does not "
+                    "help, look for a transaction that holds it: SHOW PROCESSLIST, XA RECOVER.",
+                    name,
+                    error.orig,
+                )
     if accounts:
         for name in _accounts(admin):
             if _owner(name) == owner:
@@ -109,7 +170,7 @@ def sweep(admin: Connection, *, accounts: bool) -> None:
     for owner in sorted({found for name in names if (found := _owner(name))}):
         if admin.exec_driver_sql("SELECT IS_FREE_LOCK(%s)", (owner,)).scalar() == 1:
             logger.info("Removing what the run %s left behind.", owner)
-            remove_owned(admin, owner, accounts=accounts)
+            remove_owned(admin, owner, accounts=accounts, seconds=SWEEP_SECONDS)
 
 
 def _owner(name: str) -> str | None:

@@ -1,4 +1,7 @@
-"""Sessions that agents share: each statement may run on any of them, and leaves nothing behind."""
+"""Sessions that agents share: each statement may run on any of them.
+
+A session is lent for one statement, and made as new before it is lent to another episode.
+"""
 
 from __future__ import annotations
 
@@ -29,38 +32,42 @@ class Readers:
         self._connect = connect
         self._dialect = dialect
         self._places = threading.BoundedSemaphore(connections)
-        self._idle: list[Session] = []
+        self._idle: list[tuple[Session, object]] = []
+        """Each with its last reader; the one that has been idle longest comes first."""
         self._lock = threading.Lock()
         self._closed = False
 
-    def read(self, action: Callable[[Session], T], *, database: str | None = None) -> T:
+    def read(
+        self, action: Callable[[Session], T], *, database: str | None = None, reader: object = None
+    ) -> T:
         """What `action` reads.
 
         Args:
             database: the one in which unqualified names are looked up.
+            reader: whose statement it is; it finds nothing in the session that others have left there.
 
         Raises:
             EnvironmentFault: the database failed.
         """
         with self._places:
             try:
-                with self._session(database) as session:
+                with self._session(database, reader) as session:
                     return action(session)
             except EnvironmentFault:
                 # the server may have closed the idle connection, and reading again does no harm
-                with self._session(database, new=True) as session:
+                with self._session(database, reader, new=True) as session:
                     return action(session)
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            sessions, self._idle = self._idle, []
-        for session in sessions:
+            idle, self._idle = self._idle, []
+        for session, _ in idle:
             session.disconnect()
 
     @contextmanager
-    def _session(self, database: str | None, *, new: bool = False) -> Iterator[Session]:
-        session = self._take(database, new)
+    def _session(self, database: str | None, reader: object, *, new: bool = False) -> Iterator[Session]:
+        session = self._take(database, reader, new)
         try:
             yield session
         except SQLAlchemyError as error:
@@ -70,20 +77,27 @@ class Readers:
             with self._lock:
                 keep = session.broken is None and not self._closed
                 if keep:
-                    self._idle.append(session)
+                    self._idle.append((session, reader))
             if not keep:
                 session.disconnect()
 
-    def _take(self, database: str | None, new: bool) -> Session:
-        session = None
+    def _take(self, database: str | None, reader: object, new: bool) -> Session:
+        session: Session | None = None
+        last = reader
         with self._lock:
             if self._idle and not new:
-                session = next((each for each in self._idle if each.database == database), self._idle[-1])
-                self._idle.remove(session)
+                own = (number for number, (_, last) in enumerate(self._idle) if last is reader)
+                session, last = self._idle.pop(next(own, 0))
         try:
             session = session or self._connect()
-            if database is not None and session.database != database:
+            if last is not reader:
+                session.renew()
+            if database is not None and (last is not reader or session.database != database):
                 session.use(database)
+        except EnvironmentFault:
+            if session is not None:
+                session.disconnect()
+            raise
         except SQLAlchemyError as error:
             if session is not None:
                 session.disconnect()

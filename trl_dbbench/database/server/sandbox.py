@@ -123,7 +123,7 @@ class ServerSandbox(Sandbox):
             and readers is not None
             and dialect.looks_like_read(sql)
         ):
-            result = readers.read(lambda session: session.execute(sql), database=pristine.name)
+            result = readers.read(lambda session: session.execute(sql), database=pristine.name, reader=self)
             if result.error_code not in _DENIED_TO_READERS:
                 return result
         kind = dialect.kind_of(sql)

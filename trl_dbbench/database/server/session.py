@@ -6,6 +6,7 @@ import contextlib
 import time
 from typing import Any
 
+from pymysql.err import MySQLError
 from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -70,6 +71,8 @@ class Session:
         """Why it must not be used any more."""
         self.database = ""
         """A name that differs in every run; observations say `SHOWN_DATABASE` instead."""
+        self._owner = owner
+        self._keeper = keeper
         self._dialect = dialect
         self._killer = killer
         self._watchdog = watchdog
@@ -79,8 +82,7 @@ class Session:
         )
         self.connection = self._engine.connect()
         try:
-            if ownership.holder(self.connection, owner) != keeper:
-                raise EnvironmentFault("The server was restarted")
+            self._check()
             self._number = int(self.connection.exec_driver_sql("SELECT CONNECTION_ID()").scalar() or 0)
         except BaseException:
             self.disconnect()
@@ -90,6 +92,19 @@ class Session:
         """Makes it the session's own database, in which unqualified names are looked up."""
         self.connection.exec_driver_sql(f"USE `{database}`")
         self.database = database
+
+    def renew(self) -> None:
+        """Ends all that statements have left in the session, for the next episode; `use` must follow.
+
+        Raises:
+            EnvironmentFault: the connection is lost, or the server was restarted.
+        """
+        try:
+            self._driver.reset()
+            self._check()  # FOUND_ROWS() outlives a reset; this makes it what it is in a new session
+        except (MySQLError, SQLAlchemyError, OSError) as error:
+            self.broken = str(error)
+            raise EnvironmentFault(f"The session cannot be used again: {error}") from None
 
     def execute(self, sql: str) -> QueryResult:
         """Runs one statement, whatever its text is.
@@ -143,6 +158,23 @@ class Session:
             result.close()
         return TableState(columns, rows)
 
+    def roll_back_prepared(self) -> bool:
+        """Rolls back an XA transaction that was prepared here: it would outlive the connection.
+
+        The server does not say whose the transactions are that it lists. But a session that has prepared one
+        cannot begin another, and one that has begun another cannot touch those of others.
+
+        Returns:
+            Whether the connection still works.
+        """
+        if self.broken is None:
+            with contextlib.suppress(DBAPIError):
+                for name in ownership.prepared_transactions(self.connection, self._dialect):
+                    for sql in ("BEGIN", f"XA ROLLBACK {name}"):
+                        with contextlib.suppress(DBAPIError):
+                            self.connection.exec_driver_sql(sql)
+        return self.broken is None and not self.connection.invalidated
+
     def disconnect(self) -> None:
         with contextlib.suppress(SQLAlchemyError):
             # Not close(): that would first read whatever a broken-off statement still has to send.
@@ -182,6 +214,10 @@ class Session:
                 result.close()
                 self._driver.drop_rest()
         return QueryResult(rows, limit=limit, affected=affected, seconds=time.monotonic() - start)
+
+    def _check(self) -> None:
+        if ownership.holder(self.connection, self._owner) != self._keeper:
+            raise EnvironmentFault("The server was restarted")
 
     @property
     def _driver(self) -> BoundedConnection:

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from trl_dbbench.database.dialect import ServerDialect
 from trl_dbbench.database.sandbox import Loss
 from trl_dbbench.database.server import ownership
 from trl_dbbench.database.server.ownership import Account
@@ -70,9 +71,8 @@ class Slot:
             self.session = None
 
     def make(self, session: Session, tables: tuple[Table, ...]) -> None:
-        """Makes the tables, and the database if it does not exist."""
+        """Makes the tables, and before the first ones the database."""
         if self.tables is None:
-            ownership.drop_database(session.connection, self.name)
             session.connection.exec_driver_sql(f"CREATE DATABASE `{self.name}` CHARACTER SET utf8mb4")
             session.use(self.name)
         self.tables = None
@@ -94,7 +94,8 @@ class Slots:
     Args:
         names: the names of slots to be made.
         connect: opens a session under an account; `None` stands for the account of the database's URL.
-        has_accounts: whether slots have accounts of their own.
+        has_accounts: whether slots have accounts of their own. own_server: whether nobody else uses the
+            server.
         connections: how many slots may have a connection at a time.
     """
 
@@ -104,10 +105,14 @@ class Slots:
         names: Iterator[str],
         connect: Callable[[Account | None], Session],
         *,
+        dialect: ServerDialect,
         has_accounts: bool,
+        own_server: bool,
         connections: int,
     ) -> None:
         self._admin = admin
+        self._dialect = dialect
+        self._own_server = own_server
         self._names = names
         self._connect = connect
         self._has_accounts = has_accounts
@@ -182,6 +187,8 @@ class Slots:
         ):
             with contextlib.suppress(Exception):
                 with self.using(slot) as session:
+                    session.renew()
+                    session.use(slot.name)  # MariaDB stays in it, but forgets its character set
                     slot.empty(session)
                 with self._free:
                     if not self._closed:
@@ -197,7 +204,9 @@ class Slots:
             self._all.clear()
             self._idle.clear()
             self._free.notify_all()
+        answers = True  # a server that does not is not asked again and again
         for slot in slots:
+            answers = answers and self._roll_back_prepared(slot)
             slot.hang_up()
         self._removing.shutdown(wait=False, cancel_futures=True)
 
@@ -227,10 +236,18 @@ class Slots:
             self._connected += 1
 
     def _hang_up(self, slot: Slot) -> None:
+        self._roll_back_prepared(slot)
         with self._free:
             slot.hang_up()
             self._connected -= 1
             self._free.notify()
+
+    def _roll_back_prepared(self, slot: Slot) -> bool:
+        """Rolls back what would outlive the slot's connection. Returns whether that still works."""
+        # on a server of our own `_drop` does it, which need not know whose a transaction is
+        if self._own_server or slot.session is None or slot.stateless:
+            return True
+        return slot.session.roll_back_prepared()
 
     def _remove(self, slot: Slot) -> None:
         """Removes the slot, its database and its account. If that fails, the end of the run tries again."""
@@ -246,6 +263,8 @@ class Slots:
 
     def _drop(self, name: str) -> None:
         with contextlib.suppress(SQLAlchemyError), self._admin.connect() as admin:
+            if self._own_server:
+                ownership.roll_back_prepared(admin, self._dialect)
             ownership.drop_database(admin, name)
             if self._has_accounts:
                 ownership.drop_account(admin, name)

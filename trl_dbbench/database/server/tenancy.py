@@ -66,8 +66,9 @@ class Tenancy:
     Args:
         owner: `dbb_<run>_r<rank>`. numbers: for the names to come; no other tenancy of the run has used them.
             Threads draw from it concurrently. statements: how many may run at once; reduced if the server
-            lends fewer connections. ranks: the number of processes that share the server. require_accounts:
-            refuse a server on which slots cannot have accounts of their own.
+            lends fewer connections. ranks: the number of processes that share the server. own_server: whether
+            this run has started it, and nobody else uses it. require_accounts: refuse a server on which slots
+            cannot have accounts of their own.
 
     Raises:
         DBAPIError: the server cannot be reached.
@@ -85,6 +86,7 @@ class Tenancy:
         watchdog: Watchdog,
         statements: int,
         ranks: int,
+        own_server: bool,
         require_accounts: bool,
     ) -> None:
         self.owner = owner
@@ -121,6 +123,8 @@ class Tenancy:
             self._admin,
             names,
             self._connect,
+            dialect=dialect,
+            own_server=own_server,
             has_accounts=self._has_accounts,
             connections=max(1, connections - self.statements - SPARE_READERS),
         )
