@@ -63,6 +63,7 @@ TABLE_FULL = 1114
 """Also what an agent reads whose tables have become too large."""
 
 TIME_LIMIT = 3024
+SYNTAX_ERROR = 1064
 
 TIME_LIMITS = frozenset(
     {

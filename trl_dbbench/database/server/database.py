@@ -79,7 +79,7 @@ class ServerDatabase(Database):
         def enter() -> Tenancy:
             return Tenancy(
                 self._url,
-                f"dbb_{run}_r{rank}",
+                f"dbb_{run}_r{rank:05d}",
                 self._numbers,
                 dialect=self.dialect,
                 limits=limits,

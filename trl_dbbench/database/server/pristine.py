@@ -90,7 +90,7 @@ class PristineDatabases:
     def _make(self, tables: tuple[Table, ...]) -> str:
         for table in tables:
             check_rows(table)
-        name = f"{self._owner}_t{next(self._numbers)}"
+        name = f"{self._owner}_t{next(self._numbers):07d}"
         with self._admin.connect() as admin:
             admin.exec_driver_sql(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
             try:

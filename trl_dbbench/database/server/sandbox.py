@@ -18,7 +18,6 @@ a temporary table in front of a real one) changes what is found. That session re
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -28,7 +27,6 @@ from trl_dbbench.database.sandbox import (
     MAX_STATE_CHARACTERS,
     MAX_STATE_ROWS,
     MAX_TABLE_BYTES,
-    SHOWN_DATABASE,
     Limits,
     Loss,
     QueryResult,
@@ -146,8 +144,6 @@ class ServerSandbox(Sandbox):
             elif self.changed and not session.broken and self._grew_too_large(slot, result):
                 slot.full = True
                 return _FULL
-        if self.changed and result.rows is not None:
-            return dataclasses.replace(result, rows=_without(slot.name, result.rows))
         return result
 
     def _grew_too_large(self, slot: Slot, result: QueryResult) -> bool:
@@ -211,11 +207,3 @@ class ServerSandbox(Sandbox):
             elif self._tenancy.server_failed(code):
                 raise
             raise _Unreadable from None
-
-
-def _without(name: str, rows: list[tuple]) -> list[tuple]:
-    """The rows with the shown name in place of the database's own."""
-    return [
-        tuple(cell.replace(name, SHOWN_DATABASE) if isinstance(cell, str) else cell for cell in row)
-        for row in rows
-    ]

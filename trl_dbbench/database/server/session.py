@@ -8,20 +8,12 @@ from typing import Any
 
 from pymysql.err import MySQLError
 from sqlalchemy import Engine
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import URL, CursorResult, Row
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from trl_dbbench.database.dialect import ServerDialect
-from trl_dbbench.database.error_numbers import TOO_LARGE
-from trl_dbbench.database.sandbox import (
-    SHOWN_DATABASE,
-    Limits,
-    QueryResult,
-    TableState,
-    clip,
-    failure,
-    timed_out,
-)
+from trl_dbbench.database.error_numbers import SYNTAX_ERROR, TOO_LARGE
+from trl_dbbench.database.sandbox import Limits, QueryResult, TableState, clip, failure, timed_out
 from trl_dbbench.database.server import ownership
 from trl_dbbench.database.server.connections import (
     BoundedConnection,
@@ -30,6 +22,7 @@ from trl_dbbench.database.server.connections import (
     error_text,
     make_engine,
 )
+from trl_dbbench.database.server.names import Names, sent
 from trl_dbbench.database.server.pulse import Pulse
 from trl_dbbench.database.server.watchdog import Watchdog
 from trl_dbbench.errors import EnvironmentFault
@@ -70,7 +63,8 @@ class Session:
         self.broken: str | None = None
         """Why it must not be used any more."""
         self.database = ""
-        """A name that differs in every run; observations say `SHOWN_DATABASE` instead."""
+        """A name that differs in every run; the agent reads and writes `SHOWN_DATABASE` instead."""
+        self._names = Names(owner)
         self._owner = owner
         self._keeper = keeper
         self._dialect = dialect
@@ -199,13 +193,14 @@ class Session:
         self.broken = error_text(error)
         fault = as_fault(error, self._dialect)
         fault.still = self._pulse.stood_still(start) > 0
+        fault.observation = self._names.shown(fault.observation)
         return fault
 
     def _run(self, sql: str, start: float) -> QueryResult:
-        result = self.connection.exec_driver_sql(sql, execution_options={"stream_results": True})
+        result = self._send(sql)
         affected = None if result.returns_rows else result.rowcount
         try:
-            rows, limit = clip(result, self.limits) if result.returns_rows else (None, None)
+            rows, limit = clip(map(self._shown, result), self.limits) if result.returns_rows else (None, None)
             if limit:
                 self._drop_rest(result, start)
         finally:
@@ -218,6 +213,20 @@ class Session:
     def _check(self) -> None:
         if ownership.holder(self.connection, self._owner) != self._keeper:
             raise EnvironmentFault("The server was restarted")
+
+    def _shown(self, row: Row[Any]) -> tuple:
+        return tuple(map(self._names.shown, row))
+
+    def _send(self, sql: str) -> CursorResult[Any]:
+        options = {"stream_results": True}
+        named = sent(sql, self.database)
+        try:
+            return self.connection.exec_driver_sql(named, execution_options=options)
+        except DBAPIError as error:
+            if named == sql or error_code(error) != SYNTAX_ERROR:
+                raise
+            # for the error to quote what the agent wrote
+            return self.connection.exec_driver_sql(sql, execution_options=options)
 
     @property
     def _driver(self) -> BoundedConnection:
@@ -280,4 +289,4 @@ class Session:
             and (self._dialect.is_resource_fault(code) or not self._lives())
         ):
             raise self._fail(error, start) from None
-        return QueryResult(None, text.replace(self.database, SHOWN_DATABASE), code, seconds=seconds)
+        return QueryResult(None, self._names.shown(text), code, seconds=seconds)

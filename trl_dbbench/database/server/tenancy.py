@@ -103,7 +103,7 @@ class Tenancy:
             make_engine(url, KILL_SECONDS, connections=1, connect_timeout=KILL_SECONDS), dialect
         )
         # not a generator, which several threads cannot draw from at once
-        names = map(f"{owner}_s{{}}".format, numbers)
+        names = map(f"{owner}_s{{:07d}}".format, numbers)
         try:
             self._keeper = self._admin.connect()
             self._keeper_number = ownership.hold_lock(self._keeper, owner)

@@ -1,0 +1,126 @@
+"""What an agent calls its database, and what the server calls it.
+
+An agent reads and writes `dbbench`, on every server. The real name differs from run to run and from slot to
+slot: it is put into what the agent sends, and taken out of what it is shown. All real names are equally long,
+so that what cannot be replaced, such as the length of one, is the same in every run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from trl_dbbench.database.sandbox import SHOWN_DATABASE
+from trl_dbbench.sql import lexemes
+
+SHOWN_ACCOUNT = "agent"
+"""The name of its account that the agent reads."""
+
+_USERS = ("USER", "CURRENT_USER", "SESSION_USER", "SYSTEM_USER")
+_DATABASES = ("DATABASE", "SCHEMA")
+_TO_REWRITE = re.compile(rf"{SHOWN_DATABASE}|\b(?:{'|'.join((*_DATABASES, *_USERS))})\b", re.IGNORECASE)
+_CATALOGS = frozenset({"information_schema", "performance_schema", "mysql", "sys"})
+_OF_A_TABLE = frozenset({"COLUMNS", "FIELDS", "INDEX", "INDEXES", "KEYS"})
+_KEPT = frozenset({"CREATE", "ALTER", "EXPLAIN", "DESCRIBE", "DESC", "ANALYZE"})
+"""Statements whose text is kept or explained: what they call stays as it is written."""
+
+_HASH = re.compile(
+    r"(\bIDENTIFIED (?:BY PASSWORD|VIA \w+ USING|WITH '\w+' AS) )'(?:[^'\\]|\\.|'')*'", re.DOTALL
+)
+
+
+class Names:
+    """The names that a run gives to databases and accounts.
+
+    Args:
+        owner: what they begin with.
+    """
+
+    def __init__(self, owner: str) -> None:
+        # `\_` in patterns of SHOW GRANTS; what stands before @ is an account
+        self._shortest = len(owner)
+        name = re.sub("_", r"\\\\?_", owner) + r"\\?_[st]\d+"
+        self._real = re.compile(rf"{name}(?P<account>['`\"]?@)?", re.IGNORECASE)
+
+    def shown(self, value: Any) -> Any:
+        """A value, or a message, as the agent may see it: without real names and hashes of passwords."""
+        if isinstance(value, bytes):
+            text = value.decode("latin-1")
+            return self.shown(text).encode("latin-1") if self._real.search(text) else value
+        if not isinstance(value, str) or len(value) < self._shortest:
+            return value
+        if "IDENTIFIED" in value:
+            value = _HASH.sub(r"\1'<secret>'", value)
+        return self._real.sub(_shown, value)
+
+
+def sent(sql: str, database: str) -> str:
+    """The agent's statement as the server is to read it; `database` is the real name of its own.
+
+    - Where a database is named, `dbbench` becomes the real name, also in texts that a catalog is asked for.
+    - DATABASE() and USER() with its like give the shown names, unless a catalog is asked.
+    """
+    if not _TO_REWRITE.search(sql):
+        return sql
+    parts = [(kind, text) for kind, text in lexemes(sql)]
+    code = [number for number, (kind, _) in enumerate(parts) if kind not in ("gap", "executed")]
+    statement = _Statement([parts[number] for number in code])
+    texts = [text for _, text in parts]
+    for place, replaced in statement.rewritten(database):
+        texts[code[place]] = replaced
+    return "".join(texts)
+
+
+class _Statement:
+    """A statement's parts without gaps: their kinds, texts, and names or words."""
+
+    def __init__(self, parts: list[tuple[str, str]]) -> None:
+        self._kinds = [kind for kind, _ in parts]
+        self._texts = [text for _, text in parts]
+        self._words = [text.upper() if kind == "word" else "" for kind, text in parts]
+        self._names = [text.strip('`"') if kind in ("word", "quoted") else "" for kind, text in parts]
+        self._first = next((word for word in self._words if word), "")
+        catalogs = any(name.lower() in _CATALOGS for name in self._names)
+        self._asks_catalog = catalogs or self._first == "SHOW"
+
+    def rewritten(self, database: str) -> Iterator[tuple[int, str]]:
+        """The places whose texts are to be replaced, with the new ones."""
+        named = [place for place, name in enumerate(self._names) if name == SHOWN_DATABASE]
+        # as the name of anything else, such as a table's alias, it means that also before a point
+        if all(self._is_database(place) or self._text(place - 1) == "." for place in named):
+            for place in filter(self._is_database, named):
+                yield place, self._texts[place].replace(SHOWN_DATABASE, database)
+        for place, text in enumerate(self._texts):
+            if self._asks_catalog and (self._kinds[place] == "string" or "Tables_in_" in text):
+                yield place, re.sub(rf"(?:\b|(?<=_in_)){SHOWN_DATABASE}\b", database, text)
+            elif not self._asks_catalog and self._first not in _KEPT and self._is_call(place):
+                shown = SHOWN_DATABASE if self._words[place] in _DATABASES else SHOWN_ACCOUNT
+                yield place, f"REPLACE({text}"
+                yield place + 2, f"), '{database}', '{shown}')"
+
+    def _text(self, place: int) -> str:
+        return self._texts[place] if 0 <= place < len(self._texts) else ""
+
+    def _is_database(self, place: int) -> bool:
+        before = self._words[:place]
+        last = before[-1] if before else ""
+        if self._text(place - 1) == ".":
+            return False
+        if self._text(place + 1) == "." or last in ("USE", *_DATABASES):
+            return True
+        if last == "EXISTS":
+            return any(word in _DATABASES for word in before[:3])
+        places = sum(word in ("FROM", "IN") for word in before)
+        of_a_table = any(word in _OF_A_TABLE for word in before)
+        return self._first == "SHOW" and last in ("FROM", "IN") and places > of_a_table
+
+    def _is_call(self, place: int) -> bool:
+        empty = self._text(place + 1) == "(" and self._text(place + 2) == ")"
+        return empty and self._words[place] in (*_DATABASES, *_USERS) and self._text(place - 1) != "."
+
+
+def _shown(match: re.Match[str]) -> str:
+    account = match["account"]
+    shown = SHOWN_DATABASE if account is None else SHOWN_ACCOUNT
+    return (shown.upper() if match[0].isupper() else shown) + (account or "")
