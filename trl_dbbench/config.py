@@ -12,6 +12,7 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.protocol import get_protocol
 from trl_dbbench.skills import SKILLS
 from trl_dbbench.templates import load_chat_template
+from trl_dbbench.unsupported import check_settings
 
 GREEDY_EVAL = ("batch", "separate", "off")
 TASK_SAMPLING = ("shuffle", "skill")
@@ -229,20 +230,15 @@ class DBBenchGRPOConfig(GRPOConfig):
             raise ConfigError(
                 "reference_model_name_or_path is used only with beta above 0; set beta, or leave it out."
             )
+        if self.reference_model_name_or_path and self.sync_ref_model:
+            raise ConfigError(
+                "reference_model_name_or_path is a reference that stays as it is, sync_ref_model moves it "
+                "towards the policy; leave one of them out."
+            )
         self._check_task_sampling()
         self._check_vllm_servers()
         self._check_alarms()
-        self._refuse_what_the_rollout_ignores()
-        if self.enable_jit_checkpoint:
-            raise ConfigError(
-                "enable_jit_checkpoint is not needed: SIGTERM always saves a checkpoint, at the end of the "
-                "step and on all ranks together. Leave it out."
-            )
-        if self.ignore_data_skip:
-            raise ConfigError(
-                "ignore_data_skip would train a resumed run on tasks that it has trained on. Leave it out; "
-                "to skip them takes no time."
-            )
+        check_settings(self)
 
     def _check_task_sampling(self) -> None:
         if self.task_sampling not in TASK_SAMPLING:
@@ -292,20 +288,3 @@ class DBBenchGRPOConfig(GRPOConfig):
                 f"{name} is a share from 0 to 1 (0.3 is 30 %), given is {getattr(self, name)}; {off} "
                 "disables the alarm."
             )
-
-    def _refuse_what_the_rollout_ignores(self) -> None:
-        ignored = {
-            "use_vllm": False,
-            "use_transformers_continuous_batching": False,
-            "generation_kwargs": None,
-            "cache_implementation": None,
-            "min_p": None,
-            "repetition_penalty": 1.0,
-        }
-        for name, only in ignored.items():
-            if getattr(self, name) not in (only, None):
-                raise ConfigError(
-                    f"{name}={getattr(self, name)!r} has no effect on DB-Bench rollouts, which choose "
-                    "tokens by temperature, top_p and top_k, in this process or on the servers of "
-                    f"vllm_server_urls. Leave it at {only!r}."
-                )

@@ -49,6 +49,7 @@ from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.samplers import TaskSampler, task_order
 from trl_dbbench.tasks import Task
 from trl_dbbench.templates import load_chat_template
+from trl_dbbench.unsupported import check_arguments
 
 
 class DBBenchGRPOTrainer(ResumableGRPOTrainer):
@@ -77,8 +78,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             Where the episodes run. The caller opens and closes it.
 
     Raises:
-        ConfigError: if the tokenizer has no usable chat template, a prompt does not fit the model, a name is
-            not known, or `task_sampling: skill` finds no skill to draw.
+        ConfigError: if an argument cannot work (`unsupported.py`), the tokenizer has no usable template, a
+            prompt does not fit the model, a name is not known, or `task_sampling: skill` finds no skill.
         EngineError: if rollouts need servers and none answers.
         TaskError: if a dataset does not come from `to_dataset`.
     """
@@ -103,6 +104,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         database: Database,
         **kwargs: Any,
     ):
+        check_arguments(model, args, train_dataset, eval_dataset, peft_config, kwargs)
         if not isinstance(reward_funcs, list):
             reward_funcs = [reward_funcs]
         super().__init__(

@@ -63,16 +63,20 @@ class Backend(Protocol):
         """Frees what it holds outside this process. May be called again."""
 
 
+def engine_of(args: EngineArguments) -> str:
+    """The name of the engine. If `args.engine` names none: vLLM where servers are named, else
+    transformers."""
+    return args.engine or ("vllm" if args.vllm_server_urls else "transformers")
+
+
 def open_backend(args: EngineArguments, policy: Policy | ServedPolicy) -> Backend:
-    """The backend that `args.engine` names. If it names none: vLLM where servers are named, else
-    transformers.
+    """The backend of the engine that `engine_of` says.
 
     Raises:
         ConfigError: if the name is unknown, or the backend cannot serve this policy.
         EngineError: if it needs servers and none answers.
     """
-    name = args.engine or ("vllm" if args.vllm_server_urls else "transformers")
-    return look_up("engine", name, BACKENDS)(args, policy)
+    return look_up("engine", engine_of(args), BACKENDS)(args, policy)
 
 
 def server_addresses(urls: Sequence[str]) -> list[str]:

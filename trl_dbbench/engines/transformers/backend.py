@@ -7,12 +7,18 @@ from contextlib import contextmanager
 
 from trl_dbbench.engines.policy import Policy
 from trl_dbbench.engines.transformers.engine import TransformersEngine
+from trl_dbbench.engines.transformers.models import check_model
 
 
 class TransformersBackend:
-    """Generates with the model in this process. See `engines.base.Backend`."""
+    """Generates with the model in this process. See `engines.base.Backend`.
+
+    Raises:
+        ConfigError: if the engine cannot run this model.
+    """
 
     def __init__(self, policy: Policy):
+        check_model(policy.model)
         self._policy = policy
 
     @property
