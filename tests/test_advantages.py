@@ -109,6 +109,19 @@ def test_what_is_trained_is_what_is_recorded(tiny_model, sqlite_database, demo_t
     assert list(trainer._logs["advantages"]) == pytest.approx([each["advantage"] for each in played])
 
 
+def test_advantages_by_token_are_padded_as_the_completions(
+    tiny_model, sqlite_database, demo_tasks, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(ADVANTAGES, "by_turn", by_turn)
+    settings = {"advantage": "by_turn", "pad_to_multiple_of": 64, "max_steps": 1}
+    trainer = make_trainer(tiny_model, sqlite_database, demo_tasks[:4], tmp_path, **settings)
+    ((values, mask),) = train_and_look(trainer, lambda batch: (batch["advantages"], batch["tool_mask"]))
+    assert values.shape == mask.shape and mask.shape[1] % 64 == 0
+    turns = episodes_in(tmp_path)[-1]["turns"]
+    used = sum(turn["tokens"] + turn["observation_tokens"] for turn in turns)
+    assert values[-1, used - 1] != 0 and not values[-1, used:].any()
+
+
 def test_trls_own_is_the_default_and_left_as_it_is(tiny_model, sqlite_database, demo_tasks, tmp_path):
     trainer = make_trainer(tiny_model, sqlite_database, demo_tasks[:4], tmp_path, max_steps=1)
     (values,) = train_and_look(trainer, lambda batch: batch["advantages"].tolist())

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+import torch.nn.functional as F
 
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.lookup import look_up
@@ -97,6 +98,7 @@ def assign(
     rewards: torch.Tensor,
     weights: torch.Tensor,
     group_size: int,
+    width: int,
 ) -> tuple[torch.Tensor, list[float]]:
     """What the function gives to this rank's episodes, noted in them. All ranks call it together.
 
@@ -105,9 +107,10 @@ def assign(
         episodes: of this rank. A group, `group_size` in a row, may lie on several ranks.
         rewards: (N, F), of all ranks.
         weights: (F,).
+        width: tokens to which this rank's completions are padded.
 
     Returns:
-        (n,) or (n, T) for this rank's n episodes, and a value for each of all ranks' N, for a log.
+        (n,) or (n, width) for this rank's n episodes, and a value for each of all ranks' N, for a log.
 
     Raises:
         ConfigError: if the function gives another shape.
@@ -120,7 +123,10 @@ def assign(
     batch = AdvantageBatch(everyone, rewards, weights, torch.arange(len(everyone)) // group_size)
     with together():
         given = compute(name, function, batch)
-    return given.chunk(ranks.count)[ranks.number], note(everyone, given)
+    own = given.chunk(ranks.count)[ranks.number]
+    if own.dim() == 2:
+        own = F.pad(own, (0, width - own.shape[1]))  # cut where longer ones are on other ranks
+    return own, note(everyone, given)
 
 
 def compute(name: str, function: AdvantageFunction, batch: AdvantageBatch) -> torch.Tensor:

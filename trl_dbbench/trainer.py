@@ -274,9 +274,9 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             note(episodes, output["advantages"])
             return
         name, rewards, weights = self.args.advantage, self._rewards.cpu(), self.reward_weights.cpu()
-        own, of_all = assign(name, self._advantage, episodes, rewards, weights, self.num_generations)
         width = output["completion_ids"].shape[1]  # as this rank's rows are padded
-        output["advantages"] = (own if own.dim() == 1 else own[:, :width]).to(self.accelerator.device)
+        own, of_all = assign(name, self._advantage, episodes, rewards, weights, self.num_generations, width)
+        output["advantages"] = own.to(self.accelerator.device)
         for _ in of_all:
             self._logs["advantages"].pop()  # TRL's
         self._logs["advantages"].extend(of_all)
