@@ -140,6 +140,36 @@ def test_spread_is_of_the_weighted_sum(rewards: list, weights: tuple, share: flo
     assert figures(*batch, weights=weights)["alarm/groups_without_spread"] == share
 
 
+REWARDS = {  # by group; the logged share is of the groups in which something can spread
+    "one of four has none": ([1.0, None, 1.0, 1.0], [1.0, 2.0, 1.0, 2.0], 1 / 2),
+    "none at all": ([None] * 4, [2.0, 2.0, 2.0, 2.0], 1.0),
+    "one alone": ([1.0, None, None, None], [1.0, 1.0, 2.0, 1.0], 0.0),
+}
+
+
+@pytest.mark.parametrize("name", REWARDS)
+def test_trl_and_the_alarm_agree_where_an_episode_has_no_reward(
+    tiny_model: str, sqlite_database: Database, demo_tasks: list[Task], tmp_path: Path, name: str
+) -> None:
+    first, second, share = REWARDS[name]
+
+    def given(episode: list, **kwargs: object) -> list[float | None]:
+        return [*first, *second]
+
+    trainer = make_trainer(
+        tiny_model,
+        sqlite_database,
+        demo_tasks[:2],
+        tmp_path,
+        reward_funcs=[given],
+        per_device_train_batch_size=8,
+        max_steps=1,
+    )
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert logged["alarm/groups_without_spread"] == logged["frac_reward_zero_std"] == share
+
+
 @pytest.mark.parametrize(
     ("observation", "error_code", "limit", "name"),
     [

@@ -57,9 +57,8 @@ def alarm_metrics(
     - `alarm/distinct_sql`: how often two episodes of a group that both executed SQL did not execute the same
       statements, over all such pairs of a group (Simpson's index of diversity), then over groups. 0 where a
       group's episodes all execute the same, 1 where no two do, whatever the size of the group.
-    - `alarm/groups_without_spread`: groups whose episodes all have the same reward, and so no advantage.
-      TRL's `frac_reward_zero_std` is another number where an environment failed or rewards are scaled by the
-      batch.
+    - `alarm/groups_without_spread`: groups whose episodes all have the same reward, and so no advantage, of
+      the groups with at least two rewards. An episode to which every function gave `None` has none.
     - `error/...`: statements that failed in each of `ERROR_CLASSES`, of all that were executed.
 
     Args:
@@ -77,13 +76,13 @@ def alarm_metrics(
     played = [episode for group in groups for episode in group]
     turns = [turn for episode in played for turn in episode["turns"]]
     answered = [episode for episode in played if episode["status"] == Status.ANSWERED]
-    totals = [[_total(e["rewards"], reward_weights) for e in group] for group in groups if len(group) > 1]
+    totals = [[_total(e["rewards"], reward_weights) for e in group if _is_scored(e)] for group in groups]
     errors = [error_class(turn, dialect) for turn in turns if _executed(turn)]
     values = {
         "alarm/invalid_actions": [float(turn["action"] == "invalid") for turn in turns],
         "alarm/answers_without_query": [float(not statements(episode)) for episode in answered],
         "alarm/distinct_sql": [share for share in map(_diversity, groups) if share is not None],
-        "alarm/groups_without_spread": [float(len(set(of_group)) == 1) for of_group in totals],
+        "alarm/groups_without_spread": [float(len(set(t)) == 1) for t in totals if len(t) > 1],
         **{f"error/{name}": [float(error == name) for error in errors] for name in ERROR_CLASSES},
     }
     return {name: each for name, each in values.items() if each}
@@ -110,6 +109,10 @@ def _diversity(group: Sequence[EpisodeRecord]) -> float | None:
     """The share of pairs of episodes that executed different SQL, among those that executed any."""
     differ = [a != b for a, b in combinations(filter(None, map(statements, group)), 2)]
     return sum(differ) / len(differ) if differ else None
+
+
+def _is_scored(episode: EpisodeRecord) -> bool:
+    return any(value is not None for value in episode["rewards"].values())
 
 
 def _total(rewards: Mapping[str, float | None], weights: Sequence[float]) -> float:

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from statistics import mean
 
 from accelerate.state import GradientState
+from trl import GRPOConfig
 
 from trl_dbbench.rollout import Status
 from trl_dbbench.runs.records import EpisodeRecord
@@ -32,6 +35,33 @@ def episode_metrics(episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]
         "sql/mean_seconds": [turn["sql_seconds"] for turn in turns if turn["sql_seconds"] is not None],
     }
     return {name: each for name, each in values.items() if each}  # of an empty list TRL would log None
+
+
+def refined_metrics(
+    episodes: Sequence[EpisodeRecord], alarms: Mapping[str, Sequence[float]], args: GRPOConfig
+) -> dict[str, float]:
+    """Some of TRL's own metrics, of the episodes whose environment did not fail; NaN where there is none.
+
+    - `completions/...`: lengths in sampled tokens, and which episodes are truncated (`Episode.truncated`).
+      TRL looks at the last id, which ends a turn also where the observation after it found no room.
+    - `frac_reward_zero_std`: as `alarm/groups_without_spread`, unless TRL measures the batch's spread.
+
+    Args:
+        episodes: of all ranks.
+        alarms: what `alarm_metrics` says of them.
+    """
+    played = [episode for episode in episodes if episode["status"] != Status.ENVIRONMENT_FAULT]
+    lengths = [sum(turn["tokens"] for turn in episode["turns"]) for episode in played]
+    ended = [length for length, e in zip(lengths, played, strict=True) if not e["truncated"]]
+    measures: dict[str, Callable[[Sequence[float]], float]] = {"mean": mean, "min": min, "max": max}
+    refined = {"completions/clipped_ratio": 1 - len(ended) / len(played) if played else math.nan}
+    for name, measure in measures.items():
+        refined[f"completions/{name}_length"] = float(measure(lengths or [math.nan]))
+        refined[f"completions/{name}_terminated_length"] = float(measure(ended or [0]))
+    by_group = args.multi_objective_aggregation == "sum_then_normalize" and args.scale_rewards != "batch"
+    if by_group and (groups := alarms.get("alarm/groups_without_spread")):
+        refined["frac_reward_zero_std"] = mean(groups)
+    return refined
 
 
 def drop_repeated_rows(

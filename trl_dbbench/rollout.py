@@ -135,6 +135,8 @@ class Turn:
     observation: str | None = None
     observation_ids: list[int] = field(default_factory=list)
     """Empty where no further turn follows: then nobody reads the observation."""
+    cut_off: bool = False
+    """Whether the tokens ran out before the agent ended it."""
     seconds: float = 0.0
     """From the request for tokens to the observation."""
     rewards: dict[str, float] = field(default_factory=dict)
@@ -172,6 +174,16 @@ class Episode:
     def right(self) -> bool:
         """Whether the agent answered and its answer, or the tables it left, are right."""
         return self.verdict is not None and self.verdict.right
+
+    @property
+    def truncated(self) -> bool:
+        """Whether it did not come to its end: it ran out of tokens, or its last turn was cut off.
+
+        Not where the environment failed, which ends an episode anywhere.
+        """
+        if self.status == Status.ENVIRONMENT_FAULT or not self.turns:
+            return False
+        return self.status == Status.OUT_OF_TOKENS or self.turns[-1].cut_off
 
     @property
     def answer(self) -> Answer | None:
@@ -288,10 +300,10 @@ async def _play_turns(
         completion = await engine.generate(Request(tuple(ids), budget, episode.sampling, row, number))
         ids += completion.ids
         text = chat.text(completion.ids)
-        turn = Turn(completion, text, chat.protocol.parse(text))
+        turn_ended = completion.ids[-1] in chat.eos_token_ids
+        turn = Turn(completion, text, chat.protocol.parse(text), cut_off=not turn_ended)
         episode.turns.append(turn)
 
-        turn_ended = completion.ids[-1] in chat.eos_token_ids
         if not turn_ended and len(ids) >= end:
             episode.status = Status.OUT_OF_TOKENS
             break

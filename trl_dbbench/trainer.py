@@ -9,10 +9,10 @@ _generate_and_score_completions(rows)  ->  keeps the rows, calls super, assigns 
   _generate(prompts)                   ->  super, whose rollout_func is ours: greedy runs, then samples
   _calculate_rewards(...)              ->  super, whose parts are kept with each episode
   advantages                               TRL's, or those that `advantage` names (`advantages.py`)
-  loss, optimizer                          TRL's own, untouched
+  loss, optimizer                          TRL's own, the loss over rows that were played (`loss.py`)
 ```
 
-Checkpoints from which a run goes on exactly, and SIGTERM, are the base class's (`resume.py`).
+Checkpoints from which a run goes on exactly, and SIGTERM, are a base class's (`resume.py`).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from trl_dbbench.config import DBBenchGRPOConfig
 from trl_dbbench.database import Database
 from trl_dbbench.engines.base import open_backend
 from trl_dbbench.engines.policy import TrainedPolicy
-from trl_dbbench.metrics import drop_repeated_rows, episode_metrics
+from trl_dbbench.loss import PlayedRowsGRPOTrainer
+from trl_dbbench.metrics import drop_repeated_rows, episode_metrics, refined_metrics
 from trl_dbbench.player import Player
 from trl_dbbench.ranks import raise_on_all, together
 from trl_dbbench.reference import load_reference
-from trl_dbbench.resume import ResumableGRPOTrainer
 from trl_dbbench.rewards import describe_reward, with_step_rewards
 from trl_dbbench.rollout import Episode, Rules, Sampling, Start, Status
 from trl_dbbench.runs.records import Phase, episode_record
@@ -52,7 +52,7 @@ from trl_dbbench.templates import load_chat_template
 from trl_dbbench.unsupported import check_arguments
 
 
-class DBBenchGRPOTrainer(ResumableGRPOTrainer):
+class DBBenchGRPOTrainer(PlayedRowsGRPOTrainer):
     """Trainer for GRPO on DB-Bench tasks.
 
     Example:
@@ -231,17 +231,12 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
                 both = self.player.play_all([*(greedy or []), *starts], engine)
                 self._greedy, episodes = both[: -len(starts)], both[-len(starts) :]
         self._stop_without_database(self.player.database.gave_up)
-        failed = [episode.status == Status.ENVIRONMENT_FAULT for episode in episodes]
         return {
             "prompt_ids": [start.prompt_ids for start in starts],
             # TRL cannot pad an empty completion: one masked token stands in
             "completion_ids": [e.completion_ids or [self._tokenizer.eos_token_id] for e in episodes],
             "logprobs": [episode.logprobs or [0.0] for episode in episodes],
-            # where the environment failed nothing is trained, nor counted in the KL or a mean over tokens
-            "env_mask": [
-                [0] * max(1, len(episode.mask)) if fault else episode.mask
-                for episode, fault in zip(episodes, failed, strict=True)
-            ],
+            "env_mask": [episode.mask or [0] for episode in episodes],
             "episode": episodes,
         }
 
@@ -293,6 +288,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         group_size = self.num_generations if phase == "train" else self.num_generations_eval
         weights = self.reward_weights.tolist()
         alarms = alarm_metrics(played, group_size, weights, self.player.database.dialect)
+        for name, value in refined_metrics(played, alarms, self.args).items():
+            self._metrics[phase][name][-1] = value  # in the place of TRL's
         metrics = episode_metrics(played) | alarms
         if self.accelerator.is_main_process:
             if greedy and self.greedy_eval is not None:

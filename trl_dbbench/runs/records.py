@@ -61,6 +61,8 @@ class EpisodeRecord(TypedDict):
     greedy: NotRequired[bool]
     status: str
     """A value of `rollout.Status`."""
+    truncated: NotRequired[bool]
+    """Whether it did not come to its end (`Episode.truncated`)."""
     right: bool
     verdict: NotRequired[dict[str, Any] | None]
     fault: NotRequired[str | None]
@@ -85,6 +87,7 @@ def episode_record(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
         "skills": list(episode.task.skills),
         "greedy": episode.sampling.greedy,
         "status": str(episode.status),
+        "truncated": episode.truncated,
         "right": episode.right,
         "verdict": None if episode.verdict is None else vars(episode.verdict),
         "fault": episode.fault,
