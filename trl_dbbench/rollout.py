@@ -8,7 +8,7 @@ ids that the model chose, observations are appended once, as ids, and masked.
 prompt ids | turn 1 (mask 1) | observation (mask 0) | turn 2 (mask 1) | ... | last turn (mask 1)
 ```
 
-An episode always ends on a sampled token, so that TRL does not take it for truncated.
+An episode always ends on a sampled token: an observation after it would be read by nobody.
 
 `player.Player` holds what an episode is played with, and plays many at once. `runs.records` says what a log
 keeps of one.
@@ -161,6 +161,8 @@ class Episode:
     """How often the database failed and the episode went on."""
     rewards: dict[str, float | None] = field(default_factory=dict)
     advantage: float | None = None
+    observation_role: str = "tool"
+    """The chat role in which the agent read observations; the protocol's."""
 
     def __repr__(self) -> str:
         end = f"status={self.status!s}, right={self.right}, turns={len(self.turns)}"
@@ -219,12 +221,15 @@ class Episode:
         ]
 
     def messages(self) -> list[dict[str, str]]:
-        """The turns as chat messages, for TRL's completion tables."""
+        """The turns and the observations that the agent read, as chat messages in the roles of the protocol.
+
+        Reward functions get them as `completions`, and reward models read them after the prompt.
+        """
         messages = []
         for turn in self.turns:
             messages.append({"role": "assistant", "content": turn.text})
-            if turn.observation is not None:
-                messages.append({"role": "tool", "content": turn.observation})
+            if turn.observation is not None and turn.observation_ids:
+                messages.append({"role": self.observation_role, "content": turn.observation})
         return messages or [{"role": "assistant", "content": ""}]
 
 
@@ -259,7 +264,8 @@ async def play(
         row: of the episode among those that the engine plays side by side.
     """
     task = start.task
-    episode = Episode(task, start.prompt_ids, start.sampling)
+    role = chat.protocol.observation_role
+    episode = Episode(task, start.prompt_ids, start.sampling, observation_role=role)
     try:
         # its tables are made while the model writes the first turn
         opening = database.in_thread(database.sandbox, task)

@@ -42,6 +42,7 @@ from trl_dbbench.metrics import drop_repeated_rows, episode_metrics, refined_met
 from trl_dbbench.player import Player
 from trl_dbbench.ranks import raise_on_all, together
 from trl_dbbench.reference import load_reference
+from trl_dbbench.reward_models import check_reward_models, showing_tools
 from trl_dbbench.rewards import describe_reward, with_step_rewards
 from trl_dbbench.rollout import Episode, Rules, Sampling, Start, Status
 from trl_dbbench.runs.records import Phase, episode_record
@@ -138,6 +139,7 @@ class DBBenchGRPOTrainer(PlayedRowsGRPOTrainer):
                 args.max_turns, args.max_turn_tokens, args.max_completion_length, min(contexts, default=None)
             ),
         )
+        check_reward_models(self, self.player.chat.protocol)
         for dataset in filter(None, (train_dataset, eval_dataset)):
             self.player.check_dataset(dataset)
         self._order = task_order(train_dataset, args)
@@ -187,15 +189,16 @@ class DBBenchGRPOTrainer(PlayedRowsGRPOTrainer):
 
     def _generate(self, prompts: list):
         *ids_and_mask, _, logprobs, fields, images, tool_images = super()._generate(prompts)
-        # super decodes each episode into one message; the turns are better to read
+        # super decodes each episode into one message; these are the policy's own, turn by turn
         completions = [episode.messages() for episode in fields["episode"]]
         return *ids_and_mask, completions, logprobs, fields, images, tool_images
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         error: Exception | None = None
         try:
-            # (N, F), of all ranks
-            rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+            with showing_tools(self, self.player.chat.protocol):
+                # (N, F), of all ranks
+                rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         except Exception as raised:
             error = raised
             # super ends by gathering the rewards, where the other ranks wait
@@ -286,8 +289,7 @@ class DBBenchGRPOTrainer(PlayedRowsGRPOTrainer):
         greedy = gather_object([episode_record(episode, "greedy", step) for episode in self._greedy])
         tasks = gather_object([row["task"] for row in self._rows])
         group_size = self.num_generations if phase == "train" else self.num_generations_eval
-        weights = self.reward_weights.tolist()
-        alarms = alarm_metrics(played, group_size, weights, self.player.database.dialect)
+        alarms = alarm_metrics(played, group_size, self.reward_weights.tolist(), self.player.database.dialect)
         for name, value in refined_metrics(played, alarms, self.args).items():
             self._metrics[phase][name][-1] = value  # in the place of TRL's
         metrics = episode_metrics(played) | alarms
