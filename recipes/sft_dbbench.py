@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import ModelConfig, SFTConfig, SFTTrainer, TrlParser, get_peft_config
 
 from trl_dbbench import ConfigError, DatabaseArguments, TaskArguments, get_protocol
+from trl_dbbench.arguments import read_template_kwargs
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.demonstrations import Habits, demonstrate, to_sft_dataset
 from trl_dbbench.engines.policy import eos_token_ids
@@ -39,6 +40,10 @@ class ScriptArguments:
             "help": "Replaces the model's: a jinja file, or the name of one of TRL's, as qwen3_training."
         },
     )
+    chat_template_kwargs: dict | str | None = field(
+        default=None,
+        metadata={"help": "Passed on to the chat template, as GRPO's: {enable_thinking: false}."},
+    )
     bad_habits: float = field(
         default=0.0,
         metadata={"help": "Share of demonstrations with a mistake, for a model that GRPO can mend."},
@@ -52,6 +57,9 @@ class ScriptArguments:
     )
     tiny_hidden_size: int = field(default=128, metadata={"help": "Of the model that `tiny-random` makes."})
     tiny_layers: int = field(default=4, metadata={"help": "Of the model that `tiny-random` makes."})
+
+    def __post_init__(self) -> None:
+        self.chat_template_kwargs = read_template_kwargs(self.chat_template_kwargs)
 
 
 ARGUMENTS = (TaskArguments, DatabaseArguments, ScriptArguments, SFTConfig, ModelConfig)
@@ -95,7 +103,8 @@ def main(
 
     if script_args.chat_template is not None:
         tokenizer.chat_template = load_chat_template(script_args.chat_template)
-    chat = ChatFormat(tokenizer, protocol, eos_token_ids(model.generation_config, tokenizer))
+    eos_ids = eos_token_ids(model.generation_config, tokenizer)
+    chat = ChatFormat(tokenizer, protocol, eos_ids, script_args.chat_template_kwargs)
     habits = Habits(script_args.bad_habits, frozenset(script_args.bad_habit_skills), training_args.seed)
     with database_args.open() as database:
         episodes = demonstrate(tasks, chat, database, system_prompt=system_prompt, habits=habits)

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import random
+import runpy
+import shutil
 
 import pytest
 from fakes import RULES, ScriptedEngine
+from launching import ROOT
+from transformers import AutoTokenizer
+from trl import TrlParser
 
+from trl_dbbench.arguments import read_template_kwargs
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.database import open_database
 from trl_dbbench.demonstrations import Habits, demonstrate, spoil, to_sft_dataset
-from trl_dbbench.errors import TaskError
+from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.judge import Judge
 from trl_dbbench.player import Player
 from trl_dbbench.protocol import get_protocol
 from trl_dbbench.rollout import Status
+
+RECIPES = ROOT / "recipes"
 
 
 def test_a_demonstration_token_by_token(late_orders, tokenizer, sqlite_database):
@@ -41,6 +49,37 @@ def test_a_demonstration_of_tool_calls(late_orders, tokenizer, sqlite_database):
         '<tool_call>\n{"name": "commit_final_answer", "arguments": {"answers": ["(2,)"]}}\n</tool_call>',
     ]
     assert episode.right
+
+
+@pytest.mark.parametrize("given", [None, '{"tone": "POLITE"}'])
+def test_the_recipe_hands_settings_to_the_chat_template(tiny_model, late_orders, tmp_path, given):
+    """As in GRPO; from a YAML they come as a mapping, from the command line as JSON."""
+    model, tasks = tmp_path / "model", tmp_path / "tasks.jsonl"
+    shutil.copytree(tiny_model, model)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.chat_template = "{{ tone or 'PLAIN' }}" + tokenizer.chat_template
+    tokenizer.save_pretrained(model)
+    tasks.write_text(late_orders.to_json())
+    recipe = runpy.run_path(str(RECIPES / "sft_dbbench.py"), run_name="recipe")
+    options = ["--config", str(RECIPES / "sft_tiny.yaml"), "--tasks", str(tasks), "--max_steps", "1"]
+    options += [
+        "--model_name_or_path",
+        str(model),
+        "--output_dir",
+        str(tmp_path / "sft"),
+        "--max_length",
+        "4096",
+    ]
+    options += ["--chat_template_kwargs", given] if given else []
+    trainer = recipe["main"](*TrlParser(recipe["ARGUMENTS"]).parse_args_and_config(options))
+    shown = tokenizer.decode(trainer.train_dataset[0]["input_ids"])
+    assert shown.startswith("POLITE" if given else "PLAIN")
+
+
+@pytest.mark.parametrize("given", ["polite", "[1]", 3])
+def test_settings_of_the_chat_template_that_are_none(given):
+    with pytest.raises(ConfigError, match=r"chat_template_kwargs must be names with values.* Given is "):
+        read_template_kwargs(given)
 
 
 @pytest.mark.parametrize("count", [100, pytest.param(500, marks=pytest.mark.slow)])

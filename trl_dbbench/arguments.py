@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -152,6 +152,23 @@ def outcome_reward(preset: str, values: dict[str, Any] | str | None = None) -> O
         if name not in known or isinstance(value, bool) or not isinstance(value, int | float):
             raise wrong
     return replace(OUTCOME_PRESETS[preset], **{name: float(value) for name, value in values.items()})
+
+
+def read_template_kwargs(values: dict[str, Any] | str | None) -> dict[str, Any]:
+    """What is passed on to the chat template: as it is, or the JSON object that a text holds.
+
+    Raises:
+        ConfigError: if it is neither.
+    """
+    if isinstance(values, str):
+        with suppress(ValueError):
+            values = json.loads(values)
+    if not isinstance(values, dict | None):
+        raise ConfigError(
+            "chat_template_kwargs must be names with values, as in {enable_thinking: false}; on the command "
+            f"line '{{\"enable_thinking\": false}}'. Given is {values!r}."
+        )
+    return values or {}
 
 
 def read_system_prompt(text_or_file: str | None) -> str | None:
