@@ -161,6 +161,24 @@ def test_a_training_step_in_which_all_rows_fail_changes_nothing(tiny_model, demo
     assert all(torch.equal(weight, before[name]) for name, weight in trainer.model.named_parameters())
 
 
+def test_an_environment_that_fails_under_a_reward_function(tiny_model, sqlite_database, demo_tasks, tmp_path):
+    """The row leaves the loss too: its tokens are masked and not counted, and its shares are those of three."""
+
+    def fails_once(episode, **kwargs):
+        episode[1].fail("the database went away")
+        return [1.0, 2.0, 3.0, 4.0]
+
+    trainer = make_trainer(
+        tiny_model, sqlite_database, demo_tasks[:1], tmp_path, greedy_eval="off", reward_funcs=[fails_once]
+    )
+    trainer.model.train()
+    inputs = trainer._prepare_inputs([dict(trainer.train_dataset[0]) for _ in range(4)])
+    sampled = (inputs["completion_mask"] * inputs["tool_mask"]).sum(dim=1)
+    assert sorted(sampled.tolist()) == [0, 18, 18, 18]
+    assert inputs["num_items_in_batch"] == 3 * 18
+    assert inputs[SHARES] == (3 / 4, 1.0)
+
+
 # --- truncated episodes ---------------------------------------------------------------------------
 
 ANSWER = "Action: Answer\nFinal Answer: [(2,)]"

@@ -23,8 +23,8 @@ class DBBenchGRPOConfig(GRPOConfig):
     r"""
     Configuration of [`DBBenchGRPOTrainer`].
 
-    Only what differs from [`~trl.GRPOConfig`] is listed. `mask_truncated_completions` leaves out episodes that
-    ran out of tokens or ended in a turn that was cut off. Settings that rollouts on a database cannot use are
+    Only what differs from [`~trl.GRPOConfig`] is listed. `mask_truncated_completions` leaves out episodes
+    that ran out of tokens or ended in a turn that was cut off. Settings that rollouts cannot use are
     refused; `unsupported.py` says why.
 
     Args:
