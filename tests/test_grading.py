@@ -75,7 +75,33 @@ def test_agentbench_text(answer: str, labels: list, right: bool) -> None:
         ("[('Oslo',)]", ["Oslo"], True),
         ("[(Oslo,)]", ["Oslo"], True),
         ("[('a',), ('b',)]", ["b", "a"], True),
-        ("[('O, my',), (b's,)]", ["b's", "O, my"], True),  # commas in quotes, apostrophes in words
+        ("16,000", ["16000.0"], True),  # no tuple (16, 0): only a text in brackets is a list
+        ("['1,234.5', '2']", ["2", "1234.5"], True),
+        ("3,729.7%", ["3,729.7"], False),  # a text with a percent sign keeps its commas, the label does not
+        ("3,729.7%", ["3,729.7%"], True),
+        ("12.5%%", ["12.5%"], False),  # only one is taken off, at the end
+        ("March 19, 1998", ["March 19, 1998"], True),
+        ("March 19 1998", ["March 19, 1998"], True),  # words lose their commas too
+        ("[(March 19, 1998,)]", ["March 19, 1998"], True),  # one row of one cell may be no literal
+        ("[('March 19, 1998',)]", ["March 19, 1998"], True),
+        ("[March 19, 1998]", ["March 19, 1998"], False),  # while a list is cut at its commas
+        ("[(Ann,), (Bo,)]", ["Ann", "Bo"], False),  # and so are two such rows
+        ("[Ann, Bo]", ["Bo", "Ann"], True),
+        ("[Ann, , 'O, my']", ["O my", "Ann", ""], True),  # a blank is a value
+        ("[Ann,,'O, my']", ["O, my", "Ann"], True),  # nothing is none
+        ("[Checco D'Angelo]", ["Checco D'Angelo"], False),  # an apostrophe is taken for a quote
+        ("[Checco D'Angelo]", ["Checco DAngelo"], True),
+        ("[(Checco D'Angelo,)]", ["Checco D'Angelo"], True),
+        ("Checco D'Angelo", ["Checco D'Angelo"], True),
+        ("['a, b]']", ["a, b]"], True),
+        ("['a b]']", ["a, b]"], False),  # with a bracket at an end the commas stay
+        ("['[a]']", ["[a]"], True),
+        ("[('a', 1), ('b',)]", ["b"], True),  # of rows, only those of one cell count
+        (" [('a', 1), ('b',)]", ["b"], False),  # with a blank before them they are items like others
+        (" [('a', 1), ('b',)]", ["b", "('a' 1)"], True),
+        ("[['a', 'b']]", ["a", "b"], False),
+        ("[1], [2]", ["1", "2"], False),  # no list
+        ("[]", [], True),
         ("['oslo']", ["Oslo"], False),
         ("['12.5%']", ["12.5"], True),
         ("['1,234,567']", ["1234567"], True),
@@ -83,6 +109,7 @@ def test_agentbench_text(answer: str, labels: list, right: bool) -> None:
         ("4.02", ["4"], False),
         ("['4', '4']", ["4"], False),  # numbers match one to one
         ("['2', '1']", ["1", "2.005"], True),
+        ("['1.005', '1']", ["1", "1.014"], False),  # in turn, not as fits best
         ("['a', 'a']", ["a"], True),  # texts as sets
         ("[Decimal('4')]", ["4"], False),
         ("", ["none"], True),
@@ -118,6 +145,9 @@ def test_agentbench_fc(answer: str, labels: list, right: bool) -> None:
         ("[('a, b',)]", [["a, b"]], False),  # cut at every comma: never right
         ("[]", [], True),
         ("No rows: []", [], True),
+        ("", [], True),
+        (" ", [], True),
+        ("", [["x"]], False),
         ("I do not know", [], False),
         ("[(1,)]", [], False),
         ("(", [["("]], True),

@@ -1,10 +1,8 @@
 """The three published graders: what an agent answered against the gold answer, each judged its own way.
 
-They give the published verdicts, so that figures stand beside published ones, and depart from the originals
-in one
-thing: those `eval()` what the agent wrote, which lets an agent run code in the trainer. Here the text is read
-    as a
-literal or cut into pieces, never run, and no text makes a grader raise.
+They give the published verdicts, odd ones included, so that figures stand beside published ones. They depart
+from the originals in one thing: those `eval()` what the agent wrote, which lets an agent run code in the
+trainer. Here the text is read as a literal or cut into pieces, never run, and no text makes a grader raise.
 """
 
 from __future__ import annotations
@@ -46,16 +44,13 @@ def grade_agentbench_text(answer: str, labels: Sequence) -> bool:
 
 
 def grade_agentbench_fc(answer: str, labels: Sequence) -> bool:
-    """Normalised values; floats match one to one within 0.01, anything else as equal strings or sets."""
-    values = [_normalise(value) for value in _fc_values(answer)]
-    expected = [_normalise(label) for label in labels]
+    """Normalised values: numbers match one to one within 0.01, anything else as sets of strings."""
+    values, expected = _fc_values(answer), [_normalise(label) for label in labels]
+    if values is None:
+        return False
     numbers, expected_numbers = _floats(values), _floats(expected)
     if numbers is not None and expected_numbers is not None:
-        # Sorted, neighbours face each other: if any one-to-one match exists, this is one.
-        pairs = zip(sorted(numbers), sorted(expected_numbers), strict=False)
-        return len(numbers) == len(expected_numbers) and all(abs(a - b) <= 0.01 for a, b in pairs)
-    if len(values) == len(expected) == 1:
-        return values == expected
+        return _pair_up(numbers, expected_numbers)
     return set(values) == set(expected)
 
 
@@ -63,11 +58,11 @@ def grade_lifelong(answer: str, rows: Sequence) -> bool:
     """The answer's parenthesised tuples against the gold rows, in order, cell by cell.
 
     Cells are cut at every comma, quoted or not, as the original does: a gold cell that holds a comma can
-    never be answered right. Where the gold has no rows, only an empty list is right.
+    never be answered right. Where the gold has no rows, an empty list is right, and so is an empty answer.
     """
     groups = list(_parenthesised(answer))
     if not rows:
-        return not groups and re.fullmatch(r"[^\[\]]*\[\s*\]\s*", answer) is not None
+        return not groups and re.fullmatch(r"\s*|[^\[\]]*\[\s*\]\s*", answer) is not None
     found = [_cells(group) for group in groups or [answer]]
     return len(found) == len(rows) and all(
         _lifelong_row(cells, row) for cells, row in zip(found, rows, strict=True)
@@ -91,70 +86,63 @@ ZERO_WORDS = frozenset({"", "none", "null", "undefined"}) | {
 }
 
 
-def _fc_values(answer: str) -> list:
-    """The answer's values: a list's, with its tuples taken apart, else the one text.
+def _fc_values(answer: str) -> list[str] | None:
+    """The answer's values, normalised; `None` for a text in brackets that is another literal than a list.
 
-    A list that is no literal (`[(Ann,)]`, `[Decimal('1')]`) is cut at its commas instead.
+    ```
+    rows, as a database shows them   [(4,), ('Oslo',)]       each row of one cell; longer rows are left out
+    a row that is no literal         [(March 19, 1998,)]     what is in its parentheses
+    a list                           ['Oslo', ('a', 'b')]    each item; longer rows as they are printed
+    a list that is no literal        [Oslo, 'O, my']         cut at its commas, see `_cut`
+    anything else                    16,000                  the text
+    ```
+
+    Rows are looked for only where the text has no blanks around it.
     """
-    literal = _literal(answer.strip())
-    if isinstance(literal, (list, tuple, set, frozenset)):
-        return list(_flatten(literal))
     text = answer.strip()
-    if literal is MISSING and text.startswith("[") and text.endswith("]"):
-        return [
-            value
-            for item in _split(text[1:-1])
-            for value in (_split(item[1:-1]) if item.startswith("(") and item.endswith(")") else [item])
-        ]
-    return [answer]
+    if not (text.startswith("[") and text.endswith("]")):
+        return [_normalise(text)]
+    literal = _literal(text)
+    if text == answer:
+        if isinstance(literal, list) and all(isinstance(row, tuple) for row in literal):
+            return [_normalise(row[0]) for row in literal if len(row) == 1]
+        row = text.strip("[]")
+        if row.count("(") == 1 and row.startswith("(") and row.endswith(",)"):
+            return [_normalise(row[1:-2])]
+    if literal is MISSING:
+        return [_normalise(piece) for piece in _cut(text[1:-1])]
+    if not isinstance(literal, list):
+        return None
+    return [_normalise(item[0] if isinstance(item, tuple) and len(item) == 1 else item) for item in literal]
 
 
-def _flatten(values: Iterable) -> Iterator:
-    """The leaves of nested lists, tuples and sets. Depth is bounded: the parser refuses 200 brackets."""
-    for value in values:
-        if isinstance(value, (list, tuple, set, frozenset)):
-            yield from _flatten(value)
-        else:
-            yield value
+def _cut(text: str) -> list[str]:
+    """Cut at the commas outside quotes; nothing between two commas is no piece.
 
-
-def _split(text: str) -> list[str]:
-    """Cut at the commas outside quotes and parentheses; a trailing comma adds nothing.
-
-    A quote opens only where a value begins, so the apostrophe in `O'Neil` is a letter.
+    Every quote opens or closes, also an apostrophe in a word, and none is kept: `Checco D'Angelo, Ann` is one
+    piece, without its apostrophe.
     """
-    pieces: list[str] = []
-    start, depth, quote = 0, 0, ""
-    at_start = True
-    for i, char in enumerate(text):
-        if quote:
-            if char == quote and text[i - 1] != "\\":
-                quote = ""
-        elif char in "'\"" and at_start:
-            quote = char
-        elif char == "(":
-            depth += 1
-        elif char == ")":
-            depth = max(depth - 1, 0)
-        elif char == "," and depth == 0:
-            pieces.append(text[start:i])
-            start = i + 1
-        at_start = not quote and (char in "(,[" or (at_start and char.isspace()))
-    if text[start:].strip():
-        pieces.append(text[start:])
-    return [piece.strip() for piece in pieces]
+    found = re.findall(r"""(?:[^,'"]++|['"][^'"]*+(?:['"]|\Z))++""", text)
+    pieces = (piece.replace("'", "").replace('"', "") for piece in found)
+    return [piece for piece in pieces if piece]
 
 
 def _normalise(value: Any) -> str:
-    """The text that `agentbench_fc` compares. The words for nothing count as 0 only when they stand alone."""
+    """The text that `agentbench_fc` compares, without blanks and quotes around it.
+
+    A text that ends in `%` loses that and is done. Any other loses all its commas, be they between thousands
+    or words, unless it has a bracket at an end; after that, the words for nothing are 0.
+    """
     try:
         text = str(value)
     except ValueError:  # an int with more digits than Python prints
         return "\0"  # equals no label
-    text = text.strip(" \t\r\n'\"")
-    if text.lower() in ZERO_WORDS:
-        return "0"
-    return re.sub(r"(?<=[0-9]),(?=[0-9]{3})", "", text.replace("%", "")).strip()
+    text = text.strip().strip("'\"").strip()
+    if text.endswith("%"):
+        return text[:-1].strip()
+    if not (text.startswith("[") or text.endswith("]")):
+        text = text.replace(",", "")
+    return "0" if text.lower() in ZERO_WORDS else text
 
 
 def _floats(texts: Iterable[str]) -> list[float] | None:
@@ -163,6 +151,17 @@ def _floats(texts: Iterable[str]) -> list[float] | None:
         return [float(text) for text in texts]
     except ValueError:
         return None
+
+
+def _pair_up(numbers: Iterable[float], expected: Iterable[float]) -> bool:
+    """Whether numbers and expected ones pair up: each, in turn, takes the first within 0.01 that is left."""
+    left = list(expected)
+    for number in numbers:
+        place = next((i for i, other in enumerate(left) if abs(number - other) <= 0.01), None)
+        if place is None:
+            return False
+        del left[place]
+    return not left
 
 
 # --- lifelong ----------------------------------------------------------------------------------------
