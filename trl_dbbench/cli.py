@@ -13,7 +13,6 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from trl_dbbench.database import open_database
-from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.errors import ConfigError, user_errors
 from trl_dbbench.files import check_writable, write_atomically
 from trl_dbbench.grading import get_grader
@@ -22,9 +21,9 @@ from trl_dbbench.tasks import load_tasks
 from trl_dbbench.validation import validate as validate_tasks
 
 if TYPE_CHECKING:
-    from trl_dbbench.engines.base import Backend
-    from trl_dbbench.engines.policy import Policy, ServedPolicy
+    from trl_dbbench.evaluation import Evaluation
     from trl_dbbench.runs.differences import Replayed
+    from trl_dbbench.runs.trained import Trained
 
 app = typer.Typer(
     help="Train language-model agents to work a MySQL database: checks, evaluation and reports.",
@@ -90,16 +89,22 @@ def validate(
 
 @app.command(name="eval")
 def evaluate(
-    model: Annotated[str, typer.Option(help="A model folder or hub id.")],
-    tasks: Annotated[str, typer.Option(help="A task file, a folder of parquet, or a hub id.")],
-    adapter: Annotated[str | None, typer.Option(help="A LoRA adapter's folder or hub id.")] = None,
-    vllm_server_urls: Annotated[
-        str | None,
-        typer.Option(help="vLLM servers of this model that are to generate, joined by commas."),
+    run: Annotated[
+        Path | None, typer.Argument(help="A training run's output_dir, or a checkpoint in it.")
     ] = None,
-    database: DatabaseSpec = "auto",
+    model: Annotated[
+        str | None, typer.Option(help="A model folder or hub id; an adapter's base model, if not the run's.")
+    ] = None,
+    adapter: Annotated[str | None, typer.Option(help="A LoRA adapter's folder or hub id.")] = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="A task file, folder or hub id; left out, the run's held-out tasks.")
+    ] = None,
+    vllm_server_urls: Annotated[
+        str | None, typer.Option(help="vLLM servers of this model that are to generate, joined by commas.")
+    ] = None,
+    database: RunsDatabase = None,
     docker_image: DockerImage = None,
-    protocol: Annotated[str, typer.Option(help="text, tools or a dotted path")] = "text",
+    protocol: Annotated[str | None, typer.Option(help="text (default), tools or a dotted path.")] = None,
     chat_template: Annotated[
         str | None, typer.Option(help="Replaces the model's: a jinja file, or the name of one of TRL's.")
     ] = None,
@@ -109,45 +114,74 @@ def evaluate(
     system_prompt: Annotated[
         str | None, typer.Option(help="Replaces the protocol's: a text, or a file (.txt, .md) that holds it.")
     ] = None,
-    max_turns: Annotated[int, typer.Option(min=1)] = 3,
-    max_turn_tokens: Annotated[int, typer.Option(min=1)] = 512,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="Of an episode (default: 3).")] = None,
+    max_turn_tokens: Annotated[int | None, typer.Option(min=1, help="Of a turn (default: 512).")] = None,
+    max_completion_length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of an episode after its prompt (default: 2048).")
+    ] = None,
+    observation_characters: Annotated[
+        int | None, typer.Option(min=0, help="Longer observations are cut; 0 cuts nothing (default: 800).")
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Episodes that run side by side.")] = 16,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")] = "auto",
+    dtype: Annotated[str | None, typer.Option(help="auto (default), float32, bfloat16 or float16.")] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Writes figures and episodes here.")
     ] = None,
 ) -> None:
-    """Prints greedy accuracy, overall, per operation and per skill, with 95 % intervals and status shares."""
+    """Prints greedy accuracy, overall, per operation and per skill, with 95 % intervals and status shares.
+
+    What a training run trained is played as the run played it: its run.json says model, system prompt, limits
+    and the like, and options override that. Defaults are for models without a run.
+    """
     from trl_dbbench.arguments import read_system_prompt
-    from trl_dbbench.engines.base import server_addresses
-    from trl_dbbench.evaluation import evaluate as evaluate_model
-    from trl_dbbench.player import Player
-    from trl_dbbench.rollout import Rules
+    from trl_dbbench.runs.trained import find_trained
     from trl_dbbench.templates import load_chat_template
 
     if json_file is not None:
         check_writable(json_file)
-    loaded = load_tasks(tasks)
-    urls = server_addresses(_names(vllm_server_urls) or []) if vllm_server_urls is not None else None
-    template = load_chat_template(chat_template) if chat_template is not None else None
-    backend, policy = _open_model(model, adapter, dtype, urls)
-    if template is not None:
-        policy.tokenizer.chat_template = template
-    with closing(backend), open_database(database, docker_image=docker_image) as opened:
-        player = Player.of(
-            policy.tokenizer,
-            opened,
-            protocol=protocol,
-            eos_token_ids=policy.eos_token_ids,
-            grader=grader,
-            rules=Rules(max_turns, max_turn_tokens),
-        )
-        prompt = read_system_prompt(system_prompt)
-        evaluation = evaluate_model(loaded, player, backend, system_prompt=prompt, batch_size=batch_size)
+    texts = {"protocol": protocol, "grader": grader, "system_prompt": read_system_prompt(system_prompt)}
+    texts["chat_template"] = load_chat_template(chat_template) if chat_template is not None else None
+    limits = {"max_turns": max_turns, "max_turn_tokens": max_turn_tokens}
+    limits |= {"max_completion_length": max_completion_length}
+    options = {"dtype": dtype, "observation_characters": observation_characters, **texts, **limits}
+    trained = find_trained(run, model, adapter, **options)
+    if trained.said:
+        typer.echo(trained.said)
+    evaluation = _evaluate(trained, tasks, _names(vllm_server_urls), database, docker_image, batch_size)
     typer.echo(evaluation)
     if json_file is not None:
         with write_atomically(json_file) as file:
             json.dump(evaluation.to_dict(), file, ensure_ascii=False, indent=1)
+
+
+def _evaluate(
+    trained: Trained,
+    tasks: str | None,
+    vllm_server_urls: list[str] | None,
+    database: str | None,
+    docker_image: str | None,
+    batch_size: int,
+) -> Evaluation:
+    from trl_dbbench.engines.base import server_addresses
+    from trl_dbbench.evaluation import evaluate as evaluate_model
+    from trl_dbbench.evaluation import open_model, player_of
+    from trl_dbbench.runs.trained import held_out_tasks
+
+    settings = trained.settings
+    if tasks is not None:
+        loaded = load_tasks(tasks)
+    elif trained.run is not None:
+        loaded = held_out_tasks(trained.run)
+    else:
+        raise ConfigError("say by --tasks what to play: a task file, a folder of parquet, or a hub id.")
+    urls = server_addresses(vllm_server_urls) if vllm_server_urls is not None else None
+    backend, policy = open_model(trained, urls)
+    spec = database or settings.database_spec
+    with closing(backend), open_database(spec, docker_image=docker_image, limits=settings.limits) as opened:
+        player = player_of(settings, policy, opened)
+        return evaluate_model(
+            loaded, player, backend, system_prompt=settings.system_prompt, batch_size=batch_size
+        )
 
 
 @app.command()
@@ -285,7 +319,7 @@ def replay(
     settings = RunSettings.read(
         run, protocol=protocol, max_turns=max_turns, observation_characters=observation_characters
     )
-    spec = database or ("sqlite" if settings.dialect == SQLITE.name else "auto")
+    spec = database or settings.database_spec
     with (
         write_atomically(out) if out else nullcontext() as file,
         open_database(spec, docker_image=docker_image, limits=settings.limits) as opened,
@@ -341,35 +375,6 @@ def _steps(text: str) -> tuple[int, int]:
             f"--steps {text} must be two numbers with a colon between, as in 100:200."
         ) from None
     return first, end
-
-
-def _open_model(
-    model: str, adapter: str | None, dtype: str, vllm_server_urls: list[str] | None
-) -> tuple[Backend, Policy | ServedPolicy]:
-    """Where the model generates, and what is known of it: loaded here, or served elsewhere."""
-    import torch
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from trl_dbbench.engines.base import EngineSettings, open_backend
-    from trl_dbbench.engines.policy import Policy, ServedPolicy
-
-    if dtype not in ("auto", "float32", "bfloat16", "float16"):
-        raise ConfigError(f"unknown dtype {dtype!r}; allowed: auto, float32, bfloat16, float16")
-    policy: Policy | ServedPolicy
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
-        if vllm_server_urls:
-            policy = ServedPolicy(model, tokenizer, adapter)
-        else:
-            loaded = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
-            if adapter is not None:
-                loaded = PeftModel.from_pretrained(loaded, adapter)
-            policy = Policy(loaded.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer)
-    except (OSError, ValueError, RuntimeError) as error:
-        what = f"model '{model}'" + (f" with the adapter '{adapter}'" if adapter else "")
-        raise ConfigError(f"the {what} cannot be loaded: {' '.join(str(error).split())}") from None
-    return open_backend(EngineSettings(vllm_server_urls=vllm_server_urls), policy), policy
 
 
 def main() -> None:

@@ -8,14 +8,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import torch
+from peft import PeftModel
 from tqdm.auto import tqdm
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from trl_dbbench.engines.base import Backend
-from trl_dbbench.errors import DatabaseError
+from trl_dbbench.database import Database
+from trl_dbbench.engines.base import Backend, EngineSettings, open_backend
+from trl_dbbench.engines.policy import Policy, ServedPolicy
+from trl_dbbench.errors import ConfigError, DatabaseError
 from trl_dbbench.player import Player
 from trl_dbbench.rollout import Episode, Sampling
 from trl_dbbench.runs.records import Accuracy, episode_record
+from trl_dbbench.runs.settings import RunSettings
+from trl_dbbench.runs.trained import Trained
 from trl_dbbench.tasks import Task
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -102,3 +111,52 @@ def evaluate(
             bar.update(len(batch))
             bar.set_postfix_str(f"{sum(episode.right for episode in episodes)} right")
     return Evaluation(episodes)
+
+
+def open_model(trained: Trained, vllm_server_urls: list[str] | None) -> tuple[Backend, Policy | ServedPolicy]:
+    """Where a model generates, and what is known of it: loaded here, or served elsewhere.
+
+    Raises:
+        ConfigError: if it cannot be loaded.
+        EngineError: if servers are to generate and none answers.
+    """
+    model, adapter, settings = trained.model, trained.adapter, trained.settings
+    dtype = settings.dtype or "auto"
+    if dtype not in DTYPES:
+        raise ConfigError(f"unknown dtype {dtype!r}; allowed: {', '.join(DTYPES)}")
+    revision = settings.model_revision if adapter is not None else None
+    policy: Policy | ServedPolicy
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model, revision=revision)
+        if settings.chat_template is not None:
+            tokenizer.chat_template = settings.chat_template
+        if vllm_server_urls:
+            policy = ServedPolicy(model, tokenizer, adapter)
+        else:
+            loaded = AutoModelForCausalLM.from_pretrained(model, revision=revision, dtype=dtype)
+            if adapter is not None:
+                loaded = PeftModel.from_pretrained(loaded, adapter)
+            precision = getattr(torch, settings.autocast) if settings.autocast else None
+            policy = Policy(loaded.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, precision)
+    except (OSError, ValueError, RuntimeError) as error:
+        what = f"model '{model}'" + (f" with the adapter '{adapter}'" if adapter else "")
+        raise ConfigError(f"the {what} cannot be loaded: {' '.join(str(error).split())}") from None
+    return open_backend(EngineSettings(vllm_server_urls=vllm_server_urls), policy), policy
+
+
+def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Database) -> Player:
+    """What plays episodes as these settings say.
+
+    Raises:
+        ConfigError: if the tokenizer has no usable chat template, or a name is not known.
+    """
+    return Player.of(
+        policy.tokenizer,
+        database,
+        protocol=settings.protocol,
+        observation_characters=settings.observation_characters or None,
+        eos_token_ids=policy.eos_token_ids,
+        template_kwargs=settings.chat_template_kwargs,
+        grader=settings.grader,
+        rules=settings.rules,
+    )

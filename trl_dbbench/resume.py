@@ -69,12 +69,17 @@ def find_checkpoint(output_dir: str | Path, asked: str | bool | None) -> str | N
     folder = Path(str(asked))
     if not is_complete(folder):
         wrong = "was not written to its end" if folder.is_dir() else "does not exist"
-        whole = ", ".join(each.name for each in folders if is_complete(each)) or "none"
+        whole = ", ".join(each.name for each in whole_checkpoints(Path(output_dir))) or "none"
         raise ConfigError(
             f"resume_from_checkpoint: '{folder}' {wrong}. Whole checkpoints in {output_dir}: {whole}. Name "
             "one of them, or give true to take the last one."
         )
     return str(folder)
+
+
+def whole_checkpoints(output_dir: Path) -> list[Path]:
+    """Those of a run that were written to their end, by step."""
+    return [folder for folder in _checkpoints(output_dir) if is_complete(folder)]
 
 
 def _checkpoints(output_dir: Path) -> list[Path]:

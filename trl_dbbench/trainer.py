@@ -152,7 +152,7 @@ class DBBenchGRPOTrainer(PlayedRowsGRPOTrainer):
     def _add_callbacks(self) -> None:
         functions = zip(self.reward_func_names, self.reward_funcs, strict=True)
         rewards = {name: describe_reward(function) for name, function in functions}
-        settings = RunSettings.of(self.args, self.player, rewards)
+        settings = RunSettings.of(self, rewards)
         self.episode_log = EpisodeLogCallback(self.args.output_dir, settings)
         self.add_callback(self.episode_log)
         self.add_callback(AlarmCallback())

@@ -25,6 +25,7 @@ class Policy:
     Args:
         model: with an adapter or without.
         tokenizer: says which tokens end a turn, and which one pads.
+        precision: what the model computes in, where that is not the type of its weights.
     """
 
     version: Hashable = None
@@ -33,9 +34,15 @@ class Policy:
     """Where a forward pass is a collective operation of all ranks: tells all of them whether one has said
     `True`."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        precision: torch.dtype | None = None,
+    ):
         self.model = model
         self.tokenizer = tokenizer
+        self.precision = precision
 
     @property
     def name_or_path(self) -> str:
@@ -66,8 +73,8 @@ class Policy:
         return nullcontext(self.model)
 
     def autocast(self) -> AbstractContextManager:
-        """The precision that the model is trained in."""
-        return nullcontext()
+        """The precision that the model computes in."""
+        return torch.autocast(self.device.type, self.precision) if self.precision else nullcontext()
 
 
 class ServedPolicy:

@@ -10,14 +10,16 @@ tasks.jsonl     the tasks they played, each once
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from trl_dbbench.database import Limits
+from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.files import write_atomically
-from trl_dbbench.player import Player
+from trl_dbbench.rollout import Rules
 from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE
 
 SETTINGS_FILE = "run.json"
@@ -31,6 +33,11 @@ class RunSettings:
     those of `rollout.Rules`; `database` and `dialect` say what it was played on; `rewards` maps each reward's
     name to what `rewards.describe_reward` says of it; `grader` judged the answers of all tasks, where one was
     set; `advantage` names what gave each episode its advantage.
+
+    The rest is what an evaluation needs beside: `model` is what was trained, or what an adapter was trained
+    on, a folder or a hub id with its `model_revision`; its weights had the type `dtype` and computed in
+    `autocast` where that is set; `system_prompt` began every prompt; `chat_template` and
+    `chat_template_kwargs` made tokens of it. Earlier versions wrote none of these: they are `None`.
     """
 
     protocol: str
@@ -44,28 +51,61 @@ class RunSettings:
     rewards: dict[str, dict[str, Any] | None] = field(default_factory=dict)
     grader: str | None = None
     advantage: str = "grpo"
+    model: str | None = None
+    model_revision: str | None = None
+    dtype: str | None = None
+    autocast: str | None = None
+    system_prompt: str | None = None
+    chat_template: str | dict[str, str] | None = None
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    max_turn_tokens: int | None = None
 
     @classmethod
-    def of(cls, args: Any, player: Player, rewards: dict[str, dict[str, Any] | None]) -> RunSettings:
+    def of(cls, trainer: Any, rewards: dict[str, dict[str, Any] | None]) -> RunSettings:
         """Those of a training.
 
         Args:
-            args: a `DBBenchGRPOConfig`.
+            trainer: a `DBBenchGRPOTrainer`.
             rewards: by name, what `rewards.describe_reward` says of them.
         """
+        args, player, model = trainer.args, trainer.player, trainer.model
+        name = model.config.name_or_path
         return cls(
-            args.protocol,
-            args.observation_characters,
-            player.rules.max_turns,
-            player.rules.max_completion_length,
-            player.rules.context,
-            player.database.describe(),
-            player.database.dialect.name,
-            player.database.limits,
-            rewards,
-            args.grader,
-            args.advantage,
+            protocol=args.protocol,
+            observation_characters=args.observation_characters,
+            max_turns=player.rules.max_turns,
+            max_completion_length=player.rules.max_completion_length,
+            context=player.rules.context,
+            database=player.database.describe(),
+            dialect=player.database.dialect.name,
+            limits=player.database.limits,
+            rewards=rewards,
+            grader=args.grader,
+            advantage=args.advantage,
+            # a folder is found from everywhere
+            model=(str(Path(name).resolve()) if Path(name).is_dir() else name) or None,
+            model_revision=(args.model_init_kwargs or {}).get("revision"),
+            dtype=str(model.dtype).removeprefix("torch."),
+            autocast={"bf16": "bfloat16", "fp16": "float16"}.get(trainer.accelerator.mixed_precision),
+            system_prompt=_system_prompt(trainer.train_dataset["prompt"]),
+            chat_template=trainer._tokenizer.chat_template,
+            chat_template_kwargs=trainer.chat_template_kwargs,
+            max_turn_tokens=player.rules.max_turn_tokens,
         )
+
+    @property
+    def rules(self) -> Rules:
+        """The limits of an episode, but the model's own context."""
+        limits = {
+            "max_turn_tokens": self.max_turn_tokens,
+            "max_completion_length": self.max_completion_length,
+        }
+        return Rules(self.max_turns, **{name: limit for name, limit in limits.items() if limit is not None})
+
+    @property
+    def database_spec(self) -> str:
+        """What opens a database like the run's, for `open_database`."""
+        return "sqlite" if self.dialect == SQLITE.name else "auto"
 
     def write(self, folder: Path) -> None:
         with write_atomically(folder / SETTINGS_FILE) as file:
@@ -86,19 +126,34 @@ class RunSettings:
                 )
         path = Path(folder) / SETTINGS_FILE
         known = {name: value for name, value in given.items() if value is not None}
+        if path.exists():
+            return replace(cls.of_file(path), **known)
+        needed = ("protocol", "max_turns", "observation_characters")
+        if missing := [f"--{name.replace('_', '-')}" for name in needed if name not in known]:
+            raise ConfigError(
+                f"'{path}' is not there, which later versions write. Say how the run's episodes were "
+                "played, as in --protocol text --max-turns 3 --observation-characters 800; missing: "
+                f"{', '.join(missing)}."
+            )
+        return cls(**known)
+
+    @classmethod
+    def of_file(cls, path: Path) -> RunSettings:
+        """Reads a run.json.
+
+        Raises:
+            ConfigError: if it cannot be read.
+        """
         try:
-            known = json.loads(path.read_bytes()) | known
+            known = json.loads(path.read_bytes())
             return cls(**known | {"limits": Limits(**known["limits"])})
-        except FileNotFoundError:
-            needed = ("protocol", "max_turns", "observation_characters")
-            if missing := [f"--{name.replace('_', '-')}" for name in needed if name not in known]:
-                raise ConfigError(
-                    f"'{path}' is not there, which later versions write. Say how the run's episodes were "
-                    "played, as in --protocol text --max-turns 3 --observation-characters 800; missing: "
-                    f"{', '.join(missing)}."
-                ) from None
-            return cls(**known)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ConfigError(
                 f"'{path}' cannot be read: {error}. Move it away and say in options how the run was played."
             ) from None
+
+
+def _system_prompt(prompts: Iterable[list[dict[str, str]]]) -> str | None:
+    """What all prompts begin with in the system's role; `None` if there is none, or several."""
+    found = {prompt[0]["content"] if prompt[0]["role"] == "system" else None for prompt in prompts}
+    return found.pop() if len(found) == 1 else None

@@ -1,0 +1,186 @@
+"""What a run trained: where its weights lie, and how its episodes were played, so that others are alike.
+
+```
+runs/first/                  RUN
+  adapter_model.safetensors  an adapter, on the base model that run.json names; or all weights of a model
+  run.json                   how its episodes were played (`settings.RunSettings`)
+  checkpoint-20/             weights as they were; RUN/checkpoint-20 may be named in the place of RUN
+```
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.resume import whole_checkpoints
+from trl_dbbench.rollout import Rules
+from trl_dbbench.runs.read import read_episodes, read_tasks
+from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE
+from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
+from trl_dbbench.tasks import Task
+
+ADAPTER_FILE, MODEL_FILE = "adapter_config.json", "config.json"
+
+DEFAULTS = RunSettings(protocol="text", observation_characters=800, max_turns=Rules.max_turns)
+"""How episodes are played where neither a run nor an option says it."""
+
+TAKEN = (
+    *(
+        "model",
+        "model_revision",
+        "dtype",
+        "protocol",
+        "system_prompt",
+        "chat_template",
+        "chat_template_kwargs",
+    ),
+    *("max_turns", "max_turn_tokens", "max_completion_length", "observation_characters", "grader"),
+)
+"""The settings that an evaluation takes from a run."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What is evaluated.
+
+    Args:
+        model: a model's folder or hub id.
+        adapter: that of a LoRA adapter on it.
+        settings: how its episodes are played.
+        run: the folder of the run that trained it, if that is known.
+        said: one line for the user, where there is a run: what was taken from it, and what options override.
+    """
+
+    model: str
+    adapter: str | None
+    settings: RunSettings
+    run: Path | None = None
+    said: str | None = None
+
+
+def find_trained(
+    run: Path | None = None, model: str | None = None, adapter: str | None = None, **options: Any
+) -> Trained:
+    """What to evaluate, from what the user names.
+
+    Args:
+        run: a run's folder, or a checkpoint in it.
+        model: a model's folder or hub id; with an adapter, its base model.
+        adapter: an adapter's folder or hub id. One that lies in a run's folder is played as in the run.
+        **options: fields of `RunSettings` that override; `None` leaves a field as it is.
+
+    Raises:
+        ConfigError: if that does not name one set of weights, or a run cannot be read.
+    """
+    if run is not None and adapter is not None:
+        raise ConfigError("give RUN or --adapter, not both: RUN says itself what was trained.")
+    folder = run or (Path(adapter) if adapter is not None and Path(adapter).is_dir() else None)
+    weights = None if folder is None else _weights_in(folder)
+    home = None if folder is None else _home_of(folder)
+    known = DEFAULTS if home is None else RunSettings.of_file(home / SETTINGS_FILE)
+    if weights is not None and (weights / ADAPTER_FILE).exists():
+        adapter = str(weights)
+        known = replace(known, model=known.model or model or _base_model(weights))
+    elif weights is not None:
+        if adapter is not None or model is not None:
+            raise ConfigError(
+                f"'{weights}' has all weights of a model and no adapter. Name it as RUN, without --model and "
+                "--adapter."
+            )
+        known = replace(known, model=str(weights), model_revision=None)
+    given = {name: value for name, value in {"model": model, **options}.items() if value is not None}
+    settings = _overridden(known, given)
+    if settings.model is None:
+        raise ConfigError("say what to evaluate: RUN, the output_dir of a training run, or --model.")
+    said = None if home is None else _said(weights, home, known, given)
+    return Trained(settings.model, adapter, settings, home, said)
+
+
+def _overridden(known: RunSettings, given: Mapping[str, Any]) -> RunSettings:
+    """The settings with those that are given; what makes sense only with an earlier one goes with it."""
+    if "protocol" in given:
+        known = replace(known, system_prompt=None)  # it explains the run's own protocol
+    if "dtype" in given:
+        known = replace(known, autocast=None)
+    if "model" in given:
+        known = replace(known, model_revision=None)
+    return replace(known, **given)
+
+
+def _weights_in(folder: Path) -> Path:
+    """The folder itself, or its last whole checkpoint while the run has not ended."""
+    for place in (folder, *reversed(whole_checkpoints(folder))):
+        if any((place / name).exists() for name in (ADAPTER_FILE, MODEL_FILE)):
+            return place
+    raise ConfigError(
+        f"'{folder}' has neither weights nor a whole checkpoint. Give the output_dir of a training run, a "
+        "checkpoint in it, or an adapter's folder."
+    )
+
+
+def _home_of(folder: Path) -> Path | None:
+    """The folder of the run that the folder is, or is a checkpoint of."""
+    folder = folder.resolve()
+    places = [folder, folder.parent] if folder.name.startswith(PREFIX_CHECKPOINT_DIR) else [folder]
+    return next((place for place in places if (place / SETTINGS_FILE).exists()), None)
+
+
+def _base_model(weights: Path) -> str | None:
+    """What PEFT noted beside an adapter."""
+    try:
+        return json.loads((weights / ADAPTER_FILE).read_bytes()).get("base_model_name_or_path")
+    except (OSError, ValueError):
+        return None
+
+
+def _said(weights: Path | None, home: Path, known: RunSettings, given: Mapping[str, Any]) -> str:
+    """What was taken from the run, and what not."""
+    had = {name: value for name in TAKEN if (value := getattr(known, name)) not in (None, {})}
+    taken = [f"{name} {_short(value)}" for name, value in had.items() if name not in given]
+    changed = [
+        f"{name} {_short(value)}" + (f" instead of {_short(had[name])}" if name in had else "")
+        for name, value in given.items()
+    ]
+    said = f"The weights of {weights}, played as {home / SETTINGS_FILE} says: {', '.join(taken)}."
+    if changed:
+        said += f" Overridden: {', '.join(changed)}."
+    if known.max_turn_tokens is None:
+        said += " It is of an earlier version, which kept no system prompt, chat template and turn tokens."
+    return said
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"({len(text):,} characters)"
+
+
+def held_out_tasks(run: Path) -> list[Task]:
+    """The tasks of the run's held-out evaluations, in their order.
+
+    Raises:
+        ConfigError: if it had none.
+    """
+    notes: list[str] = []
+    played: defaultdict[int, list[str]] = defaultdict(list)  # step -> digests
+    for _, record in read_episodes(run / EPISODES_FILE, notes):
+        if record["phase"] == "eval":
+            played[record["step"]].append(record.get("task_digest", ""))
+    tasks = {}
+    if played:
+        tasks = {task.digest: task for task in read_tasks(run / TASKS_FILE, notes)}
+    # a run may have been killed within an evaluation
+    found = [tasks[digest] for digest in max(played.values(), key=len, default=[]) if digest in tasks]
+    if not found:
+        raise ConfigError(
+            f"'{run}' has no held-out evaluation whose tasks could be played. Name some by --tasks. "
+            f"{' '.join(notes)}".rstrip()
+        )
+    return found
