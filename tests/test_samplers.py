@@ -26,6 +26,28 @@ def skill_of(row: int) -> str:
     return "delete" if 90 <= row < 93 else "limit_only" if row < 9 else "select"
 
 
+# --- too few tasks --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampling", ["shuffle", "skill"])
+def test_fewer_tasks_than_a_batch_has_prompts_are_refused(
+    tiny_model, sqlite_database, demo_tasks, tmp_path, sampling
+):
+    """TRL drops a batch that is not full; with none left an epoch would be empty."""
+    settings = {"per_device_train_batch_size": 8, "num_generations": 4, "gradient_accumulation_steps": 2}
+    settings["task_sampling"] = sampling
+    with pytest.raises(ConfigError) as raised:
+        make_trainer(tiny_model, sqlite_database, demo_tasks[:3], tmp_path, **settings)
+    assert str(raised.value) == (
+        "3 training tasks are fewer than the 4 prompts of a batch, which are per_device_train_batch_size (8) x "
+        "processes (1) x steps_per_generation (2, by default gradient_accumulation_steps) / num_generations "
+        "(4). Give more tasks, or lower these until it is at most 3."
+    )
+    trainer = make_trainer(tiny_model, sqlite_database, demo_tasks[:4], tmp_path, **settings, max_steps=1)
+    trainer.train()
+    assert trainer.state.global_step == 1
+
+
 # --- a skill, then a task of it -------------------------------------------------------------------
 
 

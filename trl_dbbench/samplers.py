@@ -39,8 +39,9 @@ def task_order(dataset: Dataset, args: DBBenchGRPOConfig) -> Order:
     """The order that the settings ask for, over rows with the column `task`.
 
     Raises:
-        ConfigError: if `task_sampling: skill` finds no skill to draw.
+        ConfigError: if the tasks do not fill one batch, or `task_sampling: skill` finds no skill to draw.
     """
+    _check_number(len(dataset), args)
     if args.task_sampling == "shuffle":
         return partial(shuffled, len(dataset), args.seed)
     skills = [Task.from_json(line).skills for line in dataset["task"]]
@@ -48,6 +49,19 @@ def task_order(dataset: Dataset, args: DBBenchGRPOConfig) -> Order:
     if args.process_index == 0:
         logger.info("Task sampling: %s.", pools)
     return partial(by_skill, pools, len(dataset), args.seed)
+
+
+def _check_number(tasks: int, args: DBBenchGRPOConfig) -> None:
+    """TRL leaves out the last prompts of an epoch that do not fill a batch: of too few, it leaves out all."""
+    prompts = args.generation_batch_size // args.num_generations
+    if tasks < prompts:
+        raise ConfigError(
+            f"{tasks} training tasks are fewer than the {prompts} prompts of a batch, which are "
+            f"per_device_train_batch_size ({args.per_device_train_batch_size}) x processes "
+            f"({args.world_size}) x steps_per_generation ({args.steps_per_generation}, by default "
+            f"gradient_accumulation_steps) / num_generations ({args.num_generations}). Give more tasks, or "
+            f"lower these until it is at most {tasks}."
+        )
 
 
 class TaskSampler(Sampler[int]):
