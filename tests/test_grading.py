@@ -199,9 +199,9 @@ HOSTILE = [
 @pytest.mark.parametrize("answer", HOSTILE, ids=lambda answer: ascii(answer[:20]))
 def test_hostile_answers_are_wrong_at_once(answer: str, grader: str) -> None:
     for gold in (["x"], [1.5], [10**400], ["1", "2"], [["x", 1]], [[Decimal("sNaN")]]):
-        start = time.perf_counter()
+        start = time.process_time()
         assert grade(answer, gold, grader) is False
-        assert time.perf_counter() - start < 2
+        assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize("grader", GRADERS)
