@@ -13,8 +13,8 @@ from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig, DBBenchGRPOTrainer
 from trl_dbbench.arguments import DatabaseArguments, RewardArguments, TaskArguments
+from trl_dbbench.checkpoints import find_checkpoint
 from trl_dbbench.errors import user_errors
-from trl_dbbench.resume import find_checkpoint
 from trl_dbbench.stopping import ordered_end, set_up_logging
 
 ARGUMENTS = (TaskArguments, RewardArguments, DatabaseArguments, DBBenchGRPOConfig, ModelConfig)

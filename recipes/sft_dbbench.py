@@ -19,11 +19,11 @@ from trl import ModelConfig, SFTConfig, SFTTrainer, TrlParser, get_peft_config
 from trl_dbbench import ConfigError, DatabaseArguments, TaskArguments, get_protocol
 from trl_dbbench.arguments import read_template_kwargs
 from trl_dbbench.chat import ChatFormat
+from trl_dbbench.checkpoints import find_checkpoint, running_in
 from trl_dbbench.demonstrations import Habits, demonstrate, to_sft_dataset
 from trl_dbbench.engines.policy import eos_token_ids
 from trl_dbbench.errors import user_errors
 from trl_dbbench.protocol import Answer, Operation
-from trl_dbbench.resume import find_checkpoint
 from trl_dbbench.stopping import ordered_end, set_up_logging
 from trl_dbbench.templates import load_chat_template
 from trl_dbbench.tiny_model import make_tiny_model
@@ -118,10 +118,11 @@ def main(
         processing_class=tokenizer,
         peft_config=get_peft_config(model_args),
     )
-    trainer.train(resume_from_checkpoint=checkpoint)
-    if script_args.save_dtype:
-        trainer.model.to(getattr(torch, script_args.save_dtype))
-    trainer.save_model(training_args.output_dir)
+    with running_in(training_args.output_dir):
+        trainer.train(resume_from_checkpoint=checkpoint)
+        if script_args.save_dtype:
+            trainer.model.to(getattr(torch, script_args.save_dtype))
+        trainer.save_model(training_args.output_dir)
     trainer.accelerator.print(f"The model is in {training_args.output_dir}.")
     return trainer
 

@@ -36,7 +36,7 @@ player
 engines
 runs.records runs.settings metrics
 rewards advantages
-callbacks alarms samplers reward_models unsupported config arguments stopping resume loss reference
+callbacks alarms samplers reward_models unsupported config arguments stopping checkpoints resume loss reference
 trainer
 evaluation validation demonstrations runs convert generate report tiny_model
 cli

@@ -10,12 +10,14 @@ generation's steps and the episodes that are played for them look so (`|` a chec
 from __future__ import annotations
 
 import inspect
+import json
 import multiprocessing
 import os
 import random
 import runpy
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -27,12 +29,13 @@ import pytest
 import torch
 from launching import RECIPE, ROOT, finish, launch
 from safetensors.torch import load_file
-from training import adapter_of, episodes_in, equal, make_trainer
+from training import StopAfter, adapter_of, episodes_in, equal, make_trainer
 from transformers import Trainer, TrainerCallback, TrainerState
 from trl import GRPOTrainer
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
-from trl_dbbench.resume import UNFINISHED, ResumableGRPOTrainer, find_checkpoint, is_complete
+from trl_dbbench.checkpoints import SIZES, UNFINISHED, find_checkpoint, flaw
+from trl_dbbench.resume import ResumableGRPOTrainer
 from trl_dbbench.stopping import StopSignal
 
 # 6 tasks, 2 a generation: 3 generations and 4 steps an epoch
@@ -152,7 +155,8 @@ def test_other_rhythms(trainer_of, tmp_path, settings):
 def test_a_checkpoint_without_its_rollouts_plays_them_again(trainer_of, unbroken, tmp_path, caplog):
     """As one of an older version: the rest of the generation is played with newer weights, then all is in phase."""
     folder = as_it_was(unbroken.args.output_dir, 1, tmp_path / "run")
-    (folder / "checkpoint-1" / "rollouts_0.pt").unlink()
+    for name in ("rollouts_0.pt", SIZES):
+        (folder / "checkpoint-1" / name).unlink()
     resumed = trainer_of(folder, max_steps=4)
     resumed.train(resume_from_checkpoint=True)
 
@@ -262,7 +266,7 @@ def test_a_checkpoint_that_was_cut_short_is_passed_over(trainer_of, unbroken, tm
         assert "checkpoint-5 is passed over: it was not written to its end." in caplog.text
         assert same(resumed, unbroken)
         assert [each.name for each in folder.glob("checkpoint-*")] == ["checkpoint-6"]
-        assert is_complete(folder / "checkpoint-6")
+        assert flaw(folder / "checkpoint-6") is None
 
 
 def checkpoint_at(folder: Path, state: str = '{"global_step": 1}') -> Path:
@@ -301,6 +305,106 @@ def test_a_folder_that_is_no_checkpoint_is_refused(trainer_of, tmp_path):
             match=f"'{folder}' {wrong}. Whole checkpoints in {tmp_path / 'run'}: checkpoint-5. Name one of them",
         ):
             trainer.train(resume_from_checkpoint=str(folder))
+
+
+DAMAGES = {
+    "adapter_model.safetensors": "has 100 bytes instead of",
+    "optimizer.pt": "has 100 bytes instead of",
+    "rollouts_0.pt": "has 100 bytes instead of",
+    "scheduler.pt": "is missing",
+    "rng_state.pth": "is missing",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_checkpoint_is_passed_over(trainer_of, unbroken, tmp_path, caplog, name):
+    """A copy that broke off, a disk that lost a file: with what is left the run would end with other weights."""
+    folder = as_it_was(unbroken.args.output_dir, 2, tmp_path / "run")
+    shutil.copytree(Path(unbroken.args.output_dir, "checkpoint-5"), folder / "checkpoint-5")
+    damaged = folder / "checkpoint-5" / name
+    if DAMAGES[name] == "is missing":
+        damaged.unlink()
+    else:
+        os.truncate(damaged, 100)
+
+    with pytest.raises(ConfigError, match=f"checkpoint-5' is damaged: {name} {DAMAGES[name]}"):
+        find_checkpoint(folder, str(folder / "checkpoint-5"))
+    resumed = trainer_of(folder, **EVALUATED)
+    resumed.train(resume_from_checkpoint=True)
+    assert f"checkpoint-5 is passed over: it is damaged: {name} {DAMAGES[name]}" in caplog.text
+    assert same(resumed, unbroken)
+    assert flaw(folder / "checkpoint-5") is None, "it was written anew"
+
+
+def test_a_checkpoint_without_a_list_of_its_files_is_taken(trainer_of, unbroken, tmp_path):
+    """As earlier versions wrote them."""
+    folder = as_it_was(unbroken.args.output_dir, 5, tmp_path / "run")
+    (folder / "checkpoint-5" / SIZES).unlink()
+    resumed = trainer_of(folder, **EVALUATED)
+    resumed.train(resume_from_checkpoint=True)
+    assert same(resumed, unbroken)
+    assert len(episodes_in(folder)) == len(episodes_in(unbroken.args.output_dir))
+
+
+def test_a_checkpoint_is_on_the_disk_before_its_mark_goes(trainer_of, tmp_path, monkeypatch):
+    """And its mark before anything else of it, so that a crash of the machine never leaves half of it unmarked."""
+    synced, sync = [], os.fsync
+
+    def note(number):
+        path = Path(f"/proc/self/fd/{number}").readlink()
+        synced.append((path.name, (tmp_path / "checkpoint-1" / UNFINISHED).exists()))
+        sync(number)
+
+    monkeypatch.setattr(os, "fsync", note)
+    trainer_of(tmp_path, max_steps=1).train()
+    assert synced[:3] == [(UNFINISHED, True), ("checkpoint-1", True), (tmp_path.name, True)]
+    assert synced[-1] == ("checkpoint-1", False)
+    files = {path.name for path in (tmp_path / "checkpoint-1").iterdir()}
+    assert files <= {name for name, marked in synced[3:-1] if marked}
+    sizes = json.loads((tmp_path / "checkpoint-1" / SIZES).read_text())
+    assert sizes.keys() == files - {SIZES}
+
+
+# --- one run in a folder --------------------------------------------------------------------------
+
+HOLDS_THE_LOCK = """
+import sys, time
+from pathlib import Path
+from trl_dbbench.files import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_two_runs_in_one_folder_are_refused(trainer_of, tmp_path):
+    """Until the other process has ended, however it does: here by SIGKILL."""
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLDS_THE_LOCK, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout.readline() == "held\n"
+        trainer = trainer_of(tmp_path, max_steps=1)
+        with pytest.raises(
+            ConfigError,
+            match=rf"another run trains in '{tmp_path}': process {other.pid} on .+\. Give this one an "
+            r"output_dir of its own, or start it when that one has ended\.",
+        ):
+            trainer.train()
+        assert [path.name for path in tmp_path.iterdir()] == ["_lock"], "it has written nothing"
+    finally:
+        other.kill()
+        other.wait()
+    trainer.train()
+    assert trainer.state.global_step == 1
+
+
+def test_a_training_that_failed_lets_go_of_its_folder(trainer_of, tmp_path):
+    failed = trainer_of(tmp_path, max_steps=1)
+    failed.add_callback(StopAfter(0))
+    with pytest.raises(KeyboardInterrupt):
+        failed.train()
+    trainer_of(tmp_path, max_steps=1).train()
 
 
 # --- SIGTERM --------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ DBBenchError
 ├── TaskError          a task file or a task in it is wrong
 ├── ConfigError        a setting is wrong
 ├── EngineError        no server answers that could generate tokens
+├── StorageError       the disk is full
 ├── RankError          another rank of the run failed
 └── DatabaseError      the database cannot be used
     └── EnvironmentFault   it broke in the middle of an episode
@@ -31,6 +32,10 @@ class ConfigError(DBBenchError):
 
 class EngineError(DBBenchError):
     """Nothing is there that could generate tokens, however long it was waited for."""
+
+
+class StorageError(DBBenchError):
+    """A file cannot be written, because no space is left for it."""
 
 
 class RankError(DBBenchError):

@@ -1,14 +1,25 @@
-"""Writing a file so that no reader ever sees half of it."""
+"""Writing files: no reader sees half of one, a full disk is told as such, and a folder can be locked."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import logging
 import os
+import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from trl_dbbench.errors import ConfigError
+from trl_dbbench.errors import ConfigError, StorageError
+
+logger = logging.getLogger(__name__)
+
+LOCK_FILE = "_lock"  # a name that is not pushed to the hub
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -22,6 +33,7 @@ def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
 
     Raises:
         ConfigError: if `path` is a folder, its folder is not there, or it cannot be written.
+        StorageError: if the disk is full.
     """
     path = Path(path)
     check_writable(path)
@@ -35,6 +47,13 @@ def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
         with file:
             yield file
         unfinished.replace(path)
+    except Exception as error:
+        if not is_full(error, path.parent):
+            raise
+        raise StorageError(
+            f"'{path}' cannot be written, no space is left: {free_space(path.parent)}. Free some, or name "
+            "another place."
+        ) from error
     finally:
         unfinished.unlink(missing_ok=True)
 
@@ -44,3 +63,73 @@ def check_writable(path: str | Path) -> None:
     path = Path(path)
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise ConfigError(f"'{path}' cannot be written: it must be a file in a folder that is there.")
+
+
+# --- a disk that is full --------------------------------------------------------------------------
+
+
+def is_full(error: BaseException | None, folder: Path) -> bool:
+    """Whether an error came up because there was no space to write to.
+
+    Libraries that do not write by Python have errors of their own. Most hold the system's words. PyTorch's
+    hold none that could be relied on, so a RuntimeError counts if the disk of `folder` is full.
+    """
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
+            return True
+        if any(os.strerror(number) in str(error) for number in NO_SPACE):
+            return True
+        if type(error) is RuntimeError and shutil.disk_usage(folder).free < 2**20:
+            return True
+        error = error.__cause__
+    return False
+
+
+def free_space(*folders: str | Path) -> str:
+    """What is free in folders, for a message: `'runs/first' has 1.5 MB free, '/tmp' has 2,000.0 MB free`."""
+    return ", ".join(f"'{each}' has {shutil.disk_usage(each).free / 1e6:,.1f} MB free" for each in folders)
+
+
+def write_through(path: Path) -> None:
+    """Returns when a file, or a folder's list of files, is on the disk, where a crash does not take it.
+
+    Raises:
+        OSError: if it cannot be written; a full disk may show only here.
+    """
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    except OSError:
+        if not path.is_dir():  # not every file system does it for folders
+            raise
+    finally:
+        os.close(number)
+
+
+# --- a folder for one process ---------------------------------------------------------------------
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps the folder for this block. The system ends the lock with the process, however that ends.
+
+    Raises:
+        ConfigError: if another run has it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK_FILE).open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            who = file.read().strip() or "its process is not known"
+            raise ConfigError(
+                f"another run trains in '{folder}': {who}. Give this one an output_dir of its own, or start "
+                "it when that one has ended."
+            ) from None
+        except OSError as error:
+            logger.warning("%s cannot be locked (%s): see to it that no other run uses it.", folder, error)
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        yield

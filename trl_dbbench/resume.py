@@ -5,6 +5,7 @@ What is missing for a GRPO run to end with the same weights is here:
 
 ```
 a kill while a checkpoint is written   ->  it carries a mark until it is whole, and is never taken with it
+a checkpoint that was damaged later    ->  the sizes of its files lie beside them, and it is passed over
 a checkpoint between two steps of one  ->  the rollouts that are still to be trained on lie beside it, a file
 generation                                 for each rank, and TRL's count of micro-steps is where it was
 a checkpoint in the middle of a step   ->  says what the step started from: it is done again as a whole
@@ -14,10 +15,8 @@ a kill after the last step             ->  no step is done on top
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,81 +25,22 @@ from typing import Any
 
 import torch
 from accelerate.utils import send_to_device
-from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import DefaultFlowCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from trl import GRPOTrainer
 
-from trl_dbbench.errors import ConfigError, DatabaseError
+from trl_dbbench.checkpoints import (
+    find_checkpoint,
+    mark_unfinished,
+    running_in,
+    seal,
+    telling_of_a_full_disk,
+)
+from trl_dbbench.errors import DatabaseError
 from trl_dbbench.ranks import Ranks
 from trl_dbbench.stopping import FlowCallback
 
 logger = logging.getLogger(__name__)
-
-UNFINISHED = "checkpoint-is-incomplete.txt"  # transformers has the same name for the same thing
-
-
-# --- which checkpoint -----------------------------------------------------------------------------
-
-
-def find_checkpoint(output_dir: str | Path, asked: str | bool | None) -> str | None:
-    """The folder to go on from; `None` starts at the beginning.
-
-    Args:
-        asked: the setting `resume_from_checkpoint`. `True` or `"true"` is the last checkpoint of `output_dir`
-            that is whole, if there is one; else a folder.
-
-    Raises:
-        ConfigError: if the folder named is no checkpoint, or one that was not written to its end.
-    """
-    if asked in (None, False, "", "false", "False"):
-        return None
-    folders = _checkpoints(Path(output_dir))
-    if asked in (True, "true", "True"):
-        while folders and not is_complete(folders[-1]):
-            logger.warning("%s is passed over: it was not written to its end.", folders.pop())
-        if not folders:
-            logger.info(
-                "There is no checkpoint in %s to go on from: the run starts at its beginning.", output_dir
-            )
-            return None
-        logger.info("The run goes on from %s.", folders[-1])
-        return str(folders[-1])
-    folder = Path(str(asked))
-    if not is_complete(folder):
-        wrong = "was not written to its end" if folder.is_dir() else "does not exist"
-        whole = ", ".join(each.name for each in whole_checkpoints(Path(output_dir))) or "none"
-        raise ConfigError(
-            f"resume_from_checkpoint: '{folder}' {wrong}. Whole checkpoints in {output_dir}: {whole}. Name "
-            "one of them, or give true to take the last one."
-        )
-    return str(folder)
-
-
-def whole_checkpoints(output_dir: Path) -> list[Path]:
-    """Those of a run that were written to their end, by step."""
-    return [folder for folder in _checkpoints(output_dir) if is_complete(folder)]
-
-
-def _checkpoints(output_dir: Path) -> list[Path]:
-    """By step; folders of other names, such as `checkpoint-5-old`, are not the run's."""
-    steps = (folder.name.partition("-")[2] for folder in output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*"))
-    return [
-        output_dir / f"{PREFIX_CHECKPOINT_DIR}-{step}"
-        for step in sorted(map(int, filter(str.isdecimal, steps)))
-    ]
-
-
-def is_complete(folder: Path) -> bool:
-    """Whether the checkpoint was written to its end, by this trainer or by one of transformers or TRL."""
-    try:
-        json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))  # transformers' last file
-    except (OSError, ValueError):
-        return False
-    return not (folder / UNFINISHED).exists()
-
-
-# --- the trainer ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -162,16 +102,24 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any):
         """As in [`~transformers.Trainer`], but `True` passes over checkpoints that were not written to their
-        end.
+        end or are damaged.
 
         Without any checkpoint it starts at the beginning.
 
         Raises:
-            ConfigError: if the folder named is no checkpoint, or one that was not written to its end.
+            ConfigError: if the folder named is no checkpoint, not written to its end, or damaged, or if
+                another run trains in `output_dir`.
+            StorageError: if the disk is full.
         """
-        checkpoint = find_checkpoint(self.args.output_dir, resume_from_checkpoint)
-        with self.flow.signal.noted():
+        with running_in(self.args.output_dir), self.flow.signal.noted():
+            checkpoint = find_checkpoint(self.args.output_dir, resume_from_checkpoint)
             return super().train(checkpoint, *args, **kwargs)
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        with telling_of_a_full_disk(
+            Path(self.args.output_dir)
+        ):  # the final model is saved after the training
+            super().save_model(*args, **kwargs)
 
     def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
@@ -206,17 +154,14 @@ class ResumableGRPOTrainer(GRPOTrainer):
         folder, limit = self._checkpoint_folder(trial), self.args.save_total_limit
         with self._before_the_step():
             if self.args.should_save:
-                # what a run left there that was killed, or from which this one went on at an earlier step
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / UNFINISHED).write_text("This checkpoint was not written to its end.\n")
+                mark_unfinished(folder)
             self.accelerator.wait_for_everyone()
             with _replaced(self.args, save_total_limit=None, push_to_hub=False):  # only when it is whole
                 super()._save_checkpoint(model, trial)
             self._save_rollouts(folder)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            (folder / UNFINISHED).unlink()
+            seal(folder)
         self._saved = self.state.global_step
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(folder))

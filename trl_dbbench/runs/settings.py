@@ -88,7 +88,7 @@ class RunSettings:
             dtype=str(model.dtype).removeprefix("torch."),
             autocast={"bf16": "bfloat16", "fp16": "float16"}.get(trainer.accelerator.mixed_precision),
             system_prompt=_system_prompt(trainer.train_dataset["prompt"]),
-            chat_template=trainer._tokenizer.chat_template,
+            chat_template=player.chat.chat_template,
             chat_template_kwargs=trainer.chat_template_kwargs,
             max_turn_tokens=player.rules.max_turn_tokens,
         )

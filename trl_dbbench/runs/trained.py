@@ -19,8 +19,8 @@ from typing import Any
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from trl_dbbench.checkpoints import whole_checkpoints
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.resume import whole_checkpoints
 from trl_dbbench.rollout import Rules
 from trl_dbbench.runs.read import read_episodes, read_tasks
 from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE

@@ -1,0 +1,163 @@
+"""The checkpoints in a run's folder, and the folder itself: which are whole, and who may write there.
+
+```
+checkpoint-20/
+  checkpoint-is-incomplete.txt   a mark: there from the first file on until the last one is on the disk
+  checkpoint-files.json          the sizes of all files, written before the mark is taken off
+```
+
+A kill or a crash of the machine leaves the mark; what is damaged later has other sizes. Neither is gone on
+from.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from trl_dbbench.errors import ConfigError, DBBenchError, StorageError
+from trl_dbbench.files import free_space, is_full, locked, write_through
+from trl_dbbench.ranks import Ranks, together
+
+logger = logging.getLogger(__name__)
+
+UNFINISHED = "checkpoint-is-incomplete.txt"  # transformers has the same name for the same thing
+SIZES = "checkpoint-files.json"  # name -> bytes
+
+
+def find_checkpoint(output_dir: str | Path, asked: str | bool | None) -> str | None:
+    """The folder to go on from; `None` starts at the beginning.
+
+    Args:
+        asked: the setting `resume_from_checkpoint`. `True` or `"true"` is the last checkpoint of `output_dir`
+            that is whole, if there is one; else a folder.
+
+    Raises:
+        ConfigError: if the folder named is no checkpoint, one that was not written to its end, or damaged.
+    """
+    if asked in (None, False, "", "false", "False"):
+        return None
+    folders = _checkpoints(Path(output_dir))
+    if asked in (True, "true", "True"):
+        while folders and (wrong := flaw(folders[-1])):
+            logger.warning("%s is passed over: it %s.", folders.pop(), wrong)
+        if not folders:
+            logger.info(
+                "There is no checkpoint in %s to go on from: the run starts at its beginning.", output_dir
+            )
+            return None
+        logger.info("The run goes on from %s.", folders[-1])
+        return str(folders[-1])
+    folder = Path(str(asked))
+    if wrong := flaw(folder):
+        whole = ", ".join(each.name for each in whole_checkpoints(Path(output_dir))) or "none"
+        raise ConfigError(
+            f"resume_from_checkpoint: '{folder}' {wrong}. Whole checkpoints in {output_dir}: {whole}. Name "
+            "one of them, or give true to take the last one."
+        )
+    return str(folder)
+
+
+def whole_checkpoints(output_dir: Path) -> list[Path]:
+    """Those of a run that it can go on from, by step."""
+    return [folder for folder in _checkpoints(output_dir) if flaw(folder) is None]
+
+
+def _checkpoints(output_dir: Path) -> list[Path]:
+    """By step; folders of other names, such as `checkpoint-5-old`, are not the run's."""
+    steps = (folder.name.partition("-")[2] for folder in output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*"))
+    return [
+        output_dir / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+        for step in sorted(map(int, filter(str.isdecimal, steps)))
+    ]
+
+
+def flaw(folder: Path) -> str | None:
+    """Why a run cannot go on from a checkpoint; `None` if it can.
+
+    Those of earlier versions, of transformers and of TRL say nothing of sizes.
+    """
+    if not folder.is_dir():
+        return "does not exist"
+    try:
+        json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))  # transformers' last file
+    except (OSError, ValueError):
+        return "was not written to its end"
+    if (folder / UNFINISHED).exists():
+        return "was not written to its end"
+    try:
+        sizes = json.loads((folder / SIZES).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        return f"is damaged: {SIZES} cannot be read ({error})"
+    for name, size in sizes.items():
+        if not (folder / name).is_file():
+            return f"is damaged: {name} is missing"
+        if (found := (folder / name).stat().st_size) != size:
+            return f"is damaged: {name} has {found:,} bytes instead of {size:,}"
+    return None
+
+
+def mark_unfinished(folder: Path) -> None:
+    """Makes an empty checkpoint that is not whole, even if the machine crashes while it is written."""
+    # what a run left there that was killed, or from which this one went on at an earlier step
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / UNFINISHED).write_text("This checkpoint was not written to its end.\n")
+    for path in (folder / UNFINISHED, folder, folder.parent):
+        write_through(path)
+
+
+def seal(folder: Path) -> None:
+    """Notes the files of a checkpoint and takes its mark off, when all of it is on the disk."""
+    paths = [path for path in folder.rglob("*") if path.name != UNFINISHED]
+    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in paths if path.is_file()}
+    (folder / SIZES).write_text(json.dumps(sizes, indent=1))
+    for path in (*paths, folder / SIZES, folder):
+        write_through(path)
+    (folder / UNFINISHED).unlink()
+    write_through(folder)
+
+
+@contextmanager
+def running_in(output_dir: str | Path) -> Iterator[None]:
+    """Around a training, on all ranks: its folder is its own, and a full disk ends it with what to do.
+
+    Raises:
+        ConfigError: if another run trains in the folder.
+        RankError: on the ranks that do not look after the folder, if there is one.
+        StorageError: if the block ended because no space was left to write to.
+    """
+    folder = Path(output_dir)
+    with ExitStack() as held, telling_of_a_full_disk(folder):
+        with together():
+            if Ranks().is_main:
+                held.enter_context(locked(folder))
+        yield
+
+
+@contextmanager
+def telling_of_a_full_disk(folder: Path) -> Iterator[None]:
+    """Says how a run in the folder can go on where the block ends because no space was left."""
+    try:
+        yield
+    except Exception as error:
+        others = isinstance(error, DBBenchError) and not isinstance(error, StorageError)
+        if others or not is_full(error, folder):
+            raise
+        whole = whole_checkpoints(folder)
+        place = whole[-1].name if whole else "its beginning, as no checkpoint is whole yet"
+        raise StorageError(
+            f"no space is left for the run's files: {free_space(folder, tempfile.gettempdir())}. Free some "
+            "(save_total_limit keeps fewer checkpoints), then start again with resume_from_checkpoint: true, "
+            f"which goes on from {place}. What failed: {error}"
+        ) from error
