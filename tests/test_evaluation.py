@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -307,6 +308,28 @@ def test_eval_is_greedy(command: Callable, model: Path, tmp_path: Path) -> None:
         episodes = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))["episodes"]
         texts.append([[turn["text"] for turn in episode["turns"]] for episode in episodes])
     assert texts[0] == texts[1]
+
+
+def test_eval_hands_settings_to_the_chat_template(command: Callable, model: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    folder = tmp_path / "model"
+    shutil.copytree(model, folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = "{{ tone or '' }}" + tokenizer.chat_template
+    tokenizer.save_pretrained(folder)
+    where = ("--model", folder, "--tasks", written(tmp_path / "t.jsonl", QUESTION), "--database", "sqlite")
+    where += ("--max-turn-tokens", "2", "--json", tmp_path / "figures.json")
+    lengths = []
+    for options in ((), ("--chat-template-kwargs", '{"tone": "polite"}')):
+        assert command("eval", *where, *options)[0] == 0
+        (episode,) = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))["episodes"]
+        lengths.append(episode["prompt_tokens"])
+    tone = tokenizer("polite", add_special_tokens=False)["input_ids"]
+    assert lengths[1] == lengths[0] + len(tone) and tone
+
+    code, _ = command("eval", *where, "--chat-template-kwargs", "polite")
+    assert "chat_template_kwargs must be names with values" in str(code)
 
 
 def test_eval_with_an_adapter(command: Callable, model: Path, tmp_path: Path) -> None:

@@ -114,6 +114,9 @@ def evaluate(
     system_prompt: Annotated[
         str | None, typer.Option(help="Replaces the protocol's: a text, or a file (.txt, .md) that holds it.")
     ] = None,
+    chat_template_kwargs: Annotated[
+        str | None, typer.Option(help="JSON, passed on to the chat template: '{\"enable_thinking\": false}'.")
+    ] = None,
     max_turns: Annotated[int | None, typer.Option(min=1, help="Of an episode (default: 3).")] = None,
     max_turn_tokens: Annotated[int | None, typer.Option(min=1, help="Of a turn (default: 512).")] = None,
     max_completion_length: Annotated[
@@ -133,18 +136,20 @@ def evaluate(
     What a training run trained is played as the run played it: its run.json says model, system prompt, limits
     and the like, and options override that. Defaults are for models without a run.
     """
-    from trl_dbbench.arguments import read_system_prompt
+    from trl_dbbench.arguments import read_system_prompt, read_template_kwargs
     from trl_dbbench.runs.trained import find_trained
     from trl_dbbench.templates import load_chat_template
 
     if json_file is not None:
         check_writable(json_file)
-    texts = {"protocol": protocol, "grader": grader, "system_prompt": read_system_prompt(system_prompt)}
-    texts["chat_template"] = load_chat_template(chat_template) if chat_template is not None else None
-    limits = {"max_turns": max_turns, "max_turn_tokens": max_turn_tokens}
-    limits |= {"max_completion_length": max_completion_length}
-    options = {"dtype": dtype, "observation_characters": observation_characters, **texts, **limits}
-    trained = find_trained(run, model, adapter, **options)
+    options = {"protocol": protocol, "grader": grader, "system_prompt": read_system_prompt(system_prompt)}
+    options |= {"max_turns": max_turns, "max_turn_tokens": max_turn_tokens, "dtype": dtype}
+    options |= {"max_completion_length": max_completion_length}
+    if chat_template is not None:
+        options["chat_template"] = load_chat_template(chat_template)
+    if chat_template_kwargs is not None:
+        options["chat_template_kwargs"] = read_template_kwargs(chat_template_kwargs)
+    trained = find_trained(run, model, adapter, **options, observation_characters=observation_characters)
     if trained.said:
         typer.echo(trained.said)
     evaluation = _evaluate(trained, tasks, _names(vllm_server_urls), database, docker_image, batch_size)
