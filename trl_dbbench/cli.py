@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -142,8 +142,9 @@ def evaluate(
 
     if json_file is not None:
         check_writable(json_file)
-    options = {"protocol": protocol, "grader": grader, "system_prompt": read_system_prompt(system_prompt)}
-    options |= {"max_turns": max_turns, "max_turn_tokens": max_turn_tokens, "dtype": dtype}
+    options: dict[str, Any] = {"protocol": protocol, "grader": grader, "dtype": dtype}
+    options |= {"system_prompt": read_system_prompt(system_prompt)}
+    options |= {"max_turns": max_turns, "max_turn_tokens": max_turn_tokens}
     options |= {"max_completion_length": max_completion_length}
     if chat_template is not None:
         options["chat_template"] = load_chat_template(chat_template)
