@@ -10,49 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from databases import kill_server
-from training import ON_A_CPU, episodes_in
-from transformers import AutoTokenizer, TrainerCallback
+from training import episodes_in, quickstart_trainer
+from transformers import TrainerCallback
 
-from trl_dbbench import (
-    OUTCOME_PRESETS,
-    DBBenchGRPOConfig,
-    DBBenchGRPOTrainer,
-    ExecutionReward,
-    load_tasks,
-    open_database,
-    to_dataset,
-)
+from trl_dbbench import ExecutionReward, open_database
 from trl_dbbench.database.server.start import Server
 from trl_dbbench.errors import DatabaseError
 from trl_dbbench.runs.replay import replay
-
-RECIPES = Path(__file__).parent.parent / "recipes"
-PROMPT = "Work on the MySQL database."
-
-
-def trainer_on(database, output_dir: Path, *, more_rewards=(), **settings) -> DBBenchGRPOTrainer:
-    """The quickstart's model, which writes SQL that mostly works, on a few of its tasks."""
-    defaults = {
-        "output_dir": str(output_dir),
-        "max_turns": 3,
-        "max_turn_tokens": 48,
-        "max_completion_length": 128,
-        "per_device_train_batch_size": 8,
-        "num_generations": 4,
-        "learning_rate": 1e-4,
-        **ON_A_CPU,
-        "seed": 3,
-    }
-    tasks = load_tasks(RECIPES / "tiny/train.jsonl")[:40]
-    args = DBBenchGRPOConfig(**{**defaults, **settings})
-    return DBBenchGRPOTrainer(
-        model=str(RECIPES / "tiny/model"),
-        reward_funcs=[OUTCOME_PRESETS["greedy_then_grpo"], *more_rewards],
-        args=args,
-        train_dataset=to_dataset(tasks, args.protocol, PROMPT),
-        processing_class=AutoTokenizer.from_pretrained(RECIPES / "tiny/model"),
-        database=database,
-    )
 
 
 class Killing(TrainerCallback):
@@ -87,7 +51,7 @@ def test_the_server_is_killed_and_once_stays_away(
 ) -> None:
     killing = Killing(server, dict(kills))
     with open_database(server.url) as database:
-        trainer = trainer_on(database, tmp_path, max_steps=steps)
+        trainer = quickstart_trainer(database, tmp_path, max_steps=steps)
         trainer.add_callback(killing)
         trainer.train()
     assert (trainer.state.global_step, killing.kills) == (steps, len(kills))
@@ -127,14 +91,14 @@ def test_a_database_that_stays_away_ends_the_run_with_a_checkpoint(
         return [0.0] * len(episode)
 
     with open_database(server.url) as database:
-        unbroken = trainer_on(
+        unbroken = quickstart_trainer(
             database, tmp_path / "unbroken", max_steps=4, more_rewards=[still, ExecutionReward(database)]
         )
         unbroken.train()
 
     run = tmp_path / "run"
     with open_database(server.url, patience=1.0) as database:
-        trainer = trainer_on(
+        trainer = quickstart_trainer(
             database,
             run,
             max_steps=4,
@@ -152,7 +116,9 @@ def test_a_database_that_stays_away_ends_the_run_with_a_checkpoint(
 
     server.restart()
     with open_database(server.url) as database:
-        trainer = trainer_on(database, run, max_steps=4, more_rewards=[still, ExecutionReward(database)])
+        trainer = quickstart_trainer(
+            database, run, max_steps=4, more_rewards=[still, ExecutionReward(database)]
+        )
         trainer.train(resume_from_checkpoint=str(run / "checkpoint-2"))
     resumed = trainer.model.state_dict()
     assert all(torch.equal(value, resumed[name]) for name, value in unbroken.model.state_dict().items())

@@ -7,6 +7,7 @@ import dataclasses
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,9 @@ from pathlib import Path
 import pytest
 from databases import LIMITS, opened, rows_of, table, task
 from proxies import Proxy, proxied
+from training import episodes_in, quickstart_trainer
 
+from trl_dbbench import ExecutionReward
 from trl_dbbench.database import Database, QueryResult, open_database
 from trl_dbbench.database.server.database import ServerDatabase
 from trl_dbbench.database.server.pulse import PULSE_SECONDS
@@ -174,3 +177,65 @@ def test_the_pulse_tells_how_long_a_server_stood_still(frozen: tuple[Database, F
     while silent != (silent := pulse.stood_still(start)) or silent < 1.5:
         time.sleep(2 * PULSE_SECONDS)  # until it answers again
     assert silent < 4
+
+
+def frozen_now_and_then(freeze: Freeze, longest: float, over: threading.Event) -> list[float]:
+    """Freezes of one second to `longest`, at random moments, until `over`. Returns how long each was."""
+    moments, lengths = random.Random(11), []
+    while not over.wait(moments.uniform(0.5, 4.0)):
+        lengths.append(moments.uniform(1.0, longest))
+        with freeze():
+            time.sleep(lengths[-1])
+    return lengths
+
+
+@pytest.mark.parametrize(
+    ("steps", "longest"),
+    [
+        pytest.param(4, 3.0, id="4 steps", marks=pytest.mark.slow),
+        pytest.param(
+            30,
+            30.0,
+            id="30 steps",
+            marks=pytest.mark.skipif(
+                "TRL_DBBENCH_LONG" not in os.environ, reason="takes many minutes; TRL_DBBENCH_LONG=1 runs it"
+            ),
+        ),
+    ],
+)
+def test_a_training_with_freezes_is_one_without(
+    steps: int, longest: float, frozen: tuple[Database, Freeze], tmp_path: Path
+) -> None:
+    """Every observation, reward and state, or else the environment has failed; so the weights are the same, too."""
+    database, freeze = frozen
+
+    def train(name: str) -> list[dict]:
+        rewards = [ExecutionReward(database)]
+        quickstart_trainer(database, tmp_path / name, max_steps=steps, more_rewards=rewards).train()
+        return [without_times(episode) for episode in episodes_in(tmp_path / name)]
+
+    undisturbed = train("undisturbed")
+    over = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        freezing = pool.submit(frozen_now_and_then, freeze, longest, over)
+        try:
+            disturbed = train("disturbed")
+        finally:
+            over.set()
+        lengths = freezing.result()
+    retries = sum(episode["retries"] for episode in disturbed)
+    failed = [episode for episode in disturbed if episode["status"] == "environment_fault"]
+    print(f"{len(lengths)} freezes, {sum(lengths):.0f} s; {retries} retries, {len(failed)} faults")
+    assert len(disturbed) == len(undisturbed) == steps * (8 + 2)
+    # a failed episode leaves its update, after which the two are no longer alike
+    until = min((episode["step"] for episode in failed), default=steps)
+    for one, other in zip(disturbed, undisturbed, strict=True):
+        if one["step"] <= until and one not in failed:
+            assert {**one, "retries": 0} == other
+    assert len(failed) < 0.02 * len(disturbed)
+
+
+def without_times(record: dict) -> dict:
+    """An episode's record without what differs from run to run on one machine."""
+    turns = [{k: v for k, v in turn.items() if "seconds" not in k} for turn in record["turns"]]
+    return {**{k: v for k, v in record.items() if "seconds" not in k}, "turns": turns}

@@ -7,9 +7,19 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig
-from transformers import TrainerCallback
+from transformers import AutoTokenizer, TrainerCallback
 
-from trl_dbbench import AdvantageBatch, DBBenchGRPOConfig, DBBenchGRPOTrainer, OutcomeReward, to_dataset
+from trl_dbbench import (
+    OUTCOME_PRESETS,
+    AdvantageBatch,
+    DBBenchGRPOConfig,
+    DBBenchGRPOTrainer,
+    OutcomeReward,
+    load_tasks,
+    to_dataset,
+)
+
+RECIPES = Path(__file__).parent.parent / "recipes"
 
 LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.05, "target_modules": ["q_proj", "v_proj"]}
 
@@ -52,6 +62,31 @@ def make_trainer(tiny_model, database, tasks, output_dir, *, lora=True, reward_f
         train_dataset=to_dataset(tasks, args.protocol, "Use the tools."),
         eval_dataset=to_dataset(tasks[:2], args.protocol, "Use the tools."),
         peft_config=LoraConfig(**LORA) if lora else None,
+        database=database,
+    )
+
+
+def quickstart_trainer(database, output_dir: Path, *, more_rewards=(), **settings) -> DBBenchGRPOTrainer:
+    """The quickstart's model, which writes SQL that mostly works, on a few of its tasks."""
+    defaults = {
+        "output_dir": str(output_dir),
+        "max_turns": 3,
+        "max_turn_tokens": 48,
+        "max_completion_length": 128,
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "learning_rate": 1e-4,
+        **ON_A_CPU,
+        "seed": 3,
+    }
+    tasks = load_tasks(RECIPES / "tiny/train.jsonl")[:40]
+    args = DBBenchGRPOConfig(**{**defaults, **settings})
+    return DBBenchGRPOTrainer(
+        model=str(RECIPES / "tiny/model"),
+        reward_funcs=[OUTCOME_PRESETS["greedy_then_grpo"], *more_rewards],
+        args=args,
+        train_dataset=to_dataset(tasks, args.protocol, "Work on the MySQL database."),
+        processing_class=AutoTokenizer.from_pretrained(RECIPES / "tiny/model"),
         database=database,
     )
 
