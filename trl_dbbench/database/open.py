@@ -10,6 +10,7 @@ from typing import Any
 
 from trl_dbbench.database.base import Database
 from trl_dbbench.database.sandbox import Limits
+from trl_dbbench.database.server.connections import redacted
 from trl_dbbench.database.server.database import ServerDatabase
 from trl_dbbench.database.server.ownership import new_run
 from trl_dbbench.database.server.start import Server, start_docker, start_local
@@ -111,7 +112,7 @@ def _choose(spec: str, docker_image: str, run: str, options: dict[str, Any]) -> 
         database = ServerDatabase(spec, run=run, **options)
     else:
         raise DatabaseError(
-            f'{spec!r} is no database. Write "auto", "docker", "local", "sqlite" or a URL such as '
+            f'{redacted(spec)!r} is no database. Write "auto", "docker", "local", "sqlite" or a URL such as '
             "mysql+pymysql://user:password@host:3306/."
         )
     logger.info("Database: %s.", database.describe())

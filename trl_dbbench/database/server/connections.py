@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import time
 from typing import Any
@@ -41,18 +42,34 @@ _ACCOUNT_REFUSED = frozenset({1045, 1698})
 
 
 def parse_url(url: str) -> URL:
-    """
+    """The URL of one server; a database that it names is left out.
+
     Raises:
-        DatabaseError: it is not a database URL.
+        DatabaseError: it is not a database URL. The message holds no password.
     """
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
+        parsed = None
+    # SQLAlchemy takes an unescaped @, and all after the first of several URLs, for a part of the host or path
+    if parsed is None or set("@,/") & set(f"{parsed.host}{parsed.database}"):
         raise DatabaseError(
-            f"{url!r} is not a database URL. Write mysql+pymysql://user:password@host:port/ (characters such "
-            "as @ and / in the password as %40 and %2F)."
+            f"{redacted(url)!r} is not the URL of one database server. Write "
+            "mysql+pymysql://user:password@host:port/ (characters such as @ and / in the password as %40 and "
+            "%2F)."
         ) from None
-    return parsed.set(drivername="mysql+pymysql", database=None)
+    return parsed.set(drivername="mysql+pymysql", database="")
+
+
+def shown(url: URL) -> str:
+    """The URL without passwords, also without those that are written as an option."""
+    options = [option for option in url.query if "pass" in option]
+    return url.difference_update_query(options).render_as_string(hide_password=True)
+
+
+def redacted(text: str) -> str:
+    """A text that is no URL but was meant as one, without what may be passwords in it."""
+    return re.sub(r"\?.*", "?***", re.sub(r"^(\w[\w+.-]*://)?.*@", r"\1***@", text, flags=re.S), flags=re.S)
 
 
 class BoundedConnection(Connection):

@@ -22,6 +22,7 @@ from trl_dbbench.database.server.connections import (
     error_text,
     make_engine,
     parse_url,
+    shown,
 )
 from trl_dbbench.database.server.sandbox import ServerSandbox
 from trl_dbbench.database.server.start import Server
@@ -166,7 +167,7 @@ class ServerDatabase(Database):
                 self.recover()
 
     def _shown(self) -> str:
-        return self._url.render_as_string(hide_password=True)
+        return shown(self._url)
 
     def _reach(self) -> str:
         """The server's version: the first contact with it, which has a short time limit of its own."""

@@ -29,6 +29,7 @@ from trl_dbbench.database.server.connections import (
     error_code,
     error_text,
     make_engine,
+    shown,
 )
 from trl_dbbench.database.server.ownership import Account
 from trl_dbbench.database.server.pristine import PristineDatabases
@@ -216,7 +217,7 @@ class Tenancy:
         return session
 
     def _shown(self) -> str:
-        return self._url.render_as_string(hide_password=True)
+        return shown(self._url)
 
     def _connections(self, keeper: Connection, ranks: int) -> int:
         """How many connections this rank may have for statements."""
