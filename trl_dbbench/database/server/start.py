@@ -81,7 +81,7 @@ class Server:
 
 
 def start_docker(image: str) -> Server:
-    """Starts MySQL in a container, on a free port that only this machine can reach.
+    """Starts MySQL in a container, on a free port that only this machine can reach if Docker runs there, too.
 
     Raises:
         DatabaseError: Docker does not answer, the image cannot be had, or the server does not come up.
@@ -185,7 +185,6 @@ def _start_container(image: str, password: str, port: int) -> Any:
 
 def _container(image: str, password: str, port: int) -> Any:
     from testcontainers.community.mysql import MySqlContainer
-    from testcontainers.core.config import ConnectionMode
 
     container = MySqlContainer(
         image,
@@ -195,13 +194,34 @@ def _container(image: str, password: str, port: int) -> Any:
         docker_client_kw={"timeout": DOCKER_SECONDS},
         labels={_LABEL: _owner(os.getpid())},
     ).with_command(" ".join(_FAST))
-    client = container.get_docker_client()
-    # from inside another container the host is not a loopback address, and binding to one would cut us off
-    if client.get_connection_mode() == ConnectionMode.docker_host and client.host() == "localhost":
-        container.ports = cast(dict, {"3306/tcp": ("127.0.0.1", port)})
-    else:
-        container.with_bind_ports(3306, port)
+    container.ports = cast(dict, _published(container.get_docker_client(), port))
     return container
+
+
+def _published(client: Any, port: int) -> dict[str, Any]:
+    """Which of this machine's ports leads to MySQL's, as Docker wants to be told; nobody else may reach it.
+
+    A trainer that runs in a container itself does not share the machine's loopback address. It reaches what
+    Docker publishes at the machine's address in a Docker network, or a container of its own network directly.
+    """
+    from testcontainers.core.config import ConnectionMode
+
+    mode = client.get_connection_mode()
+    if mode == ConnectionMode.bridge_ip:
+        return {}
+    host = client.host() if mode == ConnectionMode.docker_host else _gateways(client, "bridge")[0]
+    if host in ("localhost", "127.0.0.1"):
+        return {"3306/tcp": ("127.0.0.1", port)}
+    if host in _gateways(client):
+        return {"3306/tcp": (host, port)}
+    return {"3306/tcp": port}  # Docker runs on another machine
+
+
+def _gateways(client: Any, *names: str) -> list[str]:
+    """This machine's addresses in Docker's networks, or in those of these names."""
+    networks = client.client.networks.list(names=list(names) or None)
+    parts = [part for network in networks for part in network.attrs["IPAM"]["Config"] or ()]
+    return [part["Gateway"] for part in parts if "Gateway" in part]
 
 
 def _stop_container(container: Any) -> None:
