@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
+import resource
 import socket
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from pymysql.connections import Connection
@@ -36,7 +40,11 @@ CONNECT_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 _RESET_CONNECTION = 0x1F
 """A command of the protocol (COM_RESET_CONNECTION), for which PyMySQL has no method."""
 
+SPARE_FILES = 64
+"""Files and sockets that the rest of the process may still open beside all connections."""
+
 _TOO_MANY_CONNECTIONS = 1040
+_NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 _CONNECT_FAILURES = frozenset({2002, 2003, 2005, 2006, 2013, 1042, 1043, 1129, 1130})
 _ACCOUNT_REFUSED = frozenset({1045, 1698})
 
@@ -155,14 +163,44 @@ def make_engine(url: URL, read_seconds: float, *, connections: int = 4, **argume
 
 
 def _connect(*args: Any, **kwargs: Any) -> BoundedConnection:
-    for pause in CONNECT_PAUSES_SECONDS:
+    """
+    Raises:
+        DatabaseError: this process has too many files open. Waiting for the server would not help.
+    """
+    for pause in (*CONNECT_PAUSES_SECONDS, None):
         try:
             return BoundedConnection(*args, **kwargs)
         except OperationalError as error:
-            if error.args[0] != _TOO_MANY_CONNECTIONS:
+            if getattr(getattr(error, "original_exception", None), "errno", None) in _NO_DESCRIPTOR:
+                raise DatabaseError(
+                    f"No connection to the database, too many open files: {files_advice()}"
+                ) from None
+            if error.args[0] != _TOO_MANY_CONNECTIONS or pause is None:
                 raise
         time.sleep(pause)
-    return BoundedConnection(*args, **kwargs)
+    raise AssertionError
+
+
+def connections_for_files() -> int:
+    """How many connections this process may open before it has too many open files."""
+    allowed = _allowed_files()
+    return (
+        sys.maxsize
+        if allowed == resource.RLIM_INFINITY
+        else allowed - sum(1 for _ in Path("/dev/fd").iterdir()) - SPARE_FILES
+    )
+
+
+def files_advice() -> str:
+    """What to do about a limit on open files that leaves too few connections."""
+    return (
+        f"this process may have {_allowed_files()} files open, connections included. Raise that before you "
+        "start it (`ulimit -n 4096`), or play fewer episodes at once."
+    )
+
+
+def _allowed_files() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def error_code(error: SQLAlchemyError) -> int:

@@ -25,7 +25,7 @@ from trl_dbbench.database.server.connections import (
 from trl_dbbench.database.server.names import Names, sent
 from trl_dbbench.database.server.pulse import Pulse
 from trl_dbbench.database.server.watchdog import Watchdog
-from trl_dbbench.errors import EnvironmentFault
+from trl_dbbench.errors import DatabaseError, EnvironmentFault
 
 GRACE_SECONDS = 10
 """How long after its time limit a statement may hold its connection before that counts as a fault of the
@@ -257,6 +257,8 @@ class Session:
             except SQLAlchemyError as error:
                 if self._dialect.is_silence(error_code(error)):
                     return False
+            except DatabaseError:  # too many open files, which whoever opens the next session will say
+                return False
         return False
 
     def _lives(self) -> bool:

@@ -4,7 +4,8 @@ An episode keeps its slot until it gives it back, but is sure of the connection 
 server lends fewer connections than a run may have episodes. When they run out, the slot that has been idle
 longest loses its connection and later opens a new one. An agent's session (transaction, variables, temporary
 tables) ends with the connection, so if the agent has used its session, the slot's tables are lost with it and
-must be made again.
+must be made again. Slots whose agents have not done so share fewer connections than a server lends: each
+takes memory on both sides, and a descriptor here.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from trl_dbbench.sql import quote
 from trl_dbbench.tasks import Table
 
 REMOVING_THREADS = 4
+
+CONNECTIONS_PER_STATEMENT = 4
+"""Connections that episodes share without need for a certain one, for each statement that may run at once."""
 
 
 class Slot:
@@ -97,6 +101,7 @@ class Slots:
         has_accounts: whether slots have accounts of their own. own_server: whether nobody else uses the
             server.
         connections: how many slots may have a connection at a time.
+        statements: how many statements may run at once.
     """
 
     def __init__(
@@ -109,6 +114,7 @@ class Slots:
         has_accounts: bool,
         own_server: bool,
         connections: int,
+        statements: int,
     ) -> None:
         self._admin = admin
         self._dialect = dialect
@@ -117,6 +123,8 @@ class Slots:
         self._connect = connect
         self._has_accounts = has_accounts
         self._max_connections = connections
+        self._shared_connections = min(connections, CONNECTIONS_PER_STATEMENT * statements)
+        self._idle_connections = statements
         self._connected = 0
         self._uses = itertools.count()
         self._all: set[Slot] = set()
@@ -193,6 +201,9 @@ class Slots:
                 with self._free:
                     if not self._closed:
                         self._idle.append(slot)
+                        connected = [each for each in self._idle if each.session is not None]
+                        if len(connected) > self._idle_connections:
+                            self._hang_up(connected[0])
                         return
         self._remove(slot)
 
@@ -224,13 +235,16 @@ class Slots:
     def _make_room(self) -> None:
         """Counts one more connection, after closing another slot's if there are too many."""
         with self._free:
-            while self._connected >= self._max_connections:
+            while self._connected >= self._shared_connections:
                 if self._closed:
                     raise EnvironmentFault("The database was closed or its server restarted")
                 others = [slot for slot in self._all if slot.session is not None and not slot.busy]
+                if any(slot.stateless for slot in others):
+                    others = [slot for slot in others if slot.stateless]
+                elif self._connected < self._max_connections:
+                    break
                 if others:
-                    # preferably a slot that loses nothing by it
-                    self._hang_up(min(others, key=lambda slot: (not slot.stateless, slot.used)))
+                    self._hang_up(min(others, key=lambda slot: slot.used))
                 else:
                     self._free.wait()
             self._connected += 1

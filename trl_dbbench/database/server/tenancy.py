@@ -26,8 +26,10 @@ from trl_dbbench.database.server.connections import (
     ADMIN_SECONDS,
     KILL_SECONDS,
     as_fault,
+    connections_for_files,
     error_code,
     error_text,
+    files_advice,
     make_engine,
     shown,
 )
@@ -128,6 +130,7 @@ class Tenancy:
             own_server=own_server,
             has_accounts=self._has_accounts,
             connections=max(1, connections - self.statements - SPARE_READERS),
+            statements=self.statements,
         )
 
     def held(self) -> bool:
@@ -223,15 +226,20 @@ class Tenancy:
         """How many connections this rank may have for statements."""
         lent = int(keeper.exec_driver_sql("SELECT @@max_connections").scalar() or 0)
         _, others = keeper.exec_driver_sql("SHOW STATUS LIKE 'Threads_connected'").one()
-        share = int(0.9 * (lent - int(others)) / ranks) - ADMIN_CONNECTIONS - KILL_CONNECTIONS - OBSERVERS
+        by_server, by_process = int(0.9 * (lent - int(others)) / ranks), connections_for_files()
+        share = min(by_server, by_process) - ADMIN_CONNECTIONS - KILL_CONNECTIONS - OBSERVERS
+        if share < MIN_CONNECTIONS and by_process < by_server:
+            raise DatabaseError(f"{self._shown()}: too few connections: {files_advice()}")
         if share < FEW_CONNECTIONS:
             logger.warning(
-                "%s: max_connections = %d leaves %d connections for statements on each of %d ranks; rollouts "
-                "will wait for one another. Raise it on the server.",
+                "%s: only %d connections are left for statements on each of %d ranks, and rollouts will wait "
+                "for one another: %s",
                 self._shown(),
-                lent,
                 max(share, MIN_CONNECTIONS),
                 ranks,
+                files_advice()
+                if by_process < by_server
+                else f"max_connections = {lent}. Raise it on the server.",
             )
         return max(share, MIN_CONNECTIONS)
 
