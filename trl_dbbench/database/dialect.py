@@ -17,7 +17,9 @@ from trl_dbbench.database.error_numbers import (
     AGENT_ERRORS,
     ENVIRONMENT_FAULTS,
     KILLS,
+    MEMORY_LIMIT,
     NO_ANSWER,
+    OPTION_PREVENTS_STATEMENT,
     RESOURCE_FAULTS,
     TIME_LIMITS,
 )
@@ -99,19 +101,24 @@ class Dialect:
         """Whether the statement was stopped by a KILL QUERY."""
         return code in KILLS
 
+    def is_memory_limit(self, code: int, text: str) -> bool:
+        """Whether a connection was stopped because it took too much memory."""
+        return code == MEMORY_LIMIT or (code == OPTION_PREVENTS_STATEMENT and "max-session-mem-used" in text)
+
 
 @dataclass(frozen=True)
 class ServerDialect(Dialect):
     """A server that statements are sent to, with the statements that are written differently on each product.
 
-    `time_limit` and `timed_select` are templates for the methods; `database_size` takes a pattern of
-    tablespaces. `list_prepared` lists XA transactions: format, lengths of the name's two parts, and the name,
-    in hexadecimal digits or as SQL.
+    `time_limit` and `timed_select` are templates for the methods. `database_size` are statements of which the
+    last gives the bytes of a database on disk, temporary tables of a connection included. They may name
+    `files` (a pattern of tablespaces), `database` and `connection`. `list_prepared` lists XA transactions:
+    format, lengths of the name's two parts, and the name, in hexadecimal digits or as SQL.
     """
 
     time_limit: str
     timed_select: str
-    database_size: str
+    database_size: tuple[str, ...]
     list_prepared: str
 
     def set_time_limit(self, seconds: float) -> str:
@@ -123,12 +130,23 @@ class ServerDialect(Dialect):
         return self.timed_select.format(table=table, seconds=seconds, milliseconds=1000 * seconds)
 
 
+_OTHER_ENGINES = (
+    "SELECT DATA_LENGTH + INDEX_LENGTH FROM information_schema.TABLES "
+    "WHERE TABLE_SCHEMA = %(database)s AND ENGINE <> 'InnoDB'"
+)
+
 MYSQL = ServerDialect(
     "mysql",
     "MySQL",
     time_limit="SET SESSION max_execution_time = {milliseconds}",
     timed_select="SELECT /*+ MAX_EXECUTION_TIME({milliseconds}) */ * FROM {table}",
-    database_size="SELECT SUM(FILE_SIZE) FROM information_schema.INNODB_TABLESPACES WHERE NAME LIKE %s",
+    database_size=(
+        "SET SESSION information_schema_stats_expiry = 0",
+        "SELECT SUM(size) FROM (SELECT FILE_SIZE AS size FROM information_schema.INNODB_TABLESPACES "
+        f"WHERE NAME LIKE %(files)s UNION ALL {_OTHER_ENGINES} UNION ALL "
+        "SELECT SIZE FROM information_schema.INNODB_SESSION_TEMP_TABLESPACES "
+        "WHERE ID = %(connection)s AND PURPOSE = 'USER') AS files",
+    ),
     list_prepared="XA RECOVER CONVERT XID",
 )
 MARIADB = ServerDialect(
@@ -136,7 +154,11 @@ MARIADB = ServerDialect(
     "MariaDB",
     time_limit="SET SESSION max_statement_time = {seconds:g}",
     timed_select="SET STATEMENT max_statement_time={seconds} FOR SELECT * FROM {table}",
-    database_size="SELECT SUM(FILE_SIZE) FROM information_schema.INNODB_SYS_TABLESPACES WHERE NAME LIKE %s",
+    # temporary tables are all in one file, whose size an option of our own servers bounds
+    database_size=(
+        "SELECT SUM(size) FROM (SELECT FILE_SIZE AS size FROM information_schema.INNODB_SYS_TABLESPACES "
+        f"WHERE NAME LIKE %(files)s UNION ALL {_OTHER_ENGINES}) AS files",
+    ),
     list_prepared="XA RECOVER FORMAT='SQL'",
 )
 SQLITE = Dialect("sqlite", "SQLite")

@@ -46,6 +46,7 @@ ENVIRONMENT_FAULTS: dict[int, str] = {
     1226: "the account has used up a resource of the server",
     1836: "the server is in read-only mode",
     1927: "the connection was killed",
+    4081: "the server's connections use too much memory together",
     4031: "the server closed the connection after a time without statements",
 }
 
@@ -61,6 +62,12 @@ TOO_LARGE = 2020
 
 TABLE_FULL = 1114
 """Also what an agent reads whose tables have become too large."""
+
+MEMORY_LIMIT = 4082
+"""MySQL's connection_memory_limit. The server closes the connection."""
+
+OPTION_PREVENTS_STATEMENT = 1290
+"""What MariaDB says of max_session_mem_used, and of other things that an option forbids."""
 
 TIME_LIMIT = 3024
 SYNTAX_ERROR = 1064

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pymysql.connections import Connection
+from pymysql.cursors import Cursor
 from pymysql.err import OperationalError
 from sqlalchemy import Engine, create_engine, event, make_url
 from sqlalchemy.engine import URL
@@ -33,6 +34,9 @@ KILL_SECONDS = 2
 """How long it may take to accept a KILL."""
 
 MAX_ROW_BYTES = 4 * 1024 * 1024
+
+MAX_INSERT_BYTES = 256 * 1024
+"""Rows are sent in statements of up to this size, or alone; servers may refuse more."""
 
 CONNECT_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 """Pauses between tries to connect to a server that has no connection left: it frees them slowly."""
@@ -128,6 +132,10 @@ class BoundedConnection(Connection):
             self._sock.shutdown(socket.SHUT_RDWR)
 
 
+class _Cursor(Cursor):
+    max_stmt_length = MAX_INSERT_BYTES
+
+
 def make_engine(url: URL, read_seconds: float, *, connections: int = 4, **arguments: Any) -> Engine:
     """Connections with autocommit, which send statements as they are: `%` and `:name` mean nothing special.
 
@@ -153,6 +161,7 @@ def make_engine(url: URL, read_seconds: float, *, connections: int = 4, **argume
             "read_timeout": read_seconds,
             "write_timeout": read_seconds,
             "local_infile": False,
+            "cursorclass": _Cursor,
             **arguments,
         },
         execution_options={"no_parameters": True},

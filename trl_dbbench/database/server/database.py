@@ -36,6 +36,10 @@ logger = logging.getLogger("trl_dbbench.database")
 WATCH_SECONDS = 1.0
 """How often to look whether a server that we started still runs."""
 
+RUNAWAY_SECONDS = 8
+"""How long a killed statement may go on there. A search in a long text or an operation on shapes does not
+notice a kill, and would take a processor for minutes or hours; no limit on lengths prevents that."""
+
 
 class ServerDatabase(Database):
     """A MySQL-family server at a URL.
@@ -163,6 +167,13 @@ class ServerDatabase(Database):
         """Starts the server again as soon as it ends: other ranks may need it even if this one does not."""
         while not self.closed:
             time.sleep(WATCH_SECONDS)
+            if not self.closed and server.alive() and self._tenancy.runaways(RUNAWAY_SECONDS):
+                logger.warning(
+                    "A statement still runs %d s after it was killed; the database server is ended, and "
+                    "with it the statement.",
+                    RUNAWAY_SECONDS,
+                )
+                server.kill()
             if not self.closed and not server.alive():
                 self.recover()
 

@@ -53,6 +53,10 @@ UNMEASURED_ROWS = 10_000
 """The server is asked for the size of an agent's tables only after statements that took so long, or one that
 changed so many rows: before that, not much can have been written."""
 
+SPILL_SECONDS = 1.0
+"""A reader that took so long for a statement is given up: MySQL keeps what temporary tables took on the disk
+until the connection ends."""
+
 _FULL = failure(TABLE_FULL, "The table is full", limit="size")
 _DENIED = failure(1227, "Access denied; you need a privilege that you do not have")
 _DENIED_TO_READERS = frozenset({1044, 1142, 1143, 1227, 1370})
@@ -121,7 +125,9 @@ class ServerSandbox(Sandbox):
             and readers is not None
             and dialect.looks_like_read(sql)
         ):
-            result = readers.read(lambda session: session.execute(sql), database=pristine.name, reader=self)
+            result = readers.read(
+                lambda session: _read_once(session, sql), database=pristine.name, reader=self
+            )
             if result.error_code not in _DENIED_TO_READERS:
                 return result
         kind = dialect.kind_of(sql)
@@ -141,18 +147,18 @@ class ServerSandbox(Sandbox):
                 slot.plain = False  # the statement may still run, and hold the tables
             if self.changed and result.undone and (session.broken or not slot.stateless):
                 slot.interrupted = True
-            elif self.changed and not session.broken and self._grew_too_large(slot, result):
+            elif self.changed and not session.broken and self._grew_too_large(session, slot, result):
                 slot.full = True
                 return _FULL
         return result
 
-    def _grew_too_large(self, slot: Slot, result: QueryResult) -> bool:
+    def _grew_too_large(self, session: Session, slot: Slot, result: QueryResult) -> bool:
         """Whether the tables exceed their size, which the server is asked only now and then."""
         self._unmeasured_seconds += result.seconds
         if self._unmeasured_seconds < UNMEASURED_SECONDS and (result.affected or 0) < UNMEASURED_ROWS:
             return False
         self._unmeasured_seconds = 0.0
-        return self._tenancy.size(slot.name) > MAX_TABLE_BYTES
+        return self._tenancy.size(slot.name, session.number) > MAX_TABLE_BYTES
 
     def _own(self) -> Slot:
         if self._slot is None:
@@ -207,3 +213,10 @@ class ServerSandbox(Sandbox):
             elif self._tenancy.server_failed(code):
                 raise
             raise _Unreadable from None
+
+
+def _read_once(session: Session, sql: str) -> QueryResult:
+    result = session.execute(sql)
+    if result.seconds > SPILL_SECONDS:
+        session.broken = session.broken or "its temporary files may be large"
+    return result

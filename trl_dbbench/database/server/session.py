@@ -31,6 +31,9 @@ GRACE_SECONDS = 10
 """How long after its time limit a statement may hold its connection before that counts as a fault of the
 server."""
 
+TOO_MUCH_MEMORY = "The connection's memory limit was exceeded"
+"""What the agent reads; the server's own words give numbers of bytes, which differ each time."""
+
 BROKE_AT_A_LARGE_ROW = "it hung up on a row that is too large"
 
 
@@ -77,7 +80,7 @@ class Session:
         self.connection = self._engine.connect()
         try:
             self._check()
-            self._number = int(self.connection.exec_driver_sql("SELECT CONNECTION_ID()").scalar() or 0)
+            self.number = int(self.connection.exec_driver_sql("SELECT CONNECTION_ID()").scalar() or 0)
         except BaseException:
             self.disconnect()
             raise
@@ -252,7 +255,7 @@ class Session:
         for each in (self._killer, self._engine):
             try:
                 with each.connect() as connection:
-                    connection.exec_driver_sql(f"KILL {what} {self._number}")
+                    connection.exec_driver_sql(f"KILL {what} {self.number}")
                 return True
             except SQLAlchemyError as error:
                 if self._dialect.is_silence(error_code(error)):
@@ -283,6 +286,9 @@ class Session:
         code, text, seconds = error_code(error), error_text(error), time.monotonic() - start
         if self._dialect.is_kill(code):  # a late one, meant for an earlier statement
             raise self._fail(error, start) from None
+        if self._dialect.is_memory_limit(code, text):
+            self.broken = "it took too much memory"
+            return failure(code, TOO_MUCH_MEMORY, limit="server", seconds=seconds)
         if code == TOO_LARGE:
             self.broken = BROKE_AT_A_LARGE_ROW
             return QueryResult(None, text, code, limit="size", seconds=seconds)

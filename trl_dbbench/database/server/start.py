@@ -1,7 +1,6 @@
 """Starts the servers that a run owns: MySQL in Docker, or a private `mysqld` or `mariadbd` process.
 
-Their data is thrown away, so they do without everything that keeps data safe (flushes, double writes, the
-binary log). Both end with the process that started them, however it ends.
+Their options are in `options.py`. Both end with the process that started them, however it ends.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from typing import Any, cast
 
 import pymysql
 
+from trl_dbbench.database.server.options import BOUNDED, BOUNDED_MARIADB, FAST
 from trl_dbbench.errors import DatabaseError
 
 logger = logging.getLogger("trl_dbbench.database")
@@ -47,15 +47,6 @@ MAX_DIRECTORY_CHARACTERS = 60
 SHOWN_CHARACTERS = 500
 """How much of a program's output an error quotes."""
 
-_FAST = (
-    "--performance-schema=OFF",
-    "--skip-log-bin",
-    "--innodb-flush-log-at-trx-commit=0",
-    "--innodb-doublewrite=OFF",
-    "--innodb-buffer-pool-size=64M",
-    "--max-connections=1000",
-    "--event-scheduler=OFF",
-)
 _ROOT_WITHOUT_PASSWORD = "--auth-root-authentication-method=normal"
 _PORT_TAKEN = re.compile("port is already allocated|address already in use", re.IGNORECASE)
 _LABEL = "trl-dbbench.owner"
@@ -69,13 +60,14 @@ _ADVICE = 'or open "local", "sqlite" or the URL of a running server'
 class Server:
     """A running server: its URL, and `where` it runs in words.
 
-    `stop` may be called repeatedly. `restart` replaces a server that has ended with an empty one at the same
-    URL, and raises DatabaseError if that fails.
+    `stop` may be called repeatedly. `kill` ends it at once, as a failure would. `restart` replaces a server
+    that has ended with an empty one at the same URL, and raises DatabaseError if that fails.
     """
 
     url: str
     where: str
     stop: Callable[[], None]
+    kill: Callable[[], None]
     alive: Callable[[], bool]
     restart: Callable[[], None]
 
@@ -121,7 +113,12 @@ def start_docker(image: str) -> Server:
 
     url = f"mysql+pymysql://root:{password}@{host}:{port}/"
     return Server(
-        url, f"in Docker ({image})", _once(lambda: _stop_container(container)), alive=alive, restart=restart
+        url,
+        f"in Docker ({image})",
+        stop=_once(lambda: _stop_container(container)),
+        kill=lambda: _stop_container(container),
+        alive=alive,
+        restart=restart,
     )
 
 
@@ -193,7 +190,7 @@ def _container(image: str, password: str, port: int) -> Any:
         dbname="dbbench",
         docker_client_kw={"timeout": DOCKER_SECONDS},
         labels={_LABEL: _owner(os.getpid())},
-    ).with_command(" ".join(_FAST))
+    ).with_command(" ".join((*FAST, *BOUNDED)))
     container.ports = cast(dict, _published(container.get_docker_client(), port))
     return container
 
@@ -290,7 +287,8 @@ def start_local() -> Server:
     return Server(
         url,
         f"private server {program}",
-        _once(stop),
+        stop=_once(stop),
+        kill=lambda: process.kill(),
         alive=lambda: process.poll() is None,
         restart=restart,
     )
@@ -309,12 +307,12 @@ def _start_process(program: str, folder: Path) -> subprocess.Popen[bytes]:
                 'package, or open "docker", "sqlite" or the URL of a running server.'
             )
         _output([install, "--no-defaults", *data, *user, "--skip-test-db", _ROOT_WITHOUT_PASSWORD])
-        extra = ["--skip-networking", "--skip-symbolic-links"]
+        extra = ["--skip-networking", "--skip-symbolic-links", *BOUNDED_MARIADB]
     else:
         _output([program, "--no-defaults", "--initialize-insecure", *data, *user])
         extra = ["--skip-networking", "--mysqlx=OFF"]
     command = [program, "--no-defaults", *data, f"--socket={folder}/sock", *user]
-    command += [f"--pid-file={folder}/pid", *extra, *_FAST]
+    command += [f"--pid-file={folder}/pid", *extra, *FAST, *BOUNDED]
     guardian = Path(__file__).with_name("guardian.py")
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(

@@ -165,11 +165,26 @@ class Tenancy:
         dialect = self.dialect
         return dialect.is_environment_fault(code) or dialect.is_time_limit(code) or not self.held()
 
-    def size(self, database: str) -> int:
-        """Bytes of the files of a database's InnoDB tables; 0 if the account may not see them."""
-        pattern = database.replace("_", r"\_") + "/%"
+    def size(self, database: str, connection: int) -> int:
+        """Bytes on disk of a database's tables and of a connection's temporary ones; 0 if they are hidden."""
+        names = {"files": database.replace("_", r"\_") + "/%", "database": database, "connection": connection}
         with contextlib.suppress(SQLAlchemyError), self._admin.connect() as admin:
-            return int(admin.exec_driver_sql(self.dialect.database_size, (pattern,)).scalar() or 0)
+            *settings, size = self.dialect.database_size
+            for setting in settings:
+                admin.exec_driver_sql(setting)
+            return int(admin.exec_driver_sql(size, names).scalar() or 0)
+        return 0
+
+    def runaways(self, seconds: float) -> int:
+        """How many agents' statements run that long after the time at which they were killed."""
+        count = (
+            "SELECT COUNT(*) FROM information_schema.PROCESSLIST "
+            "WHERE USER LIKE %s AND COMMAND = 'Killed' AND TIME > %s"
+        )
+        with contextlib.suppress(SQLAlchemyError, DatabaseError), self._admin.connect() as admin:
+            return int(
+                admin.exec_driver_sql(count, (r"dbb\_%", self._limits.seconds + seconds)).scalar() or 0
+            )
         return 0
 
     def leave(self) -> None:
