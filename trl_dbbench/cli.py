@@ -55,6 +55,21 @@ RunsDatabase = Annotated[
     str | None,
     typer.Option(help="auto, docker, local, sqlite or a URL; by default sqlite for a run on it, else auto."),
 ]
+ServerUrls = Annotated[
+    str | None, typer.Option(help="vLLM servers of this model that are to generate, joined by commas.")
+]
+ChatTemplate = Annotated[
+    str | None, typer.Option(help="Replaces the model's: a jinja file, or the name of one of TRL's.")
+]
+TemplateKwargs = Annotated[
+    str | None, typer.Option(help="JSON, passed on to the chat template: '{\"enable_thinking\": false}'.")
+]
+SystemPrompt = Annotated[
+    str | None, typer.Option(help="Replaces the protocol's: a text, or a file (.txt, .md) that holds it.")
+]
+ObservationCharacters = Annotated[
+    int | None, typer.Option(min=0, help="Longer observations are cut; 0 cuts nothing (default: 800).")
+]
 DockerImage = Annotated[
     str | None,
     typer.Option(help="The image that docker and auto start; $TRL_DBBENCH_DOCKER_IMAGE, else mysql:8.4."),
@@ -99,32 +114,22 @@ def evaluate(
     tasks: Annotated[
         str | None, typer.Option(help="A task file, folder or hub id; left out, the run's held-out tasks.")
     ] = None,
-    vllm_server_urls: Annotated[
-        str | None, typer.Option(help="vLLM servers of this model that are to generate, joined by commas.")
-    ] = None,
+    vllm_server_urls: ServerUrls = None,
     database: RunsDatabase = None,
     docker_image: DockerImage = None,
     protocol: Annotated[str | None, typer.Option(help="text (default), tools or a dotted path.")] = None,
-    chat_template: Annotated[
-        str | None, typer.Option(help="Replaces the model's: a jinja file, or the name of one of TRL's.")
-    ] = None,
+    chat_template: ChatTemplate = None,
     grader: Annotated[
         str | None, typer.Option(help="Judges all answers: a name or a dotted path; else each task's own.")
     ] = None,
-    system_prompt: Annotated[
-        str | None, typer.Option(help="Replaces the protocol's: a text, or a file (.txt, .md) that holds it.")
-    ] = None,
-    chat_template_kwargs: Annotated[
-        str | None, typer.Option(help="JSON, passed on to the chat template: '{\"enable_thinking\": false}'.")
-    ] = None,
+    system_prompt: SystemPrompt = None,
+    chat_template_kwargs: TemplateKwargs = None,
     max_turns: Annotated[int | None, typer.Option(min=1, help="Of an episode (default: 3).")] = None,
     max_turn_tokens: Annotated[int | None, typer.Option(min=1, help="Of a turn (default: 512).")] = None,
     max_completion_length: Annotated[
         int | None, typer.Option(min=1, help="Tokens of an episode after its prompt (default: 2048).")
     ] = None,
-    observation_characters: Annotated[
-        int | None, typer.Option(min=0, help="Longer observations are cut; 0 cuts nothing (default: 800).")
-    ] = None,
+    observation_characters: ObservationCharacters = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Episodes that run side by side.")] = 16,
     dtype: Annotated[str | None, typer.Option(help="auto (default), float32, bfloat16 or float16.")] = None,
     json_file: Annotated[

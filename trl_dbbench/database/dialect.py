@@ -178,7 +178,7 @@ _READ = re.compile(
 )
 _NOT_ONLY_READ = re.compile(
     r"""@ | /\* | -- | \# | ;\s*\S                # variables; comments, which could part the words below
-    | \bINTO\b | \bFOR\s+(?:UPDATE|SHARE) | \bLOCK\s+IN
+    | \bINTO\b | \bFOR\s+(?:UPDATE|SHARE|CONNECTION) | \bLOCK\s+IN
     | dbb_ | _schema\b                            # names of other databases, and the catalogs that list them
     | \b(?:DATABASE|SCHEMA|CURRENT_USER|CURRENT_ROLE)\b
     | \b(?:USER|SESSION_USER|SYSTEM_USER|CONNECTION_ID|LAST_INSERT_ID|FOUND_ROWS|ROW_COUNT|IS_FREE_LOCK
