@@ -7,6 +7,8 @@ PYTHON ?= $(shell for python in python3.11 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; break; }; done)
 
 PYTEST_ARGS ?= -m "not slow"
+# each process has servers of its own, so a file's tests stay together
+PYTEST_PROCESSES ?= -n auto --maxprocesses 4 --dist loadfile
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
@@ -43,10 +45,10 @@ tiny: install  ## make the demo's model and tasks anew, in recipes/tiny
 	cp runs/tiny_sft/*.json runs/tiny_sft/*.jinja runs/tiny_sft/model.safetensors recipes/tiny/model
 
 test: install  ## run the tests but for the slow ones; with PYTEST_ARGS= all
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest $(PYTEST_PROCESSES) $(PYTEST_ARGS)
 
 fuzz: install  ## run the property tests on new inputs, and many more; SEED=... tries those of an earlier time
-	$(BIN)/pytest -m "hypothesis or fuzz" --hypothesis-profile fuzz --hypothesis-seed $(SEED)
+	$(BIN)/pytest $(PYTEST_PROCESSES) -m "hypothesis or fuzz" --hypothesis-profile fuzz --hypothesis-seed $(SEED)
 
 check: install  ## check format, lint and types
 	$(BIN)/ruff format --check
