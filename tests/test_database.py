@@ -236,7 +236,7 @@ def test_readers_whose_connections_the_server_closed_are_replaced(local_database
         with pymysql.connect(**connect_arguments(local_database.url)) as admin, admin.cursor() as cursor:
             for session, _ in local_database._tenancy.readers._idle:
                 with suppress(pymysql.OperationalError):  # gone already
-                    cursor.execute(f"KILL {session._number}")
+                    cursor.execute(f"KILL {session.number}")
         assert sandbox.execute("SELECT * FROM medals").rows == rows
 
 

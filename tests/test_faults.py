@@ -284,12 +284,12 @@ def test_reads_that_write_are_repeated(sql: str, server_database: Database) -> N
         sandbox.execute("CREATE VIEW crowned AS SELECT crown()")
         if sandbox.execute(sql).error:  # MariaDB has no WITH before UPDATE
             pytest.skip(f"{server_database.describe()} refuses it")
-        changed = sandbox.state()
+        changed = rows_of(sandbox)
         assert sorted(changed["medals"]) != [("Chad", 1), ("Peru", 2)]
         kill_connections(server_database.url)
         sandbox.execute("SELECT 1")
         assert sandbox.retries == 1
-        assert sandbox.state() == changed
+        assert rows_of(sandbox) == changed
 
 
 # --- a whole server ---------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def test_the_name_can_be_used_for_a_change(database: Database) -> None:
         assert sandbox.execute("USE dbbench").error is None
         assert sandbox.execute("UPDATE dbbench.medals SET gold = 3 WHERE nation = 'Chad'").affected == 1
         assert sandbox.execute("INSERT INTO `dbbench`.medals VALUES ('Mali', 1)").affected == 1
-        assert len(sandbox.state()["medals"]) == 3
+        assert len(sandbox.state()["medals"].rows) == 3
         error = sandbox.execute("SELECT * FROM dbbench.nothing").error
         assert error == "1146 (42S02): Table 'dbbench.nothing' doesn't exist"
 

@@ -6,7 +6,7 @@ The answers are those of MySQL 9.7 with a database that is really called so.
 from __future__ import annotations
 
 import pytest
-from databases import table, task
+from databases import rows_of, table, task
 
 from trl_dbbench.database import Database
 
@@ -64,7 +64,7 @@ def test_the_name_can_be_written_to(
 ) -> None:
     with sqlite_database.sandbox(task(MEDALS)) as sandbox:
         assert sandbox.execute(sql).error is None
-        assert {name: list(rows) for name, rows in sandbox.state().items()} == state
+        assert rows_of(sandbox) == state
 
 
 @pytest.mark.parametrize(
@@ -95,4 +95,4 @@ def test_other_names_do_not_exist(sqlite_database: Database, sql: str, error: st
     """TRUNCATE and DROP of another database's table emptied the agent's own, DESCRIBE and SHOW told of it."""
     with sqlite_database.sandbox(task(MEDALS)) as sandbox:
         assert sandbox.execute(sql).error == error
-        assert {name: list(rows) for name, rows in sandbox.state().items()} == {"medals": list(MEDALS.rows)}
+        assert rows_of(sandbox) == {"medals": list(MEDALS.rows)}

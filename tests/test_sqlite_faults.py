@@ -91,7 +91,7 @@ def test_a_mistake_in_a_function_is_a_fault(
 def test_mistakes_of_the_agent(sqlite_database: Database, sql: str, error: str) -> None:
     with sqlite_database.fresh_sandbox(QUESTION) as sandbox:
         assert (sandbox.execute(sql).error or "").startswith(error)
-        assert len(sandbox.state()["medals"]) == 3
+        assert len(sandbox.state()["medals"].rows) == 3
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ class ServerSandbox(Sandbox):
             return self._observed(self._pristine.name)
         slot = self._own()
         if slot.plain:
+            self._check_usable(slot)
             return self._observed(slot.name)
         with self._session(slot) as session:  # kept so long: without it, what is not committed would be gone
             session.connection.exec_driver_sql("UNLOCK TABLES")  # its locks would keep everybody out
@@ -165,10 +166,13 @@ class ServerSandbox(Sandbox):
             self._slot = self._tenancy.take_slot(self._task)
         return self._slot
 
-    @contextlib.contextmanager
-    def _session(self, slot: Slot) -> Iterator[Session]:
+    def _check_usable(self, slot: Slot) -> None:
         if slot.lost or self._tenancy.over:
             raise EnvironmentFault("The sandbox is lost")
+
+    @contextlib.contextmanager
+    def _session(self, slot: Slot) -> Iterator[Session]:
+        self._check_usable(slot)
         try:
             with self._tenancy.slots.using(slot) as session:
                 yield session

@@ -85,7 +85,7 @@ def _extreme(sign: int) -> Callable[..., Value]:
 
 def one_row(rows: Value) -> int:
     """True, for the number of rows that a subquery has in the place of a value."""
-    if rows > 1:
+    if number(rows) > 1:
         raise StatementError(1242, "Subquery returns more than 1 row")
     return 1
 
