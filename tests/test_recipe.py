@@ -80,9 +80,9 @@ def test_two_ranks_share_a_server_and_leave_nothing(tmp_path, local_database):
         )
         created = {line.split("`")[1] for line in log.scalars()}
 
-    # dbb_<run>_r<rank>_s<slot>
+    # dbb_<run>_r<rank>_s<slot>, with as many digits in each run
     assert len({name.split("_")[1] for name in created}) == 1
-    assert {name.split("_")[2] for name in created} == {"r0", "r1"}
+    assert {name.split("_")[2] for name in created} == {"r00000", "r00001"}
     assert databases_and_accounts(local_database.url) == before
     assert [e["phase"] for e in episodes_in(tmp_path)] == ["greedy", "train", "train", "train", "train"] * 2
 
