@@ -50,7 +50,13 @@ def test_chapter(kind: str, chapter: str) -> None:
         memory, disk = megabytes(database)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             items = map(statements, GRAMMAR[chapter])
-            wrong = [each for found in pool.map(lambda item: attack(database, item), items) for each in found]
+            found = list(pool.map(lambda item: attack(database, item), items))
+        wrong = []
+        for item, violations in zip(map(statements, GRAMMAR[chapter]), found, strict=True):
+            # what only takes long may do so because of the three others on a slow machine: again, alone
+            if violations and all(SLOW in violation for violation in violations):
+                violations = attack(database, item)
+            wrong += violations
         wrong += still_killed(database)
         more_memory, more_disk = megabytes(database)
         if more_memory - memory > MEGABYTES:
