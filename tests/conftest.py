@@ -1,5 +1,7 @@
+import fcntl
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import examples  # noqa: F401 - it chooses the profile of the property tests
@@ -47,6 +49,21 @@ __all__ += [
 torch.set_num_threads(1)
 
 DEMO_TASKS = Path(__file__).parents[1] / "recipes" / "demo_tasks.jsonl"
+
+
+@pytest.fixture(autouse=True)
+def alone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A test marked so waits until no other process runs a test, and then no other begins one."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        yield
+        return
+    marked = request.node.get_closest_marker("alone") is not None
+    with (folder.parent / "next").open("a") as turn, (folder.parent / "running").open("a") as running:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # in the order of coming, or the others would leave no gap
+        fcntl.flock(running, fcntl.LOCK_EX if marked else fcntl.LOCK_SH)
+        fcntl.flock(turn, fcntl.LOCK_UN)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -352,7 +352,6 @@ GRAMMAR: dict[str, list[Item]] = {
         ("FLUSH TABLES orders WITH READ LOCK", "UNLOCK TABLES"),
         ("SELECT GET_LOCK('a', 0), GET_LOCK('b', 0)", "SELECT RELEASE_LOCK('a'), IS_USED_LOCK('b')"),
         ("HANDLER orders OPEN AS h", "HANDLER h READ `PRIMARY` >= (1) LIMIT 1000", "HANDLER h CLOSE"),
-        "LOCK INSTANCE FOR BACKUP",
         "UNLOCK INSTANCE",
         "UNLOCK BINLOG",
         "SET TRANSACTION SNAPSHOT '1'",
@@ -538,7 +537,6 @@ GRAMMAR: dict[str, list[Item]] = {
         "CACHE INDEX orders IN nothing",
         "FLUSH LOCAL TABLES",
         "FLUSH OPTIMIZER_COSTS, USER_RESOURCES",
-        "RESET QUERY CACHE",
         "SELECT * FROM information_schema.columns a, information_schema.columns b ORDER BY 1 DESC",
         "SELECT COUNT(*) FROM information_schema.tables a, information_schema.tables b, information_schema.tables c",
         "SELECT * FROM information_schema.innodb_metrics a, information_schema.innodb_metrics b, information_schema.keywords",
@@ -570,7 +568,6 @@ GRAMMAR: dict[str, list[Item]] = {
         "ALTER INSTANCE ENABLE INNODB REDO_LOG",
         "ALTER INSTANCE RELOAD KEYRING",
         "ALTER LIBRARY l COMMENT 'x'",
-        "RESTART",
     ],
     "MariaDB: its own": [
         "CREATE OR REPLACE SEQUENCE s START WITH 1 INCREMENT BY 1 CACHE 9223372036854775806",

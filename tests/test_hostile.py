@@ -43,7 +43,8 @@ def test_corpus() -> None:
     assert len(set(items())) == len(items()) >= 150
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.alone
+@pytest.mark.timeout(1200)
 def test_hostile_statements(own_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each in an episode of a question. Statements that then read the pristine tables, through an account that may
     do nothing else, run in an episode of a change as well, where they have tables of their own. An episode after each

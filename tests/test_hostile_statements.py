@@ -6,6 +6,7 @@ the next episode; `test_hostile.py` looks after those.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,10 @@ def test_they_are_new() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.skipif(
+    "TRL_DBBENCH_LONG" not in os.environ, reason="takes seven minutes; TRL_DBBENCH_LONG=1 runs it"
+)
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("chapter", GRAMMAR)
 @pytest.mark.parametrize("kind", ["local", "docker"])
