@@ -232,6 +232,7 @@ def test_nobody_waits_once_the_database_is_closed() -> None:
         ["LOCK TABLES medals WRITE"],
         ["CREATE TEMPORARY TABLE medals AS SELECT 'Mali' AS nation, 7 AS gold"],
         ["BEGIN", "SET TRANSACTION READ ONLY"],
+        ["CREATE TABLE made (a INT) START TRANSACTION"],
     ],
     ids=lambda settings: settings[0],
 )
@@ -243,7 +244,7 @@ def test_nothing_that_an_agent_does_to_its_session_hides_its_tables(
         sandbox.execute("UPDATE medals SET gold = 3")
         for sql in settings:
             sandbox.execute(sql)
-        assert rows_of(sandbox) == {"medals": [("Chad", 3), ("Peru", 3)]}
+        assert rows_of(sandbox)["medals"] == [("Chad", 3), ("Peru", 3)]
         assert sandbox.retries == 0
 
 

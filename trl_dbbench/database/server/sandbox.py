@@ -105,7 +105,7 @@ class ServerSandbox(Sandbox):
             self._check_usable(slot)
             return self._observed(slot.name)
         with self._session(slot) as session:  # kept so long: without it, what is not committed would be gone
-            session.connection.exec_driver_sql("UNLOCK TABLES")  # its locks would keep everybody out
+            self._unlock(session)
             return self._observed(slot.name)
 
     def close(self) -> None:
@@ -165,6 +165,17 @@ class ServerSandbox(Sandbox):
         if self._slot is None:
             self._slot = self._tenancy.take_slot(self._task)
         return self._slot
+
+    def _unlock(self, session: Session) -> None:
+        """Gives up the locks on tables that an agent holds, which would keep everybody out."""
+        for sql in ("UNLOCK TABLES", "COMMIT AND NO CHAIN NO RELEASE", "UNLOCK TABLES"):
+            try:
+                session.connection.exec_driver_sql(sql)
+                if sql == "UNLOCK TABLES":
+                    return
+            except DBAPIError as error:  # MySQL: after CREATE TABLE ... START TRANSACTION only the end of it
+                if self._tenancy.server_failed(error_code(error)):
+                    raise
 
     def _check_usable(self, slot: Slot) -> None:
         if slot.lost or self._tenancy.over:
