@@ -664,7 +664,6 @@ CORPUS: dict[str, list[Item]] = {
         ("XA START 'hostile'", "DELETE FROM medals", "XA END 'hostile'", "XA PREPARE 'hostile'"),
         ("XA START 'hostile2'", "DELETE FROM medals", "SELECT 1"),
         PREPARED,
-        (*PREPARED, "EXECUTE IMMEDIATE CONCAT('KI', 'LL ', CONNECTION_ID())"),
         ("XA/**/START 'mine'", "DELETE FROM medals", "XA/**/END 'mine'", "XA /*!50000 PREPARE */ 'mine'"),
         (
             "CREATE PROCEDURE p() BEGIN XA # \n START 'mine'; DELETE FROM medals; XA END 'mine'; XA PREPARE 'mine'; END",

@@ -12,7 +12,7 @@ account has no rights elsewhere.
 
 Statements run with autocommit, as in MySQL's own client; an agent that writes BEGIN has its transaction. The
 state is read on a session that no agent has used, so that nothing which one did to its own (a limit on rows,
-a temporary table in front of a real one) changes what is found. That session reads what is not yet committed.
+a temporary table in front of a real one) changes what is found. What it has not committed is read, too.
 """
 
 from __future__ import annotations
@@ -99,14 +99,14 @@ class ServerSandbox(Sandbox):
 
     def state(self) -> State:
         if self._slot is None and self._pristine is not None:
-            return self._observed(self._pristine.name)
+            return self._observed(self._pristine.name, "READ COMMITTED")
         slot = self._own()
-        if slot.plain:
+        if slot.stateless:  # what is not committed there is of a killed statement, and still being undone
             self._check_usable(slot)
-            return self._observed(slot.name)
+            return self._observed(slot.name, "READ COMMITTED")
         with self._session(slot) as session:  # kept so long: without it, what is not committed would be gone
             self._unlock(session)
-            return self._observed(slot.name)
+            return self._observed(slot.name, "READ UNCOMMITTED")
 
     def close(self) -> None:
         if self._pristine is not None:
@@ -146,7 +146,7 @@ class ServerSandbox(Sandbox):
             result = session.execute(sql)
             if session.broken:
                 slot.plain = False  # the statement may still run, and hold the tables
-            if self.changed and result.undone and (session.broken or not slot.stateless):
+            if self.changed and result.undone and not slot.stateless:
                 slot.interrupted = True
             elif self.changed and not session.broken and self._grew_too_large(session, slot, result):
                 slot.full = True
@@ -194,13 +194,14 @@ class ServerSandbox(Sandbox):
             slot.failed = True
             raise as_fault(error, self._tenancy.dialect) from None
 
-    def _observed(self, name: str) -> State:
-        return self._tenancy.observers.read(lambda session: self._read_all(session, name))
+    def _observed(self, name: str, isolation: str) -> State:
+        return self._tenancy.observers.read(lambda session: self._read_all(session, name, isolation))
 
-    def _read_all(self, session: Session, name: str) -> State:
+    def _read_all(self, session: Session, name: str, isolation: str) -> State:
         limits = Limits(rows=MAX_STATE_ROWS, characters=MAX_STATE_CHARACTERS)
         state: dict[str, TableState] = {}
         try:
+            session.connection.exec_driver_sql(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
             tables = session.connection.exec_driver_sql(f"SHOW FULL TABLES FROM `{name}`").fetchall()
             for table, kind in tables:
                 if kind == "BASE TABLE" and not session.broken:

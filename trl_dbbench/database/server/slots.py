@@ -57,7 +57,7 @@ class Slot:
         self.failed = False
         """The server failed during a statement: nobody knows what the statement did."""
         self.interrupted = False
-        """A statement that might change something was stopped at a limit: nobody knows how far it came."""
+        """A statement was stopped at a limit, perhaps in a transaction: nobody knows what it left."""
         self._cut_off = False
 
     @property

@@ -122,7 +122,7 @@ class Tenancy:
         self.readers = None
         if reader is not None:
             self.readers = Readers(lambda: self._connect(reader), dialect, self.statements + SPARE_READERS)
-        self.observers = Readers(self._observer, dialect, OBSERVERS)
+        self.observers = Readers(lambda: self._connect(None), dialect, OBSERVERS)
         self.slots = Slots(
             self._admin,
             names,
@@ -231,12 +231,6 @@ class Tenancy:
             self.owner,
             self._keeper_number,
         )
-
-    def _observer(self) -> Session:
-        session = self._connect(None)
-        # so that changes count which the agent has not committed
-        session.connection.exec_driver_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
-        return session
 
     def _shown(self) -> str:
         return shown(self._url)
