@@ -16,6 +16,7 @@ from transformers import (
     Mamba2Config,
     MambaConfig,
     PretrainedConfig,
+    Qwen2ForCausalLM,
     Qwen3NextConfig,
     RwkvConfig,
 )
@@ -254,3 +255,13 @@ def test_hybrids_and_adapters_that_change_layers_are_no_such_models(tiny_model):
     with torch.device("meta"):
         check_model(AutoModelForCausalLM.from_config(Qwen3NextConfig(**layers, **sizes)))
     check_model(get_peft_model(AutoModelForCausalLM.from_pretrained(tiny_model), LoraConfig()))
+
+
+def test_a_model_that_passes_on_what_it_gets_can_play() -> None:
+    """As a class does that only looks at the arguments of the model it extends."""
+
+    class Looking(Qwen2ForCausalLM):
+        def forward(self, *args, **kwargs):
+            return super().forward(*args, **kwargs)
+
+    check_model(Looking)

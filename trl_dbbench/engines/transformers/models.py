@@ -25,10 +25,12 @@ def check_model(model: nn.Module | type[nn.Module]) -> None:
     for adapter in getattr(model, "peft_config", {}).values():
         check_adapter(adapter)
     base = getattr(model, "get_base_model", lambda: model)()
-    if "past_key_values" not in inspect.signature(base.forward).parameters:
-        name = base.__name__ if isinstance(base, type) else type(base).__name__
+    kind = base if isinstance(base, type) else type(base)
+    # of its bases, too: a class of one's own may pass on whatever it gets
+    forwards = [vars(each)["forward"] for each in kind.__mro__ if "forward" in vars(each)]
+    if not any("past_key_values" in inspect.signature(forward).parameters for forward in forwards):
         raise ConfigError(
-            f"{name} cannot play episodes: its forward pass takes no past_key_values, the keys and values "
+            f"{kind.__name__} cannot play episodes: its forward pass takes no past_key_values, the keys and values "
             "of what came before. State-space models (Mamba, RWKV, xLSTM) have none. Take a model with "
             "attention layers; hybrids of both kinds work."
         )
