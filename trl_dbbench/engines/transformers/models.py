@@ -30,8 +30,8 @@ def check_model(model: nn.Module | type[nn.Module]) -> None:
     forwards = [vars(each)["forward"] for each in kind.__mro__ if "forward" in vars(each)]
     if not any("past_key_values" in inspect.signature(forward).parameters for forward in forwards):
         raise ConfigError(
-            f"{kind.__name__} cannot play episodes: its forward pass takes no past_key_values, the keys and values "
-            "of what came before. State-space models (Mamba, RWKV, xLSTM) have none. Take a model with "
+            f"{kind.__name__} cannot play episodes: its forward pass takes no past_key_values, the keys "
+            "and values of what came before. State-space models (Mamba, RWKV, xLSTM) have none. Take a model with "
             "attention layers; hybrids of both kinds work."
         )
 
