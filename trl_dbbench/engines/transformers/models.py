@@ -31,8 +31,8 @@ def check_model(model: nn.Module | type[nn.Module]) -> None:
     if not any("past_key_values" in inspect.signature(forward).parameters for forward in forwards):
         raise ConfigError(
             f"{kind.__name__} cannot play episodes: its forward pass takes no past_key_values, the keys "
-            "and values of what came before. State-space models (Mamba, RWKV, xLSTM) have none. Take a model with "
-            "attention layers; hybrids of both kinds work."
+            "and values of what came before. State-space models (Mamba, RWKV, xLSTM) have none. Take a "
+            "model with attention layers; hybrids of both kinds work."
         )
 
 
