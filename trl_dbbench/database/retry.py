@@ -96,7 +96,6 @@ class RetryingSandbox(Sandbox):
         self._database = database
         self._task = task
         self._done: list[tuple[str, QueryResult]] = []
-        self._changed = True
         self._sandbox: Sandbox | None = None
         self._lost: Loss = "environment"
         self._closed = False
@@ -104,12 +103,12 @@ class RetryingSandbox(Sandbox):
 
     def execute(self, sql: str) -> QueryResult:
         try:
-            result = self._attempt(lambda sandbox: self._execute(sandbox, sql))
+            result = self._attempt(lambda sandbox: sandbox.execute(sql))
         except EnvironmentFault as fault:
             if fault.observation is None:
                 raise
             result = QueryResult(None, fault.observation, fault.error_code, limit="server")
-        if self._changed and not result.undone:
+        if self._sandbox is not None and self._sandbox.changed and not result.undone:
             self._done.append((sql, result))
         return result
 
@@ -119,11 +118,6 @@ class RetryingSandbox(Sandbox):
     def close(self) -> None:
         self._closed = True
         self._drop()
-
-    def _execute(self, sandbox: Sandbox, sql: str) -> QueryResult:
-        result = sandbox.execute(sql)
-        self._changed = sandbox.changed
-        return result
 
     def _attempt(self, action: Callable[[Sandbox], T]) -> T:
         database = self._database
