@@ -125,15 +125,19 @@ def prepared_transactions(connection: Connection, dialect: ServerDialect) -> lis
     return found
 
 
-def roll_back_prepared(connection: Connection, dialect: ServerDialect) -> None:
-    """Rolls back the server's prepared XA transactions; on a server of our own, all are agents'.
+def roll_back_prepared(connection: Connection, dialect: ServerDialect, *, only_own: bool = False) -> None:
+    """Rolls back prepared XA transactions: one outlives its connection, and holds its tables for ever.
 
-    Such a transaction outlives its connection, and holds its tables for ever.
+    Args:
+        only_own: those that this connection prepared. The server does not say whose the ones are that it
+            lists. But a session that has prepared one cannot begin another, and one that has begun another
+            cannot touch those of others. Left out, all of the server's: on one of our own, they are agents'.
     """
     with contextlib.suppress(DBAPIError):
         for name in prepared_transactions(connection, dialect):
-            with contextlib.suppress(DBAPIError):
-                connection.exec_driver_sql(f"XA ROLLBACK {name}")
+            for sql in [*(["BEGIN"] if only_own else []), f"XA ROLLBACK {name}"]:
+                with contextlib.suppress(DBAPIError):
+                    connection.exec_driver_sql(sql)
 
 
 def remove_owned(admin: Connection, owner: str, *, accounts: bool, seconds: float = CLOSE_SECONDS) -> None:

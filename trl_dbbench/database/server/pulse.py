@@ -79,6 +79,7 @@ class Pulse:
         if connection is not None:
             with contextlib.suppress(SQLAlchemyError):
                 connection.close()
+        self._engine.dispose()
 
     def _note(self) -> None:
         now = time.monotonic()

@@ -156,20 +156,9 @@ class Session:
         return TableState(columns, rows)
 
     def roll_back_prepared(self) -> bool:
-        """Rolls back an XA transaction that was prepared here: it would outlive the connection.
-
-        The server does not say whose the transactions are that it lists. But a session that has prepared one
-        cannot begin another, and one that has begun another cannot touch those of others.
-
-        Returns:
-            Whether the connection still works.
-        """
+        """Rolls back an XA transaction that was prepared here. Returns whether the connection still works."""
         if self.broken is None:
-            with contextlib.suppress(DBAPIError):
-                for name in ownership.prepared_transactions(self.connection, self._dialect):
-                    for sql in ("BEGIN", f"XA ROLLBACK {name}"):
-                        with contextlib.suppress(DBAPIError):
-                            self.connection.exec_driver_sql(sql)
+            ownership.roll_back_prepared(self.connection, self._dialect, only_own=True)
         return self.broken is None and not self.connection.invalidated
 
     def disconnect(self) -> None:
