@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from jinja2 import TemplateError
 from torch import nn
 from trl import GRPOTrainer, apply_chat_template
 
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.protocol import AgentProtocol
+from trl_dbbench.templates import TEMPLATE_ERRORS
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def _check_template(
     messages = [{"role": role, "content": content} for role, content in turns]
     try:
         text = apply_chat_template({"messages": messages}, tokenizer, **template_kwargs)["text"]
-    except (TemplateError, TypeError, ValueError, LookupError) as error:  # what a template can run into
+    except TEMPLATE_ERRORS as error:
         raise ConfigError(
             f"the chat template of the reward model {name!r} cannot render an observation in the role "
             f"{observation_role!r}: {error}. {remedy}"
