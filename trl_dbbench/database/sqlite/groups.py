@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import TypeVar
 
 from sqlglot import exp
 
 from trl_dbbench.database.sqlite.checks import listing
 from trl_dbbench.database.sqlite.names import sources
 from trl_dbbench.database.sqlite.values import StatementError
+
+E = TypeVar("E", bound=exp.Expr)
 
 _INNER = (exp.AggFunc, exp.Window, exp.Query, exp.Subquery)
 _MODE = "this is incompatible with sql_mode=only_full_group_by"
@@ -27,7 +30,7 @@ def check_groups(tree: exp.Expr) -> None:
     """Raises StatementError for a column outside of aggregates that has several values in a group."""
     for select in tree.find_all(exp.Select):
         group = select.args.get("group")
-        aggregated = any(True for each in select.expressions for _ in _aggregates(each))
+        aggregated = any(True for each in select.expressions for _ in _outermost(each, exp.AggFunc))
         if (group is None and not aggregated) or (not aggregated and _is_listed(select)):
             continue
         single = _Single(select)
@@ -63,7 +66,7 @@ def check_distinct(tree: exp.Expr) -> None:
         for place, key in enumerate(_sort_keys(select), 1):
             if not isinstance(key, exp.Column) and _normal(key) in known:
                 continue
-            for column in _columns(key):
+            for column in _outermost(key, exp.Column):
                 if not any(_same(column, each) for each in selected):
                     raise StatementError(
                         3065,
@@ -178,21 +181,13 @@ def _same(column: exp.Column, other: exp.Expr) -> bool:
     )
 
 
-def _columns(node: exp.Expr) -> Iterator[exp.Column]:
-    """The columns in an expression, outside of aggregates and subqueries."""
-    if isinstance(node, exp.Column):
+def _outermost(node: exp.Expr, kind: type[E]) -> Iterator[E]:
+    """The nodes of a kind in an expression, outside of aggregates and subqueries."""
+    if isinstance(node, kind):
         yield node
     elif not isinstance(node, _INNER):
         for child in node.iter_expressions():
-            yield from _columns(child)
-
-
-def _aggregates(node: exp.Expr) -> Iterator[exp.Expr]:
-    if isinstance(node, exp.AggFunc):
-        yield node
-    elif not isinstance(node, _INNER):
-        for child in node.iter_expressions():
-            yield from _aggregates(child)
+            yield from _outermost(child, kind)
 
 
 def _normal(node: exp.Expr) -> str | None:

@@ -6,7 +6,7 @@ SQLite does neither, so what MySQL would refuse is looked for in the statement's
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 
 from sqlglot import exp
 from sqlglot.dialects.mysql import MySQL
@@ -128,13 +128,13 @@ def check_derived(tree: exp.Expr) -> None:
                 raise StatementError(1248, "Every derived table must have its own alias")
 
 
-def check_tables(tree: exp.Expr, tables: Container[str]) -> None:
-    """Raises StatementError for a table that is not among these tables and views, by its exact name."""
-    parts = {part.alias for part in tree.find_all(exp.CTE)}
-    for table in _read(tree):
-        ours = table.db.lower() in ("", SHOWN_DATABASE)  # others are refused elsewhere
-        if ours and table.name and table.name not in tables and table.name not in parts:
-            raise StatementError(1146, f"Table '{SHOWN_DATABASE}.{table.name}' doesn't exist")
+def needed_tables(tree: exp.Expr) -> tuple[str, ...]:
+    """The names that must be exactly those of tables or views; other databases are refused elsewhere."""
+    if not isinstance(tree, exp.Query | exp.DML | exp.Create | exp.Alter | exp.TruncateTable):
+        return ()
+    parts = {part.alias for part in tree.find_all(exp.CTE)} | {""}
+    ours = [table.name for table in _read(tree) if table.db.lower() in ("", SHOWN_DATABASE)]
+    return tuple(dict.fromkeys(name for name in ours if name not in parts))
 
 
 def _read(tree: exp.Expr) -> Iterator[exp.Table]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import re
 import sqlite3
 import threading
 import time
 from dataclasses import replace
-from decimal import Decimal
-from typing import Any, cast
+from typing import cast
 
 from sqlalchemy import create_engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -36,14 +34,20 @@ from trl_dbbench.database.sqlite.checks import check_size, names_read
 from trl_dbbench.database.sqlite.clock import OutOfTime
 from trl_dbbench.database.sqlite.guard import Guard, is_environment_fault
 from trl_dbbench.database.sqlite.messages import as_mysql
-from trl_dbbench.database.sqlite.names import check_tables
 from trl_dbbench.database.sqlite.parse import nested_too_deeply, syntax_error, unsupported
 from trl_dbbench.database.sqlite.patterns import like
-from trl_dbbench.database.sqlite.statements import autocommit_of, commits, creation, look, translation
+from trl_dbbench.database.sqlite.statements import (
+    Statement,
+    autocommit_of,
+    commits,
+    creation,
+    look,
+    translation,
+)
 from trl_dbbench.database.sqlite.values import StatementError
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
 from trl_dbbench.sql import quote
-from trl_dbbench.tasks import Column, Table, Task
+from trl_dbbench.tasks import Table, Task
 
 logger = logging.getLogger("trl_dbbench.database")
 
@@ -55,15 +59,13 @@ _COMMANDS = frozenset(
 )
 
 
-_INTEGER = re.compile(r"\s*(?:TINY|SMALL|MEDIUM|BIG)?INT", re.IGNORECASE)
-
-
 class SQLiteSandbox(Sandbox):
     """A database in memory, with MySQL's collation and functions."""
 
     def __init__(self, task: Task, limits: Limits) -> None:
         self._limits = limits
         self._views: dict[str, list[str]] = {}
+        self._known: set[str] | None = {table.name for table in task.tables}
         self._autocommit = True
         self._broken: str | None = None
         self._closed = False
@@ -158,7 +160,10 @@ class SQLiteSandbox(Sandbox):
         if table.rows:
             places = ", ".join("?" * len(table.columns))
             rows = [
-                tuple(_bindable(cell, table, column) for cell, column in zip(row, table.columns, strict=True))
+                tuple(
+                    tables.bindable(cell, table, column)
+                    for cell, column in zip(row, table.columns, strict=True)
+                )
                 for row in table.rows
             ]
             self._connection.exec_driver_sql(f"INSERT INTO {quote(table.name)} VALUES ({places})", rows)
@@ -168,6 +173,8 @@ class SQLiteSandbox(Sandbox):
     def _dispatch(self, sql: str) -> QueryResult:
         statement = look(sql)
         tree = statement.tree
+        # forgotten, unless it turns out that the statement leaves them as they are
+        known, self._known = self._known, None
         if isinstance(tree, exp.Show):
             return self._show(tree)
         if isinstance(tree, exp.Describe):
@@ -176,8 +183,10 @@ class SQLiteSandbox(Sandbox):
             return self._cut(self._columns(tables.own_name(tree.this)))
         if self._views:
             check_size(tree, self._views)
-        if isinstance(tree, exp.Query | exp.DML | exp.Create | exp.Alter | exp.TruncateTable):
-            check_tables(tree, self._names())
+        if statement.tables:
+            known = self._names() if known is None else known
+            if missing := [name for name in statement.tables if name not in known]:
+                raise StatementError(1146, f"Table '{SHOWN_DATABASE}.{missing[0]}' doesn't exist")
         if commits(tree):
             self._commit()
         if isinstance(tree, exp.Create):
@@ -191,11 +200,7 @@ class SQLiteSandbox(Sandbox):
                     self._run(change)
             return QueryResult(None, affected=0)
         if isinstance(tree, exp.TruncateTable):
-            target = tree.expressions[0]
-            if target.db not in ("", SHOWN_DATABASE):
-                raise StatementError(1146, f"Table '{target.db}.{target.name}' doesn't exist")
-            self._run(f"DELETE FROM {quote(target.name)}")
-            return QueryResult(None, affected=0)
+            return self._truncate(tree)
         if isinstance(tree, exp.Use):
             if tree.this.name != SHOWN_DATABASE:
                 raise StatementError(1049, f"Unknown database '{tree.this.name}'")
@@ -219,7 +224,13 @@ class SQLiteSandbox(Sandbox):
             self._offer_catalog(statement.catalog)
         if not self._autocommit and not self._raw.in_transaction:
             self._run("BEGIN")
-        translated = translation(sql, tree)
+        result = self._run_translated(sql, statement)
+        if not isinstance(tree, exp.Drop):
+            self._known = known
+        return result
+
+    def _run_translated(self, sql: str, statement: Statement) -> QueryResult:
+        translated = translation(sql, statement.tree)
         grouped_wrongly = statement.misgrouped and not self._keyed()
         if mistake := statement.misgrouped if grouped_wrongly else statement.misplaced:
             self._run(f"EXPLAIN {translated}")  # an unknown column is the graver mistake
@@ -294,6 +305,13 @@ class SQLiteSandbox(Sandbox):
         if word in _COMMANDS:
             raise unsupported(word)
         raise syntax_error(f"{word} {rest}")
+
+    def _truncate(self, tree: exp.TruncateTable) -> QueryResult:
+        target = tree.expressions[0]
+        if target.db not in ("", SHOWN_DATABASE):
+            raise StatementError(1146, f"Table '{target.db}.{target.name}' doesn't exist")
+        self._run(f"DELETE FROM {quote(target.name)}")
+        return QueryResult(None, affected=0)
 
     def _drop(self, tree: exp.Drop, kind: str) -> QueryResult:
         schemas = ("temp",) if tree.args.get("temporary") else ("temp", "main")
@@ -378,22 +396,3 @@ class SQLiteSandbox(Sandbox):
                 if rows:
                     places = ", ".join("?" * len(headers))
                     self._connection.exec_driver_sql(f"INSERT INTO {target} VALUES ({places})", rows)
-
-
-def _bindable(cell: Any, table: Table, column: Column) -> Any:
-    """A table's cell in a form that SQLite takes.
-
-    Raises:
-        TaskError: an integer does not fit into its column, which MySQL would refuse as well.
-    """
-    if isinstance(cell, Decimal):
-        return float(cell)
-    if isinstance(cell, int) and not -(2**63) <= cell < 2**63:
-        if _INTEGER.search(column.type):
-            raise TaskError(
-                f"Table {table.name!r}: its tables cannot be made: 1264 (22003): Out of range value for "
-                f"column {column.name!r}. Embedded SQLite holds integers of 64 bits; give the column the "
-                "type TEXT or DECIMAL(65)."
-            )
-        return str(cell)  # the column's own type says what becomes of it
-    return cell

@@ -11,7 +11,13 @@ from sqlglot import exp
 
 from trl_dbbench.database.sqlite.checks import check_limits, check_size
 from trl_dbbench.database.sqlite.groups import check_distinct, check_groups
-from trl_dbbench.database.sqlite.names import check_aliases, check_derived, check_spaces, check_words
+from trl_dbbench.database.sqlite.names import (
+    check_aliases,
+    check_derived,
+    check_spaces,
+    check_words,
+    needed_tables,
+)
 from trl_dbbench.database.sqlite.parse import parse
 from trl_dbbench.database.sqlite.tables import CATALOG, create
 from trl_dbbench.database.sqlite.translation import write
@@ -23,12 +29,14 @@ from trl_dbbench.sql import MAX_CACHED_CHARACTERS
 class Statement:
     """What is known of a statement before it runs.
 
-    `catalog` are the information_schema tables that it reads. `misnamed`, `misgrouped` and `misplaced` are
+    `tables` are the names that must be those of tables or views, in the order of the tree, `catalog` the
+    information_schema tables that it reads. `misnamed`, `misgrouped` and `misplaced` are
     the errors (number, text) that it causes if its tables exist, `misgrouped` on tables without keys only.
     The tree must not be changed if the statement is short enough for the cache.
     """
 
     tree: exp.Expr
+    tables: tuple[str, ...]
     catalog: frozenset[str]
     misnamed: tuple[int, str] | None
     misgrouped: tuple[int, str] | None
@@ -69,7 +77,7 @@ def _look(sql: str) -> Statement:
         raise StatementError(1109, f"Unknown table '{unknown[0].upper()}' in information_schema")
     misnamed = _mistake(tree, check_aliases)
     misgrouped, misplaced = _mistake(tree, check_groups), _mistake(tree, check_limits, check_distinct)
-    return Statement(tree, frozenset(catalog), misnamed, misgrouped, misplaced)
+    return Statement(tree, needed_tables(tree), frozenset(catalog), misnamed, misgrouped, misplaced)
 
 
 def _mistake(tree: exp.Expr, *checks: Callable[[exp.Expr], None]) -> tuple[int, str] | None:

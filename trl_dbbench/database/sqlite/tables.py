@@ -21,9 +21,12 @@ from trl_dbbench.database.sandbox import SHOWN_DATABASE
 from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
 from trl_dbbench.database.sqlite.translation import write
 from trl_dbbench.database.sqlite.values import COLLATION, StatementError
+from trl_dbbench.errors import TaskError
 from trl_dbbench.sql import quote
+from trl_dbbench.tasks import Column, Table
 
 _T = exp.DataType.Type
+_INTEGER = re.compile(r"\s*(?:TINY|SMALL|MEDIUM|BIG)?INT", re.IGNORECASE)
 _REALS = {_T.DECIMAL, _T.UDECIMAL}
 _TEXTS = {_T.CHAR, _T.NCHAR, _T.VARCHAR, _T.NVARCHAR, _T.TEXT, _T.TINYTEXT, _T.MEDIUMTEXT, _T.LONGTEXT}
 _AS_TEXT = {
@@ -303,3 +306,22 @@ def _change(action: exp.Expr) -> str:
     if isinstance(action, exp.AlterRename):
         return f"RENAME TO {quote(own_name(action.this))}"
     raise unsupported(f"ALTER TABLE ... {action.sql(dialect='mysql')[:40]}")
+
+
+def bindable(cell: Any, table: Table, column: Column) -> Any:
+    """A table's cell in a form that SQLite takes.
+
+    Raises:
+        TaskError: an integer does not fit into its column, which MySQL would refuse as well.
+    """
+    if isinstance(cell, Decimal):
+        return float(cell)
+    if isinstance(cell, int) and not -(2**63) <= cell < 2**63:
+        if _INTEGER.search(column.type):
+            raise TaskError(
+                f"Table {table.name!r}: its tables cannot be made: 1264 (22003): Out of range value for "
+                f"column {column.name!r}. Embedded SQLite holds integers of 64 bits; give the column the "
+                "type TEXT or DECIMAL(65)."
+            )
+        return str(cell)  # the column's own type says what becomes of it
+    return cell
