@@ -6,16 +6,30 @@ def leave_one_out(batch: AdvantageBatch) -> torch.Tensor:  # (N,)
 ```
 
 `grpo` is TRL's own, untouched. Any other is applied before anything is recorded, so that `episodes.jsonl`,
-TRL's logs, report and notebook show what was trained.
+TRL's logs, report and notebook show what was trained. `advantage_args` are handed to it as keywords.
+
+One that has to do something first, or remembers something, is a class; `advantage_args` go to its
+constructor, and its objects are called with each batch. They may have:
+
+```python
+class Mine:
+    def prepare(self, trainer, episodes: list[Episode]) -> None: ...  # on each rank, with its own episodes
+    def state_dict(self) -> dict: ...          # alike on all ranks; saved with each checkpoint
+    def load_state_dict(self, state) -> None: ...
+```
+
+A function or class says by `@needs(...)` what it cannot do without.
 
 Shapes: N episodes of all ranks, F reward functions, K turns at most, T tokens at most after a prompt.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -82,13 +96,67 @@ ADVANTAGES: dict[str, AdvantageFunction | None] = {"grpo": None}
 of its standard deviation (Shao et al., 2024, DeepSeekMath)."""
 
 
-def get_advantage(name: str) -> AdvantageFunction | None:
-    """The function of that name, or at that dotted path.
+Need = Literal["groups", "step_rewards"]
+NEEDS: dict[Need, str] = {
+    "groups": "compares the samples of a prompt, and num_generations is 1; set it to 2 or more",
+    "step_rewards": "goes by each turn's reward, and no reward function gives one; add one that does to "
+    "reward_funcs, such as executes or state_progress",
+}
+"""What an advantage may not be able to do without -> what is wrong if it has to, and what to do."""
+
+C = TypeVar("C", bound=Callable)
+
+
+def needs(*what: Need) -> Callable[[C], C]:
+    """Marks an advantage function or class by what it needs: `groups` of two and more samples of a prompt,
+    or `step_rewards`, a reward for each turn."""
+
+    def mark(function: C) -> C:
+        function.needs = frozenset(what)  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def get_advantage(name: str, arguments: dict[str, Any] | str | None = None) -> AdvantageFunction | None:
+    """The function of that name, or at that dotted path, with these arguments.
 
     Raises:
-        ConfigError: if there is none.
+        ConfigError: if there is none, or it does not take these arguments.
     """
-    return look_up("advantage", name, ADVANTAGES)
+    found = look_up("advantage", name, ADVANTAGES)
+    arguments = arguments or {}
+    if not isinstance(arguments, dict):
+        raise ConfigError(
+            f"advantage_args must be names with values, as in {{gamma: 0.9}}; given is {arguments!r}."
+        )
+    if found is None:
+        if arguments:
+            raise ConfigError(f"the advantage {name!r} takes no advantage_args; given is {arguments}.")
+        return None
+    taken = list(inspect.signature(found).parameters)
+    if not inspect.isclass(found):
+        taken = taken[1:]  # but the batch
+    if unknown := [key for key in arguments if key not in taken]:
+        raise ConfigError(
+            f"the advantage {name!r} has no argument {unknown[0]!r}; allowed in advantage_args: "
+            f"{', '.join(taken) or 'none'}."
+        )
+    made: Any = found
+    return made(**arguments) if inspect.isclass(found) else partial(made, **arguments)
+
+
+def needs_of(function: AdvantageFunction | None) -> frozenset[Need]:
+    """What `needs` has marked it with; TRL's own needs groups."""
+    if function is None:
+        return frozenset({"groups"})
+    return getattr(function.func if isinstance(function, partial) else function, "needs", frozenset())
+
+
+def check_needs(name: str, function: AdvantageFunction | None, missing: Need) -> None:
+    """Raises ConfigError if the function needs what is missing."""
+    if missing in needs_of(function):
+        raise ConfigError(f"the advantage {name!r} {NEEDS[missing]}.")
 
 
 def assign(
@@ -138,6 +206,9 @@ def compute(name: str, function: AdvantageFunction, batch: AdvantageBatch) -> to
     Raises:
         ConfigError: if it gives another shape.
     """
+    played = [episode for episode in batch.episodes if episode.status != Status.ENVIRONMENT_FAULT]
+    if played and not any(turn.rewards for episode in played for turn in episode.turns):
+        check_needs(name, function, "step_rewards")
     values = torch.as_tensor(function(batch)).detach().to("cpu", torch.float32)
     allowed = (len(batch.episodes),), tuple(batch.mask.shape)
     if tuple(values.shape) not in allowed:

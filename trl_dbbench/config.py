@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from trl import GRPOConfig
 
-from trl_dbbench.advantages import get_advantage
+from trl_dbbench.advantages import check_needs, get_advantage
 from trl_dbbench.engines.base import server_addresses
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.protocol import get_protocol
@@ -16,6 +17,13 @@ from trl_dbbench.unsupported import check_settings
 
 GREEDY_EVAL = ("batch", "separate", "off")
 TASK_SAMPLING = ("shuffle", "skill")
+
+
+class _Single(int):
+    """One sample a prompt, for advantages without groups: TRL would refuse it as less than 2."""
+
+    def __lt__(self, other: int) -> bool:
+        return False
 
 
 @dataclass
@@ -52,6 +60,8 @@ class DBBenchGRPOConfig(GRPOConfig):
         advantage (`str`, *optional*, defaults to `"grpo"`):
             What each token gets of its episode's reward: `"grpo"`, TRL's own, or the dotted path of your own
             function (see `advantages.AdvantageBatch`).
+        advantage_args (`dict`, *optional*):
+            Keyword arguments of the advantage, such as `{gamma: 0.9}`.
         grader (`str`, *optional*):
             Judges the answers to all questions, instead of the grader that each task names: a name from
             `grading.GRADERS`, or the dotted path of your own function.
@@ -134,6 +144,10 @@ class DBBenchGRPOConfig(GRPOConfig):
         default="grpo",
         metadata={"help": "What each token gets of its episode's reward: grpo or a dotted path."},
     )
+    advantage_args: dict | str | None = field(
+        default=None,
+        metadata={"help": "Keyword arguments of the advantage: {gamma: 0.9}; as JSON on the command line."},
+    )
     grader: str | None = field(
         default=None,
         metadata={
@@ -206,15 +220,22 @@ class DBBenchGRPOConfig(GRPOConfig):
         default=1, metadata={"help": "Evaluation is greedy, so one run of a prompt says it all."}
     )
 
+    _VALID_DICT_FIELDS: ClassVar[list[str]] = [*GRPOConfig._VALID_DICT_FIELDS, "advantage_args"]
+
     def __post_init__(self):
+        single = self.num_generations == 1
+        self.num_generations: int = _Single(1) if single else self.num_generations
         super().__post_init__()
+        self.num_generations = int(self.num_generations)
         for name in ("max_turns", "max_turn_tokens", "max_completion_length", "greedy_eval_every"):
             if (getattr(self, name) or 0) < 1:
                 raise ConfigError(f"{name} must be at least 1, is {getattr(self, name)}.")
         get_protocol(self.protocol)
         if self.chat_template is not None:
             load_chat_template(self.chat_template)
-        get_advantage(self.advantage)
+        advantage = get_advantage(self.advantage, self.advantage_args)
+        if single:
+            check_needs(self.advantage, advantage, "groups")
         if self.greedy_eval not in GREEDY_EVAL:
             raise ConfigError(f"unknown greedy_eval {self.greedy_eval!r}; allowed: {', '.join(GREEDY_EVAL)}.")
         if self.observation_characters < 0:

@@ -19,6 +19,7 @@ import logging
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,9 @@ from trl_dbbench.stopping import FlowCallback
 
 logger = logging.getLogger(__name__)
 
+STATES_FILE = "states.pt"
+"""In a checkpoint: what the run's `stateful` objects remember."""
+
 
 @dataclass(frozen=True)
 class Pause:
@@ -52,6 +56,7 @@ class Pause:
     rollouts: list[dict[str, Any]] | None
     tokens_seen: int
     generators: tuple[torch.Tensor, torch.Tensor | None]  # states, on the CPU and on the device
+    states: dict[str, Any]  # of `stateful`
 
     @classmethod
     def of(cls, trainer: ResumableGRPOTrainer) -> Pause:
@@ -63,12 +68,15 @@ class Pause:
             trainer._buffered_inputs,
             trainer.state.num_input_tokens_seen,
             (torch.get_rng_state(), on_device),
+            {name: deepcopy(each.state_dict()) for name, each in trainer.stateful.items()},
         )
 
     def put(self, trainer: ResumableGRPOTrainer) -> None:
         trainer._step = self.micro_step
         trainer._buffered_inputs = self.rollouts
         trainer.state.num_input_tokens_seen = self.tokens_seen
+        for name, state in self.states.items():
+            trainer.stateful[name].load_state_dict(state)
         torch.set_rng_state(self.generators[0])
         if self.generators[1] is not None:
             torch.get_device_module(trainer.accelerator.device).set_rng_state(self.generators[1])
@@ -78,6 +86,9 @@ class ResumableGRPOTrainer(GRPOTrainer):
     """TRL's trainer with checkpoints from which a run ends with the weights of the unbroken run.
 
     SIGTERM saves one at the end of the step and ends the training; `stopped` tells.
+    What else a run remembers is in `stateful`: objects with `state_dict` and `load_state_dict`, by name,
+    whose states are alike on all ranks.
+
     `_save_checkpoint` may also be called in the middle of a step, on all ranks, outside of any context that
     gathers weights: the run then goes on from the start of that step.
     """
@@ -88,6 +99,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
     _saved: int | None = None  # the global step of the last checkpoint
 
     def __init__(self, *args: Any, **kwargs: Any):
+        self.stateful: dict[str, Any] = {}
         super().__init__(*args, **kwargs)
         self.flow = FlowCallback(self._any_rank)
         self.callback_handler.callbacks = [
@@ -130,6 +142,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
         self._buffered_inputs = self._pause = self._saved = None
         if resume_from_checkpoint is not None:
             self._load_rollouts(Path(resume_from_checkpoint))
+            self._load_states(Path(resume_from_checkpoint) / STATES_FILE)
             if Path(resume_from_checkpoint).resolve() == self._checkpoint_folder().resolve():
                 self._saved = self.state.global_step
         return prepared
@@ -159,6 +172,9 @@ class ResumableGRPOTrainer(GRPOTrainer):
             with _replaced(self.args, save_total_limit=None, push_to_hub=False):  # only when it is whole
                 super()._save_checkpoint(model, trial)
             self._save_rollouts(folder)
+            if self.args.should_save and self.stateful:
+                states = {name: each.state_dict() for name, each in self.stateful.items()}
+                torch.save(states, folder / STATES_FILE)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             seal(folder)
@@ -243,6 +259,19 @@ class ResumableGRPOTrainer(GRPOTrainer):
             )
         elif saved is not None:
             self._buffered_inputs = send_to_device(saved["batches"], self.accelerator.device)
+
+    def _load_states(self, file: Path) -> None:
+        states = torch.load(file, map_location="cpu", weights_only=True) if file.exists() else {}
+        for name, each in self.stateful.items():
+            if name in states:
+                each.load_state_dict(states[name])
+            else:
+                logger.warning(
+                    "%s holds nothing for the run's %s, which begins anew: the weights will differ from "
+                    "those of an unbroken run.",
+                    file.parent,
+                    name,
+                )
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         # an evaluation draws from the global generators; training goes on as if it had not been

@@ -61,11 +61,17 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Start:
-    """Where an episode starts: its task, the prompt's ids, and how its tokens are chosen."""
+    """Where an episode starts: its task, the prompt's ids, and how its tokens are chosen.
+
+    `past` are turns that it goes on from, as another episode of the task has played them. Their statements
+    are executed again; the turns stand in the new episode as they are. Each must have been read: the last
+    one's observation too.
+    """
 
     task: Task
     prompt_ids: list[int]
     sampling: Sampling = Sampling()
+    past: Sequence[Turn] = ()
 
 
 @dataclass(frozen=True)
@@ -143,6 +149,10 @@ class Turn:
     """By reward function, of those that give one for each turn."""
     advantage: float | None = None
     """The mean over its sampled tokens, where the turns of the episode differ in it."""
+    state: str | None = None
+    """A digest of the tables before the turn, where an advantage has asked for it."""
+    value: float | None = None
+    """What episodes are worth that go on from before the turn, where an advantage has estimated it."""
 
 
 @dataclass(repr=False)
@@ -160,6 +170,10 @@ class Episode:
     retries: int = 0
     """How often the database failed and the episode went on."""
     rewards: dict[str, float | None] = field(default_factory=dict)
+    token_rewards: list[float] | None = None
+    """Length T, of an advantage that gives each token a reward of its own."""
+    branch_tokens: int = 0
+    """Sampled in other episodes that went on from this one, to estimate what its turns are worth."""
     advantage: float | None = None
     observation_role: str = "tool"
     """The chat role in which the agent read observations; the protocol's."""
@@ -270,6 +284,7 @@ async def play(
         # its tables are made while the model writes the first turn
         opening = database.in_thread(database.sandbox, task)
         try:
+            await _play_past(episode, start.past, database, opening)
             await _play_turns(episode, row, engine, chat, database, opening, rules)
             if answer := episode.answer:
                 sandbox = await opening
@@ -285,6 +300,18 @@ async def play(
     return episode
 
 
+async def _play_past(
+    episode: Episode, past: Sequence[Turn], database: Database, opening: Awaitable[Sandbox]
+) -> None:
+    for turn in past:
+        if isinstance(turn.action, Operation) and turn.result is not None:
+            sandbox = await opening
+            again, seen = await database.in_thread(sandbox.execute, turn.action.sql), turn.result
+            if (again.rows, again.error, again.affected) != (seen.rows, seen.error, seen.affected):
+                raise EnvironmentFault(f"{turn.action.sql[:200]!r} gave another result when it was repeated")
+        episode.turns.append(turn)
+
+
 async def _play_turns(
     episode: Episode,
     row: int,
@@ -295,12 +322,14 @@ async def _play_turns(
     rules: Rules,
 ) -> None:
     ids = list(episode.prompt_ids)
+    past = len(episode.turns)
     room = rules.max_completion_length
     if rules.context is not None:
         room = min(room, rules.context - len(ids))
     end = len(ids) + room
+    ids += episode.completion_ids
 
-    for number in range(rules.max_turns):
+    for number in range(past, rules.max_turns):
         started = time.perf_counter()
         budget = min(rules.max_turn_tokens, end - len(ids))
         completion = await engine.generate(Request(tuple(ids), budget, episode.sampling, row, number))

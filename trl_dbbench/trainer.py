@@ -121,7 +121,9 @@ class DBBenchGRPOTrainer(PlayedRowsGRPOTrainer):
         )
         # set here and not passed on: TRL's warning that it may change is for those who do not pin TRL
         self.rollout_func = self._rollout
-        self._advantage = get_advantage(args.advantage)
+        self._advantage = get_advantage(args.advantage, args.advantage_args)
+        if hasattr(self._advantage, "state_dict"):
+            self.stateful["advantage"] = self._advantage
         if args.chat_template is not None:  # the saved model has it too
             self._tokenizer.chat_template = load_chat_template(args.chat_template)
         policy = TrainedPolicy(self)
@@ -271,6 +273,8 @@ class DBBenchGRPOTrainer(PlayedRowsGRPOTrainer):
         if self._advantage is None or not train:
             note(episodes, output["advantages"])
             return
+        if hasattr(self._advantage, "prepare"):
+            self._advantage.prepare(self, episodes)
         name, rewards, weights = self.args.advantage, self._rewards.cpu(), self.reward_weights.cpu()
         width = output["completion_ids"].shape[1]  # as this rank's rows are padded
         own, of_all = assign(name, self._advantage, episodes, rewards, weights, self.num_generations, width)

@@ -45,6 +45,10 @@ class TurnRecord(TypedDict):
     """By reward function, of those that give one for each turn."""
     advantage: NotRequired[float]
     """Mean over the turn's tokens, where the turns of the episode differ in it."""
+    state: NotRequired[str]
+    """A digest of the tables before the turn, where the advantage goes by it."""
+    value: NotRequired[float]
+    """What episodes were worth that went on from before the turn, where the advantage goes by it."""
 
 
 class EpisodeRecord(TypedDict):
@@ -70,6 +74,8 @@ class EpisodeRecord(TypedDict):
     rewards: dict[str, float | None]
     advantage: NotRequired[float | None]
     """What the update used: mean over the sampled tokens."""
+    branch_tokens: NotRequired[int]
+    """Sampled in other episodes that went on from this one, where there were such."""
     seed: NotRequired[int]
     prompt_tokens: NotRequired[int]
     turns: list[TurnRecord]
@@ -77,7 +83,7 @@ class EpisodeRecord(TypedDict):
 
 def episode_record(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
     """The record of a played episode."""
-    return {
+    record: EpisodeRecord = {
         "phase": phase,
         "step": step,
         "task_id": episode.task.id,
@@ -98,6 +104,9 @@ def episode_record(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
         "prompt_tokens": len(episode.prompt_ids),
         "turns": [turn_record(turn) for turn in episode.turns],
     }
+    if episode.branch_tokens:
+        record["branch_tokens"] = episode.branch_tokens
+    return record
 
 
 def turn_record(turn: Turn) -> TurnRecord:
@@ -124,8 +133,9 @@ def turn_record(turn: Turn) -> TurnRecord:
     }
     if turn.rewards:
         record["rewards"] = turn.rewards
-    if turn.advantage is not None:
-        record["advantage"] = turn.advantage
+    for name in ("advantage", "state", "value"):
+        if (value := getattr(turn, name)) is not None:
+            record[name] = value
     return cast(TurnRecord, record)
 
 
