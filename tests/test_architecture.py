@@ -35,8 +35,10 @@ rollout
 player
 engines
 runs.records runs.settings metrics
-rewards advantages
+retrace step_rewards rewards
+credit advantages
 callbacks alarms samplers reward_models unsupported config arguments stopping checkpoints resume loss reference
+scoring
 trainer
 evaluation validation demonstrations runs convert generate report tiny_model
 cli

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
@@ -23,6 +23,7 @@ from trl_dbbench.rewards import (
 )
 from trl_dbbench.rollout import Episode, Status
 from trl_dbbench.runs.differences import Difference, Replayed, excuse_of
+from trl_dbbench.runs.records import EpisodeRecord
 from trl_dbbench.runs.settings import RunSettings
 
 MAX_SCORED_AT_ONCE = 1024
@@ -34,7 +35,7 @@ class Reward:
     """A reward function under its name."""
 
     name: str
-    function: RewardFunction
+    function: Callable[..., list[float | None]]
     same: bool
     """Whether the run had this function with these values, so that it must give the same rewards."""
 
@@ -113,9 +114,22 @@ def score(batch: Sequence[Replayed], rewards: list[Reward], dialect: Dialect, no
             if reward.same and not _same_reward(was, value):
                 _, excuse = excuse_of(each.saved, episode, dialect)
                 each.differences.append(Difference(f"reward {reward.name}", was, value, excuse=excuse))
+            if reward.same:
+                each.differences += _different_steps(reward.name, each.saved, episode, dialect)
 
 
-def _values(function: RewardFunction, episodes: Sequence[Episode]) -> list[float | None]:
+def _different_steps(
+    name: str, saved: EpisodeRecord, episode: Episode, dialect: Dialect
+) -> Iterator[Difference]:
+    """The turns that got another reward of their own, or lost or won one."""
+    for number, (turn, now) in enumerate(zip(saved["turns"], episode.turns, strict=False), 1):
+        was, value = turn.get("rewards", {}).get(name), now.rewards.get(name)
+        if not _same_reward(was, value):
+            _, excuse = excuse_of(saved, episode, dialect)
+            yield Difference(f"reward {name}", was, value, number, excuse)
+
+
+def _values(function: Callable[..., list[float | None]], episodes: Sequence[Episode]) -> list[float | None]:
     values = function(
         episode=episodes,
         completions=[episode.messages() for episode in episodes],
