@@ -42,7 +42,7 @@ from trl_dbbench.metrics import drop_repeated_rows, episode_metrics, refined_met
 from trl_dbbench.player import Player
 from trl_dbbench.ranks import raise_on_all, together
 from trl_dbbench.reference import load_reference
-from trl_dbbench.reward_models import check_reward_models, showing_tools
+from trl_dbbench.reward_models import prepare_reward_models, showing_tools
 from trl_dbbench.rewards import describe_reward, with_step_rewards
 from trl_dbbench.rollout import Episode, Rules, Sampling, Start, Status
 from trl_dbbench.runs.records import Phase, episode_record
@@ -141,7 +141,7 @@ class DBBenchGRPOTrainer(PlayedRowsGRPOTrainer):
                 args.max_turns, args.max_turn_tokens, args.max_completion_length, min(contexts, default=None)
             ),
         )
-        check_reward_models(self, self.player.chat.protocol)
+        prepare_reward_models(self, self.player.chat.protocol)
         for dataset in filter(None, (train_dataset, eval_dataset)):
             self.player.check_dataset(dataset)
         self._order = task_order(train_dataset, args)

@@ -32,6 +32,8 @@ from trl_dbbench.tasks import Task
 
 Message = dict[str, str]
 Played = tuple[EpisodeRecord, Task]
+Labels = list[bool | None]
+"""For each turn whether it was a good step; `None` where that is not known."""
 
 SAMPLED: tuple[Phase, ...] = ("train", "greedy")
 """The phases of episodes that played training tasks."""
@@ -147,8 +149,8 @@ def preference_pairs(
     return rows
 
 
-def step_labels(record: EpisodeRecord, by: str = "outcome") -> list[bool | None]:
-    """For each turn whether it was a good step; `None` where that is not known.
+def step_labels(record: EpisodeRecord, by: str = "outcome") -> Labels:
+    """For each turn whether it was a good step, of what the record itself says.
 
     Args:
         by: `outcome` gives every turn what the episode came to; else the name of a step reward that the run
@@ -167,7 +169,7 @@ def step_labels(record: EpisodeRecord, by: str = "outcome") -> list[bool | None]
             f"an episode of task '{record['task_id']}' has no step reward {by!r} in its turns; label by "
             "outcome, or train with that reward function first."
         )
-    labels: list[bool | None] = [None if value == 0 else value > 0 for value in values if value is not None]
+    labels: Labels = [None if value == 0 else value > 0 for value in values if value is not None]
     if labels[-1] is None:
         labels[-1] = record["right"]
     return labels

@@ -86,7 +86,7 @@ def replay(
     )
     count = 0
     for batch in batches(player.play_all(records, workers)):
-        score(batch, rewards, database.dialect, notes)
+        score(batch, rewards, settings, database.dialect, notes)
         count += len(batch)
         yield from batch
     if not count:
