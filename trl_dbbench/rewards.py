@@ -33,7 +33,9 @@ from trl_dbbench.errors import ConfigError, EnvironmentFault
 from trl_dbbench.gold import execute_alone
 from trl_dbbench.grading.rows import same_rows, same_state
 from trl_dbbench.judge import Judge
+from trl_dbbench.learned_rewards import LearnedReward, RewardModel
 from trl_dbbench.lookup import look_up
+from trl_dbbench.process_rewards import ProcessRewardModel
 from trl_dbbench.protocol import Invalid
 from trl_dbbench.rollout import Episode, Status
 from trl_dbbench.skills import operation_of
@@ -158,13 +160,14 @@ def load_reward_functions(
     """The reward functions of a recipe.
 
     Args:
-        names: `outcome`, `execution`, `format`, `executes`, `state_progress`, `answer_seen`, or the dotted
-            path of a function of the user's own, looked up from the working directory as well.
+        names: `outcome`, `execution`, `format`, `executes`, `state_progress`, `answer_seen`, `model:PATH` or
+            `prm:PATH` for a model that was trained to score episodes or turns, or the dotted path of a
+            function of the user's own, looked up from the working directory as well.
         database: where the execution reward executes.
         outcome: the four values of the outcome reward.
 
     Raises:
-        ConfigError: if a name is none of these, or its import fails.
+        ConfigError: if a name is none of these, its import fails, or there is no such model.
     """
     ours: dict[str, RewardFunction] = {
         "outcome": outcome,
@@ -172,7 +175,23 @@ def load_reward_functions(
         "state_progress": StateProgress(database),
         **PLAIN_FUNCTIONS,
     }
-    return [look_up("reward function", name, ours) for name in names]
+    return [_reward_function(name, ours) for name in names]
+
+
+LEARNED: dict[str, Callable[[str], RewardFunction]] = {
+    kind.kind: kind.load for kind in (RewardModel, ProcessRewardModel)
+}
+"""What stands before the colon -> what loads the path after it."""
+
+
+def _reward_function(name: str, ours: dict[str, RewardFunction]) -> RewardFunction:
+    kind, colon, path = name.partition(":")
+    if not colon:
+        return look_up("reward function", name, ours)
+    if kind not in LEARNED or not path:
+        allowed = ", ".join(f"{each}:PATH" for each in LEARNED)
+        raise ConfigError(f"unknown reward function {name!r}; of those with a colon there are {allowed}.")
+    return LEARNED[kind](path)
 
 
 class StepRewards:
@@ -210,32 +229,38 @@ class StepRewards:
 
 def with_step_rewards(function: Any) -> Any:
     """The reward function with its lists summed up; reward models and coroutine functions as they are."""
-    plain = callable(function) and not isinstance(function, nn.Module | StepRewards)
-    return StepRewards(function) if plain and not is_async_callable(function) else function
+    takes = callable(function) and not isinstance(function, nn.Module | StepRewards)
+    return StepRewards(function) if takes and not is_async_callable(function) else function
+
+
+def plain(function: Any) -> Any:
+    """The function that `with_step_rewards` was given."""
+    return function.function if isinstance(function, StepRewards) else function
 
 
 def gives_no_steps(functions: Sequence[Any]) -> bool:
     """Whether it is certain that no function gives a reward for each turn: all are of the library's own."""
-    plain = [each.function if isinstance(each, StepRewards) else each for each in functions]
-    return all(isinstance(each, (OutcomeReward, ExecutionReward)) or each is format_reward for each in plain)
+    never = OutcomeReward, ExecutionReward, RewardModel
+    return all(isinstance(plain(each), never) or plain(each) is format_reward for each in functions)
 
 
 def describe_reward(function: object) -> dict[str, Any] | None:
     """What `load_reward_functions` needs to make such a function again: its name there, and an outcome's
     values.
 
-    `None` for what has no such name, as a reward model.
+    `None` for what has no such name, as a module that TRL calls itself.
     """
-    if isinstance(function, StepRewards):
-        function = function.function
+    function = plain(function)
+    if isinstance(function, LearnedReward):
+        return {"function": function.name}
     if isinstance(function, OutcomeReward):
         return {"function": "outcome", **asdict(function)}
     if isinstance(function, ExecutionReward):
         return {"function": "execution"}
     if isinstance(function, StateProgress):
         return {"function": "state_progress"}
-    for own, plain in PLAIN_FUNCTIONS.items():
-        if function is plain:
+    for own, known in PLAIN_FUNCTIONS.items():
+        if function is known:
             return {"function": own}
     name = getattr(function, "__qualname__", None)
     return None if name is None else {"function": f"{function.__module__}.{name}"}

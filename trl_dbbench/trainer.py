@@ -39,7 +39,7 @@ from trl_dbbench.engines.policy import TrainedPolicy
 from trl_dbbench.metrics import drop_repeated_rows, episode_metrics, refined_metrics
 from trl_dbbench.player import Player
 from trl_dbbench.ranks import together
-from trl_dbbench.reward_models import check_reward_models
+from trl_dbbench.reward_models import prepare_reward_models
 from trl_dbbench.rewards import describe_reward
 from trl_dbbench.rollout import Engine, Episode, Rules, Sampling, Start
 from trl_dbbench.runs.records import Phase, episode_record
@@ -136,7 +136,7 @@ class DBBenchGRPOTrainer(ScoredGRPOTrainer):
                 args.max_turns, args.max_turn_tokens, args.max_completion_length, min(contexts, default=None)
             ),
         )
-        check_reward_models(self, self.player.chat.protocol)
+        prepare_reward_models(self, self.player.chat.protocol)
         for dataset in filter(None, (train_dataset, eval_dataset)):
             self.player.check_dataset(dataset)
         self._order = task_order(train_dataset, args)
