@@ -112,8 +112,8 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
         super().__init__(*args, **kwargs)
         if self.is_deepspeed_enabled or self.is_fsdp_enabled:
             raise ConfigError(
-                "PPO needs the whole policy on each rank, for its critic; FSDP and DeepSpeed divide it. Start "
-                "it with accelerate_configs/single_gpu.yaml or multi_gpu.yaml, or train by GRPO."
+                "PPO needs the whole policy on each rank, for its critic; FSDP and DeepSpeed divide it. "
+                "Start it with accelerate_configs/single_gpu.yaml or multi_gpu.yaml, or train by GRPO."
             )
         self._trunk = trunk_of(self.model)
         self.critic = Critic(self.model, self.args.critic).to(self.accelerator.device)
