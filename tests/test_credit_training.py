@@ -24,7 +24,9 @@ from trl_dbbench.advantages import ADVANTAGES
 from trl_dbbench.protocol import Operation
 from trl_dbbench.rollout import Sampling, Start
 
-NAMES = [name for name, function in ADVANTAGES.items() if function is not None]
+NAMES = [
+    name for name, function in ADVANTAGES.items() if function is not None and name != "gae"
+]  # see test_ppo.py
 
 
 def varied_steps(episode, **kwargs) -> list[list[float]]:

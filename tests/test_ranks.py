@@ -10,6 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+import two_ranks as two_ranks_module
 from accelerate import DistributedType
 from launching import SHARDED, TWO_CPUS, launch_ranks, seen
 from safetensors.torch import load_file
@@ -22,7 +24,7 @@ from trl_dbbench.engines.policy import forward_is_collective
 def two_ranks(tiny_model, tmp_path_factory) -> Path:
     """What two ranks, each with the whole model, saw of several troubles in a row."""
     folder = tmp_path_factory.mktemp("two_ranks")
-    scenarios = "refuses,one_group,stays_away,opening_fails,reward_fails,engine_fails,episode_fails"
+    scenarios = "refuses,one_group,ppo,ppo_model,prime,stays_away,opening_fails,reward_fails,engine_fails,episode_fails"
     status, output = launch_ranks(TWO_CPUS, scenarios, tiny_model, folder)
     assert status == 0, output
     return folder
@@ -79,6 +81,29 @@ def test_advantages_of_a_group_over_both_ranks(two_ranks):
         expected = [centred * (number + 1) for number in range(len(episode["turns"]))]
         assert [turn.get("advantage", 0.0) for turn in episode["turns"]] == pytest.approx(expected, abs=1e-4)
         assert tokens == pytest.approx(sorted(filter(None, expected)), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "beside"), [("ppo", "critic"), ("ppo_model", "critic"), ("prime", "prime")]
+)
+def test_two_ranks_train_as_one_with_the_double_batch(two_ranks, tiny_model, tmp_path, scenario, beside):
+    """PPO and PRIME: the same advantages, and the same weights of the policy and of what learns beside it."""
+    first, second = seen(two_ranks, scenario)
+    for part in ("policy", beside):
+        assert first[part] == second[part], "the ranks agree to the bit"
+    alone = getattr(two_ranks_module, scenario)(tiny_model, tmp_path, 0)
+    for step, rows in enumerate(alone["advantages"]):
+        both = [*first["advantages"][step], *second["advantages"][step]]
+        # each rank shuffles its own rows, and pads them to its own longest
+        compared = [sorted([value for value in row if value] for row in each) for each in (both, rows)]
+        assert sum(map(len, compared[1])) > 0 or step < 1
+        for row, expected in zip(*compared, strict=True):
+            assert row == pytest.approx(expected, abs=1e-3)
+    for part in ("policy", beside):
+        for name, weight in alone[part].items():
+            torch.testing.assert_close(
+                torch.tensor(first[part][name]), torch.tensor(weight), rtol=0.05, atol=2e-4
+            )
 
 
 # --- an exception on one rank ---------------------------------------------------------------------

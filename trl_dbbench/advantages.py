@@ -44,6 +44,7 @@ from trl_dbbench.credit.estimators import (
     weighted,
 )
 from trl_dbbench.credit.gae import GAE
+from trl_dbbench.credit.prime import Prime
 from trl_dbbench.credit.reinforce import Reinforce
 from trl_dbbench.credit.state import StateGroups
 from trl_dbbench.credit.vine import Vine
@@ -67,6 +68,7 @@ ADVANTAGES: dict[str, Callable | None] = {
     "state": StateGroups,
     "vine": Vine,
     "gae": GAE,
+    "prime": Prime,
 }
 """By name: functions, and classes whose objects are such.
 
