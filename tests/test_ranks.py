@@ -96,7 +96,7 @@ def test_two_ranks_train_as_one_with_the_double_batch(two_ranks, tiny_model, tmp
         both = [*first["advantages"][step], *second["advantages"][step]]
         # each rank shuffles its own rows, and pads them to its own longest
         compared = [sorted([value for value in row if value] for row in each) for each in (both, rows)]
-        assert sum(map(len, compared[1])) > 0 or step < 1
+        assert any(compared[1])
         for row, expected in zip(*compared, strict=True):
             assert row == pytest.approx(expected, abs=1e-3)
     for part in ("policy", beside):

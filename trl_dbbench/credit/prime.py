@@ -1,4 +1,4 @@
-"""PRIME (Cui et al., 2025): process rewards that nobody labels, from a model that learns which episodes are right.
+"""PRIME (Cui et al., 2025): process rewards that nobody labels, from a model that learns what is right.
 
 pi_phi is a second adapter on the policy's base, pi_ref the base alone. A sampled token's reward is
 
@@ -40,9 +40,10 @@ By = Literal["token", "turn"]
 class Prime:
     """Returns of outcomes and implicit process rewards, each less what the others of the group have.
 
-    A_t = (R - mean of the others' R) + sum over s >= t of (r_s - mean of the others' mean r), where R is an
-    episode's weighted reward, and t and s count its sampled tokens. The only one that is left of a group gets
-    0.
+    A_t = (R - mean of the others' R) + sum over s >= t of (r_s - mean of the others' mean r)
+
+    R is an episode's weighted reward; t and s count its sampled tokens. The only one that is left of a group
+    gets 0.
 
     Args:
         beta: of the implicit rewards.
@@ -75,8 +76,8 @@ class Prime:
             )
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
             raise ConfigError(
-                "the advantage 'prime' needs the whole model on each rank; FSDP and DeepSpeed divide it. Start "
-                "with accelerate_configs/single_gpu.yaml or multi_gpu.yaml, or take another advantage."
+                "the advantage 'prime' needs the whole model on each rank; FSDP and DeepSpeed divide it. "
+                "Start with accelerate_configs/single_gpu.yaml or multi_gpu.yaml, or take another advantage."
             )
         if trainer.args.fp16:
             raise ConfigError("the advantage 'prime' trains without a loss scaler; set fp16: false.")
