@@ -13,7 +13,8 @@ import pytest
 from accelerate import DistributedType
 from launching import SHARDED, TWO_CPUS, launch_ranks, seen
 from safetensors.torch import load_file
-from training import episodes_in
+from training import SPLIT_ESTIMATORS, episodes_in, estimator_settings, make_trainer
+from two_ranks import TASKS
 
 from trl_dbbench.engines.policy import forward_is_collective
 
@@ -22,7 +23,9 @@ from trl_dbbench.engines.policy import forward_is_collective
 def two_ranks(tiny_model, tmp_path_factory) -> Path:
     """What two ranks, each with the whole model, saw of several troubles in a row."""
     folder = tmp_path_factory.mktemp("two_ranks")
-    scenarios = "refuses,one_group,stays_away,opening_fails,reward_fails,engine_fails,episode_fails"
+    scenarios = (
+        "refuses,one_group,estimators,stays_away,opening_fails,reward_fails,engine_fails,episode_fails"
+    )
     status, output = launch_ranks(TWO_CPUS, scenarios, tiny_model, folder)
     assert status == 0, output
     return folder
@@ -79,6 +82,24 @@ def test_advantages_of_a_group_over_both_ranks(two_ranks):
         expected = [centred * (number + 1) for number in range(len(episode["turns"]))]
         assert [turn.get("advantage", 0.0) for turn in episode["turns"]] == pytest.approx(expected, abs=1e-4)
         assert tokens == pytest.approx(sorted(filter(None, expected)), abs=1e-3)
+
+
+@pytest.mark.parametrize("name", SPLIT_ESTIMATORS)
+def test_two_ranks_are_given_what_one_with_the_double_batch_is(
+    two_ranks, tiny_model, sqlite_database, tmp_path, name
+):
+    """By turn, in both of two steps: the second one's baseline is of the first."""
+    make_trainer(tiny_model, sqlite_database, TASKS, tmp_path, **estimator_settings(name, rows=12)).train()
+    alone = [e for e in episodes_in(tmp_path) if e["phase"] == "train"]
+    split = [e for e in episodes_in(two_ranks / "estimators" / name) if e["phase"] == "train"]
+    assert len(alone) == 24 and any(e["advantage"] for e in alone)
+    for one, other in zip(alone, split, strict=True):
+        assert other["rewards"] == one["rewards"], "the same episodes"
+        assert other["advantage"] == pytest.approx(one["advantage"], abs=1e-5)
+        assert [turn.get("advantage") for turn in other["turns"]] == [
+            pytest.approx(turn["advantage"], abs=1e-5) if "advantage" in turn else None
+            for turn in one["turns"]
+        ]
 
 
 # --- an exception on one rank ---------------------------------------------------------------------

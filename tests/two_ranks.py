@@ -22,7 +22,16 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 from fakes import BrokenDatabase
 from torch.distributed.tensor import DTensor
-from training import adapter_of, by_turn, distance, make_trainer, train_and_look, varied
+from training import (
+    SPLIT_ESTIMATORS,
+    adapter_of,
+    by_turn,
+    distance,
+    estimator_settings,
+    make_trainer,
+    train_and_look,
+    varied,
+)
 from transformers import TrainerCallback
 from vllm_servers import FileClient, sent_by
 
@@ -123,6 +132,20 @@ def one_group(model: str, folder: Path, rank: int) -> dict:
         )
         (trained,) = train_and_look(trainer, lambda batch: batch["advantages"] * batch["tool_mask"])
     return {"trained": [sorted({round(value, 4) for value in row if value}) for row in trained.tolist()]}
+
+
+def estimators(model: str, folder: Path, rank: int) -> dict:
+    """Each estimator on three groups of four, of which the second lies on both ranks."""
+    trained = {}
+    for name in SPLIT_ESTIMATORS:
+        with open_database("sqlite") as database:
+            trainer = make_trainer(
+                *(model, database, TASKS, folder / name),
+                **estimator_settings(name, rows=6),
+            )
+            train_and_look(trainer, lambda batch: None)
+        trained[name] = len(trainer._logs["advantages"])
+    return trained
 
 
 def reward_fails(model: str, folder: Path, rank: int) -> dict:
