@@ -38,8 +38,8 @@ runs.records runs.settings metrics
 retrace step_rewards learned_rewards process_rewards rewards
 credit advantages
 callbacks alarms samplers reward_models unsupported config arguments stopping checkpoints resume loss reference
-scoring
-trainer
+scoring critic
+trainer ppo
 evaluation validation demonstrations step_labels reward_data runs convert generate report tiny_model
 cli
 """

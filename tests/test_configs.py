@@ -25,8 +25,9 @@ RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_has_no_unknown_keys_and_is_in_the_readme(name, tmp_path):
-    script = "sft_dbbench.py" if name.startswith("sft") else "grpo_dbbench.py"
+def test_a_recipe_has_no_unknown_keys_and_is_in_the_readme(name, tmp_path, monkeypatch):
+    script = {"sft": "sft_dbbench.py", "ppo": "ppo_dbbench.py"}.get(name[:3], "grpo_dbbench.py")
+    monkeypatch.syspath_prepend(ROOT / "recipes")
     arguments = runpy.run_path(str(ROOT / "recipes" / script), run_name="recipe")["ARGUMENTS"]
     on_a_cpu = ["--use_cpu", "true", "--bf16", "false", "--output_dir", str(tmp_path)]
     options = ["--config", str(ROOT / "recipes" / f"{name}.yaml"), *on_a_cpu]

@@ -12,7 +12,6 @@ from transformers import AutoTokenizer, TrainerCallback
 from trl_dbbench import (
     OUTCOME_PRESETS,
     AdvantageBatch,
-    DBBenchGRPOConfig,
     DBBenchGRPOTrainer,
     OutcomeReward,
     load_tasks,
@@ -65,7 +64,17 @@ def estimator_settings(name: str, rows: int) -> dict:
     }
 
 
-def make_trainer(tiny_model, database, tasks, output_dir, *, lora=True, reward_funcs=None, **settings):
+def make_trainer(
+    tiny_model,
+    database,
+    tasks,
+    output_dir,
+    *,
+    lora=True,
+    reward_funcs=None,
+    trainer_class=DBBenchGRPOTrainer,
+    **settings,
+):
     defaults = {
         "output_dir": str(output_dir),
         "protocol": "tools",  # a random model's turns are invalid, which does not end a tools episode
@@ -79,8 +88,8 @@ def make_trainer(tiny_model, database, tasks, output_dir, *, lora=True, reward_f
         **ON_A_CPU,
         "seed": 7,
     }
-    args = DBBenchGRPOConfig(**{**defaults, **settings})
-    return DBBenchGRPOTrainer(
+    args = trainer_class.config_cls(**{**defaults, **settings})
+    return trainer_class(
         model=tiny_model,
         reward_funcs=reward_funcs or [OutcomeReward(), varied],
         args=args,
@@ -91,7 +100,9 @@ def make_trainer(tiny_model, database, tasks, output_dir, *, lora=True, reward_f
     )
 
 
-def quickstart_trainer(database, output_dir: Path, *, more_rewards=(), **settings) -> DBBenchGRPOTrainer:
+def quickstart_trainer(
+    database, output_dir: Path, *, more_rewards=(), trainer_class=DBBenchGRPOTrainer, lora=False, **settings
+) -> DBBenchGRPOTrainer:
     """The quickstart's model, which writes SQL that mostly works, on a few of its tasks."""
     defaults = {
         "output_dir": str(output_dir),
@@ -105,13 +116,14 @@ def quickstart_trainer(database, output_dir: Path, *, more_rewards=(), **setting
         "seed": 3,
     }
     tasks = load_tasks(RECIPES / "tiny/train.jsonl")[:40]
-    args = DBBenchGRPOConfig(**{**defaults, **settings})
-    return DBBenchGRPOTrainer(
+    args = trainer_class.config_cls(**{**defaults, **settings})
+    return trainer_class(
         model=str(RECIPES / "tiny/model"),
         reward_funcs=[OUTCOME_PRESETS["greedy_then_grpo"], *more_rewards],
         args=args,
         train_dataset=to_dataset(tasks, args.protocol, "Work on the MySQL database."),
         processing_class=AutoTokenizer.from_pretrained(RECIPES / "tiny/model"),
+        peft_config=LoraConfig(**LORA) if lora else None,
         database=database,
     )
 

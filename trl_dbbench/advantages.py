@@ -13,6 +13,7 @@ constructor, and its objects are called with each batch. They may have:
 
 ```python
 class Mine:
+    def check(self, trainer) -> None: ...      # once: raises ConfigError for a trainer that cannot have it
     def prepare(self, trainer, episodes: list[Episode]) -> None: ...  # on each rank, with its own episodes
     def state_dict(self) -> dict: ...          # alike on all ranks; saved with each checkpoint
     def load_state_dict(self, state) -> None: ...
@@ -42,6 +43,7 @@ from trl_dbbench.credit.estimators import (
     turn,
     weighted,
 )
+from trl_dbbench.credit.gae import GAE
 from trl_dbbench.credit.reinforce import Reinforce
 from trl_dbbench.credit.state import StateGroups
 from trl_dbbench.credit.vine import Vine
@@ -64,6 +66,7 @@ ADVANTAGES: dict[str, Callable | None] = {
     "turn": turn,
     "state": StateGroups,
     "vine": Vine,
+    "gae": GAE,
 }
 """By name: functions, and classes whose objects are such.
 

@@ -172,6 +172,8 @@ class Episode:
     rewards: dict[str, float | None] = field(default_factory=dict)
     token_rewards: list[float] | None = None
     """Length T, of an advantage that gives each token a reward of its own."""
+    token_values: list[float] | None = None
+    """Length T, what a critic says of the state before each token."""
     branch_tokens: int = 0
     """Sampled in other episodes that went on from this one, to estimate what its turns are worth."""
     advantage: float | None = None

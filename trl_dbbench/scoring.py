@@ -36,6 +36,8 @@ class ScoredGRPOTrainer(ReferenceGRPOTrainer):
         super().__init__(*args, reward_funcs=[with_step_rewards(each) for each in functions], **kwargs)
         if hasattr(self._advantage, "state_dict"):
             self.stateful["advantage"] = self._advantage
+        if hasattr(self._advantage, "check"):
+            self._advantage.check(self)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output = super()._generate_and_score_completions(inputs)
