@@ -1,0 +1,188 @@
+"""Tasks of several turns: what they need, that their gold is right, and the teacher that slips in single turns."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fakes import RULES
+from hypothesis import given
+from hypothesis import strategies as st
+from examples import examples
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from trl_dbbench.chat import ChatFormat
+from trl_dbbench.database import Database, open_database
+from trl_dbbench.demonstrations import Habits, demonstrate, execute_actions
+from trl_dbbench.engines.policy import Policy
+from trl_dbbench.engines.transformers import TransformersBackend
+from trl_dbbench.errors import ConfigError, TaskError
+from trl_dbbench.evaluation import evaluate
+from trl_dbbench.generate import generate_tasks
+from trl_dbbench.generate.multi import PLANS, read_question
+from trl_dbbench.multi_teacher import SCRIPTS, multi_actions
+from trl_dbbench.player import Player
+from trl_dbbench.protocol import Answer, Operation, get_protocol
+from trl_dbbench.rollout import Rules
+from trl_dbbench.skills import KINDS
+from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
+from trl_dbbench.validation import validate
+
+WORLD = Path(__file__).parents[1] / "recipes/tiny_multi"
+TEXT = get_protocol("text")
+GOOD = Habits()
+
+
+@pytest.fixture(scope="module")
+def tasks() -> list[Task]:
+    return generate_tasks(120, seed=5, level="multi")
+
+
+def played(database: Database, task: Task, habits: Habits = GOOD) -> list[str]:
+    """What the teacher writes and reads, a line each."""
+    actions = multi_actions(task, TEXT, database, habits)
+    lines = [action.sql for action in actions if isinstance(action, Operation)]
+    seen = [TEXT.observe(result) for result in execute_actions(database, task, actions)]
+    assert isinstance(actions[-1], Answer)
+    return [line for pair in zip(lines, seen, strict=True) for line in pair] + [actions[-1].text]
+
+
+def table(name: str, columns: str, *rows: tuple) -> Table:
+    """Columns as in "name age! weight": whole numbers but for names, `!` stands for NOT NULL."""
+    types = ["VARCHAR(20)" if isinstance(cell, str) else "INT" for cell in rows[0]]
+    named = [
+        Column(each.rstrip("!"), type + " NOT NULL" * each.endswith("!"))
+        for each, type in zip(columns.split(), types, strict=True)
+    ]
+    return Table(name, tuple(named), rows)
+
+
+CATS = table("cats", "name age weight height", ("ann", 1, 2, 3), ("ben", 4, 5, 6))
+
+
+# --- one episode of each kind ---------------------------------------------------------------------
+
+
+def test_a_note_says_which_column_to_write_and_where_its_value_stands(sqlite_database: Database) -> None:
+    notes = table("notes", "name note", ("ann", "weight as ben"), ("ben", "remove"))
+    task = Task("1", "Do in cats what the note of 'ann' says.", (CATS, notes), "UPDATE", Gold(sql="?"))
+    assert played(sqlite_database, task) == [
+        "SELECT note FROM notes WHERE name = 'ann'",
+        "[('weight as ben',)]",
+        "SELECT weight FROM cats WHERE name = 'ben'",
+        "[(5,)]",
+        "UPDATE cats SET weight = 5 WHERE name = 'ann'",
+        "[]",
+        "done",
+    ]
+
+
+def test_a_key_leads_to_one_of_two_tables(sqlite_database: Database) -> None:
+    things = [table(name, "id age weight height", (7, 1, 2, 3), (8, 4, 5, number)) for name, number in [("cats", 6), ("dogs", 9)]]
+    owners = table("owners", "name friend place id", ("ann", "ben", "cats", 7), ("ben", "ann", "dogs", 8))
+    question = "What is the height of what the friend of 'ann' owns?"
+    task = Task("1", question, (*things, owners), "SELECT", Gold(((9,),)))
+    assert played(sqlite_database, task) == [
+        "SELECT friend FROM owners WHERE name = 'ann'",
+        "[('ben',)]",
+        "SELECT place, id FROM owners WHERE name = 'ben'",
+        "[('dogs', 8)]",
+        "SELECT height FROM dogs WHERE id = 8",
+        "[(9,)]",
+        "[(9,)]",
+    ]
+
+
+def test_an_error_says_what_is_missing(sqlite_database: Database) -> None:
+    cats = table("cats", "name age weight height!", *CATS.rows)
+    defaults = table("defaults", "field cell", ("weight", "12"), ("height", "13"))
+    question = "Add 'leo' with age 7 to cats; defaults has what else it needs."
+    task = Task("1", question, (cats, defaults), "INSERT", Gold(sql="?"))
+    failed = played(sqlite_database, task)[1]
+    assert "'height'" in failed and "weight" not in failed
+    assert played(sqlite_database, task) == [
+        "INSERT INTO cats (name, age) VALUES ('leo', 7)",
+        failed,
+        "SELECT cell FROM defaults WHERE field = 'height'",
+        "[('13',)]",
+        "INSERT INTO cats (name, age, height) VALUES ('leo', 7, 13)",
+        "[]",
+        "done",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "rest"),
+    [
+        ("ben", ["[(30,)]"]),
+        ("leo", ["[]", "INSERT INTO cats (name, age) VALUES ('leo', 30)", "[]"]),
+    ],
+)
+def test_a_change_shows_only_when_checked_whether_it_found_its_row(
+    sqlite_database: Database, name: str, rest: list[str]
+) -> None:
+    question = f"Set the age of '{name}' in cats to 30; add '{name}' if missing."
+    task = Task("1", question, (CATS,), "UPDATE", Gold(sql="?"))
+    assert played(sqlite_database, task) == [
+        f"UPDATE cats SET age = 30 WHERE name = '{name}'",
+        "[]",
+        f"SELECT age FROM cats WHERE name = '{name}'",
+        *rest,
+        "done",
+    ]
+
+
+# --- the tasks ------------------------------------------------------------------------------------
+
+
+def test_every_kind_comes_as_often(tasks: list[Task]) -> None:
+    assert Counter(task.skills for task in tasks) == {(kind,): 30 for kind in KINDS}
+    assert {read_question(task.question)[0].name for task in tasks} == set(SCRIPTS) == {plan.name for plan in PLANS}
+
+
+def test_every_gold_is_right(tasks: list[Task], sqlite_database: Database) -> None:
+    assert [(v.task.gold.sql, v.problem) for v in validate(tasks, sqlite_database) if v.problem] == []
+
+
+def test_the_file_gives_the_tasks_back(tasks: list[Task]) -> None:
+    assert [Task.from_json(task.to_json()) for task in tasks] == tasks
+
+
+@given(seed=st.integers(0, 2**40), other=st.integers(0, 2**40))
+@examples(3)
+def test_the_same_seed_gives_the_same_tasks_and_test_ones_are_new(seed: int, other: int) -> None:
+    train = generate_tasks(12, seed, level="multi")
+    test = generate_tasks(12, other, level="multi", split="test")
+    assert train == generate_tasks(12, seed, level="multi")
+    assert not {task.question for task in train} & {task.question for task in test}
+    assert not {task.tables[0] for task in train} & {task.tables[0] for task in test}
+
+
+def test_one_kind_alone_and_what_the_level_lacks() -> None:
+    tasks = generate_tasks(6, level="multi", skills=["mend_error"])
+    assert {task.skills for task in tasks} == {("mend_error",)}
+    with pytest.raises(ConfigError, match=r"level 'multi' has no tasks of select; it has read_first, "):
+        generate_tasks(1, level="multi", skills=["select"])
+
+
+def test_the_prompt_does_not_decide_what_is_right(tasks: list[Task], sqlite_database: Database) -> None:
+    """With the same prompt, other rows want another gold: the agent must look.
+
+    For each task there is one with the same question, the same names of tables and columns, and another
+    statement that is right.
+    """
+    for task in tasks[:24]:
+        plan, blanks = read_question(task.question)
+        golds = set()
+        for other in generate_tasks(150, seed=9, level="multi", skills=list(plan.skills)):
+            read = read_question(other.question)
+            if read[0].name == plan.name and shape(other) == shape(task):
+                golds.add(sorted_shape(other))
+        assert len(golds) > 1, task.question
+
+
+def test_the_first_statement_of_an_episode_never_ends_it_right(tasks, sqlite_database) -> None:
+    ...
