@@ -20,13 +20,25 @@ from trl_dbbench import ConfigError, DatabaseArguments, TaskArguments, get_proto
 from trl_dbbench.arguments import read_template_kwargs
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.checkpoints import find_checkpoint, running_in
-from trl_dbbench.demonstrations import Habits, demonstrate, to_sft_dataset
+from trl_dbbench.demonstrations import (
+    Habits,
+    demonstrate,
+    execute_actions,
+    gold_actions,
+    to_sft_dataset,
+)
 from trl_dbbench.engines.policy import eos_token_ids
 from trl_dbbench.errors import user_errors
+from trl_dbbench.lookup import look_up
+from trl_dbbench.multi_teacher import multi_actions
 from trl_dbbench.protocol import Answer, Operation
 from trl_dbbench.stopping import ordered_end, set_up_logging
 from trl_dbbench.templates import load_chat_template
 from trl_dbbench.tiny_model import make_tiny_model
+
+TEACHERS = {"gold": gold_actions, "multi": multi_actions}
+TEXTS = 2_000
+"""Tasks whose episodes the tiny model's tokenizer learns words from."""
 
 
 @dataclass
@@ -43,6 +55,13 @@ class ScriptArguments:
     chat_template_kwargs: dict | str | None = field(
         default=None,
         metadata={"help": "Passed on to the chat template, as GRPO's: {enable_thinking: false}."},
+    )
+    teacher: str = field(
+        default="gold",
+        metadata={
+            "help": "Who writes the demonstrations: gold (the gold SQL), multi (for tasks of level multi, "
+            "turn by turn) or a dotted path."
+        },
     )
     bad_habits: float = field(
         default=0.0,
@@ -76,6 +95,8 @@ def main(
     checkpoint = find_checkpoint(training_args.output_dir, training_args.resume_from_checkpoint)
     tasks, system_prompt = task_args.load(), task_args.system_prompt
     protocol = get_protocol(script_args.protocol)
+    teacher = look_up("teacher", script_args.teacher, TEACHERS)
+    habits = Habits(script_args.bad_habits, frozenset(script_args.bad_habit_skills), training_args.seed)
     model_name = model_args.model_name_or_path
     if model_name == "tiny-random":
         # its tokenizer is made for these tasks: what the agent reads and writes in them
@@ -86,6 +107,12 @@ def main(
                 str(protocol.write(Operation(task.gold.sql or ""))),
                 str(protocol.write(Answer(str(rows)))),
             ]
+        if teacher is not gold_actions:  # it writes more than the gold SQL, and reads what comes of it
+            with database_args.open() as database:
+                for task in tasks[:TEXTS]:
+                    actions = teacher(task, protocol, database, habits)
+                    texts += [str(protocol.write(action)) for action in actions]
+                    texts += [protocol.observe(result) for result in execute_actions(database, task, actions)]
         model_name = str(
             make_tiny_model(
                 Path(training_args.output_dir) / "tiny-random",
@@ -105,9 +132,10 @@ def main(
         tokenizer.chat_template = load_chat_template(script_args.chat_template)
     eos_ids = eos_token_ids(model.generation_config, tokenizer)
     chat = ChatFormat(tokenizer, protocol, eos_ids, script_args.chat_template_kwargs)
-    habits = Habits(script_args.bad_habits, frozenset(script_args.bad_habit_skills), training_args.seed)
     with database_args.open() as database:
-        episodes = demonstrate(tasks, chat, database, system_prompt=system_prompt, habits=habits)
+        episodes = demonstrate(
+            tasks, chat, database, system_prompt=system_prompt, habits=habits, teacher=teacher
+        )
     right = sum(episode.right for episode in episodes)
     logging.info("%d demonstrations, %d of them right", len(episodes), right)
 
