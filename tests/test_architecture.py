@@ -38,7 +38,7 @@ runs.records runs.settings metrics
 rewards advantages
 callbacks alarms samplers reward_models unsupported config arguments stopping checkpoints resume loss reference
 trainer
-evaluation validation demonstrations runs convert generate report tiny_model
+evaluation sample validation demonstrations runs convert generate report tiny_model
 cli
 """
 """From bottom to top; `docs/architecture.md` says what each part is. A module may import from its own line
