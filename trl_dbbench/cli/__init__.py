@@ -26,6 +26,7 @@ app.command()(runs.report)
 app.command()(tasks.convert)
 app.command()(tasks.generate)
 app.command()(runs.replay)
+app.command()(runs.export)
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NotRequired, TypedDict, cast
 
 from trl_dbbench.grading.statistics import wilson_interval
-from trl_dbbench.protocol import Answer, Invalid, Operation
+from trl_dbbench.protocol import Action, Answer, Invalid, Operation
 from trl_dbbench.rollout import Episode, Status, Turn
 
 EPISODES_FILE = "episodes.jsonl"
@@ -135,10 +135,8 @@ def said_in(record: EpisodeRecord) -> tuple[str, ...]:
 
     Thoughts and layout do not count, as long as the protocol could read the turn.
     """
-    return tuple(
-        f"{turn.get('action')}: {turn.get('sql') or turn.get('answer') or turn.get('text')}"
-        for turn in record["turns"]
-    )
+    actions = [(action_in(turn), turn["text"]) for turn in record["turns"]]
+    return tuple(text if isinstance(action, Invalid) else repr(action) for action, text in actions)
 
 
 def turn_record(turn: Turn) -> TurnRecord:
@@ -169,6 +167,15 @@ def turn_record(turn: Turn) -> TurnRecord:
         if (value := getattr(turn, name)) is not None:
             record[name] = value
     return cast(TurnRecord, record)
+
+
+def action_in(record: TurnRecord) -> Action:
+    """What the turn meant."""
+    if "sql" in record:
+        return Operation(record["sql"])
+    if "answer" in record:
+        return Answer(record["answer"])
+    return Invalid(record.get("reason", ""))
 
 
 def checked_record(raw: Any) -> EpisodeRecord:
