@@ -129,13 +129,14 @@ def demonstrate(
 
 
 def to_sft_dataset(episodes: Sequence[Episode]) -> Dataset:
-    """Rows for TRL's SFTTrainer: `input_ids`, and `labels` that are -100 wherever the agent did not write."""
+    """Rows for TRL's SFTTrainer; see `sft_row`."""
     from datasets import Dataset
 
-    return Dataset.from_list([_sft_row(episode) for episode in episodes])
+    return Dataset.from_list([sft_row(episode) for episode in episodes])
 
 
-def _sft_row(episode: Episode) -> dict[str, Any]:
+def sft_row(episode: Episode) -> dict[str, Any]:
+    """A row for TRL's SFTTrainer: `input_ids`, and `labels` that are -100 where the agent did not write."""
     ids, mask = episode.completion_ids, episode.mask
     labels = [-100] * len(episode.prompt_ids) + [
         id if bit else -100 for id, bit in zip(ids, mask, strict=True)
