@@ -28,6 +28,7 @@ from trl_dbbench.evaluation import open_model, player_of
 from trl_dbbench.grading.rows import cell_key, column_key
 from trl_dbbench.judge import Judge
 from trl_dbbench.player import DEFAULT_SAMPLING, Player
+from trl_dbbench.ranks import Ranks
 from trl_dbbench.rollout import Completion, Episode, Request, Rules, Sampling, Start
 from trl_dbbench.runs.conversations import Labels, Played, step_labels
 from trl_dbbench.runs.records import EpisodeRecord
@@ -72,7 +73,10 @@ def label_steps(
     backend, policy = open_model(_model_of(model), None)
     with open_database() as database:
         player = player_of(settings, policy, database)
-        return by_continuations(played, player, backend, k=k, system_prompt=settings.system_prompt, seed=seed)
+        labels = by_continuations(
+            played, player, backend, k=k, system_prompt=settings.system_prompt, seed=seed
+        )
+    return Ranks().from_main(labels)  # what is sampled may differ in a last digit, and then in more
 
 
 def _model_of(name: str) -> Trained:
