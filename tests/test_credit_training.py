@@ -17,6 +17,7 @@ from training import (
     scored_batch,
     train_and_look,
     varied,
+    varied_steps,
 )
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig, OutcomeReward, load_tasks
@@ -27,11 +28,6 @@ from trl_dbbench.rollout import Sampling, Start
 NAMES = [
     name for name, function in ADVANTAGES.items() if function is not None and name != "gae"
 ]  # see test_ppo.py
-
-
-def varied_steps(episode, **kwargs) -> list[list[float]]:
-    """A reward that differs from turn to turn, so that a random model gets gradients."""
-    return [[sum(turn.completion.ids) % 7 / 7 for turn in e.turns] for e in episode]
 
 
 def trainer_of(name, tiny_model, database, tasks, tmp_path, **settings):

@@ -15,7 +15,8 @@ import two_ranks as two_ranks_module
 from accelerate import DistributedType
 from launching import SHARDED, TWO_CPUS, launch_ranks, seen
 from safetensors.torch import load_file
-from training import episodes_in
+from training import SPLIT_ESTIMATORS, episodes_in, estimator_settings, make_trainer
+from two_ranks import TASKS
 
 from trl_dbbench.engines.policy import forward_is_collective
 
@@ -24,7 +25,10 @@ from trl_dbbench.engines.policy import forward_is_collective
 def two_ranks(tiny_model, tmp_path_factory) -> Path:
     """What two ranks, each with the whole model, saw of several troubles in a row."""
     folder = tmp_path_factory.mktemp("two_ranks")
-    scenarios = "refuses,one_group,ppo,ppo_model,prime,stays_away,opening_fails,reward_fails,engine_fails,episode_fails"
+    scenarios = (
+        "refuses,one_group,estimators,ppo,ppo_model,prime,"
+        "stays_away,opening_fails,reward_fails,engine_fails,episode_fails"
+    )
     status, output = launch_ranks(TWO_CPUS, scenarios, tiny_model, folder)
     assert status == 0, output
     return folder
@@ -104,6 +108,24 @@ def test_two_ranks_train_as_one_with_the_double_batch(two_ranks, tiny_model, tmp
             torch.testing.assert_close(
                 torch.tensor(first[part][name]), torch.tensor(weight), rtol=0.05, atol=2e-4
             )
+
+
+@pytest.mark.parametrize("name", SPLIT_ESTIMATORS)
+def test_two_ranks_are_given_what_one_with_the_double_batch_is(
+    two_ranks, tiny_model, sqlite_database, tmp_path, name
+):
+    """By turn, in both of two steps: the second one's baseline is of the first."""
+    make_trainer(tiny_model, sqlite_database, TASKS, tmp_path, **estimator_settings(name, rows=12)).train()
+    alone = [e for e in episodes_in(tmp_path) if e["phase"] == "train"]
+    split = [e for e in episodes_in(two_ranks / "estimators" / name) if e["phase"] == "train"]
+    assert len(alone) == 24 and any(e["advantage"] for e in alone)
+    for one, other in zip(alone, split, strict=True):
+        assert other["rewards"] == one["rewards"], "the same episodes"
+        assert other["advantage"] == pytest.approx(one["advantage"], abs=1e-5)
+        assert [turn.get("advantage") for turn in other["turns"]] == [
+            pytest.approx(turn["advantage"], abs=1e-5) if "advantage" in turn else None
+            for turn in one["turns"]
+        ]
 
 
 # --- an exception on one rank ---------------------------------------------------------------------

@@ -39,6 +39,31 @@ def varied(completion_ids, **kwargs) -> list[float]:
     return [float(sum(ids) % 7) for ids in completion_ids]
 
 
+def varied_steps(episode, **kwargs) -> list[list[float]]:
+    """A reward that differs from turn to turn, so that a random model gets gradients."""
+    return [[sum(turn.completion.ids) % 7 / 7 for turn in e.turns] for e in episode]
+
+
+SPLIT_ESTIMATORS = (
+    *("rloo", "reinforce", "reinforce_pp", "weighted", "process_avg_unique", "token_wise", "turn", "state"),
+    "vine",
+)
+
+
+def estimator_settings(name: str, rows: int) -> dict:
+    """Two steps, so many rows on each rank."""
+    return {
+        "reward_funcs": [varied, varied_steps],
+        "advantage": name,
+        "advantage_args": {"baseline": "running"} if name == "reinforce" else None,
+        "per_device_train_batch_size": rows,
+        "max_steps": 2,
+        "lora": False,  # whose dropout draws other numbers on two ranks
+        "greedy_eval": "off",
+        "learning_rate": 0.0,  # the same policy in the second step, whatever the first one's rounding
+    }
+
+
 def make_trainer(
     tiny_model,
     database,

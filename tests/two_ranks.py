@@ -22,7 +22,16 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 from fakes import BrokenDatabase
 from torch.distributed.tensor import DTensor
-from training import adapter_of, by_turn, distance, make_trainer, train_and_look, varied
+from training import (
+    SPLIT_ESTIMATORS,
+    adapter_of,
+    by_turn,
+    distance,
+    estimator_settings,
+    make_trainer,
+    train_and_look,
+    varied,
+)
 from transformers import TrainerCallback
 from vllm_servers import FileClient, sent_by
 
@@ -184,6 +193,20 @@ def prime(model: str, folder: Path, rank: int) -> dict:
         "policy": {name: weight.tolist() for name, weight in adapter_of(trainer).items()},
         "prime": {name: weight.tolist() for name, weight in adapter.items()},
     }
+
+
+def estimators(model: str, folder: Path, rank: int) -> dict:
+    """Each estimator on three groups of four, of which the second lies on both ranks."""
+    trained = {}
+    for name in SPLIT_ESTIMATORS:
+        with open_database("sqlite") as database:
+            trainer = make_trainer(
+                *(model, database, TASKS, folder / name),
+                **estimator_settings(name, rows=6),
+            )
+            train_and_look(trainer, lambda batch: None)
+        trained[name] = len(trainer._logs["advantages"])
+    return trained
 
 
 def reward_fails(model: str, folder: Path, rank: int) -> dict:

@@ -12,7 +12,7 @@ from trl_dbbench.credit.estimators import grpo
 from trl_dbbench.engines.base import server_addresses
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.protocol import get_protocol
-from trl_dbbench.skills import SKILLS
+from trl_dbbench.skills import KINDS, SKILLS
 from trl_dbbench.templates import load_chat_template
 from trl_dbbench.unsupported import check_settings
 
@@ -329,10 +329,9 @@ class DBBenchGRPOConfig(GRPOConfig):
                 raise ConfigError(
                     "sampled_skills is empty; name at least one skill, or leave it out for all."
                 )
-            if unknown := [name for name in self.sampled_skills if name not in SKILLS]:
-                raise ConfigError(
-                    f"unknown skill {unknown[0]!r} in sampled_skills; allowed: {', '.join(SKILLS)}."
-                )
+            if unknown := [name for name in self.sampled_skills if name not in (*SKILLS, *KINDS)]:
+                allowed = ", ".join((*SKILLS, *KINDS))
+                raise ConfigError(f"unknown skill {unknown[0]!r} in sampled_skills; allowed: {allowed}.")
         if self.task_sampling == "skill":
             if not self.shuffle_dataset:
                 raise ConfigError("task_sampling: skill draws at random; leave shuffle_dataset at true.")

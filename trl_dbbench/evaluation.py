@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from trl_dbbench.engines.base import Backend, EngineSettings, open_backend
 from trl_dbbench.engines.policy import Policy, ServedPolicy
 from trl_dbbench.errors import ConfigError, DatabaseError
 from trl_dbbench.player import Player
-from trl_dbbench.rollout import Episode, Sampling
+from trl_dbbench.rollout import Episode, Sampling, Start
 from trl_dbbench.runs.records import Accuracy, episode_record
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import Trained
@@ -89,28 +89,59 @@ def evaluate(
         DatabaseError: if the database stays away.
         EngineError: if servers are to generate and none answers.
     """
-    context = min([*backend.contexts, *filter(None, [player.rules.context])], default=None)
-    player = replace(player, rules=replace(player.rules, context=context))
+    player = within_context(player, backend)
     starts = [player.start(task, Sampling(greedy=True), system_prompt) for task in tasks]
+    batches = play_in_batches(starts, player, backend, batch_size, "greedy evaluation", progress=progress)
+    return Evaluation([episode for batch in batches for episode in batch])
+
+
+def within_context(player: Player, backend: Backend) -> Player:
+    """The player with rules that keep episodes within what the model takes, wherever it runs."""
+    context = min([*backend.contexts, *filter(None, [player.rules.context])], default=None)
+    return replace(player, rules=replace(player.rules, context=context))
+
+
+def play_in_batches(
+    starts: Sequence[Start],
+    player: Player,
+    backend: Backend,
+    batch_size: int,
+    label: str,
+    *,
+    played: int = 0,
+    right: int = 0,
+    progress: bool = True,
+) -> Iterator[list[Episode]]:
+    """Plays episodes with the weights as they are now, and shows how far it has come.
+
+    Args:
+        batch_size: episodes that run side by side.
+        label: what the progress bar says.
+        played, right: of the starts, how many have been played before, and how many of these were right.
+
+    Raises:
+        ConfigError: if a prompt does not fit the model; before the first is played.
+        DatabaseError: if the database stays away.
+        EngineError: if servers are to generate and none answers.
+    """
     for start in starts:
         player.rules.check_length(len(start.prompt_ids), partial(getattr, start.task, "id"))
-    episodes: list[Episode] = []
     database = player.database
     with (
         backend.engine() as engine,
-        tqdm(total=len(tasks), desc="greedy evaluation", unit="task", disable=not progress) as bar,
+        tqdm(total=len(starts), initial=played, desc=label, unit="episode", disable=not progress) as bar,
     ):
-        for first in range(0, len(starts), batch_size):
-            batch = starts[first : first + batch_size]
-            episodes += player.play_all(batch, engine)
+        for first in range(played, len(starts), batch_size):
+            episodes = player.play_all(starts[first : first + batch_size], engine)
             if database.gave_up is not None:
                 raise DatabaseError(
                     f"{database.gave_up}. It was waited for, {database.patience:g} s, and is still away; "
-                    f"{len(episodes) - len(batch)} of {len(tasks)} tasks were played."
+                    f"{first} of {len(starts)} episodes were played."
                 )
-            bar.update(len(batch))
-            bar.set_postfix_str(f"{sum(episode.right for episode in episodes)} right")
-    return Evaluation(episodes)
+            right += sum(episode.right for episode in episodes)
+            yield episodes
+            bar.update(len(episodes))
+            bar.set_postfix_str(f"{right} right")
 
 
 def open_model(trained: Trained, vllm_server_urls: list[str] | None) -> tuple[Backend, Policy | ServedPolicy]:

@@ -162,14 +162,7 @@ class RewardModel(LearnedReward):
         adapter = adapter_of(path)
         if adapter is not None and "score" not in (adapter.get("modules_to_save") or []):
             raise ConfigError(f"'model:{path}' is no reward model: the adapter has no score head. {made}")
-        model, tokenizer, missing = load_scorer(
-            "model", path, AutoModelForSequenceClassification, adapter, made
-        )
-        if adapter is None and missing:
-            raise ConfigError(
-                f"'model:{path}' is no reward model: it has no weights for {', '.join(sorted(missing)[:3])}. "
-                f"{made}"
-            )
+        model, tokenizer = load_scorer("model", path, AutoModelForSequenceClassification, adapter, made)
         return cls(path, model, Reader(tokenizer))
 
     def score(self, conversations: Sequence[tuple[Messages, Messages]]) -> list[float]:
@@ -211,8 +204,8 @@ def adapter_of(path: str) -> dict[str, Any] | None:
 
 def load_scorer(
     kind: str, path: str, auto: Any, adapter: dict[str, Any] | None, made: str
-) -> tuple[Any, Any, Any]:
-    """The model, its tokenizer, and which of its weights were not there.
+) -> tuple[Any, Any]:
+    """The model and its tokenizer.
 
     Raises:
         ConfigError: if they cannot be loaded, or do not fit each other.
@@ -239,6 +232,9 @@ def load_scorer(
         raise ConfigError(
             f"'{kind}:{path}' cannot be loaded: {' '.join(str(error).split())} {made}"
         ) from None
+    if (missing := info["missing_keys"]) and not adapter:
+        what = f"it has no weights for {', '.join(sorted(missing)[:3])}"
+        raise ConfigError(f"'{kind}:{path}' is no reward model: {what}. {made}")
     if auto is AutoModelForSequenceClassification and model.config.num_labels != 1:
         raise ConfigError(
             f"'{kind}:{path}' is no reward model: it has {model.config.num_labels} outputs, not one. {made}"
@@ -248,4 +244,4 @@ def load_scorer(
             f"'{kind}:{path}' has a tokenizer of another vocabulary: {len(tokenizer):,} tokens, and "
             f"embeddings for {rows:,}. Save the model's own there."
         )
-    return model.eval().requires_grad_(False), tokenizer, info["missing_keys"]
+    return model.eval().requires_grad_(False), tokenizer

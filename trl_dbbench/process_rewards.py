@@ -199,12 +199,7 @@ class ProcessRewardModel(LearnedReward):
         """
         made = "Give the output_dir of recipes/prm_dbbench.py, or another causal language model."
         tokens = StepTokens.read(path)
-        model, tokenizer, missing = load_scorer("prm", path, AutoModelForCausalLM, adapter_of(path), made)
-        if missing:
-            raise ConfigError(
-                f"'prm:{path}' is no process reward model: it has no weights for "
-                f"{', '.join(sorted(missing)[:3])}. {made}"
-            )
+        model, tokenizer = load_scorer("prm", path, AutoModelForCausalLM, adapter_of(path), made)
         return cls(path, model, StepReader(tokenizer, tokens))
 
     def score(self, conversations: Sequence[tuple[Messages, Messages]]) -> list[list[float]]:

@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from trl_dbbench.database import Database, State
 from trl_dbbench.errors import EnvironmentFault
-from trl_dbbench.protocol import Operation
-from trl_dbbench.rollout import Episode, Status
+from trl_dbbench.rollout import Episode, Status, repeat
 
 T = TypeVar("T")
 
@@ -21,21 +20,13 @@ def states_along(episode: Episode, database: Database) -> list[State]:
     changed nothing.
 
     Raises:
-        EnvironmentFault: if the database fails, or a statement gives another result than in the episode.
+        EnvironmentFault: if the database fails, or the tables may not become what they were.
     """
     with database.sandbox(episode.task) as sandbox:
         states = [sandbox.state()]
         for turn in episode.turns:
-            state = states[-1]
-            if isinstance(turn.action, Operation) and turn.result is not None:
-                again, seen = sandbox.execute(turn.action.sql), turn.result
-                if (again.rows, again.error, again.affected) != (seen.rows, seen.error, seen.affected):
-                    raise EnvironmentFault(
-                        f"{turn.action.sql[:200]!r} gave another result when it was executed again"
-                    )
-                if not database.dialect.only_reads(turn.action.sql):
-                    state = sandbox.state()
-            states.append(state)
+            again = repeat(turn, sandbox, database.dialect)
+            states.append(sandbox.state() if again else states[-1])
         return states
 
 

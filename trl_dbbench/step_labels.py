@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
@@ -21,19 +20,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from trl_dbbench.chat import ChatFormat
-from trl_dbbench.database import Database, State
+from trl_dbbench.database import Database
 from trl_dbbench.engines.base import Backend
 from trl_dbbench.errors import ConfigError, EnvironmentFault
 from trl_dbbench.evaluation import open_model, player_of
-from trl_dbbench.grading.rows import cell_key, column_key
 from trl_dbbench.judge import Judge
 from trl_dbbench.player import DEFAULT_SAMPLING, Player
+from trl_dbbench.ranks import Ranks
 from trl_dbbench.rollout import Completion, Episode, Request, Rules, Sampling, Start
 from trl_dbbench.runs.conversations import Labels, Played, step_labels
 from trl_dbbench.runs.records import EpisodeRecord
 from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
 from trl_dbbench.runs.trained import Trained, find_trained
 from trl_dbbench.skills import operation_of
+from trl_dbbench.step_rewards import potential
 from trl_dbbench.tasks import Task
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,10 @@ def label_steps(
     backend, policy = open_model(_model_of(model), None)
     with open_database() as database:
         player = player_of(settings, policy, database)
-        return by_continuations(played, player, backend, k=k, system_prompt=settings.system_prompt, seed=seed)
+        labels = by_continuations(
+            played, player, backend, k=k, system_prompt=settings.system_prompt, seed=seed
+        )
+    return Ranks().from_main(labels)  # what is sampled may differ in a last digit, and then in more
 
 
 def _model_of(name: str) -> Trained:
@@ -117,19 +120,6 @@ def state_progress(record: EpisodeRecord, task: Task, database: Database, judge:
                 after = potential(sandbox.state(), gold)
                 progress[number], before = after - before, after
     return progress
-
-
-def potential(state: State, gold: State) -> float:
-    """The share of rows, as a multiset, that are as in the gold state: of those in either, 0 to 1."""
-    here, there = _rows(state), _rows(gold)
-    either = (here | there).total()
-    return (here & there).total() / either if either else 1.0
-
-
-def _rows(state: State) -> Counter:
-    return Counter(
-        (name, *column_key(table), *map(cell_key, row)) for name, table in state.items() for row in table.rows
-    )
 
 
 # --- by what a model makes of what is left ------------------------------------------------------------

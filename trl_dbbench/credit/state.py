@@ -65,7 +65,7 @@ def note_states(episode: Episode, database: Database) -> None:
     """Writes into each turn a digest of the tables before it.
 
     Raises:
-        EnvironmentFault: if the database fails, or a statement gives another result than in the episode.
+        EnvironmentFault: if the database fails, or the tables may not become what they were.
     """
     digests: dict[int, str] = {}  # most turns change nothing, and the state is the same object
     for turn, state in zip(episode.turns, states_along(episode, database), strict=False):

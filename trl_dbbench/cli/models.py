@@ -1,0 +1,174 @@
+"""Commands that let a model play: `eval` and `sample`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trl_dbbench.cli.options import (
+    AdapterName,
+    BatchSize,
+    ChatTemplate,
+    DockerImage,
+    Dtype,
+    MaxCompletionLength,
+    MaxTurns,
+    MaxTurnTokens,
+    ModelName,
+    ObservationCharacters,
+    ProtocolName,
+    RunsDatabase,
+    RunsGrader,
+    ServerUrls,
+    SystemPrompt,
+    TemplateKwargs,
+    TrainedRun,
+    names,
+    trained_by,
+)
+from trl_dbbench.database import open_database
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.files import check_writable, write_atomically
+from trl_dbbench.tasks import Task, load_tasks
+
+if TYPE_CHECKING:
+    from trl_dbbench.engines.base import Backend
+    from trl_dbbench.player import Player
+    from trl_dbbench.runs.trained import Trained
+
+
+def evaluate(
+    run: TrainedRun = None,
+    model: ModelName = None,
+    adapter: AdapterName = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="A task file, folder or hub id; left out, the run's held-out tasks.")
+    ] = None,
+    vllm_server_urls: ServerUrls = None,
+    database: RunsDatabase = None,
+    docker_image: DockerImage = None,
+    protocol: ProtocolName = None,
+    chat_template: ChatTemplate = None,
+    grader: RunsGrader = None,
+    system_prompt: SystemPrompt = None,
+    chat_template_kwargs: TemplateKwargs = None,
+    max_turns: MaxTurns = None,
+    max_turn_tokens: MaxTurnTokens = None,
+    max_completion_length: MaxCompletionLength = None,
+    observation_characters: ObservationCharacters = None,
+    batch_size: BatchSize = 16,
+    dtype: Dtype = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Writes figures and episodes here.")
+    ] = None,
+) -> None:
+    """Prints greedy accuracy, overall, per operation and per skill, with 95 % intervals and status shares.
+
+    What a training run trained is played as the run played it: its run.json says model, system prompt, limits
+    and the like, and options override that. Defaults are for models without a run.
+    """
+    if json_file is not None:
+        check_writable(json_file)
+    options: dict[str, Any] = {"protocol": protocol, "grader": grader, "dtype": dtype, "max_turns": max_turns}
+    options |= {"max_turn_tokens": max_turn_tokens, "max_completion_length": max_completion_length}
+    options |= {"chat_template": chat_template, "chat_template_kwargs": chat_template_kwargs}
+    options |= {"system_prompt": system_prompt, "observation_characters": observation_characters}
+    trained = trained_by(run, model, adapter, **options)
+    loaded = _tasks_to_evaluate(trained, tasks)
+    with _playing(trained, names(vllm_server_urls), database, docker_image) as (player, backend):
+        from trl_dbbench.evaluation import evaluate as evaluate_model
+
+        evaluation = evaluate_model(
+            loaded, player, backend, system_prompt=trained.settings.system_prompt, batch_size=batch_size
+        )
+    typer.echo(evaluation)
+    if json_file is not None:
+        with write_atomically(json_file) as file:
+            json.dump(evaluation.to_dict(), file, ensure_ascii=False, indent=1)
+
+
+def _tasks_to_evaluate(trained: Trained, tasks: str | None) -> list[Task]:
+    from trl_dbbench.runs.trained import held_out_tasks
+
+    if tasks is not None:
+        return load_tasks(tasks)
+    if trained.run is not None:
+        return held_out_tasks(trained.run)
+    raise ConfigError("say by --tasks what to play: a task file, a folder of parquet, or a hub id.")
+
+
+def sample(
+    tasks: Annotated[str, typer.Option(help="A task file, folder or hub id: what may be trained on.")],
+    out: Annotated[
+        Path, typer.Option(help="The folder to write; a sampling that was stopped goes on in it.")
+    ],
+    run: TrainedRun = None,
+    model: ModelName = None,
+    adapter: AdapterName = None,
+    n: Annotated[int, typer.Option("--n", help="Episodes of each task.")] = 8,
+    keep: Annotated[
+        str, typer.Option(help="right: episodes that ended right; all: wrong ones too.")
+    ] = "right",
+    max_per_task: Annotated[int | None, typer.Option(help="At most so many are kept of a task.")] = None,
+    eval_tasks: Annotated[
+        str | None, typer.Option(help="Tasks to evaluate on later: none of them may be among --tasks.")
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="Of the sampling.")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="Draws from the likeliest tokens of this mass.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Draws from so many of the likeliest tokens; 0: all.")] = 0,
+    seed: Annotated[int, typer.Option(help="Another seed draws other episodes.")] = 0,
+    vllm_server_urls: ServerUrls = None,
+    database: RunsDatabase = None,
+    docker_image: DockerImage = None,
+    protocol: ProtocolName = None,
+    chat_template: ChatTemplate = None,
+    grader: RunsGrader = None,
+    system_prompt: SystemPrompt = None,
+    chat_template_kwargs: TemplateKwargs = None,
+    max_turns: MaxTurns = None,
+    max_turn_tokens: MaxTurnTokens = None,
+    max_completion_length: MaxCompletionLength = None,
+    observation_characters: ObservationCharacters = None,
+    batch_size: BatchSize = 64,
+    dtype: Dtype = None,
+) -> None:
+    """Plays each task several times and keeps the episodes that ended right, each once: rejection sampling.
+
+    The folder is like a training run's, with token ids and log-probabilities: replay, report and export read
+    it, and `recipes/sft_dbbench.py --episodes` trains on it. Evaluation tasks are refused.
+    """
+    from trl_dbbench.sample import Plan, check_not_held_out, sample_into
+
+    plan = Plan(n, keep, max_per_task, temperature, top_p, top_k, seed)
+    options: dict[str, Any] = {"protocol": protocol, "grader": grader, "dtype": dtype, "max_turns": max_turns}
+    options |= {"max_turn_tokens": max_turn_tokens, "max_completion_length": max_completion_length}
+    options |= {"chat_template": chat_template, "chat_template_kwargs": chat_template_kwargs}
+    options |= {"system_prompt": system_prompt, "observation_characters": observation_characters}
+    trained = trained_by(run, model, adapter, **options)
+    loaded = load_tasks(tasks)
+    check_not_held_out(loaded, trained.run, load_tasks(eval_tasks) if eval_tasks else [])
+    with _playing(trained, names(vllm_server_urls), database, docker_image) as (player, backend):
+        sampled = sample_into(out, loaded, plan, trained, player, backend, batch_size=batch_size)
+    typer.echo(sampled)
+    typer.echo(f"The episodes are in {out}.")
+
+
+@contextmanager
+def _playing(
+    trained: Trained, vllm_server_urls: list[str] | None, database: str | None, docker_image: str | None
+) -> Iterator[tuple[Player, Backend]]:
+    """What a command plays with, open while the block lasts."""
+    from trl_dbbench.engines.base import server_addresses
+    from trl_dbbench.evaluation import open_model, player_of
+
+    settings = trained.settings
+    urls = server_addresses(vllm_server_urls) if vllm_server_urls is not None else None
+    backend, policy = open_model(trained, urls)
+    spec = database or settings.database_spec
+    with closing(backend), open_database(spec, docker_image=docker_image, limits=settings.limits) as opened:
+        yield player_of(settings, policy, opened), backend

@@ -1,0 +1,174 @@
+"""Commands on what a run has left: `report`, `replay`, `export`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from trl_dbbench.cli.options import DockerImage, RunsDatabase, names
+from trl_dbbench.database import open_database
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.files import check_writable, write_atomically
+from trl_dbbench.runs.settings import RunSettings
+
+if TYPE_CHECKING:
+    from trl_dbbench.runs.differences import Replayed
+    from trl_dbbench.runs.records import Phase
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="A training run's output_dir, finished, running or killed.")],
+    out: Annotated[Path | None, typer.Option(help="The HTML file; RUN/report.html if left out.")] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Folder of the PNG files; figures/ beside the HTML file if left out.")
+    ] = None,
+    no_figures: Annotated[bool, typer.Option("--no-figures", help="Writes no PNG files.")] = False,
+) -> None:
+    """Writes a run's curves and transcripts as one HTML file that needs no network, and the curves as PNG."""
+    from trl_dbbench.report import read_run, write_figures, write_report
+
+    read = read_run(run)
+    for note in read.notes:
+        typer.echo(f"note: {note}")
+    page = write_report(read, out or run / "report.html")
+    typer.echo(f"{page}: {len(read.episodes):,} episodes, {page.stat().st_size / 1e6:.1f} MB")
+    if not no_figures:
+        written = write_figures(read, figures or page.parent / "figures")
+        typer.echo(f"{written[0].parent if written else 'no data for figures'}: {len(written)} PNG files")
+
+
+def replay(
+    run: Annotated[Path, typer.Argument(help="A training run's output_dir, finished, running or killed.")],
+    database: RunsDatabase = None,
+    docker_image: DockerImage = None,
+    phase: Annotated[str | None, typer.Option(help="Only train, greedy or eval episodes.")] = None,
+    steps: Annotated[
+        str | None, typer.Option(help="Only these steps, as in 100:200, which leaves out 200.")
+    ] = None,
+    reward_funcs: Annotated[
+        str | None, typer.Option(help="Rewards instead of the run's, as in a recipe, joined by commas.")
+    ] = None,
+    outcome_preset: Annotated[
+        str | None, typer.Option(help="Values of the outcome reward instead of the run's.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Writes the episodes with the rewards of now and the saved ones.")
+    ] = None,
+    protocol: Annotated[str | None, typer.Option(help="text or tools; for runs without run.json.")] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="For runs without run.json.")] = None,
+    observation_characters: Annotated[
+        int | None, typer.Option(min=0, help="For runs without run.json.")
+    ] = None,
+) -> None:
+    """Plays every saved episode again on fresh sandboxes and prints what does not come out as it was.
+
+    Checks how turns are read, observations, final tables, status and rewards; exits with 1 if one differs.
+    With other rewards it scores an old run anew.
+    """
+    from trl_dbbench.arguments import outcome_reward
+    from trl_dbbench.runs.replay import replay as replay_run
+
+    outcome = outcome_reward(outcome_preset) if outcome_preset else None
+    only_steps = _steps(steps) if steps else None
+    settings = RunSettings.read(
+        run, protocol=protocol, max_turns=max_turns, observation_characters=observation_characters
+    )
+    spec = database or settings.database_spec
+    with (
+        write_atomically(out) if out else nullcontext() as file,
+        open_database(spec, docker_image=docker_image, limits=settings.limits) as opened,
+    ):
+        typer.echo(
+            f"Played on {settings.database or 'an unknown database'}, replayed on {opened.describe()}."
+        )
+        notes: list[str] = []
+        replayed = replay_run(
+            run,
+            opened,
+            settings=settings,
+            reward_funcs=names(reward_funcs),
+            outcome=outcome,
+            phase=phase,
+            steps=only_steps,
+            notes=notes,
+        )
+        differing = _tell(replayed, notes, file, rescored=bool(reward_funcs or outcome_preset))
+    raise typer.Exit(int(differing > 0))
+
+
+def _tell(episodes: Iterable[Replayed], notes: Sequence[str], file: IO[str] | None, *, rescored: bool) -> int:
+    """Prints differences as they come and the sum at the end; returns how many episodes differ."""
+    from tqdm.auto import tqdm
+
+    from trl_dbbench.runs.differences import Summary
+
+    summary = Summary()
+    for replayed in episodes:
+        summary.add(replayed)
+        if replayed.differences:
+            tqdm.write(str(replayed))
+        if file is not None:
+            file.write(json.dumps(replayed.to_dict(), ensure_ascii=False) + "\n")
+    for note in notes:
+        typer.echo(f"note: {note}")
+    if rescored:
+        typer.echo(summary.mean_rewards())
+    typer.echo(summary)
+    return summary.differing
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="A training run's output_dir, or a folder of sample.")],
+    to: Annotated[str, typer.Option(help="sft, preference, kto or prm.")],
+    out: Annotated[
+        Path | None, typer.Option(help="A .jsonl or .parquet file; RUN/sft.jsonl and the like if left out.")
+    ] = None,
+    phases: Annotated[
+        str, typer.Option(help="train, greedy and eval, joined by commas; eval played held-out tasks.")
+    ] = "train",
+    max_per_task: Annotated[
+        int | None, typer.Option(min=1, help="Rows of a task at most; by default 8 pairs, or all episodes.")
+    ] = None,
+    label_by: Annotated[
+        str, typer.Option(help="For prm: outcome, or a step reward that the run recorded.")
+    ] = "outcome",
+    model: Annotated[
+        str | None, typer.Option(help="Another model that is to learn: its tokenizer makes the ids of sft.")
+    ] = None,
+) -> None:
+    """Writes a run's episodes as a dataset that TRL's SFT, DPO, KTO and reward trainers take as it is."""
+    from trl_dbbench.runs.export import check_suffix, write_rows
+    from trl_dbbench.runs.export import export as export_run
+
+    path = out or run / f"{to}.jsonl"
+    check_suffix(path)
+    check_writable(path)
+    notes: list[str] = []
+    rows = export_run(
+        *(run, to),
+        phases=cast("list[Phase]", names(phases)),
+        max_per_task=max_per_task,
+        label_by=label_by,
+        model=model,
+        notes=notes,
+    )
+    for note in notes:
+        typer.echo(f"note: {note}")
+    write_rows(rows, path)
+    tasks = len({row["task_id"] for row in rows})
+    typer.echo(f"{path}: {len(rows):,} rows of {tasks:,} tasks")
+
+
+def _steps(text: str) -> tuple[int, int]:
+    try:
+        first, end = map(int, text.split(":"))
+    except ValueError:
+        raise ConfigError(
+            f"--steps {text} must be two numbers with a colon between, as in 100:200."
+        ) from None
+    return first, end

@@ -1,0 +1,115 @@
+"""Commands on task files: `validate`, `convert`, `generate`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trl_dbbench.cli.options import DatabaseSpec, DockerImage, GraderName, TaskFormatName, Tasks, names
+from trl_dbbench.database import open_database
+from trl_dbbench.files import write_atomically
+from trl_dbbench.grading import get_grader
+from trl_dbbench.tasks import load_tasks
+from trl_dbbench.validation import validate as validate_tasks
+
+
+def validate(
+    tasks: Tasks,
+    format: TaskFormatName = None,
+    grader: GraderName = None,
+    database: DatabaseSpec = "auto",
+    docker_image: DockerImage = None,
+) -> None:
+    """Executes every gold solution through the sandboxes and graders that training uses.
+
+    Exits with 1 if one does not score as correct.
+    """
+    if grader is not None:
+        get_grader(grader)  # an unknown one is an error before a server starts
+    loaded = load_tasks(tasks, format=format)
+    correct = 0
+    with open_database(database, docker_image=docker_image) as opened:
+        for validation in validate_tasks(loaded, opened, grader=grader):
+            if validation.problem:
+                typer.echo(f"{validation.task.id}: {validation.problem}")
+            else:
+                correct += 1
+    typer.echo(f"{correct} of {len(loaded)} gold solutions score as correct")
+    raise typer.Exit(int(correct < len(loaded)))
+
+
+def convert(
+    source: Annotated[
+        str, typer.Argument(metavar="IN", help="Tasks in any format, or with --tables a file of questions.")
+    ],
+    target: Annotated[
+        Path,
+        typer.Argument(metavar="OUT", help="The file to write: .jsonl, .json (lifelong), .parquet (verl)."),
+    ],
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="own, agentbench, lifelong, verl or a dotted path; read off OUT's name if left out."
+        ),
+    ] = None,
+    source_format: Annotated[
+        str | None,
+        typer.Option("--from", help="The format of IN, or its dotted path; recognised if left out."),
+    ] = None,
+    tables: Annotated[
+        list[Path] | None, typer.Option(help="A CSV file that is a table of the questions; once for each.")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="The split of IN, where it has some; verl's extra_info.split.")
+    ] = None,
+    protocol: Annotated[str, typer.Option(help="text, tools or a dotted path; for verl's prompts")] = "text",
+    skip: Annotated[
+        bool, typer.Option("--skip", help="Leaves out tasks that OUT's format cannot hold.")
+    ] = False,
+) -> None:
+    """Writes tasks in another format, or makes them of CSV files; says what the format cannot hold."""
+    from trl_dbbench.convert import convert as convert_tasks
+
+    conversion = convert_tasks(
+        source,
+        target,
+        to,
+        source_format=source_format,
+        tables=tables or (),
+        split=split,
+        protocol=protocol,
+        skip=skip,
+    )
+    for warning in conversion.warnings():
+        typer.echo(f"warning: {warning}", err=True)
+    typer.echo(f"{conversion.path}: {conversion.written} tasks in the format {conversion.format}")
+
+
+def generate(
+    num_tasks: Annotated[int, typer.Option(help="How many tasks.")],
+    out: Annotated[Path, typer.Option(help="The JSONL file to write.")],
+    seed: Annotated[int, typer.Option(help="The same seed gives the same file.")] = 0,
+    skills: Annotated[str | None, typer.Option(help="Only these, joined by commas; all by default.")] = None,
+    single_skill: Annotated[
+        bool, typer.Option("--single-skill", help="Each task has one skill and what that one needs.")
+    ] = False,
+    max_skills: Annotated[int | None, typer.Option(help="Most skills of a task.")] = None,
+    split: Annotated[str, typer.Option(help="train or test; they share no table and no question")] = "train",
+    level: Annotated[str, typer.Option(help="full; tiny or multi (several turns) for a tiny model")] = "full",
+    workers: Annotated[int | None, typer.Option(help="Processes; one per CPU core by default.")] = None,
+) -> None:
+    """Makes tasks of tables, questions and gold SQL that has been executed."""
+    from tqdm.auto import tqdm
+
+    from trl_dbbench.generate import iterate_tasks
+
+    workers = workers if workers is not None else min(os.cpu_count() or 1, 8)
+    asked = names(skills)
+    with write_atomically(out) as file:
+        tasks = iterate_tasks(num_tasks, seed, asked, single_skill, max_skills, split, level, workers)
+        for task in tqdm(tasks, total=num_tasks, desc="generate", unit="task"):
+            file.write(task.to_json() + "\n")
+    typer.echo(f"{num_tasks} tasks written to {out}")
