@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +21,7 @@ from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.judge import Judge
 from trl_dbbench.player import Player
+from trl_dbbench.rollout import Completion, Request
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import DEFAULTS, Trained
 from trl_dbbench.sample import Plan, Sampled, check_not_held_out, sample_into
@@ -138,6 +140,25 @@ def test_an_episode_token_by_token(
     )
     assert tokenizer.decode(last["ids"]) == "Action: Answer\nFinal Answer: [(2,)]<|im_end|>"
     assert last["observation_ids"] == []
+
+
+def test_log_probabilities_that_are_not_known_are_null(
+    tmp_path: Path,
+    sqlite_database: Database,
+    tokenizer: PreTrainedTokenizerBase,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with a vLLM server that gives those of another temperature."""
+    generate = ScriptedEngine.generate
+
+    async def without(self: ScriptedEngine, request: Request) -> Completion:
+        ids = (await generate(self, request)).ids
+        return Completion(ids, [math.nan] * len(ids))
+
+    monkeypatch.setattr(ScriptedEngine, "generate", without)
+    _, (episode,) = sample_script(tmp_path, sqlite_database, tokenizer, [RIGHT])
+    assert [turn["logprobs"] for turn in episode["turns"]] == [None, None]
+    assert tokenizer.decode(episode["turns"][0]["ids"]) == f"{LOOK}<|im_end|>"
 
 
 def test_an_answer_without_an_end_is_right_but_not_kept(
