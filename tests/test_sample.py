@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +21,7 @@ from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.judge import Judge
 from trl_dbbench.player import Player
+from trl_dbbench.rollout import Completion, Request
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import DEFAULTS, Trained
 from trl_dbbench.sample import Plan, Sampled, check_not_held_out, sample_into
@@ -140,6 +142,25 @@ def test_an_episode_token_by_token(
     assert last["observation_ids"] == []
 
 
+def test_log_probabilities_that_are_not_known_are_null(
+    tmp_path: Path,
+    sqlite_database: Database,
+    tokenizer: PreTrainedTokenizerBase,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with a vLLM server that gives those of another temperature."""
+    generate = ScriptedEngine.generate
+
+    async def without(self: ScriptedEngine, request: Request) -> Completion:
+        ids = (await generate(self, request)).ids
+        return Completion(ids, [math.nan] * len(ids))
+
+    monkeypatch.setattr(ScriptedEngine, "generate", without)
+    _, (episode,) = sample_script(tmp_path, sqlite_database, tokenizer, [RIGHT])
+    assert [turn["logprobs"] for turn in episode["turns"]] == [None, None]
+    assert tokenizer.decode(episode["turns"][0]["ids"]) == f"{LOOK}<|im_end|>"
+
+
 def test_an_answer_without_an_end_is_right_but_not_kept(
     tmp_path: Path, sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
 ) -> None:
@@ -232,7 +253,9 @@ def test_the_same_whatever_the_batch_size(
     progress = json.loads((whole / "sample.json").read_text())
     right, played = progress["counts"]["overall"]
     assert played == 32 and 0 < right < 32
-    assert out.splitlines()[0].split()[:2] == ["right", f"{right}/32"]
+    note, counted, *_ = out.splitlines()
+    assert note == "note: no task is known to be held out; --eval-tasks names some, which are then refused."
+    assert counted.split()[:2] == ["right", f"{right}/32"]
     assert out.splitlines()[-1] == f"The episodes are in {tmp_path / 'other'}."
     assert 0 < progress["kept"] == len(kept_in(whole)) < right
     assert all(episode["right"] for episode in kept_in(whole))

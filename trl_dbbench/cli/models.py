@@ -151,6 +151,8 @@ def sample(
     options |= {"system_prompt": system_prompt, "observation_characters": observation_characters}
     trained = trained_by(run, model, adapter, **options)
     loaded = load_tasks(tasks)
+    if eval_tasks is None and trained.run is None:
+        typer.echo("note: no task is known to be held out; --eval-tasks names some, which are then refused.")
     check_not_held_out(loaded, trained.run, load_tasks(eval_tasks) if eval_tasks else [])
     with _playing(trained, names(vllm_server_urls), database, docker_image) as (player, backend):
         sampled = sample_into(out, loaded, plan, trained, player, backend, batch_size=batch_size)

@@ -100,7 +100,7 @@ def trained_by(
     from trl_dbbench.runs.trained import find_trained
     from trl_dbbench.templates import load_chat_template
 
-    options["system_prompt"] = read_system_prompt(system_prompt)
+    options = {"system_prompt": read_system_prompt(system_prompt), **options}
     if chat_template is not None:
         options["chat_template"] = load_chat_template(chat_template)
     if chat_template_kwargs is not None:
