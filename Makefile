@@ -46,7 +46,7 @@ tiny: install  ## make the demo's model and tasks anew, in recipes/tiny
 
 tiny-multi: install  ## make the model and tasks of several turns anew, in recipes/tiny_multi
 	mkdir -p runs recipes/tiny_multi/model
-	$(BIN)/trl-dbbench generate --num-tasks 8000 --seed 1 --level multi --out runs/multi_tasks.jsonl
+	$(BIN)/trl-dbbench generate --num-tasks 5000 --seed 1 --level multi --out runs/multi_tasks.jsonl
 	$(BIN)/trl-dbbench generate --num-tasks 1000 --seed 2 --level multi --out recipes/tiny_multi/train.jsonl
 	$(BIN)/trl-dbbench generate --num-tasks 200 --seed 1 --level multi --split test --out recipes/tiny_multi/test.jsonl
 	$(BIN)/accelerate launch --config_file accelerate_configs/cpu.yaml \

@@ -310,4 +310,4 @@ def test_the_shipped_model_is_partly_right() -> None:
     shares = accuracy.metrics()
     assert 0.25 <= shares["accuracy"] <= 0.5
     mixed = [0 < sum(right[first : first + 8]) < 8 for first in range(0, len(right), 8)]
-    assert sum(mixed) > len(mixed) / 2
+    assert sum(mixed) > len(mixed) / 4

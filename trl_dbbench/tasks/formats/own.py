@@ -15,7 +15,7 @@
 | `answer` | questions | gold rows, in order (`[[2]]`; a bare `2` is a row of one cell) |
 | `sql` | changes; optional for questions | the gold solution |
 | `operation` | optional | SELECT, INSERT, UPDATE or DELETE; read off `sql` if left out |
-| `skills` | optional | names from `skills.SKILLS`; read off `sql` if left out |
+| `skills` | optional | names from `skills.SKILLS` or `skills.KINDS`; read off `sql` if left out |
 | `grader` | optional | from `grading.GRADERS`; `lifelong` if left out, `null` for the protocol's own |
 | `state_md5` | optional | the gold state's published hash |
 """
