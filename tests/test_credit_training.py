@@ -325,7 +325,9 @@ def test_an_episode_goes_on_from_the_turns_of_another_on_tables_of_its_own(sqlit
         (second,) = trainer.player.play_all(
             [Start(episode.task, episode.prompt_ids, Sampling(greedy=True), episode.turns[:1])], engine
         )
-    assert second.turns[0] is episode.turns[0] and len(second.turns) > 1
+    episode.turns[0].rewards["outcome"] = 1.0
+    assert second.turns[0].result is episode.turns[0].result and len(second.turns) > 1
+    assert not second.turns[0].rewards, "what the turn is worth there"
     used = len(episode.turns[0].completion.ids) + len(episode.turns[0].observation_ids)
     assert second.completion_ids[:used] == episode.completion_ids[:used]
 

@@ -20,7 +20,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -64,9 +64,9 @@ class Sampling:
 class Start:
     """Where an episode starts: its task, the prompt's ids, and how its tokens are chosen.
 
-    `past` are turns that it goes on from, as another episode of the task has played them. Their statements
-    are executed again; the turns stand in the new episode as they are. Each must have been read: the last
-    one's observation too.
+    `past` are turns that it goes on from, as another episode of the task has played them. Their changes are
+    executed again; copies of the turns stand in the new episode, without rewards. Each must have been read:
+    the last one's observation too.
     """
 
     task: Task
@@ -308,7 +308,8 @@ async def _play_past(
 ) -> None:
     for turn in past:
         await database.in_thread(repeat, turn, await opening, database.dialect)
-        episode.turns.append(turn)
+        # a turn of its own: what it is worth here is not what it is worth there
+        episode.turns.append(replace(turn, rewards={}, advantage=None, state=None, value=None))
 
 
 def repeat(turn: Turn, sandbox: Sandbox, dialect: Dialect) -> bool:

@@ -26,6 +26,7 @@ class ScoredGRPOTrainer(ReferenceGRPOTrainer):
     """
 
     player: Player
+    _rows: list[dict[str, Any]]
 
     def __init__(self, *args: Any, reward_funcs: Callable | list[Callable], **kwargs: Any):
         functions = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
@@ -71,12 +72,13 @@ class ScoredGRPOTrainer(ReferenceGRPOTrainer):
         return rewards
 
     def worth(self, episodes: Sequence[Episode]) -> list[float | None]:
-        """The weighted rewards of episodes beside those that are trained on; `None` where the environment
-        failed.
+        """The weighted rewards of other episodes of the prompts that are trained on; `None` where the
+        environment failed.
 
         Raises:
             ConfigError: if a reward is a model's or a coroutine's, which only TRL asks.
         """
+        shown = {tuple(row["episode"].prompt_ids): row["prompt"] for row in self._rows}
         total = [0.0] * len(episodes)
         for function, weight in zip(self.reward_funcs, self.reward_weights.tolist(), strict=True):
             if not isinstance(function, StepRewards):
@@ -86,6 +88,7 @@ class ScoredGRPOTrainer(ReferenceGRPOTrainer):
                 )
             values = function(
                 episode=episodes,
+                prompts=[shown[tuple(each.prompt_ids)] for each in episodes],
                 completions=[each.messages() for each in episodes],
                 completion_ids=[each.completion_ids for each in episodes],
                 task=[each.task.to_json() for each in episodes],

@@ -12,7 +12,7 @@ import torch
 from trl_dbbench.credit.batch import AdvantageBatch, needs
 from trl_dbbench.credit.estimators import vary
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.ranks import Ranks
+from trl_dbbench.ranks import Ranks, together
 from trl_dbbench.rollout import Episode, Sampling, Start, Status
 
 
@@ -55,7 +55,8 @@ class Vine:
         ]
         with trainer.engine() as engine:
             played = trainer.player.play_all(starts, engine)
-        worth = trainer.worth(played)
+        with together():
+            worth = trainer.worth(played)
         for place, (episode, number) in enumerate(places):
             own = slice(place * self.continuations, (place + 1) * self.continuations)
             values = [value for value in worth[own] if value is not None]
