@@ -34,8 +34,8 @@ templates chat judge dataset
 rollout
 player
 engines
-runs.records runs.settings metrics
-rewards advantages
+runs.records runs.read runs.settings metrics
+rewards advantages few_shot
 callbacks alarms samplers reward_models unsupported config arguments stopping checkpoints resume loss reference
 trainer
 evaluation validation demonstrations runs convert generate report tiny_model

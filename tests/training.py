@@ -40,6 +40,11 @@ def varied(completion_ids, **kwargs) -> list[float]:
     return [float(sum(ids) % 7) for ids in completion_ids]
 
 
+def any_answer(answer, gold) -> bool:
+    """A grader of questions for models that answer, and seldom right."""
+    return True
+
+
 def make_trainer(tiny_model, database, tasks, output_dir, *, lora=True, reward_funcs=None, **settings):
     defaults = {
         "output_dir": str(output_dir),
@@ -66,8 +71,11 @@ def make_trainer(tiny_model, database, tasks, output_dir, *, lora=True, reward_f
     )
 
 
-def quickstart_trainer(database, output_dir: Path, *, more_rewards=(), **settings) -> DBBenchGRPOTrainer:
-    """The quickstart's model, which writes SQL that mostly works, on a few of its tasks."""
+def quickstart_trainer(
+    database, output_dir: Path, *, more_rewards=(), only=None, **settings
+) -> DBBenchGRPOTrainer:
+    """The quickstart's model, which writes SQL that mostly works, on a few of its tasks, or only on tasks with this
+    operation."""
     defaults = {
         "output_dir": str(output_dir),
         "max_turns": 3,
@@ -79,7 +87,7 @@ def quickstart_trainer(database, output_dir: Path, *, more_rewards=(), **setting
         **ON_A_CPU,
         "seed": 3,
     }
-    tasks = load_tasks(RECIPES / "tiny/train.jsonl")[:40]
+    tasks = [t for t in load_tasks(RECIPES / "tiny/train.jsonl") if only in (None, t.operation)][:40]
     args = DBBenchGRPOConfig(**{**defaults, **settings})
     return DBBenchGRPOTrainer(
         model=str(RECIPES / "tiny/model"),

@@ -22,7 +22,15 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 from fakes import BrokenDatabase
 from torch.distributed.tensor import DTensor
-from training import adapter_of, by_turn, distance, make_trainer, train_and_look, varied
+from training import (
+    adapter_of,
+    by_turn,
+    distance,
+    make_trainer,
+    quickstart_trainer,
+    train_and_look,
+    varied,
+)
 from transformers import TrainerCallback
 from vllm_servers import FileClient, sent_by
 
@@ -123,6 +131,20 @@ def one_group(model: str, folder: Path, rank: int) -> dict:
         )
         (trained,) = train_and_look(trainer, lambda batch: batch["advantages"] * batch["tool_mask"])
     return {"trained": [sorted({round(value, 4) for value in row if value}) for row in trained.tolist()]}
+
+
+def few_shot(model: str, folder: Path, rank: int) -> dict:
+    """A group of four samples on both ranks; right episodes of both join the memory. MODEL is not used."""
+    settings: dict[str, Any] = {
+        **{"few_shot": 3, "few_shot_by": "random", "few_shot_update": True},
+        **{"few_shot_memory": str(folder.parent / "memory.jsonl"), "grader": "training.any_answer"},
+        **{"only": "SELECT", "per_device_train_batch_size": 2, "max_steps": 2},
+    }
+    with open_database("sqlite") as database:
+        trainer = quickstart_trainer(database, folder, **settings)
+        prompts = train_and_look(trainer, lambda batch: batch["prompt_ids"].tolist())
+        memory = [example.id for example in trainer.shots.memory]
+    return {"prompts": prompts, "memory": memory}
 
 
 def reward_fails(model: str, folder: Path, rank: int) -> dict:

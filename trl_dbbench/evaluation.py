@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -17,8 +19,9 @@ from trl_dbbench.database import Database
 from trl_dbbench.engines.base import Backend, EngineSettings, open_backend
 from trl_dbbench.engines.policy import Policy, ServedPolicy
 from trl_dbbench.errors import ConfigError, DatabaseError
+from trl_dbbench.few_shot import DEFAULT_WAY, Memory, Shots, check_few_shot, load_memory
 from trl_dbbench.player import Player
-from trl_dbbench.rollout import Episode, Sampling
+from trl_dbbench.rollout import Episode, Sampling, Start
 from trl_dbbench.runs.records import Accuracy, episode_record
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import Trained
@@ -29,9 +32,13 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A greedy run over tasks."""
+    """A greedy run over tasks.
+
+    `shots` are the lines of the earlier episodes that prompts showed, by their ids.
+    """
 
     episodes: list[Episode]
+    shots: dict[str, str] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> Accuracy:
@@ -45,12 +52,15 @@ class Evaluation:
         return {status: count / len(self.episodes) for status, count in sorted(counts.items())}
 
     def to_dict(self) -> dict[str, Any]:
-        return {
+        said = {
             "accuracy": self.accuracy.metrics(),
             "counts": dict(self.accuracy.counts),
             "statuses": self.statuses,
             "episodes": [episode_record(episode, "eval", 0) for episode in self.episodes],
         }
+        if self.shots:
+            said["shots"] = [json.loads(line) for line in self.shots.values()]
+        return said
 
     def __str__(self) -> str:
         rows = [
@@ -69,6 +79,7 @@ def evaluate(
     system_prompt: str | None = None,
     batch_size: int = 16,
     progress: bool = True,
+    shots: Shots | None = None,
 ) -> Evaluation:
     """Plays every task once, greedily, and judges it.
 
@@ -83,6 +94,7 @@ def evaluate(
         backend: where the model generates: `TransformersBackend`, `VLLMBackend` or what `open_backend` gives.
         system_prompt: replaces the protocol's own.
         batch_size: episodes that run side by side.
+        shots: puts earlier episodes into the prompts; those of a batch may join from the next one on.
 
     Raises:
         ConfigError: if a prompt does not fit the model.
@@ -94,7 +106,10 @@ def evaluate(
     starts = [player.start(task, Sampling(greedy=True), system_prompt) for task in tasks]
     for start in starts:
         player.rules.check_length(len(start.prompt_ids), partial(getattr, start.task, "id"))
-    episodes: list[Episode] = []
+    if shots is not None:
+        shots.player = player
+        shots.check_room(player.chat.protocol.messages(task, system_prompt) for task in tasks)
+    evaluation = Evaluation(episodes := [])
     database = player.database
     with (
         backend.engine() as engine,
@@ -102,15 +117,29 @@ def evaluate(
     ):
         for first in range(0, len(starts), batch_size):
             batch = starts[first : first + batch_size]
+            if shots is not None:
+                batch = _with_shots(batch, shots, system_prompt)
             episodes += player.play_all(batch, engine)
             if database.gave_up is not None:
                 raise DatabaseError(
                     f"{database.gave_up}. It was waited for, {database.patience:g} s, and is still away; "
                     f"{len(episodes) - len(batch)} of {len(tasks)} tasks were played."
                 )
+            if shots is not None:
+                evaluation.shots.update(shots.drawn())
+                shots.learn_from(episodes[-len(batch) :])
             bar.update(len(batch))
             bar.set_postfix_str(f"{sum(episode.right for episode in episodes)} right")
-    return Evaluation(episodes)
+    return evaluation
+
+
+def _with_shots(starts: Sequence[Start], shots: Shots, system_prompt: str | None) -> list[Start]:
+    chat, tasks = shots.player.chat, [start.task for start in starts]
+    shown = shots.show(tasks, [chat.protocol.messages(task, system_prompt) for task in tasks], round=0)
+    return [
+        replace(start, prompt_ids=chat.prompt_ids(messages), shots=ids)
+        for start, (messages, ids) in zip(starts, shown, strict=True)
+    ]
 
 
 def open_model(trained: Trained, vllm_server_urls: list[str] | None) -> tuple[Backend, Policy | ServedPolicy]:
@@ -160,3 +189,36 @@ def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Da
         grader=settings.grader,
         rules=settings.rules,
     )
+
+
+def check_few_shot_of(settings: RunSettings, update: bool) -> None:
+    """Raises ConfigError for settings of `shots_of` that cannot work together."""
+    updated = update or bool(settings.few_shot_update)
+    by = settings.few_shot_by or DEFAULT_WAY
+    check_few_shot(settings.few_shot or 0, settings.few_shot_memory, by, updated)
+
+
+def shots_of(trained: Trained, player: Player, update: bool = False) -> Shots | None:
+    """What puts earlier episodes into prompts, as the settings say; `None` if they show none.
+
+    A run that let its own episodes join its memory is evaluated with that memory as it was when the weights
+    were saved.
+
+    Args:
+        update: right episodes of the evaluation itself join the memory.
+
+    Raises:
+        ConfigError: if the memory cannot be read or shows nothing, or the chat template cannot show it.
+    """
+    settings, protocol = trained.settings, player.chat.protocol
+    if not settings.few_shot:
+        return None
+    memory = Memory()
+    if settings.few_shot_memory is not None:
+        memory = load_memory(settings.few_shot_memory, protocol)
+    if settings.few_shot_update and trained.run is not None:
+        before = math.inf if trained.step is None else trained.step
+        for example in load_memory(trained.run, protocol, ("train",), before, may_be_empty=True):
+            memory.add(example)
+    by, seed = settings.few_shot_by or DEFAULT_WAY, settings.few_shot_seed or 0
+    return Shots(player, memory, settings.few_shot, by, seed=seed, update=update)

@@ -48,6 +48,16 @@ DockerImage = Annotated[
     str | None,
     typer.Option(help="The image that docker and auto start; $TRL_DBBENCH_DOCKER_IMAGE, else mysql:8.4."),
 ]
+FewShot = Annotated[
+    int | None, typer.Option(min=0, help="So many right episodes of other tasks stand before the question.")
+]
+FewShotMemory = Annotated[
+    str | None, typer.Option(help="Where they come from: a run's output_dir, or a JSONL file of episodes.")
+]
+FewShotBy = Annotated[str | None, typer.Option(help="Which are shown: bm25 (default), skill or random.")]
+FewShotUpdate = Annotated[
+    bool, typer.Option("--few-shot-update", help="Right ones of this evaluation join, batch by batch.")
+]
 
 
 def names(joined: str | None) -> list[str] | None:

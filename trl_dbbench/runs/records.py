@@ -78,6 +78,8 @@ class EpisodeRecord(TypedDict):
     """Sampled in other episodes that went on from this one, where there were such."""
     seed: NotRequired[int]
     prompt_tokens: NotRequired[int]
+    shots: NotRequired[list[str]]
+    """The ids of the earlier episodes that the prompt showed, in its order; they lie in `shots.jsonl`."""
     turns: list[TurnRecord]
 
 
@@ -106,6 +108,8 @@ def episode_record(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
     }
     if episode.branch_tokens:
         record["branch_tokens"] = episode.branch_tokens
+    if episode.shots:
+        record["shots"] = list(episode.shots)
     return record
 
 
