@@ -19,6 +19,7 @@ import pytest
 import torch
 import yaml
 from examples import examples
+from families import FAMILIES, give
 from hypothesis import given
 from hypothesis import strategies as st
 from launching import QUICKSTART, RECIPE, ROOT, TWO_CPUS, launch_ranks, run_here, seen
@@ -194,6 +195,29 @@ def test_a_template_that_leaves_earlier_turns_out_is_refused(tiny_tokenizer, sql
     player = Player.of(forgetful, sqlite_database)
     with pytest.raises(ConfigError, match=r"leaves out turns of earlier episodes.*Or leave few_shot out"):
         Shots(player, memory, 1)
+
+
+@pytest.mark.parametrize("protocol", ["text", "tools"])
+def test_every_template_that_can_be_used_shows_earlier_episodes(protocol, trained_tasks, sqlite_database):
+    """In the order of the episode, with statements and answers that are read again as what they were."""
+    usable = []
+    for name, family in FAMILIES.items():
+        tokenizer = AutoTokenizer.from_pretrained(TINY / "model")
+        try:
+            player = Player.of(
+                tokenizer, sqlite_database, protocol=protocol, eos_token_ids=give(tokenizer, family)
+            )
+        except ConfigError:
+            continue
+        usable.append(name)
+        earlier, asked = trained_tasks[0], trained_tasks[30]
+        memory = good_episodes(demonstrate([earlier], player.chat, sqlite_database))
+        ((messages, ids),) = Shots(player, memory, 1).show([asked], [player.chat.protocol.messages(asked)], 0)
+        assert len(ids) == 1, name
+        text = tokenizer.decode(player.chat.prompt_ids(messages))
+        places = [text.find(part) for part in (earlier.question, str(earlier.gold.sql), "72", asked.question)]
+        assert places == sorted(places) and -1 not in places, (name, text)
+    assert len(usable) >= (40 if protocol == "text" else 25)
 
 
 # --- which are shown ------------------------------------------------------------------------------

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +47,17 @@ __all__ = [
     "good_episodes",
     "load_memory",
     "prompts_of",
+    "shown_in",
+    "with_examples",
 ]
 
 logger = logging.getLogger(__name__)
 
 SHOTS_FILE = "shots.jsonl"
 """In a run's folder: every example that was shown, each once. It is a memory as well."""
+
+TURN_TOKENS = 50
+"""More than a chat template adds to the text of a turn."""
 
 DEFAULT_WAY = "bm25"
 
@@ -224,7 +228,8 @@ class Shots:
     def _fits(self, messages: Messages) -> bool:
         room = self._room()
         # a token is at least a byte long, so that the tokenizer is not asked about short prompts
-        longest = sum(len(message["content"].encode()) for message in messages) + TEMPLATE_TOKENS
+        longest = sum(len(message["content"].encode()) + TURN_TOKENS for message in messages)
+        longest += TEMPLATE_TOKENS
         if longest <= room and not self.player.chat.protocol.tools:
             return True
         return len(self.player.chat.prompt_ids(messages)) <= room
@@ -234,11 +239,11 @@ class Shots:
         protocol = self.player.chat.protocol
         prompt = min(prompts, key=_characters, default=[])
         messages = min((example.messages(protocol) for example in self.memory), key=_characters, default=[])
-        whole = [*prompt, *messages]
-        if whole and not self._fits(whole := _inserted(prompt, messages)):
-            length, what = len(self.player.chat.prompt_ids(whole)), "one earlier episode" if messages else ""
+        whole = _inserted(prompt, messages)
+        if whole and not self._fits(whole):
+            what = "with one earlier episode" if messages else "alone"
             raise ConfigError(
-                f"few_shot: the shortest prompt {'with ' * bool(what)}{what or 'alone'} has {length} tokens, "
+                f"few_shot: the shortest prompt {what} has {len(self.player.chat.prompt_ids(whole))} tokens, "
                 f"and there is room for {self._room():.0f}: the model's context of "
                 f"{self.player.rules.context} less max_completion_length "
                 f"({self.player.rules.max_completion_length}). Lower that, or take a model with a longer "
@@ -300,6 +305,11 @@ def with_examples(prompt: Messages, examples: Iterable[Example], protocol: Agent
     return _inserted(prompt, [message for each in examples for message in each.messages(protocol)])
 
 
+def shown_in(run: str | Path) -> dict[str, Example]:
+    """The examples that a run has shown, by the ids that its episodes' records name in `shots`."""
+    return {each.id: each for each in map(Example.from_line, whole_lines(Path(run) / SHOTS_FILE))}
+
+
 def prompts_of(
     run: str | Path, protocol: AgentProtocol, system_prompt: str | None = None
 ) -> Iterator[tuple[EpisodeRecord, Messages]]:
@@ -311,14 +321,10 @@ def prompts_of(
     """
     notes: list[str] = []
     tasks = {task.digest: task for task in read_tasks(Path(run) / TASKS_FILE, notes)}
-    lines = whole_lines(Path(run) / SHOTS_FILE)
-    shown: Mapping[str, Example] = {each.id: each for each in map(Example.from_line, lines)}
+    shown = shown_in(run)
     for _, record in read_episodes(Path(run) / EPISODES_FILE, notes):
         prompt = protocol.messages(tasks[record["task_digest"]], system_prompt)
-        yield (
-            record,
-            with_examples(prompt, map(partial(shown.__getitem__), record.get("shots", ())), protocol),
-        )
+        yield record, with_examples(prompt, [shown[id] for id in record.get("shots", ())], protocol)
 
 
 def _inserted(prompt: Messages, messages: Messages) -> Messages:
