@@ -12,10 +12,10 @@ PYTEST_PROCESSES ?= -n auto --maxprocesses 4 --dist loadfile
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo tiny test fuzz check format clean
+.PHONY: help install demo tiny tiny-multi test fuzz check format clean
 
 help:  ## print this list
-	@sed -nE 's/^([a-z]+):.*  ## (.*)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  make \1\t\2/p' Makefile | expand -t 16
 
 install: $(INSTALLED)  ## make .venv with the tested versions of everything
 
@@ -43,6 +43,15 @@ tiny: install  ## make the demo's model and tasks anew, in recipes/tiny
 		recipes/sft_dbbench.py --config recipes/sft_tiny.yaml
 	mkdir -p recipes/tiny/model
 	cp runs/tiny_sft/*.json runs/tiny_sft/*.jinja runs/tiny_sft/model.safetensors recipes/tiny/model
+
+tiny-multi: install  ## make the model and tasks of several turns anew, in recipes/tiny_multi
+	mkdir -p runs recipes/tiny_multi/model
+	$(BIN)/trl-dbbench generate --num-tasks 8000 --seed 1 --level multi --out runs/multi_tasks.jsonl
+	$(BIN)/trl-dbbench generate --num-tasks 1000 --seed 2 --level multi --out recipes/tiny_multi/train.jsonl
+	$(BIN)/trl-dbbench generate --num-tasks 200 --seed 1 --level multi --split test --out recipes/tiny_multi/test.jsonl
+	$(BIN)/accelerate launch --config_file accelerate_configs/cpu.yaml \
+		recipes/sft_dbbench.py --config recipes/sft_multi.yaml
+	cp runs/multi_sft/*.json runs/multi_sft/*.jinja runs/multi_sft/model.safetensors recipes/tiny_multi/model
 
 test: install  ## run the tests but for the slow ones; with PYTEST_ARGS= all
 	$(BIN)/pytest $(PYTEST_PROCESSES) $(PYTEST_ARGS)

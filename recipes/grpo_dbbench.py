@@ -8,6 +8,8 @@ Every key of the YAML is also an option of the command line, which wins. `--help
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from transformers import AutoTokenizer
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
@@ -26,6 +28,7 @@ def main(
     database: DatabaseArguments,
     args: DBBenchGRPOConfig,
     model: ModelConfig,
+    trainer_class: type[DBBenchGRPOTrainer] = DBBenchGRPOTrainer,
 ) -> DBBenchGRPOTrainer:
     set_up_logging(args.process_index)
     checkpoint = find_checkpoint(args.output_dir, args.resume_from_checkpoint)
@@ -49,7 +52,7 @@ def main(
 
     # 3. the database, the rewards that it gives, and the training
     with database.open() as opened:
-        trainer = DBBenchGRPOTrainer(
+        trainer = trainer_class(
             model=model.model_name_or_path,
             reward_funcs=rewards.load(opened),
             args=args,
@@ -71,9 +74,14 @@ def main(
     return trainer
 
 
-if __name__ == "__main__":
+def start(arguments: Sequence[type], main: Callable[..., DBBenchGRPOTrainer]) -> None:
+    """Reads the command line and its YAML into these dataclasses, and trains."""
     with ordered_end() as ended:  # of all ranks, and after SIGTERM
         with user_errors(ValueError, FileNotFoundError):
-            arguments = TrlParser(ARGUMENTS).parse_args_and_config(fail_with_unknown_args=True)
+            given = TrlParser(arguments).parse_args_and_config(fail_with_unknown_args=True)
         with user_errors():
-            ended(main(*arguments))
+            ended(main(*given))
+
+
+if __name__ == "__main__":
+    start(ARGUMENTS, main)

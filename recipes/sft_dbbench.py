@@ -1,14 +1,17 @@
-"""Warm start: teaches a model the protocol on gold episodes, before GRPO.
+"""Supervised fine-tuning on gold episodes, as a warm start before GRPO, or on episodes that were sampled.
 
     accelerate launch recipes/sft_dbbench.py --config recipes/sft_tiny.yaml
+    accelerate launch recipes/sft_dbbench.py --config recipes/sft_episodes.yaml --episodes runs/sample
 
-The episodes are played by the rollout itself, so ids and masks are those of training; the loss is on the
-agent's tokens only. Every key of the YAML is also an option of the command line, which wins.
+Gold episodes are played by the rollout itself, and sampled ones have their own ids, so ids and masks are
+those of GRPO; the loss is on the agent's tokens only. Every key of the YAML is also an option of the command
+line, which wins.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,19 +23,50 @@ from trl_dbbench import ConfigError, DatabaseArguments, TaskArguments, get_proto
 from trl_dbbench.arguments import read_template_kwargs
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.checkpoints import find_checkpoint, running_in
-from trl_dbbench.demonstrations import Habits, demonstrate, to_sft_dataset
+from trl_dbbench.database import Database
+from trl_dbbench.demonstrations import (
+    Habits,
+    demonstrate,
+    execute_actions,
+    gold_actions,
+    to_sft_dataset,
+)
 from trl_dbbench.engines.policy import eos_token_ids
 from trl_dbbench.errors import user_errors
-from trl_dbbench.protocol import Answer, Operation
+from trl_dbbench.lookup import look_up
+from trl_dbbench.multi_teacher import multi_actions
+from trl_dbbench.protocol import AgentProtocol, Answer, Operation
+from trl_dbbench.runs.export import sft_dataset
 from trl_dbbench.stopping import ordered_end, set_up_logging
+from trl_dbbench.tasks import Task
 from trl_dbbench.templates import load_chat_template
 from trl_dbbench.tiny_model import make_tiny_model
+
+TEACHERS = {"gold": gold_actions, "multi": multi_actions}
+TEXTS = 2_000
+"""Tasks whose episodes the tiny model's tokenizer learns words from."""
+
+
+@dataclass
+class DemonstrationArguments(TaskArguments):
+    """The tasks to demonstrate; none where there are `episodes`."""
+
+    tasks: str | None = field(
+        default=None, metadata={"help": "Tasks to demonstrate: a file, a folder of parquet, or a hub id."}
+    )
 
 
 @dataclass
 class ScriptArguments:
-    """What the recipe adds: the demonstrations, and the tiny model."""
+    """What the recipe adds: what to learn from, and the tiny model."""
 
+    episodes: str | None = field(
+        default=None,
+        metadata={
+            "help": "Learns from these, in the place of demonstrations: the folder of trl-dbbench sample or "
+            "of a run, or a file of trl-dbbench export --to sft."
+        },
+    )
     protocol: str = field(default="text", metadata={"help": "text, tools or a dotted path"})
     chat_template: str | None = field(
         default=None,
@@ -43,6 +77,13 @@ class ScriptArguments:
     chat_template_kwargs: dict | str | None = field(
         default=None,
         metadata={"help": "Passed on to the chat template, as GRPO's: {enable_thinking: false}."},
+    )
+    teacher: str = field(
+        default="gold",
+        metadata={
+            "help": "Who writes the demonstrations: gold (the gold SQL), multi (for tasks of level multi, "
+            "turn by turn) or a dotted path."
+        },
     )
     bad_habits: float = field(
         default=0.0,
@@ -62,11 +103,49 @@ class ScriptArguments:
         self.chat_template_kwargs = read_template_kwargs(self.chat_template_kwargs)
 
 
-ARGUMENTS = (TaskArguments, DatabaseArguments, ScriptArguments, SFTConfig, ModelConfig)
+ARGUMENTS = (DemonstrationArguments, DatabaseArguments, ScriptArguments, SFTConfig, ModelConfig)
+
+
+def gold_texts(tasks: Sequence[Task], protocol: AgentProtocol) -> list[str]:
+    """What the agent writes where it executes the gold SQL and answers."""
+    texts = []
+    for task in tasks:
+        rows = list(task.gold.answer or [])
+        texts += [
+            str(protocol.write(Operation(task.gold.sql or ""))),
+            str(protocol.write(Answer(str(rows)))),
+        ]
+    return texts
+
+
+def taught_texts(
+    tasks: Sequence[Task], protocol: AgentProtocol, database: Database, habits: Habits, teacher: Callable
+) -> list[str]:
+    """What the agent writes and reads where it does as the teacher."""
+    texts = []
+    for task in tasks:
+        actions = teacher(task, protocol, database, habits)
+        texts += [str(protocol.write(action)) for action in actions]
+        texts += [protocol.observe(result) for result in execute_actions(database, task, actions)]
+    return texts
+
+
+def make_model_for(texts: list[str], script_args: ScriptArguments, training_args: SFTConfig) -> str:
+    """The folder of a tiny model of random weights, whose tokenizer is made for these texts."""
+    if not texts:
+        raise ConfigError("tiny-random makes its tokenizer of tasks: name a model for episodes.")
+    folder = make_tiny_model(
+        Path(training_args.output_dir) / "tiny-random",
+        texts,
+        hidden_size=script_args.tiny_hidden_size,
+        num_layers=script_args.tiny_layers,
+        seed=training_args.seed,
+    )
+    return str(folder)
 
 
 def main(
-    task_args: TaskArguments,
+    task_args: DemonstrationArguments,
     database_args: DatabaseArguments,
     script_args: ScriptArguments,
     training_args: SFTConfig,
@@ -74,27 +153,20 @@ def main(
 ) -> SFTTrainer:
     set_up_logging(training_args.process_index)
     checkpoint = find_checkpoint(training_args.output_dir, training_args.resume_from_checkpoint)
-    tasks, system_prompt = task_args.load(), task_args.system_prompt
+    if not (script_args.episodes or task_args.tasks):
+        raise ConfigError("say what to learn from: tasks, which are demonstrated, or episodes.")
+    tasks = [] if script_args.episodes else task_args.load()
     protocol = get_protocol(script_args.protocol)
+    teacher = look_up("teacher", script_args.teacher, TEACHERS)
+    habits = Habits(script_args.bad_habits, frozenset(script_args.bad_habit_skills), training_args.seed)
     model_name = model_args.model_name_or_path
     if model_name == "tiny-random":
-        # its tokenizer is made for these tasks: what the agent reads and writes in them
-        texts = [m["content"] for task in tasks for m in protocol.messages(task, system_prompt)]
-        for task in tasks:
-            rows = list(task.gold.answer or [])
-            texts += [
-                str(protocol.write(Operation(task.gold.sql or ""))),
-                str(protocol.write(Answer(str(rows)))),
-            ]
-        model_name = str(
-            make_tiny_model(
-                Path(training_args.output_dir) / "tiny-random",
-                texts,
-                hidden_size=script_args.tiny_hidden_size,
-                num_layers=script_args.tiny_layers,
-                seed=training_args.seed,
-            )
-        )
+        texts = [m["content"] for task in tasks for m in protocol.messages(task, task_args.system_prompt)]
+        texts += gold_texts(tasks, protocol)
+        if teacher is not gold_actions:  # it writes more than the gold SQL, and reads what comes of it
+            with database_args.open() as database:
+                texts += taught_texts(tasks[:TEXTS], protocol, database, habits, teacher)
+        model_name = make_model_for(texts, script_args, training_args)
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_name)
         model = AutoModelForCausalLM.from_pretrained(model_name, dtype=model_args.dtype)
@@ -104,17 +176,29 @@ def main(
     if script_args.chat_template is not None:
         tokenizer.chat_template = load_chat_template(script_args.chat_template)
     eos_ids = eos_token_ids(model.generation_config, tokenizer)
-    chat = ChatFormat(tokenizer, protocol, eos_ids, script_args.chat_template_kwargs)
-    habits = Habits(script_args.bad_habits, frozenset(script_args.bad_habit_skills), training_args.seed)
-    with database_args.open() as database:
-        episodes = demonstrate(tasks, chat, database, system_prompt=system_prompt, habits=habits)
-    right = sum(episode.right for episode in episodes)
-    logging.info("%d demonstrations, %d of them right", len(episodes), right)
+    if script_args.episodes:
+        notes: list[str] = []
+        dataset = sft_dataset(script_args.episodes, tokenizer, eos_ids, notes)
+        logging.info(" ".join([f"{len(dataset)} episodes to learn from.", *notes]))
+    else:
+        chat = ChatFormat(tokenizer, protocol, eos_ids, script_args.chat_template_kwargs)
+        with database_args.open() as database:
+            episodes = demonstrate(
+                tasks,
+                chat,
+                database,
+                system_prompt=task_args.system_prompt,
+                habits=habits,
+                teacher=teacher,
+            )
+        right = sum(episode.right for episode in episodes)
+        logging.info("%d demonstrations, %d of them right", len(episodes), right)
+        dataset = to_sft_dataset(episodes)
 
     trainer = SFTTrainer(
         model=model,
         args=training_args,
-        train_dataset=to_sft_dataset(episodes),
+        train_dataset=dataset,
         processing_class=tokenizer,
         peft_config=get_peft_config(model_args),
     )

@@ -51,6 +51,7 @@ def finish(process: subprocess.Popen[str]) -> str:
 def run_here(monkeypatch: pytest.MonkeyPatch, script: Path, *options: object) -> None:
     """A recipe in this process. Its logging is the tests'."""
     monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(script.parent)  # as Python does with a script
     monkeypatch.setattr(sys, "argv", [str(script), *map(str, options)])
     monkeypatch.setattr("logging.basicConfig", lambda **settings: None)
     runpy.run_path(str(script), run_name="__main__")

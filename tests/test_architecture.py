@@ -23,7 +23,7 @@ PACKAGE = "trl_dbbench"
 
 ORDER = """
 errors lookup files sql prompts ranks
-skills grading
+skills grading calibration
 tasks
 database.error_numbers database.dialect database.sandbox database.retry database.base
 database.sqlite database.server
@@ -35,10 +35,12 @@ rollout
 player
 engines
 runs.records runs.read runs.settings metrics
-rewards advantages few_shot
+retrace step_rewards learned_rewards process_rewards rewards
+credit advantages few_shot
 callbacks alarms samplers reward_models unsupported config arguments stopping checkpoints resume loss reference
-trainer
-evaluation validation demonstrations runs convert generate report tiny_model
+scoring critic
+trainer ppo
+evaluation sample validation demonstrations multi_teacher step_labels reward_data runs convert generate report tiny_model
 cli
 """
 """From bottom to top; `docs/architecture.md` says what each part is. A module may import from its own line

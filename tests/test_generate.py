@@ -160,7 +160,7 @@ def test_skills_and_max_skills_bound_what_a_task_has() -> None:
         ({"skills": ["delete"], "max_skills": 1, "single_skill": True}, "delete cannot be had"),
         ({"max_skills": 0}, "must be at least 1"),
         ({"split": "dev"}, "unknown split 'dev'; allowed: train, test"),
-        ({"level": "small"}, "unknown level 'small'; allowed: full, tiny"),
+        ({"level": "small"}, "unknown level 'small'; allowed: full, tiny, multi"),
         ({"level": "tiny", "skills": ["subquery_nested"]}, "level 'tiny' has no tasks of subquery_nested"),
         ({"workers": 0}, "number of workers is 0"),
     ],

@@ -10,10 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+import two_ranks as two_ranks_module
 from accelerate import DistributedType
 from launching import SHARDED, TWO_CPUS, launch_ranks, seen
 from safetensors.torch import load_file
-from training import episodes_in
+from training import SPLIT_ESTIMATORS, episodes_in, estimator_settings, make_trainer
+from two_ranks import TASKS
 
 from trl_dbbench.engines.policy import forward_is_collective
 
@@ -22,7 +25,10 @@ from trl_dbbench.engines.policy import forward_is_collective
 def two_ranks(tiny_model, tmp_path_factory) -> Path:
     """What two ranks, each with the whole model, saw of several troubles in a row."""
     folder = tmp_path_factory.mktemp("two_ranks")
-    scenarios = "refuses,one_group,stays_away,opening_fails,reward_fails,engine_fails,episode_fails"
+    scenarios = (
+        "refuses,one_group,estimators,ppo,ppo_model,prime,"
+        "stays_away,opening_fails,reward_fails,engine_fails,episode_fails"
+    )
     status, output = launch_ranks(TWO_CPUS, scenarios, tiny_model, folder)
     assert status == 0, output
     return folder
@@ -79,6 +85,47 @@ def test_advantages_of_a_group_over_both_ranks(two_ranks):
         expected = [centred * (number + 1) for number in range(len(episode["turns"]))]
         assert [turn.get("advantage", 0.0) for turn in episode["turns"]] == pytest.approx(expected, abs=1e-4)
         assert tokens == pytest.approx(sorted(filter(None, expected)), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "beside"), [("ppo", "critic"), ("ppo_model", "critic"), ("prime", "prime")]
+)
+def test_two_ranks_train_as_one_with_the_double_batch(two_ranks, tiny_model, tmp_path, scenario, beside):
+    """PPO and PRIME: the same advantages, and the same weights of the policy and of what learns beside it."""
+    first, second = seen(two_ranks, scenario)
+    for part in ("policy", beside):
+        assert first[part] == second[part], "the ranks agree to the bit"
+    alone = getattr(two_ranks_module, scenario)(tiny_model, tmp_path, 0)
+    for step, rows in enumerate(alone["advantages"]):
+        both = [*first["advantages"][step], *second["advantages"][step]]
+        # each rank shuffles its own rows, and pads them to its own longest
+        compared = [sorted([value for value in row if value] for row in each) for each in (both, rows)]
+        assert any(compared[1])
+        for row, expected in zip(*compared, strict=True):
+            assert row == pytest.approx(expected, abs=1e-3)
+    for part in ("policy", beside):
+        for name, weight in alone[part].items():
+            torch.testing.assert_close(
+                torch.tensor(first[part][name]), torch.tensor(weight), rtol=0.05, atol=2e-4
+            )
+
+
+@pytest.mark.parametrize("name", SPLIT_ESTIMATORS)
+def test_two_ranks_are_given_what_one_with_the_double_batch_is(
+    two_ranks, tiny_model, sqlite_database, tmp_path, name
+):
+    """By turn, in both of two steps: the second one's baseline is of the first."""
+    make_trainer(tiny_model, sqlite_database, TASKS, tmp_path, **estimator_settings(name, rows=12)).train()
+    alone = [e for e in episodes_in(tmp_path) if e["phase"] == "train"]
+    split = [e for e in episodes_in(two_ranks / "estimators" / name) if e["phase"] == "train"]
+    assert len(alone) == 24 and any(e["advantage"] for e in alone)
+    for one, other in zip(alone, split, strict=True):
+        assert other["rewards"] == one["rewards"], "the same episodes"
+        assert other["advantage"] == pytest.approx(one["advantage"], abs=1e-5)
+        assert [turn.get("advantage") for turn in other["turns"]] == [
+            pytest.approx(turn["advantage"], abs=1e-5) if "advantage" in turn else None
+            for turn in one["turns"]
+        ]
 
 
 # --- an exception on one rank ---------------------------------------------------------------------

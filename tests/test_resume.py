@@ -35,7 +35,8 @@ from trl import GRPOTrainer
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
 from trl_dbbench.checkpoints import SIZES, UNFINISHED, find_checkpoint, flaw
-from trl_dbbench.resume import ResumableGRPOTrainer
+from trl_dbbench.critic import WEIGHTS
+from trl_dbbench.resume import STATES_FILE, ResumableGRPOTrainer
 from trl_dbbench.stopping import StopSignal
 
 # 6 tasks, 2 a generation: 3 generations and 4 steps an epoch
@@ -525,10 +526,13 @@ def recipe(output_dir: Path, trains: Event, options: dict[str, object]) -> None:
         run_epoch(self, *args, **kwargs)
 
     ResumableGRPOTrainer._run_epoch = tell_and_run
-    sys.argv = [str(RECIPE), "--config", str(ROOT / "recipes" / "quickstart.yaml")]
+    options = {"config": ROOT / "recipes" / "quickstart.yaml", **options}
+    script = str(options.pop("script", RECIPE))
+    sys.path.insert(0, str(ROOT / "recipes"))  # as Python does with a script
+    sys.argv = [script]
     for name, value in {**options, "output_dir": output_dir, "resume_from_checkpoint": True}.items():
         sys.argv += [f"--{name}", str(value)]
-    runpy.run_path(str(RECIPE), run_name="__main__")
+    runpy.run_path(script, run_name="__main__")
 
 
 @pytest.fixture
@@ -563,11 +567,25 @@ def log_of(output_dir: Path) -> str:
     return (output_dir / "log").read_text()
 
 
-@pytest.mark.parametrize("wanted", [3, pytest.param(10, marks=pytest.mark.slow)])
-def test_kills(start, tmp_path, wanted):
+PPO = {"script": ROOT / "recipes" / "ppo_dbbench.py", "config": ROOT / "recipes" / "ppo_quickstart.yaml"}
+PRIME = {"advantage": "prime", "advantage_args": '{"beta": 0.5, "learning_rate": 0.01}'}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "options"),
+    [
+        (3, {}),
+        pytest.param(10, {}, marks=pytest.mark.slow),
+        pytest.param(5, PPO, marks=pytest.mark.slow),
+        pytest.param(5, {**PPO, "critic": "model"}, marks=pytest.mark.slow),
+        pytest.param(5, PRIME, marks=pytest.mark.slow),
+    ],
+    ids=["grpo", "grpo, often", "ppo", "ppo with a critic of its own", "prime"],
+)
+def test_kills(start, tmp_path, wanted, options):
     """The recipe is killed at random moments of three epochs: while it plays, trains, evaluates or saves."""
-    unbroken = tmp_path / "unbroken"
-    process = start(unbroken, max_steps=12)
+    unbroken, options = tmp_path / "unbroken", {"max_steps": 12, **options}
+    process = start(unbroken, **options)
     begin = time.monotonic()
     process.join(timeout=200)
     assert process.exitcode == 0, log_of(unbroken)
@@ -577,7 +595,7 @@ def test_kills(start, tmp_path, wanted):
     while kills < wanted:  # a run that comes to its end before is followed by another
         runs.append(tmp_path / f"killed-{len(runs)}")
         while True:
-            process = start(runs[-1], max_steps=12)
+            process = start(runs[-1], **options)
             process.join(timeout=moments.uniform(0, 0.2 * seconds) if kills < wanted else 200)
             if process.exitcode is not None:
                 break
@@ -589,6 +607,16 @@ def test_kills(start, tmp_path, wanted):
     for killed in runs:
         weights = [load_file(run / "adapter_model.safetensors") for run in (killed, unbroken)]
         assert equal(*weights)
+        for name in (
+            "optimizer.pt",
+            STATES_FILE,
+            WEIGHTS,
+        ):  # of the policy; what PRIME and PPO have beside it
+            files = [run / "checkpoint-12" / name for run in (killed, unbroken)]
+            assert files[0].exists() == files[1].exists()
+            if files[0].exists():
+                states = [torch.load(file, weights_only=True) for file in files]
+                torch.testing.assert_close(*states, rtol=0, atol=0)
         assert episodes_of(killed) == episodes_of(unbroken)
         assert (killed / "tasks.jsonl").read_text() == (unbroken / "tasks.jsonl").read_text()
         states = [

@@ -8,8 +8,12 @@ import time
 import pymysql
 import pytest
 from databases import LIMITS, connect_arguments, opened, table, task
+from pymysql.err import InterfaceError
+from sqlalchemy.exc import DBAPIError
 
 from trl_dbbench.database import Database, open_database
+from trl_dbbench.database.dialect import MYSQL
+from trl_dbbench.database.server.connections import as_fault
 from trl_dbbench.database.server.start import Server
 from trl_dbbench.tasks import Gold
 
@@ -116,3 +120,11 @@ def test_a_statement_that_goes_on_after_its_kill(monkeypatch: pytest.MonkeyPatch
         assert database.restarts == 1
         assert other.execute("SELECT * FROM medals").rows == [("Chad", 5), ("Peru", 5)]
         assert sandbox.execute("SELECT * FROM medals").rows == [("Chad", 1), ("Peru", 22)]
+
+
+def test_an_error_without_a_servers_number_is_shown_as_a_lost_connection():
+    """PyMySQL says `InterfaceError(0, '')` of a connection that it finds closed, as after a kill."""
+    error = DBAPIError("SELECT 1", None, InterfaceError(0, ""))
+    fault = as_fault(error, MYSQL)
+    assert fault.observation == "2013 (HY000): Lost connection to MySQL server during query"
+    assert fault.error_code == 2013

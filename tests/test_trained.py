@@ -111,6 +111,26 @@ def test_tasks_and_options_of_ones_own(run: Path, held_out: Path, command: Calla
     assert f'system_prompt "{PROMPT}",' not in said
 
 
+def test_episodes_are_sampled_as_the_run_played(
+    run: Path, held_out: Path, command: Callable, tmp_path: Path
+) -> None:
+    """By its adapter and with its limits; never on its held-out tasks."""
+    options = ("--n", 2, "--keep", "all", "--out", tmp_path / "out")
+    code, _ = command("sample", run, "--tasks", held_out, *options)
+    assert str(code).startswith(f"error: 24 of 24 tasks are also in the held-out tasks of '{run}': ")
+
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text("".join((ROOT / "recipes/tiny/train.jsonl").read_text().splitlines(keepends=True)[:4]))
+    code, out = command("sample", run, "--tasks", tasks, *options)
+    assert code in (0, None)
+    assert out.startswith(f"The weights of {run}, played as {run / 'run.json'} says: ")
+    mine, others = RunSettings.read(tmp_path / "out"), RunSettings.read(run)
+    assert (mine.model, mine.system_prompt, mine.max_turns) == (str(MODEL), PROMPT, 2)
+    assert (mine.rules, mine.observation_characters) == (others.rules, 60)
+    assert json.loads((tmp_path / "out" / "sample.json").read_text())["asked"]["adapter"] == str(run)
+    assert 0 < len(episodes_in(tmp_path / "out")) <= 8
+
+
 def test_a_run_that_was_killed_is_evaluated_at_its_last_whole_checkpoint(run: Path, tmp_path: Path) -> None:
     killed = tmp_path / "killed"
     shutil.copytree(run, killed)

@@ -12,7 +12,6 @@ from transformers import AutoTokenizer, TrainerCallback
 from trl_dbbench import (
     OUTCOME_PRESETS,
     AdvantageBatch,
-    DBBenchGRPOConfig,
     DBBenchGRPOTrainer,
     OutcomeReward,
     load_tasks,
@@ -45,7 +44,42 @@ def any_answer(answer, gold) -> bool:
     return True
 
 
-def make_trainer(tiny_model, database, tasks, output_dir, *, lora=True, reward_funcs=None, **settings):
+def varied_steps(episode, **kwargs) -> list[list[float]]:
+    """A reward that differs from turn to turn, so that a random model gets gradients."""
+    return [[sum(turn.completion.ids) % 7 / 7 for turn in e.turns] for e in episode]
+
+
+SPLIT_ESTIMATORS = (
+    *("rloo", "reinforce", "reinforce_pp", "weighted", "process_avg_unique", "token_wise", "turn", "state"),
+    "vine",
+)
+
+
+def estimator_settings(name: str, rows: int) -> dict:
+    """Two steps, so many rows on each rank."""
+    return {
+        "reward_funcs": [varied, varied_steps],
+        "advantage": name,
+        "advantage_args": {"baseline": "running"} if name == "reinforce" else None,
+        "per_device_train_batch_size": rows,
+        "max_steps": 2,
+        "lora": False,  # whose dropout draws other numbers on two ranks
+        "greedy_eval": "off",
+        "learning_rate": 0.0,  # the same policy in the second step, whatever the first one's rounding
+    }
+
+
+def make_trainer(
+    tiny_model,
+    database,
+    tasks,
+    output_dir,
+    *,
+    lora=True,
+    reward_funcs=None,
+    trainer_class=DBBenchGRPOTrainer,
+    **settings,
+):
     defaults = {
         "output_dir": str(output_dir),
         "protocol": "tools",  # a random model's turns are invalid, which does not end a tools episode
@@ -59,8 +93,8 @@ def make_trainer(tiny_model, database, tasks, output_dir, *, lora=True, reward_f
         **ON_A_CPU,
         "seed": 7,
     }
-    args = DBBenchGRPOConfig(**{**defaults, **settings})
-    return DBBenchGRPOTrainer(
+    args = trainer_class.config_cls(**{**defaults, **settings})
+    return trainer_class(
         model=tiny_model,
         reward_funcs=reward_funcs or [OutcomeReward(), varied],
         args=args,
@@ -72,7 +106,14 @@ def make_trainer(tiny_model, database, tasks, output_dir, *, lora=True, reward_f
 
 
 def quickstart_trainer(
-    database, output_dir: Path, *, more_rewards=(), only=None, **settings
+    database,
+    output_dir: Path,
+    *,
+    more_rewards=(),
+    trainer_class=DBBenchGRPOTrainer,
+    lora=False,
+    only=None,
+    **settings,
 ) -> DBBenchGRPOTrainer:
     """The quickstart's model, which writes SQL that mostly works, on a few of its tasks, or only on tasks with this
     operation."""
@@ -88,13 +129,14 @@ def quickstart_trainer(
         "seed": 3,
     }
     tasks = [t for t in load_tasks(RECIPES / "tiny/train.jsonl") if only in (None, t.operation)][:40]
-    args = DBBenchGRPOConfig(**{**defaults, **settings})
-    return DBBenchGRPOTrainer(
+    args = trainer_class.config_cls(**{**defaults, **settings})
+    return trainer_class(
         model=str(RECIPES / "tiny/model"),
         reward_funcs=[OUTCOME_PRESETS["greedy_then_grpo"], *more_rewards],
         args=args,
         train_dataset=to_dataset(tasks, args.protocol, "Work on the MySQL database."),
         processing_class=AutoTokenizer.from_pretrained(RECIPES / "tiny/model"),
+        peft_config=LoraConfig(**LORA) if lora else None,
         database=database,
     )
 

@@ -23,9 +23,11 @@ from accelerate.utils import DistributedType
 from fakes import BrokenDatabase
 from torch.distributed.tensor import DTensor
 from training import (
+    SPLIT_ESTIMATORS,
     adapter_of,
     by_turn,
     distance,
+    estimator_settings,
     make_trainer,
     quickstart_trainer,
     train_and_look,
@@ -34,7 +36,15 @@ from training import (
 from transformers import TrainerCallback
 from vllm_servers import FileClient, sent_by
 
-from trl_dbbench import DatabaseError, DBBenchGRPOTrainer, EnvironmentFault, Task, load_tasks, open_database
+from trl_dbbench import (
+    DatabaseError,
+    DBBenchGRPOTrainer,
+    DBBenchPPOTrainer,
+    EnvironmentFault,
+    Task,
+    load_tasks,
+    open_database,
+)
 from trl_dbbench.advantages import ADVANTAGES
 from trl_dbbench.database import Database, Sandbox
 from trl_dbbench.engines.transformers.engine import TransformersEngine
@@ -145,6 +155,73 @@ def few_shot(model: str, folder: Path, rank: int) -> dict:
         prompts = train_and_look(trainer, lambda batch: batch["prompt_ids"].tolist())
         memory = [example.id for example in trainer.shots.memory]
     return {"prompts": prompts, "memory": memory}
+
+
+def without_dropout(trainer: DBBenchGRPOTrainer) -> DBBenchGRPOTrainer:
+    """Of which each rank would draw its own."""
+    for module in trainer.model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return trainer
+
+
+def ppo(model: str, folder: Path, rank: int, critic: str = "head") -> dict:
+    """What is trained of policy and critic, and each row's advantages, of four rows a step."""
+    rows = 4 // PartialState().num_processes
+    with open_database("sqlite") as database:
+        trainer = make_trainer(
+            *(model, database, TASKS, folder),
+            **{"trainer_class": DBBenchPPOTrainer, "reward_funcs": [varied], "critic": critic},
+            **{"per_device_train_batch_size": rows, "num_generations": 1, "max_steps": 3},
+            **{"critic_learning_rate": 1e-2, "learning_rate": 1e-3, "greedy_eval": "off"},
+        )
+        trained = train_and_look(
+            without_dropout(trainer), lambda batch: batch["advantages"] * batch["tool_mask"]
+        )
+    return {
+        "advantages": [[row.tolist() for row in step] for step in trained],
+        "policy": {name: weight.tolist() for name, weight in adapter_of(trainer).items()},
+        "critic": {name: weight.tolist() for name, weight in trainer.critic.trained.items()},
+    }
+
+
+def ppo_model(model: str, folder: Path, rank: int) -> dict:
+    return ppo(model, folder, rank, "model")
+
+
+def prime(model: str, folder: Path, rank: int) -> dict:
+    """What is trained of policy and pi_phi, of one group of four rows a step."""
+    rows = 4 // PartialState().num_processes
+    with open_database("sqlite") as database:
+        trainer = make_trainer(
+            *(model, database, TASKS, folder),
+            **{"reward_funcs": [varied], "advantage": "prime", "learning_rate": 1e-3, "greedy_eval": "off"},
+            **{"advantage_args": {"beta": 0.5, "learning_rate": 0.01}},
+            **{"per_device_train_batch_size": rows, "max_steps": 3},
+        )
+        trained = train_and_look(
+            without_dropout(trainer), lambda batch: batch["advantages"] * batch["tool_mask"]
+        )
+        adapter = trainer._advantage.state_dict()["adapter"]
+    return {
+        "advantages": [[row.tolist() for row in step] for step in trained],
+        "policy": {name: weight.tolist() for name, weight in adapter_of(trainer).items()},
+        "prime": {name: weight.tolist() for name, weight in adapter.items()},
+    }
+
+
+def estimators(model: str, folder: Path, rank: int) -> dict:
+    """Each estimator on three groups of four, of which the second lies on both ranks."""
+    trained = {}
+    for name in SPLIT_ESTIMATORS:
+        with open_database("sqlite") as database:
+            trainer = make_trainer(
+                *(model, database, TASKS, folder / name),
+                **estimator_settings(name, rows=6),
+            )
+            train_and_look(trainer, lambda batch: None)
+        trained[name] = len(trainer._logs["advantages"])
+    return trained
 
 
 def reward_fails(model: str, folder: Path, rank: int) -> dict:

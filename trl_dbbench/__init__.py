@@ -32,6 +32,7 @@ _MODULES = {
     "grading.states": ["state_hash"],
     "judge": ["Judge", "Verdict"],
     "player": ["Player"],
+    "ppo": ["DBBenchPPOConfig", "DBBenchPPOTrainer"],
     "protocol": ["AgentProtocol", "get_protocol"],
     "rewards": [
         "OUTCOME_PRESETS",

@@ -13,6 +13,7 @@ constructor, and its objects are called with each batch. They may have:
 
 ```python
 class Mine:
+    def check(self, trainer) -> None: ...      # once: raises ConfigError for a trainer that cannot have it
     def prepare(self, trainer, episodes: list[Episode]) -> None: ...  # on each rank, with its own episodes
     def state_dict(self) -> dict: ...          # alike on all ranks; saved with each checkpoint
     def load_state_dict(self, state) -> None: ...
@@ -27,95 +28,53 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, Literal, TypeVar
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from trl_dbbench.credit.batch import NEEDS, NO_TURN, AdvantageBatch, Need, turns_of_tokens
+from trl_dbbench.credit.estimators import (
+    process_avg_unique,
+    reinforce_pp,
+    rloo,
+    token_wise,
+    turn,
+    weighted,
+)
+from trl_dbbench.credit.gae import GAE
+from trl_dbbench.credit.prime import Prime
+from trl_dbbench.credit.reinforce import Reinforce
+from trl_dbbench.credit.state import StateGroups
+from trl_dbbench.credit.vine import Vine
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.lookup import look_up
 from trl_dbbench.ranks import Ranks, together
 from trl_dbbench.rollout import Episode, Status
 
-NO_TURN = -1
-
-
-@dataclass(frozen=True)
-class AdvantageBatch:
-    """A batch of sampled episodes, those of all ranks, in the order of their rows. On the CPU.
-
-    Attributes:
-        episodes: N of them.
-        rewards: (N, F), NaN where a function gave none or the environment failed.
-        weights: (F,), of the reward functions.
-        groups: (N,), the number of each episode's group, from 0 on; a group shares one prompt.
-    """
-
-    episodes: Sequence[Episode]
-    rewards: torch.Tensor
-    weights: torch.Tensor
-    groups: torch.Tensor
-
-    @cached_property
-    def weighted(self) -> torch.Tensor:
-        """(N,): the weighted sum of an episode's rewards; NaN where all are, which leaves it out of the
-        update."""
-        total = (self.rewards * self.weights).nansum(dim=1)
-        return total.masked_fill(self.rewards.isnan().all(dim=1), torch.nan)
-
-    @cached_property
-    def mask(self) -> torch.Tensor:
-        """(N, T): 1 on sampled tokens, 0 on observations and padding."""
-        return _padded([episode.mask for episode in self.episodes], 0)
-
-    @cached_property
-    def turns(self) -> torch.Tensor:
-        """(N, T): the number of the turn, from 0 on, that a sampled token is of; -1 elsewhere."""
-        return _padded([_turns_of_tokens(episode) for episode in self.episodes], NO_TURN)
-
-    @cached_property
-    def step_rewards(self) -> torch.Tensor:
-        """(N, K, F): each turn's reward, of the functions that give one for each turn; NaN elsewhere."""
-        names = list(self.episodes[0].rewards) if self.episodes else []
-        most = max((len(episode.turns) for episode in self.episodes), default=0)
-        rewards = torch.full((len(self.episodes), most, len(names)), torch.nan)
-        for n, episode in enumerate(self.episodes):
-            for k, turn in enumerate(episode.turns):
-                for f, name in enumerate(names):
-                    rewards[n, k, f] = turn.rewards.get(name, torch.nan)
-        return rewards
-
-
 AdvantageFunction = Callable[[AdvantageBatch], torch.Tensor]
 """Gives (N,), one value an episode, or (N, T), one a token; NaN stands for 0."""
 
-ADVANTAGES: dict[str, AdvantageFunction | None] = {"grpo": None}
-"""By name. `None` leaves what TRL has computed: rewards less their group's mean, by `scale_rewards` in units
-of its standard deviation (Shao et al., 2024, DeepSeekMath)."""
-
-
-Need = Literal["groups", "step_rewards"]
-NEEDS: dict[Need, str] = {
-    "groups": "compares the samples of a prompt, and num_generations is 1; set it to 2 or more",
-    "step_rewards": "goes by each turn's reward, and no reward function gives one; add one that does to "
-    "reward_funcs, such as executes or state_progress",
+ADVANTAGES: dict[str, Callable | None] = {
+    "grpo": None,
+    "rloo": rloo,
+    "reinforce": Reinforce,
+    "reinforce_pp": reinforce_pp,
+    "weighted": weighted,
+    "process_avg_unique": process_avg_unique,
+    "token_wise": token_wise,
+    "turn": turn,
+    "state": StateGroups,
+    "vine": Vine,
+    "gae": GAE,
+    "prime": Prime,
 }
-"""What an advantage may not be able to do without -> what is wrong if it has to, and what to do."""
+"""By name: functions, and classes whose objects are such.
 
-C = TypeVar("C", bound=Callable)
-
-
-def needs(*what: Need) -> Callable[[C], C]:
-    """Marks an advantage function or class by what it needs: `groups` of two and more samples of a prompt,
-    or `step_rewards`, a reward for each turn."""
-
-    def mark(function: C) -> C:
-        function.needs = frozenset(what)  # type: ignore[attr-defined]
-        return function
-
-    return mark
+`None` leaves what TRL has computed: rewards less their group's mean, by `scale_rewards` in units of its
+standard deviation (Shao et al., 2024, DeepSeekMath).
+"""
 
 
 def get_advantage(name: str, arguments: dict[str, Any] | str | None = None) -> AdvantageFunction | None:
@@ -167,6 +126,7 @@ def assign(
     weights: torch.Tensor,
     group_size: int,
     width: int,
+    penalties: torch.Tensor | float = 0.0,
 ) -> tuple[torch.Tensor, list[float]]:
     """What the function gives to this rank's episodes, noted in them. All ranks call it together.
 
@@ -176,6 +136,7 @@ def assign(
         rewards: (N, F), of all ranks.
         weights: (F,).
         width: tokens to which this rank's completions are padded.
+        penalties: (N,), taken from the rewards of all ranks' episodes.
 
     Returns:
         (n,) or (n, width) for this rank's n episodes, and a value for each of all ranks' N, for a log.
@@ -188,7 +149,8 @@ def assign(
     parts = ranks.gather(episodes)
     parts[ranks.number] = episodes  # these themselves, not copies: they are to be told
     everyone = [episode for part in parts for episode in part]
-    batch = AdvantageBatch(everyone, rewards, weights, torch.arange(len(everyone)) // group_size)
+    groups = torch.arange(len(everyone)) // group_size
+    batch = AdvantageBatch(everyone, rewards.cpu(), weights.cpu(), groups, penalties)
     with together():
         given = compute(name, function, batch)
     own = given.chunk(ranks.count)[ranks.number]
@@ -234,7 +196,7 @@ def note(episodes: Sequence[Episode], values: torch.Tensor) -> list[float]:
         if value.dim() == 0:
             episode.advantage = value.item()
             continue
-        turns = torch.tensor(_turns_of_tokens(episode))
+        turns = torch.tensor(turns_of_tokens(episode))
         given = value[: len(turns)]
         sampled = turns != NO_TURN
         episode.advantage = given[sampled].mean().item() if sampled.any() else 0.0
@@ -243,16 +205,3 @@ def note(episodes: Sequence[Episode], values: torch.Tensor) -> list[float]:
             for turn, mean in zip(episode.turns, means, strict=True):
                 turn.advantage = mean
     return [episode.advantage or 0.0 for episode in episodes]
-
-
-def _turns_of_tokens(episode: Episode) -> list[int]:
-    return [
-        place
-        for number, turn in enumerate(episode.turns)
-        for place in [number] * len(turn.completion.ids) + [NO_TURN] * len(turn.observation_ids)
-    ]
-
-
-def _padded(rows: Sequence[Sequence[int]], filler: int) -> torch.Tensor:
-    width = max(1, *map(len, rows))  # an episode without a turn has one masked token
-    return torch.tensor([list(row) + [filler] * (width - len(row)) for row in rows])

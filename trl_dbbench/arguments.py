@@ -103,7 +103,10 @@ class RewardArguments:
 
     reward_funcs: list[str] = field(
         default_factory=lambda: ["outcome"],
-        metadata={"help": "outcome, execution, format, or dotted paths of functions that take `episode`."},
+        metadata={
+            "help": "outcome, execution, format, executes, state_progress, answer_seen, model:PATH, "
+            "prm:PATH, or dotted paths of functions that take `episode`."
+        },
     )
     outcome_preset: str = field(
         default="greedy_then_grpo",

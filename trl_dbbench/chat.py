@@ -141,6 +141,13 @@ class ChatFormat:
             return [*ids, following if following in self.eos_token_ids else min(self.eos_token_ids)]
         return ids[: end + 1]
 
+    def ids_of(self, text: str) -> list[int]:
+        """The ids of a turn of which only the text is left, with a token that ends it.
+
+        It may have been sampled as other ids that mean the same text.
+        """
+        return [*self._encode(text.removeprefix(self._begun)), self.turn_ids(_PROBE_ACTIONS[1])[-1]]
+
     def text(self, ids: Sequence[int]) -> str:
         """A sampled turn as text, without the token that ended it.
 

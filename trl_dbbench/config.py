@@ -7,16 +7,18 @@ from typing import ClassVar
 
 from trl import GRPOConfig
 
-from trl_dbbench.advantages import check_needs, get_advantage
+from trl_dbbench.advantages import AdvantageFunction, check_needs, get_advantage
+from trl_dbbench.credit.estimators import grpo
 from trl_dbbench.engines.base import server_addresses
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.few_shot import DEFAULT_WAY, WAYS, check_few_shot
 from trl_dbbench.protocol import get_protocol
-from trl_dbbench.skills import SKILLS
+from trl_dbbench.skills import KINDS, SKILLS
 from trl_dbbench.templates import load_chat_template
 from trl_dbbench.unsupported import check_settings
 
 GREEDY_EVAL = ("batch", "separate", "off")
+KL_REFERENCES = ("base", "rollout")
 TASK_SAMPLING = ("shuffle", "skill")
 
 
@@ -87,6 +89,13 @@ class DBBenchGRPOConfig(GRPOConfig):
         reference_model_name_or_path (`str`, *optional*):
             A frozen model of its own as the KL reference. Without it, and with LoRA, the reference is the
             model with its adapter off. Needs `beta` above 0.
+        kl_reference (`str`, *optional*, defaults to `"base"`):
+            What `beta` keeps the policy close to: `"base"`, the model that TRL takes or
+            `reference_model_name_or_path`; `"rollout"`, the policy that played the episodes, by its own
+            log-probabilities.
+        kl_in_reward (`bool`, *optional*, defaults to `False`):
+            Take `beta` times the log ratio of an episode's sampled tokens, policy over reference, from its
+            reward, instead of adding the KL to the loss.
         task_sampling (`str`, *optional*, defaults to `"shuffle"`):
             How the next training task is found: `"shuffle"` takes every task once an epoch, in random order;
             `"skill"` draws a skill, each as likely as another, then a task of it. An epoch has as many places
@@ -191,6 +200,17 @@ class DBBenchGRPOConfig(GRPOConfig):
         default=None,
         metadata={"help": "A frozen model as the KL reference, instead of the model with its adapter off."},
     )
+    kl_reference: str = field(
+        default="base",
+        metadata={
+            "help": "What beta keeps the policy close to: base, or rollout (the policy that played).",
+            "choices": list(KL_REFERENCES),
+        },
+    )
+    kl_in_reward: bool = field(
+        default=False,
+        metadata={"help": "Take beta times an episode's log ratio from its reward, not from the loss."},
+    )
     task_sampling: str = field(
         default="shuffle",
         metadata={
@@ -257,9 +277,10 @@ class DBBenchGRPOConfig(GRPOConfig):
         get_protocol(self.protocol)
         if self.chat_template is not None:
             load_chat_template(self.chat_template)
-        advantage = get_advantage(self.advantage, self.advantage_args)
+        advantage = self.advantage_function()
         if single:
             check_needs(self.advantage, advantage, "groups")
+        self._check_reference()
         if self.greedy_eval not in GREEDY_EVAL:
             raise ConfigError(f"unknown greedy_eval {self.greedy_eval!r}; allowed: {', '.join(GREEDY_EVAL)}.")
         if self.observation_characters < 0:
@@ -272,20 +293,54 @@ class DBBenchGRPOConfig(GRPOConfig):
             )
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p must be above 0 and at most 1, is {self.top_p}.")
-        if self.reference_model_name_or_path and self.beta == 0.0:
-            raise ConfigError(
-                "reference_model_name_or_path is used only with beta above 0; set beta, or leave it out."
-            )
-        if self.reference_model_name_or_path and self.sync_ref_model:
-            raise ConfigError(
-                "reference_model_name_or_path is a reference that stays as it is, sync_ref_model moves it "
-                "towards the policy; leave one of them out."
-            )
         check_few_shot(self.few_shot, self.few_shot_memory, self.few_shot_by, self.few_shot_update)
         self._check_task_sampling()
         self._check_vllm_servers()
         self._check_alarms()
         check_settings(self)
+
+    def advantage_function(self) -> AdvantageFunction | None:
+        """What gives each token its advantage; `None` leaves what TRL computes. Another object each time.
+
+        Raises:
+            ConfigError: if there is none of that name, or it does not take its arguments.
+        """
+        function = get_advantage(self.advantage, self.advantage_args)
+        return grpo if function is None and self.kl_in_reward else function  # TRL knows no penalties
+
+    def _check_reference(self) -> None:
+        if self.kl_reference not in KL_REFERENCES:
+            raise ConfigError(
+                f"unknown kl_reference {self.kl_reference!r}; allowed: {', '.join(KL_REFERENCES)}."
+            )
+        of_rollout = self.kl_reference == "rollout"
+        used = {
+            "reference_model_name_or_path": bool(self.reference_model_name_or_path),
+            "kl_reference: rollout": of_rollout,
+            "kl_in_reward": self.kl_in_reward,
+        }
+        for name in (name for name, given in used.items() if given and self.beta == 0.0):
+            raise ConfigError(f"{name} is used only with beta above 0; set beta, or leave it out.")
+        if self.reference_model_name_or_path and self.sync_ref_model:
+            raise ConfigError(
+                "reference_model_name_or_path is a reference that stays as it is, sync_ref_model moves it "
+                "towards the policy; leave one of them out."
+            )
+        if of_rollout and (self.reference_model_name_or_path or self.sync_ref_model):
+            raise ConfigError(
+                "kl_reference: rollout needs no model as its reference; leave reference_model_name_or_path "
+                "and sync_ref_model out, or set kl_reference: base."
+            )
+        if of_rollout and self.kl_in_reward:
+            raise ConfigError(
+                "kl_in_reward takes how far the policy has moved from the base from its reward, which from "
+                "its own rollout is always 0; set kl_reference: base."
+            )
+        if self.kl_in_reward and self.advantage == "grpo" and self.scale_rewards != "group":
+            raise ConfigError(
+                f"kl_in_reward scales rewards by their group, scale_rewards is {self.scale_rewards!r}; leave "
+                "it at group, or take another advantage: rloo for none, reinforce_pp for batch."
+            )
 
     def _check_task_sampling(self) -> None:
         if self.task_sampling not in TASK_SAMPLING:
@@ -299,10 +354,9 @@ class DBBenchGRPOConfig(GRPOConfig):
                 raise ConfigError(
                     "sampled_skills is empty; name at least one skill, or leave it out for all."
                 )
-            if unknown := [name for name in self.sampled_skills if name not in SKILLS]:
-                raise ConfigError(
-                    f"unknown skill {unknown[0]!r} in sampled_skills; allowed: {', '.join(SKILLS)}."
-                )
+            if unknown := [name for name in self.sampled_skills if name not in (*SKILLS, *KINDS)]:
+                allowed = ", ".join((*SKILLS, *KINDS))
+                raise ConfigError(f"unknown skill {unknown[0]!r} in sampled_skills; allowed: {allowed}.")
         if self.task_sampling == "skill":
             if not self.shuffle_dataset:
                 raise ConfigError("task_sampling: skill draws at random; leave shuffle_dataset at true.")

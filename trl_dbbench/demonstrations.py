@@ -23,13 +23,13 @@ from sqlglot import exp
 from tqdm.auto import tqdm
 
 from trl_dbbench.chat import ChatFormat
-from trl_dbbench.database import Database
+from trl_dbbench.database import Database, QueryResult
 from trl_dbbench.errors import TaskError
 from trl_dbbench.gold import execute_alone
 from trl_dbbench.grading import get_grader
 from trl_dbbench.judge import Judge
 from trl_dbbench.player import Player
-from trl_dbbench.protocol import Answer, Operation
+from trl_dbbench.protocol import AgentProtocol, Answer, Operation
 from trl_dbbench.rollout import Completion, Episode, Request, Rules
 from trl_dbbench.tasks import Task
 
@@ -92,6 +92,10 @@ def _forget_desc(found: exp.Expression) -> None:
     found.set("nulls_first", True)  # MySQL's own order of NULLs, which needs no words in the SQL
 
 
+Teacher = Callable[[Task, AgentProtocol, Database, Habits], list[Operation | Answer]]
+"""What a teacher writes for a task, turn by turn; the last one is an answer."""
+
+
 def demonstrate(
     tasks: Sequence[Task],
     chat: ChatFormat,
@@ -99,21 +103,24 @@ def demonstrate(
     *,
     system_prompt: str | None = None,
     habits: Habits = Habits(),
+    teacher: Teacher | None = None,
     batch_size: int = 256,
 ) -> list[Episode]:
-    """Plays each task as the teacher would.
+    """Plays each task as the teacher would: by default one that writes the gold SQL, then what it gave.
 
     Raises:
-        TaskError: if a task has no gold SQL, or it fails on this database.
+        TaskError: if a task is none that the teacher can do: without gold SQL, or it fails on this database.
     """
-    rules = Rules(max_turns=2, max_turn_tokens=100_000, max_completion_length=1_000_000)
+    teacher = teacher or gold_actions
+    rules = Rules(max_turns=100, max_turn_tokens=100_000, max_completion_length=1_000_000)
     player = Player(chat, database, Judge(database), rules)
     episodes: list[Episode] = []
     with tqdm(total=len(tasks), desc="demonstrations", unit="task") as bar:
         for first in range(0, len(tasks), batch_size):
             batch = tasks[first : first + batch_size]
             scripts = [
-                [chat.turn_ids(action) for action in _actions(t, chat, database, habits)] for t in batch
+                [chat.turn_ids(action) for action in teacher(task, chat.protocol, database, habits)]
+                for task in batch
             ]
             starts = [player.start(task, system_prompt=system_prompt) for task in batch]
             episodes += player.play_all(starts, _Script(scripts))
@@ -122,13 +129,14 @@ def demonstrate(
 
 
 def to_sft_dataset(episodes: Sequence[Episode]) -> Dataset:
-    """Rows for TRL's SFTTrainer: `input_ids`, and `labels` that are -100 wherever the agent did not write."""
+    """Rows for TRL's SFTTrainer; see `sft_row`."""
     from datasets import Dataset
 
-    return Dataset.from_list([_sft_row(episode) for episode in episodes])
+    return Dataset.from_list([sft_row(episode) for episode in episodes])
 
 
-def _sft_row(episode: Episode) -> dict[str, Any]:
+def sft_row(episode: Episode) -> dict[str, Any]:
+    """A row for TRL's SFTTrainer: `input_ids`, and `labels` that are -100 where the agent did not write."""
     ids, mask = episode.completion_ids, episode.mask
     labels = [-100] * len(episode.prompt_ids) + [
         id if bit else -100 for id, bit in zip(ids, mask, strict=True)
@@ -136,7 +144,26 @@ def _sft_row(episode: Episode) -> dict[str, Any]:
     return {"input_ids": [*episode.prompt_ids, *ids], "labels": labels}
 
 
-def _actions(task: Task, chat: ChatFormat, database: Database, habits: Habits) -> list[Operation | Answer]:
+def execute_actions(
+    database: Database, task: Task, actions: Sequence[Operation | Answer]
+) -> list[QueryResult]:
+    """What the statements among the actions give, one after the other.
+
+    Raises:
+        EnvironmentFault: if the database fails.
+    """
+    with database.sandbox(task) as sandbox:
+        return [sandbox.execute(action.sql) for action in actions if isinstance(action, Operation)]
+
+
+def gold_actions(
+    task: Task, protocol: AgentProtocol, database: Database, habits: Habits
+) -> list[Operation | Answer]:
+    """The gold SQL, spoiled or not, then the rows that it gives.
+
+    Raises:
+        TaskError: if there is none, or it fails on this database.
+    """
     if task.gold.sql is None:
         raise TaskError(f"task '{task.id}' has no gold SQL to demonstrate; add 'sql', or leave the task out.")
     sql = habits.apply(task, task.gold.sql)
@@ -146,7 +173,7 @@ def _actions(task: Task, chat: ChatFormat, database: Database, habits: Habits) -
     if not task.is_question:
         return [Operation(sql), Answer("done", ("done",))]
     rows = result.rows or []
-    if get_grader(task.grader or chat.protocol.grader).rows:
+    if get_grader(task.grader or protocol.grader).rows:
         return [Operation(sql), Answer(str(rows), tuple(map(str, rows)))]
     values = tuple(str(row[0]) for row in rows)
     return [Operation(sql), Answer(str(list(values)), values)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +27,9 @@ from trl_dbbench.runs.records import Accuracy, episode_record
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import Trained
 from trl_dbbench.tasks import Task
+
+Prepare = Callable[[Sequence[Start]], Sequence[Start]]
+"""Gives the starts that are played in the place of a batch's."""
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -101,45 +105,101 @@ def evaluate(
         DatabaseError: if the database stays away.
         EngineError: if servers are to generate and none answers.
     """
-    context = min([*backend.contexts, *filter(None, [player.rules.context])], default=None)
-    player = replace(player, rules=replace(player.rules, context=context))
+    player = within_context(player, backend)
     starts = [player.start(task, Sampling(greedy=True), system_prompt) for task in tasks]
-    for start in starts:
-        player.rules.check_length(len(start.prompt_ids), partial(getattr, start.task, "id"))
-    if shots is not None:
-        shots.player = player
-        shots.check_room(player.chat.protocol.messages(task, system_prompt) for task in tasks)
-    evaluation = Evaluation(episodes := [])
-    database = player.database
-    with (
-        backend.engine() as engine,
-        tqdm(total=len(tasks), desc="greedy evaluation", unit="task", disable=not progress) as bar,
+    prepare = showing(shots, player, tasks, system_prompt)
+    evaluation = Evaluation([])
+    for batch in play_in_batches(
+        *(starts, player, backend, batch_size, "greedy evaluation"), prepare=prepare, progress=progress
     ):
-        for first in range(0, len(starts), batch_size):
-            batch = starts[first : first + batch_size]
-            if shots is not None:
-                batch = _with_shots(batch, shots, system_prompt)
-            episodes += player.play_all(batch, engine)
-            if database.gave_up is not None:
-                raise DatabaseError(
-                    f"{database.gave_up}. It was waited for, {database.patience:g} s, and is still away; "
-                    f"{len(episodes) - len(batch)} of {len(tasks)} tasks were played."
-                )
-            if shots is not None:
-                evaluation.shots.update(shots.drawn())
-                shots.learn_from(episodes[-len(batch) :])
-            bar.update(len(batch))
-            bar.set_postfix_str(f"{sum(episode.right for episode in episodes)} right")
+        evaluation.episodes.extend(batch)
+        if shots is not None:
+            evaluation.shots.update(shots.drawn())
+            shots.learn_from(batch)
     return evaluation
 
 
-def _with_shots(starts: Sequence[Start], shots: Shots, system_prompt: str | None) -> list[Start]:
-    chat, tasks = shots.player.chat, [start.task for start in starts]
-    shown = shots.show(tasks, [chat.protocol.messages(task, system_prompt) for task in tasks], round=0)
-    return [
-        replace(start, prompt_ids=chat.prompt_ids(messages), shots=ids)
-        for start, (messages, ids) in zip(starts, shown, strict=True)
-    ]
+def within_context(player: Player, backend: Backend) -> Player:
+    """The player with rules that keep episodes within what the model takes, wherever it runs."""
+    context = min([*backend.contexts, *filter(None, [player.rules.context])], default=None)
+    return replace(player, rules=replace(player.rules, context=context))
+
+
+def play_in_batches(
+    starts: Sequence[Start],
+    player: Player,
+    backend: Backend,
+    batch_size: int,
+    label: str,
+    *,
+    played: int = 0,
+    right: int = 0,
+    prepare: Prepare | None = None,
+    progress: bool = True,
+) -> Iterator[list[Episode]]:
+    """Plays episodes with the weights as they are now, and shows how far it has come.
+
+    Args:
+        batch_size: episodes that run side by side.
+        label: what the progress bar says.
+        played, right: of the starts, how many have been played before, and how many of these were right.
+        prepare: is called with each batch before it is played.
+
+    Raises:
+        ConfigError: if a prompt does not fit the model; before the first is played.
+        DatabaseError: if the database stays away.
+        EngineError: if servers are to generate and none answers.
+    """
+    for start in starts:
+        player.rules.check_length(len(start.prompt_ids), partial(getattr, start.task, "id"))
+    database = player.database
+    with (
+        backend.engine() as engine,
+        tqdm(total=len(starts), initial=played, desc=label, unit="episode", disable=not progress) as bar,
+    ):
+        for first in range(played, len(starts), batch_size):
+            batch = starts[first : first + batch_size]
+            if prepare is not None:
+                batch = prepare(batch)
+            episodes = player.play_all(batch, engine)
+            if database.gave_up is not None:
+                raise DatabaseError(
+                    f"{database.gave_up}. It was waited for, {database.patience:g} s, and is still away; "
+                    f"{first} of {len(starts)} episodes were played."
+                )
+            right += sum(episode.right for episode in episodes)
+            yield episodes
+            bar.update(len(episodes))
+            bar.set_postfix_str(f"{right} right")
+
+
+def showing(
+    shots: Shots | None, player: Player, tasks: Sequence[Task], system_prompt: str | None
+) -> Prepare | None:
+    """What puts earlier episodes into the prompts of a batch, if there are any to show.
+
+    Args:
+        player: what the episodes are played with, within its context.
+        tasks: all that are played.
+
+    Raises:
+        ConfigError: if not even the shortest prompt has room for one.
+    """
+    if shots is None:
+        return None
+    chat = player.chat
+    shots.player = player
+    shots.check_room(chat.protocol.messages(task, system_prompt) for task in tasks)
+
+    def prepare(starts: Sequence[Start]) -> Sequence[Start]:
+        tasks = [start.task for start in starts]
+        shown = shots.show(tasks, [chat.protocol.messages(task, system_prompt) for task in tasks], round=0)
+        return [
+            replace(start, prompt_ids=chat.prompt_ids(messages), shots=ids)
+            for start, (messages, ids) in zip(starts, shown, strict=True)
+        ]
+
+    return prepare
 
 
 def open_model(trained: Trained, vllm_server_urls: list[str] | None) -> tuple[Backend, Policy | ServedPolicy]:
@@ -191,14 +251,16 @@ def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Da
     )
 
 
-def check_few_shot_of(settings: RunSettings, update: bool) -> None:
+def check_few_shot_of(settings: RunSettings, update: bool = False) -> None:
     """Raises ConfigError for settings of `shots_of` that cannot work together."""
     updated = update or bool(settings.few_shot_update)
     by = settings.few_shot_by or DEFAULT_WAY
     check_few_shot(settings.few_shot or 0, settings.few_shot_memory, by, updated)
 
 
-def shots_of(trained: Trained, player: Player, update: bool = False) -> Shots | None:
+def shots_of(
+    trained: Trained, player: Player, update: bool = False, folder: Path | None = None
+) -> Shots | None:
     """What puts earlier episodes into prompts, as the settings say; `None` if they show none.
 
     A run that let its own episodes join its memory is evaluated with that memory as it was when the weights
@@ -206,6 +268,7 @@ def shots_of(trained: Trained, player: Player, update: bool = False) -> Shots | 
 
     Args:
         update: right episodes of the evaluation itself join the memory.
+        folder: where what is shown is written, if it is.
 
     Raises:
         ConfigError: if the memory cannot be read or shows nothing, or the chat template cannot show it.
@@ -221,4 +284,4 @@ def shots_of(trained: Trained, player: Player, update: bool = False) -> Shots | 
         for example in load_memory(trained.run, protocol, ("train",), before, may_be_empty=True):
             memory.add(example)
     by, seed = settings.few_shot_by or DEFAULT_WAY, settings.few_shot_seed or 0
-    return Shots(player, memory, settings.few_shot, by, seed=seed, update=update)
+    return Shots(player, memory, settings.few_shot, by, seed=seed, update=update, folder=folder)

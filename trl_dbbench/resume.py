@@ -169,7 +169,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
             if self.args.should_save:
                 mark_unfinished(folder)
             self.accelerator.wait_for_everyone()
-            with _replaced(self.args, save_total_limit=None, push_to_hub=False):  # only when it is whole
+            with replaced(self.args, save_total_limit=None, push_to_hub=False):  # only when it is whole
                 super()._save_checkpoint(model, trial)
             self._save_rollouts(folder)
             if self.args.should_save and self.stateful:
@@ -285,7 +285,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
 
 @contextmanager
-def _replaced(settings: object, **values: Any) -> Iterator[None]:
+def replaced(settings: object, **values: Any) -> Iterator[None]:
     """The settings with these values for a while."""
     before = {name: getattr(settings, name) for name in values}
     vars(settings).update(values)

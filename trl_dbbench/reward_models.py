@@ -1,21 +1,21 @@
 """Reward models read what the policy read: the same roles, tools and settings of the chat template.
 
-TRL renders the prompt and the completion for them, which is `Episode.messages`. Only of the tools it does not
-know.
+Modules that TRL calls itself get prompt and completion rendered by TRL, which is `Episode.messages`; only of
+the tools it does not know. `model:PATH` and `prm:PATH` of a YAML (`learned_rewards.py`) render themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from torch import nn
-from trl import GRPOTrainer, apply_chat_template
+from trl import GRPOTrainer
 
-from trl_dbbench.errors import ConfigError
+from trl_dbbench.learned_rewards import LearnedReward
 from trl_dbbench.protocol import AgentProtocol
-from trl_dbbench.templates import TEMPLATE_ERRORS
+from trl_dbbench.rewards import plain
+from trl_dbbench.templates import check_shows_episodes
 
 
 @contextmanager
@@ -29,8 +29,9 @@ def showing_tools(trainer: GRPOTrainer, protocol: AgentProtocol) -> Iterator[Non
         trainer.chat_template_kwargs = own
 
 
-def check_reward_models(trainer: GRPOTrainer, protocol: AgentProtocol) -> None:
-    """Finds a reward model whose chat template cannot show an episode.
+def prepare_reward_models(trainer: GRPOTrainer, protocol: AgentProtocol) -> None:
+    """Tells reward functions that read conversations (`LearnedReward`) how the policy reads them, and finds a
+    reward model whose chat template cannot show an episode.
 
     Raises:
         ConfigError: if there is one.
@@ -39,34 +40,9 @@ def check_reward_models(trainer: GRPOTrainer, protocol: AgentProtocol) -> None:
     models = zip(
         trainer.reward_func_names, trainer.reward_funcs, trainer.reward_processing_classes, strict=True
     )
+    remedy = "Give reward_processing_classes a tokenizer whose chat_template can."
     for name, function, tokenizer in models:
         if isinstance(function, nn.Module):
-            _check_template(name, tokenizer, protocol.observation_role, shown)
-
-
-def _check_template(
-    name: str, tokenizer: Any, observation_role: str, template_kwargs: dict[str, Any]
-) -> None:
-    turns = [
-        ("system", "RULES"),
-        ("user", "QUESTION"),
-        ("assistant", "STATEMENT"),
-        (observation_role, "OBSERVATION"),
-        ("assistant", "ANSWER"),
-    ]
-    remedy = "Give reward_processing_classes a tokenizer whose chat_template can."
-    if tokenizer is None:
-        raise ConfigError(f"the reward model {name!r} has no tokenizer. {remedy}")
-    messages = [{"role": role, "content": content} for role, content in turns]
-    try:
-        text = apply_chat_template({"messages": messages}, tokenizer, **template_kwargs)["text"]
-    except TEMPLATE_ERRORS as error:
-        raise ConfigError(
-            f"the chat template of the reward model {name!r} cannot render an observation in the role "
-            f"{observation_role!r}: {error}. {remedy}"
-        ) from None
-    if lost := [content for _, content in turns if content not in text]:
-        raise ConfigError(
-            f"the chat template of the reward model {name!r} does not show the {lost[0].lower()} of an "
-            f"episode. {remedy}"
-        )
+            check_shows_episodes(name, tokenizer, protocol.observation_role, shown, remedy=remedy)
+        elif isinstance(own := plain(function), LearnedReward):
+            own.read_as(protocol, trainer.chat_template_kwargs, trainer.accelerator.device)

@@ -8,8 +8,9 @@ def short(episode, **kwargs):
     return [-0.1 * len(e.turns) for e in episode]
 ```
 
-For one episode it may also return a list, a value for each turn (*step rewards*): their sum is the episode's
-reward, the parts are recorded with the turns, and an advantage function sees them.
+For one episode it may also return a list, a value for each turn (*step rewards*), `None` for a turn of which
+it has nothing to say: their sum is the episode's reward, the parts are recorded with the turns, and an
+advantage function sees them. `step_rewards.py` has some.
 
 An episode whose environment failed is `None` to all of ours: TRL then gives it no advantage, and the
 update goes on without it. Where a reward function finds that the environment fails only now, it says so with
@@ -32,15 +33,18 @@ from trl_dbbench.errors import ConfigError, EnvironmentFault
 from trl_dbbench.gold import execute_alone
 from trl_dbbench.grading.rows import same_rows, same_state
 from trl_dbbench.judge import Judge
+from trl_dbbench.learned_rewards import LearnedReward, RewardModel
 from trl_dbbench.lookup import look_up
+from trl_dbbench.process_rewards import ProcessRewardModel
 from trl_dbbench.protocol import Invalid
 from trl_dbbench.rollout import Episode, Status
 from trl_dbbench.skills import operation_of
 from trl_dbbench.sql import sorts_rows
+from trl_dbbench.step_rewards import StateProgress, answer_seen, executes
 
 logger = logging.getLogger(__name__)
 
-RewardFunction = Callable[..., list[float | None]]
+RewardFunction = Callable[..., Sequence[float | None] | Sequence[list[float | None] | None]]
 
 
 @dataclass(frozen=True)
@@ -142,26 +146,52 @@ def _readable_share(episode: Episode) -> float | None:
     return sum(not isinstance(turn.action, Invalid) for turn in episode.turns) / len(episode.turns)
 
 
+PLAIN_FUNCTIONS: dict[str, RewardFunction] = {
+    "format": format_reward,
+    "executes": executes,
+    "answer_seen": answer_seen,
+}
+"""The library's own that need nothing, by name."""
+
+
 def load_reward_functions(
     names: Sequence[str], *, database: Database, outcome: OutcomeReward = OUTCOME_PRESETS["greedy_then_grpo"]
 ) -> list[RewardFunction]:
     """The reward functions of a recipe.
 
     Args:
-        names: `outcome`, `execution`, `format`, or the dotted path of a function of the user's own,
-            looked up from the working directory as well.
+        names: `outcome`, `execution`, `format`, `executes`, `state_progress`, `answer_seen`, `model:PATH` or
+            `prm:PATH` for a model that was trained to score episodes or turns, or the dotted path of a
+            function of the user's own, looked up from the working directory as well.
         database: where the execution reward executes.
         outcome: the four values of the outcome reward.
 
     Raises:
-        ConfigError: if a name is none of these, or its import fails.
+        ConfigError: if a name is none of these, its import fails, or there is no such model.
     """
     ours: dict[str, RewardFunction] = {
         "outcome": outcome,
         "execution": ExecutionReward(database),
-        "format": format_reward,
+        "state_progress": StateProgress(database),
+        **PLAIN_FUNCTIONS,
     }
-    return [look_up("reward function", name, ours) for name in names]
+    return [_reward_function(name, ours) for name in names]
+
+
+LEARNED: dict[str, Callable[[str], RewardFunction]] = {
+    kind.kind: kind.load for kind in (RewardModel, ProcessRewardModel)
+}
+"""What stands before the colon -> what loads the path after it."""
+
+
+def _reward_function(name: str, ours: dict[str, RewardFunction]) -> RewardFunction:
+    kind, colon, path = name.partition(":")
+    if not colon:
+        return look_up("reward function", name, ours)
+    if kind not in LEARNED or not path:
+        allowed = ", ".join(f"{each}:PATH" for each in LEARNED)
+        raise ConfigError(f"unknown reward function {name!r}; of those with a colon there are {allowed}.")
+    return LEARNED[kind](path)
 
 
 class StepRewards:
@@ -184,36 +214,53 @@ class StepRewards:
             for e, value in zip(episode, values, strict=True)
         ]
 
-    def _sum(self, episode: Episode, values: Sequence[float]) -> float | None:
+    def _sum(self, episode: Episode, values: Sequence[float | None]) -> float | None:
         if len(values) != len(episode.turns):
             raise ConfigError(
                 f"the reward function {self.__name__!r} gave {len(values)} step rewards for an episode of "
                 f"{len(episode.turns)} turns; give one for each turn, or a number for the episode."
             )
         for turn, value in zip(episode.turns, values, strict=True):
-            turn.rewards[self.__name__] = float(value)
-        return float(sum(values)) if values else None
+            if value is not None:
+                turn.rewards[self.__name__] = float(value)
+        given = [value for value in values if value is not None]
+        return float(sum(given)) if given else None
 
 
 def with_step_rewards(function: Any) -> Any:
     """The reward function with its lists summed up; reward models and coroutine functions as they are."""
-    plain = callable(function) and not isinstance(function, nn.Module | StepRewards)
-    return StepRewards(function) if plain and not is_async_callable(function) else function
+    takes = callable(function) and not isinstance(function, nn.Module | StepRewards)
+    return StepRewards(function) if takes and not is_async_callable(function) else function
+
+
+def plain(function: Any) -> Any:
+    """The function that `with_step_rewards` was given."""
+    return function.function if isinstance(function, StepRewards) else function
+
+
+def gives_no_steps(functions: Sequence[Any]) -> bool:
+    """Whether it is certain that no function gives a reward for each turn: all are of the library's own."""
+    never = OutcomeReward, ExecutionReward, RewardModel
+    return all(isinstance(plain(each), never) or plain(each) is format_reward for each in functions)
 
 
 def describe_reward(function: object) -> dict[str, Any] | None:
     """What `load_reward_functions` needs to make such a function again: its name there, and an outcome's
     values.
 
-    `None` for what has no such name, as a reward model.
+    `None` for what has no such name, as a module that TRL calls itself.
     """
-    if isinstance(function, StepRewards):
-        function = function.function
+    function = plain(function)
+    if isinstance(function, LearnedReward):
+        return {"function": function.name}
     if isinstance(function, OutcomeReward):
         return {"function": "outcome", **asdict(function)}
     if isinstance(function, ExecutionReward):
         return {"function": "execution"}
-    if function is format_reward:
-        return {"function": "format"}
+    if isinstance(function, StateProgress):
+        return {"function": "state_progress"}
+    for own, known in PLAIN_FUNCTIONS.items():
+        if function is known:
+            return {"function": own}
     name = getattr(function, "__qualname__", None)
     return None if name is None else {"function": f"{function.__module__}.{name}"}

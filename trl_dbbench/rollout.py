@@ -25,6 +25,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from trl_dbbench.database import Database, QueryResult, Sandbox
+from trl_dbbench.database.dialect import Dialect
 from trl_dbbench.errors import ConfigError, EnvironmentFault, TaskError
 from trl_dbbench.judge import Judge, Verdict
 from trl_dbbench.protocol import Action, AgentProtocol, Answer, Invalid, Operation
@@ -173,6 +174,8 @@ class Episode:
     rewards: dict[str, float | None] = field(default_factory=dict)
     token_rewards: list[float] | None = None
     """Length T, of an advantage that gives each token a reward of its own."""
+    token_values: list[float] | None = None
+    """Length T, what a critic says of the state before each token."""
     branch_tokens: int = 0
     """Sampled in other episodes that went on from this one, to estimate what its turns are worth."""
     advantage: float | None = None
@@ -307,12 +310,26 @@ async def _play_past(
     episode: Episode, past: Sequence[Turn], database: Database, opening: Awaitable[Sandbox]
 ) -> None:
     for turn in past:
-        if isinstance(turn.action, Operation) and turn.result is not None:
-            sandbox = await opening
-            again, seen = await database.in_thread(sandbox.execute, turn.action.sql), turn.result
-            if (again.rows, again.error, again.affected) != (seen.rows, seen.error, seen.affected):
-                raise EnvironmentFault(f"{turn.action.sql[:200]!r} gave another result when it was repeated")
+        await database.in_thread(repeat, turn, await opening, database.dialect)
         episode.turns.append(turn)
+
+
+def repeat(turn: Turn, sandbox: Sandbox, dialect: Dialect) -> bool:
+    """Executes a turn's statement again, unless it only reads. Returns whether it has.
+
+    Raises:
+        EnvironmentFault: if the database fails, or the tables may not become what they were.
+    """
+    if not isinstance(turn.action, Operation) or turn.result is None:
+        return False
+    sql, seen = turn.action.sql, turn.result
+    if dialect.only_reads(sql):
+        return False
+    again = sandbox.execute(sql)
+    same = (again.rows, again.error, again.affected) == (seen.rows, seen.error, seen.affected)
+    if not same or dialect.varies(sql):
+        raise EnvironmentFault(f"{sql[:200]!r} may do something else when it is executed again")
+    return True
 
 
 async def _play_turns(

@@ -65,6 +65,10 @@ SKILLS = (
     "subquery_nested",
 )
 
+KINDS = ("read_first", "follow_key", "mend_error", "check_change")
+"""What a task of several turns asks for (`generate.multi`). Such a task names its kind in the place of
+skills: no SQL shows it."""
+
 _ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
+from trl import apply_chat_template
 from trl.chat_template_utils import get_training_chat_template
 
 from trl_dbbench.errors import ConfigError
@@ -59,3 +60,40 @@ def training_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
         return get_training_chat_template(tokenizer)
     except TEMPLATE_ERRORS:
         return None
+
+
+def check_shows_episodes(
+    name: str, tokenizer: Any, observation_role: str, template_kwargs: dict[str, Any], *, remedy: str
+) -> None:
+    """Finds a reward model whose chat template cannot show an episode.
+
+    Args:
+        name: of the model, for the error's text.
+        template_kwargs: what the template is rendered with, `tools` among it.
+        remedy: what the user can do.
+
+    Raises:
+        ConfigError: if it has no tokenizer, or its template refuses a role or leaves a message out.
+    """
+    turns = [
+        ("system", "RULES"),
+        ("user", "QUESTION"),
+        ("assistant", "STATEMENT"),
+        (observation_role, "OBSERVATION"),
+        ("assistant", "ANSWER"),
+    ]
+    if tokenizer is None:
+        raise ConfigError(f"the reward model {name!r} has no tokenizer. {remedy}")
+    messages = [{"role": role, "content": content} for role, content in turns]
+    try:
+        text = apply_chat_template({"messages": messages}, tokenizer, **template_kwargs)["text"]
+    except TEMPLATE_ERRORS as error:
+        raise ConfigError(
+            f"the chat template of the reward model {name!r} cannot render an observation in the role "
+            f"{observation_role!r}: {error}. {remedy}"
+        ) from None
+    if lost := [content for _, content in turns if content not in text]:
+        raise ConfigError(
+            f"the chat template of the reward model {name!r} does not show the {lost[0].lower()} of an "
+            f"episode. {remedy}"
+        )

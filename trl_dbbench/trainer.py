@@ -5,10 +5,11 @@ What changes and what stays:
 ```
 TRL                                        here
 _get_train_sampler(...)                ->  super, over tasks in an order of `samplers.py`
-_generate_and_score_completions(rows)  ->  keeps the rows, calls super, assigns advantages, logs the episodes
+_generate_and_score_completions(rows)  ->  keeps the rows, calls super, logs the episodes
   _generate(prompts)                   ->  super, whose rollout_func is ours: greedy runs, then samples
-  _calculate_rewards(...)              ->  super, whose parts are kept with each episode
+  _calculate_rewards(...)              ->  super, whose parts are kept with each episode (`scoring.py`)
   advantages                               TRL's, or those that `advantage` names (`advantages.py`)
+  KL                                       TRL's, or that of `kl_reference`, `kl_in_reward` (`reference.py`)
   loss, optimizer                          TRL's own, the loss over rows that were played (`loss.py`)
 ```
 
@@ -17,20 +18,18 @@ Checkpoints from which a run goes on exactly, and SIGTERM, are a base class's (`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
-import torch
-from accelerate.utils import gather, gather_object
+from accelerate.utils import gather_object
 from datasets import Dataset
 from peft import PeftConfig
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProgressCallback, TrainerCallback
 from trl import GRPOTrainer
 from trl.extras.profiling import profiling_context
 
-from trl_dbbench.advantages import assign, get_advantage, note
 from trl_dbbench.alarms import AlarmCallback, alarm_metrics
 from trl_dbbench.callbacks import EpisodeLogCallback, GreedyEvalCallback, RolloutProgressCallback
 from trl_dbbench.config import DBBenchGRPOConfig
@@ -38,23 +37,22 @@ from trl_dbbench.database import Database
 from trl_dbbench.engines.base import open_backend
 from trl_dbbench.engines.policy import TrainedPolicy
 from trl_dbbench.few_shot import Shots
-from trl_dbbench.loss import PlayedRowsGRPOTrainer
 from trl_dbbench.metrics import drop_repeated_rows, episode_metrics, refined_metrics
 from trl_dbbench.player import Player
-from trl_dbbench.ranks import raise_on_all, together
-from trl_dbbench.reference import load_reference
-from trl_dbbench.reward_models import check_reward_models, showing_tools
-from trl_dbbench.rewards import describe_reward, with_step_rewards
-from trl_dbbench.rollout import Episode, Rules, Sampling, Start, Status
+from trl_dbbench.ranks import together
+from trl_dbbench.reward_models import prepare_reward_models
+from trl_dbbench.rewards import describe_reward
+from trl_dbbench.rollout import Engine, Episode, Rules, Sampling, Start
 from trl_dbbench.runs.records import Phase, episode_record
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.samplers import TaskSampler, task_order
+from trl_dbbench.scoring import ScoredGRPOTrainer
 from trl_dbbench.tasks import Task
 from trl_dbbench.templates import load_chat_template
 from trl_dbbench.unsupported import check_arguments
 
 
-class DBBenchGRPOTrainer(PlayedRowsGRPOTrainer):
+class DBBenchGRPOTrainer(ScoredGRPOTrainer):
     """Trainer for GRPO on DB-Bench tasks.
 
     Example:
@@ -111,7 +109,7 @@ class DBBenchGRPOTrainer(PlayedRowsGRPOTrainer):
             reward_funcs = [reward_funcs]
         super().__init__(
             model=model,
-            reward_funcs=[with_step_rewards(function) for function in reward_funcs],
+            reward_funcs=reward_funcs,
             args=args,
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
@@ -122,9 +120,6 @@ class DBBenchGRPOTrainer(PlayedRowsGRPOTrainer):
         )
         # set here and not passed on: TRL's warning that it may change is for those who do not pin TRL
         self.rollout_func = self._rollout
-        self._advantage = get_advantage(args.advantage, args.advantage_args)
-        if hasattr(self._advantage, "state_dict"):
-            self.stateful["advantage"] = self._advantage
         if args.chat_template is not None:  # the saved model has it too
             self._tokenizer.chat_template = load_chat_template(args.chat_template)
         policy = TrainedPolicy(self)
@@ -142,13 +137,11 @@ class DBBenchGRPOTrainer(PlayedRowsGRPOTrainer):
                 args.max_turns, args.max_turn_tokens, args.max_completion_length, min(contexts, default=None)
             ),
         )
-        check_reward_models(self, self.player.chat.protocol)
+        prepare_reward_models(self, self.player.chat.protocol)
         for dataset in filter(None, (train_dataset, eval_dataset)):
             self.player.check_dataset(dataset)
         self.shots = Shots.of(self)
         self._order = task_order(train_dataset, args)
-        if args.reference_model_name_or_path:
-            self.ref_model = load_reference(self, args.reference_model_name_or_path)
         self._add_callbacks()
         self._rows: list[dict[str, Any]] = []
         self._greedy: list[Episode] = []
@@ -189,7 +182,6 @@ class DBBenchGRPOTrainer(PlayedRowsGRPOTrainer):
         if train and self.args.use_rollout_logprobs:
             output["old_per_token_logps"] = output["sampling_per_token_logps"]
         episodes: list[Episode] = [row["episode"] for row in inputs]
-        self._assign_advantages(episodes, output, train)
         self._record(episodes, "train" if train else "eval")
         return output
 
@@ -199,30 +191,6 @@ class DBBenchGRPOTrainer(PlayedRowsGRPOTrainer):
         completions = [episode.messages() for episode in fields["episode"]]
         return *ids_and_mask, completions, logprobs, fields, images, tool_images
 
-    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
-        error: Exception | None = None
-        try:
-            with showing_tools(self, self.player.chat.protocol):
-                # (N, F), of all ranks
-                rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        except Exception as raised:
-            error = raised
-            # super ends by gathering the rewards, where the other ranks wait
-            shape = len(inputs), len(self.reward_funcs)
-            rewards = gather(torch.full(shape, torch.nan, device=self.accelerator.device))
-        raise_on_all(error)
-        self._stop_without_database(self.player.database.gave_up)
-        # whatever a reward function makes of it, what the environment did says nothing of the agent
-        faulty = [row["episode"].status == Status.ENVIRONMENT_FAULT for row in inputs]
-        rewards[gather(torch.tensor(faulty, device=rewards.device))] = torch.nan
-        start = self.accelerator.process_index * len(inputs)
-        for row, values in zip(inputs, rewards[start : start + len(inputs)].tolist(), strict=True):
-            parts = zip(self.reward_func_names, values, strict=True)
-            # TRL holds them in fp32, which has some seven digits: -0.8 comes back as -0.800000012
-            row["episode"].rewards = {name: None if np.isnan(v) else float(f"{v:.7g}") for name, v in parts}
-        self._rewards = rewards
-        return rewards
-
     # --- the rollout ------------------------------------------------------------------------------
 
     def _rollout(self, prompts: list, trainer: GRPOTrainer) -> dict[str, Any]:
@@ -230,9 +198,7 @@ class DBBenchGRPOTrainer(PlayedRowsGRPOTrainer):
         train = self.model.training
         starts = self._starts(prompts, train)
         greedy = self._greedy_starts(starts) if train else None
-        # where forward passes are collective, ranks cannot synchronise elsewhere; the launcher stops them all
-        meet = nullcontext if self.backend.collective else together
-        with profiling_context(self, "rollout"), self.backend.engine() as engine, meet():
+        with profiling_context(self, "rollout"), self.engine() as engine:
             if greedy is not None and self.args.greedy_eval == "separate":
                 self._greedy = self.player.play_all(greedy, engine)
                 episodes = self.player.play_all(starts, engine)
@@ -248,6 +214,14 @@ class DBBenchGRPOTrainer(PlayedRowsGRPOTrainer):
             "env_mask": [episode.mask or [0] for episode in episodes],
             "episode": episodes,
         }
+
+    @contextmanager
+    def engine(self) -> Iterator[Engine]:
+        """What plays with the current weights. All ranks enter and leave it together."""
+        # where forward passes are collective, ranks cannot synchronise elsewhere; the launcher stops them all
+        meet = nullcontext if self.backend.collective else together
+        with self.backend.engine() as engine, meet():
+            yield engine
 
     def _starts(self, prompts: list, train: bool) -> list[Start]:
         ids: dict[str, list[int]] = {}  # copies of a prompt are rendered once
@@ -272,21 +246,6 @@ class DBBenchGRPOTrainer(PlayedRowsGRPOTrainer):
         return self.greedy_eval.starts(starts, number, first_row, self.num_generations)
 
     # --- what is kept of it -----------------------------------------------------------------------
-
-    def _assign_advantages(self, episodes: list[Episode], output: dict[str, Any], train: bool) -> None:
-        """Notes what each episode is given; where that is not TRL's own, puts it in its place first."""
-        if self._advantage is None or not train:
-            note(episodes, output["advantages"])
-            return
-        if hasattr(self._advantage, "prepare"):
-            self._advantage.prepare(self, episodes)
-        name, rewards, weights = self.args.advantage, self._rewards.cpu(), self.reward_weights.cpu()
-        width = output["completion_ids"].shape[1]  # as this rank's rows are padded
-        own, of_all = assign(name, self._advantage, episodes, rewards, weights, self.num_generations, width)
-        output["advantages"] = own.to(self.accelerator.device)
-        for _ in of_all:
-            self._logs["advantages"].pop()  # TRL's
-        self._logs["advantages"].extend(of_all)
 
     def _record(self, episodes: Sequence[Episode], phase: Phase) -> None:
         """Logs the episodes of all ranks and puts their metrics beside TRL's."""

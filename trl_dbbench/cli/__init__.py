@@ -21,10 +21,12 @@ app = typer.Typer(
 )
 app.command()(tasks.validate)
 app.command(name="eval")(models.evaluate)
+app.command()(models.sample)
 app.command()(runs.report)
 app.command()(tasks.convert)
 app.command()(tasks.generate)
 app.command()(runs.replay)
+app.command()(runs.export)
 
 
 def main() -> None:

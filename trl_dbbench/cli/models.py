@@ -1,71 +1,76 @@
-"""Commands that let a model play: `eval`."""
+"""Commands that let a model play: `eval` and `sample`."""
 
 from __future__ import annotations
 
 import json
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trl_dbbench.cli.options import (
+    AdapterName,
+    BatchSize,
     ChatTemplate,
     DockerImage,
+    Dtype,
     FewShot,
     FewShotBy,
     FewShotMemory,
     FewShotUpdate,
+    MaxCompletionLength,
+    MaxTurns,
+    MaxTurnTokens,
+    ModelName,
     ObservationCharacters,
+    ProtocolName,
     RunsDatabase,
+    RunsGrader,
     ServerUrls,
     SystemPrompt,
     TemplateKwargs,
+    TrainedRun,
     names,
+    trained_by,
 )
 from trl_dbbench.database import open_database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.files import check_writable, write_atomically
-from trl_dbbench.tasks import load_tasks
+from trl_dbbench.tasks import Task, load_tasks
 
 if TYPE_CHECKING:
-    from trl_dbbench.evaluation import Evaluation
+    from trl_dbbench.engines.base import Backend
+    from trl_dbbench.player import Player
     from trl_dbbench.runs.trained import Trained
 
 
 def evaluate(
-    run: Annotated[
-        Path | None, typer.Argument(help="A training run's output_dir, or a checkpoint in it.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="A model folder or hub id; an adapter's base model, if not the run's.")
-    ] = None,
-    adapter: Annotated[str | None, typer.Option(help="A LoRA adapter's folder or hub id.")] = None,
+    run: TrainedRun = None,
+    model: ModelName = None,
+    adapter: AdapterName = None,
     tasks: Annotated[
         str | None, typer.Option(help="A task file, folder or hub id; left out, the run's held-out tasks.")
     ] = None,
     vllm_server_urls: ServerUrls = None,
     database: RunsDatabase = None,
     docker_image: DockerImage = None,
-    protocol: Annotated[str | None, typer.Option(help="text (default), tools or a dotted path.")] = None,
+    protocol: ProtocolName = None,
     chat_template: ChatTemplate = None,
-    grader: Annotated[
-        str | None, typer.Option(help="Judges all answers: a name or a dotted path; else each task's own.")
-    ] = None,
+    grader: RunsGrader = None,
     system_prompt: SystemPrompt = None,
     chat_template_kwargs: TemplateKwargs = None,
-    max_turns: Annotated[int | None, typer.Option(min=1, help="Of an episode (default: 3).")] = None,
-    max_turn_tokens: Annotated[int | None, typer.Option(min=1, help="Of a turn (default: 512).")] = None,
-    max_completion_length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of an episode after its prompt (default: 2048).")
-    ] = None,
+    max_turns: MaxTurns = None,
+    max_turn_tokens: MaxTurnTokens = None,
+    max_completion_length: MaxCompletionLength = None,
     observation_characters: ObservationCharacters = None,
     few_shot: FewShot = None,
     few_shot_memory: FewShotMemory = None,
     few_shot_by: FewShotBy = None,
     few_shot_update: FewShotUpdate = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Episodes that run side by side.")] = 16,
-    dtype: Annotated[str | None, typer.Option(help="auto (default), float32, bfloat16 or float16.")] = None,
+    batch_size: BatchSize = 16,
+    dtype: Dtype = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Writes figures and episodes here.")
     ] = None,
@@ -75,72 +80,114 @@ def evaluate(
     What a training run trained is played as the run played it: its run.json says model, system prompt, limits
     and the like, and options override that. Defaults are for models without a run.
     """
-    from trl_dbbench.runs.trained import find_trained
-
     if json_file is not None:
         check_writable(json_file)
-    options: dict[str, Any] = {"protocol": protocol, "grader": grader, "dtype": dtype}
-    options |= _of_the_prompt(system_prompt, chat_template, chat_template_kwargs)
-    options |= {"max_turns": max_turns, "max_turn_tokens": max_turn_tokens}
-    options |= {"max_completion_length": max_completion_length, "few_shot": few_shot}
-    options |= {"few_shot_memory": few_shot_memory, "few_shot_by": few_shot_by}
-    trained = find_trained(run, model, adapter, **options, observation_characters=observation_characters)
-    if trained.said:
-        typer.echo(trained.said)
-    where = database, docker_image
-    evaluation = _evaluate(trained, tasks, names(vllm_server_urls), where, batch_size, few_shot_update)
+    options: dict[str, Any] = {"protocol": protocol, "grader": grader, "dtype": dtype, "max_turns": max_turns}
+    options |= {"max_turn_tokens": max_turn_tokens, "max_completion_length": max_completion_length}
+    options |= {"chat_template": chat_template, "chat_template_kwargs": chat_template_kwargs}
+    options |= {"system_prompt": system_prompt, "observation_characters": observation_characters}
+    options |= {"few_shot": few_shot, "few_shot_memory": few_shot_memory, "few_shot_by": few_shot_by}
+    trained = trained_by(run, model, adapter, few_shot_update=few_shot_update, **options)
+    loaded = _tasks_to_evaluate(trained, tasks)
+    with _playing(trained, names(vllm_server_urls), database, docker_image) as (player, backend):
+        from trl_dbbench.evaluation import evaluate as evaluate_model
+        from trl_dbbench.evaluation import shots_of
+
+        evaluation = evaluate_model(
+            *(loaded, player, backend),
+            system_prompt=trained.settings.system_prompt,
+            batch_size=batch_size,
+            shots=shots_of(trained, player, few_shot_update),
+        )
     typer.echo(evaluation)
     if json_file is not None:
         with write_atomically(json_file) as file:
             json.dump(evaluation.to_dict(), file, ensure_ascii=False, indent=1)
 
 
-def _of_the_prompt(
-    system_prompt: str | None, chat_template: str | None, chat_template_kwargs: str | None
-) -> dict[str, Any]:
-    """What the options say, for `find_trained`."""
-    from trl_dbbench.arguments import read_system_prompt, read_template_kwargs
-    from trl_dbbench.templates import load_chat_template
-
-    options: dict[str, Any] = {"system_prompt": read_system_prompt(system_prompt)}
-    if chat_template is not None:
-        options["chat_template"] = load_chat_template(chat_template)
-    if chat_template_kwargs is not None:
-        options["chat_template_kwargs"] = read_template_kwargs(chat_template_kwargs)
-    return options
-
-
-def _evaluate(
-    trained: Trained,
-    tasks: str | None,
-    vllm_server_urls: list[str] | None,
-    where: tuple[str | None, str | None],
-    batch_size: int,
-    few_shot_update: bool,
-) -> Evaluation:
-    """`where` is the database, and the image that starts it."""
-    from trl_dbbench.engines.base import server_addresses
-    from trl_dbbench.evaluation import check_few_shot_of, open_model, player_of, shots_of
-    from trl_dbbench.evaluation import evaluate as evaluate_model
+def _tasks_to_evaluate(trained: Trained, tasks: str | None) -> list[Task]:
     from trl_dbbench.runs.trained import held_out_tasks
 
-    settings, (database, docker_image) = trained.settings, where
-    check_few_shot_of(settings, few_shot_update)
     if tasks is not None:
-        loaded = load_tasks(tasks)
-    elif trained.run is not None:
-        loaded = held_out_tasks(trained.run)
-    else:
-        raise ConfigError("say by --tasks what to play: a task file, a folder of parquet, or a hub id.")
+        return load_tasks(tasks)
+    if trained.run is not None:
+        return held_out_tasks(trained.run)
+    raise ConfigError("say by --tasks what to play: a task file, a folder of parquet, or a hub id.")
+
+
+def sample(
+    tasks: Annotated[str, typer.Option(help="A task file, folder or hub id: what may be trained on.")],
+    out: Annotated[
+        Path, typer.Option(help="The folder to write; a sampling that was stopped goes on in it.")
+    ],
+    run: TrainedRun = None,
+    model: ModelName = None,
+    adapter: AdapterName = None,
+    n: Annotated[int, typer.Option("--n", help="Episodes of each task.")] = 8,
+    keep: Annotated[
+        str, typer.Option(help="right: episodes that ended right; all: wrong ones too.")
+    ] = "right",
+    max_per_task: Annotated[int | None, typer.Option(help="At most so many are kept of a task.")] = None,
+    eval_tasks: Annotated[
+        str | None, typer.Option(help="Tasks to evaluate on later: none of them may be among --tasks.")
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="Of the sampling.")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="Draws from the likeliest tokens of this mass.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Draws from so many of the likeliest tokens; 0: all.")] = 0,
+    seed: Annotated[int, typer.Option(help="Another seed draws other episodes.")] = 0,
+    vllm_server_urls: ServerUrls = None,
+    database: RunsDatabase = None,
+    docker_image: DockerImage = None,
+    protocol: ProtocolName = None,
+    chat_template: ChatTemplate = None,
+    grader: RunsGrader = None,
+    system_prompt: SystemPrompt = None,
+    chat_template_kwargs: TemplateKwargs = None,
+    max_turns: MaxTurns = None,
+    max_turn_tokens: MaxTurnTokens = None,
+    max_completion_length: MaxCompletionLength = None,
+    observation_characters: ObservationCharacters = None,
+    few_shot: FewShot = None,
+    few_shot_memory: FewShotMemory = None,
+    few_shot_by: FewShotBy = None,
+    batch_size: BatchSize = 64,
+    dtype: Dtype = None,
+) -> None:
+    """Plays each task several times and keeps the episodes that ended right, each once: rejection sampling.
+
+    The folder is like a training run's, with token ids and log-probabilities: replay, report and export read
+    it, and `recipes/sft_dbbench.py --episodes` trains on it. Evaluation tasks are refused.
+    """
+    from trl_dbbench.sample import Plan, check_not_held_out, sample_into
+
+    plan = Plan(n, keep, max_per_task, temperature, top_p, top_k, seed)
+    options: dict[str, Any] = {"protocol": protocol, "grader": grader, "dtype": dtype, "max_turns": max_turns}
+    options |= {"max_turn_tokens": max_turn_tokens, "max_completion_length": max_completion_length}
+    options |= {"chat_template": chat_template, "chat_template_kwargs": chat_template_kwargs}
+    options |= {"system_prompt": system_prompt, "observation_characters": observation_characters}
+    options |= {"few_shot": few_shot, "few_shot_memory": few_shot_memory, "few_shot_by": few_shot_by}
+    trained = trained_by(run, model, adapter, **options)
+    loaded = load_tasks(tasks)
+    if eval_tasks is None and trained.run is None:
+        typer.echo("note: no task is known to be held out; --eval-tasks names some, which are then refused.")
+    check_not_held_out(loaded, trained.run, load_tasks(eval_tasks) if eval_tasks else [])
+    with _playing(trained, names(vllm_server_urls), database, docker_image) as (player, backend):
+        sampled = sample_into(out, loaded, plan, trained, player, backend, batch_size=batch_size)
+    typer.echo(sampled)
+    typer.echo(f"The episodes are in {out}.")
+
+
+@contextmanager
+def _playing(
+    trained: Trained, vllm_server_urls: list[str] | None, database: str | None, docker_image: str | None
+) -> Iterator[tuple[Player, Backend]]:
+    """What a command plays with, open while the block lasts."""
+    from trl_dbbench.engines.base import server_addresses
+    from trl_dbbench.evaluation import open_model, player_of
+
+    settings = trained.settings
     urls = server_addresses(vllm_server_urls) if vllm_server_urls is not None else None
     backend, policy = open_model(trained, urls)
     spec = database or settings.database_spec
     with closing(backend), open_database(spec, docker_image=docker_image, limits=settings.limits) as opened:
-        player = player_of(settings, policy, opened)
-        shots = shots_of(trained, player, few_shot_update)
-        return evaluate_model(
-            *(loaded, player, backend),
-            system_prompt=settings.system_prompt,
-            batch_size=batch_size,
-            shots=shots,
-        )
+        yield player_of(settings, policy, opened), backend

@@ -1,10 +1,14 @@
-"""Options that several commands have."""
+"""Options that several commands have, and what is made of them."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from trl_dbbench.runs.trained import Trained
 
 Tasks = Annotated[
     str, typer.Argument(help="A task file (.jsonl, .json, .parquet), a folder of parquet, or a hub id.")
@@ -44,6 +48,24 @@ SystemPrompt = Annotated[
 ObservationCharacters = Annotated[
     int | None, typer.Option(min=0, help="Longer observations are cut; 0 cuts nothing (default: 800).")
 ]
+ModelName = Annotated[
+    str | None, typer.Option(help="A model folder or hub id; an adapter's base model, if not the run's.")
+]
+AdapterName = Annotated[str | None, typer.Option(help="A LoRA adapter's folder or hub id.")]
+TrainedRun = Annotated[
+    Path | None, typer.Argument(help="A training run's output_dir, or a checkpoint in it.")
+]
+ProtocolName = Annotated[str | None, typer.Option(help="text (default), tools or a dotted path.")]
+RunsGrader = Annotated[
+    str | None, typer.Option(help="Judges all answers: a name or a dotted path; else each task's own.")
+]
+MaxTurns = Annotated[int | None, typer.Option(min=1, help="Of an episode (default: 3).")]
+MaxTurnTokens = Annotated[int | None, typer.Option(min=1, help="Of a turn (default: 512).")]
+MaxCompletionLength = Annotated[
+    int | None, typer.Option(min=1, help="Tokens of an episode after its prompt (default: 2048).")
+]
+BatchSize = Annotated[int, typer.Option(min=1, help="Episodes that run side by side.")]
+Dtype = Annotated[str | None, typer.Option(help="auto (default), float32, bfloat16 or float16.")]
 DockerImage = Annotated[
     str | None,
     typer.Option(help="The image that docker and auto start; $TRL_DBBENCH_DOCKER_IMAGE, else mysql:8.4."),
@@ -63,3 +85,41 @@ FewShotUpdate = Annotated[
 def names(joined: str | None) -> list[str] | None:
     """What an option holds that joins names by commas."""
     return None if joined is None else [name.strip() for name in joined.split(",") if name.strip()]
+
+
+def trained_by(
+    run: Path | None,
+    model: str | None,
+    adapter: str | None,
+    *,
+    chat_template: str | None,
+    chat_template_kwargs: str | None,
+    system_prompt: str | None,
+    few_shot_update: bool = False,
+    **options: Any,
+) -> Trained:
+    """The weights that a command is to play with, and how; says what a run has to say of that.
+
+    Args:
+        chat_template, chat_template_kwargs, system_prompt: as the user wrote them.
+        few_shot_update: whether what is played joins what is shown.
+        **options: as in `find_trained`.
+
+    Raises:
+        ConfigError: if they cannot be had.
+    """
+    from trl_dbbench.arguments import read_system_prompt, read_template_kwargs
+    from trl_dbbench.evaluation import check_few_shot_of
+    from trl_dbbench.runs.trained import find_trained
+    from trl_dbbench.templates import load_chat_template
+
+    options = {"system_prompt": read_system_prompt(system_prompt), **options}
+    if chat_template is not None:
+        options["chat_template"] = load_chat_template(chat_template)
+    if chat_template_kwargs is not None:
+        options["chat_template_kwargs"] = read_template_kwargs(chat_template_kwargs)
+    trained = find_trained(run, model, adapter, **options)
+    if trained.said:
+        typer.echo(trained.said)
+    check_few_shot_of(trained.settings, few_shot_update)
+    return trained

@@ -1,4 +1,4 @@
-"""Commands on what a run has left: `report`, `replay`."""
+"""Commands on what a run has left: `report`, `replay`, `export`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import json
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from trl_dbbench.cli.options import DockerImage, RunsDatabase, names
 from trl_dbbench.database import open_database
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.files import write_atomically
+from trl_dbbench.files import check_writable, write_atomically
 from trl_dbbench.runs.settings import RunSettings
 
 if TYPE_CHECKING:
     from trl_dbbench.runs.differences import Replayed
+    from trl_dbbench.runs.records import Phase
 
 
 def report(
@@ -119,6 +120,48 @@ def _tell(episodes: Iterable[Replayed], notes: Sequence[str], file: IO[str] | No
         typer.echo(summary.mean_rewards())
     typer.echo(summary)
     return summary.differing
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="A training run's output_dir, or a folder of sample.")],
+    to: Annotated[str, typer.Option(help="sft, preference, kto or prm.")],
+    out: Annotated[
+        Path | None, typer.Option(help="A .jsonl or .parquet file; RUN/sft.jsonl and the like if left out.")
+    ] = None,
+    phases: Annotated[
+        str, typer.Option(help="train, greedy and eval, joined by commas; eval played held-out tasks.")
+    ] = "train",
+    max_per_task: Annotated[
+        int | None, typer.Option(min=1, help="Rows of a task at most; by default 8 pairs, or all episodes.")
+    ] = None,
+    label_by: Annotated[
+        str, typer.Option(help="For prm: outcome, or a step reward that the run recorded.")
+    ] = "outcome",
+    model: Annotated[
+        str | None, typer.Option(help="Another model that is to learn: its tokenizer makes the ids of sft.")
+    ] = None,
+) -> None:
+    """Writes a run's episodes as a dataset that TRL's SFT, DPO, KTO and reward trainers take as it is."""
+    from trl_dbbench.runs.export import check_suffix, write_rows
+    from trl_dbbench.runs.export import export as export_run
+
+    path = out or run / f"{to}.jsonl"
+    check_suffix(path)
+    check_writable(path)
+    notes: list[str] = []
+    rows = export_run(
+        *(run, to),
+        phases=cast("list[Phase]", names(phases)),
+        max_per_task=max_per_task,
+        label_by=label_by,
+        model=model,
+        notes=notes,
+    )
+    for note in notes:
+        typer.echo(f"note: {note}")
+    write_rows(rows, path)
+    tasks = len({row["task_id"] for row in rows})
+    typer.echo(f"{path}: {len(rows):,} rows of {tasks:,} tasks")
 
 
 def _steps(text: str) -> tuple[int, int]:

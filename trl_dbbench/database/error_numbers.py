@@ -57,6 +57,9 @@ arrives on a connection which still works was raised by the agent itself, with S
 NO_ANSWER = frozenset({0, 2002, 2003, 2005, 2006, 2013})
 """PyMySQL's numbers for a server that says nothing; 0 is SQLAlchemy's for a connection that was lost."""
 
+LOST = 2013
+"""PyMySQL's number for a connection that was lost during a statement."""
+
 TOO_LARGE = 2020
 """PyMySQL's number for a row that is larger than we are willing to receive."""
 

@@ -267,7 +267,7 @@ class Shots:
         Returns:
             Metrics: how many examples an episode was shown, and the size of the memory.
         """
-        if self._file is not None and Ranks().is_main:
+        if Ranks().is_main:
             self._write(id for episode in episodes for id in episode.get("shots", ()))
         if train and self.update:
             self._learn(episodes, map(Task.from_json, dict.fromkeys(tasks)))
@@ -288,8 +288,13 @@ class Shots:
                 if example.readable(self.player.chat.protocol):
                     self.memory.add(example)
 
+    def write(self, episodes: Iterable[Episode]) -> None:
+        """Notes what these were shown, who are the last for which it was drawn."""
+        self._write(id for episode in episodes for id in episode.shots)
+
     def _write(self, ids: Iterable[str]) -> None:
-        assert self._file is not None
+        if self._file is None:
+            return
         if self._written is None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._written = {json.loads(line)["id"] for line in whole_lines(self._file, cut=True)}

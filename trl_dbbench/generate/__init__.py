@@ -4,6 +4,7 @@
 >>> tasks = generate_tasks(100, seed=1)                                     # all 22 skills
 >>> tasks = generate_tasks(100, skills=["limit_only"], single_skill=True)   # one skill, and what it needs
 >>> tasks = generate_tasks(100, level="tiny")  # for a model of a million parameters
+>>> tasks = generate_tasks(100, level="multi")  # for such a model, 3 to 5 turns each
 ```
 
 A task is made in three steps. A *plan* says which skills its SQL is to have; the plans of a level are
@@ -30,11 +31,11 @@ from typing import Any
 
 from trl_dbbench.database import Database, open_database
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.generate import queries, tables, tiny
+from trl_dbbench.generate import multi, queries, tables, tiny
 from trl_dbbench.generate.checks import gold_answer, gold_state
 from trl_dbbench.generate.plans import all_plans
 from trl_dbbench.generate.tiny import tiny_vocabulary, tiny_words
-from trl_dbbench.skills import SKILLS, skills_of
+from trl_dbbench.skills import KINDS, SKILLS, skills_of
 from trl_dbbench.tasks import Gold, Table, Task
 
 __all__ = ["LEVELS", "SPLITS", "generate_tasks", "iterate_tasks", "tiny_vocabulary", "tiny_words"]
@@ -54,22 +55,40 @@ _DRAFTS = 8
 """Drafts on one table, before another is made."""
 
 
+NAMED = (*SKILLS, *KINDS)
+"""All that a task can name as what it is about."""
+
+
+def _one_statement(database: Database, source: Any, plan: Any, question: str, sql: str) -> Task | None:
+    """The task whose gold is this SQL, if no slip gives the same result."""
+    skills = skills_of(sql)
+    if set(skills) != plan.skills:
+        return None
+    task = Task("", question, (source.table,), _operation(skills), Gold(sql=sql), skills)
+    with database.sandbox(task) as sandbox:
+        gold = gold_answer(sandbox, sql) if task.is_question else gold_state(sandbox, sql, source.table)
+    return replace(task, gold=gold) if gold else None
+
+
 @dataclass(frozen=True)
 class Level:
-    """A kind of tasks: its plans (each with `skills`), its tables and how it words them."""
+    """A kind of tasks: its plans (each with `skills`), its tables, how it words them, and what it makes of a
+    question and what lies behind it (its SQL)."""
 
     plans: Sequence[Any]
     source: Callable[[random.Random], Any]
-    draft: Callable[[random.Random, Any, Any], tuple[str, str] | None]
+    draft: Callable[[random.Random, Any, Any], tuple[str, Any] | None]
+    task: Callable[[Database, Any, Any, str, Any], Task | None] = _one_statement
 
     @property
     def skills(self) -> tuple[str, ...]:
-        return tuple(skill for skill in SKILLS if any(skill in plan.skills for plan in self.plans))
+        return tuple(skill for skill in NAMED if any(skill in plan.skills for plan in self.plans))
 
 
 LEVELS: dict[str, Level] = {
     "full": Level(tuple(all_plans()), tables.make_table, queries.draft),
     "tiny": Level(tiny.PLANS, tiny.make_table, tiny.draft),
+    "multi": Level(multi.PLANS, multi.make_scene, multi.draft, multi.make_task),
 }
 
 
@@ -94,7 +113,8 @@ def generate_tasks(
         single_skill: each task has one of `skills` and no more than that one needs.
         max_skills: most skills that a task has, the needed ones included.
         split: `"train"` or `"test"`; the two share no table and no question, whatever their seeds.
-        level: `"full"` has all 22 skills; `"tiny"` has small tables and a closed vocabulary.
+        level: `"full"` has all 22 skills; `"tiny"` has small tables and a closed vocabulary; `"multi"` has
+            small tables, too, and tasks of several turns, whose skills are `skills.KINDS`.
         workers: processes that share the work; the tasks are the same for any number. With more than one, a
             script needs the `if __name__ == "__main__":` that `multiprocessing` asks for.
 
@@ -143,8 +163,8 @@ def _plans(
     asked = None if skills is None else list(dict.fromkeys(skills))
     if asked is not None and not asked:
         raise ConfigError("the list of skills is empty; leave it out to get all.")
-    if unknown := [skill for skill in asked or () if skill not in SKILLS]:
-        raise ConfigError(f"unknown skill {unknown[0]!r}; allowed: {', '.join(SKILLS)}")
+    if unknown := [skill for skill in asked or () if skill not in NAMED]:
+        raise ConfigError(f"unknown skill {unknown[0]!r}; allowed: {', '.join(NAMED)}")
     if missing := [skill for skill in asked or () if skill not in level.skills]:
         raise ConfigError(f"level {name!r} has no tasks of {missing[0]}; it has {', '.join(level.skills)}")
     if max_skills is not None and max_skills < 1:
@@ -193,7 +213,7 @@ def _with_least_company(groups: Iterable[frozenset[str]], asked: set[str]) -> li
 
 
 def _in_order(skills: Iterable[str]) -> tuple[str, ...]:
-    return tuple(skill for skill in SKILLS if skill in set(skills))
+    return tuple(skill for skill in NAMED if skill in set(skills))
 
 
 # --- tasks ----------------------------------------------------------------------------------------
@@ -275,7 +295,7 @@ def _drawn(request: _Request, part: str, num_tasks: int | None) -> Iterator[Task
 
 
 def _identity(task: Task) -> bytes:
-    return _checksum(task.question, _key(task.tables[0]))
+    return _checksum(task.question, *map(_key, task.tables))
 
 
 def _draw(rng: random.Random, sizes: dict[int, list[list[Any]]]) -> Any:
@@ -294,15 +314,9 @@ def _make(rng: random.Random, level: Level, plan: Any, split: str, database: Dat
         drafted = level.draft(rng, source, plan)
         if drafted is None or _split_of(drafted[0]) != split:
             continue
-        question, sql = drafted
-        skills = skills_of(sql)
-        if set(skills) != plan.skills:
-            continue
-        task = Task("", question, (source.table,), _operation(skills), Gold(sql=sql), skills)
-        with database.sandbox(task) as sandbox:
-            gold = gold_answer(sandbox, sql) if task.is_question else gold_state(sandbox, sql, source.table)
-        if gold:
-            return replace(task, gold=gold)
+        task = level.task(database, source, plan, *drafted)
+        if task is not None and _split_of(_key(task.tables[0])) == split:
+            return task
     return None
 
 

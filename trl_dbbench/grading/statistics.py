@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 
-def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
+def wilson_interval(successes: float, n: int, z: float = 1.96) -> tuple[float, float]:
     """The Wilson score interval of a share; `(0.0, 1.0)` for `n = 0`, which says nothing is known.
 
     E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,21 @@ def read_tasks(path: Path, notes: list[str]) -> Iterator[Task]:
                     bad += 1
     if bad:
         notes.append(f"{path.name}: {bad} line{'s' * (bad > 1)} could not be read and were left out.")
+
+
+def tasks_by_digest_and_id(tasks: Iterable[Task]) -> dict[str | tuple[str, str], list[Task]]:
+    """Where `find_tasks` looks: by digest, and by id and question for episodes of earlier versions."""
+    found: defaultdict[str | tuple[str, str], list[Task]] = defaultdict(list)
+    for task in tasks:
+        found[task.digest].append(task)
+        found[task.id, task.question].append(task)
+    return found
+
+
+def find_tasks(record: EpisodeRecord, tasks: Mapping[str | tuple[str, str], list[Task]]) -> list[Task]:
+    """The tasks that an episode may have played; where several differ, nobody knows which."""
+    digest = record.get("task_digest")
+    return tasks.get(str(digest) if digest else (record["task_id"], record["question"]), [])
 
 
 def loads(text: bytes | str) -> Any:

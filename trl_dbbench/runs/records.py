@@ -6,12 +6,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NotRequired, TypedDict, cast
 
 from trl_dbbench.grading.statistics import wilson_interval
-from trl_dbbench.protocol import Answer, Invalid, Operation
+from trl_dbbench.protocol import Action, Answer, Invalid, Operation
 from trl_dbbench.rollout import Episode, Status, Turn
 
 EPISODES_FILE = "episodes.jsonl"
@@ -49,6 +50,12 @@ class TurnRecord(TypedDict):
     """A digest of the tables before the turn, where the advantage goes by it."""
     value: NotRequired[float]
     """What episodes were worth that went on from before the turn, where the advantage goes by it."""
+    ids: NotRequired[list[int]]
+    """What was sampled, in the records of `trl-dbbench sample`."""
+    logprobs: NotRequired[list[float] | None]
+    """Of `ids`, in nats; `None` where the engine did not know them."""
+    observation_ids: NotRequired[list[int]]
+    """What stood between this turn and the next one."""
 
 
 class EpisodeRecord(TypedDict):
@@ -80,6 +87,10 @@ class EpisodeRecord(TypedDict):
     prompt_tokens: NotRequired[int]
     shots: NotRequired[list[str]]
     """The ids of the earlier episodes that the prompt showed, in its order; they lie in `shots.jsonl`."""
+    shown: NotRequired[Sequence[Any]]
+    """Those episodes (`few_shot.Example`). In no log: `conversations.saved_episodes` puts them here."""
+    prompt_ids: NotRequired[list[int]]
+    """In the records of `trl-dbbench sample`, as are the ids of turns."""
     turns: list[TurnRecord]
 
 
@@ -113,6 +124,27 @@ def episode_record(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
     return record
 
 
+def record_with_ids(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
+    """The record of a played episode, with the token ids of its prompt, turns and observations."""
+    record = episode_record(episode, phase, step)
+    record["prompt_ids"] = episode.prompt_ids
+    for kept, turn in zip(record["turns"], episode.turns, strict=True):
+        logprobs = turn.completion.logprobs
+        kept["ids"] = turn.completion.ids
+        kept["logprobs"] = None if any(map(math.isnan, logprobs)) else logprobs
+        kept["observation_ids"] = turn.observation_ids
+    return record
+
+
+def said_in(record: EpisodeRecord) -> tuple[str, ...]:
+    """What tells an episode from others of its task: what the agent did, turn by turn.
+
+    Thoughts and layout do not count, as long as the protocol could read the turn.
+    """
+    actions = [(action_in(turn), turn["text"]) for turn in record["turns"]]
+    return tuple(text if isinstance(action, Invalid) else repr(action) for action, text in actions)
+
+
 def turn_record(turn: Turn) -> TurnRecord:
     """The record of a played turn."""
     action: dict[str, Any] = {"action": type(turn.action).__name__.lower()}
@@ -141,6 +173,15 @@ def turn_record(turn: Turn) -> TurnRecord:
         if (value := getattr(turn, name)) is not None:
             record[name] = value
     return cast(TurnRecord, record)
+
+
+def action_in(record: TurnRecord) -> Action:
+    """What the turn meant."""
+    if "sql" in record:
+        return Operation(record["sql"])
+    if "answer" in record:
+        return Answer(record["answer"])
+    return Invalid(record.get("reason", ""))
 
 
 def checked_record(raw: Any) -> EpisodeRecord:

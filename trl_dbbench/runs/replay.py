@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -32,7 +32,7 @@ from trl_dbbench.rewards import (
 )
 from trl_dbbench.rollout import Completion, Request, Rules, Sampling, Start, Status
 from trl_dbbench.runs.differences import Difference, Replayed, compare
-from trl_dbbench.runs.read import read_episodes, read_tasks
+from trl_dbbench.runs.read import find_tasks, read_episodes, read_tasks, tasks_by_digest_and_id
 from trl_dbbench.runs.records import EPISODES_FILE, PHASES, TASKS_FILE, EpisodeRecord
 from trl_dbbench.runs.rescore import batches, rewards_of, score
 from trl_dbbench.runs.settings import RunSettings
@@ -77,7 +77,7 @@ def replay(
     notes = [] if notes is None else notes
     settings = settings or RunSettings.read(folder)
     rewards = rewards_of(settings, reward_funcs, outcome, database, notes)
-    player = _Replayer(settings, database, _by_digest_and_id(read_tasks(folder / TASKS_FILE, notes)))
+    player = _Replayer(settings, database, tasks_by_digest_and_id(read_tasks(folder / TASKS_FILE, notes)))
     first, end = steps or (0, math.inf)
     records = (
         (line, record)
@@ -86,7 +86,7 @@ def replay(
     )
     count = 0
     for batch in batches(player.play_all(records, workers)):
-        score(batch, rewards, database.dialect, notes)
+        score(batch, rewards, settings, database.dialect, notes)
         count += len(batch)
         yield from batch
     if not count:
@@ -118,14 +118,6 @@ def _check(record: EpisodeRecord) -> None:
             value = turn.get(key)
             if not isinstance(value, kind) or value < least:  # type: ignore[operator]
                 raise ValueError(f"a turn without usable '{key}'")
-
-
-def _by_digest_and_id(tasks: Iterable[Task]) -> dict[str | tuple[str, str], list[Task]]:
-    found: defaultdict[str | tuple[str, str], list[Task]] = defaultdict(list)
-    for task in tasks:
-        found[task.digest].append(task)
-        found[task.id, task.question].append(task)  # for episodes of earlier versions
-    return found
 
 
 # --- playing ------------------------------------------------------------------------------------------
@@ -212,8 +204,7 @@ class _Replayer:
         replayed = Replayed(line, saved)
         if saved["status"] == Status.ENVIRONMENT_FAULT:
             return replayed
-        digest = saved.get("task_digest")
-        tasks = self._tasks.get(str(digest) if digest else (saved["task_id"], saved["question"]), [])
+        tasks = find_tasks(saved, self._tasks)
         if len({task.digest for task in tasks}) != 1:
             found = f"one of {len(tasks)} with this id and question" if tasks else f"not in {TASKS_FILE}"
             replayed.differences.append(Difference("task", saved["task_id"], found))

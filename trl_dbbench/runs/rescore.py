@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
 
+import torch
 from trl.trainer.utils import get_callable_name
 
 from trl_dbbench.database import Database
 from trl_dbbench.database.dialect import Dialect
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.learned_rewards import LearnedReward
+from trl_dbbench.protocol import AgentProtocol, get_protocol
 from trl_dbbench.rewards import (
     OUTCOME_PRESETS,
     OutcomeReward,
     RewardFunction,
     describe_reward,
     load_reward_functions,
+    plain,
     with_step_rewards,
 )
 from trl_dbbench.rollout import Episode, Status
 from trl_dbbench.runs.differences import Difference, Replayed, excuse_of
+from trl_dbbench.runs.records import EpisodeRecord
 from trl_dbbench.runs.settings import RunSettings
 
 MAX_SCORED_AT_ONCE = 1024
@@ -34,7 +39,7 @@ class Reward:
     """A reward function under its name."""
 
     name: str
-    function: RewardFunction
+    function: Callable[..., list[float | None]]
     same: bool
     """Whether the run had this function with these values, so that it must give the same rewards."""
 
@@ -54,7 +59,7 @@ def rewards_of(
     values = outcome or _outcome_of(settings) or OUTCOME_PRESETS["greedy_then_grpo"]
     functions: list[RewardFunction] = []
     if names is not None:
-        functions = load_reward_functions(names, database=database, outcome=values)
+        functions = _loaded(names, settings, database, values)
     elif not settings.rewards:
         notes.append("The run does not say how it was rewarded: rewards are not checked.")
     else:
@@ -62,7 +67,7 @@ def rewards_of(
             try:
                 if made is None:
                     raise ConfigError("it is no function that can be imported")
-                functions += load_reward_functions([made["function"]], database=database, outcome=values)
+                functions += _loaded([made["function"]], settings, database, values)
             except ConfigError as error:
                 notes.append(f"The reward {name} is not checked: {error}.")
     named = {get_callable_name(function): with_step_rewards(function) for function in functions}
@@ -70,6 +75,21 @@ def rewards_of(
         Reward(name, function, settings.rewards.get(name) == describe_reward(function))
         for name, function in named.items()
     ]
+
+
+def _loaded(
+    names: Sequence[str], settings: RunSettings, database: Database, outcome: OutcomeReward
+) -> list[RewardFunction]:
+    functions = load_reward_functions(names, database=database, outcome=outcome)
+    for function in functions:
+        if isinstance(function, LearnedReward):
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            function.read_as(_protocol_of(settings), settings.chat_template_kwargs, device)
+    return functions
+
+
+def _protocol_of(settings: RunSettings) -> AgentProtocol:
+    return get_protocol(settings.protocol, settings.observation_characters or None)
 
 
 def _outcome_of(settings: RunSettings) -> OutcomeReward | None:
@@ -86,7 +106,13 @@ def batches(replayed: Iterable[Replayed]) -> Iterator[list[Replayed]]:
             yield batch
 
 
-def score(batch: Sequence[Replayed], rewards: list[Reward], dialect: Dialect, notes: list[str]) -> None:
+def score(
+    batch: Sequence[Replayed],
+    rewards: list[Reward],
+    settings: RunSettings,
+    dialect: Dialect,
+    notes: list[str],
+) -> None:
     """Rewards the episodes and compares what is to be the same; takes a function that fails off the list."""
     for reward in list(rewards):
         scored = [
@@ -99,7 +125,7 @@ def score(batch: Sequence[Replayed], rewards: list[Reward], dialect: Dialect, no
         if not scored:
             continue
         try:
-            values = _values(reward.function, [episode for _, episode in scored])
+            values = _values(reward.function, [episode for _, episode in scored], settings)
         except Exception as error:  # whatever a user's function does with what is not there
             what = f"fails on saved episodes, which have no token ids: {type(error).__name__}: {error}"
             if not reward.same:
@@ -110,14 +136,31 @@ def score(batch: Sequence[Replayed], rewards: list[Reward], dialect: Dialect, no
         for (each, episode), value in zip(scored, values, strict=True):
             episode.rewards[reward.name] = value
             was = each.saved["rewards"].get(reward.name)
-            if reward.same and not _same_reward(was, value):
+            if reward.same and not _same_reward(was, value, reward.function):
                 _, excuse = excuse_of(each.saved, episode, dialect)
                 each.differences.append(Difference(f"reward {reward.name}", was, value, excuse=excuse))
+            if reward.same:
+                each.differences += _different_steps(reward, each.saved, episode, dialect)
 
 
-def _values(function: RewardFunction, episodes: Sequence[Episode]) -> list[float | None]:
+def _different_steps(
+    reward: Reward, saved: EpisodeRecord, episode: Episode, dialect: Dialect
+) -> Iterator[Difference]:
+    """The turns that got another reward of their own, or lost or won one."""
+    for number, (turn, now) in enumerate(zip(saved["turns"], episode.turns, strict=False), 1):
+        was, value = turn.get("rewards", {}).get(reward.name), now.rewards.get(reward.name)
+        if not _same_reward(was, value, reward.function):
+            _, excuse = excuse_of(saved, episode, dialect)
+            yield Difference(f"reward {reward.name}", was, value, number, excuse)
+
+
+def _values(
+    function: Callable[..., list[float | None]], episodes: Sequence[Episode], settings: RunSettings
+) -> list[float | None]:
+    protocol = _protocol_of(settings)
     values = function(
         episode=episodes,
+        prompts=[protocol.messages(episode.task, settings.system_prompt) for episode in episodes],
         completions=[episode.messages() for episode in episodes],
         task=[episode.task.to_json() for episode in episodes],
     )
@@ -127,8 +170,10 @@ def _values(function: RewardFunction, episodes: Sequence[Episode]) -> list[float
     return numbers
 
 
-def _same_reward(was: Any, now: float | None) -> bool:
-    """TRL holds rewards in fp32, and some seven digits are saved."""
+def _same_reward(was: Any, now: float | None, function: Callable) -> bool:
+    """TRL holds rewards in fp32, and some seven digits are saved; a model's own are less exact."""
     if was is None or now is None or not isinstance(was, int | float):
         return was is now
+    if isinstance(own := plain(function), LearnedReward):
+        return abs(was - now) <= own.tolerance * max(1.0, abs(was))
     return math.isclose(was, now, rel_tol=1e-6)

@@ -172,6 +172,19 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"({len(text):,} characters)"
 
 
+def evaluated_tasks(run: Path, notes: list[str]) -> list[Task]:
+    """The tasks of the run's held-out evaluations, in their order; none if it had none."""
+    played: defaultdict[int, list[str]] = defaultdict(list)  # step -> digests
+    for _, record in read_episodes(run / EPISODES_FILE, notes):
+        if record["phase"] == "eval":
+            played[record["step"]].append(record.get("task_digest", ""))
+    if not played:
+        return []
+    tasks = {task.digest: task for task in read_tasks(run / TASKS_FILE, notes)}
+    # a run may have been killed within an evaluation
+    return [tasks[digest] for digest in max(played.values(), key=len) if digest in tasks]
+
+
 def held_out_tasks(run: Path) -> list[Task]:
     """The tasks of the run's held-out evaluations, in their order.
 
@@ -179,18 +192,9 @@ def held_out_tasks(run: Path) -> list[Task]:
         ConfigError: if it had none.
     """
     notes: list[str] = []
-    played: defaultdict[int, list[str]] = defaultdict(list)  # step -> digests
-    for _, record in read_episodes(run / EPISODES_FILE, notes):
-        if record["phase"] == "eval":
-            played[record["step"]].append(record.get("task_digest", ""))
-    tasks = {}
-    if played:
-        tasks = {task.digest: task for task in read_tasks(run / TASKS_FILE, notes)}
-    # a run may have been killed within an evaluation
-    found = [tasks[digest] for digest in max(played.values(), key=len, default=[]) if digest in tasks]
-    if not found:
-        raise ConfigError(
-            f"'{run}' has no held-out evaluation whose tasks could be played. Name some by --tasks. "
-            f"{' '.join(notes)}".rstrip()
-        )
-    return found
+    if found := evaluated_tasks(run, notes):
+        return found
+    raise ConfigError(
+        f"'{run}' has no held-out evaluation whose tasks could be played. Name some by --tasks. "
+        f"{' '.join(notes)}".rstrip()
+    )

@@ -21,7 +21,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from trl_dbbench.database.dialect import Dialect
-from trl_dbbench.database.error_numbers import TOO_LARGE, message
+from trl_dbbench.database.error_numbers import LOST, TOO_LARGE, message
 from trl_dbbench.errors import DatabaseError, EnvironmentFault
 
 CONNECT_SECONDS = 8
@@ -232,7 +232,10 @@ def as_fault(error: SQLAlchemyError, dialect: Dialect) -> EnvironmentFault:
     """The fault that an error of the database means."""
     code, text = error_code(error), error_text(error)
     what = dialect.what_failed(code)
-    return EnvironmentFault(f"{what[0].upper()}{what[1:]}: {text}", observation=text, error_code=code)
+    said = f"{what[0].upper()}{what[1:]}: {text}"
+    if code == 0:  # PyMySQL's own, of a connection that it found closed; no server has such a number
+        code, text = LOST, message(LOST, "Lost connection to MySQL server during query")
+    return EnvironmentFault(said, observation=text, error_code=code)
 
 
 def connect_advice(error: DBAPIError) -> str:

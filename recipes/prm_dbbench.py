@@ -1,0 +1,173 @@
+"""Trains a process reward model on the episodes of a run: for each turn whether it was a good step.
+
+    accelerate launch recipes/prm_dbbench.py --config recipes/prm_quickstart.yaml
+
+It is a causal language model, trained by TRL's SFTTrainer to say `+` or `-` at a placeholder after each turn.
+What comes out is a reward function of GRPO that scores turns: `reward_funcs: [prm:PATH]`. Every key of the
+YAML is also an option of the command line, which wins. See docs/reward_models.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from datasets import Dataset
+from transformers import AutoTokenizer
+from trl import ModelConfig, SFTConfig, SFTTrainer, TrlParser, get_peft_config, get_quantization_config
+
+from trl_dbbench import ConfigError, DatabaseArguments
+from trl_dbbench.calibration import calibration
+from trl_dbbench.checkpoints import find_checkpoint, running_in
+from trl_dbbench.errors import user_errors
+from trl_dbbench.process_rewards import ProcessRewardModel, StepReader, step_tokens
+from trl_dbbench.reward_data import (
+    Rows,
+    as_list,
+    check_reader,
+    fitting,
+    played_in,
+    read_settings,
+    shown_by,
+    steps_of_files,
+    steps_of_runs,
+)
+from trl_dbbench.step_labels import label_steps
+from trl_dbbench.stopping import ordered_end, set_up_logging
+from trl_dbbench.templates import load_chat_template
+
+
+@dataclass
+class ScriptArguments:
+    """What the process reward model learns from."""
+
+    placeholder_token: str = field(
+        metadata={"help": "Stands after each turn: a token of the vocabulary that means nothing else."}
+    )
+    reward_tokens: list[str] = field(
+        default_factory=lambda: ["+", "-"], metadata={"help": "The tokens for a good step and for a bad one."}
+    )
+    episodes: list[str] = field(
+        default_factory=list, metadata={"help": "Folders of runs: their sampled and greedy episodes."}
+    )
+    steps: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Files with input, a text with placeholders, and label, a reward token for each."},
+    )
+    labels: str = field(
+        default="outcome",
+        metadata={
+            "help": "What makes a turn of an episode a good step: outcome, state_progress, continuations, or "
+            "the name of a step reward that the run recorded."
+        },
+    )
+    continuations: int = field(
+        default=4, metadata={"help": "How often an episode is played on from after each turn, for the label."}
+    )
+    continue_with: str | None = field(
+        default=None,
+        metadata={
+            "help": "Who plays on: a run's folder, a checkpoint or a model; the run itself if left out."
+        },
+    )
+    held_out_share: float = field(
+        default=0.1, metadata={"help": "Share of the tasks that the model is measured on, not trained."}
+    )
+    chat_template: str | None = field(
+        default=None,
+        metadata={
+            "help": "Replaces the model's: a jinja file, or the name of one of TRL's, as qwen3_training."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        self.episodes, self.steps = as_list(self.episodes), as_list(self.steps)
+
+
+ARGUMENTS = (ScriptArguments, DatabaseArguments, SFTConfig, ModelConfig)
+
+
+def main(
+    script: ScriptArguments, database: DatabaseArguments, args: SFTConfig, model: ModelConfig
+) -> SFTTrainer:
+    set_up_logging(args.process_index)
+    checkpoint = find_checkpoint(args.output_dir, args.resume_from_checkpoint)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the model '{model.model_name_or_path}' cannot be loaded: {error}") from None
+    if script.chat_template is not None:
+        tokenizer.chat_template = load_chat_template(script.chat_template)
+
+    # 1. labelled turns as ids, as the model will read episodes when it is a reward
+    settings, notes = read_settings(script.episodes), list[str]()
+    tokens = step_tokens(script.placeholder_token, script.reward_tokens)
+    reader = StepReader(tokenizer, tokens, shown_by(settings))
+    check_reader(reader, settings)
+    steps = list(steps_of_files(script.steps, reader, tokens))
+    if settings is not None:
+        played = played_in(script.episodes, notes)
+        labels = label_steps(
+            played,
+            settings,
+            script.labels,
+            open_database=database.open,
+            k=script.continuations,
+            model=script.continue_with or script.episodes[0],
+            seed=args.seed,
+        )
+        steps += steps_of_runs(played, labels, settings, reader)
+    rows = Rows.of(fitting(steps, args.max_length, notes), script.held_out_share, args.seed)
+    for note in notes:
+        logging.warning(note)
+    if not rows.train:
+        raise ConfigError(
+            "no labelled turns to train on. Name runs by `episodes:`, or files with input and label by "
+            "`steps:`."
+        )
+    logging.info("%d episodes to train on, %d held out", len(rows.train), len(rows.held_out))
+
+    # 2. the training
+    args.model_init_kwargs = {
+        "revision": model.model_revision,
+        "attn_implementation": model.attn_implementation,
+        "dtype": model.dtype,
+        **(args.model_init_kwargs or {}),
+    }
+    trainer = SFTTrainer(
+        model=model.model_name_or_path,
+        args=args,
+        train_dataset=Dataset.from_list(rows.train),
+        eval_dataset=Dataset.from_list(rows.held_out) if rows.held_out else None,
+        processing_class=tokenizer,
+        quantization_config=get_quantization_config(model),
+        peft_config=get_peft_config(model),
+    )
+    with running_in(args.output_dir):
+        trainer.train(resume_from_checkpoint=checkpoint)
+        trainer.save_model(args.output_dir)
+        if trainer.accelerator.is_main_process:
+            tokens.write(Path(args.output_dir), labels=script.labels)
+
+    # 3. how far it can be believed
+    asked = [reader.labelled_steps(row) for row in rows.held_out]
+    good = [label for _, labels in asked for label in labels]
+    if good:
+        scorer = ProcessRewardModel(args.output_dir, trainer.model, reader)
+        ids = [(row["input_ids"], places) for row, (places, _) in zip(rows.held_out, asked, strict=True)]
+        p = [each for values in scorer.score_ids(ids) for each in values]
+        tasks = [task for task, (places, _) in zip(rows.tasks, asked, strict=True) for _ in places]
+        found = calibration(p, good, tasks)
+        share = f"{100 * found.base_rate:.1f} % of them good"
+        trainer.accelerator.print(f"Held out, {found.n} turns of {found.tasks} tasks, {share}: {found}.")
+    trainer.accelerator.print(f"The process reward model is in {args.output_dir}: prm:{args.output_dir}")
+    return trainer
+
+
+if __name__ == "__main__":
+    with ordered_end() as ended:
+        with user_errors(ValueError, FileNotFoundError):
+            arguments = TrlParser(ARGUMENTS).parse_args_and_config(fail_with_unknown_args=True)
+        with user_errors():
+            ended(main(*arguments))

@@ -1,0 +1,220 @@
+"""What the episodes of a saved run said, as chat messages: as the policy read them, and as data for training.
+
+```
+run.json       the protocol: roles, tools, system prompt      ─┐
+tasks.jsonl    the task: what the prompt asks                  │
+shots.jsonl    earlier episodes that it showed, where it did   ├─> prompt, completion
+episodes.jsonl the record: turns, and the observations read   ─┘
+```
+
+An observation that no turn followed was read by nobody and is left out, as in `Episode.messages`. A prompt
+that was not made by the protocol (a dataset of the user's own) is not in a run's folder: it is rebuilt as the
+protocol makes it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.few_shot import SHOTS_FILE, shown_in, with_examples
+from trl_dbbench.protocol import AgentProtocol, get_protocol
+from trl_dbbench.rollout import Status
+from trl_dbbench.runs.read import find_tasks, read_episodes, read_tasks, tasks_by_digest_and_id
+from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE, EpisodeRecord, Phase
+from trl_dbbench.runs.settings import RunSettings
+from trl_dbbench.tasks import Task
+
+Message = dict[str, str]
+Played = tuple[EpisodeRecord, Task]
+Labels = list[bool | None]
+"""For each turn whether it was a good step; `None` where that is not known."""
+
+SAMPLED: tuple[Phase, ...] = ("train", "greedy")
+"""The phases of episodes that played training tasks."""
+
+
+def saved_episodes(run: str | Path, notes: list[str], phases: Sequence[Phase] = SAMPLED) -> Iterator[Played]:
+    """The episodes of a run with their tasks, in the order of its log.
+
+    Left out are those whose environment failed, which say nothing of the agent, those without turns or
+    without their task, and those whose prompt showed earlier episodes that are lost; `notes` say so, and are
+    complete at the end.
+
+    Args:
+        run: the run's `output_dir`.
+        phases: of the episodes to read.
+    """
+    folder = Path(run)
+    tasks = tasks_by_digest_and_id(read_tasks(folder / TASKS_FILE, notes))
+    shown = shown_in(folder)
+    lost = without_shots = 0
+    for _, record in read_episodes(folder / EPISODES_FILE, notes):
+        if record["phase"] not in phases or record["status"] == Status.ENVIRONMENT_FAULT:
+            continue
+        found = {task.digest: task for task in find_tasks(record, tasks)}
+        if len(found) != 1 or not record["turns"]:
+            lost += 1
+        elif not all(id in shown for id in record.get("shots", ())):
+            without_shots += 1
+        else:
+            if "shots" in record:
+                record["shown"] = [shown[id] for id in record["shots"]]
+            yield record, next(iter(found.values()))
+    if without_shots:
+        notes.append(
+            f"{folder}: {without_shots} episode{'s' * (without_shots > 1)} left out: what the prompt showed "
+            f"is not in {SHOTS_FILE}."
+        )
+    if lost:
+        notes.append(f"{folder}: {lost} episode{'s' * (lost > 1)} without turns or task left out.")
+
+
+# --- as the policy read it ----------------------------------------------------------------------------
+
+
+def conversation(record: EpisodeRecord, task: Task, settings: RunSettings) -> list[Message]:
+    """The whole episode: system prompt, question, turns, and the observations between them."""
+    return prompt_messages(record, task, settings) + completion_messages(record, settings)
+
+
+def prompt_messages(record: EpisodeRecord, task: Task, settings: RunSettings) -> list[Message]:
+    """What stood before the first turn, with the earlier episodes that it showed."""
+    protocol = _protocol_of(settings)
+    prompt = protocol.messages(task, settings.system_prompt)
+    return with_examples(prompt, record.get("shown", ()), protocol)
+
+
+def completion_messages(record: EpisodeRecord, settings: RunSettings) -> list[Message]:
+    """The turns and the observations that the agent read; each turn is one message of the assistant."""
+    role = _protocol_of(settings).observation_role
+    messages = []
+    for turn in record["turns"]:
+        messages.append({"role": "assistant", "content": turn["text"]})
+        if turn.get("observation") is not None and turn.get("observation_tokens"):
+            messages.append({"role": role, "content": str(turn["observation"])})
+    return messages
+
+
+def tools_of(settings: RunSettings) -> list[dict[str, Any]] | None:
+    """The function schemas that the chat template showed, if any."""
+    return _protocol_of(settings).tools
+
+
+def observation_role(settings: RunSettings) -> str:
+    """The role in which observations came."""
+    return _protocol_of(settings).observation_role
+
+
+def template_columns(settings: RunSettings) -> dict[str, Any]:
+    """What TRL's trainers want beside the messages of a row, to render them as the policy's were: `tools`, as
+    JSON, and `chat_template_kwargs`. Only those that there are."""
+    columns: dict[str, Any] = {}
+    if tools := tools_of(settings):
+        columns["tools"] = json.dumps(tools)
+    if settings.chat_template_kwargs:
+        columns["chat_template_kwargs"] = settings.chat_template_kwargs
+    return columns
+
+
+def _protocol_of(settings: RunSettings) -> AgentProtocol:
+    return _protocol(settings.protocol, settings.observation_characters or None)
+
+
+_protocol = lru_cache(maxsize=16)(get_protocol)
+
+
+# --- as data ------------------------------------------------------------------------------------------
+
+
+def preference_pairs(
+    episodes: Iterable[Played], settings: RunSettings, *, per_task: int = 8, seed: int = 0
+) -> list[dict[str, Any]]:
+    """Pairs of episodes of the same task, a right one before a wrong one, as rows for TRL's trainers.
+
+    Both have read the same prompt. Episodes of a prompt that say the same count once.
+
+    Args:
+        per_task: at most so many pairs of a task, drawn from all that there are.
+        seed: of the draw; the same seed gives the same pairs, whatever other tasks there are.
+
+    Returns:
+        Rows in the order of the tasks: `prompt`, `chosen` and `rejected` as messages, the columns of
+        `template_columns`, and `task_id`.
+    """
+    said_by: dict[str, dict[bool, dict[str, list[Message]]]] = {}  # prompt, as JSON -> by verdict
+    prompts: dict[str, tuple[Task, dict[str, list[Message]]]] = {}  # task's digest -> its prompts
+    for record, task in episodes:
+        prompt, said = prompt_messages(record, task, settings), completion_messages(record, settings)
+        key = json.dumps(prompt)
+        prompts.setdefault(task.digest, (task, {}))[1][key] = prompt
+        by_verdict = said_by.setdefault(f"{task.digest}/{key}", {True: {}, False: {}})
+        by_verdict[record["right"]][json.dumps(said)] = said
+    rows = []
+    for digest, (task, of_task) in prompts.items():
+        pairs = []
+        for key, prompt in of_task.items():
+            right, wrong = (said_by[f"{digest}/{key}"][verdict].values() for verdict in (True, False))
+            pairs += [(prompt, *pair) for pair in product(right, wrong)]
+        if len(pairs) > per_task:
+            pairs = random.Random(f"{seed}/{digest}").sample(pairs, per_task)
+        shared = {**template_columns(settings), "task_id": task.id}
+        rows += [
+            {"prompt": prompt, **shared, "chosen": right, "rejected": wrong} for prompt, right, wrong in pairs
+        ]
+    return rows
+
+
+def step_labels(record: EpisodeRecord, by: str = "outcome") -> Labels:
+    """For each turn whether it was a good step, of what the record itself says.
+
+    Args:
+        by: `outcome` gives every turn what the episode came to; else the name of a step reward that the run
+            recorded with its turns: good where it is above 0, bad where it is below. A turn that it gives 0
+            has no label, but the last one, which then has the outcome.
+
+    Raises:
+        ConfigError: if the turns of the record have no such reward.
+    """
+    turns = record["turns"]
+    if by == "outcome":
+        return [record["right"]] * len(turns)
+    values = [turn.get("rewards", {}).get(by) for turn in turns]
+    if None in values:
+        raise ConfigError(
+            f"an episode of task '{record['task_id']}' has no step reward {by!r} in its turns; label by "
+            "outcome, or train with that reward function first."
+        )
+    labels: Labels = [None if value == 0 else value > 0 for value in values if value is not None]
+    if labels[-1] is None:
+        labels[-1] = record["right"]
+    return labels
+
+
+def split_by_task(
+    rows: Iterable[tuple[str, Any]], share: float, seed: int = 0
+) -> tuple[list[Any], list[Any]]:
+    """Rows for training and held-out rows; never the same task on both sides.
+
+    Args:
+        rows: (task, row). What counts as the task's name is the caller's to say.
+        share: of the tasks, 0 to 1, that are held out; at least one, if there are two tasks and it is not 0.
+    """
+    of_task: defaultdict[str, list[Any]] = defaultdict(list)
+    for task, row in rows:
+        of_task[task].append(row)
+    names = sorted(of_task)
+    random.Random(seed).shuffle(names)
+    count = 0 if share == 0 or len(names) < 2 else min(max(1, round(share * len(names))), len(names) - 1)
+    held_out = {*names[:count]}
+    return (
+        [row for name, group in of_task.items() if name not in held_out for row in group],
+        [row for name, group in of_task.items() if name in held_out for row in group],
+    )

@@ -1,0 +1,281 @@
+"""A run's episodes as datasets that TRL's trainers take as they are.
+
+| kind | columns | trainer |
+|---|---|---|
+| `sft` | `prompt`, `completion` (messages), `input_ids`, `labels` | SFTTrainer, which trains on the ids |
+| `preference` | `prompt`, `chosen`, `rejected` (messages) | DPOTrainer, RewardTrainer |
+| `kto` | `prompt`, `completion` (messages), `label` | KTOTrainer |
+| `prm` | `input`, `label`, `placeholder_token`, `reward_tokens` | recipes/prm_dbbench.py |
+
+`tools` and `chat_template_kwargs` stand beside messages where the policy's prompt had them, and `task_id`
+everywhere. Episodes of a task in which the agent did the same count once. Those whose environment failed are
+always left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from trl_dbbench.chat import ChatFormat
+from trl_dbbench.demonstrations import sft_row
+from trl_dbbench.errors import ConfigError, TaskError
+from trl_dbbench.files import write_atomically
+from trl_dbbench.rollout import Episode
+from trl_dbbench.runs.conversations import (
+    Played,
+    completion_messages,
+    preference_pairs,
+    prompt_messages,
+    saved_episodes,
+    step_labels,
+    template_columns,
+)
+from trl_dbbench.runs.records import PHASES, EpisodeRecord, Phase, said_in
+from trl_dbbench.runs.settings import RunSettings
+from trl_dbbench.runs.tokens import chat_of, chat_with, with_tokens
+from trl_dbbench.tasks.entries import read_entries
+
+Rows = list[dict[str, Any]]
+
+SFT_COLUMNS = ("input_ids", "labels")
+
+SUFFIXES = (".jsonl", ".parquet")
+
+REWARD_TOKENS = ("+", "-")
+PLACEHOLDER = "<step_{}>"
+
+PAIRS_PER_TASK = 8
+
+
+def export(
+    run: str | Path,
+    kind: str,
+    *,
+    phases: Sequence[Phase] = ("train",),
+    max_per_task: int | None = None,
+    label_by: str = "outcome",
+    model: str | None = None,
+    notes: list[str] | None = None,
+) -> Rows:
+    """The rows of a dataset.
+
+    Args:
+        run: the `output_dir` of a training run, or a folder of `trl-dbbench sample`.
+        kind: see above.
+        phases: `train`, `greedy`, `eval`: which episodes. Those of `eval` played tasks that are held out.
+        max_per_task: at most so many rows of a task, and of `kto` so many right and so many wrong ones. If
+            left out, 8 pairs, and of the others all.
+        label_by: what says of a step whether it was good, for `prm`; see `step_labels`.
+        model: the folder or hub id of another model that is to learn from `sft`: its tokenizer and chat
+            template make the ids.
+        notes: gets what could not be read or was done to it, in words for the user.
+
+    Raises:
+        ConfigError: if the run cannot be read, or has nothing of the kind.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"unknown kind {kind!r}; allowed: {', '.join(KINDS)}.")
+    if unknown := [phase for phase in phases if phase not in PHASES]:
+        raise ConfigError(f"unknown phase {unknown[0]!r}; allowed: {', '.join(PHASES)}.")
+    notes = [] if notes is None else notes
+    export = _Export(RunSettings.read(run), notes, max_per_task, label_by, model)
+    episodes = list(distinct(saved_episodes(run, notes, phases)))
+    rows = KINDS[kind](export, episodes)
+    if not rows:
+        right = sum(record["right"] for record, _ in episodes)
+        raise ConfigError(
+            f"'{run}' has nothing for {kind}, which takes {NEEDED[kind]}: of the phases {', '.join(phases)} "
+            f"it has {len(episodes)} different episodes, {right} of them right. `sample "
+            f"--keep all` keeps wrong ones too. {' '.join(notes)}".rstrip()
+        )
+    return rows
+
+
+def write_rows(rows: Rows, path: Path) -> None:
+    """Writes a dataset as JSON lines or parquet, by the file's name.
+
+    Raises:
+        ConfigError: if the file cannot be written, or its name is of another kind.
+    """
+    check_suffix(path)
+    if path.suffix == ".parquet":
+        with write_atomically(path, "wb") as file:
+            Dataset.from_list(rows).to_parquet(file)
+    else:
+        with write_atomically(path) as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def check_suffix(path: Path) -> None:
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"'{path}' must end in {' or '.join(SUFFIXES)}.")
+
+
+def distinct(episodes: Iterable[Played]) -> Iterator[Played]:
+    """The first of those episodes of a task in which the agent did the same."""
+    seen = set()
+    for record, task in episodes:
+        if (key := (task.digest, said_in(record))) not in seen:
+            seen.add(key)
+            yield record, task
+
+
+class _Export:
+    def __init__(
+        self,
+        settings: RunSettings,
+        notes: list[str],
+        max_per_task: int | None,
+        label_by: str,
+        model: str | None,
+    ):
+        self._settings, self._notes = settings, notes
+        self._max_per_task, self._label_by = max_per_task, label_by
+        self._chat = None if model is None else chat_of(settings, model)
+
+    def sft(self, episodes: Sequence[Played]) -> Rows:
+        chosen = self._first(to_learn_from(episodes), lambda record: ())
+        tokens = with_tokens(chosen, self._settings, self._notes, self._chat)
+        return [
+            {**self._messages(played), **sft_row(episode)}
+            for played, (_, episode) in zip(chosen, tokens, strict=True)
+        ]
+
+    def preference(self, episodes: Sequence[Played]) -> Rows:
+        return preference_pairs(episodes, self._settings, per_task=self._max_per_task or PAIRS_PER_TASK)
+
+    def kto(self, episodes: Sequence[Played]) -> Rows:
+        chosen = self._first(episodes, lambda record: record["right"])
+        if len({record["right"] for record, _ in chosen}) < 2:
+            return []
+        return [{**self._messages(played), "label": played[0]["right"]} for played in chosen]
+
+    def prm(self, episodes: Sequence[Played]) -> Rows:
+        chosen = self._first(episodes, lambda record: ())
+        chat = self._chat or chat_of(self._settings)
+        tokens = with_tokens(chosen, self._settings, self._notes, self._chat)
+        return [
+            {**_steps(episode, step_labels(record, self._label_by), chat), "task_id": record["task_id"]}
+            for record, episode in tokens
+        ]
+
+    def _messages(self, played: Played) -> dict[str, Any]:
+        record, task = played
+        return {
+            "prompt": prompt_messages(record, task, self._settings),
+            "completion": completion_messages(record, self._settings),
+            **template_columns(self._settings),
+            "task_id": task.id,
+        }
+
+    def _first(self, episodes: Iterable[Played], kind: Callable[[EpisodeRecord], Any]) -> list[Played]:
+        """At most so many episodes of a task and kind."""
+        groups: dict[Any, list[Played]] = {}
+        for record, task in episodes:
+            groups.setdefault((task.digest, kind(record)), []).append((record, task))
+        return [each for group in groups.values() for each in group[: self._max_per_task]]
+
+
+def to_learn_from(episodes: Iterable[Played]) -> list[Played]:
+    """The episodes that ended right, by themselves: one that was cut off would not teach to end a turn."""
+    return [(r, task) for r, task in episodes if r["right"] and not r.get("truncated", False)]
+
+
+def _steps(episode: Episode, labels: Sequence[bool | None], chat: ChatFormat) -> dict[str, Any]:
+    """What the policy read and wrote, with a placeholder after the text of each turn that has a label."""
+
+    def text(ids: Sequence[int]) -> str:
+        return chat.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+
+    whole = text([*episode.prompt_ids, *episode.completion_ids])
+    placeholder = next(mark for mark in map(PLACEHOLDER.format, count()) if mark not in whole)
+    parts = [text(episode.prompt_ids)]
+    for turn, label in zip(episode.turns, labels, strict=True):
+        ids = turn.completion.ids
+        end = len(ids) - (ids[-1] in chat.eos_token_ids)
+        parts += [text(ids[:end]), "" if label is None else placeholder]
+        parts.append(text([*ids[end:], *turn.observation_ids]))
+    return {
+        "input": "".join(parts),
+        "label": [REWARD_TOKENS[not label] for label in labels if label is not None],
+        "placeholder_token": placeholder,
+        "reward_tokens": list(REWARD_TOKENS),
+    }
+
+
+KINDS: dict[str, Callable[[_Export, Sequence[Played]], Rows]] = {
+    "sft": _Export.sft,
+    "preference": _Export.preference,
+    "kto": _Export.kto,
+    "prm": _Export.prm,
+}
+NEEDED = {
+    "sft": "right episodes",
+    "preference": "right and wrong episodes of the same task",
+    "kto": "right and wrong episodes",
+    "prm": "episodes",
+}
+
+
+# --- and back -----------------------------------------------------------------------------------------
+
+
+def sft_dataset(
+    source: str | Path, tokenizer: PreTrainedTokenizerBase, eos_token_ids: Sequence[int], notes: list[str]
+) -> Dataset:
+    """Rows of `input_ids` and `labels` to learn from, with the loss on what was sampled.
+
+    Args:
+        source: a folder of `trl-dbbench sample` or of a training run, of which the right sampled episodes are
+            taken; or a file that `trl-dbbench export --to sft` wrote.
+        tokenizer, eos_token_ids: of the model that is to learn. Ids of a folder that mean something else to
+            it are not used; its texts are tokenised again.
+        notes: gets what could not be read or was done to it, in words for the user.
+
+    Raises:
+        ConfigError: if there is nothing to learn from, or the ids of a file are of another tokenizer.
+    """
+    path = Path(source)
+    if not path.is_dir():
+        return Dataset.from_list(
+            [{name: row[name] for name in SFT_COLUMNS} for row in _read_sft(path, tokenizer)]
+        )
+    settings = RunSettings.read(path)
+    played = to_learn_from(distinct(saved_episodes(path, notes, ("train",))))
+    if not played:
+        raise ConfigError(f"'{source}' has no right episodes to learn from. {' '.join(notes)}".rstrip())
+    chat = chat_with(settings, tokenizer, eos_token_ids)
+    return Dataset.from_list([sft_row(each) for _, each in with_tokens(played, settings, notes, chat)])
+
+
+def _read_sft(path: Path, tokenizer: PreTrainedTokenizerBase) -> Rows:
+    if not path.is_file():
+        raise ConfigError(f"no episodes at '{path}'. Give the folder of a run, or a file of export --to sft.")
+    try:
+        rows = [dict(entry.fields) for entry in read_entries(path)]
+    except TaskError as error:
+        raise ConfigError(str(error)) from None
+    for number, row in enumerate(rows, 1):
+        if missing := [name for name in (*SFT_COLUMNS, "completion") if name not in row]:
+            raise ConfigError(
+                f"'{path}', row {number} has no {', '.join(missing)}. Give the folder of a run, or a file "
+                "that trl-dbbench export --to sft wrote."
+            )
+        text = tokenizer.decode(row["input_ids"], clean_up_tokenization_spaces=False)
+        if not all(message["content"] in text for message in row["completion"] if _is_agents(message)):
+            raise ConfigError(
+                f"'{path}', row {number}: its ids are of another tokenizer than that of "
+                f"'{tokenizer.name_or_path}'. Name this model in trl-dbbench export --to sft --model."
+            )
+    return rows
+
+
+def _is_agents(message: dict[str, str]) -> bool:
+    return message["role"] == "assistant"

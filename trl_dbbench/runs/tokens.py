@@ -1,0 +1,142 @@
+"""The token ids of saved episodes: those that were sampled, where they were kept, or new ones for the texts.
+
+`trl-dbbench sample` keeps ids; the log of a training run does not. Texts are then tokenised again by the chat
+format that the rollout has, turn by turn, so prompt, observations and masks are laid out as they were. Only
+the agent's own turns may become other ids than those it sampled: `notes` say how many have as many.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from trl_dbbench.chat import ChatFormat
+from trl_dbbench.engines.policy import ServedPolicy
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.protocol import get_protocol
+from trl_dbbench.rollout import Completion, Episode, Sampling, Status, Turn
+from trl_dbbench.runs.conversations import Played, prompt_messages
+from trl_dbbench.runs.records import EpisodeRecord, action_in
+from trl_dbbench.runs.settings import RunSettings
+from trl_dbbench.tasks import Task
+
+
+def chat_of(settings: RunSettings, model: str | None = None) -> ChatFormat:
+    """The chat format that the run's episodes were played in.
+
+    Args:
+        model: another model's folder or hub id, to have its tokenizer and its chat template.
+
+    Raises:
+        ConfigError: if its tokenizer cannot be had or used.
+    """
+    name = model or settings.model
+    if name is None:
+        raise ConfigError("run.json does not say which model played. Name it by --model.")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            name, revision=None if model is not None else settings.model_revision
+        )
+    except (OSError, ValueError) as error:
+        said = " ".join(str(error).split())
+        raise ConfigError(
+            f"the tokenizer of '{name}' cannot be loaded: {said}. Name a model by --model."
+        ) from None
+    if model is None and settings.chat_template is not None:
+        tokenizer.chat_template = settings.chat_template
+    return chat_with(settings, tokenizer, ServedPolicy(name, tokenizer).eos_token_ids)
+
+
+def chat_with(
+    settings: RunSettings, tokenizer: PreTrainedTokenizerBase, eos_token_ids: Sequence[int]
+) -> ChatFormat:
+    """The run's protocol, in this tokenizer's chat template."""
+    protocol = get_protocol(settings.protocol, settings.observation_characters or None)
+    return ChatFormat(tokenizer, protocol, eos_token_ids, settings.chat_template_kwargs)
+
+
+def with_tokens(
+    played: Iterable[Played], settings: RunSettings, notes: list[str], chat: ChatFormat | None = None
+) -> Iterator[tuple[EpisodeRecord, Episode]]:
+    """Saved episodes with their ids, as `Episode`s that know texts and tokens, and nothing of the database.
+
+    Args:
+        notes: say what was tokenised again, in words for the user; complete at the end.
+        chat: of the model that is to learn from them: ids that it does not read as the same text are not
+            used. If left out, that of the model that played.
+
+    Raises:
+        ConfigError: if texts must be tokenised again, and the tokenizer cannot be had.
+    """
+    again = _Again()
+    for record, task in played:
+        if (kept := _kept(record, task)) is not None and (chat is None or _reads(chat, kept)):
+            yield record, kept
+        else:
+            chat = chat or chat_of(settings)
+            yield record, again.tokenised(record, task, settings, chat)
+    if again.episodes:
+        assert chat is not None
+        notes.append(again.note(chat.tokenizer.name_or_path))
+
+
+def _kept(record: EpisodeRecord, task: Task) -> Episode | None:
+    turns = record["turns"]
+    if "prompt_ids" not in record or not all("ids" in turn and "observation_ids" in turn for turn in turns):
+        return None
+    ids = [(turn["ids"], turn["observation_ids"]) for turn in turns]
+    return _episode(record, task, record["prompt_ids"], ids)
+
+
+def _episode(
+    record: EpisodeRecord, task: Task, prompt_ids: list[int], ids: Iterable[tuple[list[int], list[int]]]
+) -> Episode:
+    episode = Episode(task, prompt_ids, Sampling(), status=Status(record["status"]))
+    for turn, (sampled, observation_ids) in zip(record["turns"], ids, strict=True):
+        completion = Completion(sampled, turn.get("logprobs") or [math.nan] * len(sampled))
+        made = Turn(completion, turn["text"], action_in(turn), observation_ids=observation_ids)
+        episode.turns.append(made)
+    return episode
+
+
+def _reads(chat: ChatFormat, episode: Episode) -> bool:
+    """Whether the ids mean the same text to this tokenizer."""
+    known = len(chat.tokenizer)
+    if any(id >= known for id in (*episode.prompt_ids, *episode.completion_ids)):
+        return False
+    return all(chat.text(turn.completion.ids) == turn.text for turn in episode.turns)
+
+
+class _Again:
+    """Tokenises texts again, and counts how many have as many tokens as they had."""
+
+    def __init__(self) -> None:
+        self.episodes = self.turns = self.same_prompts = self.same_turns = 0
+
+    def tokenised(
+        self, record: EpisodeRecord, task: Task, settings: RunSettings, chat: ChatFormat
+    ) -> Episode:
+        prompt_ids = chat.prompt_ids(prompt_messages(record, task, settings))
+        parts = []
+        for turn in record["turns"]:
+            ids = chat.ids_of(turn["text"])
+            if len(ids) - 1 == turn["tokens"]:
+                ids.pop()  # it was cut off: nothing ended it
+            ended = ids[-1] if ids[-1] in chat.eos_token_ids else None
+            read = turn["observation"] if turn["observation_tokens"] else None
+            after = [] if read is None else chat.observation_ids(read, end=ended)
+            parts.append((ids, after))
+            self.turns += 1
+            self.same_turns += (len(ids), len(after)) == (turn["tokens"], turn["observation_tokens"])
+        self.episodes += 1
+        self.same_prompts += len(prompt_ids) == record.get("prompt_tokens")
+        return _episode(record, task, prompt_ids, parts)
+
+    def note(self, name: str) -> str:
+        return (
+            f"{self.episodes} episodes have no token ids of this tokenizer: their texts were tokenised again "
+            f"with that of '{name}'. As long as when they were played are {self.same_prompts} of "
+            f"{self.episodes} prompts, and {self.same_turns} of {self.turns} turns with what follows them."
+        )
