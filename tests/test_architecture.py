@@ -34,9 +34,9 @@ templates chat judge dataset
 rollout
 player
 engines
-runs.records runs.settings metrics
+runs.records runs.read runs.settings metrics
 retrace step_rewards learned_rewards process_rewards rewards
-credit advantages
+credit advantages few_shot
 callbacks alarms samplers reward_models unsupported config arguments stopping checkpoints resume loss reference
 scoring critic
 trainer ppo

@@ -10,6 +10,7 @@ from fakes import play_script
 from saved_runs import FORGOT_WHERE, LOOK, answer, count_scripts, count_task, save_episodes, save_run, sql
 
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.few_shot import good_episodes
 from trl_dbbench.protocol import COMMIT_FINAL_ANSWER, EXECUTE_SQL
 from trl_dbbench.runs.conversations import (
     completion_messages,
@@ -47,6 +48,38 @@ def test_a_conversation_is_what_the_policy_read(run, tokenizer, sqlite_database)
     assert completion_messages(record, settings) == played.messages()
 
 
+def test_earlier_episodes_stand_in_the_prompt(tmp_path, tokenizer, sqlite_database):
+    """A prompt with an earlier episode and one without are two prompts: pairs are of one of them."""
+    two, three = count_task(2), count_task(3)
+    scripts = [
+        (three, [LOOK, answer("[(3,)]")]),
+        (two, [LOOK, answer("[(2,)]")]),
+        (two, [FORGOT_WHERE, answer("[(3,)]")]),
+        (two, ["I give up."]),
+    ]
+    earlier, *played = (play_script(*script, tokenizer, sqlite_database) for script in scripts)
+    (example,) = good_episodes([earlier])
+    played[0].shots = played[1].shots = [example.id]
+    run = save_episodes(tmp_path, sqlite_database, played)
+    settings, notes = RunSettings.read(run), []
+    assert [record["turns"][0]["text"] for record, _ in saved_episodes(run, notes)] == ["I give up."]
+    assert notes == [f"{run}: 2 episodes left out: what the prompt showed is not in shots.jsonl."]
+    (run / "shots.jsonl").write_text(f"{example.line}\n")
+    (right, task), _, (bare, _) = saved_episodes(run, [])
+    assert prompt_messages(right, task, settings) == [
+        {"role": "system", "content": "Rules."},
+        {"role": "user", "content": three.prompt()},
+        {"role": "assistant", "content": LOOK},
+        {"role": "user", "content": "[(3,)]"},
+        {"role": "assistant", "content": answer("[(3,)]")},
+        {"role": "user", "content": two.prompt()},
+    ]
+    assert [message["role"] for message in prompt_messages(bare, task, settings)] == ["system", "user"]
+    (pair,) = preference_pairs(saved_episodes(run, []), settings)
+    assert pair["prompt"] == prompt_messages(right, task, settings)
+    assert pair["rejected"][-1]["content"] == answer("[(3,)]")
+
+
 def test_an_observation_that_nobody_read_is_left_out(tmp_path, tokenizer, sqlite_database):
     """The third statement hits the turn limit: its rows are in the log, but no turn followed them."""
     run = save_run(tmp_path, sqlite_database, tokenizer, [(count_task(2), [LOOK, LOOK, LOOK])])
@@ -77,13 +110,15 @@ def test_pairs_are_of_one_task_right_over_wrong(tmp_path, sqlite_database, token
     ]
     run = save_run(tmp_path, sqlite_database, tokenizer, scripts)
     pairs = preference_pairs(saved_episodes(run, []), RunSettings.read(run))
+    settings = RunSettings.read(run)
+    record, _ = next(saved_episodes(run, []))
     assert [
         (pair["task_id"], pair["chosen"][-1]["content"], pair["rejected"][-1]["content"]) for pair in pairs
     ] == [
         ("late-2", answer("[(2,)]"), answer("[(3,)]")),
         ("late-2", answer("[(2,)]"), "I give up."),
     ]
-    assert all(pair["prompt"] == prompt_messages(two, RunSettings.read(run)) for pair in pairs)
+    assert all(pair["prompt"] == prompt_messages(record, two, settings) for pair in pairs)
 
 
 def test_few_pairs_are_drawn_alike_each_time(tmp_path, sqlite_database, tokenizer):

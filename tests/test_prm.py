@@ -248,7 +248,7 @@ def test_it_learns_which_step_was_wrong(tmp_path, sqlite_database, tokenizer, mo
     settings = RunSettings.read(run)
     (right, task), (wrong, _) = list(saved_episodes(run, []))[:2]
     good, bad = scorer.score(
-        [(prompt_messages(task, settings), completion_messages(r, settings)) for r in (right, wrong)]
+        [(prompt_messages(r, task, settings), completion_messages(r, settings)) for r in (right, wrong)]
     )
     assert min(good) > 0.5 > max(bad)
 

@@ -12,16 +12,18 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import RULES, BrokenDatabase, ScriptedEngine
+from fakes import RULES, BrokenDatabase, ScriptedEngine, play_script
 from launching import ROOT
-from saved_runs import FORGOT_WHERE, LOOK, answer, count_task, save_run
+from saved_runs import FORGOT_WHERE, LOOK, answer, count_task, delete_task, save_run, sql
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.few_shot import good_episodes
 from trl_dbbench.judge import Judge
 from trl_dbbench.player import Player
 from trl_dbbench.rollout import Completion, Request
+from trl_dbbench.runs.conversations import prompt_messages, saved_episodes
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import DEFAULTS, Trained
 from trl_dbbench.sample import Plan, Sampled, check_not_held_out, sample_into
@@ -109,6 +111,29 @@ def test_right_episodes_are_kept_once(
         len(tokenizer(turn, add_special_tokens=False)["input_ids"]) + 1 for row in turns for turn in row
     )
     assert lines[2].split(maxsplit=1) == ["generated", f"{count} tokens in 4 episodes"]
+
+
+def test_earlier_episodes_in_the_prompts(
+    tmp_path: Path, sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """The folder tells the prompt: ids as they were played are those of the messages that are exported."""
+    memory, other, asked = tmp_path / "memory.jsonl", delete_task(1), count_task(2)
+    turns = [sql("DELETE FROM fruits WHERE name = 'apple'"), answer("deleted")]
+    good_episodes([play_script(other, turns, tokenizer, sqlite_database)]).write(memory)
+    player = Player.of(tokenizer, sqlite_database, rules=RULES)
+    settings = replace(DEFAULTS, few_shot=1, few_shot_memory=str(memory))
+    out, backend = tmp_path / "out", Scripted(tokenizer, {0: RIGHT})
+    sample_into(
+        *(out, [asked], Plan(n=1), Trained("scripted", None, settings), player, backend), progress=False
+    )
+    (kept,) = kept_in(out)
+    ((record, task),) = saved_episodes(out, [])
+    prompt = prompt_messages(record, task, RunSettings.read(out))
+    assert [message["content"] for message in prompt[1:]] == [
+        *(other.prompt(), turns[0], "[]", turns[1]),
+        asked.prompt(),
+    ]
+    assert kept["prompt_ids"] == player.chat.prompt_ids(prompt)
 
 
 @pytest.mark.parametrize(

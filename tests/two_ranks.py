@@ -29,6 +29,7 @@ from training import (
     distance,
     estimator_settings,
     make_trainer,
+    quickstart_trainer,
     train_and_look,
     varied,
 )
@@ -140,6 +141,20 @@ def one_group(model: str, folder: Path, rank: int) -> dict:
         )
         (trained,) = train_and_look(trainer, lambda batch: batch["advantages"] * batch["tool_mask"])
     return {"trained": [sorted({round(value, 4) for value in row if value}) for row in trained.tolist()]}
+
+
+def few_shot(model: str, folder: Path, rank: int) -> dict:
+    """A group of four samples on both ranks; right episodes of both join the memory. MODEL is not used."""
+    settings: dict[str, Any] = {
+        **{"few_shot": 3, "few_shot_by": "random", "few_shot_update": True},
+        **{"few_shot_memory": str(folder.parent / "memory.jsonl"), "grader": "training.any_answer"},
+        **{"only": "SELECT", "per_device_train_batch_size": 2, "max_steps": 2},
+    }
+    with open_database("sqlite") as database:
+        trainer = quickstart_trainer(database, folder, **settings)
+        prompts = train_and_look(trainer, lambda batch: batch["prompt_ids"].tolist())
+        memory = [example.id for example in trainer.shots.memory]
+    return {"prompts": prompts, "memory": memory}
 
 
 def without_dropout(trainer: DBBenchGRPOTrainer) -> DBBenchGRPOTrainer:

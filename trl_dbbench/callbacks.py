@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-from trl_dbbench.files import write_atomically
+from trl_dbbench.files import whole_lines, write_atomically
 from trl_dbbench.rollout import Sampling, Start
 from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE, Accuracy, EpisodeRecord
 from trl_dbbench.runs.settings import RunSettings
@@ -156,7 +156,7 @@ class EpisodeLogCallback(TrainerCallback):
         if self._tasks is None:
             if self._settings is not None:
                 self._settings.write(self.path.parent)
-            self._tasks = _whole_lines(self._tasks_path)
+            self._tasks = {*whole_lines(self._tasks_path, cut=True)}
         new = [task for task in dict.fromkeys(tasks) if task not in self._tasks]
         if new:
             self._tasks.update(new)
@@ -181,15 +181,6 @@ class EpisodeLogCallback(TrainerCallback):
                 number += 1
             self.path.rename(older)
             logger.warning("%s is of an earlier run and was moved to %s", self.path, older.name)
-
-
-def _whole_lines(path: Path) -> set[str]:
-    """The lines of a file that is then appended to; one that a kill cut short is taken off."""
-    if not path.exists():
-        return set()
-    whole, newline, _ = path.read_bytes().rpartition(b"\n")
-    os.truncate(path, len(whole + newline))
-    return set(whole.decode("utf-8").split("\n"))
 
 
 def _keep_lines_before(path: Path, step: int, evaluated: bool) -> None:

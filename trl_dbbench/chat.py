@@ -25,7 +25,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.markup import end_thought, split_prompt
+from trl_dbbench.markup import after_thoughts, end_thought, split_prompt
 from trl_dbbench.protocol import AgentProtocol, Answer, Invalid, Operation
 from trl_dbbench.templates import TEMPLATE_ERRORS, own_template, training_template
 
@@ -50,6 +50,8 @@ _REMEDY = (
     "Try the other protocol (`protocol: text` or `tools`), or another template with `chat_template:`, the "
     "path of a jinja file or the name of one of TRL's."
 )
+
+_REMEDY_SHOTS = f"{_REMEDY} Or leave few_shot out."
 
 _REMEDY_END = "Add the token that ends its turns to eos_token_id in the model's generation_config.json."
 
@@ -108,18 +110,10 @@ class ChatFormat:
         """The ids that the first turn is sampled after.
 
         The text of the system turn is taken as written; in all others control tokens are broken up, as in
-        observations.
+        observations. Turns of earlier episodes (see `few_shot`) are shown without their thoughts, and as
+        tool calls in the template's form where the protocol writes such.
         """
-        return self._encode(
-            self._render(
-                [
-                    message
-                    if message["role"] == "system"
-                    else {**message, "content": self._as_data(message["content"])}
-                    for message in messages
-                ]
-            )
-        )
+        return self._encode(self._render([self._prompt_message(message) for message in messages]))
 
     def observation_ids(self, observation: str, *, end: int | None) -> list[int]:
         """What stands between a sampled turn and the next one.
@@ -183,12 +177,35 @@ class ChatFormat:
     def _after_a_turn(self, messages: list[dict[str, Any]], observation: str) -> str:
         """A conversation with a placeholder in the assistant's turn, and this observation after it."""
         turn = self._message(Operation(_PLACEHOLDER))
-        reply = {"role": self.protocol.observation_role, "content": observation}
-        if calls := turn.get("tool_calls"):
-            reply |= {"name": calls[0]["function"]["name"], "tool_call_id": _CALL_ID}
-        else:
+        if not self._writes_calls:
             turn["content"] = _PLACEHOLDER
-        return self._render([*messages, turn, reply])
+        return self._render([*messages, turn, self._observed(observation)])
+
+    def _observed(self, observation: str) -> dict[str, Any]:
+        message = {"role": self.protocol.observation_role, "content": observation}
+        if self._writes_calls:
+            (call,) = self._message(Operation(""))["tool_calls"]
+            message |= {"name": call["function"]["name"], "tool_call_id": _CALL_ID}
+        return message
+
+    def _prompt_message(self, message: dict[str, Any]) -> dict[str, Any]:
+        role, text = message["role"], message["content"]
+        if role == "system":
+            return message
+        if role == "assistant":
+            text = after_thoughts(text).strip() or text
+            action = self.protocol.parse(text)
+            if self._writes_calls and not isinstance(action, Invalid):
+                return self._message(self._action_as_data(action))
+        elif role == self.protocol.observation_role and self._writes_calls:
+            return self._observed(self._as_data(text))
+        return {**message, "content": self._as_data(text)}
+
+    def _action_as_data(self, action: Operation | Answer) -> Operation | Answer:
+        if isinstance(action, Operation):
+            return Operation(self._as_data(action.sql))
+        values = action.values and tuple(map(self._as_data, action.values))
+        return Answer(self._as_data(action.text), values)
 
     def _render_observation(self, observation: str) -> list[int]:
         rendered = self._after_a_turn([_QUESTION], self._as_data(observation))
@@ -230,6 +247,27 @@ class ChatFormat:
         return sorted(mark for mark in marks if len(mark.strip()) > 1)
 
     # --- checks -----------------------------------------------------------------------------------
+
+    def check_shots(self) -> None:
+        """Raises ConfigError if the template does not show an earlier episode before the question."""
+        sql, answer = Operation("SELECT 'SHOT-SQL'"), Answer("SHOT-ANSWER", ("SHOT-ANSWER",))
+        shot = [
+            {"role": "user", "content": "SHOT-QUESTION"},
+            *(self._message(sql), self._observed("SHOT-ROWS"), self._message(answer)),
+        ]
+        try:
+            prompt = self._render([_PROBE[0], *shot, _PROBE[1]])
+        except TEMPLATE_ERRORS as error:
+            raise self._refusal(
+                f"refuses earlier episodes in the prompt: {str(error).rstrip('.')}", _REMEDY_SHOTS
+            ) from None
+        parts = ("SHOT-QUESTION", "SHOT-SQL", "SHOT-ROWS", "SHOT-ANSWER", _PROBE[1]["content"])
+        places = [prompt.find(part) for part in parts]
+        if -1 in places or places != sorted(places):
+            raise self._refusal(
+                f"leaves out turns of earlier episodes, or shows them in another order: {prompt!r}",
+                _REMEDY_SHOTS,
+            )
 
     def _use_training_template(self, reason: str) -> bool:
         """Whether TRL has a variant for training of the tokenizer's template, and that one can be used."""

@@ -11,6 +11,7 @@ from trl_dbbench.advantages import AdvantageFunction, check_needs, get_advantage
 from trl_dbbench.credit.estimators import grpo
 from trl_dbbench.engines.base import server_addresses
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.few_shot import DEFAULT_WAY, WAYS, check_few_shot
 from trl_dbbench.protocol import get_protocol
 from trl_dbbench.skills import KINDS, SKILLS
 from trl_dbbench.templates import load_chat_template
@@ -64,6 +65,17 @@ class DBBenchGRPOConfig(GRPOConfig):
             function (see `advantages.AdvantageBatch`).
         advantage_args (`dict`, *optional*):
             Keyword arguments of the advantage, such as `{gamma: 0.9}`.
+        few_shot (`int`, *optional*, defaults to `0`):
+            So many right episodes of other tasks stand before the question, as earlier turns of the prompt;
+            fewer where they do not fit the context. See `docs/few_shot.md`.
+        few_shot_memory (`str`, *optional*):
+            With `few_shot`, where they come from: the `output_dir` of a run, or a JSONL file of episodes.
+        few_shot_by (`str`, *optional*, defaults to `"bm25"`):
+            With `few_shot`, which of them are shown: those most like the task by the words of question,
+            schema and skills (`"bm25"`) or by their skills (`"skill"`), or any (`"random"`).
+        few_shot_update (`bool`, *optional*, defaults to `False`):
+            With `few_shot`, right episodes of the run itself join the memory, the last one of each task
+            (experience replay).
         grader (`str`, *optional*):
             Judges the answers to all questions, instead of the grader that each task names: a name from
             `grading.GRADERS`, or the dotted path of your own function.
@@ -156,6 +168,18 @@ class DBBenchGRPOConfig(GRPOConfig):
     advantage_args: dict | str | None = field(
         default=None,
         metadata={"help": "Keyword arguments of the advantage: {gamma: 0.9}; as JSON on the command line."},
+    )
+    few_shot: int = field(
+        default=0, metadata={"help": "So many right episodes of other tasks stand before the question."}
+    )
+    few_shot_memory: str | None = field(
+        default=None, metadata={"help": "With few_shot: a run's output_dir, or a JSONL file of episodes."}
+    )
+    few_shot_by: str = field(
+        default=DEFAULT_WAY, metadata={"help": "With few_shot: which are shown.", "choices": list(WAYS)}
+    )
+    few_shot_update: bool = field(
+        default=False, metadata={"help": "With few_shot: right episodes of the run join the memory."}
     )
     grader: str | None = field(
         default=None,
@@ -269,6 +293,7 @@ class DBBenchGRPOConfig(GRPOConfig):
             )
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p must be above 0 and at most 1, is {self.top_p}.")
+        check_few_shot(self.few_shot, self.few_shot_memory, self.few_shot_by, self.few_shot_update)
         self._check_task_sampling()
         self._check_vllm_servers()
         self._check_alarms()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +20,7 @@ from trl_dbbench.database import Database
 from trl_dbbench.engines.base import Backend, EngineSettings, open_backend
 from trl_dbbench.engines.policy import Policy, ServedPolicy
 from trl_dbbench.errors import ConfigError, DatabaseError
+from trl_dbbench.few_shot import DEFAULT_WAY, Memory, Shots, check_few_shot, load_memory
 from trl_dbbench.player import Player
 from trl_dbbench.rollout import Episode, Sampling, Start
 from trl_dbbench.runs.records import Accuracy, episode_record
@@ -24,14 +28,21 @@ from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import Trained
 from trl_dbbench.tasks import Task
 
+Prepare = Callable[[Sequence[Start]], Sequence[Start]]
+"""Gives the starts that are played in the place of a batch's."""
+
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A greedy run over tasks."""
+    """A greedy run over tasks.
+
+    `shots` are the lines of the earlier episodes that prompts showed, by their ids.
+    """
 
     episodes: list[Episode]
+    shots: dict[str, str] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> Accuracy:
@@ -45,12 +56,15 @@ class Evaluation:
         return {status: count / len(self.episodes) for status, count in sorted(counts.items())}
 
     def to_dict(self) -> dict[str, Any]:
-        return {
+        said = {
             "accuracy": self.accuracy.metrics(),
             "counts": dict(self.accuracy.counts),
             "statuses": self.statuses,
             "episodes": [episode_record(episode, "eval", 0) for episode in self.episodes],
         }
+        if self.shots:
+            said["shots"] = [json.loads(line) for line in self.shots.values()]
+        return said
 
     def __str__(self) -> str:
         rows = [
@@ -69,6 +83,7 @@ def evaluate(
     system_prompt: str | None = None,
     batch_size: int = 16,
     progress: bool = True,
+    shots: Shots | None = None,
 ) -> Evaluation:
     """Plays every task once, greedily, and judges it.
 
@@ -83,6 +98,7 @@ def evaluate(
         backend: where the model generates: `TransformersBackend`, `VLLMBackend` or what `open_backend` gives.
         system_prompt: replaces the protocol's own.
         batch_size: episodes that run side by side.
+        shots: puts earlier episodes into the prompts; those of a batch may join from the next one on.
 
     Raises:
         ConfigError: if a prompt does not fit the model.
@@ -91,8 +107,16 @@ def evaluate(
     """
     player = within_context(player, backend)
     starts = [player.start(task, Sampling(greedy=True), system_prompt) for task in tasks]
-    batches = play_in_batches(starts, player, backend, batch_size, "greedy evaluation", progress=progress)
-    return Evaluation([episode for batch in batches for episode in batch])
+    prepare = showing(shots, player, tasks, system_prompt)
+    evaluation = Evaluation([])
+    for batch in play_in_batches(
+        *(starts, player, backend, batch_size, "greedy evaluation"), prepare=prepare, progress=progress
+    ):
+        evaluation.episodes.extend(batch)
+        if shots is not None:
+            evaluation.shots.update(shots.drawn())
+            shots.learn_from(batch)
+    return evaluation
 
 
 def within_context(player: Player, backend: Backend) -> Player:
@@ -110,6 +134,7 @@ def play_in_batches(
     *,
     played: int = 0,
     right: int = 0,
+    prepare: Prepare | None = None,
     progress: bool = True,
 ) -> Iterator[list[Episode]]:
     """Plays episodes with the weights as they are now, and shows how far it has come.
@@ -118,6 +143,7 @@ def play_in_batches(
         batch_size: episodes that run side by side.
         label: what the progress bar says.
         played, right: of the starts, how many have been played before, and how many of these were right.
+        prepare: is called with each batch before it is played.
 
     Raises:
         ConfigError: if a prompt does not fit the model; before the first is played.
@@ -132,7 +158,10 @@ def play_in_batches(
         tqdm(total=len(starts), initial=played, desc=label, unit="episode", disable=not progress) as bar,
     ):
         for first in range(played, len(starts), batch_size):
-            episodes = player.play_all(starts[first : first + batch_size], engine)
+            batch = starts[first : first + batch_size]
+            if prepare is not None:
+                batch = prepare(batch)
+            episodes = player.play_all(batch, engine)
             if database.gave_up is not None:
                 raise DatabaseError(
                     f"{database.gave_up}. It was waited for, {database.patience:g} s, and is still away; "
@@ -142,6 +171,35 @@ def play_in_batches(
             yield episodes
             bar.update(len(episodes))
             bar.set_postfix_str(f"{right} right")
+
+
+def showing(
+    shots: Shots | None, player: Player, tasks: Sequence[Task], system_prompt: str | None
+) -> Prepare | None:
+    """What puts earlier episodes into the prompts of a batch, if there are any to show.
+
+    Args:
+        player: what the episodes are played with, within its context.
+        tasks: all that are played.
+
+    Raises:
+        ConfigError: if not even the shortest prompt has room for one.
+    """
+    if shots is None:
+        return None
+    chat = player.chat
+    shots.player = player
+    shots.check_room(chat.protocol.messages(task, system_prompt) for task in tasks)
+
+    def prepare(starts: Sequence[Start]) -> Sequence[Start]:
+        tasks = [start.task for start in starts]
+        shown = shots.show(tasks, [chat.protocol.messages(task, system_prompt) for task in tasks], round=0)
+        return [
+            replace(start, prompt_ids=chat.prompt_ids(messages), shots=ids)
+            for start, (messages, ids) in zip(starts, shown, strict=True)
+        ]
+
+    return prepare
 
 
 def open_model(trained: Trained, vllm_server_urls: list[str] | None) -> tuple[Backend, Policy | ServedPolicy]:
@@ -191,3 +249,39 @@ def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Da
         grader=settings.grader,
         rules=settings.rules,
     )
+
+
+def check_few_shot_of(settings: RunSettings, update: bool = False) -> None:
+    """Raises ConfigError for settings of `shots_of` that cannot work together."""
+    updated = update or bool(settings.few_shot_update)
+    by = settings.few_shot_by or DEFAULT_WAY
+    check_few_shot(settings.few_shot or 0, settings.few_shot_memory, by, updated)
+
+
+def shots_of(
+    trained: Trained, player: Player, update: bool = False, folder: Path | None = None
+) -> Shots | None:
+    """What puts earlier episodes into prompts, as the settings say; `None` if they show none.
+
+    A run that let its own episodes join its memory is evaluated with that memory as it was when the weights
+    were saved.
+
+    Args:
+        update: right episodes of the evaluation itself join the memory.
+        folder: where what is shown is written, if it is.
+
+    Raises:
+        ConfigError: if the memory cannot be read or shows nothing, or the chat template cannot show it.
+    """
+    settings, protocol = trained.settings, player.chat.protocol
+    if not settings.few_shot:
+        return None
+    memory = Memory()
+    if settings.few_shot_memory is not None:
+        memory = load_memory(settings.few_shot_memory, protocol)
+    if settings.few_shot_update and trained.run is not None:
+        before = math.inf if trained.step is None else trained.step
+        for example in load_memory(trained.run, protocol, ("train",), before, may_be_empty=True):
+            memory.add(example)
+    by, seed = settings.few_shot_by or DEFAULT_WAY, settings.few_shot_seed or 0
+    return Shots(player, memory, settings.few_shot, by, seed=seed, update=update, folder=folder)

@@ -106,6 +106,23 @@ def write_through(path: Path) -> None:
         os.close(number)
 
 
+# --- files of lines -------------------------------------------------------------------------------
+
+
+def whole_lines(path: Path, *, cut: bool = False) -> list[str]:
+    """The lines of a file, which need not be there, without one that a kill cut short.
+
+    Args:
+        cut: takes that one off the file, which can then be appended to.
+    """
+    if not path.exists():
+        return []
+    whole, newline, _ = path.read_bytes().rpartition(b"\n")
+    if cut:
+        os.truncate(path, len(whole + newline))
+    return whole.decode("utf-8").split("\n") if newline else []
+
+
 # --- a folder for one process ---------------------------------------------------------------------
 
 

@@ -143,7 +143,7 @@ def steps_of_runs(
     """Rows of `input_ids` and `labels` for TRL's SFTTrainer; episodes without labels are left out."""
     for (record, task), label in zip(played, labels, strict=True):
         if label is not None:
-            prompt = prompt_messages(task, settings)
+            prompt = prompt_messages(record, task, settings)
             ids, places = reader.encode(prompt, completion_messages(record, settings))
             yield str(prompt[-1]["content"]), reader.training_row(ids, places, label)
 

@@ -66,13 +66,15 @@ class Start:
 
     `past` are turns that it goes on from, as another episode of the task has played them. Their changes are
     executed again; copies of the turns stand in the new episode, without rewards. Each must have been read:
-    the last one's observation too.
+    the last one's observation too. `shots` are the ids of earlier episodes that the prompt shows (see
+    `few_shot`).
     """
 
     task: Task
     prompt_ids: list[int]
     sampling: Sampling = Sampling()
     past: Sequence[Turn] = ()
+    shots: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,8 @@ class Episode:
     advantage: float | None = None
     observation_role: str = "tool"
     """The chat role in which the agent read observations; the protocol's."""
+    shots: Sequence[str] = ()
+    """The ids of the earlier episodes that its prompt showed."""
 
     def __repr__(self) -> str:
         end = f"status={self.status!s}, right={self.right}, turns={len(self.turns)}"
@@ -282,7 +286,7 @@ async def play(
     """
     task = start.task
     role = chat.protocol.observation_role
-    episode = Episode(task, start.prompt_ids, start.sampling, observation_role=role)
+    episode = Episode(task, start.prompt_ids, start.sampling, observation_role=role, shots=start.shots)
     try:
         # its tables are made while the model writes the first turn
         opening = database.in_thread(database.sandbox, task)

@@ -4,6 +4,7 @@
 out/
   run.json        how they were played                                 ┐ as in a training run's folder, so
   tasks.jsonl     the tasks                                            │ that replay, report and export read
+  shots.jsonl     earlier episodes that prompts showed, where they did   │
   episodes.jsonl  what is kept, with token ids and log-probabilities   ┘ it
   sample.json     what was asked for, how far it has come, and counts of all that was played
 ```
@@ -26,7 +27,7 @@ from typing import Any
 
 from trl_dbbench.engines.base import Backend
 from trl_dbbench.errors import ConfigError, StorageError
-from trl_dbbench.evaluation import play_in_batches, within_context
+from trl_dbbench.evaluation import play_in_batches, shots_of, showing, within_context
 from trl_dbbench.files import LOCK_FILE, free_space, is_full, locked, write_atomically, write_through
 from trl_dbbench.player import Player
 from trl_dbbench.rollout import Episode, Sampling, Start, Status
@@ -184,17 +185,20 @@ def sample_into(
     Args:
         out: a new folder, or one in which this plan was begun.
         tasks: a task that comes twice is played once.
-        trained: what plays, for the record.
+        trained: what plays, for the record; its settings may ask for earlier episodes in the prompts.
         player, backend: as in [`evaluate`].
 
     Raises:
-        ConfigError: if the folder holds something else, or a prompt does not fit the model.
+        ConfigError: if the folder holds something else, a prompt does not fit the model, or there are no
+            earlier episodes to show.
         StorageError: if the disk is full.
         DatabaseError, EngineError: as in [`evaluate`].
     """
     tasks = list({task.digest: task for task in tasks}.values())
     player = within_context(player, backend)
     starts = plan.starts(tasks, player, trained.settings.system_prompt)
+    shots = shots_of(trained, player, folder=out)
+    prepare = showing(shots, player, tasks, trained.settings.system_prompt)
     asked = _asked(tasks, plan, trained)
     if out.exists() and not (out / PROGRESS_FILE).exists() and any(map(_is_of_others, out.iterdir())):
         raise ConfigError(f"'{out}' holds something else. Name a new folder by --out.")
@@ -207,9 +211,12 @@ def sample_into(
             *(starts, player, backend, batch_size, "sample"),
             played=sampled.played,
             right=right,
+            prepare=prepare,
             progress=progress,
         ):
             sampled.add(batch)
+            if shots is not None:
+                shots.write(batch)
             kept.add(batch)
             _write_progress(out, sampled)
     return sampled
@@ -248,7 +255,7 @@ def _begun(out: Path, asked: dict[str, Any], episodes: int) -> Sampled:
 
 def _write_head(out: Path, sampled: Sampled, tasks: Iterable[Task], trained: Trained, player: Player) -> None:
     _write_progress(out, sampled)
-    database, model = player.database, trained.model
+    database, model, memory = player.database, trained.model, trained.settings.few_shot_memory
     replace(
         trained.settings,
         **asdict(player.rules),
@@ -257,6 +264,7 @@ def _write_head(out: Path, sampled: Sampled, tasks: Iterable[Task], trained: Tra
         limits=database.limits,
         # a folder is found from everywhere
         model=str(Path(model).resolve()) if Path(model).is_dir() else model,
+        few_shot_memory=None if memory is None else str(Path(memory).resolve()),
         rewards={},  # nobody rewarded these episodes
         advantage=RunSettings.advantage,
     ).write(out)

@@ -24,6 +24,7 @@ from trl_dbbench.database import Database
 from trl_dbbench.engines.base import Backend
 from trl_dbbench.errors import ConfigError, EnvironmentFault
 from trl_dbbench.evaluation import open_model, player_of
+from trl_dbbench.few_shot import with_examples
 from trl_dbbench.judge import Judge
 from trl_dbbench.player import DEFAULT_SAMPLING, Player
 from trl_dbbench.ranks import Ranks
@@ -195,13 +196,22 @@ def replay_turns(
         The episodes; `None` for one that ends otherwise, in another number of turns, or reads something else.
     """
     assert isinstance(player.chat, ChatFormat)
-    starts = [player.start(task, system_prompt=system_prompt) for _, task in played]
+    starts = [_start(record, task, player, system_prompt) for record, task in played]
     rules = Rules(player.rules.max_turns, 10**6, 10**6)  # the saved ones kept theirs
     episodes = replace(player, rules=rules).play_all(starts, _Saved([r for r, _ in played], player.chat))
     return [
         episode if _same(record, episode) else None
         for (record, _), episode in zip(played, episodes, strict=True)
     ]
+
+
+def _start(record: EpisodeRecord, task: Task, player: Player, system_prompt: str | None) -> Start:
+    """With the earlier episodes that the saved one was shown."""
+    start, protocol = player.start(task, system_prompt=system_prompt), player.chat.protocol
+    if not (shown := record.get("shown")):
+        return start
+    prompt = with_examples(protocol.messages(task, system_prompt), shown, protocol)
+    return replace(start, prompt_ids=player.chat.prompt_ids(prompt), shots=record["shots"])
 
 
 def _same(record: EpisodeRecord, episode: Episode) -> bool:

@@ -36,6 +36,7 @@ from trl_dbbench.config import DBBenchGRPOConfig
 from trl_dbbench.database import Database
 from trl_dbbench.engines.base import open_backend
 from trl_dbbench.engines.policy import TrainedPolicy
+from trl_dbbench.few_shot import Shots
 from trl_dbbench.metrics import drop_repeated_rows, episode_metrics, refined_metrics
 from trl_dbbench.player import Player
 from trl_dbbench.ranks import together
@@ -139,6 +140,7 @@ class DBBenchGRPOTrainer(ScoredGRPOTrainer):
         prepare_reward_models(self, self.player.chat.protocol)
         for dataset in filter(None, (train_dataset, eval_dataset)):
             self.player.check_dataset(dataset)
+        self.shots = Shots.of(self)
         self._order = task_order(train_dataset, args)
         self._add_callbacks()
         self._rows: list[dict[str, Any]] = []
@@ -173,6 +175,8 @@ class DBBenchGRPOTrainer(ScoredGRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         train = self.model.training
+        if self.shots is not None:  # those of held-out tasks stay the same over the run
+            inputs = self.shots.put(inputs, self._step if train else 0)
         self._rows, self._greedy = inputs, []
         output = super()._generate_and_score_completions(inputs)
         if train and self.args.use_rollout_logprobs:
@@ -230,7 +234,8 @@ class DBBenchGRPOTrainer(ScoredGRPOTrainer):
                 place = self.accelerator.process_index * len(prompts) + row
                 seed = np.random.SeedSequence((self.args.seed, self._step, place)).generate_state(1)[0]
                 sampling = Sampling(self.temperature, self.top_p, self.top_k or 0, seed=int(seed))
-            starts.append(Start(Task.from_json(columns["task"]), ids[str(prompt)], sampling))
+            task, shots = Task.from_json(columns["task"]), columns.get("shots", ())
+            starts.append(Start(task, ids[str(prompt)], sampling, shots=shots))
         return starts
 
     def _greedy_starts(self, starts: Sequence[Start]) -> list[Start] | None:
@@ -256,6 +261,8 @@ class DBBenchGRPOTrainer(ScoredGRPOTrainer):
         for name, value in refined_metrics(played, alarms, self.args).items():
             self._metrics[phase][name][-1] = value  # in the place of TRL's
         metrics = episode_metrics(played) | alarms
+        if self.shots is not None:
+            metrics |= self.shots.record(played, tasks, phase == "train")
         if self.accelerator.is_main_process:
             if greedy and self.greedy_eval is not None:
                 metrics |= {name: [value] for name, value in self.greedy_eval.record(step, greedy).items()}

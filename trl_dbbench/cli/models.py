@@ -16,6 +16,10 @@ from trl_dbbench.cli.options import (
     ChatTemplate,
     DockerImage,
     Dtype,
+    FewShot,
+    FewShotBy,
+    FewShotMemory,
+    FewShotUpdate,
     MaxCompletionLength,
     MaxTurns,
     MaxTurnTokens,
@@ -61,6 +65,10 @@ def evaluate(
     max_turn_tokens: MaxTurnTokens = None,
     max_completion_length: MaxCompletionLength = None,
     observation_characters: ObservationCharacters = None,
+    few_shot: FewShot = None,
+    few_shot_memory: FewShotMemory = None,
+    few_shot_by: FewShotBy = None,
+    few_shot_update: FewShotUpdate = False,
     batch_size: BatchSize = 16,
     dtype: Dtype = None,
     json_file: Annotated[
@@ -78,13 +86,18 @@ def evaluate(
     options |= {"max_turn_tokens": max_turn_tokens, "max_completion_length": max_completion_length}
     options |= {"chat_template": chat_template, "chat_template_kwargs": chat_template_kwargs}
     options |= {"system_prompt": system_prompt, "observation_characters": observation_characters}
-    trained = trained_by(run, model, adapter, **options)
+    options |= {"few_shot": few_shot, "few_shot_memory": few_shot_memory, "few_shot_by": few_shot_by}
+    trained = trained_by(run, model, adapter, few_shot_update=few_shot_update, **options)
     loaded = _tasks_to_evaluate(trained, tasks)
     with _playing(trained, names(vllm_server_urls), database, docker_image) as (player, backend):
         from trl_dbbench.evaluation import evaluate as evaluate_model
+        from trl_dbbench.evaluation import shots_of
 
         evaluation = evaluate_model(
-            loaded, player, backend, system_prompt=trained.settings.system_prompt, batch_size=batch_size
+            *(loaded, player, backend),
+            system_prompt=trained.settings.system_prompt,
+            batch_size=batch_size,
+            shots=shots_of(trained, player, few_shot_update),
         )
     typer.echo(evaluation)
     if json_file is not None:
@@ -134,6 +147,9 @@ def sample(
     max_turn_tokens: MaxTurnTokens = None,
     max_completion_length: MaxCompletionLength = None,
     observation_characters: ObservationCharacters = None,
+    few_shot: FewShot = None,
+    few_shot_memory: FewShotMemory = None,
+    few_shot_by: FewShotBy = None,
     batch_size: BatchSize = 64,
     dtype: Dtype = None,
 ) -> None:
@@ -149,6 +165,7 @@ def sample(
     options |= {"max_turn_tokens": max_turn_tokens, "max_completion_length": max_completion_length}
     options |= {"chat_template": chat_template, "chat_template_kwargs": chat_template_kwargs}
     options |= {"system_prompt": system_prompt, "observation_characters": observation_characters}
+    options |= {"few_shot": few_shot, "few_shot_memory": few_shot_memory, "few_shot_by": few_shot_by}
     trained = trained_by(run, model, adapter, **options)
     loaded = load_tasks(tasks)
     if eval_tasks is None and trained.run is None:

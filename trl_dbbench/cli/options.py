@@ -70,6 +70,16 @@ DockerImage = Annotated[
     str | None,
     typer.Option(help="The image that docker and auto start; $TRL_DBBENCH_DOCKER_IMAGE, else mysql:8.4."),
 ]
+FewShot = Annotated[
+    int | None, typer.Option(min=0, help="So many right episodes of other tasks stand before the question.")
+]
+FewShotMemory = Annotated[
+    str | None, typer.Option(help="Where they come from: a run's output_dir, or a JSONL file of episodes.")
+]
+FewShotBy = Annotated[str | None, typer.Option(help="Which are shown: bm25 (default), skill or random.")]
+FewShotUpdate = Annotated[
+    bool, typer.Option("--few-shot-update", help="Right ones of this evaluation join, batch by batch.")
+]
 
 
 def names(joined: str | None) -> list[str] | None:
@@ -85,18 +95,21 @@ def trained_by(
     chat_template: str | None,
     chat_template_kwargs: str | None,
     system_prompt: str | None,
+    few_shot_update: bool = False,
     **options: Any,
 ) -> Trained:
     """The weights that a command is to play with, and how; says what a run has to say of that.
 
     Args:
         chat_template, chat_template_kwargs, system_prompt: as the user wrote them.
+        few_shot_update: whether what is played joins what is shown.
         **options: as in `find_trained`.
 
     Raises:
         ConfigError: if they cannot be had.
     """
     from trl_dbbench.arguments import read_system_prompt, read_template_kwargs
+    from trl_dbbench.evaluation import check_few_shot_of
     from trl_dbbench.runs.trained import find_trained
     from trl_dbbench.templates import load_chat_template
 
@@ -108,4 +121,5 @@ def trained_by(
     trained = find_trained(run, model, adapter, **options)
     if trained.said:
         typer.echo(trained.said)
+    check_few_shot_of(trained.settings, few_shot_update)
     return trained

@@ -2,13 +2,14 @@
 
 ```
 run.json       the protocol: roles, tools, system prompt      ─┐
-tasks.jsonl    the task: what the prompt asks                  ├─> prompt, completion
+tasks.jsonl    the task: what the prompt asks                  │
+shots.jsonl    earlier episodes that it showed, where it did   ├─> prompt, completion
 episodes.jsonl the record: turns, and the observations read   ─┘
 ```
 
 An observation that no turn followed was read by nobody and is left out, as in `Episode.messages`. A prompt
-that was not made by the protocol (a dataset of the user's own, examples in the prompt) is not in a run's
-folder: it is rebuilt as the protocol makes it.
+that was not made by the protocol (a dataset of the user's own) is not in a run's folder: it is rebuilt as the
+protocol makes it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.few_shot import SHOTS_FILE, shown_in, with_examples
 from trl_dbbench.protocol import AgentProtocol, get_protocol
 from trl_dbbench.rollout import Status
 from trl_dbbench.runs.read import find_tasks, read_episodes, read_tasks, tasks_by_digest_and_id
@@ -42,8 +44,9 @@ SAMPLED: tuple[Phase, ...] = ("train", "greedy")
 def saved_episodes(run: str | Path, notes: list[str], phases: Sequence[Phase] = SAMPLED) -> Iterator[Played]:
     """The episodes of a run with their tasks, in the order of its log.
 
-    Left out are those whose environment failed, which say nothing of the agent, and those without turns or
-    without their task; `notes` say so, and are complete at the end.
+    Left out are those whose environment failed, which say nothing of the agent, those without turns or
+    without their task, and those whose prompt showed earlier episodes that are lost; `notes` say so, and are
+    complete at the end.
 
     Args:
         run: the run's `output_dir`.
@@ -51,15 +54,25 @@ def saved_episodes(run: str | Path, notes: list[str], phases: Sequence[Phase] = 
     """
     folder = Path(run)
     tasks = tasks_by_digest_and_id(read_tasks(folder / TASKS_FILE, notes))
-    lost = 0
+    shown = shown_in(folder)
+    lost = without_shots = 0
     for _, record in read_episodes(folder / EPISODES_FILE, notes):
         if record["phase"] not in phases or record["status"] == Status.ENVIRONMENT_FAULT:
             continue
         found = {task.digest: task for task in find_tasks(record, tasks)}
-        if len(found) == 1 and record["turns"]:
-            yield record, next(iter(found.values()))
-        else:
+        if len(found) != 1 or not record["turns"]:
             lost += 1
+        elif not all(id in shown for id in record.get("shots", ())):
+            without_shots += 1
+        else:
+            if "shots" in record:
+                record["shown"] = [shown[id] for id in record["shots"]]
+            yield record, next(iter(found.values()))
+    if without_shots:
+        notes.append(
+            f"{folder}: {without_shots} episode{'s' * (without_shots > 1)} left out: what the prompt showed "
+            f"is not in {SHOTS_FILE}."
+        )
     if lost:
         notes.append(f"{folder}: {lost} episode{'s' * (lost > 1)} without turns or task left out.")
 
@@ -69,12 +82,14 @@ def saved_episodes(run: str | Path, notes: list[str], phases: Sequence[Phase] = 
 
 def conversation(record: EpisodeRecord, task: Task, settings: RunSettings) -> list[Message]:
     """The whole episode: system prompt, question, turns, and the observations between them."""
-    return prompt_messages(task, settings) + completion_messages(record, settings)
+    return prompt_messages(record, task, settings) + completion_messages(record, settings)
 
 
-def prompt_messages(task: Task, settings: RunSettings) -> list[Message]:
-    """What stood before the first turn."""
-    return list(_protocol_of(settings).messages(task, settings.system_prompt))
+def prompt_messages(record: EpisodeRecord, task: Task, settings: RunSettings) -> list[Message]:
+    """What stood before the first turn, with the earlier episodes that it showed."""
+    protocol = _protocol_of(settings)
+    prompt = protocol.messages(task, settings.system_prompt)
+    return with_examples(prompt, record.get("shown", ()), protocol)
 
 
 def completion_messages(record: EpisodeRecord, settings: RunSettings) -> list[Message]:
@@ -124,7 +139,7 @@ def preference_pairs(
 ) -> list[dict[str, Any]]:
     """Pairs of episodes of the same task, a right one before a wrong one, as rows for TRL's trainers.
 
-    Episodes of a task that say the same count once.
+    Both have read the same prompt. Episodes of a prompt that say the same count once.
 
     Args:
         per_task: at most so many pairs of a task, drawn from all that there are.
@@ -134,18 +149,26 @@ def preference_pairs(
         Rows in the order of the tasks: `prompt`, `chosen` and `rejected` as messages, the columns of
         `template_columns`, and `task_id`.
     """
-    of_task: dict[str, tuple[Task, dict[bool, dict[str, list[Message]]]]] = {}
+    said_by: dict[str, dict[bool, dict[str, list[Message]]]] = {}  # prompt, as JSON -> by verdict
+    prompts: dict[str, tuple[Task, dict[str, list[Message]]]] = {}  # task's digest -> its prompts
     for record, task in episodes:
-        said = completion_messages(record, settings)
-        by_verdict = of_task.setdefault(task.digest, (task, {True: {}, False: {}}))[1]
+        prompt, said = prompt_messages(record, task, settings), completion_messages(record, settings)
+        key = json.dumps(prompt)
+        prompts.setdefault(task.digest, (task, {}))[1][key] = prompt
+        by_verdict = said_by.setdefault(f"{task.digest}/{key}", {True: {}, False: {}})
         by_verdict[record["right"]][json.dumps(said)] = said
     rows = []
-    for digest, (task, said_by) in of_task.items():
-        pairs = list(product(said_by[True].values(), said_by[False].values()))
+    for digest, (task, of_task) in prompts.items():
+        pairs = []
+        for key, prompt in of_task.items():
+            right, wrong = (said_by[f"{digest}/{key}"][verdict].values() for verdict in (True, False))
+            pairs += [(prompt, *pair) for pair in product(right, wrong)]
         if len(pairs) > per_task:
             pairs = random.Random(f"{seed}/{digest}").sample(pairs, per_task)
-        shared = {"prompt": prompt_messages(task, settings), **template_columns(settings), "task_id": task.id}
-        rows += [{**shared, "chosen": right, "rejected": wrong} for right, wrong in pairs]
+        shared = {**template_columns(settings), "task_id": task.id}
+        rows += [
+            {"prompt": prompt, **shared, "chosen": right, "rejected": wrong} for prompt, right, wrong in pairs
+        ]
     return rows
 
 

@@ -169,7 +169,7 @@ class _Export:
     def _messages(self, played: Played) -> dict[str, Any]:
         record, task = played
         return {
-            "prompt": prompt_messages(task, self._settings),
+            "prompt": prompt_messages(record, task, self._settings),
             "completion": completion_messages(record, self._settings),
             **template_columns(self._settings),
             "task_id": task.id,

@@ -85,6 +85,10 @@ class EpisodeRecord(TypedDict):
     """Sampled in other episodes that went on from this one, where there were such."""
     seed: NotRequired[int]
     prompt_tokens: NotRequired[int]
+    shots: NotRequired[list[str]]
+    """The ids of the earlier episodes that the prompt showed, in its order; they lie in `shots.jsonl`."""
+    shown: NotRequired[Sequence[Any]]
+    """Those episodes (`few_shot.Example`). In no log: `conversations.saved_episodes` puts them here."""
     prompt_ids: NotRequired[list[int]]
     """In the records of `trl-dbbench sample`, as are the ids of turns."""
     turns: list[TurnRecord]
@@ -115,6 +119,8 @@ def episode_record(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
     }
     if episode.branch_tokens:
         record["branch_tokens"] = episode.branch_tokens
+    if episode.shots:
+        record["shots"] = list(episode.shots)
     return record
 
 

@@ -212,7 +212,7 @@ class _Replayer:
         turns = _SavedTurns(saved, self._protocol, cut=self._was_cut(saved))
         player = Player(turns, self._database, self._judge, turns.rules(self._settings.max_turns))
         sampling = Sampling(greedy=bool(saved.get("greedy")), seed=saved.get("seed", 0))
-        start = Start(tasks[0], turns.prompt_ids([]), sampling)
+        start = Start(tasks[0], turns.prompt_ids([]), sampling, shots=saved.get("shots", ()))
         replayed.episode = await player.play(start, engine=turns)
         replayed.differences += compare(saved, replayed.episode, self._database.dialect)
         return replayed

@@ -32,7 +32,9 @@ class RunSettings:
     `observation_characters` is 0 where none were cut; `max_turns`, `max_completion_length` and `context` are
     those of `rollout.Rules`; `database` and `dialect` say what it was played on; `rewards` maps each reward's
     name to what `rewards.describe_reward` says of it; `grader` judged the answers of all tasks, where one was
-    set; `advantage` names what gave each episode its advantage.
+    set; `advantage` names what gave each episode its advantage. `few_shot` earlier episodes stood in each
+    prompt, drawn by `few_shot_by` with `few_shot_seed` from `few_shot_memory`, which the run's own joined
+    where `few_shot_update` says so; `None` where there were none.
 
     The rest is what an evaluation needs beside: `model` is what was trained, or what an adapter was trained
     on, a folder or a hub id with its `model_revision`; its weights had the type `dtype` and computed in
@@ -51,6 +53,11 @@ class RunSettings:
     rewards: dict[str, dict[str, Any] | None] = field(default_factory=dict)
     grader: str | None = None
     advantage: str = "grpo"
+    few_shot: int | None = None
+    few_shot_memory: str | None = None
+    few_shot_by: str | None = None
+    few_shot_update: bool | None = None
+    few_shot_seed: int | None = None
     model: str | None = None
     model_revision: str | None = None
     dtype: str | None = None
@@ -82,6 +89,7 @@ class RunSettings:
             rewards=rewards,
             grader=args.grader,
             advantage=args.advantage,
+            **few_shot_settings(args),
             # a folder is found from everywhere
             model=(str(Path(name).resolve()) if Path(name).is_dir() else name) or None,
             model_revision=(args.model_init_kwargs or {}).get("revision"),
@@ -151,6 +159,20 @@ class RunSettings:
             raise ConfigError(
                 f"'{path}' cannot be read: {error}. Move it away and say in options how the run was played."
             ) from None
+
+
+def few_shot_settings(args: Any) -> dict[str, Any]:
+    """Those of the settings that say which earlier episodes stand in a prompt, if any do."""
+    if not args.few_shot:
+        return {}
+    memory = args.few_shot_memory
+    return {
+        "few_shot": args.few_shot,
+        "few_shot_memory": None if memory is None else str(Path(memory).resolve()),
+        "few_shot_by": args.few_shot_by,
+        "few_shot_update": args.few_shot_update or None,
+        "few_shot_seed": args.seed,
+    }
 
 
 def _system_prompt(prompts: Iterable[list[dict[str, str]]]) -> str | None:

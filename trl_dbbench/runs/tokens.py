@@ -118,7 +118,7 @@ class _Again:
     def tokenised(
         self, record: EpisodeRecord, task: Task, settings: RunSettings, chat: ChatFormat
     ) -> Episode:
-        prompt_ids = chat.prompt_ids(prompt_messages(task, settings))
+        prompt_ids = chat.prompt_ids(prompt_messages(record, task, settings))
         parts = []
         for turn in record["turns"]:
             ids = chat.ids_of(turn["text"])

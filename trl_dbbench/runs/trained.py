@@ -43,6 +43,7 @@ TAKEN = (
         "chat_template_kwargs",
     ),
     *("max_turns", "max_turn_tokens", "max_completion_length", "observation_characters", "grader"),
+    *("few_shot", "few_shot_memory", "few_shot_by", "few_shot_update"),
 )
 """The settings that an evaluation takes from a run."""
 
@@ -56,6 +57,7 @@ class Trained:
         adapter: that of a LoRA adapter on it.
         settings: how its episodes are played.
         run: the folder of the run that trained it, if that is known.
+        step: the updates before these weights, if they are those of a checkpoint.
         said: one line for the user, where there is a run: what was taken from it, and what options override.
     """
 
@@ -64,6 +66,7 @@ class Trained:
     settings: RunSettings
     run: Path | None = None
     said: str | None = None
+    step: int | None = None
 
 
 def find_trained(
@@ -101,7 +104,7 @@ def find_trained(
     if settings.model is None:
         raise ConfigError("say what to evaluate: RUN, the output_dir of a training run, or --model.")
     said = None if home is None else _said(weights, home, known, given)
-    return Trained(settings.model, adapter, settings, home, said)
+    return Trained(settings.model, adapter, settings, home, said, _step_of(weights))
 
 
 def _overridden(known: RunSettings, given: Mapping[str, Any]) -> RunSettings:
@@ -110,6 +113,8 @@ def _overridden(known: RunSettings, given: Mapping[str, Any]) -> RunSettings:
         known = replace(known, system_prompt=None)  # it explains the run's own protocol
     if "dtype" in given:
         known = replace(known, autocast=None)
+    if "few_shot_memory" in given or given.get("few_shot") == 0:
+        known = replace(known, few_shot_memory=None, few_shot_update=None)
     if "model" in given:
         known = replace(known, model_revision=None)
     return replace(known, **given)
@@ -131,6 +136,11 @@ def _home_of(folder: Path) -> Path | None:
     folder = folder.resolve()
     places = [folder, folder.parent] if folder.name.startswith(PREFIX_CHECKPOINT_DIR) else [folder]
     return next((place for place in places if (place / SETTINGS_FILE).exists()), None)
+
+
+def _step_of(weights: Path | None) -> int | None:
+    number = "" if weights is None else weights.resolve().name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
+    return int(number) if number.isdecimal() else None
 
 
 def _base_model(weights: Path) -> str | None:
