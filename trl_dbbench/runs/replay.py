@@ -24,6 +24,7 @@ from tqdm.auto import tqdm
 
 from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.few_shot import shown_in
 from trl_dbbench.judge import Judge
 from trl_dbbench.player import Player
 from trl_dbbench.protocol import AgentProtocol, get_protocol
@@ -79,8 +80,9 @@ def replay(
     rewards = rewards_of(settings, reward_funcs, outcome, database, notes)
     player = _Replayer(settings, database, tasks_by_digest_and_id(read_tasks(folder / TASKS_FILE, notes)))
     first, end = steps or (0, math.inf)
+    shown = shown_in(folder)  # earlier episodes in prompts, which rewards may read
     records = (
-        (line, record)
+        (line, record | {"shown": [shown[id] for id in record.get("shots", ()) if id in shown]})
         for line, record in _with_progress(folder / EPISODES_FILE, notes, progress)
         if phase in (None, record["phase"]) and first <= record["step"] < end
     )

@@ -26,6 +26,7 @@ from trl_dbbench.rewards import (
     with_step_rewards,
 )
 from trl_dbbench.rollout import Episode, Status
+from trl_dbbench.runs.conversations import prompt_messages
 from trl_dbbench.runs.differences import Difference, Replayed, excuse_of
 from trl_dbbench.runs.records import EpisodeRecord
 from trl_dbbench.runs.settings import RunSettings
@@ -125,7 +126,7 @@ def score(
         if not scored:
             continue
         try:
-            values = _values(reward.function, [episode for _, episode in scored], settings)
+            values = _values(reward.function, scored, settings)
         except Exception as error:  # whatever a user's function does with what is not there
             what = f"fails on saved episodes, which have no token ids: {type(error).__name__}: {error}"
             if not reward.same:
@@ -155,12 +156,14 @@ def _different_steps(
 
 
 def _values(
-    function: Callable[..., list[float | None]], episodes: Sequence[Episode], settings: RunSettings
+    function: Callable[..., list[float | None]],
+    scored: Sequence[tuple[Replayed, Episode]],
+    settings: RunSettings,
 ) -> list[float | None]:
-    protocol = _protocol_of(settings)
+    episodes = [episode for _, episode in scored]
     values = function(
         episode=episodes,
-        prompts=[protocol.messages(episode.task, settings.system_prompt) for episode in episodes],
+        prompts=[prompt_messages(each.saved, episode.task, settings) for each, episode in scored],
         completions=[episode.messages() for episode in episodes],
         task=[episode.task.to_json() for episode in episodes],
     )
