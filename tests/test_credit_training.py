@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from itertools import pairwise
 
 import pytest
 import torch
+from launching import RECIPE, SMALL, run_here
 from training import (
     RECIPES,
     adapter_of,
@@ -83,6 +85,33 @@ def test_the_loss_does_not_hear_what_the_policy_says_of_observations(
             [loss.detach(), *(p.grad.clone() for p in trainer.model.parameters() if p.grad is not None)]
         )
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+WITH_ARGUMENTS = {
+    "reinforce": "{baseline: running}",
+    "process_avg_unique": "{step_spread: turn}",
+    "turn": "{gamma: 0.9}",
+    "state": "{omega: 0.5, gamma: 0.9}",
+    "vine": "{continuations: 1}",
+    "prime": "{beta: 0.1, learning_rate: 1.0e-4, by: turn}",
+}
+
+
+@pytest.mark.parametrize("name", ["grpo", *NAMES])
+def test_from_a_yaml_to_an_adapter(monkeypatch, tmp_path, name):
+    """The quickstart's recipe with these lines in its YAML, and nothing else."""
+    lines = [f"advantage: {name}", "reward_funcs: [outcome, executes, state_progress, answer_seen]"]
+    if name in WITH_ARGUMENTS:
+        lines.append(f"advantage_args: {WITH_ARGUMENTS[name]}")
+    recipe = (RECIPES / "quickstart.yaml").read_text().replace("reward_funcs: [outcome]", "\n".join(lines))
+    yaml = tmp_path / "recipe.yaml"
+    yaml.write_text(recipe)
+    out = tmp_path / "run"
+    run_here(monkeypatch, RECIPE, "--config", yaml, *SMALL, "--max_steps", 1, "--output_dir", out)
+    assert (out / "adapter_model.safetensors").is_file()
+    played = [each for each in episodes_in(out) if each["phase"] == "train"]
+    assert len(played) == 4 and all("executes" in each["rewards"] for each in played)
+    assert json.loads((out / "run.json").read_text())["advantage"] == name
 
 
 # --- REINFORCE ------------------------------------------------------------------------------------------
