@@ -36,6 +36,7 @@ demo: install  ## watch GRPO teach a tiny model: CPU only, a few minutes; then o
 	$(BIN)/trl-dbbench report runs/quickstart
 
 tiny: install  ## make the demo's model and tasks anew, in recipes/tiny
+	mkdir -p runs
 	$(BIN)/trl-dbbench generate --num-tasks 16000 --seed 1 --level tiny --out runs/tiny_tasks.jsonl
 	$(BIN)/trl-dbbench generate --num-tasks 1000 --seed 2 --level tiny --out recipes/tiny/train.jsonl
 	$(BIN)/trl-dbbench generate --num-tasks 200 --seed 1 --level tiny --split test --out recipes/tiny/test.jsonl
