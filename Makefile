@@ -15,7 +15,7 @@ SEED ?= $(shell date +%s)
 .PHONY: help install demo tiny tiny-multi test fuzz check format clean
 
 help:  ## print this list
-	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  make \1\t\2/p' Makefile | expand -t 20
 
 install: $(INSTALLED)  ## make .venv with the tested versions of everything
 
