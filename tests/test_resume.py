@@ -568,6 +568,7 @@ def log_of(output_dir: Path) -> str:
 
 
 PPO = {"script": ROOT / "recipes" / "ppo_dbbench.py", "config": ROOT / "recipes" / "ppo_quickstart.yaml"}
+RUNNING = {"advantage": "reinforce", "advantage_args": '{"baseline": "running"}', "num_generations": 1}
 PRIME = {"advantage": "prime", "advantage_args": '{"beta": 0.5, "learning_rate": 0.01}'}
 
 
@@ -579,8 +580,9 @@ PRIME = {"advantage": "prime", "advantage_args": '{"beta": 0.5, "learning_rate":
         pytest.param(5, PPO, marks=pytest.mark.slow),
         pytest.param(5, {**PPO, "critic": "model"}, marks=pytest.mark.slow),
         pytest.param(5, PRIME, marks=pytest.mark.slow),
+        pytest.param(5, RUNNING, marks=pytest.mark.slow),
     ],
-    ids=["grpo", "grpo, often", "ppo", "ppo with a critic of its own", "prime"],
+    ids=["grpo", "grpo, often", "ppo", "ppo with a critic of its own", "prime", "a running baseline"],
 )
 def test_kills(start, tmp_path, wanted, options):
     """The recipe is killed at random moments of three epochs: while it plays, trains, evaluates or saves."""
