@@ -36,7 +36,7 @@ player
 engines
 runs.records runs.read runs.settings metrics
 retrace step_rewards learned_rewards process_rewards rewards
-credit advantages few_shot
+gradients credit advantages few_shot
 callbacks alarms samplers reward_models unsupported config arguments stopping checkpoints resume loss reference
 scoring critic
 trainer ppo

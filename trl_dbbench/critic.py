@@ -30,6 +30,7 @@ from transformers import PreTrainedModel
 from trl.trainer.utils import disable_dropout_in_model
 
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.gradients import reduce_gradients
 
 CRITICS = ("head", "model")
 WEIGHTS = Path("critic") / "weights.pt"
@@ -110,11 +111,7 @@ class Critic(nn.Module):
         weights = list(self.trained.values())
 
         def average(*_: Any) -> None:
-            for weight in weights:
-                own = torch.zeros_like(weight) if weight.grad is None else weight.grad
-                weight.grad = accelerator.reduce(own, reduction="mean")
-            if max_norm > 0:
-                nn.utils.clip_grad_norm_(weights, max_norm)
+            reduce_gradients(weights, accelerator, "mean", max_norm)
 
         optimizer.add_param_group({"params": weights, **settings})
         optimizer.register_step_pre_hook(average)

@@ -88,14 +88,21 @@ class AdvantageBatch:
         total = (self.rewards * whole * self.weights).nansum(dim=1) - self.penalties
         return total.masked_fill(self.scored.logical_not(), torch.nan)
 
-    def returns(self, gamma: float = 1.0) -> torch.Tensor:
-        """(N, K): what an episode earns from a turn on: sum over j >= k of gamma^(j-k) times the reward of
-        turn j, the last one's with the outcome. NaN where there is no such turn, or no reward at all.
-        """
+    @cached_property
+    def turn_rewards(self) -> torch.Tensor:
+        """(N, K): `steps`, with the outcome at the last turn; 0 where there is neither. NaN at the last turn
+        of an episode without any reward."""
         rewards = self.steps.nan_to_num()
         last = self.has_turn.sum(dim=1) - 1
         played = last >= 0
         rewards[played, last[played]] += self.outcomes[played]
+        return rewards
+
+    def returns(self, gamma: float = 1.0) -> torch.Tensor:
+        """(N, K): what an episode earns from a turn on: sum over j >= k of gamma^(j-k) times the reward of
+        turn j, the last one's with the outcome. NaN where there is no such turn, or no reward at all.
+        """
+        rewards = self.turn_rewards
         returns = torch.zeros_like(rewards)
         ahead = torch.zeros(len(rewards))
         for k in reversed(range(rewards.shape[1])):
@@ -108,11 +115,18 @@ class AdvantageBatch:
 
         NaN in the rows without any reward.
         """
-        rewards = self.steps.nan_to_num()
-        last = self.has_turn.sum(dim=1) - 1
-        played = last >= 0
-        rewards[played, last[played]] += self.outcomes[played]
-        return self.at_last_tokens(rewards)
+        return self.at_last_tokens(self.turn_rewards)
+
+    def noted(self, of_tokens: Sequence[Sequence[float] | None]) -> torch.Tensor:
+        """(N, T): what stands in the episodes for each of their tokens, 0 where nothing does.
+
+        Args:
+            of_tokens: N lists, each as long as its episode's mask, or `None`.
+        """
+        rows = torch.zeros(self.mask.shape)
+        for row, values in zip(rows, of_tokens, strict=True):
+            row[: len(values or ())] = torch.tensor(values or [])
+        return rows
 
     def over_tokens(self, values: torch.Tensor) -> torch.Tensor:
         """(N, K) -> (N, T): each turn's value on all its sampled tokens, 0 elsewhere."""

@@ -32,7 +32,7 @@ def normalised(values: torch.Tensor, groups: torch.Tensor, epsilon: float = EPSI
         groups: (N,), any numbers.
     """
     result = torch.full_like(values, torch.nan)
-    for rows in _groups(values, groups):
+    for rows in places_of_groups(values, groups):
         result[rows] = 0.0
         if vary(values[rows]):
             result[rows] = (values[rows] - values[rows].mean()) / (values[rows].std() + epsilon)
@@ -53,7 +53,7 @@ def rloo(batch: AdvantageBatch) -> torch.Tensor:
     """A reward less the mean of the others of its group (Ahmadian et al., 2024, "Back to Basics")."""
     rewards = batch.weighted
     result = torch.full_like(rewards, torch.nan)
-    for rows in _groups(rewards, batch.groups):
+    for rows in places_of_groups(rewards, batch.groups):
         own = rewards[rows]
         result[rows] = 0.0
         if vary(own):
@@ -65,7 +65,7 @@ def rloo(batch: AdvantageBatch) -> torch.Tensor:
 def reinforce_pp(batch: AdvantageBatch) -> torch.Tensor:
     """Rewards less their group's mean, normalised over the whole batch (Hu, 2025, REINFORCE++)."""
     centred = torch.full_like(batch.weighted, torch.nan)
-    for rows in _groups(batch.weighted, batch.groups):
+    for rows in places_of_groups(batch.weighted, batch.groups):
         own = batch.weighted[rows]
         centred[rows] = own - own.mean() if vary(own) else 0.0
     return normalised(centred, torch.zeros_like(batch.groups))
@@ -78,7 +78,7 @@ def weighted(batch: AdvantageBatch) -> torch.Tensor:
     """
     rewards = batch.weighted
     result = normalised(rewards, batch.groups)
-    for rows in _groups(rewards, batch.groups):
+    for rows in places_of_groups(rewards, batch.groups):
         own = rewards[rows]
         if vary(own):
             result[rows] *= 0.5 + 0.5 * (own - own.min()) / (own.max() - own.min())
@@ -100,7 +100,7 @@ def process_avg_unique(batch: AdvantageBatch, step_spread: Spread = "last_token"
     Args:
         step_spread: whether a turn's advantage is that of its last sampled token, as in RewardSQL, or of all.
     """
-    _check("step_spread", step_spread, ("last_token", "turn"))
+    check_choice("step_spread", step_spread, ("last_token", "turn"))
     steps = batch.steps  # (N, K)
     means = [torch.unique(row[~row.isnan() & (row != 0)]) for row in steps]
     unique = torch.stack([values.mean() if len(values) else torch.tensor(0.0) for values in means])
@@ -141,7 +141,7 @@ def turn(batch: AdvantageBatch, gamma: float = 1.0) -> torch.Tensor:
     return batch.over_tokens(torch.stack(columns, dim=1)) if columns else batch.mask.float()
 
 
-def _groups(values: torch.Tensor, groups: torch.Tensor) -> Iterator[torch.Tensor]:
+def places_of_groups(values: torch.Tensor, groups: torch.Tensor) -> Iterator[torch.Tensor]:
     """For each group the places of its values that are not NaN, where there are any."""
     for group in groups.unique():
         rows = ((groups == group) & ~values.isnan()).nonzero().flatten()
@@ -154,7 +154,8 @@ def vary(values: torch.Tensor) -> bool:
     return bool((values != values[0]).any())
 
 
-def _check(name: str, value: object, allowed: tuple[object, ...]) -> None:
+def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    """Raises ConfigError for an argument that is none of these."""
     if value not in allowed:
         raise ConfigError(
             f"unknown {name} {value!r} in advantage_args; allowed: {', '.join(map(str, allowed))}."

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from trl_dbbench.credit.batch import AdvantageBatch
-from trl_dbbench.credit.estimators import EPSILON, check_share, vary
+from trl_dbbench.credit.estimators import check_share, normalised, vary
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.rollout import Status
 
@@ -75,10 +75,7 @@ class GAE:
 
     def __call__(self, batch: AdvantageBatch) -> torch.Tensor:
         """(N, T)"""
-        self.values = torch.zeros(batch.mask.shape)
-        for row, episode in zip(self.values, batch.episodes, strict=True):
-            known = episode.token_values or []
-            row[: len(known)] = torch.tensor(known)
+        self.values = batch.noted([episode.token_values for episode in batch.episodes])
         played = torch.tensor([episode.status != Status.ENVIRONMENT_FAULT for episode in batch.episodes])
         self.sampled = (batch.mask == 1) & (played & batch.scored)[:, None]
         rewards = batch.token_rewards().nan_to_num()
@@ -95,9 +92,7 @@ def whitened(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         mask: (N, T), which of them count; the others are 0.
     """
     result = torch.zeros_like(values)
-    known = values[mask]
-    if len(known) and vary(known):
-        result[mask] = (known - known.mean()) / (known.std() + EPSILON)
+    result[mask] = normalised(values[mask], torch.zeros(int(mask.sum())))
     return result
 
 

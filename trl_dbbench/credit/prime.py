@@ -27,8 +27,9 @@ from torch.nn.utils.rnn import pad_sequence
 from trl.trainer.utils import use_adapter
 
 from trl_dbbench.credit.batch import AdvantageBatch, needs
-from trl_dbbench.credit.estimators import rloo
+from trl_dbbench.credit.estimators import check_choice, rloo
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.gradients import reduce_gradients
 from trl_dbbench.rollout import Episode, Status
 
 ADAPTER = "prime"
@@ -60,8 +61,7 @@ class Prime:
         for name, value in (("beta", beta), ("learning_rate", learning_rate)):
             if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
                 raise ConfigError(f"{name} in advantage_args must be a number above 0, is {value!r}.")
-        if by not in ("token", "turn"):
-            raise ConfigError(f"unknown by {by!r} in advantage_args; allowed: token, turn.")
+        check_choice("by", by, ("token", "turn"))
         self.beta, self.learning_rate, self.by = beta, learning_rate, by
         self._adapter: dict[str, torch.Tensor] = {}
         self._optimizer: dict[str, Any] = {}
@@ -125,11 +125,7 @@ class Prime:
 
     def _step(self, trainer: Any, optimizer: torch.optim.Optimizer) -> None:
         weights = optimizer.param_groups[0]["params"]
-        for weight in weights:
-            own = torch.zeros_like(weight) if weight.grad is None else weight.grad
-            weight.grad = trainer.accelerator.reduce(own, reduction="sum")
-        if trainer.args.max_grad_norm > 0:
-            torch.nn.utils.clip_grad_norm_(weights, trainer.args.max_grad_norm)
+        reduce_gradients(weights, trainer.accelerator, "sum", trainer.args.max_grad_norm)
         optimizer.step()
 
     @contextmanager
@@ -168,10 +164,7 @@ class Prime:
 
     def __call__(self, batch: AdvantageBatch) -> torch.Tensor:
         """(N, T)"""
-        rewards = torch.zeros(batch.mask.shape)
-        for row, episode in zip(rewards, batch.episodes, strict=True):
-            known = episode.token_rewards or []
-            row[: len(known)] = torch.tensor(known)
+        rewards = batch.noted([episode.token_rewards for episode in batch.episodes])
         outcome = rloo(batch)[:, None]
         counted = batch.mask.bool()
         if self.by == "turn":

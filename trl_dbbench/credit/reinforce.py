@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 
 from trl_dbbench.credit.batch import AdvantageBatch
-from trl_dbbench.errors import ConfigError
+from trl_dbbench.credit.estimators import check_choice
 
 Baseline = Literal["none", "running"]
 
@@ -24,8 +24,7 @@ class Reinforce:
     """
 
     def __init__(self, baseline: Baseline = "none"):
-        if baseline not in ("none", "running"):
-            raise ConfigError(f"unknown baseline {baseline!r} in advantage_args; allowed: none, running.")
+        check_choice("baseline", baseline, ("none", "running"))
         self.baseline = baseline
         self._sum, self._count = 0.0, 0
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from trl_dbbench.credit.batch import AdvantageBatch, needs
-from trl_dbbench.credit.estimators import vary
+from trl_dbbench.credit.estimators import places_of_groups, vary
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.ranks import Ranks, together
 from trl_dbbench.rollout import Episode, Sampling, Start, Status
@@ -69,12 +69,11 @@ class Vine:
         """(N, T)"""
         rewards = batch.weighted
         advantages = torch.zeros(batch.has_turn.shape)
-        for group in batch.groups.unique():
-            rows = ((batch.groups == group) & ~rewards.isnan()).nonzero().flatten().tolist()
-            if not rows or not vary(rewards[rows]):
+        for rows in places_of_groups(rewards, batch.groups):
+            if not vary(rewards[rows]):
                 continue
             first = rewards[rows].mean().item()
-            for row in rows:
+            for row in rows.tolist():
                 values = [first, *(turn.value for turn in batch.episodes[row].turns[1:])]
                 changes = differences([*values, rewards[row].item()])
                 advantages[row, : len(changes)] = torch.tensor(changes)
@@ -97,15 +96,13 @@ def differences(values: Sequence[float | None]) -> list[float]:
 
 def _mixed(trainer: Any) -> list[bool]:
     """For each of this rank's rows whether the rewards of its group differ."""
-    total = (trainer._rewards * trainer.reward_weights.to(trainer._rewards.device)).nansum(dim=1)
-    total = total.masked_fill(trainer._rewards.isnan().all(dim=1), torch.nan).cpu()
-    mixed = list[bool]()
-    for group in total.view(-1, trainer.num_generations):
-        known = group[~group.isnan()]
-        mixed += [bool(len(known)) and vary(known)] * len(group)
+    groups = torch.arange(len(trainer._rewards)) // trainer.num_generations
+    total = AdvantageBatch([], trainer._rewards.cpu(), trainer.reward_weights.cpu(), groups).weighted
+    mixed = torch.zeros(len(total), dtype=torch.bool)
+    for rows in places_of_groups(total, groups):
+        mixed[groups == groups[rows[0]]] = vary(total[rows])
     ranks = Ranks()
-    size = len(mixed) // ranks.count
-    return mixed[ranks.number * size :][:size]
+    return mixed.chunk(ranks.count)[ranks.number].tolist()
 
 
 def _sampling(episode: Episode, number: int, k: int) -> Sampling:
