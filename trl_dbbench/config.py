@@ -13,7 +13,7 @@ from trl_dbbench.engines.base import server_addresses
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.few_shot import DEFAULT_WAY, WAYS, check_few_shot
 from trl_dbbench.protocol import get_protocol
-from trl_dbbench.skills import KINDS, SKILLS
+from trl_dbbench.skills import NAMED
 from trl_dbbench.templates import load_chat_template
 from trl_dbbench.unsupported import check_settings
 
@@ -61,8 +61,8 @@ class DBBenchGRPOConfig(GRPOConfig):
         greedy_eval_every (`int`, *optional*, defaults to `1`):
             The greedy run precedes every so many rollouts, beginning with the first.
         advantage (`str`, *optional*, defaults to `"grpo"`):
-            What each token gets of its episode's reward: `"grpo"`, TRL's own, or the dotted path of your own
-            function (see `advantages.AdvantageBatch`).
+            What each token gets of its episode's reward: `"grpo"`, TRL's own, another name of
+            `docs/credit.md`, or the dotted path of your own function (see `advantages.AdvantageBatch`).
         advantage_args (`dict`, *optional*):
             Keyword arguments of the advantage, such as `{gamma: 0.9}`.
         few_shot (`int`, *optional*, defaults to `0`):
@@ -163,7 +163,7 @@ class DBBenchGRPOConfig(GRPOConfig):
     )
     advantage: str = field(
         default="grpo",
-        metadata={"help": "What each token gets of its episode's reward: grpo or a dotted path."},
+        metadata={"help": "What each token gets of its episode's reward: a name or a dotted path."},
     )
     advantage_args: dict | str | None = field(
         default=None,
@@ -354,9 +354,10 @@ class DBBenchGRPOConfig(GRPOConfig):
                 raise ConfigError(
                     "sampled_skills is empty; name at least one skill, or leave it out for all."
                 )
-            if unknown := [name for name in self.sampled_skills if name not in (*SKILLS, *KINDS)]:
-                allowed = ", ".join((*SKILLS, *KINDS))
-                raise ConfigError(f"unknown skill {unknown[0]!r} in sampled_skills; allowed: {allowed}.")
+            if unknown := [name for name in self.sampled_skills if name not in NAMED]:
+                raise ConfigError(
+                    f"unknown skill {unknown[0]!r} in sampled_skills; allowed: {', '.join(NAMED)}."
+                )
         if self.task_sampling == "skill":
             if not self.shuffle_dataset:
                 raise ConfigError("task_sampling: skill draws at random; leave shuffle_dataset at true.")

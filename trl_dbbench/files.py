@@ -106,6 +106,11 @@ def write_through(path: Path) -> None:
         os.close(number)
 
 
+def found_from_everywhere(name: str | Path) -> str:
+    """A folder's whole path; a hub id as it is."""
+    return str(Path(name).resolve()) if Path(name).is_dir() else str(name)
+
+
 # --- files of lines -------------------------------------------------------------------------------
 
 

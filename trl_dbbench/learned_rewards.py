@@ -28,6 +28,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import cached_file
 
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.files import found_from_everywhere
 from trl_dbbench.protocol import AgentProtocol
 from trl_dbbench.rollout import Episode, Status
 from trl_dbbench.templates import check_shows_episodes
@@ -78,7 +79,7 @@ class LearnedReward:
     kind = ""
 
     def __init__(self, path: str | Path, model: Any, reader: Reader):
-        self.path = str(Path(path).resolve()) if Path(path).is_dir() else str(path)
+        self.path = found_from_everywhere(path)
         self.__name__ = self.path.split("/")[-1]
         self.model, self.reader = model, reader
         # a classifier scores the last token that is no padding
@@ -133,14 +134,20 @@ class LearnedReward:
         raise NotImplementedError
 
     def batches(self, rows: Sequence[Sequence[int]]):
-        """(numbers of the rows, ids, attention mask) of a batch, long rows first: padded little."""
+        """(numbers of the rows, ids, attention mask) of a batch, long rows first: padded little. The model is
+        in eval mode meanwhile."""
         order = sorted(range(len(rows)), key=lambda row: -len(rows[row]))
-        for first in range(0, len(order), ROWS_AT_ONCE):
-            numbers = order[first : first + ROWS_AT_ONCE]
-            ids = [torch.tensor(rows[row], device=self.model.device) for row in numbers]
-            mask = pad_sequence([torch.ones_like(each) for each in ids], batch_first=True)
-            padding = float(self.model.config.get_text_config().pad_token_id)
-            yield numbers, pad_sequence(ids, batch_first=True, padding_value=padding), mask
+        training = self.model.training
+        self.model.eval()
+        try:
+            for first in range(0, len(order), ROWS_AT_ONCE):
+                numbers = order[first : first + ROWS_AT_ONCE]
+                ids = [torch.tensor(rows[row], device=self.model.device) for row in numbers]
+                mask = pad_sequence([torch.ones_like(each) for each in ids], batch_first=True)
+                padding = float(self.model.config.get_text_config().pad_token_id)
+                yield numbers, pad_sequence(ids, batch_first=True, padding_value=padding), mask
+        finally:
+            self.model.train(training)
 
 
 # --- one score an episode -----------------------------------------------------------------------------
@@ -172,14 +179,11 @@ class RewardModel(LearnedReward):
     @torch.no_grad()
     def score_ids(self, rows: Sequence[Sequence[int]]) -> list[float]:
         """The scores of conversations that are ids already."""
-        training = self.model.training
-        self.model.eval()
         scores = [0.0] * len(rows)
         for numbers, ids, mask in self.batches(rows):
             values = self.model(input_ids=ids, attention_mask=mask).logits[:, 0].float().tolist()
             for number, value in zip(numbers, values, strict=True):
                 scores[number] = value
-        self.model.train(training)
         return scores
 
 

@@ -209,8 +209,6 @@ class ProcessRewardModel(LearnedReward):
     @torch.no_grad()
     def score_ids(self, rows: Sequence[tuple[list[int], list[int]]]) -> list[list[float]]:
         """The probability of good at each place of each (ids, places)."""
-        training = self.model.training
-        self.model.eval()
         scores: list[list[float]] = [[]] * len(rows)
         for numbers, ids, mask in self.batches([ids for ids, _ in rows]):
             kept = sorted({place for number in numbers for place in rows[number][1]})
@@ -219,5 +217,4 @@ class ProcessRewardModel(LearnedReward):
             answers = logits[..., [self.reader.good, self.reader.bad]].float().softmax(-1)[..., 0].tolist()
             for row, number in enumerate(numbers):
                 scores[number] = [answers[row][kept.index(place)] for place in rows[number][1]]
-        self.model.train(training)
         return scores

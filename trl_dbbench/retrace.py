@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -9,6 +10,8 @@ from typing import TypeVar
 from trl_dbbench.database import Database, State
 from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.rollout import Episode, Status, repeat
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -46,6 +49,8 @@ def of_each(
         try:
             return look(episode, database)
         except EnvironmentFault as fault:
+            # with what else it was given, the episode would be worth less, or more, than its equals
+            logger.warning("%s of task %s: %s", what_for, episode.task.id, fault)
             episode.fail(f"{what_for}: {fault}")
             return None
 

@@ -19,9 +19,7 @@ update goes on without it. Where a reward function finds that the environment fa
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,7 +27,7 @@ from torch import nn
 from trl.trainer.utils import get_callable_name, is_async_callable
 
 from trl_dbbench.database import Database
-from trl_dbbench.errors import ConfigError, EnvironmentFault
+from trl_dbbench.errors import ConfigError
 from trl_dbbench.gold import execute_alone
 from trl_dbbench.grading.rows import same_rows, same_state
 from trl_dbbench.judge import Judge
@@ -37,12 +35,11 @@ from trl_dbbench.learned_rewards import LearnedReward, RewardModel
 from trl_dbbench.lookup import look_up
 from trl_dbbench.process_rewards import ProcessRewardModel
 from trl_dbbench.protocol import Invalid
+from trl_dbbench.retrace import of_each
 from trl_dbbench.rollout import Episode, Status
 from trl_dbbench.skills import operation_of
 from trl_dbbench.sql import sorts_rows
 from trl_dbbench.step_rewards import StateProgress, answer_seen, executes
-
-logger = logging.getLogger(__name__)
 
 RewardFunction = Callable[..., Sequence[float | None] | Sequence[list[float | None] | None]]
 
@@ -97,22 +94,15 @@ class ExecutionReward:
         self._judge = judge or Judge(database)
 
     def __call__(self, episode: Sequence[Episode], **kwargs: object) -> list[float | None]:
-        with ThreadPoolExecutor(max_workers=8) as pool:
-            return list(pool.map(self._value, episode))
+        return of_each(episode, self._database, "the execution reward", self._value)
 
-    def _value(self, episode: Episode) -> float | None:
+    def _value(self, episode: Episode, database: Database) -> float | None:
         task = episode.task
-        if episode.status == Status.ENVIRONMENT_FAULT or task.gold.sql is None:
+        if task.gold.sql is None:
             return None
-        try:
-            if task.is_question:
-                return self._same_rows(episode, task.gold.sql)
-            return self._same_state(episode)
-        except EnvironmentFault as fault:
-            # with its other rewards alone the episode would be worth less, or more, than its equals
-            logger.warning("execution reward of task %s: %s", task.id, fault)
-            episode.fail(f"the execution reward: {fault}")
-            return None
+        if task.is_question:
+            return self._same_rows(episode, task.gold.sql)
+        return self._same_state(episode)
 
     def _same_rows(self, episode: Episode, gold_sql: str) -> float | None:
         gold = execute_alone(self._database, episode.task, gold_sql)
@@ -169,10 +159,11 @@ def load_reward_functions(
     Raises:
         ConfigError: if a name is none of these, its import fails, or there is no such model.
     """
+    judge = Judge(database)  # which remembers the gold states
     ours: dict[str, RewardFunction] = {
         "outcome": outcome,
-        "execution": ExecutionReward(database),
-        "state_progress": StateProgress(database),
+        "execution": ExecutionReward(database, judge),
+        "state_progress": StateProgress(database, judge),
         **PLAIN_FUNCTIONS,
     }
     return [_reward_function(name, ours) for name in names]

@@ -28,10 +28,26 @@ from typing import Any
 from trl_dbbench.engines.base import Backend
 from trl_dbbench.errors import ConfigError, StorageError
 from trl_dbbench.evaluation import play_in_batches, shots_of, showing, within_context
-from trl_dbbench.files import LOCK_FILE, free_space, is_full, locked, write_atomically, write_through
+from trl_dbbench.files import (
+    LOCK_FILE,
+    found_from_everywhere,
+    free_space,
+    is_full,
+    locked,
+    write_atomically,
+    write_through,
+)
 from trl_dbbench.player import Player
-from trl_dbbench.rollout import Episode, Sampling, Start, Status
-from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE, Accuracy, record_with_ids, said_in
+from trl_dbbench.rollout import Sampling, Start, Status
+from trl_dbbench.runs.records import (
+    EPISODES_FILE,
+    TASKS_FILE,
+    Accuracy,
+    EpisodeRecord,
+    record_with_ids,
+    said_in,
+    worth_learning,
+)
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import TAKEN, Trained, evaluated_tasks
 from trl_dbbench.tasks import Task
@@ -115,13 +131,12 @@ class Sampled:
     counts: dict[str, list[int]] = field(default_factory=dict)
     statuses: dict[str, int] = field(default_factory=dict)
 
-    def add(self, batch: Sequence[Episode]) -> None:
+    def add(self, batch: Sequence[EpisodeRecord]) -> None:
         """Counts what was played."""
-        records = [record_with_ids(episode, "train", 0) for episode in batch]
         self.played += len(batch)
-        self.generated_tokens += sum(sum(episode.mask) for episode in batch)
-        self.counts = dict(Accuracy(self.counts).add(records).counts)
-        self.statuses = dict(Counter(self.statuses) + Counter(str(episode.status) for episode in batch))
+        self.generated_tokens += sum(map(_sampled_tokens, batch))
+        self.counts = dict(Accuracy(self.counts).add(batch).counts)
+        self.statuses = dict(Counter(self.statuses) + Counter(record["status"] for record in batch))
 
     def __str__(self) -> str:
         statuses = (
@@ -214,10 +229,11 @@ def sample_into(
             prepare=prepare,
             progress=progress,
         ):
-            sampled.add(batch)
+            records = [record_with_ids(episode, "train", 0) for episode in batch]
+            sampled.add(records)
             if shots is not None:
                 shots.write(batch)
-            kept.add(batch)
+            kept.add(records)
             _write_progress(out, sampled)
     return sampled
 
@@ -262,8 +278,7 @@ def _write_head(out: Path, sampled: Sampled, tasks: Iterable[Task], trained: Tra
         database=database.describe(),
         dialect=database.dialect.name,
         limits=database.limits,
-        # a folder is found from everywhere
-        model=str(Path(model).resolve()) if Path(model).is_dir() else model,
+        model=found_from_everywhere(model),
         few_shot_memory=None if memory is None else str(Path(memory).resolve()),
         rewards={},  # nobody rewarded these episodes
         advantage=RunSettings.advantage,
@@ -275,6 +290,10 @@ def _write_head(out: Path, sampled: Sampled, tasks: Iterable[Task], trained: Tra
 def _write_progress(out: Path, sampled: Sampled) -> None:
     with write_atomically(out / PROGRESS_FILE) as file:
         json.dump(asdict(sampled), file, ensure_ascii=False, indent=1)
+
+
+def _sampled_tokens(record: EpisodeRecord) -> int:
+    return sum(turn["tokens"] for turn in record["turns"])
 
 
 class _Kept:
@@ -292,25 +311,24 @@ class _Kept:
                 record = json.loads(line)
                 self._said.setdefault(record["task_digest"], set()).add(said_in(record))
 
-    def add(self, batch: Sequence[Episode]) -> None:
+    def add(self, batch: Sequence[EpisodeRecord]) -> None:
         lines = []
-        for episode in filter(self._wanted, batch):
-            record = record_with_ids(episode, "train", 0)
+        for record in filter(self._wanted, batch):
             said, before = said_in(record), self._said.setdefault(record["task_digest"], set())
             if said in before:
                 self._sampled.repeated += 1
             elif self._plan.max_per_task is None or len(before) < self._plan.max_per_task:
                 before.add(said)
                 self._sampled.kept += 1
-                self._sampled.kept_tokens += sum(episode.mask)
+                self._sampled.kept_tokens += _sampled_tokens(record)
                 lines.append(json.dumps(record, ensure_ascii=False) + "\n")
         self._sampled.kept_tasks = sum(map(bool, self._said.values()))
         self._append(lines)
 
-    def _wanted(self, episode: Episode) -> bool:
+    def _wanted(self, record: EpisodeRecord) -> bool:
         if self._plan.keep == "all":
-            return episode.status != Status.ENVIRONMENT_FAULT
-        return episode.right and not episode.truncated
+            return record["status"] != Status.ENVIRONMENT_FAULT
+        return worth_learning(record)
 
     def _append(self, lines: list[str]) -> None:
         try:

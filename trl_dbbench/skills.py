@@ -69,6 +69,9 @@ KINDS = ("read_first", "follow_key", "mend_error", "check_change")
 """What a task of several turns asks for (`generate.multi`). Such a task names its kind in the place of
 skills: no SQL shows it."""
 
+NAMED = (*SKILLS, *KINDS)
+"""All that a task can name as what it is about."""
+
 _ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv)
 
 

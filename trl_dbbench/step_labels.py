@@ -207,11 +207,9 @@ def replay_turns(
 
 def _start(record: EpisodeRecord, task: Task, player: Player, system_prompt: str | None) -> Start:
     """With the earlier episodes that the saved one was shown."""
-    start, protocol = player.start(task, system_prompt=system_prompt), player.chat.protocol
-    if not (shown := record.get("shown")):
-        return start
-    prompt = with_examples(protocol.messages(task, system_prompt), shown, protocol)
-    return replace(start, prompt_ids=player.chat.prompt_ids(prompt), shots=record["shots"])
+    protocol = player.chat.protocol
+    prompt = with_examples(protocol.messages(task, system_prompt), record.get("shown", ()), protocol)
+    return Start(task, player.chat.prompt_ids(prompt), shots=record.get("shots", ()))
 
 
 def _same(record: EpisodeRecord, episode: Episode) -> bool:
@@ -234,9 +232,7 @@ class _Saved:
         return self._completion(turns[request.turn]["text"])
 
     def _completion(self, text: str) -> Completion:
-        begun = self._chat.text([])  # what the prompt has begun of the turn
-        ids = self._chat.tokenizer(text.removeprefix(begun), add_special_tokens=False)["input_ids"]
-        ids = [*ids, min(self._chat.eos_token_ids)]
+        ids = self._chat.ids_of(text)
         return Completion(ids, [0.0] * len(ids))
 
     def serve(self, episodes: Sequence[Future]) -> None:

@@ -26,14 +26,18 @@ from trl_dbbench.files import write_atomically
 from trl_dbbench.protocol import AgentProtocol, Answer, Operation
 from trl_dbbench.rollout import Episode
 from trl_dbbench.runs.read import read_episodes, read_tasks
-from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE, EpisodeRecord, Phase, episode_record
+from trl_dbbench.runs.records import (
+    EPISODES_FILE,
+    OF_TRAINING_TASKS,
+    TASKS_FILE,
+    EpisodeRecord,
+    Phase,
+    episode_record,
+)
 from trl_dbbench.tasks import Task
 
 CAPACITY = 10_000
 """Tasks of a memory. Of more, those that were right least recently go: each checkpoint holds the memory."""
-
-SHOWN_PHASES: tuple[Phase, ...] = ("train", "greedy")
-"""Episodes of these phases played training tasks; those of held-out tasks are never shown."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +194,7 @@ def good_episodes(episodes: Iterable[Episode]) -> Memory:
 def load_memory(
     path: str | Path,
     protocol: AgentProtocol,
-    phases: Sequence[Phase] = SHOWN_PHASES,
+    phases: Sequence[Phase] = OF_TRAINING_TASKS,
     before: float = math.inf,
     *,
     may_be_empty: bool = False,
@@ -200,7 +204,7 @@ def load_memory(
     Args:
         path: a run's `output_dir`; or a JSONL file whose lines name their task, or that has a `tasks.jsonl`
             beside it.
-        phases: other episodes are passed over.
+        phases: other episodes are passed over, by default those of held-out tasks.
         before: those of this step, and of later ones, are passed over.
 
     Raises:

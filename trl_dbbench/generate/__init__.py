@@ -35,7 +35,7 @@ from trl_dbbench.generate import multi, queries, tables, tiny
 from trl_dbbench.generate.checks import gold_answer, gold_state
 from trl_dbbench.generate.plans import all_plans
 from trl_dbbench.generate.tiny import tiny_vocabulary, tiny_words
-from trl_dbbench.skills import KINDS, SKILLS, skills_of
+from trl_dbbench.skills import NAMED, SKILLS, skills_of
 from trl_dbbench.tasks import Gold, Table, Task
 
 __all__ = ["LEVELS", "SPLITS", "generate_tasks", "iterate_tasks", "tiny_vocabulary", "tiny_words"]
@@ -53,10 +53,6 @@ ask."""
 
 _DRAFTS = 8
 """Drafts on one table, before another is made."""
-
-
-NAMED = (*SKILLS, *KINDS)
-"""All that a task can name as what it is about."""
 
 
 def _one_statement(database: Database, source: Any, plan: Any, question: str, sql: str) -> Task | None:

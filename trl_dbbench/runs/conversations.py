@@ -28,7 +28,7 @@ from trl_dbbench.few_shot import SHOTS_FILE, shown_in, with_examples
 from trl_dbbench.protocol import AgentProtocol, get_protocol
 from trl_dbbench.rollout import Status
 from trl_dbbench.runs.read import find_tasks, read_episodes, read_tasks, tasks_by_digest_and_id
-from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE, EpisodeRecord, Phase
+from trl_dbbench.runs.records import EPISODES_FILE, OF_TRAINING_TASKS, TASKS_FILE, EpisodeRecord, Phase
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Task
 
@@ -37,11 +37,10 @@ Played = tuple[EpisodeRecord, Task]
 Labels = list[bool | None]
 """For each turn whether it was a good step; `None` where that is not known."""
 
-SAMPLED: tuple[Phase, ...] = ("train", "greedy")
-"""The phases of episodes that played training tasks."""
 
-
-def saved_episodes(run: str | Path, notes: list[str], phases: Sequence[Phase] = SAMPLED) -> Iterator[Played]:
+def saved_episodes(
+    run: str | Path, notes: list[str], phases: Sequence[Phase] = OF_TRAINING_TASKS
+) -> Iterator[Played]:
     """The episodes of a run with their tasks, in the order of its log.
 
     Left out are those whose environment failed, which say nothing of the agent, those without turns or
@@ -87,14 +86,14 @@ def conversation(record: EpisodeRecord, task: Task, settings: RunSettings) -> li
 
 def prompt_messages(record: EpisodeRecord, task: Task, settings: RunSettings) -> list[Message]:
     """What stood before the first turn, with the earlier episodes that it showed."""
-    protocol = _protocol_of(settings)
+    protocol = protocol_of(settings)
     prompt = protocol.messages(task, settings.system_prompt)
     return with_examples(prompt, record.get("shown", ()), protocol)
 
 
 def completion_messages(record: EpisodeRecord, settings: RunSettings) -> list[Message]:
     """The turns and the observations that the agent read; each turn is one message of the assistant."""
-    role = _protocol_of(settings).observation_role
+    role = protocol_of(settings).observation_role
     messages = []
     for turn in record["turns"]:
         messages.append({"role": "assistant", "content": turn["text"]})
@@ -105,12 +104,12 @@ def completion_messages(record: EpisodeRecord, settings: RunSettings) -> list[Me
 
 def tools_of(settings: RunSettings) -> list[dict[str, Any]] | None:
     """The function schemas that the chat template showed, if any."""
-    return _protocol_of(settings).tools
+    return protocol_of(settings).tools
 
 
 def observation_role(settings: RunSettings) -> str:
     """The role in which observations came."""
-    return _protocol_of(settings).observation_role
+    return protocol_of(settings).observation_role
 
 
 def template_columns(settings: RunSettings) -> dict[str, Any]:
@@ -124,7 +123,8 @@ def template_columns(settings: RunSettings) -> dict[str, Any]:
     return columns
 
 
-def _protocol_of(settings: RunSettings) -> AgentProtocol:
+def protocol_of(settings: RunSettings) -> AgentProtocol:
+    """The protocol that the run's episodes were played in."""
     return _protocol(settings.protocol, settings.observation_characters or None)
 
 

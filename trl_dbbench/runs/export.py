@@ -37,7 +37,7 @@ from trl_dbbench.runs.conversations import (
     step_labels,
     template_columns,
 )
-from trl_dbbench.runs.records import PHASES, EpisodeRecord, Phase, said_in
+from trl_dbbench.runs.records import PHASES, EpisodeRecord, Phase, said_in, worth_learning
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.tokens import chat_of, chat_with, with_tokens
 from trl_dbbench.tasks.entries import read_entries
@@ -184,8 +184,8 @@ class _Export:
 
 
 def to_learn_from(episodes: Iterable[Played]) -> list[Played]:
-    """The episodes that ended right, by themselves: one that was cut off would not teach to end a turn."""
-    return [(r, task) for r, task in episodes if r["right"] and not r.get("truncated", False)]
+    """The episodes that ended right, by themselves."""
+    return [(record, task) for record, task in episodes if worth_learning(record)]
 
 
 def _steps(episode: Episode, labels: Sequence[bool | None], chat: ChatFormat) -> dict[str, Any]:

@@ -24,6 +24,10 @@ PHASES: dict[str, str] = {"eval": "held-out", "greedy": "greedy", "train": "samp
 """What `episodes.jsonl` calls an episode, and what a reader does."""
 
 
+OF_TRAINING_TASKS: tuple[Phase, ...] = ("train", "greedy")
+"""The phases of episodes that played training tasks."""
+
+
 class TurnRecord(TypedDict):
     """One turn. `sql`, `answer` and `reason` are there for the action that has them."""
 
@@ -134,6 +138,11 @@ def record_with_ids(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
         kept["logprobs"] = None if any(map(math.isnan, logprobs)) else logprobs
         kept["observation_ids"] = turn.observation_ids
     return record
+
+
+def worth_learning(record: EpisodeRecord) -> bool:
+    """Whether an episode ended right, by itself: one that was cut off would not teach to end a turn."""
+    return record["right"] and not record.get("truncated", False)
 
 
 def said_in(record: EpisodeRecord) -> tuple[str, ...]:

@@ -27,11 +27,12 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.few_shot import shown_in
 from trl_dbbench.judge import Judge
 from trl_dbbench.player import Player
-from trl_dbbench.protocol import AgentProtocol, get_protocol
+from trl_dbbench.protocol import AgentProtocol
 from trl_dbbench.rewards import (
     OutcomeReward,
 )
 from trl_dbbench.rollout import Completion, Request, Rules, Sampling, Start, Status
+from trl_dbbench.runs.conversations import protocol_of
 from trl_dbbench.runs.differences import Difference, Replayed, compare
 from trl_dbbench.runs.read import find_tasks, read_episodes, read_tasks, tasks_by_digest_and_id
 from trl_dbbench.runs.records import EPISODES_FILE, PHASES, TASKS_FILE, EpisodeRecord
@@ -181,7 +182,7 @@ class _Replayer:
         tasks: Mapping[str | tuple[str, str], list[Task]],
     ):
         self._settings = settings
-        self._protocol = get_protocol(settings.protocol, settings.observation_characters or None)
+        self._protocol = protocol_of(settings)
         self._database = database
         self._judge = Judge(database, settings.grader)
         self._tasks = tasks

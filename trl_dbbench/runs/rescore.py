@@ -15,7 +15,6 @@ from trl_dbbench.database import Database
 from trl_dbbench.database.dialect import Dialect
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.learned_rewards import LearnedReward
-from trl_dbbench.protocol import AgentProtocol, get_protocol
 from trl_dbbench.rewards import (
     OUTCOME_PRESETS,
     OutcomeReward,
@@ -26,7 +25,7 @@ from trl_dbbench.rewards import (
     with_step_rewards,
 )
 from trl_dbbench.rollout import Episode, Status
-from trl_dbbench.runs.conversations import prompt_messages
+from trl_dbbench.runs.conversations import prompt_messages, protocol_of
 from trl_dbbench.runs.differences import Difference, Replayed, excuse_of
 from trl_dbbench.runs.records import EpisodeRecord
 from trl_dbbench.runs.settings import RunSettings
@@ -85,12 +84,8 @@ def _loaded(
     for function in functions:
         if isinstance(function, LearnedReward):
             device = "cuda" if torch.cuda.is_available() else "cpu"
-            function.read_as(_protocol_of(settings), settings.chat_template_kwargs, device)
+            function.read_as(protocol_of(settings), settings.chat_template_kwargs, device)
     return functions
-
-
-def _protocol_of(settings: RunSettings) -> AgentProtocol:
-    return get_protocol(settings.protocol, settings.observation_characters or None)
 
 
 def _outcome_of(settings: RunSettings) -> OutcomeReward | None:

@@ -18,7 +18,7 @@ from typing import Any
 from trl_dbbench.database import Limits
 from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.files import write_atomically
+from trl_dbbench.files import found_from_everywhere, write_atomically
 from trl_dbbench.rollout import Rules
 from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE
 
@@ -90,8 +90,7 @@ class RunSettings:
             grader=args.grader,
             advantage=args.advantage,
             **few_shot_settings(args),
-            # a folder is found from everywhere
-            model=(str(Path(name).resolve()) if Path(name).is_dir() else name) or None,
+            model=found_from_everywhere(name) if name else None,
             model_revision=(args.model_init_kwargs or {}).get("revision"),
             dtype=str(model.dtype).removeprefix("torch."),
             autocast={"bf16": "bfloat16", "fp16": "float16"}.get(trainer.accelerator.mixed_precision),

@@ -15,9 +15,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.engines.policy import ServedPolicy
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.protocol import get_protocol
 from trl_dbbench.rollout import Completion, Episode, Sampling, Status, Turn
-from trl_dbbench.runs.conversations import Played, prompt_messages
+from trl_dbbench.runs.conversations import Played, prompt_messages, protocol_of
 from trl_dbbench.runs.records import EpisodeRecord, action_in
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Task
@@ -53,8 +52,7 @@ def chat_with(
     settings: RunSettings, tokenizer: PreTrainedTokenizerBase, eos_token_ids: Sequence[int]
 ) -> ChatFormat:
     """The run's protocol, in this tokenizer's chat template."""
-    protocol = get_protocol(settings.protocol, settings.observation_characters or None)
-    return ChatFormat(tokenizer, protocol, eos_token_ids, settings.chat_template_kwargs)
+    return ChatFormat(tokenizer, protocol_of(settings), eos_token_ids, settings.chat_template_kwargs)
 
 
 def with_tokens(

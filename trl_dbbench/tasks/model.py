@@ -19,7 +19,7 @@ from typing import Any
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import DEFAULT_GRADER, GRADERS
-from trl_dbbench.skills import KINDS, SKILLS, operation_of, skills_of
+from trl_dbbench.skills import NAMED, operation_of, skills_of
 from trl_dbbench.tasks.fields import as_object, json_object, optional, required
 
 Cell = str | int | float | bool | None
@@ -177,8 +177,8 @@ def checked(task: Task) -> Task:
         raise TaskError(f"{operation} needs its gold solution 'sql'")
     if gold.state_md5 and not is_md5(gold.state_md5):
         raise TaskError(f"the gold state's md5 must be 32 hex digits, is {gold.state_md5!r}")
-    if unknown := [skill for skill in task.skills if skill not in (*SKILLS, *KINDS)]:
-        raise TaskError(f"unknown skill {unknown[0]!r}; allowed: {', '.join((*SKILLS, *KINDS))}")
+    if unknown := [skill for skill in task.skills if skill not in NAMED]:
+        raise TaskError(f"unknown skill {unknown[0]!r}; allowed: {', '.join(NAMED)}")
     names = [table.name for table in task.tables]
     if not names:
         raise TaskError("a task needs at least one table; the list is empty")
