@@ -164,6 +164,19 @@ def test_a_statement_that_takes_too_long_is_stopped_after_a_freeze(frozen: tuple
         assert sandbox.execute("SELECT COUNT(*) FROM medals").rows == [(2,)]
 
 
+def test_a_statement_that_is_slow_just_after_a_freeze_is_run_again(frozen: tuple[Database, Freeze]) -> None:
+    """The server has much to catch up on then. Here the statement itself is slow for the first half second."""
+    database, freeze = frozen
+    with database.sandbox(QUESTION) as sandbox:
+        sandbox.execute("SELECT 1")
+        with freeze():
+            time.sleep(LIMITS.seconds)
+        time.sleep(0.1)
+        until = time.time() + 0.5
+        sql = f"SELECT SLEEP(IF(UNIX_TIMESTAMP(NOW(6)) < {until:f}, 30, 0)), COUNT(*) FROM medals"
+        assert sandbox.execute(sql).rows == [(0, 2)]
+
+
 def test_the_pulse_tells_how_long_a_server_stood_still(frozen: tuple[Database, Freeze]) -> None:
     database, freeze = frozen
     assert isinstance(database, ServerDatabase)

@@ -135,7 +135,8 @@ class Session:
         stopped = result.rows is not None and (watch.fired or result.seconds >= self.limits.seconds)
         if not stopped and result.limit != "time":
             return result
-        if self._pulse.stood_still(start) and self._time_left(start) > 0:
+        # what has gathered in a standstill makes a server slow for a while after it
+        if self._pulse.stood_still(start - self.limits.seconds):
             raise self._stood_still()
         return timed_out(self.limits, time.monotonic() - start)
 
@@ -173,7 +174,7 @@ class Session:
         return start + self.limits.seconds + self._pulse.stood_still(start) - time.monotonic()
 
     def _stood_still(self) -> EnvironmentFault:
-        """A statement was stopped before it had its time. The session must not be used again."""
+        """A statement was stopped that may not be slow itself. The session must not be used again."""
         self.broken = "The server stood still during a statement"
         stopped = timed_out(self.limits)
         return EnvironmentFault(
