@@ -25,14 +25,14 @@ RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_has_no_unknown_keys_and_is_in_the_readme(name, tmp_path, monkeypatch):
+def test_a_recipe_has_no_unknown_keys_and_is_documented(name, tmp_path, monkeypatch):
     kind = next((kind for kind in ("sft", "ppo", "rm", "prm") if name.startswith(f"{kind}_")), "grpo")
     monkeypatch.syspath_prepend(ROOT / "recipes")
     arguments = runpy.run_path(str(ROOT / "recipes" / f"{kind}_dbbench.py"), run_name="recipe")["ARGUMENTS"]
     on_a_cpu = ["--use_cpu", "true", "--bf16", "false", "--output_dir", str(tmp_path)]
     options = ["--config", str(ROOT / "recipes" / f"{name}.yaml"), *on_a_cpu]
     TrlParser(arguments).parse_args_and_config(options, fail_with_unknown_args=True)
-    assert f"`recipes/{name}.yaml`" in (ROOT / "README.md").read_text()
+    assert f"`recipes/{name}.yaml`" in (ROOT / "docs" / "training.md").read_text()
 
 
 def test_every_accelerate_config_is_listed_here():

@@ -52,6 +52,8 @@ def alarm_metrics(
 ) -> dict[str, list[float]]:
     """A batch's values from 0 to 1, whose means are logged. Episodes whose environment failed are left out.
 
+    Logged:
+
     - `alarm/invalid_actions`: turns that the protocol could not read, of all turns.
     - `alarm/answers_without_query`: answers before which no statement was executed, of all answers.
     - `alarm/distinct_sql`: how often two episodes of a group that both executed SQL did not execute the same

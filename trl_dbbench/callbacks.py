@@ -62,7 +62,12 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
     def record(self, step: int, episodes: Sequence[EpisodeRecord]) -> dict[str, float]:
         """Counts a batch's greedy episodes, those of all ranks, prints a line and returns metrics.
 
-        `greedy/batch_accuracy` is of this batch, all else of the run so far.
+        Logged:
+
+        - `greedy/accuracy`: of the greedy runs so far, each before its prompt's update.
+        - `greedy/accuracy_low`, `greedy/accuracy_high`: its 95 % Wilson interval.
+        - `greedy/operation/...`, `greedy/skill/...`: the same of the tasks with this operation or skill.
+        - `greedy/batch_accuracy`: of this batch alone.
         """
         batch = Accuracy().add(episodes)
         self.accuracy.add(episodes)

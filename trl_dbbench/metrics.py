@@ -20,6 +20,8 @@ def episode_metrics(episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]
     The mean over them all is right where the batches' means would not be: an evaluation's last batch may be
     smaller.
 
+    Logged:
+
     - `accuracy`: right (1) or not, of the episodes whose environment did not fail.
     - `status/...`: whether an episode ended so, of all episodes.
     - `turns/mean`: turns of an episode.
@@ -41,6 +43,8 @@ def refined_metrics(
     episodes: Sequence[EpisodeRecord], alarms: Mapping[str, Sequence[float]], args: GRPOConfig
 ) -> dict[str, float]:
     """Some of TRL's own metrics, of the episodes whose environment did not fail; NaN where there is none.
+
+    Logged:
 
     - `completions/...`: lengths in sampled tokens, and which episodes are truncated (`Episode.truncated`).
       TRL looks at the last id, which ends a turn also where the observation after it found no room.

@@ -9,6 +9,12 @@ loss                             the policy's, plus value_loss_weight times the 
 
 The loss of the values is half the squared distance from the returns, as a mean over sampled tokens;
 values that have moved by more than `value_clip` from those before the update gain nothing from moving on.
+
+Logged:
+
+- `value/loss`: of the values, before its weight.
+- `value/clip_ratio`: sampled tokens whose value moved by more than `value_clip`.
+- `value/explained_variance`: share of the returns' variance that the values before the update explain; at most 1.
 """
 
 from __future__ import annotations

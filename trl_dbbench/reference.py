@@ -6,6 +6,10 @@ kl_reference   base     what TRL takes: the model before the run, or reference_m
 kl_in_reward   false    beta times the KL is in the loss (k3, by token)
                true     beta times the log ratio of an episode's sampled tokens is taken from its reward
 ```
+
+Logged:
+
+- `kl_penalty`: what `kl_in_reward` takes from an episode's reward.
 """
 
 from __future__ import annotations

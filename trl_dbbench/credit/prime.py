@@ -10,6 +10,11 @@ too; episodes whose environment failed do not.
 
 The second adapter is in the model only while this is done. In between its weights lie here, on the CPU, so
 that nothing else ever meets it: not what is saved, evaluated or served, nor the policy's optimizer.
+
+Logged:
+
+- `prime/loss`: pi_phi's cross-entropy, in nats an episode, before its step.
+- `prime/accuracy`: episodes of which it judged rightly whether they are right, before its step.
 """
 
 from __future__ import annotations

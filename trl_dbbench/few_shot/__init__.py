@@ -265,7 +265,12 @@ class Shots:
             train: whether they are of training tasks, and sampled.
 
         Returns:
-            Metrics: how many examples an episode was shown, and the size of the memory.
+            Values whose means are logged.
+
+        Logged:
+
+        - `few_shot/shown`: examples that an episode's prompt showed.
+        - `few_shot/memory`: tasks in the memory.
         """
         if Ranks().is_main:
             self._write(id for episode in episodes for id in episode.get("shots", ()))

@@ -1,0 +1,112 @@
+"""Writes docs/reference.md: every key of a training YAML, and every metric, as the code has them.
+
+    python docs/make_reference.py
+
+A metric is described where it is made: in a docstring, under the line `Logged:`.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+
+from trl import GRPOConfig, ModelConfig
+
+import trl_dbbench
+from trl_dbbench.arguments import DatabaseArguments, RewardArguments, TaskArguments
+from trl_dbbench.config import DBBenchGRPOConfig
+from trl_dbbench.ppo import DBBenchPPOConfig
+from trl_dbbench.unsupported import REFUSED_SETTINGS
+
+PAGE = Path(__file__).with_name("reference.md")
+
+KEY_HEADS = ["key", "type", "default", "what it is"]
+
+HEAD = """\
+# Reference: every YAML key and every metric
+
+Written by `python docs/make_reference.py` from the code; do not edit. Every key is also an option of the
+command line: `--max_turns 5`. What a recipe does not name has the default. Keys of the SFT, reward-model and
+process-reward-model recipes are listed by `python recipes/sft_dbbench.py --help` and the like.
+"""
+
+OURS: list[tuple[str, str, type, type | None]] = [
+    ("Tasks", "", TaskArguments, None),
+    ("Rewards", "", RewardArguments, None),
+    ("Database", "", DatabaseArguments, None),
+    ("Rollout and training", "Beside TRL's own, below.", DBBenchGRPOConfig, GRPOConfig),
+    ("PPO", "`recipes/ppo_dbbench.py`, beside all others.", DBBenchPPOConfig, DBBenchGRPOConfig),
+]
+"""Title, note, dataclass, and the one whose keys it inherits."""
+
+TRLS: list[tuple[str, str, type]] = [
+    ("Model and LoRA", "TRL's `ModelConfig` describes them.", ModelConfig),
+    ("Training", "TRL's `GRPOConfig` and transformers' `TrainingArguments` describe them.", GRPOConfig),
+]
+
+
+def reference() -> str:
+    """The page's text."""
+    parts = [HEAD]
+    for title, note, settings, base in OURS:
+        inherited = {each.name for each in fields(base)} if base else set()
+        own = [each for each in fields(settings) if each.name not in inherited]
+        rows = [(*_key(each), " ".join(each.metadata["help"].split())) for each in own]
+        parts += [f"## {title}\n", f"{note}\n" if note else "", _table(KEY_HEADS, rows)]
+    defaults = {each.name: each for each in fields(DBBenchGRPOConfig)}  # some differ from TRL's
+    for title, note, settings in TRLS:
+        named = [defaults.get(each.name, each) for each in fields(settings)]
+        kept = [_key(each) for each in named if each.name not in REFUSED_SETTINGS]
+        parts += [f"## {title}\n", f"{note}\n", _table(KEY_HEADS[:3], kept)]
+    parts.append(
+        "## Refused\n\nWhat TRL has and a rollout on a database cannot use ends in an error at the start.\n"
+    )
+    parts.append(_table(["key", "why", "instead"], [(f"`{k}`", *v) for k, v in REFUSED_SETTINGS.items()]))
+    parts.append("## Metrics\n")
+    parts.append(
+        "Logged beside TRL's own, to `metrics.jsonl` and the trackers; of held-out evaluations with `eval_` "
+        "before the name.\n"
+    )
+    parts.append(_table(["metric", "what it is"], sorted(_metrics())))
+    return "\n".join(parts)
+
+
+def _key(setting: Field) -> tuple[str, str, str]:
+    kind = (
+        setting.type
+        if isinstance(setting.type, str)
+        else getattr(setting.type, "__name__", str(setting.type))
+    )
+    return f"`{setting.name}`", f"`{kind}`", f"`{_default(setting)}`"
+
+
+def _default(setting: Field) -> str:
+    if setting.default is not MISSING:
+        return repr(getattr(setting.default, "value", setting.default))
+    return repr(setting.default_factory()) if setting.default_factory is not MISSING else "required"
+
+
+def _metrics() -> Iterator[tuple[str, str]]:
+    """What docstrings name under `Logged:`."""
+    for file in sorted(Path(trl_dbbench.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                doc = inspect.cleandoc(ast.get_docstring(node) or "")
+                section = re.search(r"^Logged:\n+((?:[ -].*\n?|\n)+)", doc, re.MULTILINE)
+                for bullet in re.findall(r"- (.*(?:\n  .*)*)", section[1]) if section else ():
+                    names, _, text = " ".join(bullet.split()).partition(": ")
+                    yield names, text
+
+
+def _table(heads: list[str], rows) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(reference(), encoding="utf-8")
+    print(f"{PAGE} is written.")
