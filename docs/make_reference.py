@@ -55,12 +55,12 @@ def reference() -> str:
     for title, note, settings, base in OURS:
         inherited = {each.name for each in fields(base)} if base else set()
         own = [each for each in fields(settings) if each.name not in inherited]
-        rows = [(*_key(each), " ".join(each.metadata["help"].split())) for each in own]
+        rows = [(*_key(settings, each), " ".join(each.metadata["help"].split())) for each in own]
         parts += [f"## {title}\n", f"{note}\n" if note else "", _table(KEY_HEADS, rows)]
     defaults = {each.name: each for each in fields(DBBenchGRPOConfig)}  # some differ from TRL's
     for title, note, settings in TRLS:
         named = [defaults.get(each.name, each) for each in fields(settings)]
-        kept = [_key(each) for each in named if each.name not in REFUSED_SETTINGS]
+        kept = [_key(settings, each) for each in named if each.name not in REFUSED_SETTINGS]
         parts += [f"## {title}\n", f"{note}\n", _table(KEY_HEADS[:3], kept)]
     parts.append(
         "## Refused\n\nWhat TRL has and a rollout on a database cannot use ends in an error at the start.\n"
@@ -75,13 +75,11 @@ def reference() -> str:
     return "\n".join(parts)
 
 
-def _key(setting: Field) -> tuple[str, str, str]:
-    kind = (
-        setting.type
-        if isinstance(setting.type, str)
-        else getattr(setting.type, "__name__", str(setting.type))
-    )
-    return f"`{setting.name}`", f"`{kind}`", f"`{_default(setting)}`"
+def _key(settings: type, setting: Field) -> tuple[str, str, str]:
+    # parsing arguments simplifies the types of the fields, but not the annotations
+    annotations = (vars(each).get("__annotations__", {}) for each in settings.__mro__)
+    kind = next(each[setting.name] for each in annotations if setting.name in each)
+    return f"`{setting.name}`", f"`{getattr(kind, '__name__', kind)}`", f"`{_default(setting)}`"
 
 
 def _default(setting: Field) -> str:

@@ -2,7 +2,9 @@ import fcntl
 import json
 import os
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read at import; no test needs the hub, and some name what it lacks
+os.environ.setdefault(
+    "HF_HUB_OFFLINE", "1"
+)  # read at import; no test needs the hub, and some name what it lacks
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -91,6 +93,20 @@ def test_an_evaluation_is_the_runs_own(run: Path, command: Callable, tmp_path: P
 
     assert played(command, tmp_path, run / "checkpoint-1")[0] == first
     assert played(command, tmp_path, "--adapter", run / "checkpoint-1")[0] == first
+
+
+def test_a_run_knows_itself(run: Path, held_out: Path) -> None:
+    """What it was sampled by, rewarded for and trained on, and which versions did it."""
+    settings = RunSettings.read(run)
+    assert settings.sampling == {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
+    assert settings.rewards == {"varied": {"function": "training.varied"}}
+    assert settings.task_files["eval"] == {
+        str(held_out): {
+            "num_bytes": held_out.stat().st_size,
+            "checksum": hashlib.sha256(held_out.read_bytes()).hexdigest(),
+        }
+    }
+    assert settings.versions["trl"] == importlib.metadata.version("trl")
 
 
 def test_tasks_and_options_of_ones_own(run: Path, held_out: Path, command: Callable, tmp_path: Path) -> None:

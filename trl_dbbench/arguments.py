@@ -11,7 +11,7 @@ from typing import Any
 from datasets import Dataset
 
 from trl_dbbench.database import Database, open_database
-from trl_dbbench.dataset import to_dataset
+from trl_dbbench.dataset import note_source, to_dataset
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.rewards import OUTCOME_PRESETS, OutcomeReward, RewardFunction, load_reward_functions
 from trl_dbbench.tasks import Task, load_tasks
@@ -58,10 +58,13 @@ class TaskArguments:
             ConfigError: if the protocol or the format is unknown.
         """
         train = to_dataset(self.load(), protocol, self.system_prompt)
+        note_source(train, self.tasks)
         if self.eval_tasks is None:
             return train, None
         held_out = load_tasks(self.eval_tasks, self.eval_tasks_split, self.tasks_format)
-        return train, to_dataset(held_out, protocol, self.system_prompt)
+        evaluation = to_dataset(held_out, protocol, self.system_prompt)
+        note_source(evaluation, self.eval_tasks)
+        return train, evaluation
 
 
 @dataclass

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 
 from datasets import Dataset, concatenate_datasets
 
@@ -34,3 +36,23 @@ def to_dataset(
         )
 
     return concatenate_datasets([chunk(start) for start in range(0, max(len(tasks), 1), _CHUNK)])
+
+
+def note_source(dataset: Dataset, source: str) -> None:
+    """Notes in the dataset's info where its tasks are from, for a run's `run.json`.
+
+    Args:
+        source: a file, a folder, or a hub id. Of files the sha256 is noted too.
+    """
+    path = Path(source)
+    files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+    digests = {str(each): _digest(each) for each in files if each.is_file()}
+    dataset.info.download_checksums = digests or {source: {}}
+
+
+def _digest(path: Path) -> dict[str, object]:
+    with path.open("rb") as file:
+        return {
+            "num_bytes": path.stat().st_size,
+            "checksum": hashlib.file_digest(file, "sha256").hexdigest(),
+        }

@@ -14,7 +14,7 @@ Logged:
 
 - `value/loss`: of the values, before its weight.
 - `value/clip_ratio`: sampled tokens whose value moved by more than `value_clip`.
-- `value/explained_variance`: share of the returns' variance that the values before the update explain; at most 1.
+- `value/explained_variance`: share of the returns' variance that the values explain; at most 1.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ from trl_dbbench.runs.records import (
     said_in,
     worth_learning,
 )
-from trl_dbbench.runs.settings import RunSettings
+from trl_dbbench.runs.settings import RunSettings, versions
 from trl_dbbench.runs.trained import TAKEN, Trained, evaluated_tasks
 from trl_dbbench.tasks import Task
 
@@ -282,6 +282,10 @@ def _write_head(out: Path, sampled: Sampled, tasks: Iterable[Task], trained: Tra
         few_shot_memory=None if memory is None else str(Path(memory).resolve()),
         rewards={},  # nobody rewarded these episodes
         advantage=RunSettings.advantage,
+        advantage_args=None,
+        sampling={name: sampled.asked[name] for name in ("temperature", "top_p", "top_k")},
+        task_files={},
+        versions=versions(),
     ).write(out)
     with write_atomically(out / TASKS_FILE) as file:
         file.writelines(f"{task.to_json()}\n" for task in tasks)

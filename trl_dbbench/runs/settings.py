@@ -10,10 +10,14 @@ tasks.jsonl     the tasks they played, each once
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from datasets import Dataset
 
 from trl_dbbench.database import Limits
 from trl_dbbench.database.dialect import SQLITE
@@ -23,6 +27,7 @@ from trl_dbbench.rollout import Rules
 from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE
 
 SETTINGS_FILE = "run.json"
+PACKAGES = ("trl-dbbench", "trl", "transformers", "peft", "accelerate", "torch", "sqlglot")
 
 
 @dataclass(frozen=True)
@@ -32,14 +37,17 @@ class RunSettings:
     `observation_characters` is 0 where none were cut; `max_turns`, `max_completion_length` and `context` are
     those of `rollout.Rules`; `database` and `dialect` say what it was played on; `rewards` maps each reward's
     name to what `rewards.describe_reward` says of it; `grader` judged the answers of all tasks, where one was
-    set; `advantage` names what gave each episode its advantage. `few_shot` earlier episodes stood in each
-    prompt, drawn by `few_shot_by` with `few_shot_seed` from `few_shot_memory`, which the run's own joined
-    where `few_shot_update` says so; `None` where there were none.
+    set; `advantage`, made with `advantage_args`, gave each episode its advantage. `few_shot` earlier episodes
+    stood in each prompt, drawn by `few_shot_by` with `few_shot_seed` from `few_shot_memory`, which the run's
+    own joined where `few_shot_update` says so; `None` where there were none.
 
     The rest is what an evaluation needs beside: `model` is what was trained, or what an adapter was trained
     on, a folder or a hub id with its `model_revision`; its weights had the type `dtype` and computed in
     `autocast` where that is set; `system_prompt` began every prompt; `chat_template` and
     `chat_template_kwargs` made tokens of it. Earlier versions wrote none of these: they are `None`.
+
+    For readers only: `sampling` of the training's episodes; `task_files`, where the tasks of training and
+    evaluation are from, each file with its size and sha256; `versions` of the packages.
     """
 
     protocol: str
@@ -53,6 +61,7 @@ class RunSettings:
     rewards: dict[str, dict[str, Any] | None] = field(default_factory=dict)
     grader: str | None = None
     advantage: str = "grpo"
+    advantage_args: dict[str, Any] | None = None
     few_shot: int | None = None
     few_shot_memory: str | None = None
     few_shot_by: str | None = None
@@ -66,6 +75,9 @@ class RunSettings:
     chat_template: str | dict[str, str] | None = None
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     max_turn_tokens: int | None = None
+    sampling: dict[str, float] = field(default_factory=dict)
+    task_files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, trainer: Any, rewards: dict[str, dict[str, Any] | None]) -> RunSettings:
@@ -89,6 +101,7 @@ class RunSettings:
             rewards=rewards,
             grader=args.grader,
             advantage=args.advantage,
+            advantage_args=args.advantage_args,
             **few_shot_settings(args),
             model=found_from_everywhere(name) if name else None,
             model_revision=(args.model_init_kwargs or {}).get("revision"),
@@ -98,6 +111,13 @@ class RunSettings:
             chat_template=player.chat.chat_template,
             chat_template_kwargs=trainer.chat_template_kwargs,
             max_turn_tokens=player.rules.max_turn_tokens,
+            sampling={"temperature": args.temperature, "top_p": args.top_p, "top_k": args.top_k or 0},
+            task_files={
+                name: dataset.info.download_checksums or {}
+                for name, dataset in (("train", trainer.train_dataset), ("eval", trainer.eval_dataset))
+                if isinstance(dataset, Dataset)
+            },
+            versions=versions(),
         )
 
     @property
@@ -158,6 +178,11 @@ class RunSettings:
             raise ConfigError(
                 f"'{path}' cannot be read: {error}. Move it away and say in options how the run was played."
             ) from None
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that may change what a run does."""
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
 def few_shot_settings(args: Any) -> dict[str, Any]:
