@@ -63,7 +63,7 @@ class RecipeParser(TrlParser):
     """TRL's parser, for YAMLs as the head of this module shows them."""
 
     def __init__(self, arguments: Iterable[type]):
-        super().__init__(arguments)
+        super().__init__(arguments, allow_abbrev=False)  # a typo is not to pass for another option
         self.folder = Path()
         self.missing: list[str] = []
 
