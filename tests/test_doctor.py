@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from launching import QUICKSTART, ROOT
+from launching import ROOT
 from peft import LoraConfig, get_peft_model
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 from typer.testing import CliRunner
 
 from trl_dbbench.cli import app
