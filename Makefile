@@ -24,8 +24,12 @@ install: $(INSTALLED)  ## make .venv with the tested versions of everything
 # elsewhere the default build, which runs with or without a GPU. What follows keeps what it finds.
 $(INSTALLED): pyproject.toml constraints.txt
 	@test -x $(BIN)/pip || test -n "$(PYTHON)" || { \
-		echo "No Python 3.11 or newer found. Install one, or name it: make $(MAKECMDGOALS) PYTHON=..."; exit 1; }
-	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+		echo "No Python 3.11 or newer found. Install one, or name it: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "PYTHON=$(PYTHON) is not a program that runs Python 3.11 or newer: $$($(PYTHON) --version 2>&1 | tail -n 1)." \
+			"Name one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv || { rm -rf .venv; \
+		echo "$(PYTHON) cannot make a virtual environment (Debian, Ubuntu: apt install python3-venv)."; exit 1; }
 	$(BIN)/python -m pip install --quiet torch==2.13.0 -c constraints.txt
 	$(BIN)/python -m pip install --quiet -e '.[dev]' -c constraints.txt
 	@touch $@

@@ -8,16 +8,12 @@ Every key of the YAML is also an option of the command line, which wins. `--help
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from trl import ModelConfig, get_peft_config, get_quantization_config
 
-from transformers import AutoTokenizer
-from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
-
-from trl_dbbench import ConfigError, DBBenchGRPOConfig, DBBenchGRPOTrainer
+from trl_dbbench import DBBenchGRPOConfig, DBBenchGRPOTrainer
 from trl_dbbench.arguments import DatabaseArguments, RewardArguments, TaskArguments
 from trl_dbbench.checkpoints import find_checkpoint
-from trl_dbbench.errors import user_errors
-from trl_dbbench.stopping import ordered_end, set_up_logging
+from trl_dbbench.start import load_tokenizer, model_init_kwargs, start
 
 ARGUMENTS = (TaskArguments, RewardArguments, DatabaseArguments, DBBenchGRPOConfig, ModelConfig)
 
@@ -30,25 +26,14 @@ def main(
     model: ModelConfig,
     trainer_class: type[DBBenchGRPOTrainer] = DBBenchGRPOTrainer,
 ) -> DBBenchGRPOTrainer:
-    set_up_logging(args.process_index)
     checkpoint = find_checkpoint(args.output_dir, args.resume_from_checkpoint)
 
     # 1. the tasks as rows: a prompt, and the task that it is of
     train_dataset, eval_dataset = tasks.datasets(args.protocol)
 
     # 2. the model: a tokenizer with a chat template, and how to load the weights
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            model.model_name_or_path, padding_side="left", trust_remote_code=args.trust_remote_code
-        )
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the model '{model.model_name_or_path}' cannot be loaded: {error}") from None
-    args.model_init_kwargs = {
-        "revision": model.model_revision,
-        "attn_implementation": model.attn_implementation,
-        "dtype": model.dtype,
-        **(args.model_init_kwargs or {}),
-    }
+    tokenizer = load_tokenizer(model, args, padding_side="left")
+    args.model_init_kwargs = model_init_kwargs(model, args.model_init_kwargs)
 
     # 3. the database, the rewards that it gives, and the training
     with database.open() as opened:
@@ -72,15 +57,6 @@ def main(
             if args.push_to_hub:
                 trainer.push_to_hub()
     return trainer
-
-
-def start(arguments: Sequence[type], main: Callable[..., DBBenchGRPOTrainer]) -> None:
-    """Reads the command line and its YAML into these dataclasses, and trains."""
-    with ordered_end() as ended:  # of all ranks, and after SIGTERM
-        with user_errors(ValueError, FileNotFoundError):
-            given = TrlParser(arguments).parse_args_and_config(fail_with_unknown_args=True)
-        with user_errors():
-            ended(main(*given))
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ from functools import partial
 import grpo_dbbench
 
 from trl_dbbench import DBBenchGRPOConfig, DBBenchPPOConfig, DBBenchPPOTrainer
+from trl_dbbench.start import start
 
 ARGUMENTS = tuple(DBBenchPPOConfig if each is DBBenchGRPOConfig else each for each in grpo_dbbench.ARGUMENTS)
 
 if __name__ == "__main__":
-    grpo_dbbench.start(ARGUMENTS, partial(grpo_dbbench.main, trainer_class=DBBenchPPOTrainer))
+    start(ARGUMENTS, partial(grpo_dbbench.main, trainer_class=DBBenchPPOTrainer))

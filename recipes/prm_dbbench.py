@@ -14,13 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from datasets import Dataset
-from transformers import AutoTokenizer
-from trl import ModelConfig, SFTConfig, SFTTrainer, TrlParser, get_peft_config, get_quantization_config
+from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config, get_quantization_config
 
 from trl_dbbench import ConfigError, DatabaseArguments
 from trl_dbbench.calibration import calibration
 from trl_dbbench.checkpoints import find_checkpoint, running_in
-from trl_dbbench.errors import user_errors
 from trl_dbbench.process_rewards import ProcessRewardModel, StepReader, step_tokens
 from trl_dbbench.reward_data import (
     Rows,
@@ -33,9 +31,8 @@ from trl_dbbench.reward_data import (
     steps_of_files,
     steps_of_runs,
 )
+from trl_dbbench.start import load_tokenizer, model_init_kwargs, start
 from trl_dbbench.step_labels import label_steps
-from trl_dbbench.stopping import ordered_end, set_up_logging
-from trl_dbbench.templates import load_chat_template
 
 
 @dataclass
@@ -91,14 +88,8 @@ ARGUMENTS = (ScriptArguments, DatabaseArguments, SFTConfig, ModelConfig)
 def main(
     script: ScriptArguments, database: DatabaseArguments, args: SFTConfig, model: ModelConfig
 ) -> SFTTrainer:
-    set_up_logging(args.process_index)
     checkpoint = find_checkpoint(args.output_dir, args.resume_from_checkpoint)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the model '{model.model_name_or_path}' cannot be loaded: {error}") from None
-    if script.chat_template is not None:
-        tokenizer.chat_template = load_chat_template(script.chat_template)
+    tokenizer = load_tokenizer(model, args, script.chat_template)
 
     # 1. labelled turns as ids, as the model will read episodes when it is a reward
     settings, notes = read_settings(script.episodes), list[str]()
@@ -129,12 +120,7 @@ def main(
     logging.info("%d episodes to train on, %d held out", len(rows.train), len(rows.held_out))
 
     # 2. the training
-    args.model_init_kwargs = {
-        "revision": model.model_revision,
-        "attn_implementation": model.attn_implementation,
-        "dtype": model.dtype,
-        **(args.model_init_kwargs or {}),
-    }
+    args.model_init_kwargs = model_init_kwargs(model, args.model_init_kwargs)
     trainer = SFTTrainer(
         model=model.model_name_or_path,
         args=args,
@@ -166,8 +152,4 @@ def main(
 
 
 if __name__ == "__main__":
-    with ordered_end() as ended:
-        with user_errors(ValueError, FileNotFoundError):
-            arguments = TrlParser(ARGUMENTS).parse_args_and_config(fail_with_unknown_args=True)
-        with user_errors():
-            ended(main(*arguments))
+    start(ARGUMENTS, main)

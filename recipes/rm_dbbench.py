@@ -12,13 +12,11 @@ import logging
 from dataclasses import dataclass, field
 
 from datasets import Dataset
-from transformers import AutoTokenizer
-from trl import ModelConfig, RewardConfig, RewardTrainer, TrlParser, get_peft_config, get_quantization_config
+from trl import ModelConfig, RewardConfig, RewardTrainer, get_peft_config, get_quantization_config
 
 from trl_dbbench import ConfigError
 from trl_dbbench.calibration import pair_calibration
 from trl_dbbench.checkpoints import find_checkpoint, running_in
-from trl_dbbench.errors import user_errors
 from trl_dbbench.learned_rewards import Reader, RewardModel
 from trl_dbbench.reward_data import (
     Rows,
@@ -30,8 +28,7 @@ from trl_dbbench.reward_data import (
     read_settings,
     shown_by,
 )
-from trl_dbbench.stopping import ordered_end, set_up_logging
-from trl_dbbench.templates import load_chat_template
+from trl_dbbench.start import load_tokenizer, model_init_kwargs, start
 
 
 @dataclass
@@ -64,14 +61,8 @@ ARGUMENTS = (ScriptArguments, RewardConfig, ModelConfig)
 
 
 def main(script: ScriptArguments, args: RewardConfig, model: ModelConfig) -> RewardTrainer:
-    set_up_logging(args.process_index)
     checkpoint = find_checkpoint(args.output_dir, args.resume_from_checkpoint)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the model '{model.model_name_or_path}' cannot be loaded: {error}") from None
-    if script.chat_template is not None:
-        tokenizer.chat_template = load_chat_template(script.chat_template)
+    tokenizer = load_tokenizer(model, args, script.chat_template)
 
     # 1. pairs as ids, as the model will read episodes when it is a reward
     settings, notes = read_settings(script.episodes), list[str]()
@@ -93,12 +84,7 @@ def main(script: ScriptArguments, args: RewardConfig, model: ModelConfig) -> Rew
 
     # 2. the training
     model.lora_task_type = "SEQ_CLS"  # so that the score head is trained and saved with an adapter
-    args.model_init_kwargs = {
-        "revision": model.model_revision,
-        "attn_implementation": model.attn_implementation,
-        "dtype": model.dtype,
-        **(args.model_init_kwargs or {}),
-    }
+    args.model_init_kwargs = model_init_kwargs(model, args.model_init_kwargs)
     trainer = RewardTrainer(
         model=model.model_name_or_path,
         args=args,
@@ -124,8 +110,4 @@ def main(script: ScriptArguments, args: RewardConfig, model: ModelConfig) -> Rew
 
 
 if __name__ == "__main__":
-    with ordered_end() as ended:
-        with user_errors(ValueError, FileNotFoundError):
-            arguments = TrlParser(ARGUMENTS).parse_args_and_config(fail_with_unknown_args=True)
-        with user_errors():
-            ended(main(*arguments))
+    start(ARGUMENTS, main)

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from trl import ModelConfig, SFTConfig, SFTTrainer, TrlParser, get_peft_config
+from transformers import AutoModelForCausalLM
+from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config
 
 from trl_dbbench import ConfigError, DatabaseArguments, TaskArguments, get_protocol
 from trl_dbbench.arguments import read_template_kwargs
@@ -32,14 +32,12 @@ from trl_dbbench.demonstrations import (
     to_sft_dataset,
 )
 from trl_dbbench.engines.policy import eos_token_ids
-from trl_dbbench.errors import user_errors
 from trl_dbbench.lookup import look_up
 from trl_dbbench.multi_teacher import multi_actions
 from trl_dbbench.protocol import AgentProtocol, Answer, Operation
 from trl_dbbench.runs.export import sft_dataset
-from trl_dbbench.stopping import ordered_end, set_up_logging
+from trl_dbbench.start import load_tokenizer, loading, model_init_kwargs, start
 from trl_dbbench.tasks import Task
-from trl_dbbench.templates import load_chat_template
 from trl_dbbench.tiny_model import make_tiny_model
 
 TEACHERS = {"gold": gold_actions, "multi": multi_actions}
@@ -151,7 +149,6 @@ def main(
     training_args: SFTConfig,
     model_args: ModelConfig,
 ) -> SFTTrainer:
-    set_up_logging(training_args.process_index)
     checkpoint = find_checkpoint(training_args.output_dir, training_args.resume_from_checkpoint)
     if not (script_args.episodes or task_args.tasks):
         raise ConfigError("say what to learn from: tasks, which are demonstrated, or episodes.")
@@ -159,22 +156,18 @@ def main(
     protocol = get_protocol(script_args.protocol)
     teacher = look_up("teacher", script_args.teacher, TEACHERS)
     habits = Habits(script_args.bad_habits, frozenset(script_args.bad_habit_skills), training_args.seed)
-    model_name = model_args.model_name_or_path
-    if model_name == "tiny-random":
+    if model_args.model_name_or_path == "tiny-random":
         texts = [m["content"] for task in tasks for m in protocol.messages(task, task_args.system_prompt)]
         texts += gold_texts(tasks, protocol)
         if teacher is not gold_actions:  # it writes more than the gold SQL, and reads what comes of it
             with database_args.open() as database:
                 texts += taught_texts(tasks[:TEXTS], protocol, database, habits, teacher)
-        model_name = make_model_for(texts, script_args, training_args)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model_name)
-        model = AutoModelForCausalLM.from_pretrained(model_name, dtype=model_args.dtype)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the model '{model_name}' cannot be loaded: {error}") from None
+        model_args.model_name_or_path = make_model_for(texts, script_args, training_args)
+    tokenizer = load_tokenizer(model_args, training_args, script_args.chat_template)
+    options = model_init_kwargs(model_args, training_args.model_init_kwargs)
+    with loading(model_args.model_name_or_path):
+        model = AutoModelForCausalLM.from_pretrained(model_args.model_name_or_path, **options)
 
-    if script_args.chat_template is not None:
-        tokenizer.chat_template = load_chat_template(script_args.chat_template)
     eos_ids = eos_token_ids(model.generation_config, tokenizer)
     if script_args.episodes:
         notes: list[str] = []
@@ -212,8 +205,4 @@ def main(
 
 
 if __name__ == "__main__":
-    with ordered_end() as ended:
-        with user_errors(ValueError, FileNotFoundError):
-            arguments = TrlParser(ARGUMENTS).parse_args_and_config(fail_with_unknown_args=True)
-        with user_errors():
-            ended(main(*arguments))
+    start(ARGUMENTS, main)

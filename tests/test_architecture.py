@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "trl_dbbench"
 
 ORDER = """
-errors lookup files sql prompts ranks
+errors lookup files sql prompts ranks shipped
 skills grading calibration
 tasks
 database.error_numbers database.dialect database.sandbox database.retry database.base
@@ -38,10 +38,11 @@ runs.records runs.read runs.settings metrics
 retrace step_rewards learned_rewards process_rewards rewards
 gradients credit advantages few_shot
 callbacks alarms samplers reward_models unsupported config arguments stopping checkpoints resume loss reference
-scoring critic
+scoring critic start memory
 trainer ppo
-evaluation sample validation demonstrations multi_teacher step_labels reward_data runs convert generate report tiny_model
+evaluation sample validation demonstrations multi_teacher step_labels reward_data runs convert generate report tiny_model doctor
 cli
+__main__
 """
 """From bottom to top; `docs/architecture.md` says what each part is. A module may import from its own line
 and from those above it here; a part is a module, or a folder with all that is in it but the parts that have a
@@ -261,8 +262,8 @@ def declared() -> dict[str, set[str]]:
 
 
 def normal(name: str) -> str:
-    """A distribution's name as indexes compare it. Those that we import are called like their modules."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    """A distribution's name as indexes compare it, or an imported module's, which is the same but for PyYAML's."""
+    return re.sub(r"[-_.]+", "-", {"yaml": "pyyaml"}.get(name, name)).lower()
 
 
 def test_declared_dependencies_are_those_imported() -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from accelerate import DistributedType
 from accelerate.commands.config.config_args import load_config_from_file
-from trl import TrlParser
+
+from trl_dbbench.shipped import script_of
+from trl_dbbench.start import RecipeParser
 
 ROOT = Path(__file__).parents[1]
 ACCELERATE_CONFIGS = ROOT / "accelerate_configs"
@@ -26,12 +28,12 @@ RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_has_no_unknown_keys_and_is_documented(name, tmp_path, monkeypatch):
-    kind = next((kind for kind in ("sft", "ppo", "rm", "prm") if name.startswith(f"{kind}_")), "grpo")
+    recipe = ROOT / "recipes" / f"{name}.yaml"
     monkeypatch.syspath_prepend(ROOT / "recipes")
-    arguments = runpy.run_path(str(ROOT / "recipes" / f"{kind}_dbbench.py"), run_name="recipe")["ARGUMENTS"]
+    arguments = runpy.run_path(str(script_of(recipe)), run_name="recipe")["ARGUMENTS"]
     on_a_cpu = ["--use_cpu", "true", "--bf16", "false", "--output_dir", str(tmp_path)]
-    options = ["--config", str(ROOT / "recipes" / f"{name}.yaml"), *on_a_cpu]
-    TrlParser(arguments).parse_args_and_config(options, fail_with_unknown_args=True)
+    options = ["--config", str(recipe), *on_a_cpu]
+    RecipeParser(arguments).parse_args_and_config(options, fail_with_unknown_args=True)
     assert f"`recipes/{name}.yaml`" in (ROOT / "docs" / "training.md").read_text()
 
 

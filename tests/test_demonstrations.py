@@ -10,7 +10,6 @@ import pytest
 from fakes import RULES, ScriptedEngine
 from launching import ROOT
 from transformers import AutoTokenizer
-from trl import TrlParser
 
 from trl_dbbench.arguments import read_template_kwargs
 from trl_dbbench.chat import ChatFormat
@@ -21,6 +20,7 @@ from trl_dbbench.judge import Judge
 from trl_dbbench.player import Player
 from trl_dbbench.protocol import get_protocol
 from trl_dbbench.rollout import Status
+from trl_dbbench.start import RecipeParser
 
 RECIPES = ROOT / "recipes"
 
@@ -71,7 +71,7 @@ def test_the_recipe_hands_settings_to_the_chat_template(tiny_model, late_orders,
         "4096",
     ]
     options += ["--chat_template_kwargs", given] if given else []
-    trainer = recipe["main"](*TrlParser(recipe["ARGUMENTS"]).parse_args_and_config(options))
+    trainer = recipe["main"](*RecipeParser(recipe["ARGUMENTS"]).parse_args_and_config(options))
     shown = tokenizer.decode(trainer.train_dataset[0]["input_ids"])
     assert shown.startswith("POLITE" if given else "PLAIN")
 

@@ -26,13 +26,13 @@ from trl import (
     RewardTrainer,
     SFTConfig,
     SFTTrainer,
-    TrlParser,
 )
 
 from trl_dbbench.cli import app
 from trl_dbbench.database import Database, open_database
 from trl_dbbench.rollout import Status
 from trl_dbbench.runs.export import export, sft_dataset
+from trl_dbbench.start import RecipeParser
 
 MODEL = ROOT / "recipes" / "tiny" / "model"
 TASKS = ROOT / "recipes" / "tiny" / "train.jsonl"
@@ -390,7 +390,7 @@ def fine_tune(episodes: Path, out: Path, *options: object) -> Any:
     words = ["--config", ROOT / "recipes" / "sft_episodes.yaml", "--episodes", episodes, "--output_dir", out]
     words += ["--model_name_or_path", MODEL, "--max_steps", 1, "--disable_tqdm", "true", *options]
     return recipe["main"](
-        *TrlParser(recipe["ARGUMENTS"]).parse_args_and_config([str(word) for word in words])
+        *RecipeParser(recipe["ARGUMENTS"]).parse_args_and_config([str(word) for word in words])
     )
 
 

@@ -28,7 +28,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         (tmp_path / name).write_text(text)
         monkeypatch.delitem(sys.modules, Path(name).stem, raising=False)
     (tmp_path / "people.jsonl").write_text(TASK)
-    (tmp_path / "recipes").symlink_to(ROOT / "recipes")  # the quickstart's own files
+    (tmp_path / "tiny").symlink_to(ROOT / "recipes" / "tiny")  # the quickstart's own files
 
     def run(**settings: object) -> list[dict]:
         given = {**yaml.safe_load(QUICKSTART.read_text()), **settings}

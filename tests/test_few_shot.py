@@ -609,6 +609,7 @@ def recipe_yaml(folder: Path, memory_file: Path, **more) -> Path:
     (folder / "train.jsonl").write_text("".join(line for line in lines if '"operation": "SELECT"' in line))
     (folder / "eval.jsonl").write_text("".join((TINY / "test.jsonl").open().readlines()[:4]))
     settings = yaml.safe_load(QUICKSTART.read_text()) | {
+        "model_name_or_path": str(TINY / "model"),
         "few_shot": 3,
         "few_shot_memory": str(memory_file),
         "few_shot_update": True,

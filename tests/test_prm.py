@@ -357,5 +357,5 @@ def test_a_model_without_its_own_tokenizer(process_model, sqlite_database):
 
 def test_the_recipe_refuses_a_placeholder_that_is_no_token(tmp_path, sqlite_database, tokenizer, monkeypatch):
     run = save_run(tmp_path / "run", sqlite_database, tokenizer, count_scripts([1]))
-    with pytest.raises(SystemExit, match="error: '<extra_0>' is no single token of 'recipes/tiny/model'"):
+    with pytest.raises(SystemExit, match=r"error: '<extra_0>' is no single token of '.*tiny/model'"):
         train(monkeypatch, tmp_path / "prm", "--episodes", run, "--placeholder_token", "<extra_0>")

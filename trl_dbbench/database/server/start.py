@@ -72,15 +72,15 @@ class Server:
     restart: Callable[[], None]
 
 
-def start_docker(image: str) -> Server:
-    """Starts MySQL in a container, on a free port that only this machine can reach if Docker runs there, too.
+def connect_to_docker() -> Any:
+    """A client of the Docker daemon, which answers.
 
     Raises:
-        DatabaseError: Docker does not answer, the image cannot be had, or the server does not come up.
+        DatabaseError: it does not.
     """
-    # these take a second to import, and only this function needs them
+    # these take a second to import, and only what uses Docker needs them
     import docker
-    from docker.errors import DockerException, NotFound
+    from docker.errors import DockerException
 
     try:
         client = docker.from_env(timeout=DOCKER_PING_SECONDS)
@@ -90,6 +90,18 @@ def start_docker(image: str) -> Server:
             f"Docker does not answer ({_first_line(error)}). Start it and make sure that this user may use "
             f"it (`docker info`), {_ADVICE}."
         ) from None
+    return client
+
+
+def start_docker(image: str) -> Server:
+    """Starts MySQL in a container, on a free port that only this machine can reach if Docker runs there, too.
+
+    Raises:
+        DatabaseError: Docker does not answer, the image cannot be had, or the server does not come up.
+    """
+    from docker.errors import DockerException, NotFound
+
+    client = connect_to_docker()
     with contextlib.suppress(DockerException, OSError):
         _remove_orphans(client)
     client.close()

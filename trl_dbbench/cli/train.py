@@ -1,0 +1,88 @@
+"""Commands on recipes: `train`, `recipes`, `doctor`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trl_dbbench import shipped
+from trl_dbbench.errors import ConfigError
+
+MORE_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""For a command that takes `--key value` for every key of a recipe."""
+
+Config = Annotated[
+    str, typer.Argument(help="A recipe: a YAML file, or the name of one that is shipped (see `recipes`).")
+]
+NumProcesses = Annotated[
+    int | None, typer.Option("--num-processes", "--num_processes", min=1, help="Ranks, one for each GPU.")
+]
+ConfigFile = Annotated[
+    str | None,
+    typer.Option(
+        "--config-file",
+        "--config_file",
+        help="Accelerate's configuration: a file, or the name of a shipped one, such as zero3. Left out, cpu "
+        "for a recipe with use_cpu: true, else single_gpu, or multi_gpu for several processes.",
+    ),
+]
+
+
+def train(
+    context: typer.Context, config: Config, num_processes: NumProcesses = None, config_file: ConfigFile = None
+) -> None:
+    """Trains by a recipe, in processes that accelerate's launcher starts.
+
+    Every key of the recipe is also an option, which wins: --learning_rate 1e-5. Options come after CONFIG.
+    """
+    recipe = shipped.find("recipe", config, shipped.recipes())
+    shipped.launch(shipped.launch_command(recipe, context.args, num_processes, config_file))
+
+
+def recipes(
+    name: Annotated[
+        str | None, typer.Argument(help="A recipe, a script or an accelerate configuration.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write; what the recipe reads is copied beside it.")
+    ] = None,
+) -> None:
+    """Lists what is shipped to train with; with a name shows it, or copies it to --out."""
+    if out is not None:
+        if name is None:
+            raise ConfigError("say what to copy: trl-dbbench recipes NAME --out FILE.")
+        for path in shipped.copy(name, out):
+            typer.echo(f"wrote {path}")
+        return
+    groups = {
+        "Recipes (trl-dbbench train NAME)": shipped.recipes(),
+        "Their scripts": shipped.scripts(),
+        "Accelerate configurations (--config-file NAME)": shipped.accelerate_configs(),
+    }
+    if name is not None:
+        everything = {key: path for group in groups.values() for key, path in group.items()}
+        typer.echo(shipped.find("recipe", name, everything).read_text(encoding="utf-8"), nl=False)
+        return
+    for title, group in groups.items():
+        width = max(map(len, group))
+        lines = [f"  {key:<{width}}  {shipped.about(path)}" for key, path in group.items()]
+        typer.echo("\n".join([f"{title}:", *lines, ""]))
+
+
+def doctor(
+    context: typer.Context, config: Config, num_processes: NumProcesses = None, config_file: ConfigFile = None
+) -> None:
+    """Checks before a training whether it can work: settings, packages, tasks, model, database, memory.
+
+    One line for each, with what to do; exits with 1 if one fails. Takes what `train` takes.
+    """
+    from trl_dbbench.doctor import examine
+
+    recipe = shipped.find("recipe", config, shipped.recipes())
+    failed = False
+    for finding in examine(recipe, context.args, num_processes, config_file):
+        typer.echo(finding)
+        failed = failed or finding.failed
+    raise typer.Exit(int(failed))
