@@ -40,7 +40,7 @@ gradients credit advantages few_shot
 callbacks alarms samplers reward_models unsupported config arguments stopping checkpoints resume loss reference
 scoring critic
 trainer ppo
-evaluation sample validation demonstrations multi_teacher step_labels reward_data runs convert generate report tiny_model
+evaluation sample validation demonstrations multi_teacher step_labels reward_data runs convert generate report judging tiny_model
 cli
 """
 """From bottom to top; `docs/architecture.md` says what each part is. A module may import from its own line

@@ -1,7 +1,7 @@
 """The `trl-dbbench` command.
 
 A command is a function whose signature is its options: `tasks.py` has those on task files, `models.py` those
-that let a model play, `runs.py` those on what a run has left.
+that let a model play, `compare.py` compares them, `runs.py` those on what a run has left.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 
 import typer
 
-from trl_dbbench.cli import models, runs, tasks
+from trl_dbbench.cli import compare, models, runs, tasks
 from trl_dbbench.errors import user_errors
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 app.command()(tasks.validate)
 app.command(name="eval")(models.evaluate)
+app.command()(compare.compare)
 app.command()(models.sample)
 app.command()(runs.report)
 app.command()(tasks.convert)
