@@ -281,7 +281,8 @@ def _running(greedy: Iterable[EpisodeRecord]) -> dict[int, Share]:
     by_step: defaultdict[int, list[EpisodeRecord]] = defaultdict(list)
     for episode in greedy:
         by_step[episode["step"]].append(episode)
-    right, played = 0.0, 0
+    right: float = 0  # whole, as it is shown
+    played = 0
     running = {}
     for step in sorted(by_step):
         batch = share(by_step[step])
