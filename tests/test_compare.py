@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,9 +24,11 @@ from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.judging import Arm, compare_arms, mcnemar
 from trl_dbbench.judging.arms import Sampling
-from trl_dbbench.judging.page import write_comparison
+from trl_dbbench.judging.page import write_arm, write_comparison
 from trl_dbbench.judging.text import comparison_text
 from trl_dbbench.runs.records import EpisodeRecord, episode_record
+from trl_dbbench.runs.settings import RunSettings
+from trl_dbbench.tasks import load_tasks
 
 __all__ = ["browser"]
 
@@ -278,6 +282,58 @@ def test_adapters_of_two_models_are_refused(
     assert "name one of them by --model" in str(code)
 
 
+# --- the document -----------------------------------------------------------------------------------------
+
+
+def lines_of_the_document() -> list[str]:
+    text = (TINY.parents[1] / "docs" / "evaluate.md").read_text(encoding="utf-8")
+    return [
+        line for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) for line in block.splitlines()
+    ]
+
+
+def test_the_lines_of_the_document_run(
+    command: Callable, adapters: Callable[[str, float], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a run that has an adapter, a checkpoint and two evaluations, and on two tasks, with few samples."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipes").symlink_to(TINY.parent)
+    tasks = load_tasks(TINY / "test.jsonl")[:2]
+    run = tmp_path / "runs" / "quickstart"
+    run.mkdir(parents=True)
+    lines = [
+        episode("eval", step, n, bool(step), task_id=task.id, task_digest=task.digest)
+        for step in (0, 40)
+        for n, task in enumerate(tasks)
+    ]
+    (run / "episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (run / "tasks.jsonl").write_text("".join(task.to_json() + "\n" for task in tasks))
+    settings = {
+        "model": str(TINY / "model"),
+        "system_prompt": "Work on the MySQL database.",
+        "dialect": "sqlite",
+    }
+    limits = {"max_turns": 2, "max_turn_tokens": 48, "max_completion_length": 128}
+    RunSettings(protocol="text", observation_characters=800, **settings, **limits).write(run)
+    for place, change in ((run / "checkpoint-20", 0.0), (run, 0.01)):
+        shutil.copytree(adapters(f"document{change}", change), place, dirs_exist_ok=True)
+    (run / "checkpoint-20" / "trainer_state.json").write_text('{"global_step": 20}')
+
+    commands = lines_of_the_document()
+    assert len(commands) == 11 and all(line.startswith("trl-dbbench ") for line in commands)
+    for line in commands:
+        arguments = re.sub(r"--samples \d+", "--samples 2", line).split()[1:]
+        saved_only = arguments[0] == "compare" and "--adapter" not in arguments
+        code, out = command(*arguments, *(() if saved_only else ("--limit", "2", "--database", "sqlite")))
+        assert code == 0, (line, code)
+        assert "overall" in out or "McNemar's exact test: p = " in out, line
+    assert {path.name for path in tmp_path.iterdir()} >= {
+        "sampled.html",
+        "comparison.html",
+        "comparison.json",
+    }
+
+
 # --- the page ---------------------------------------------------------------------------------------------
 
 
@@ -348,17 +404,7 @@ def test_the_page_in_chromium(
 ) -> None:
     """It fits, in both schemes; opens the tasks that flipped; says nothing on the console; asks for nothing."""
     page = write_comparison(compare_arms(comparison_of(sqlite_database, tokenizer)), tmp_path / "c.html")
-    size = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-    browser.get("about:blank")
-    browser.get_log("performance")
-    browser.get(page.as_uri())
-    look = "const seen = getComputedStyle(document.body); return [seen.backgroundColor, seen.color]"
-    background, ink = ([int(n) for n in color[4:-1].split(",")] for color in browser.execute_script(look))
-    assert (sum(background) > sum(ink)) == (scheme == "light")
-
+    open_as(browser, page, width, scheme)
     entries = browser.find_elements("css selector", "details.entry")
     assert len(entries) == 11
     assert not browser.find_element("css selector", ".entry article").is_displayed()
@@ -370,11 +416,50 @@ def test_the_page_in_chromium(
     beside = second.location["x"] > first.location["x"]
     assert beside == (width == 1280)
 
+    assert_fits(browser, page, f"compare-{width}-{scheme}")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
+def test_the_page_of_an_evaluation_in_chromium(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
+    """Two tasks, four samples each; the one that was done wrong comes first."""
+    samples = [
+        record(n, n == i, str(i), rewards={"outcome": float(n == i)}) for n in (1, 2) for i in range(4)
+    ]
+    greedy = [record(1, True, "1"), record(2, False, None, skills=["a_skill_with_a_very_long_name_" * 3])]
+    page = write_arm(Arm("tuned", greedy, samples, Sampling(4, 1.0, scorer="outcome")), tmp_path / "e.html")
+    open_as(browser, page, width, scheme)
+    assert "4 samples a task, temperature 1, seed 0, the best by outcome" in browser.page_source
+    table = {row.text.split("\n")[0] for row in browser.find_elements("css selector", ".figures tbody tr")}
+    assert {"greedy 50.0 % [9.5, 90.5]", "pass@1 25.0 % [2.7, 80.2]", "pass@4 100.0 % [34.2, 100.0]"} <= table
+    entries = browser.find_elements("css selector", "details.entry")
+    assert [entry.text for entry in entries] == ["✗✗✗✓✗ ? task-2", "✓✗✓✗✗ ? task-1"]
+    entries[0].find_element("css selector", "summary").click()
+    assert len(entries[0].find_elements("css selector", "article")) == 5
+    assert_fits(browser, page, f"eval-{width}-{scheme}")
+
+
+def open_as(browser: Any, page: Path, width: int, scheme: str) -> None:
+    """Opens the page at a width of the view, for a reader who likes it light or dark."""
+    size = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    browser.get("about:blank")
+    browser.get_log("performance")
+    browser.get(page.as_uri())
+    look = "const seen = getComputedStyle(document.body); return [seen.backgroundColor, seen.color]"
+    background, ink = ([int(n) for n in color[4:-1].split(",")] for color in browser.execute_script(look))
+    assert (sum(background) > sum(ink)) == (scheme == "light")
+
+
+def assert_fits(browser: Any, page: Path, name: str) -> None:
+    """No scrolling sideways, nothing on the console, no request."""
     root = "document.documentElement"
     assert browser.execute_script(f"return {root}.scrollWidth == {root}.clientWidth")
     assert_quiet(browser, page)
     if folder := os.environ.get("TRL_DBBENCH_SCREENSHOTS"):  # to look at
-        high = browser.execute_script(f"return {root}.scrollHeight")
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size | {"height": high})
+        width, high = browser.execute_script(f"return [innerWidth, {root}.scrollHeight]")
+        size = {"width": width, "height": high, "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         time.sleep(0.3)
-        browser.save_screenshot(str(Path(folder) / f"compare-{width}-{scheme}.png"))
+        browser.save_screenshot(str(Path(folder) / f"{name}.png"))

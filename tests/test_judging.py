@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import combinations
@@ -10,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fakes import BrokenDatabase, play_script
 from hypothesis import given
 from hypothesis import strategies as st
 from saved_runs import FORGOT_WHERE, LOOK, answer, count_task, delete_task, sql
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerBase
 
 from trl_dbbench.database import Database
 from trl_dbbench.judging import Arm, best_of, figures_of, majority, mcnemar, paired_interval, pass_at_k
@@ -286,6 +288,53 @@ def test_what_eval_refuses(command: Callable, options: tuple[str, ...], message:
     )
     assert message in str(code) and "\n" not in str(code)
     assert "overall" not in out
+
+
+def scorer(kind: str, folder: Path) -> Path:
+    """A reward model with the tiny model's body: a classifier with a random head, or one that answers by tokens."""
+    shutil.copytree(TINY / "model", folder)
+    if kind == "prm":
+        (folder / "prm.json").write_text(
+            '{"placeholder_token": "<|endoftext|>", "reward_tokens": ["a", "b"]}'
+        )
+        return folder
+    torch.manual_seed(3)
+    classifier = AutoModelForSequenceClassification.from_pretrained(TINY / "model", num_labels=1)
+    classifier.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["model", "prm"])
+def test_a_reward_model_chooses_among_samples(command: Callable, tmp_path: Path, kind: str) -> None:
+    """Also where prompts show earlier episodes, which it reads as well."""
+    lines = (TINY / "test.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "tasks.jsonl").write_text("".join(lines[:4]))
+    code, _ = command(
+        *("sample", "--model", TINY / "model", "--tasks", tmp_path / "tasks.jsonl", *AS_THE_QUICKSTART),
+        *("--n", "4", "--out", tmp_path / "memory"),
+    )
+    assert code in (0, None)
+    name = f"{kind}:{scorer(kind, tmp_path / 'judge')}"
+    code, _ = command(
+        *("eval", "--model", TINY / "model", "--tasks", tmp_path / "tasks.jsonl", *AS_THE_QUICKSTART),
+        *("--few-shot", "1", "--few-shot-memory", tmp_path / "memory"),
+        *("--samples", "3", "--temperature", "1.3", "--reward-model", name, "--json", tmp_path / "e.json"),
+    )
+    assert code == 0, code
+    said = json.loads((tmp_path / "e.json").read_text())
+    assert any(e["shots"] for e in said["samples"])
+    assert said["sampling"]["scorer"] == "judge"
+    best = []
+    for episode in said["episodes"]:
+        drawn = [e for e in said["samples"] if e["task_id"] == episode["task_id"]]
+        scores = [e["rewards"]["judge"] for e in drawn]
+        if kind == "prm":  # its record is the sum over turns, as in training
+            steps = [[turn["rewards"]["judge"] for turn in e["turns"]] for e in drawn]
+            assert scores == pytest.approx([sum(each) for each in steps])
+            scores = [min(each) for each in steps]
+        assert len(set(scores)) > 1
+        best.append(drawn[scores.index(max(scores))]["right"])
+    assert said["figures"]["shares"]["overall"]["best-of-3"]["rate"] == pytest.approx(sum(best) / 4)
 
 
 def test_a_process_reward_model_scores_by_its_lowest_step() -> None:

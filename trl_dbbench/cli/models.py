@@ -136,7 +136,7 @@ def _evaluate(
         shots=shots_of(trained, player, few_shot_update),
     )
     typer.echo(evaluation)
-    name = Path(trained.adapter or trained.model).name
+    name = Path(trained.adapter or trained.model).resolve().name
     arm = judged(name, evaluation, tasks, trained, player, backend, drawing, rewards)
     if drawing.plan is not None:
         typer.echo(f"\n{judgement(arm)}")

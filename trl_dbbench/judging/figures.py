@@ -51,11 +51,13 @@ class RewardFigures:
 class EpisodeFigures:
     """How episodes went; all but `faults` is of those whose environment did not fail.
 
+    `kind` says which: `sampled` or `greedy`.
     `statuses` are shares of episodes, `readable` and `unreadable` (by reason) of turns. `statements` were
     executed; `distinct_statements` counts what several episodes of a task executed alike once. Tokens are
     sampled ones, `tokens` and `turns` means of an episode.
     """
 
+    kind: str
     episodes: int
     faults: int
     statuses: dict[str, float]
@@ -70,7 +72,7 @@ class EpisodeFigures:
     rewards: dict[str, RewardFigures]
 
     @classmethod
-    def of(cls, episodes: Sequence[EpisodeRecord]) -> EpisodeFigures:
+    def of(cls, kind: str, episodes: Sequence[EpisodeRecord]) -> EpisodeFigures:
         sound = [episode for episode in episodes if episode["status"] != Status.ENVIRONMENT_FAULT]
         turns = [turn for episode in sound for turn in episode["turns"]]
         reasons = Counter(turn.get("reason", "") for turn in turns if turn["action"] == "invalid")
@@ -88,6 +90,7 @@ class EpisodeFigures:
         tokens = sum(turn.get("tokens", 0) for turn in turns)
         prompts = [episode["prompt_tokens"] for episode in sound if "prompt_tokens" in episode]
         return cls(
+            kind,
             len(sound),
             len(episodes) - len(sound),
             _shares(Counter(episode["status"] for episode in sound), len(sound)),
@@ -144,7 +147,8 @@ class Figures:
         if of.prompt_tokens is not None:
             rows.append(("tokens of a prompt", f"{of.prompt_tokens:.1f}"))
         rows.append(("SQL statements", f"{of.statements:,}, {of.distinct_statements:,} distinct"))
-        rows.append(("episodes", f"{of.episodes:,}" + (f", {of.faults} faults" if of.faults else "")))
+        faults = f", {of.faults} more whose environment failed" if of.faults else ""
+        rows.append((f"{of.kind} episodes", f"{of.episodes:,}{faults}"))
         return rows
 
 
@@ -161,7 +165,8 @@ def figures_of(arm: Arm) -> Figures:
         group: {measure: _share(values) for measure, values in collected[group].items()}
         for group in sorted(collected, key=_place)
     }
-    return Figures(shares, EpisodeFigures.of(arm.samples or arm.greedy))
+    kind, episodes = ("sampled", arm.samples) if arm.samples else ("greedy", arm.greedy)
+    return Figures(shares, EpisodeFigures.of(kind, episodes))
 
 
 def best_measures(shares: Mapping[str, Share]) -> list[str]:

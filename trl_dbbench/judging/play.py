@@ -211,8 +211,12 @@ def check_one_base(trained: Sequence[Trained]) -> list[str]:
 
 
 def arm_names(adapters: Sequence[str]) -> list[str]:
-    """A short name for each adapter: its folder's, or as much of its path as tells it from the others."""
-    parts = [Path(adapter).parts for adapter in adapters]
+    """A short name for each adapter: its folder's, or as much of its path as tells it from the others.
+
+    Raises:
+        ConfigError: if one is named twice.
+    """
+    parts = [Path(found_from_everywhere(adapter)).parts for adapter in adapters]
     for length in range(1, max(map(len, parts)) + 1):
         names = ["/".join(each[-length:]) for each in parts]
         if len(set(names)) == len(names) and BASE not in names:

@@ -50,9 +50,10 @@ def saved_arms(paths: Sequence[Path]) -> list[Arm]:
 
 def _names(paths: Sequence[Path]) -> list[str]:
     """What tells the paths apart: as many of their last parts as it takes."""
-    if len(set(paths)) < len(paths):
+    whole = [path.resolve() for path in paths]
+    if len(set(whole)) < len(paths):
         raise ConfigError(f"an evaluation is named twice: {', '.join(map(str, paths))}. Name each once.")
-    parts = [path.with_suffix("").parts if path.suffix == ".json" else path.parts for path in paths]
+    parts = [path.with_suffix("").parts if path.suffix == ".json" else path.parts for path in whole]
     for length in range(1, max(map(len, parts)) + 1):
         names = ["/".join(each[-length:]) for each in parts]
         if len(set(names)) == len(names):
