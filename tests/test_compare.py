@@ -96,6 +96,14 @@ def test_a_fault_in_one_arm_drops_the_pair() -> None:
     assert "3 more left out: the environment failed in one of the two" in comparison_text(comparison)
 
 
+def test_where_every_environment_failed_nothing_is_said(tmp_path: Path) -> None:
+    comparison = compare_arms([arm("base", [None, None]), arm("tuned", [True, False])])
+    (pairing,) = comparison.pairings
+    assert (pairing.faults, pairing.differences, pairing.p) == (2, {}, 1)
+    assert "No difference shown between tuned and base (p = 1)." in comparison_text(comparison)
+    assert "2 more whose environment failed" in write_comparison(comparison, tmp_path / "c.html").read_text()
+
+
 def test_only_tasks_that_all_have_are_compared() -> None:
     comparison = compare_arms([arm("base", [True] * 5), arm("a", [True] * 3), arm("b", [False] * 4)])
     assert [len(each.greedy) for each in comparison.arms] == [3, 3, 3]
@@ -185,6 +193,10 @@ def test_a_run_alone_is_compared_with_its_own_beginning(command: Callable, tmp_p
         (
             ("a.json", "run", "--samples", "4"),
             "what was saved is not played again: leave out --samples, or SAVED.",
+        ),
+        (
+            ("a.json", "run", "--limit", "2", "--html", "c.html"),
+            "not played again: leave out --limit, or SAVED.",
         ),
         (("--adapter", "x", "--adapter", "x"), "an adapter is named twice: x, x."),
     ],

@@ -87,20 +87,20 @@ def compare(
     was played before. Prints their figures, wins and losses, McNemar's exact test, bootstrap intervals of the
     difference, and tasks that flipped.
     """
-    from trl_dbbench.judging import compare_arms
-    from trl_dbbench.judging.page import write_comparison
-    from trl_dbbench.judging.saved import saved_arms, to_json
-    from trl_dbbench.judging.text import comparison_text
-
     for path in filter(None, (json_file, html_file)):
         check_writable(path)
     notes: list[str] = []
-    if saved and (
-        played := [name for name in ("model", "adapter", "tasks", "samples") if context.params[name]]
-    ):
-        options = ", ".join(f"--{name}" for name in played)
-        raise ConfigError(f"what was saved is not played again: leave out {options}, or SAVED.")
-    arms = saved_arms(saved) if saved else _played(context, notes)
+    arms = _saved(context, saved) if saved else _played(context, notes)
+    _tell(arms, notes, json_file, html_file)
+
+
+def _tell(arms: list[Arm], notes: list[str], json_file: Path | None, html_file: Path | None) -> None:
+    """Prints and writes what the comparison says."""
+    from trl_dbbench.judging import compare_arms
+    from trl_dbbench.judging.page import write_comparison
+    from trl_dbbench.judging.saved import to_json
+    from trl_dbbench.judging.text import comparison_text
+
     comparison = compare_arms(arms, notes=notes)
     typer.echo(comparison_text(comparison))
     if json_file is not None:
@@ -108,6 +108,20 @@ def compare(
             file.write(to_json(comparison.to_dict()))
     if html_file is not None:
         typer.echo(write_comparison(comparison, html_file))
+
+
+def _saved(context: typer.Context, paths: list[Path]) -> list[Arm]:
+    from trl_dbbench.judging.saved import saved_arms
+
+    given = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if (source := context.get_parameter_source(parameter.name or "")) and source.name == "COMMANDLINE"
+    ]
+    if played := [option for option in given if option not in ("saved", "--json", "--html")]:
+        options = ", ".join(played)
+        raise ConfigError(f"what was saved is not played again: leave out {options}, or SAVED.")
+    return saved_arms(paths)
 
 
 def _played(context: typer.Context, notes: list[str]) -> list[Arm]:

@@ -75,7 +75,7 @@ class EpisodeFigures:
     def of(cls, kind: str, episodes: Sequence[EpisodeRecord]) -> EpisodeFigures:
         sound = [episode for episode in episodes if episode["status"] != Status.ENVIRONMENT_FAULT]
         turns = [turn for episode in sound for turn in episode["turns"]]
-        reasons = Counter(turn.get("reason", "") for turn in turns if turn["action"] == "invalid")
+        reasons = Counter(turn.get("reason", "") for turn in turns if turn.get("action") == "invalid")
         statements = [
             (key_of(episode), " ".join(turn["sql"].split()))
             for episode in sound

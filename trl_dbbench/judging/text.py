@@ -103,7 +103,7 @@ def transcript(episode: EpisodeRecord) -> Iterator[str]:
         elif "answer" in turn:
             yield f"answer: {_short(turn['answer'])}"
         else:
-            yield f"unreadable: {_short(turn['text'])}"
+            yield f"unreadable: {_short(turn.get('text', ''))}"
         if turn.get("observation") is not None:
             yield f"     {_short(str(turn['observation']))}"
 
