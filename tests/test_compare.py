@@ -249,17 +249,22 @@ def test_adapters_are_compared_with_their_base(
         figures[name] = json.loads(file.read_text())
 
     files = ("--json", tmp_path / "c.json", "--html", tmp_path / "c.html")
-    both = ("--adapter", same, "--adapter", spoilt)
+    both = (
+        "--adapter",
+        spoilt,
+        "--adapter",
+        same,
+    )  # the spoilt one is loaded first, and must be switched off
     code, out = command("compare", "--model", TINY / "model", *both, *tasks, "--samples", "2", *files)
     assert code == 0, code
     said = json.loads((tmp_path / "c.json").read_text())
-    assert [each["name"] for each in said["arms"]] == ["base", "same", "spoilt"]
+    assert [each["name"] for each in said["arms"]] == ["base", "spoilt", "same"]
     greedy = [each["figures"]["shares"]["overall"]["greedy"]["rate"] for each in said["arms"]]
     alone = {name: each["accuracy"]["accuracy"] for name, each in figures.items()}
-    assert greedy == [alone["base"], alone["base"], alone["spoilt"]]
+    assert greedy == [alone["base"], alone["spoilt"], alone["base"]]
     assert alone["spoilt"] < alone["base"]
 
-    to_same, to_spoilt = said["pairings"]
+    to_spoilt, to_same = said["pairings"]
     assert (to_same["wins"], to_same["losses"], to_same["mcnemar_p"]) == (0, 0, 1)
     assert {each["value"] for each in to_same["differences"].values()} == {
         0.0
