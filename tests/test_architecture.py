@@ -40,7 +40,7 @@ gradients credit advantages few_shot
 callbacks alarms samplers reward_models unsupported config arguments stopping checkpoints resume loss reference
 scoring critic start memory
 trainer ppo
-evaluation sample validation demonstrations multi_teacher step_labels reward_data runs convert generate report tiny_model doctor
+evaluation sample validation demonstrations multi_teacher step_labels reward_data runs convert generate report judging tiny_model doctor
 cli
 __main__
 """

@@ -1,7 +1,8 @@
 """The `trl-dbbench` command.
 
 A command is a function whose signature is its options: `tasks.py` has those on task files, `models.py` those
-that let a model play, `runs.py` those on what a run has left, `train.py` those on recipes.
+that let a model play, `compare.py` compares them, `runs.py` those on what a run has left, `train.py` those on
+recipes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 
 import typer
 
-from trl_dbbench.cli import models, runs, tasks, train
+from trl_dbbench.cli import compare, models, runs, tasks, train
 from trl_dbbench.errors import user_errors
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 app.command()(tasks.validate)
 app.command(name="eval")(models.evaluate)
+app.command()(compare.compare)
 app.command()(models.sample)
 app.command()(runs.report)
 app.command()(tasks.convert)

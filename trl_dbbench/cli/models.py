@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,10 +16,13 @@ from trl_dbbench.cli.options import (
     ChatTemplate,
     DockerImage,
     Dtype,
+    EvalTasks,
     FewShot,
     FewShotBy,
     FewShotMemory,
     FewShotUpdate,
+    HtmlFile,
+    Limit,
     MaxCompletionLength,
     MaxTurns,
     MaxTurnTokens,
@@ -28,11 +31,19 @@ from trl_dbbench.cli.options import (
     ProtocolName,
     RunsDatabase,
     RunsGrader,
+    Samples,
+    Scorer,
+    Seed,
     ServerUrls,
     SystemPrompt,
+    Temperature,
     TemplateKwargs,
+    TopK,
+    TopP,
     TrainedRun,
+    drawing_options,
     names,
+    settings_options,
     trained_by,
 )
 from trl_dbbench.database import open_database
@@ -42,17 +53,18 @@ from trl_dbbench.tasks import Task, load_tasks
 
 if TYPE_CHECKING:
     from trl_dbbench.engines.base import Backend
+    from trl_dbbench.judging.play import Drawing
     from trl_dbbench.player import Player
     from trl_dbbench.runs.trained import Trained
 
 
 def evaluate(
+    context: typer.Context,
     run: TrainedRun = None,
     model: ModelName = None,
     adapter: AdapterName = None,
-    tasks: Annotated[
-        str | None, typer.Option(help="A task file, folder or hub id; left out, the run's held-out tasks.")
-    ] = None,
+    tasks: EvalTasks = None,
+    limit: Limit = None,
     vllm_server_urls: ServerUrls = None,
     database: RunsDatabase = None,
     docker_image: DockerImage = None,
@@ -69,53 +81,89 @@ def evaluate(
     few_shot_memory: FewShotMemory = None,
     few_shot_by: FewShotBy = None,
     few_shot_update: FewShotUpdate = False,
+    samples: Samples = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    top_k: TopK = None,
+    seed: Seed = None,
+    scorer: Scorer = None,
     batch_size: BatchSize = 16,
     dtype: Dtype = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Writes figures and episodes here.")
     ] = None,
+    html_file: HtmlFile = None,
 ) -> None:
     """Prints greedy accuracy, overall, per operation and per skill, with 95 % intervals and status shares.
 
     What a training run trained is played as the run played it: its run.json says model, system prompt, limits
-    and the like, and options override that. Defaults are for models without a run.
+    and the like, and options override that. Defaults are for models without a run. --samples adds pass@k,
+    majority@k, and with --reward-model best-of-n.
     """
-    if json_file is not None:
-        check_writable(json_file)
-    options: dict[str, Any] = {"protocol": protocol, "grader": grader, "dtype": dtype, "max_turns": max_turns}
-    options |= {"max_turn_tokens": max_turn_tokens, "max_completion_length": max_completion_length}
-    options |= {"chat_template": chat_template, "chat_template_kwargs": chat_template_kwargs}
-    options |= {"system_prompt": system_prompt, "observation_characters": observation_characters}
-    options |= {"few_shot": few_shot, "few_shot_memory": few_shot_memory, "few_shot_by": few_shot_by}
-    trained = trained_by(run, model, adapter, few_shot_update=few_shot_update, **options)
-    loaded = _tasks_to_evaluate(trained, tasks)
-    with _playing(trained, names(vllm_server_urls), database, docker_image) as (player, backend):
-        from trl_dbbench.evaluation import evaluate as evaluate_model
-        from trl_dbbench.evaluation import shots_of
+    for path in filter(None, (json_file, html_file)):
+        check_writable(path)
+    drawing = drawing_options(context)
+    trained = trained_by(run, model, adapter, few_shot_update, **settings_options(context))
+    loaded = tasks_to_evaluate(trained, tasks, limit)
+    with playing(trained, names(vllm_server_urls), database, docker_image) as (player, backend):
+        _evaluate(loaded, trained, player, backend, drawing, few_shot_update, json_file, html_file)
 
-        evaluation = evaluate_model(
-            *(loaded, player, backend),
-            system_prompt=trained.settings.system_prompt,
-            batch_size=batch_size,
-            shots=shots_of(trained, player, few_shot_update),
-        )
+
+def _evaluate(
+    tasks: list[Task],
+    trained: Trained,
+    player: Player,
+    backend: Backend,
+    drawing: Drawing,
+    few_shot_update: bool,
+    json_file: Path | None,
+    html_file: Path | None,
+) -> None:
+    from trl_dbbench.evaluation import evaluate as evaluate_model
+    from trl_dbbench.evaluation import shots_of
+    from trl_dbbench.judging.page import write_arm
+    from trl_dbbench.judging.play import Rewards, each_once, judged
+    from trl_dbbench.judging.saved import arm_dict
+    from trl_dbbench.judging.text import judgement
+
+    if drawing.plan is not None:
+        tasks = each_once(tasks)  # whose samples would be drawn from the same random numbers
+    rewards = Rewards(trained, player, drawing.scorer)
+    evaluation = evaluate_model(
+        *(tasks, player, backend),
+        system_prompt=trained.settings.system_prompt,
+        batch_size=drawing.batch_size,
+        shots=shots_of(trained, player, few_shot_update),
+    )
     typer.echo(evaluation)
+    name = Path(trained.adapter or trained.model).resolve().name
+    arm = judged(name, evaluation, tasks, trained, player, backend, drawing, rewards)
+    if drawing.plan is not None:
+        typer.echo(f"\n{judgement(arm)}")
     if json_file is not None:
         with write_atomically(json_file) as file:
-            json.dump(evaluation.to_dict(), file, ensure_ascii=False, indent=1)
+            json.dump(evaluation.to_dict() | arm_dict(arm), file, ensure_ascii=False, indent=1)
+    if html_file is not None:
+        typer.echo(write_arm(arm, html_file))
 
 
-def _tasks_to_evaluate(trained: Trained, tasks: str | None) -> list[Task]:
+def tasks_to_evaluate(trained: Trained, tasks: str | None, limit: int | None) -> list[Task]:
+    """The tasks that are named, or else those on which the run was evaluated; the first `limit` of them.
+
+    Raises:
+        ConfigError: if there are none.
+    """
     from trl_dbbench.runs.trained import held_out_tasks
 
     if tasks is not None:
-        return load_tasks(tasks)
+        return load_tasks(tasks)[:limit]
     if trained.run is not None:
-        return held_out_tasks(trained.run)
+        return held_out_tasks(trained.run)[:limit]
     raise ConfigError("say by --tasks what to play: a task file, a folder of parquet, or a hub id.")
 
 
 def sample(
+    context: typer.Context,
     tasks: Annotated[str, typer.Option(help="A task file, folder or hub id: what may be trained on.")],
     out: Annotated[
         Path, typer.Option(help="The folder to write; a sampling that was stopped goes on in it.")
@@ -161,24 +209,19 @@ def sample(
     from trl_dbbench.sample import Plan, check_not_held_out, sample_into
 
     plan = Plan(n, keep, max_per_task, temperature, top_p, top_k, seed)
-    options: dict[str, Any] = {"protocol": protocol, "grader": grader, "dtype": dtype, "max_turns": max_turns}
-    options |= {"max_turn_tokens": max_turn_tokens, "max_completion_length": max_completion_length}
-    options |= {"chat_template": chat_template, "chat_template_kwargs": chat_template_kwargs}
-    options |= {"system_prompt": system_prompt, "observation_characters": observation_characters}
-    options |= {"few_shot": few_shot, "few_shot_memory": few_shot_memory, "few_shot_by": few_shot_by}
-    trained = trained_by(run, model, adapter, **options)
+    trained = trained_by(run, model, adapter, **settings_options(context))
     loaded = load_tasks(tasks)
     if eval_tasks is None and trained.run is None:
         typer.echo("note: no task is known to be held out; --eval-tasks names some, which are then refused.")
     check_not_held_out(loaded, trained.run, load_tasks(eval_tasks) if eval_tasks else [])
-    with _playing(trained, names(vllm_server_urls), database, docker_image) as (player, backend):
+    with playing(trained, names(vllm_server_urls), database, docker_image) as (player, backend):
         sampled = sample_into(out, loaded, plan, trained, player, backend, batch_size=batch_size)
     typer.echo(sampled)
     typer.echo(f"The episodes are in {out}.")
 
 
 @contextmanager
-def _playing(
+def playing(
     trained: Trained, vllm_server_urls: list[str] | None, database: str | None, docker_image: str | None
 ) -> Iterator[tuple[Player, Backend]]:
     """What a command plays with, open while the block lasts."""

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trl_dbbench.errors import ConfigError
+
 if TYPE_CHECKING:
+    from trl_dbbench.judging.play import Drawing
     from trl_dbbench.runs.trained import Trained
 
 Tasks = Annotated[
@@ -81,6 +84,63 @@ FewShotUpdate = Annotated[
     bool, typer.Option("--few-shot-update", help="Right ones of this evaluation join, batch by batch.")
 ]
 
+EvalTasks = Annotated[
+    str | None,
+    typer.Option("--tasks", help="A task file, folder or hub id; left out, the run's held-out tasks."),
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")]
+Samples = Annotated[
+    int | None, typer.Option(min=1, help="So many episodes of each task are sampled, beside the greedy one.")
+]
+Temperature = Annotated[float | None, typer.Option(help="Of the samples (default: 1).")]
+TopP = Annotated[
+    float | None, typer.Option(help="Samples draw from the likeliest tokens of this mass (default: 1).")
+]
+TopK = Annotated[
+    int | None, typer.Option(help="Samples draw from so many of the likeliest tokens; 0 (default): all.")
+]
+Seed = Annotated[int | None, typer.Option(help="Of the samples (default: 0).")]
+Scorer = Annotated[
+    str | None,
+    typer.Option(
+        "--reward-model", help="Chooses the best sample: model:PATH, prm:PATH or a reward's dotted path."
+    ),
+]
+HtmlFile = Annotated[Path | None, typer.Option("--html", help="Writes a page with figures and transcripts.")]
+
+SETTINGS_OPTIONS = (
+    *("protocol", "grader", "dtype", "max_turns", "max_turn_tokens", "max_completion_length"),
+    *("chat_template", "chat_template_kwargs", "system_prompt", "observation_characters"),
+    *("few_shot", "few_shot_memory", "few_shot_by"),
+)
+"""What commands that play episodes hand to `trained_by`, as far as they have it."""
+
+
+def settings_options(context: typer.Context) -> dict[str, Any]:
+    """The options of a command that say how episodes are played."""
+    return {name: context.params[name] for name in SETTINGS_OPTIONS if name in context.params}
+
+
+def drawing_options(context: typer.Context) -> Drawing:
+    """What a command's options say of samples.
+
+    Raises:
+        ConfigError: if one of them needs another, or cannot be.
+    """
+    from trl_dbbench.judging.play import Drawing
+    from trl_dbbench.sample import Plan
+
+    given = context.params
+    options = {name: given[name] for name in ("temperature", "top_p", "top_k", "seed")}
+    options = {name: value for name, value in options.items() if value is not None}
+    if given["samples"] is None:
+        for name in (*options, *(["reward_model"] if given["scorer"] is not None else [])):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is of the samples: say by --samples how many are to be drawn."
+            )
+        return Drawing(None, None, given["batch_size"])
+    return Drawing(Plan(given["samples"], "all", **options), given["scorer"], given["batch_size"])
+
 
 def names(joined: str | None) -> list[str] | None:
     """What an option holds that joins names by commas."""
@@ -91,11 +151,11 @@ def trained_by(
     run: Path | None,
     model: str | None,
     adapter: str | None,
+    few_shot_update: bool = False,
     *,
     chat_template: str | None,
     chat_template_kwargs: str | None,
     system_prompt: str | None,
-    few_shot_update: bool = False,
     **options: Any,
 ) -> Trained:
     """The weights that a command is to play with, and how; says what a run has to say of that.

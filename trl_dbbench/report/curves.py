@@ -22,9 +22,12 @@ POINTS = 60  # of a curve at most; longer runs are averaged over neighbouring st
 
 @dataclass(frozen=True)
 class Share:
-    """How many of `played` were right; `played` leaves out episodes whose environment failed."""
+    """How many of `played` were right; `played` leaves out episodes whose environment failed.
 
-    right: int
+    Of an estimate that is between 0 and 1 for each task, as pass@k, `right` is the sum.
+    """
+
+    right: float
     played: int
 
     @property
@@ -62,6 +65,13 @@ def evaluations(run: Run) -> dict[int, list[EpisodeRecord]]:
     return {step: list(episodes.values()) for step, episodes in sorted(by_step.items())}
 
 
+def whole_evaluations(run: Run) -> dict[int, list[EpisodeRecord]]:
+    """Those of `evaluations` that were not cut short: none has fewer tasks than the fullest one."""
+    held_out = evaluations(run)
+    fullest = max(map(len, held_out.values()), default=0)
+    return {step: episodes for step, episodes in held_out.items() if len(episodes) == fullest}
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Accuracy before and after: `rows` are (overall or skill, before, after)."""
@@ -76,9 +86,8 @@ def compare(run: Run) -> Comparison | None:
 
     An evaluation that was cut short, with fewer tasks than the fullest one, is not taken.
     """
-    held_out = evaluations(run)
-    fullest = max(map(len, held_out.values()), default=0)
-    full = [step for step, episodes in held_out.items() if len(episodes) == fullest]
+    held_out = whole_evaluations(run)
+    full = list(held_out)
     greedy = sorted(run.phase("greedy"), key=lambda episode: episode["step"])
     third = len(greedy) // 3
     if len(full) >= 2:
@@ -272,7 +281,8 @@ def _running(greedy: Iterable[EpisodeRecord]) -> dict[int, Share]:
     by_step: defaultdict[int, list[EpisodeRecord]] = defaultdict(list)
     for episode in greedy:
         by_step[episode["step"]].append(episode)
-    right = played = 0
+    right: float = 0  # whole, as it is shown
+    played = 0
     running = {}
     for step in sorted(by_step):
         batch = share(by_step[step])

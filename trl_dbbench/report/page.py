@@ -30,6 +30,28 @@ def write_report(run: Run, out: str | Path) -> Path:
     Raises:
         ConfigError: if `out` cannot be written.
     """
+    index, episode_blocks, task_blocks = _transcripts(run)
+    drawn = charts(run)
+    compared = compare(run)
+    return render(
+        "report.html.j2",
+        out,
+        run=run,
+        facts=_facts(run, drawn[0], compared),
+        charts=drawn,
+        comparison=compared,
+        data=_embedded({"charts": [asdict(chart) for chart in drawn], "steps": run.steps, **index}),
+        episode_blocks=episode_blocks,
+        task_blocks=task_blocks,
+    )
+
+
+def render(template: str, out: str | Path, **shown: Any) -> Path:
+    """Writes a page of `templates/`, all of whose texts are escaped.
+
+    Raises:
+        ConfigError: if `out` cannot be written.
+    """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("trl_dbbench.report"),
         autoescape=True,
@@ -41,18 +63,7 @@ def write_report(run: Run, out: str | Path) -> Path:
         "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     )
     environment.filters["signed"] = lambda value: f"{value:+.1f}".replace("-", "\N{MINUS SIGN}")
-    index, episode_blocks, task_blocks = _transcripts(run)
-    drawn = charts(run)
-    compared = compare(run)
-    html = environment.get_template("report.html.j2").render(
-        run=run,
-        facts=_facts(run, drawn[0], compared),
-        charts=drawn,
-        comparison=compared,
-        data=_embedded({"charts": [asdict(chart) for chart in drawn], "steps": run.steps, **index}),
-        episode_blocks=episode_blocks,
-        task_blocks=task_blocks,
-    )
+    html = environment.get_template(template).render(**shown)
     with write_atomically(out) as file:
         file.write(html)
     return Path(out)

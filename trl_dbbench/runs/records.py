@@ -220,6 +220,11 @@ def checked_record(raw: Any) -> EpisodeRecord:
     return cast(EpisodeRecord, checked)
 
 
+def groups_of(record: EpisodeRecord) -> list[str]:
+    """The groups of tasks that an episode's task is in: its operation's and its skills'."""
+    return [f"operation/{record['operation']}", *(f"skill/{skill}" for skill in record["skills"])]
+
+
 class Accuracy:
     """Counts of right episodes: overall, per operation and per skill.
 
@@ -236,11 +241,7 @@ class Accuracy:
         for episode in episodes:
             if episode["status"] == Status.ENVIRONMENT_FAULT:
                 continue
-            for group in (
-                "overall",
-                f"operation/{episode['operation']}",
-                *(f"skill/{skill}" for skill in episode["skills"]),
-            ):
+            for group in ("overall", *groups_of(episode)):
                 self.counts[group][0] += bool(episode["right"])
                 self.counts[group][1] += 1
         return self

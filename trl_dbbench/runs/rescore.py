@@ -56,10 +56,10 @@ def rewards_of(
     Raises:
         ConfigError: if one that is asked for cannot be had.
     """
-    values = outcome or _outcome_of(settings) or OUTCOME_PRESETS["greedy_then_grpo"]
+    values = outcome or outcome_of(settings) or OUTCOME_PRESETS["greedy_then_grpo"]
     functions: list[RewardFunction] = []
     if names is not None:
-        functions = _loaded(names, settings, database, values)
+        functions = loaded_rewards(names, settings, database, values)
     elif not settings.rewards:
         notes.append("The run does not say how it was rewarded: rewards are not checked.")
     else:
@@ -67,7 +67,7 @@ def rewards_of(
             try:
                 if made is None:
                     raise ConfigError("it is no function that can be imported")
-                functions += _loaded([made["function"]], settings, database, values)
+                functions += loaded_rewards([made["function"]], settings, database, values)
             except ConfigError as error:
                 notes.append(f"The reward {name} is not checked: {error}.")
     named = {get_callable_name(function): with_step_rewards(function) for function in functions}
@@ -77,9 +77,14 @@ def rewards_of(
     ]
 
 
-def _loaded(
+def loaded_rewards(
     names: Sequence[str], settings: RunSettings, database: Database, outcome: OutcomeReward
 ) -> list[RewardFunction]:
+    """The reward functions of these names, ready for episodes that were played as the settings say.
+
+    Raises:
+        ConfigError: if one cannot be had.
+    """
     functions = load_reward_functions(names, database=database, outcome=outcome)
     for function in functions:
         if isinstance(function, LearnedReward):
@@ -88,7 +93,8 @@ def _loaded(
     return functions
 
 
-def _outcome_of(settings: RunSettings) -> OutcomeReward | None:
+def outcome_of(settings: RunSettings) -> OutcomeReward | None:
+    """The outcome reward of a run, with its values; `None` if it had none."""
     for made in settings.rewards.values():
         if made is not None and made["function"] == "outcome":
             return OutcomeReward(**{name: value for name, value in made.items() if name != "function"})

@@ -1,0 +1,148 @@
+"""The command that says whether one model is better than another: `compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trl_dbbench.cli.models import tasks_to_evaluate
+from trl_dbbench.cli.options import (
+    BatchSize,
+    ChatTemplate,
+    DockerImage,
+    Dtype,
+    EvalTasks,
+    HtmlFile,
+    Limit,
+    MaxCompletionLength,
+    MaxTurns,
+    MaxTurnTokens,
+    ModelName,
+    ObservationCharacters,
+    ProtocolName,
+    RunsDatabase,
+    RunsGrader,
+    Samples,
+    Scorer,
+    Seed,
+    SystemPrompt,
+    Temperature,
+    TemplateKwargs,
+    TopK,
+    TopP,
+    drawing_options,
+    settings_options,
+    trained_by,
+)
+from trl_dbbench.database import open_database
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.files import check_writable, write_atomically
+
+if TYPE_CHECKING:
+    from trl_dbbench.judging import Arm
+
+
+def compare(
+    context: typer.Context,
+    saved: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Files of eval --json, or runs; one run alone: its first and last evaluation."),
+    ] = None,
+    model: ModelName = None,
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(help="A LoRA adapter's folder or hub id, or a run; several may be named."),
+    ] = None,
+    tasks: EvalTasks = None,
+    limit: Limit = None,
+    database: RunsDatabase = None,
+    docker_image: DockerImage = None,
+    protocol: ProtocolName = None,
+    chat_template: ChatTemplate = None,
+    grader: RunsGrader = None,
+    system_prompt: SystemPrompt = None,
+    chat_template_kwargs: TemplateKwargs = None,
+    max_turns: MaxTurns = None,
+    max_turn_tokens: MaxTurnTokens = None,
+    max_completion_length: MaxCompletionLength = None,
+    observation_characters: ObservationCharacters = None,
+    samples: Samples = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    top_k: TopK = None,
+    seed: Seed = None,
+    scorer: Scorer = None,
+    batch_size: BatchSize = 16,
+    dtype: Dtype = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Writes figures and the tasks that flipped here.")
+    ] = None,
+    html_file: HtmlFile = None,
+) -> None:
+    """Says whether adapters are better than their base model, on the same tasks, task by task.
+
+    Plays the base and each adapter with one model in memory, as the first adapter's run played; or reads what
+    was played before. Prints their figures, wins and losses, McNemar's exact test, bootstrap intervals of the
+    difference, and tasks that flipped.
+    """
+    for path in filter(None, (json_file, html_file)):
+        check_writable(path)
+    notes: list[str] = []
+    arms = _saved(context, saved) if saved else _played(context, notes)
+    _tell(arms, notes, json_file, html_file)
+
+
+def _tell(arms: list[Arm], notes: list[str], json_file: Path | None, html_file: Path | None) -> None:
+    """Prints and writes what the comparison says."""
+    from trl_dbbench.judging import compare_arms
+    from trl_dbbench.judging.page import write_comparison
+    from trl_dbbench.judging.saved import to_json
+    from trl_dbbench.judging.text import comparison_text
+
+    comparison = compare_arms(arms, notes=notes)
+    typer.echo(comparison_text(comparison))
+    if json_file is not None:
+        with write_atomically(json_file) as file:
+            file.write(to_json(comparison.to_dict()))
+    if html_file is not None:
+        typer.echo(write_comparison(comparison, html_file))
+
+
+def _saved(context: typer.Context, paths: list[Path]) -> list[Arm]:
+    from trl_dbbench.judging.saved import saved_arms
+
+    given = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if (source := context.get_parameter_source(parameter.name or "")) and source.name == "COMMANDLINE"
+    ]
+    if played := [option for option in given if option not in ("saved", "--json", "--html")]:
+        options = ", ".join(played)
+        raise ConfigError(f"what was saved is not played again: leave out {options}, or SAVED.")
+    return saved_arms(paths)
+
+
+def _played(context: typer.Context, notes: list[str]) -> list[Arm]:
+    """The base model and the adapters, played now."""
+    from trl_dbbench.evaluation import open_model, player_of
+    from trl_dbbench.judging.play import arm_names, check_one_base, each_once, play_adapters
+
+    given = context.params
+    if not given["adapter"]:
+        raise ConfigError(
+            "say what to compare: --adapter (with --model for its base), or files of eval --json, or runs."
+        )
+    drawing = drawing_options(context)
+    options = settings_options(context)
+    trained = [trained_by(None, given["model"], adapter, **options) for adapter in given["adapter"]]
+    arm_names(given["adapter"])
+    notes += check_one_base(trained)
+    tasks = each_once(tasks_to_evaluate(trained[0], given["tasks"], given["limit"]))
+    settings = trained[0].settings
+    backend, policy = open_model(trained[0], None)
+    spec = given["database"] or settings.database_spec
+    with open_database(spec, docker_image=given["docker_image"], limits=settings.limits) as opened:
+        player = player_of(settings, policy, opened)
+        return play_adapters(trained, policy.model, tasks, player, backend, drawing)  # type: ignore[union-attr]
