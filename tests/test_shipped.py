@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -231,3 +232,20 @@ def test_from_nothing_but_the_wheel_to_a_report_and_an_evaluation(run, tmp_path)
     evaluated = run("trl-dbbench", "eval", "runs/quickstart")
     held_out = trained.rpartition("step 2: held-out greedy accuracy ")[2].split()[0]
     assert f"/200 = {held_out} %" in evaluated
+
+
+# --- the page ---------------------------------------------------------------------------------------------
+
+
+def test_the_commands_of_the_page(tmp_path, monkeypatch):
+    """In their order, in one folder. Of `train`, the settings alone: doctor takes what it takes."""
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith("trl-dbbench ")]
+    for line in lines:
+        words = shlex.split(line, comments=True)[1:]
+        if words[0] == "train":
+            words[0] = "doctor"
+        done = CliRunner().invoke(app, words, catch_exceptions=False)
+        assert done.exit_code == 0, f"{line}: {done.stdout}"
+    assert len(lines) == 8
