@@ -10,16 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trl_dbbench.cli.endpoints import EndpointOptions, evaluate_endpoint
 from trl_dbbench.cli.options import (
     AdapterName,
+    ApiKeyEnv,
     BatchSize,
     ChatTemplate,
+    Concurrency,
     DockerImage,
     Dtype,
+    EndpointUrl,
+    EvalTasks,
     FewShot,
     FewShotBy,
     FewShotMemory,
     FewShotUpdate,
+    JsonFile,
     MaxCompletionLength,
     MaxTurns,
     MaxTurnTokens,
@@ -33,15 +39,17 @@ from trl_dbbench.cli.options import (
     TemplateKwargs,
     TrainedRun,
     names,
+    tasks_to_evaluate,
     trained_by,
 )
 from trl_dbbench.database import open_database
-from trl_dbbench.errors import ConfigError
+from trl_dbbench.errors import EngineError
 from trl_dbbench.files import check_writable, write_atomically
-from trl_dbbench.tasks import Task, load_tasks
+from trl_dbbench.tasks import load_tasks
 
 if TYPE_CHECKING:
     from trl_dbbench.engines.base import Backend
+    from trl_dbbench.evaluation import Evaluation
     from trl_dbbench.player import Player
     from trl_dbbench.runs.trained import Trained
 
@@ -50,9 +58,7 @@ def evaluate(
     run: TrainedRun = None,
     model: ModelName = None,
     adapter: AdapterName = None,
-    tasks: Annotated[
-        str | None, typer.Option(help="A task file, folder or hub id; left out, the run's held-out tasks.")
-    ] = None,
+    tasks: EvalTasks = None,
     vllm_server_urls: ServerUrls = None,
     database: RunsDatabase = None,
     docker_image: DockerImage = None,
@@ -71,9 +77,10 @@ def evaluate(
     few_shot_update: FewShotUpdate = False,
     batch_size: BatchSize = 16,
     dtype: Dtype = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Writes figures and episodes here.")
-    ] = None,
+    endpoint: EndpointUrl = None,
+    api_key_env: ApiKeyEnv = None,
+    concurrency: Concurrency = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Prints greedy accuracy, overall, per operation and per skill, with 95 % intervals and status shares.
 
@@ -87,8 +94,12 @@ def evaluate(
     options |= {"chat_template": chat_template, "chat_template_kwargs": chat_template_kwargs}
     options |= {"system_prompt": system_prompt, "observation_characters": observation_characters}
     options |= {"few_shot": few_shot, "few_shot_memory": few_shot_memory, "few_shot_by": few_shot_by}
+    where = EndpointOptions(endpoint, api_key_env, concurrency)
+    if where.given():
+        options |= {"adapter": adapter, "urls": vllm_server_urls, "few_shot_update": few_shot_update}
+        return _tell(evaluate_endpoint(where, run, model, tasks, database, docker_image, options), json_file)
     trained = trained_by(run, model, adapter, few_shot_update=few_shot_update, **options)
-    loaded = _tasks_to_evaluate(trained, tasks)
+    loaded = tasks_to_evaluate(trained, tasks)
     with _playing(trained, names(vllm_server_urls), database, docker_image) as (player, backend):
         from trl_dbbench.evaluation import evaluate as evaluate_model
         from trl_dbbench.evaluation import shots_of
@@ -99,20 +110,17 @@ def evaluate(
             batch_size=batch_size,
             shots=shots_of(trained, player, few_shot_update),
         )
+    _tell(evaluation, json_file)
+
+
+def _tell(evaluation: Evaluation, json_file: Path | None) -> None:
     typer.echo(evaluation)
     if json_file is not None:
         with write_atomically(json_file) as file:
             json.dump(evaluation.to_dict(), file, ensure_ascii=False, indent=1)
-
-
-def _tasks_to_evaluate(trained: Trained, tasks: str | None) -> list[Task]:
-    from trl_dbbench.runs.trained import held_out_tasks
-
-    if tasks is not None:
-        return load_tasks(tasks)
-    if trained.run is not None:
-        return held_out_tasks(trained.run)
-    raise ConfigError("say by --tasks what to play: a task file, a folder of parquet, or a hub id.")
+    if (reason := evaluation.ended_early) is not None:
+        kept = f" They are in {json_file}." if json_file is not None else ""
+        raise EngineError(f"{reason}{kept}")
 
 
 def sample(
