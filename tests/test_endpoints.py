@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -24,7 +27,7 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.judge import Judge
 from trl_dbbench.prompts import TEXT_SYSTEM_PROMPT
 from trl_dbbench.protocol import Answer, Invalid, Operation, ToolsProtocol, get_protocol
-from trl_dbbench.rollout import Episode, Rules, Status
+from trl_dbbench.rollout import Episode, Rules, Sampling, Status
 from trl_dbbench.runs.conversations import Played
 from trl_dbbench.runs.records import episode_record
 from trl_dbbench.runs.tokens import with_tokens
@@ -36,6 +39,7 @@ RIGHT = "Action: Answer\nFinal Answer: [('pear',)]"
 WRONG = "Action: Answer\nFinal Answer: [('apple',)]"
 
 HANG, CLOSE = "hang", "close"
+DOCS = Path(__file__).parents[1] / "docs"
 KEY = "sk-very-secret-0123456789"
 
 
@@ -563,6 +567,32 @@ def test_options_of_endpoints_need_one(command: Callable, arguments: list) -> No
     without = [arguments[0], *arguments[3:]]
     for more in (["--concurrency", "4"], ["--api-key-env", "K"]):
         assert command(*without, *more)[0] == (f"error: {more[0]} goes with --endpoint, which is not given.")
+
+
+def test_the_commands_of_the_documentation(
+    api: Api, command: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (DOCS / "endpoints.md").read_text(encoding="utf-8")
+    shell = "\n".join(re.findall(r"```bash\n(.*?)```", text, re.DOTALL)).replace("\\\n", " ")
+    commands = [shlex.split(line) for line in shell.splitlines() if line.startswith("trl-dbbench ")]
+    assert len(commands) == 3
+    (tmp_path / "recipes").symlink_to(DOCS.parent / "recipes")
+    run = tmp_path / "runs" / "quickstart"
+    run.mkdir(parents=True)
+    (run / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "base"}))
+    settings = replace(DEFAULTS, model="base", system_prompt="Be brief.", dialect="sqlite")
+    settings.write(run)
+    record = {**episode_record(Episode(QUESTION, [], Sampling()), "eval", 3)}
+    (run / "episodes.jsonl").write_text(json.dumps(record) + "\n")
+    (run / "tasks.jsonl").write_text(QUESTION.to_json() + "\n")
+    monkeypatch.chdir(tmp_path)
+    for number, words in enumerate(commands):
+        words[words.index("--endpoint") + 1] = api.url
+        code, out = command(*words[1:], *(["--database", "sqlite"] if number < 2 else []))
+        assert code == 0, code
+        assert Path(words[words.index("--json") + 1]).is_file()
+    assert api.bodies[-1]["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert out.startswith("overall           1/1 = 100.0 %"), "the run's held-out task"
 
 
 # --- training ---------------------------------------------------------------------------------------------
