@@ -15,7 +15,6 @@ from vllm_servers import RealServer, running, watched
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.endpoints.http import Endpoint, TooLong
 from trl_dbbench.endpoints.messages import Call, Message, Reply
-from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.protocol import ToolsProtocol, get_protocol
 from trl_dbbench.rollout import Sampling
 from trl_dbbench.runs.records import EpisodeRecord
@@ -99,13 +98,11 @@ def assert_near_tie(protocol: str, task: Task, ours: EpisodeRecord, number: int,
 
 @pytest.mark.slow
 def test_a_server_takes_broken_calls_in_the_conversation(server: RealServer) -> None:
-    """Arguments that are no JSON, as they came, make it refuse everything that follows."""
+    """Its template gets arguments that are objects, whatever the model wrote."""
     protocol = ToolsProtocol()
     reply = Reply("", [Call("call_0", "execute_sql", '{"query": "SELE'), Call("call_1", "no_such", "{}")])
     opening: list[Message] = [*protocol.messages(load_tasks(TINY / "test.jsonl")[0], PROMPT)]
     conversation = [*opening, reply.message(), *reply.observed("Error: no JSON", protocol)]
-    as_it_came = json.loads(json.dumps(conversation))
-    as_it_came[2]["tool_calls"][0]["function"]["arguments"] = reply.calls[0].arguments
 
     async def ask(messages: list[Message], tokens: int = 4) -> Reply:
         endpoint = Endpoint(server.url, "tiny", patience=0.0)
@@ -114,8 +111,6 @@ def test_a_server_takes_broken_calls_in_the_conversation(server: RealServer) -> 
 
     told = asyncio.run(ask(conversation))
     assert told.usage is not None and told.usage.written == 4
-    with pytest.raises(EnvironmentFault, match=r"status (400|500)"):
-        asyncio.run(ask(as_it_came))
     with pytest.raises(TooLong):
         asyncio.run(ask([*opening, {"role": "user", "content": "many words " * 2000}]))
     with pytest.raises(TooLong):

@@ -33,8 +33,8 @@ class Call:
         return f"<tool_call>{body}</tool_call>"
 
     def message(self) -> Message:
-        """As it stands in a conversation. Arguments that are no JSON object are wrapped in one: servers whose
-        chat template writes them as such refuse the whole conversation otherwise."""
+        """As it stands in a conversation. Arguments that are no JSON object are wrapped in one, since chat
+        templates take them for objects."""
         readable = _object(self.arguments) is not None
         arguments = self.arguments if readable else json.dumps({"unreadable": self.arguments})
         return {
