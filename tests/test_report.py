@@ -679,7 +679,7 @@ def test_a_view_is_taken_along_in_chromium(browser: Any, tmp_path: Path) -> None
     browser.execute_cdp_cmd("Browser.setDownloadBehavior", told)
     open_page(browser, page)
     for name in ("PNG", "CSV"):
-        browser.find_element("css selector", f"[aria-label='{name} of Accuracy']").click()
+        browser.find_element("css selector", f"[aria-label='{name} of Greedy accuracy']").click()
     choose(browser, kind="eval", to="0")
     browser.find_element("id", "take").click()
     names = [tmp_path / "taken" / f"run-{name}" for name in ("accuracy.png", "accuracy.csv", "episodes.csv")]

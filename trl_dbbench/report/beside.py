@@ -58,10 +58,9 @@ def compare_runs(runs: tuple[Run, Run]) -> Comparison | None:
     common = [key for key in a if key in b]
     if not common:
         return None
-    names = names_of(runs)
     return Comparison(
-        f"{names[0]}, held-out, {updates(step_a)}",
-        f"{names[1]}, held-out, {updates(step_b)}",
+        f"held-out, {updates(step_a)}",
+        f"held-out, {updates(step_b)}",
         per_skill([a[key] for key in common], [b[key] for key in common]),
     )
 
