@@ -32,15 +32,16 @@ gold
 markup protocol
 templates chat judge dataset
 rollout
+dialogue loop
 player
-engines
+engines endpoints
 runs.records runs.read runs.settings metrics
 retrace step_rewards learned_rewards process_rewards rewards
 gradients credit advantages few_shot
 callbacks alarms samplers reward_models unsupported config arguments stopping checkpoints resume loss reference
 scoring critic start memory
 trainer ppo
-evaluation sample validation demonstrations multi_teacher step_labels reward_data runs convert generate report judging tiny_model doctor
+evaluation endpoint_evaluation sample validation demonstrations multi_teacher step_labels reward_data runs convert generate report judging tiny_model doctor
 cli
 __main__
 """

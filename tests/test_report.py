@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import gzip
 import json
 import os
@@ -15,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib import image
 
 from trl_dbbench.cli import main
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.report import charts, compare, read_run, write_figures, write_report
+from trl_dbbench.report.curves import Chart, Series, percent_range
 from trl_dbbench.tasks import Task
 
 ATTACK = "<script>alert(1)</script></script><img src=x onerror=alert(2)>\u2028{{ 7*7 }}"
@@ -128,6 +131,41 @@ def blocks(html: str, kind: str) -> list[Any]:
 def of(run: Path, chart: str) -> dict[str, Any]:
     """Series of a chart by name."""
     return {s.name: s for c in charts(read_run(run)) if c.id == chart for s in c.series}
+
+
+def test_percent_axes_fit_what_they_show() -> None:
+    def axis(*values: float, kind: str = "lines") -> tuple[float, float]:
+        return percent_range(
+            Chart("x", "", "", [Series("s", 0, [0.0] * len(values), list(values))], kind=kind)
+        )
+
+    assert axis(0.62, 0.81) == (0.6, 0.85)
+    assert axis(0.02, 0.06) == (0.0, 0.1)
+    assert axis(0.1, 0.9) == (0.0, 0.9)
+    assert axis(1.0, 1.0) == (0.9, 1.0)
+    assert axis(0.985, 0.99) == (0.9, 1.0)
+    assert axis(0.0) == (0.0, 0.1)
+    assert axis(0.3, 0.4, kind="shares") == (0.0, 1.0), "parts of a whole"
+
+
+def test_settings_of_the_run_are_in_the_page(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", episodes(2))
+    (folder / "run.json").write_text(
+        json.dumps(
+            {"protocol": "tools", "grader": None, "limits": {"rows": 9}, "system_prompt": "<b>Be brief."}
+        )
+    )
+    html = write_report(read_run(folder), tmp_path / "r.html").read_text()
+    rows = re.findall(r"<code>(\w+)</code></th><td>(.*?)</td>", html)
+    assert rows == [
+        ("protocol", "tools"),
+        ("limits", "{&#34;rows&#34;: 9}"),
+        ("system_prompt", "&lt;b&gt;Be brief."),
+    ]
+    (folder / "run.json").write_text("{")
+    read = read_run(folder)
+    assert read.notes == ["run.json cannot be read: the settings of the run are not shown."]
+    assert 'id="settings"' not in write_report(read, tmp_path / "r.html").read_text()
 
 
 # --- curves -------------------------------------------------------------------------------------------
@@ -532,19 +570,165 @@ def test_hostile_text_is_shown_as_text_in_chromium(browser: Any, tmp_path: Path)
     assert_quiet(browser, page)
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
-def test_fits_the_width_in_chromium(browser: Any, tmp_path: Path, width: int) -> None:
-    page = write_report(read_run(write_run(tmp_path / "run", episodes(40))), tmp_path / "report.html")
+@pytest.mark.parametrize("runs", [1, 2])
+def test_fits_the_width_in_chromium(browser: Any, tmp_path: Path, width: int, scheme: str, runs: int) -> None:
+    folders = [write_run(tmp_path / f"run-{n}", episodes(40 + 20 * n)) for n in range(runs)]
+    for n, folder in enumerate(folders):
+        (folder / "run.json").write_text(json.dumps({"protocol": "text", "max_turns": 3 + n}))
+    page = write_report(*map(read_run, folders[:1]), tmp_path / "report.html", *map(read_run, folders[1:]))
+    feature = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", feature)
     open_page(browser, page, width)
+    browser.find_element("css selector", "#settings summary").click()
     # no scrolling sideways
     root = "document.documentElement"
     assert browser.execute_script(f"return {root}.scrollWidth == {root}.clientWidth")
+    color = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert color == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}[scheme]
+    assert_quiet(browser, page)
     if folder := os.environ.get("TRL_DBBENCH_SCREENSHOTS"):  # to look at
         high = browser.execute_script("return document.documentElement.scrollHeight")
         size = {"width": width, "height": high, "deviceScaleFactor": 1, "mobile": False}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         time.sleep(0.3)
-        browser.save_screenshot(str(Path(folder) / f"report-{width}.png"))
+        browser.save_screenshot(str(Path(folder) / f"report-{runs}-{width}-{scheme}.png"))
+
+
+def mended(folder: Path) -> Path:
+    """Three held-out tasks, of which the second is wrong at first and right in the end, with turns of known worth."""
+    ends = {0: (True, False, False), 10: (True, True, False)}
+    lines = [
+        episode("eval", step, 1000 + n, right)
+        for step, rights in ends.items()
+        for n, right in enumerate(rights)
+    ]
+    lines.append(episode("train", 3, 1, True))
+    lines[-1]["turns"][0] |= {"advantage": 0.25, "value": 0.125, "state": "0123456789abcdef"}
+    return write_run(folder, lines)
+
+
+def heads(browser: Any) -> list[str]:
+    return [head.text for head in browser.find_elements("css selector", "#episode h4")]
+
+
+def test_opens_on_an_episode_that_changed_in_chromium(browser: Any, tmp_path: Path) -> None:
+    page = write_report(read_run(mended(tmp_path / "run")), tmp_path / "report.html")
+    open_page(browser, page)
+    assert "item 1001 " in browser.find_element("css selector", "#episode h3").text
+    assert heads(browser) == ["✗Held-out, step 0", "✓Held-out, step 10"]
+
+
+def test_the_address_holds_the_view_in_chromium(browser: Any, tmp_path: Path) -> None:
+    page = write_report(read_run(mended(tmp_path / "run")), tmp_path / "report.html")
+    open_page(browser, page)
+    assert browser.current_url == page.as_uri(), "nothing was chosen yet"
+    assert choose(browser, kind="eval", result="wrong").startswith("3 of 7 episodes")
+    browser.find_elements("css selector", "#list .row")[2].click()
+    time.sleep(0.2)
+    shared = browser.current_url
+    assert shared == f"{page.as_uri()}#result=wrong&kind=eval&episode=5%3Atask-1002"
+
+    open_page(browser, Shared(shared))
+    assert browser.find_element("id", "count").text.startswith("3 of 7 episodes")
+    assert "item 1002 " in browser.find_element("css selector", "#episode h3").text
+    assert not browser.find_element("id", "stale").is_displayed()
+    assert browser.current_url == shared
+
+    for gone in ("99:task-1", "5:task-7", "x"):
+        open_page(browser, Shared(f"{page.as_uri()}#skill=no_such&result=wrong&episode={gone}"))
+        assert browser.find_element("id", "stale").is_displayed()
+        assert browser.find_element("id", "count").text.startswith("3 of 7 episodes")
+        assert heads(browser) == ["✗Held-out, step 0", "✓Held-out, step 10"]
+        assert browser.current_url == f"{page.as_uri()}#result=wrong"
+    assert browser.get_log("browser") == []
+
+
+class Shared:
+    """An address that somebody has sent."""
+
+    def __init__(self, url: str):
+        self.url = url
+
+    def as_uri(self) -> str:
+        return self.url
+
+
+def test_what_was_trained_is_told_turn_by_turn_in_chromium(browser: Any, tmp_path: Path) -> None:
+    page = write_report(read_run(mended(tmp_path / "run")), tmp_path / "report.html")
+    open_page(browser, Shared(f"{page.as_uri()}#episode=6:task-1"))
+    text = browser.find_element("css selector", "#episode article").text
+    assert "Token mask: 40 tokens trained (1), 259 context only (0)" in text
+    assert "Agent, 20 tokens, advantage +0.25, value before it 0.125, tables 01234567" in text
+    parts = browser.find_elements("css selector", ".mask rect")
+    assert [part.get_attribute("class") for part in parts] == ["seen", "mask1", "seen", "mask1"]
+    widths = [float(part.get_attribute("width").rstrip("%")) for part in parts]
+    assert widths == pytest.approx([100 * tokens / 299 for tokens in (250, 20, 9, 20)])
+    choose(browser, kind="eval")
+    browser.find_element("css selector", "#list .row").click()
+    time.sleep(0.2)
+    assert "Tokens: 40 written, 259 read, none trained" in browser.find_element("id", "episode").text
+
+
+def test_a_view_is_taken_along_in_chromium(browser: Any, tmp_path: Path) -> None:
+    lines = episodes(40)
+    lines[0]["question"] = '=HYPERLINK("x"), or not'
+    page = write_report(read_run(write_run(tmp_path / "run", lines)), tmp_path / "report.html")
+    told = {"behavior": "allow", "downloadPath": str(tmp_path / "taken")}
+    browser.execute_cdp_cmd("Browser.setDownloadBehavior", told)
+    open_page(browser, page)
+    for name in ("PNG", "CSV"):
+        browser.find_element("css selector", f"[aria-label='{name} of Greedy accuracy']").click()
+    choose(browser, kind="eval", to="0")
+    browser.find_element("id", "take").click()
+    names = [tmp_path / "taken" / f"run-{name}" for name in ("accuracy.png", "accuracy.csv", "episodes.csv")]
+    until = time.monotonic() + 20
+    while not all(path.exists() for path in names):
+        assert time.monotonic() < until, list(tmp_path.glob("taken/*"))
+        time.sleep(0.05)
+    picture = image.imread(names[0])
+    assert picture.shape[1] == 2 * browser.find_element("css selector", "#plot-accuracy svg").size["width"]
+    assert len({tuple(pixel) for pixel in picture.reshape(-1, picture.shape[2])}) > 20, "something is drawn"
+    held_out = of(tmp_path / "run", "accuracy")["held-out"]
+    rows = list(csv.reader(names[1].open(newline="")))
+    assert rows[0] == ["series", "updates done", "accuracy", "low", "high", "detail"]
+    mine = [row for row in rows if row[0] == "held-out"]
+    assert [(float(row[1]), float(row[2])) for row in mine] == list(zip(held_out.x, held_out.y, strict=True))
+    rows = list(csv.reader(names[2].open(newline="")))
+    assert len(rows) == 1 + 20
+    assert rows[1][:6] == ["run", "0", "held-out", "0", "task-1000", '\'=HYPERLINK("x"), or not']
+    assert browser.get_log("browser") == []
+
+
+def test_two_runs_side_by_side_in_chromium(browser: Any, tmp_path: Path, command: Any) -> None:
+    a = write_run(tmp_path / "a", [episode("eval", 0, 1000 + n, n == 0) for n in range(3)])
+    b = write_run(tmp_path / "b", [episode("eval", 5, 1000 + n, n == 2) for n in range(4)])
+    (a / "run.json").write_text(json.dumps({"protocol": "text", "max_turns": 3, "context": None}))
+    (b / "run.json").write_text(json.dumps({"protocol": "text", "max_turns": 5}))
+    code, out = command("report", a, b)
+    page = a / "report-and-b.html"
+    assert (code, out.splitlines()[-1].rpartition(",")[0]) == (0, f"{page}: 7 episodes")
+    open_page(browser, page)
+
+    assert browser.find_element("css selector", "h1").text == "a and b"
+    browser.find_element("css selector", "#settings summary").click()
+    assert [row.text.split() for row in browser.find_elements("css selector", ".settings tr")] == [
+        ["Setting", "a", "b"],
+        ["protocol", "text", "text"],
+        ["max_turns", "3", "5"],
+    ]
+    assert [row.text for row in browser.find_elements("css selector", ".differs th")] == ["max_turns"]
+    legend = browser.find_element("css selector", "#accuracy .legend").text
+    assert "a: held-out" in legend and "b: held-out" in legend
+    assert browser.find_element("css selector", ".skills tbody tr").text.startswith("overall 33.3 %"), (
+        "on the three tasks that both have played"
+    )
+    # the task that b has right, and a wrong
+    assert "item 1002 " in browser.find_element("css selector", "#episode h3").text
+    assert heads(browser) == ["✗a, Held-out, step 0", "✓b, Held-out, step 5"]
+    assert choose(browser, run="1").startswith("4 of 7 episodes, 1 right")
+    assert_quiet(browser, page)
 
 
 def test_two_thousand_episodes_open_within_two_seconds_in_chromium(browser: Any, tmp_path: Path) -> None:

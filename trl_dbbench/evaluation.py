@@ -55,6 +55,11 @@ class Evaluation:
         counts = Counter(str(episode.status) for episode in self.episodes)
         return {status: count / len(self.episodes) for status, count in sorted(counts.items())}
 
+    @property
+    def ended_early(self) -> str | None:
+        """Why tasks were left out, for the user; `None` if none were."""
+        return None
+
     def to_dict(self) -> dict[str, Any]:
         said = {
             "accuracy": self.accuracy.metrics(),

@@ -24,10 +24,12 @@ from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.database import Database
+from trl_dbbench.dialogue import Dialogue, TokenDialogue
 from trl_dbbench.errors import TaskError
 from trl_dbbench.judge import Judge
+from trl_dbbench.loop import play
 from trl_dbbench.protocol import AgentProtocol, get_protocol
-from trl_dbbench.rollout import Chat, Engine, Episode, Rules, Sampling, Start, play
+from trl_dbbench.rollout import Chat, Engine, Episode, Rules, Sampling, Start
 from trl_dbbench.tasks import Task
 
 DEFAULT_RULES = Rules()
@@ -125,13 +127,16 @@ class Player:
         if longest >= self.rules.context or self.chat.protocol.tools:
             self.rules.check_length(len(self.chat.prompt_ids(list(messages))), task_id)
 
+    def dialogue(self, engine: Engine, row: int, episode: Episode) -> Dialogue:
+        """How an episode talks with the agent."""
+        return TokenDialogue(episode, row, engine, self.chat, self.rules)
+
     async def play(self, start: Start, engine: Engine, row: int = 0) -> Episode:
-        """Plays one episode; see `rollout.play`."""
+        """Plays one episode; see `loop.play`."""
         return await play(
             start,
-            row=row,
-            engine=engine,
-            chat=self.chat,
+            dialogue=partial(self.dialogue, engine, row),
+            protocol=self.chat.protocol,
             database=self.database,
             judge=self.judge,
             rules=self.rules,

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from trl_dbbench.database import Database, State
 from trl_dbbench.errors import EnvironmentFault
-from trl_dbbench.rollout import Episode, Status, repeat
+from trl_dbbench.loop import repeat
+from trl_dbbench.rollout import Episode, Status
 
 logger = logging.getLogger(__name__)
 

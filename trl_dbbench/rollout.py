@@ -1,37 +1,21 @@
-"""One episode, written once: generate a turn, parse it, execute it, append what came back, repeat.
+"""What an episode is: where it starts, its turns, how it ended; and what it asks of engines and chat formats.
 
-`play` knows nothing of batches, ranks or TRL. It asks an engine for the next turn's tokens and a sandbox
-for the statement's rows, and keeps what was sampled as it was sampled: the ids that are trained are the
-ids that the model chose, observations are appended once, as ids, and masked.
-
-```
-prompt ids | turn 1 (mask 1) | observation (mask 0) | turn 2 (mask 1) | ... | last turn (mask 1)
-```
-
-An episode always ends on a sampled token: an observation after it would be read by nobody.
-
-`player.Player` holds what an episode is played with, and plays many at once. `runs.records` says what a log
-keeps of one.
+`loop` plays one, `player.Player` plays many. `runs.records` says what a log keeps of one.
 """
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from trl_dbbench.database import Database, QueryResult, Sandbox
-from trl_dbbench.database.dialect import Dialect
-from trl_dbbench.errors import ConfigError, EnvironmentFault, TaskError
-from trl_dbbench.judge import Judge, Verdict
-from trl_dbbench.protocol import Action, AgentProtocol, Answer, Invalid, Operation
+from trl_dbbench.database import QueryResult
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.judge import Verdict
+from trl_dbbench.protocol import Action, AgentProtocol, Answer, Operation
 from trl_dbbench.tasks import Task
-
-logger = logging.getLogger(__name__)
 
 
 class Status(StrEnum):
@@ -133,11 +117,21 @@ class Chat(Protocol):
     def observation_ids(self, observation: str, *, end: int | None) -> list[int]: ...
 
 
+@dataclass(frozen=True)
+class Usage:
+    """The tokens of a turn, as an endpoint counts them: those `read` (all before the turn), those `written`,
+    thoughts included."""
+
+    read: int = 0
+    written: int = 0
+
+
 @dataclass
 class Turn:
     """One turn: what was sampled, what it meant, what the database said."""
 
     completion: Completion
+    """Without ids, where an endpoint gave the turn."""
     text: str
     action: Action
     result: QueryResult | None = None
@@ -156,6 +150,13 @@ class Turn:
     """A digest of the tables before the turn, where an advantage has asked for it."""
     value: float | None = None
     """What episodes are worth that go on from before the turn, where an advantage has estimated it."""
+    usage: Usage | None = None
+    """What an endpoint counted."""
+
+    @property
+    def tokens(self) -> int:
+        """How many were sampled; 0 where an endpoint did not say."""
+        return self.usage.written if self.usage else len(self.completion.ids)
 
 
 @dataclass(repr=False)
@@ -184,6 +185,8 @@ class Episode:
     """The chat role in which the agent read observations; the protocol's."""
     shots: Sequence[str] = ()
     """The ids of the earlier episodes that its prompt showed."""
+    endpoint: str | None = None
+    """Which model played it and where, if an endpoint did: then there are texts, and no token ids."""
 
     def __repr__(self) -> str:
         end = f"status={self.status!s}, right={self.right}, turns={len(self.turns)}"
@@ -219,8 +222,20 @@ class Episode:
         return [turn.action.sql for turn in self.turns if isinstance(turn.action, Operation)]
 
     @property
+    def prompt_tokens(self) -> int:
+        """How many the prompt has; 0 where an endpoint did not say."""
+        usage = self.turns[0].usage if self.turns else None
+        return usage.read if usage else len(self.prompt_ids)
+
+    @property
     def completion_ids(self) -> list[int]:
-        """All ids after the prompt: sampled turns and the observations between them. Length T."""
+        """All ids after the prompt: sampled turns and the observations between them. Length T.
+
+        Raises:
+            ConfigError: if an endpoint played it, which gives none.
+        """
+        if self.endpoint is not None:
+            raise no_ids(self.task.id, self.endpoint)
         return [id for turn in self.turns for id in (*turn.completion.ids, *turn.observation_ids)]
 
     @property
@@ -249,7 +264,8 @@ class Episode:
         messages = []
         for turn in self.turns:
             messages.append({"role": "assistant", "content": turn.text})
-            if turn.observation is not None and turn.observation_ids:
+            read = turn.observation_ids or turn is not self.turns[-1]
+            if turn.observation is not None and read:
                 messages.append({"role": self.observation_role, "content": turn.observation})
         return messages or [{"role": "assistant", "content": ""}]
 
@@ -276,116 +292,9 @@ class Rules:
             )
 
 
-async def play(
-    start: Start, *, row: int, engine: Engine, chat: Chat, database: Database, judge: Judge, rules: Rules
-) -> Episode:
-    """Plays one task to its end. Never raises for what the agent wrote or what a server did.
-
-    Args:
-        row: of the episode among those that the engine plays side by side.
-    """
-    task = start.task
-    role = chat.protocol.observation_role
-    episode = Episode(task, start.prompt_ids, start.sampling, observation_role=role, shots=start.shots)
-    try:
-        # its tables are made while the model writes the first turn
-        opening = database.in_thread(database.sandbox, task)
-        try:
-            await _play_past(episode, start.past, database, opening)
-            await _play_turns(episode, row, engine, chat, database, opening, rules)
-            if answer := episode.answer:
-                sandbox = await opening
-                episode.verdict = await database.in_thread(judge, task, answer, sandbox, chat.protocol.grader)
-        finally:
-            sandbox = await opening
-            await database.in_thread(sandbox.close)
-            episode.retries = sandbox.retries
-    except (EnvironmentFault, TaskError) as fault:
-        # a TaskError here: this server cannot make the task's tables, which is no fault of the agent
-        logger.warning("task %s: %s", task.id, fault)
-        episode.fail(str(fault))
-    return episode
-
-
-async def _play_past(
-    episode: Episode, past: Sequence[Turn], database: Database, opening: Awaitable[Sandbox]
-) -> None:
-    for turn in past:
-        await database.in_thread(repeat, turn, await opening, database.dialect)
-        # a turn of its own: what it is worth here is not what it is worth there
-        episode.turns.append(replace(turn, rewards={}, advantage=None, state=None, value=None))
-
-
-def repeat(turn: Turn, sandbox: Sandbox, dialect: Dialect) -> bool:
-    """Executes a turn's statement again, unless it only reads. Returns whether it has.
-
-    Raises:
-        EnvironmentFault: if the database fails, or the tables may not become what they were.
-    """
-    if not isinstance(turn.action, Operation) or turn.result is None:
-        return False
-    sql, seen = turn.action.sql, turn.result
-    if dialect.only_reads(sql):
-        return False
-    again = sandbox.execute(sql)
-    same = (again.rows, again.error, again.affected) == (seen.rows, seen.error, seen.affected)
-    if not same or dialect.varies(sql):
-        raise EnvironmentFault(f"{sql[:200]!r} may do something else when it is executed again")
-    return True
-
-
-async def _play_turns(
-    episode: Episode,
-    row: int,
-    engine: Engine,
-    chat: Chat,
-    database: Database,
-    opening: Awaitable[Sandbox],
-    rules: Rules,
-) -> None:
-    ids = list(episode.prompt_ids)
-    past = len(episode.turns)
-    room = rules.max_completion_length
-    if rules.context is not None:
-        room = min(room, rules.context - len(ids))
-    end = len(ids) + room
-    ids += episode.completion_ids
-
-    for number in range(past, rules.max_turns):
-        started = time.perf_counter()
-        budget = min(rules.max_turn_tokens, end - len(ids))
-        completion = await engine.generate(Request(tuple(ids), budget, episode.sampling, row, number))
-        ids += completion.ids
-        text = chat.text(completion.ids)
-        turn_ended = completion.ids[-1] in chat.eos_token_ids
-        turn = Turn(completion, text, chat.protocol.parse(text), cut_off=not turn_ended)
-        episode.turns.append(turn)
-
-        if not turn_ended and len(ids) >= end:
-            episode.status = Status.OUT_OF_TOKENS
-            break
-        if isinstance(turn.action, Answer):
-            episode.status = Status.ANSWERED
-            break
-        if isinstance(turn.action, Invalid):
-            if chat.protocol.invalid_ends_episode:
-                episode.status = Status.INVALID_ACTION
-                break
-            turn.observation = chat.protocol.observe(turn.action)
-        else:
-            sandbox = await opening
-            turn.result = await database.in_thread(sandbox.execute, turn.action.sql)
-            turn.observation = chat.protocol.observe(turn.result)
-        turn.seconds = time.perf_counter() - started
-
-        if number + 1 == rules.max_turns:
-            episode.status = Status.TURN_LIMIT
-            break
-        turn_end = completion.ids[-1] if turn_ended else None
-        observation_ids = chat.observation_ids(turn.observation, end=turn_end)
-        if len(ids) + len(observation_ids) >= end:
-            episode.status = Status.OUT_OF_TOKENS
-            break
-        turn.observation_ids = observation_ids
-        ids += observation_ids
-    turn.seconds = turn.seconds or time.perf_counter() - started
+def no_ids(task_id: str, endpoint: str) -> ConfigError:
+    """The error for an episode of which token ids are wanted, and an endpoint played it."""
+    return ConfigError(
+        f"the episode of task '{task_id}' was played by the endpoint of {endpoint}, which gives texts and no "
+        "token ids or log-probabilities: nothing can be trained on it."
+    )

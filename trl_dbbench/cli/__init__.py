@@ -36,6 +36,7 @@ app.command()(train.recipes)
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for chatty in ("httpx", "httpx2"):  # a line for each request
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     with user_errors():
         app()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trl_dbbench.cli.models import tasks_to_evaluate
 from trl_dbbench.cli.options import (
     BatchSize,
     ChatTemplate,
@@ -34,6 +33,7 @@ from trl_dbbench.cli.options import (
     TopP,
     drawing_options,
     settings_options,
+    tasks_to_evaluate,
     trained_by,
 )
 from trl_dbbench.database import open_database

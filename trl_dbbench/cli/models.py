@@ -6,22 +6,27 @@ import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trl_dbbench.cli.endpoints import EndpointOptions, arm_of, evaluate_endpoint
 from trl_dbbench.cli.options import (
     AdapterName,
+    ApiKeyEnv,
     BatchSize,
     ChatTemplate,
+    Concurrency,
     DockerImage,
     Dtype,
+    EndpointUrl,
     EvalTasks,
     FewShot,
     FewShotBy,
     FewShotMemory,
     FewShotUpdate,
     HtmlFile,
+    JsonFile,
     Limit,
     MaxCompletionLength,
     MaxTurns,
@@ -44,15 +49,18 @@ from trl_dbbench.cli.options import (
     drawing_options,
     names,
     settings_options,
+    tasks_to_evaluate,
     trained_by,
 )
 from trl_dbbench.database import open_database
-from trl_dbbench.errors import ConfigError
+from trl_dbbench.errors import EngineError
 from trl_dbbench.files import check_writable, write_atomically
 from trl_dbbench.tasks import Task, load_tasks
 
 if TYPE_CHECKING:
     from trl_dbbench.engines.base import Backend
+    from trl_dbbench.evaluation import Evaluation
+    from trl_dbbench.judging.arms import Arm
     from trl_dbbench.judging.play import Drawing
     from trl_dbbench.player import Player
     from trl_dbbench.runs.trained import Trained
@@ -89,9 +97,10 @@ def evaluate(
     scorer: Scorer = None,
     batch_size: BatchSize = 16,
     dtype: Dtype = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Writes figures and episodes here.")
-    ] = None,
+    endpoint: EndpointUrl = None,
+    api_key_env: ApiKeyEnv = None,
+    concurrency: Concurrency = None,
+    json_file: JsonFile = None,
     html_file: HtmlFile = None,
 ) -> None:
     """Prints greedy accuracy, overall, per operation and per skill, with 95 % intervals and status shares.
@@ -102,11 +111,24 @@ def evaluate(
     """
     for path in filter(None, (json_file, html_file)):
         check_writable(path)
-    drawing = drawing_options(context)
+    drawing, where = drawing_options(context), EndpointOptions(endpoint, api_key_env, concurrency)
+    if where.given():
+        return _evaluate_endpoint(where, context.params, json_file, html_file)
     trained = trained_by(run, model, adapter, few_shot_update, **settings_options(context))
     loaded = tasks_to_evaluate(trained, tasks, limit)
     with playing(trained, names(vllm_server_urls), database, docker_image) as (player, backend):
         _evaluate(loaded, trained, player, backend, drawing, few_shot_update, json_file, html_file)
+
+
+def _evaluate_endpoint(
+    where: EndpointOptions, options: dict[str, Any], json_file: Path | None, html_file: Path | None
+) -> None:
+    evaluation = evaluate_endpoint(where, options)
+    typer.echo(evaluation)
+    _keep(evaluation, arm_of(evaluation), json_file, html_file)
+    if (reason := evaluation.ended_early) is not None:
+        kept = f" They are in {json_file}." if json_file is not None else ""
+        raise EngineError(f"{reason}{kept}")
 
 
 def _evaluate(
@@ -121,10 +143,7 @@ def _evaluate(
 ) -> None:
     from trl_dbbench.evaluation import evaluate as evaluate_model
     from trl_dbbench.evaluation import shots_of
-    from trl_dbbench.judging.page import write_arm
     from trl_dbbench.judging.play import Rewards, each_once, judged
-    from trl_dbbench.judging.saved import arm_dict
-    from trl_dbbench.judging.text import judgement
 
     if drawing.plan is not None:
         tasks = each_once(tasks)  # whose samples would be drawn from the same random numbers
@@ -139,27 +158,21 @@ def _evaluate(
     name = Path(trained.adapter or trained.model).resolve().name
     arm = judged(name, evaluation, tasks, trained, player, backend, drawing, rewards)
     if drawing.plan is not None:
+        from trl_dbbench.judging.text import judgement
+
         typer.echo(f"\n{judgement(arm)}")
+    _keep(evaluation, arm, json_file, html_file)
+
+
+def _keep(evaluation: Evaluation, arm: Arm, json_file: Path | None, html_file: Path | None) -> None:
+    from trl_dbbench.judging.page import write_arm
+    from trl_dbbench.judging.saved import arm_dict
+
     if json_file is not None:
         with write_atomically(json_file) as file:
             json.dump(evaluation.to_dict() | arm_dict(arm), file, ensure_ascii=False, indent=1)
     if html_file is not None:
         typer.echo(write_arm(arm, html_file))
-
-
-def tasks_to_evaluate(trained: Trained, tasks: str | None, limit: int | None) -> list[Task]:
-    """The tasks that are named, or else those on which the run was evaluated; the first `limit` of them.
-
-    Raises:
-        ConfigError: if there are none.
-    """
-    from trl_dbbench.runs.trained import held_out_tasks
-
-    if tasks is not None:
-        return load_tasks(tasks)[:limit]
-    if trained.run is not None:
-        return held_out_tasks(trained.run)[:limit]
-    raise ConfigError("say by --tasks what to play: a task file, a folder of parquet, or a hub id.")
 
 
 def sample(

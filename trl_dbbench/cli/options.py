@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.tasks import Task, load_tasks
 
 if TYPE_CHECKING:
     from trl_dbbench.judging.play import Drawing
@@ -83,11 +84,21 @@ FewShotBy = Annotated[str | None, typer.Option(help="Which are shown: bm25 (defa
 FewShotUpdate = Annotated[
     bool, typer.Option("--few-shot-update", help="Right ones of this evaluation join, batch by batch.")
 ]
-
 EvalTasks = Annotated[
-    str | None,
-    typer.Option("--tasks", help="A task file, folder or hub id; left out, the run's held-out tasks."),
+    str | None, typer.Option(help="A task file, folder or hub id; left out, the run's held-out tasks.")
 ]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Writes figures and episodes here.")]
+EndpointUrl = Annotated[
+    str | None, typer.Option("--endpoint", help="An OpenAI-compatible server that has --model: its address.")
+]
+ApiKeyEnv = Annotated[
+    str | None,
+    typer.Option(help="The environment variable with the endpoint's API key (default: OPENAI_API_KEY)."),
+]
+Concurrency = Annotated[
+    int | None, typer.Option(min=1, help="Requests that an endpoint gets at a time (default: 8).")
+]
+
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")]
 Samples = Annotated[
     int | None, typer.Option(min=1, help="So many episodes of each task are sampled, beside the greedy one.")
@@ -183,3 +194,18 @@ def trained_by(
         typer.echo(trained.said)
     check_few_shot_of(trained.settings, few_shot_update)
     return trained
+
+
+def tasks_to_evaluate(trained: Trained, tasks: str | None, limit: int | None) -> list[Task]:
+    """Those that are named, else the run's held-out ones; the first `limit` of them.
+
+    Raises:
+        ConfigError, TaskError: if there are none, or they cannot be read.
+    """
+    from trl_dbbench.runs.trained import held_out_tasks
+
+    if tasks is not None:
+        return load_tasks(tasks)[:limit]
+    if trained.run is not None:
+        return held_out_tasks(trained.run)[:limit]
+    raise ConfigError("say by --tasks what to play: a task file, a folder of parquet, or a hub id.")

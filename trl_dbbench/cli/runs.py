@@ -23,22 +23,29 @@ if TYPE_CHECKING:
 
 def report(
     run: Annotated[Path, typer.Argument(help="A training run's output_dir, finished, running or killed.")],
+    other: Annotated[Path | None, typer.Argument(help="A second run, to be shown beside it.")] = None,
     out: Annotated[Path | None, typer.Option(help="The HTML file; RUN/report.html if left out.")] = None,
     figures: Annotated[
         Path | None, typer.Option(help="Folder of the PNG files; figures/ beside the HTML file if left out.")
     ] = None,
     no_figures: Annotated[bool, typer.Option("--no-figures", help="Writes no PNG files.")] = False,
 ) -> None:
-    """Writes a run's curves and transcripts as one HTML file that needs no network, and the curves as PNG."""
+    """Writes a run's curves and transcripts as one HTML file that needs no network, and the curves as PNG.
+
+    Of two runs it writes one file that shows them side by side, and no PNG.
+    """
     from trl_dbbench.report import read_run, write_figures, write_report
 
-    read = read_run(run)
-    for note in read.notes:
-        typer.echo(f"note: {note}")
-    page = write_report(read, out or run / "report.html")
-    typer.echo(f"{page}: {len(read.episodes):,} episodes, {page.stat().st_size / 1e6:.1f} MB")
-    if not no_figures:
-        written = write_figures(read, figures or page.parent / "figures")
+    reads = [read_run(each) for each in (run, other) if each is not None]
+    for read in reads:
+        for note in read.notes:
+            typer.echo(f"note: {f'{read.name}: ' if other else ''}{note}")
+    default = run / "report.html" if other is None else run / f"report-and-{reads[1].name}.html"
+    page = write_report(reads[0], out or default, *reads[1:])
+    count = sum(len(read.episodes) for read in reads)
+    typer.echo(f"{page}: {count:,} episodes, {page.stat().st_size / 1e6:.1f} MB")
+    if other is None and not no_figures:
+        written = write_figures(reads[0], figures or page.parent / "figures")
         typer.echo(f"{written[0].parent if written else 'no data for figures'}: {len(written)} PNG files")
 
 

@@ -1,4 +1,4 @@
-"""One HTML file of a run: its curves, its accuracy per skill, and every transcript, to be opened anywhere.
+"""One HTML file of a run, or of two: curves, accuracy per skill, and every transcript, to be opened anywhere.
 
 What a run leaves behind may be half of it, so reading never fails on a part:
 
@@ -7,6 +7,7 @@ episodes.jsonl, tasks.jsonl, trainer_state.json
   run.py      read_run       what is readable, with a note on what is not
   curves.py   charts         curves as plain numbers
               compare        accuracy per skill, before and after
+  beside.py   charts_beside  the same of two runs, and what each answered in the end
   page.py     write_report   they and the transcripts, as HTML
   figures.py  write_figures  the same numbers, as PNG
 ```

@@ -101,13 +101,29 @@ def compare(run: Run) -> Comparison | None:
         ]
     else:
         return None
+    return Comparison(names[0], names[1], per_skill(before, after))
+
+
+def per_skill(before: list[EpisodeRecord], after: list[EpisodeRecord]) -> list[tuple[str, Share, Share]]:
+    """The rows of a comparison: overall, then every skill that came up."""
     found = {skill for episode in (*before, *after) for skill in episode["skills"]}
     skills = [*(s for s in SKILLS if s in found), *sorted(found - set(SKILLS))]
     rows = [("overall", share(before), share(after))]
     for skill in skills:
         both = [share(e for e in episodes if skill in e["skills"]) for episodes in (before, after)]
         rows.append((skill, both[0], both[1]))
-    return Comparison(names[0], names[1], rows)
+    return rows
+
+
+def changed_episode(run: Run) -> int | None:
+    """The place of an episode that ended right at the last evaluation, and wrong at the first one."""
+    held_out = list(evaluations(run).values())
+    sound = [[e for e in episodes if e["status"] != Status.ENVIRONMENT_FAULT] for episodes in held_out]
+    if len(sound) < 2:
+        return None
+    wrong = {(e["task_id"], e["question"]) for e in sound[0] if not e["right"]}
+    mended = [e for e in sound[-1] if e["right"] and (e["task_id"], e["question"]) in wrong]
+    return next((place for place, e in enumerate(run.episodes) if mended and e is mended[0]), None)
 
 
 def updates(step: int) -> str:
@@ -129,11 +145,12 @@ class Series:
     high: list[float] | None = None
     detail: list[str] | None = None
     points: bool = False
+    dashed: bool = False
 
 
 @dataclass
 class Chart:
-    """`kind` is `"lines"` or `"shares"` (stacked); `percent` axes run from 0 to 1."""
+    """`kind` is `"lines"` or `"shares"` (stacked, from 0 to 1); a `percent` chart's values lie in 0 to 1."""
 
     id: str
     title: str
@@ -143,6 +160,19 @@ class Chart:
     kind: str = "lines"
     percent: bool = False
     x_label: str = "updates done"
+
+
+def percent_range(chart: Chart) -> tuple[float, float]:
+    """The ends of a percent axis: what its lines and bands need, in steps of 5 %, a tenth at least."""
+    if chart.kind == "shares":
+        return 0.0, 1.0
+    values = [y for s in chart.series for y in (*s.y, *(s.low or ()), *(s.high or ()))] or [0.0, 1.0]
+    low, high = math.floor(20 * min(values) + 1e-9) / 20, math.ceil(20 * max(values) - 1e-9) / 20
+    if low <= 0.25 * high:
+        low = 0.0  # a line that begins near 0 is read against it
+    if high - low < 0.1:
+        low, high = max(0.0, high - 0.1), max(0.1, high)
+    return low, min(1.0, high)
 
 
 # Okabe and Ito's colours, which differ to colour-blind readers too; the page has its own for dark screens

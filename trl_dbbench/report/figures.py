@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.report.curves import COLORS, Chart, Comparison, charts, compare
+from trl_dbbench.report.curves import COLORS, Chart, Comparison, charts, compare, percent_range
 from trl_dbbench.report.run import Run
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _figure(chart: Chart) -> Figure:
                 series.x, series.y, color=color, label=series.name, marker=marker, markersize=3, linewidth=1.2
             )
     if chart.percent:
-        axes.set_ylim(0, 1)
+        axes.set_ylim(*percent_range(chart))
         axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(chart.x_label)

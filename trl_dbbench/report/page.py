@@ -15,7 +15,16 @@ from typing import Any
 import jinja2
 
 from trl_dbbench.files import write_atomically
-from trl_dbbench.report.curves import Chart, Comparison, charts, compare, updates
+from trl_dbbench.report.beside import charts_beside, compare_runs, differing_episode, names_of
+from trl_dbbench.report.curves import (
+    Chart,
+    Comparison,
+    changed_episode,
+    charts,
+    compare,
+    percent_range,
+    updates,
+)
 from trl_dbbench.report.run import Run
 from trl_dbbench.runs.records import PHASES
 from trl_dbbench.tasks import Task
@@ -24,23 +33,34 @@ BLOCK = 100  # episodes, or tasks, that are unpacked together
 TABLE_ROWS = 500  # of a task's table that go into the page
 
 
-def write_report(run: Run, out: str | Path) -> Path:
+def write_report(run: Run, out: str | Path, other: Run | None = None) -> Path:
     """Writes the run as one HTML file.
+
+    Args:
+        other: a second run, which is shown beside it.
 
     Raises:
         ConfigError: if `out` cannot be written.
     """
-    index, episode_blocks, task_blocks = _transcripts(run)
-    drawn = charts(run)
-    compared = compare(run)
+    shown = [(run.name, run)]
+    if other is None:
+        drawn, compared, start = charts(run), compare(run), changed_episode(run)
+    else:
+        pair = (run, other)
+        shown = list(zip(names_of(pair), pair, strict=True))
+        drawn, compared, start = charts_beside(pair), compare_runs(pair), differing_episode(pair)
+    index, episode_blocks, task_blocks = _transcripts(shown)
+    in_page = [asdict(chart) | {"range": percent_range(chart) if chart.percent else None} for chart in drawn]
+    steps = max(each.steps or 0 for _, each in shown)
     return render(
         "report.html.j2",
         out,
-        run=run,
-        facts=_facts(run, drawn[0], compared),
+        title=" and ".join(name for name, _ in shown),
+        runs=[(name, each, _facts(each, charts(each)[0], compare(each))) for name, each in shown],
+        settings=_settings([each for _, each in shown]),
         charts=drawn,
         comparison=compared,
-        data=_embedded({"charts": [asdict(chart) for chart in drawn], "steps": run.steps, **index}),
+        data=_embedded({"charts": in_page, "steps": steps, "start": start, **index}),
         episode_blocks=episode_blocks,
         task_blocks=task_blocks,
     )
@@ -95,13 +115,26 @@ def _facts(run: Run, accuracy: Chart, compared: Comparison | None) -> list[tuple
     return facts
 
 
-def _transcripts(run: Run) -> tuple[dict[str, Any], list[str], list[str]]:
+def _settings(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
+    """(name, a value for each run) of what run.json says, where it says something."""
+    names = dict.fromkeys(name for run in runs for name in run.settings)
+    rows = [(name, [_shown(run.settings.get(name)) for run in runs]) for name in names]
+    return [(name, values) for name, values in rows if any(values)]
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == {} or value == []:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _transcripts(shown: Sequence[tuple[str, Run]]) -> tuple[dict[str, Any], list[str], list[str]]:
     """The index, in columns, that the page lists and filters by; blocks of episodes; blocks of tasks.
 
     Episodes of one task point to it, so its question is in the page once.
     """
     recorded: dict[tuple[str, str, str], Task] = {}
-    for task in run.tasks:
+    for task in (task for _, run in shown for task in run.tasks):
         recorded[task.id, task.question, task.digest] = task
         recorded.setdefault((task.id, task.question, ""), task)  # older episodes have no digest of their task
         recorded.setdefault((task.id, "", ""), task)  # still older ones do not say their question
@@ -109,8 +142,9 @@ def _transcripts(run: Run) -> tuple[dict[str, Any], list[str], list[str]]:
     tasks: list[dict[str, Any]] = []
     details: list[dict[str, Any] | None] = []
     statuses: dict[str, int] = {}
-    columns: dict[str, list] = {name: [] for name in ("task", "phase", "step", "status", "right")}
-    for episode in run.episodes:
+    columns: dict[str, list] = {name: [] for name in ("run", "task", "phase", "step", "status", "right")}
+    episodes = [(number, episode) for number, (_, run) in enumerate(shown) for episode in run.episodes]
+    for number, episode in episodes:
         key = episode["task_id"], episode["question"], str(episode.get("task_digest") or "")
         if key not in places:
             places[key] = len(tasks)
@@ -120,6 +154,7 @@ def _transcripts(run: Run) -> tuple[dict[str, Any], list[str], list[str]]:
                 {"id": key[0], "question": question, "op": episode["operation"], "skills": episode["skills"]}
             )
             details.append(_task_detail(found) if found else None)
+        columns["run"].append(number)
         columns["task"].append(places[key])
         columns["phase"].append(episode["phase"])
         columns["step"].append(episode["step"])
@@ -137,8 +172,9 @@ def _transcripts(run: Run) -> tuple[dict[str, Any], list[str], list[str]]:
         "skills",
     }
     dropped = in_index | {"greedy"}
-    bodies = [{key: value for key, value in e.items() if key not in dropped} for e in run.episodes]
+    bodies = [{key: value for key, value in e.items() if key not in dropped} for _, e in episodes]
     index = {
+        "runs": [name for name, _ in shown],
         "tasks": tasks,
         "statuses": list(statuses),
         "phases": PHASES,

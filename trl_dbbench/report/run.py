@@ -9,6 +9,7 @@ from typing import Any
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.read import loads, read_episodes, read_tasks
 from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE, EpisodeRecord
+from trl_dbbench.runs.settings import SETTINGS_FILE
 from trl_dbbench.tasks import Task
 
 STATE_FILE = "trainer_state.json"
@@ -27,6 +28,8 @@ class Run:
     steps: int | None = None
     planned_steps: int | None = None
     notes: list[str] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What run.json says."""
 
     def phase(self, phase: str) -> list[EpisodeRecord]:
         return [episode for episode in self.episodes if episode["phase"] == phase]
@@ -50,6 +53,7 @@ def read_run(folder: str | Path) -> Run:
         raise ConfigError(f"nothing of a run can be read in '{folder}'. {reasons}")
     _read_tasks(folder / TASKS_FILE, run)
     _read_model(folder, run)
+    _read_settings(folder / SETTINGS_FILE, run)
     played = max((e["step"] + (e["phase"] != "eval") for e in run.episodes), default=0)
     if run.log and run.steps is not None and played > run.steps + 1:
         run.notes.append(
@@ -92,6 +96,19 @@ def _read_tasks(path: Path, run: Run) -> None:
         run.tasks.extend(read_tasks(path, run.notes))
     elif run.episodes:
         run.notes.append(f"{path.name} is not there: the tables that the agent worked on are not shown.")
+
+
+def _read_settings(path: Path, run: Run) -> None:
+    try:
+        settings = loads(path.read_bytes())
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, RecursionError):
+        settings = None
+    if isinstance(settings, dict):
+        run.settings = settings
+    else:
+        run.notes.append(f"{path.name} cannot be read: the settings of the run are not shown.")
 
 
 def _read_model(folder: Path, run: Run) -> None:

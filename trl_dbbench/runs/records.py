@@ -91,6 +91,9 @@ class EpisodeRecord(TypedDict):
     prompt_tokens: NotRequired[int]
     shots: NotRequired[list[str]]
     """The ids of the earlier episodes that the prompt showed, in its order; they lie in `shots.jsonl`."""
+    endpoint: NotRequired[str]
+    """Which model played it and where, if an endpoint did: then no token is known, only what the endpoint
+    counted."""
     shown: NotRequired[Sequence[Any]]
     """Those episodes (`few_shot.Example`). In no log: `conversations.saved_episodes` puts them here."""
     prompt_ids: NotRequired[list[int]]
@@ -118,13 +121,15 @@ def episode_record(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
         "rewards": episode.rewards,
         "advantage": episode.advantage,
         "seed": episode.sampling.seed,
-        "prompt_tokens": len(episode.prompt_ids),
+        "prompt_tokens": episode.prompt_tokens,
         "turns": [turn_record(turn) for turn in episode.turns],
     }
     if episode.branch_tokens:
         record["branch_tokens"] = episode.branch_tokens
     if episode.shots:
         record["shots"] = list(episode.shots)
+    if episode.endpoint is not None:
+        record["endpoint"] = episode.endpoint
     return record
 
 
@@ -171,7 +176,7 @@ def turn_record(turn: Turn) -> TurnRecord:
         "limit": turn.result.limit if turn.result else None,
         "error_code": turn.result.error_code if turn.result else None,
         "affected": turn.result.affected if turn.result else None,
-        "tokens": len(turn.completion.ids),
+        "tokens": turn.tokens,
         "observation_tokens": len(turn.observation_ids),
         "seconds": round(turn.seconds, 4),
         "sql_seconds": round(turn.result.seconds, 4) if turn.result else None,

@@ -1,6 +1,6 @@
 """Plays a run's saved episodes again, without the model, and says what does not come out as it was.
 
-The loop is the rollout's own: `rollout.play` plays each episode on a fresh sandbox, with the saved texts in
+The loop is the rollout's own: `loop.play` plays each episode on a fresh sandbox, with the saved texts in
 the place of engine and tokenizer. What the saved line says of itself is then compared with what the episode
 says now: how each turn was read, what the database replied, how the episode ended, which tables it left, and
 its rewards.

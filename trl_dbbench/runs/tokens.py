@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.engines.policy import ServedPolicy
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.rollout import Completion, Episode, Sampling, Status, Turn
+from trl_dbbench.rollout import Completion, Episode, Sampling, Status, Turn, no_ids
 from trl_dbbench.runs.conversations import Played, prompt_messages, protocol_of
 from trl_dbbench.runs.records import EpisodeRecord, action_in
 from trl_dbbench.runs.settings import RunSettings
@@ -66,10 +66,13 @@ def with_tokens(
             used. If left out, that of the model that played.
 
     Raises:
-        ConfigError: if texts must be tokenised again, and the tokenizer cannot be had.
+        ConfigError: if texts must be tokenised again, and the tokenizer cannot be had; if an endpoint played
+            one of them.
     """
     again = _Again()
     for record, task in played:
+        if (endpoint := record.get("endpoint")) is not None:
+            raise no_ids(task.id, endpoint)
         if (kept := _kept(record, task)) is not None and (chat is None or _reads(chat, kept)):
             yield record, kept
         else:
