@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "trl_dbbench"
 
 ORDER = """
-errors lookup files sql prompts ranks
+errors lookup files sql prompts ranks console
 skills grading calibration
 tasks
 database.error_numbers database.dialect database.sandbox database.retry database.base

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from transformers.utils import is_in_notebook
 from trl import GRPOConfig
 
 from trl_dbbench.advantages import AdvantageFunction, check_needs, get_advantage
+from trl_dbbench.console import on_terminal
 from trl_dbbench.credit.estimators import grpo
 from trl_dbbench.engines.base import server_addresses
 from trl_dbbench.errors import ConfigError
@@ -269,6 +271,8 @@ class DBBenchGRPOConfig(GRPOConfig):
     def __post_init__(self):
         single = self.num_generations == 1
         self.num_generations: int = _Single(1) if single else self.num_generations
+        plain = self.disable_tqdm is None and not (on_terminal() or is_in_notebook())
+        self.disable_tqdm: bool | None = True if plain else self.disable_tqdm
         super().__post_init__()
         self.num_generations = int(self.num_generations)
         for name in ("max_turns", "max_turn_tokens", "max_completion_length", "greedy_eval_every"):

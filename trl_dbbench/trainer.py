@@ -26,12 +26,24 @@ import numpy as np
 from accelerate.utils import gather_object
 from datasets import Dataset
 from peft import PeftConfig
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProgressCallback, TrainerCallback
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    ProgressCallback,
+    TrainerCallback,
+)
 from trl import GRPOTrainer
 from trl.extras.profiling import profiling_context
 
 from trl_dbbench.alarms import AlarmCallback, alarm_metrics
-from trl_dbbench.callbacks import EpisodeLogCallback, GreedyEvalCallback, RolloutProgressCallback
+from trl_dbbench.callbacks import (
+    EpisodeLogCallback,
+    GreedyEvalCallback,
+    MetricsLogCallback,
+    PlainProgressCallback,
+    RolloutProgressCallback,
+)
 from trl_dbbench.config import DBBenchGRPOConfig
 from trl_dbbench.database import Database
 from trl_dbbench.engines.base import open_backend
@@ -155,6 +167,9 @@ class DBBenchGRPOTrainer(ScoredGRPOTrainer):
         self.add_callback(AlarmCallback())
         if self.pop_callback(ProgressCallback) is not None:  # not where bars are off, or in a notebook
             self.add_callback(RolloutProgressCallback())
+        elif self.pop_callback(PrinterCallback) is not None:
+            self.add_callback(PlainProgressCallback())
+        self.add_callback(MetricsLogCallback(self.args.output_dir))
         if self.args.greedy_eval != "off":
             self.add_callback(GreedyEvalCallback(self.args.greedy_eval_every))
 
