@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig, DBBenchGRPOTrainer
+from trl_dbbench.adapters import check_is_model
 from trl_dbbench.arguments import DatabaseArguments, RewardArguments, TaskArguments
 from trl_dbbench.checkpoints import find_checkpoint
 from trl_dbbench.errors import user_errors
@@ -37,6 +38,7 @@ def main(
     train_dataset, eval_dataset = tasks.datasets(args.protocol)
 
     # 2. the model: a tokenizer with a chat template, and how to load the weights
+    check_is_model(model.model_name_or_path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             model.model_name_or_path, padding_side="left", trust_remote_code=args.trust_remote_code

@@ -34,13 +34,13 @@ templates chat judge dataset
 rollout
 player
 engines
-runs.records runs.read runs.settings metrics
+adapters runs.records runs.read runs.settings metrics
 retrace step_rewards learned_rewards process_rewards rewards
 gradients credit advantages few_shot
 callbacks alarms samplers reward_models unsupported config arguments stopping checkpoints resume loss reference
 scoring critic
 trainer ppo
-evaluation sample validation demonstrations multi_teacher step_labels reward_data runs convert generate report tiny_model
+evaluation merge sample validation demonstrations multi_teacher step_labels reward_data runs convert generate report tiny_model
 cli
 """
 """From bottom to top; `docs/architecture.md` says what each part is. A module may import from its own line

@@ -48,6 +48,9 @@ class DBBenchGRPOConfig(GRPOConfig):
             Replaces the model's chat template: the path of a jinja file, or the name of one of TRL's
             (`qwen3_training`). The saved model has it too. Left out, the model's own is used, or TRL's
             variant of it for training where the own one drops the thoughts of earlier turns.
+        adapter_name_or_path (`str`, *optional*):
+            Trains this adapter further, on the model that it was trained on. `beta` then keeps the policy
+            close to the adapter as it was (TRL's rule), not to the model without one.
         max_turns (`int`, *optional*, defaults to `3`):
             Turns of an episode at most.
         max_turn_tokens (`int`, *optional*, defaults to `512`):
@@ -141,6 +144,9 @@ class DBBenchGRPOConfig(GRPOConfig):
         metadata={
             "help": "Replaces the model's: a jinja file, or the name of one of TRL's, as qwen3_training."
         },
+    )
+    adapter_name_or_path: str | None = field(
+        default=None, metadata={"help": "An adapter that is trained further: a folder or a hub id."}
     )
     max_turns: int = field(default=3, metadata={"help": "Turns of an episode at most."})
     max_turn_tokens: int = field(
@@ -299,7 +305,8 @@ class DBBenchGRPOConfig(GRPOConfig):
             raise ConfigError(f"top_p must be above 0 and at most 1, is {self.top_p}.")
         check_few_shot(self.few_shot, self.few_shot_memory, self.few_shot_by, self.few_shot_update)
         self._check_task_sampling()
-        self._check_vllm_servers()
+        if self.vllm_server_urls is not None:
+            self.vllm_server_urls = server_addresses(self.vllm_server_urls)
         self._check_alarms()
         check_settings(self)
 
@@ -370,11 +377,6 @@ class DBBenchGRPOConfig(GRPOConfig):
                 "sampled_skills and min_tasks_per_skill are used only with task_sampling: skill; set that, "
                 "or leave them out."
             )
-
-    def _check_vllm_servers(self) -> None:
-        if self.vllm_server_urls is None:
-            return
-        self.vllm_server_urls = server_addresses(self.vllm_server_urls)
 
     def _check_alarms(self) -> None:
         if self.alarm_window < 1:

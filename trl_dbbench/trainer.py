@@ -36,6 +36,7 @@ from transformers import (
 from trl import GRPOTrainer
 from trl.extras.profiling import profiling_context
 
+from trl_dbbench.adapters import load_trainable
 from trl_dbbench.alarms import AlarmCallback, alarm_metrics
 from trl_dbbench.callbacks import (
     EpisodeLogCallback,
@@ -52,6 +53,7 @@ from trl_dbbench.few_shot import Shots
 from trl_dbbench.metrics import drop_repeated_rows, episode_metrics, refined_metrics
 from trl_dbbench.player import Player
 from trl_dbbench.ranks import together
+from trl_dbbench.resume import replaced
 from trl_dbbench.reward_models import prepare_reward_models
 from trl_dbbench.rewards import describe_reward
 from trl_dbbench.rollout import Engine, Episode, Rules, Sampling, Start
@@ -119,17 +121,24 @@ class DBBenchGRPOTrainer(ScoredGRPOTrainer):
         check_arguments(model, args, train_dataset, eval_dataset, peft_config, kwargs)
         if not isinstance(reward_funcs, list):
             reward_funcs = [reward_funcs]
-        super().__init__(
-            model=model,
-            reward_funcs=reward_funcs,
-            args=args,
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-            processing_class=processing_class,
-            callbacks=callbacks,
-            peft_config=peft_config,
-            **kwargs,
-        )
+        init_kwargs = args.model_init_kwargs
+        if args.adapter_name_or_path is not None:
+            more = {"trust_remote_code": args.trust_remote_code, "device_map": None, **(init_kwargs or {})}
+            more |= {"quantization_config": kwargs.pop("quantization_config", None)}
+            model, peft_config = load_trainable(model, args.adapter_name_or_path, peft_config, **more), None
+            init_kwargs = None  # TRL has nothing to load
+        with replaced(args, model_init_kwargs=init_kwargs):
+            super().__init__(
+                model=model,
+                reward_funcs=reward_funcs,
+                args=args,
+                train_dataset=train_dataset,
+                eval_dataset=eval_dataset,
+                processing_class=processing_class,
+                callbacks=callbacks,
+                peft_config=peft_config,
+                **kwargs,
+            )
         # set here and not passed on: TRL's warning that it may change is for those who do not pin TRL
         self.rollout_func = self._rollout
         if args.chat_template is not None:  # the saved model has it too

@@ -18,6 +18,7 @@ from transformers import AutoConfig, PreTrainedModel
 from transformers.trainer_pt_utils import AcceleratorConfig
 from trl import GRPOConfig
 
+from trl_dbbench.adapters import check_is_model
 from trl_dbbench.engines.base import engine_of
 from trl_dbbench.engines.transformers.models import check_adapter, check_model
 from trl_dbbench.errors import ConfigError
@@ -182,6 +183,8 @@ def check_arguments(
             )
     for adapter in (peft_config, *getattr(model, "peft_config", {}).values()):
         check_adapter(adapter)
+    if isinstance(model, str):
+        check_is_model(model)
     if engine_of(args) == "transformers":
         found = _class_of(model, args) if isinstance(model, str) else model
         if found is not None:

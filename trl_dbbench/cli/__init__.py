@@ -1,7 +1,7 @@
 """The `trl-dbbench` command.
 
 A command is a function whose signature is its options: `tasks.py` has those on task files, `models.py` those
-that let a model play, `runs.py` those on what a run has left.
+that let a model play, `runs.py` those on what a run has left, `adapters.py` those on what it has trained.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 
 import typer
 
-from trl_dbbench.cli import models, runs, tasks
+from trl_dbbench.cli import adapters, models, runs, tasks
 from trl_dbbench.errors import user_errors
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.command()(tasks.convert)
 app.command()(tasks.generate)
 app.command()(runs.replay)
 app.command()(runs.export)
+app.command()(adapters.merge)
 
 
 def main() -> None:
