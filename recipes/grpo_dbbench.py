@@ -44,7 +44,8 @@ def main(
             model.model_name_or_path, padding_side="left", trust_remote_code=args.trust_remote_code
         )
     except (OSError, ValueError) as error:
-        raise ConfigError(f"the model '{model.model_name_or_path}' cannot be loaded: {error}") from None
+        told = " ".join(str(error).split())
+        raise ConfigError(f"the model '{model.model_name_or_path}' cannot be loaded: {told}") from None
     args.model_init_kwargs = {
         "revision": model.model_revision,
         "attn_implementation": model.attn_implementation,

@@ -37,7 +37,7 @@ engines
 adapters runs.records runs.read runs.settings metrics
 retrace step_rewards learned_rewards process_rewards rewards
 gradients credit advantages few_shot
-callbacks alarms samplers reward_models unsupported config arguments stopping checkpoints resume loss reference
+callbacks alarms samplers reward_models unsupported config arguments stopping checkpoints publishing resume loss reference model_card
 scoring critic
 trainer ppo
 evaluation merge sample validation demonstrations multi_teacher step_labels reward_data runs convert generate report tiny_model

@@ -113,7 +113,8 @@ class Started:
         return found
 
     def _left(self) -> list[str]:
-        found = [str(path) for path in self.temporary.iterdir()]
+        ours = (path for path in self.temporary.iterdir() if not path.name.startswith("torchelastic_"))
+        found = [str(path) for path in ours]  # torch's launcher leaves an empty one, however a run ends
         for each in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it has ended just now
                 if f"TMPDIR={self.temporary}".encode() in (each / "environ").read_bytes().split(b"\0"):
@@ -151,10 +152,9 @@ TELLS = "--resume_from_checkpoint true to go on from there."
 
 @pytest.mark.slow
 @pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
-@pytest.mark.parametrize("way", WAYS)
-def test_the_launcher_and_the_ranks(start, tmp_path, way, terminal):
-    """Each rank saves once and one tells of it, whoever of them gets the signal how often; then a second wish."""
-    run = start(tmp_path / "run", way, terminal, max_steps=400)
+def test_two_ranks_save_together(start, tmp_path, terminal):
+    """The launcher passes on what both have got from the terminal: still it is one wish, told of once."""
+    run = start(tmp_path / "run", "two ranks", terminal, max_steps=400)
     run.waits_for("step 0: greedy")
     run.interrupt()
     run.ends()

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from transformers.utils import is_in_notebook
 from trl import GRPOConfig
 
 from trl_dbbench.advantages import AdvantageFunction, check_needs, get_advantage
-from trl_dbbench.console import on_terminal
+from trl_dbbench.console import shows_bars
 from trl_dbbench.credit.estimators import grpo
 from trl_dbbench.engines.base import server_addresses
 from trl_dbbench.errors import ConfigError
@@ -49,8 +48,8 @@ class DBBenchGRPOConfig(GRPOConfig):
             (`qwen3_training`). The saved model has it too. Left out, the model's own is used, or TRL's
             variant of it for training where the own one drops the thoughts of earlier turns.
         adapter_name_or_path (`str`, *optional*):
-            Trains this adapter further, on the model that it was trained on. `beta` then keeps the policy
-            close to the adapter as it was (TRL's rule), not to the model without one.
+            Trains this adapter further. `beta` then keeps the policy close to the adapter as it was, as TRL
+            does, not to the model without it.
         max_turns (`int`, *optional*, defaults to `3`):
             Turns of an episode at most.
         max_turn_tokens (`int`, *optional*, defaults to `512`):
@@ -277,8 +276,8 @@ class DBBenchGRPOConfig(GRPOConfig):
     def __post_init__(self):
         single = self.num_generations == 1
         self.num_generations: int = _Single(1) if single else self.num_generations
-        plain = self.disable_tqdm is None and not (on_terminal() or is_in_notebook())
-        self.disable_tqdm: bool | None = True if plain else self.disable_tqdm
+        if vars(self)["disable_tqdm"] is None and not shows_bars():
+            self.disable_tqdm = True
         super().__post_init__()
         self.num_generations = int(self.num_generations)
         for name in ("max_turns", "max_turn_tokens", "max_completion_length", "greedy_eval_every"):
@@ -309,6 +308,9 @@ class DBBenchGRPOConfig(GRPOConfig):
             self.vllm_server_urls = server_addresses(self.vllm_server_urls)
         self._check_alarms()
         check_settings(self)
+
+    def __getstate__(self) -> dict[str, object]:  # training_args.bin is pushed to the hub
+        return vars(self) | {"hub_token": None}
 
     def advantage_function(self) -> AdvantageFunction | None:
         """What gives each token its advantage; `None` leaves what TRL computes. Another object each time.

@@ -22,6 +22,13 @@ def on_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 
+def shows_bars() -> bool:
+    """Whether a progress bar can be seen: on a terminal or in a notebook."""
+    from transformers.utils import is_in_notebook
+
+    return on_terminal() or is_in_notebook()
+
+
 def plain_output(rank: int = 0) -> None:
     """Sets up what this process's libraries write.
 

@@ -51,6 +51,7 @@ from trl_dbbench.engines.base import open_backend
 from trl_dbbench.engines.policy import TrainedPolicy
 from trl_dbbench.few_shot import Shots
 from trl_dbbench.metrics import drop_repeated_rows, episode_metrics, refined_metrics
+from trl_dbbench.model_card import refine_card
 from trl_dbbench.player import Player
 from trl_dbbench.ranks import together
 from trl_dbbench.resume import replaced
@@ -214,6 +215,11 @@ class DBBenchGRPOTrainer(ScoredGRPOTrainer):
         # super decodes each episode into one message; these are the policy's own, turn by turn
         completions = [episode.messages() for episode in fields["episode"]]
         return *ids_and_mask, completions, logprobs, fields, images, tool_images
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        super().create_model_card(*args, **kwargs)
+        if self.is_world_process_zero():
+            refine_card(self)
 
     # --- the rollout ------------------------------------------------------------------------------
 

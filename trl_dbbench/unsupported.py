@@ -8,6 +8,7 @@ so that a new version of TRL makes us decide.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ import transformers
 from datasets import Dataset
 from peft import PeftConfig
 from transformers import AutoConfig, PreTrainedModel
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.trainer_pt_utils import AcceleratorConfig
 from trl import GRPOConfig
 
@@ -142,6 +144,29 @@ def check_settings(args: GRPOConfig) -> None:
         value = attrgetter(name)(args)
         if value != default_of(name):
             raise ConfigError(f"{name}={value!r} {why}. {remedy}")
+    check_trackers(args.report_to)
+
+
+TRACKERS = {
+    "wandb": ("wandb",),
+    "tensorboard": ("tensorboard", "tensorboardX"),
+    "trackio": ("trackio",),
+    "mlflow": ("mlflow",),
+}
+"""What `report_to` may name and an extra of this package installs -> the modules of which one is needed."""
+
+
+def check_trackers(report_to: str | list[str] | None) -> None:
+    """Raises ConfigError for a tracker that is unknown or not installed, before anything is opened."""
+    for name in [report_to] if isinstance(report_to, str) else report_to or []:
+        if name not in (*INTEGRATION_TO_CALLBACK, "all", "none"):
+            allowed = ", ".join(["none", *TRACKERS])
+            raise ConfigError(f"unknown report_to {name!r}; allowed: {allowed}, and what transformers knows.")
+        if name in TRACKERS and not any(map(find_spec, TRACKERS[name])):
+            raise ConfigError(
+                f"report_to: {name} needs a package that is not there: pip install 'trl-dbbench[{name}]'. "
+                "Without a tracker (report_to: none) all metrics are in metrics.jsonl of output_dir."
+            )
 
 
 def default_of(setting: str) -> Any:

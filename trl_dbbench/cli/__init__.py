@@ -7,10 +7,12 @@ that let a model play, `runs.py` those on what a run has left, `adapters.py` tho
 from __future__ import annotations
 
 import logging
+import os
 
 import typer
 
 from trl_dbbench.cli import adapters, models, runs, tasks
+from trl_dbbench.console import on_terminal
 from trl_dbbench.errors import user_errors
 
 app = typer.Typer(
@@ -31,6 +33,8 @@ app.command()(adapters.merge)
 
 
 def main() -> None:
+    if not on_terminal():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is imported, by the command
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     with user_errors():

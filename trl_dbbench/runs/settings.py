@@ -37,9 +37,10 @@ class RunSettings:
     where `few_shot_update` says so; `None` where there were none.
 
     The rest is what an evaluation needs beside: `model` is what was trained, or what an adapter was trained
-    on, a folder or a hub id with its `model_revision`; its weights had the type `dtype` and computed in
-    `autocast` where that is set, and lay in memory as `quantized` says; `system_prompt` began every prompt; `chat_template` and
-    `chat_template_kwargs` made tokens of it. Earlier versions wrote none of these: they are `None`.
+    on, a folder or a hub id with its `model_revision`; its weights had the type `dtype`, were rounded to few
+    bits by `quantized`, and computed in `autocast`, where those are set; `system_prompt` began every prompt;
+    `chat_template` and `chat_template_kwargs` made tokens of it. Earlier versions wrote none of these: they
+    are `None`.
     """
 
     protocol: str
