@@ -65,7 +65,7 @@ class SaidOnce(logging.Filter):
     def __init__(self) -> None:
         super().__init__()
         self._said: set[str] = set()
-        self._outage = -HUB_OUTAGE_SECONDS  # when the hub last did not answer, time.monotonic()
+        self._outage = float("-inf")  # when the hub last did not answer, time.monotonic()
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno != logging.WARNING or record.name.partition(".")[0] == __package__:
