@@ -64,21 +64,22 @@ def check_is_model(name_or_path: str, setting: str = "model_name_or_path") -> No
 
 def load_trainable(
     model: str | PreTrainedModel,
-    adapter: str,
+    args: Any,
     peft_config: PeftConfig | None = None,
-    **model_init_kwargs: Any,
+    quantization_config: Any = None,
 ) -> PeftModel:
-    """A model with an adapter that is trained further.
+    """A model with the adapter of `adapter_name_or_path`, which is trained further.
 
     Args:
         model: the adapter's base model, or its name.
-        adapter: its folder or hub id.
+        args: a `DBBenchGRPOConfig`.
         peft_config: what settings say of adapters. An adapter keeps its shape, so they must agree with it.
-        **model_init_kwargs: as in `from_pretrained`, for a model by its name.
+        quantization_config: for a model by its name, as in `from_pretrained`.
 
     Raises:
         ConfigError: if it cannot be loaded, is not of this base model, or has another shape.
     """
+    adapter = args.adapter_name_or_path
     try:
         known = PeftConfig.from_pretrained(adapter)
     except (OSError, ValueError) as error:
@@ -87,8 +88,14 @@ def load_trainable(
         ) from None
     if peft_config is not None:
         _check_shape(adapter, known, peft_config)
-    base = create_model_from_path(model, **model_init_kwargs) if isinstance(model, str) else model
-    return with_adapter(base, adapter, is_trainable=True)
+    if isinstance(model, str):
+        # as TRL loads a model by its name; it is put on a device later
+        given = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
+        given |= {"device_map": None}
+        if quantization_config is not None:
+            given["quantization_config"] = quantization_config
+        model = create_model_from_path(model, **given)
+    return with_adapter(model, adapter, is_trainable=True)
 
 
 def with_adapter(base: PreTrainedModel, adapter: str, **kwargs: Any) -> PeftModel:

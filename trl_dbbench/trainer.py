@@ -124,10 +124,8 @@ class DBBenchGRPOTrainer(ScoredGRPOTrainer):
             reward_funcs = [reward_funcs]
         init_kwargs = args.model_init_kwargs
         if args.adapter_name_or_path is not None:
-            more = {"trust_remote_code": args.trust_remote_code, "device_map": None, **(init_kwargs or {})}
-            more |= {"quantization_config": kwargs.pop("quantization_config", None)}
-            model, peft_config = load_trainable(model, args.adapter_name_or_path, peft_config, **more), None
-            init_kwargs = None  # TRL has nothing to load
+            model = load_trainable(model, args, peft_config, kwargs.pop("quantization_config", None))
+            peft_config = init_kwargs = None  # TRL has nothing to load
         with replaced(args, model_init_kwargs=init_kwargs):
             super().__init__(
                 model=model,
