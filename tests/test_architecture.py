@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "trl_dbbench"
 
 ORDER = """
-errors lookup files sql prompts ranks shipped
+errors lookup files sql prompts ranks console shipped
 skills grading calibration
 tasks
 database.error_numbers database.dialect database.sandbox database.retry database.base
@@ -36,12 +36,12 @@ dialogue loop
 player
 engines endpoints
 runs.records runs.read runs.settings metrics
-retrace step_rewards learned_rewards process_rewards rewards
+adapters retrace step_rewards learned_rewards process_rewards rewards
 gradients credit advantages few_shot
-callbacks alarms samplers reward_models unsupported config arguments stopping checkpoints resume loss reference
+callbacks alarms samplers reward_models unsupported config arguments stopping checkpoints publishing resume loss reference model_card
 scoring critic start memory
 trainer ppo
-evaluation endpoint_evaluation sample validation demonstrations multi_teacher step_labels reward_data runs convert generate report judging tiny_model doctor
+evaluation merge endpoint_evaluation sample validation demonstrations multi_teacher step_labels reward_data runs convert generate report judging tiny_model doctor
 cli
 __main__
 """

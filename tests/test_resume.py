@@ -91,14 +91,19 @@ def as_it_was(run: str | Path, step: int, copy: Path) -> Path:
     return copy
 
 
-def timeless_metrics(state: TrainerState) -> list[dict]:
+def timeless_metrics(entries: list[dict]) -> list[dict]:
     """What was logged at each step, without what is measured in seconds."""
     clocks = ("seconds", "runtime", "per_second", "step_time", "profiling")
     return [
         {name: value for name, value in entry.items() if not any(clock in name for clock in clocks)}
-        for entry in state.log_history
+        for entry in entries
         if "train_loss" not in entry  # of the process, not of the run
     ]
+
+
+def metrics_file(output_dir: str | Path) -> list[dict]:
+    lines = Path(output_dir, "metrics.jsonl").read_text().splitlines()
+    return timeless_metrics([json.loads(line) for line in lines])
 
 
 # --- from every checkpoint ------------------------------------------------------------------------
@@ -128,7 +133,10 @@ def test_from_every_saved_step(trainer_of, unbroken, tmp_path):
 
         assert resumed.state.global_step == 6
         assert same(resumed, unbroken), step
-        assert timeless_metrics(resumed.state) == timeless_metrics(unbroken.state), step
+        assert timeless_metrics(resumed.state.log_history) == timeless_metrics(unbroken.state.log_history), (
+            step
+        )
+        assert metrics_file(folder) == metrics_file(unbroken.args.output_dir), step
         within_generation = (folder / f"checkpoint-{step}" / "rollouts_0.pt").exists()
         assert within_generation == (step != 4)
 
@@ -425,11 +433,12 @@ class Terminate(TrainerCallback):
 
 @pytest.fixture
 def terminated():
-    """The signals that reach the handler that was there before."""
-    received = []
-    earlier = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    """The signals that reach the handlers that were there before."""
+    received, numbers = [], (signal.SIGTERM, signal.SIGINT)
+    earlier = {n: signal.signal(n, lambda number, frame: received.append(number)) for n in numbers}
     yield received
-    signal.signal(signal.SIGTERM, earlier)
+    for number, handler in earlier.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("strategy", ["epoch", "steps", "no"])
@@ -482,6 +491,35 @@ def test_a_second_sigterm_is_for_the_handler_that_was_there(terminated, monkeypa
             assert (stop.received, len(terminated)) == (True, received)
     with stop.noted():
         assert not stop.received
+
+
+def test_ctrl_c_and_sigterm_are_one_wish(terminated, monkeypatch, capfd):
+    """Ctrl-C at a terminal, which the launcher passes on; one that it has ended sends a SIGTERM when it is gone."""
+    clock, parent = [100.0], [os.getppid()]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(os, "getppid", lambda: parent[0])
+    stop = StopSignal()
+    with stop.noted():
+        signal.raise_signal(signal.SIGINT)
+        clock[0] = 100.9
+        signal.raise_signal(signal.SIGTERM)
+        clock[0], parent[0] = 130.0, 1
+        signal.raise_signal(signal.SIGTERM)
+        assert (stop.number, terminated) == (signal.SIGINT, [])
+        signal.raise_signal(signal.SIGTERM)
+        assert terminated == [signal.SIGTERM]
+    assert capfd.readouterr().err.count("the run ends after this step") == 1
+
+
+def test_a_signal_that_the_process_ignores_stays_ignored():
+    """As under nohup, and in a shell's background."""
+    earlier = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with StopSignal().noted():
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, earlier)
 
 
 def test_outside_the_main_thread_signals_are_left_alone(terminated):
@@ -625,7 +663,8 @@ def test_kills(start, tmp_path, wanted, options):
             TrainerState.load_from_json(run / "checkpoint-12" / "trainer_state.json")
             for run in (killed, unbroken)
         ]
-        assert timeless_metrics(states[0]) == timeless_metrics(states[1])
+        assert timeless_metrics(states[0].log_history) == timeless_metrics(states[1].log_history)
+        assert metrics_file(killed) == metrics_file(unbroken)
         assert states[0].stateful_callbacks == states[1].stateful_callbacks
 
 

@@ -26,7 +26,7 @@ from trl_dbbench import ConfigError, DBBenchGRPOConfig, DBBenchGRPOTrainer, Outc
 from trl_dbbench.engines.policy import Policy
 from trl_dbbench.engines.transformers.backend import TransformersBackend
 from trl_dbbench.engines.transformers.models import check_model
-from trl_dbbench.unsupported import REFUSED_SETTINGS, default_of
+from trl_dbbench.unsupported import REFUSED_SETTINGS, TRACKERS, default_of
 
 # Before you list a new field of TRL or transformers here, find out what it does to a rollout on a database.
 
@@ -265,3 +265,26 @@ def test_a_model_that_passes_on_what_it_gets_can_play() -> None:
             return super().forward(*args, **kwargs)
 
     check_model(Looking)
+
+
+# --- trackers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TRACKERS)
+def test_a_tracker_that_is_not_installed_is_told_at_once(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("trl_dbbench.unsupported.find_spec", lambda module: None)
+    message = (
+        rf"report_to: {name} needs a package that is not there: pip install 'trl-dbbench\[{name}\]'\. Without a "
+        r"tracker \(report_to: none\) all metrics are in metrics\.jsonl of output_dir\."
+    )
+    with pytest.raises(ConfigError, match=message):
+        DBBenchGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=name)
+
+
+def test_a_tracker_that_nobody_knows(tmp_path):
+    with pytest.raises(
+        ConfigError, match="unknown report_to 'wandbb'; allowed: none, wandb, tensorboard, trackio"
+    ):
+        DBBenchGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=["wandbb"])
+    for nothing in ("none", []):
+        DBBenchGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=nothing)

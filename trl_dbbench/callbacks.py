@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from tqdm.auto import tqdm
-from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    PrinterCallback,
+    ProgressCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_callback import ExportableState
 
 from trl_dbbench.files import whole_lines, write_atomically
 from trl_dbbench.rollout import Sampling, Start
-from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE, Accuracy, EpisodeRecord
+from trl_dbbench.runs.records import EPISODES_FILE, METRICS_FILE, TASKS_FILE, Accuracy, EpisodeRecord
 from trl_dbbench.runs.settings import RunSettings
 
 logger = logging.getLogger(__name__)
@@ -113,7 +123,7 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
 class RolloutProgressCallback(ProgressCallback):
     """The progress bar with the two numbers that matter, in place of all metrics of every step as text.
 
-    All metrics are in `trainer_state.json` and go to `report_to`.
+    All metrics are in `metrics.jsonl` and go to `report_to`.
     """
 
     def on_log(
@@ -135,6 +145,82 @@ class RolloutProgressCallback(ProgressCallback):
             self.training_bar.set_postfix(
                 {name: f"{value:.3f}" for name, value in shown.items() if value is not None}
             )
+
+
+class PlainProgressCallback(PrinterCallback):
+    """A line for each logged step where there is no bar; all metrics are in `metrics.jsonl`."""
+
+    def __init__(self) -> None:
+        self._begin = (0, 0.0)  # the step with which this process began, and when, by time.monotonic()
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ):
+        self._begin = (state.global_step, time.monotonic())
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        if not state.is_world_process_zero or logs is None:
+            return
+        if (held_out := logs.get("eval_accuracy")) is not None:
+            print(f"step {state.global_step}: held-out greedy accuracy {100 * held_out:.1f} %", flush=True)
+        if (reward := logs.get("reward")) is None:
+            return
+        step, begin = self._begin
+        each = (time.monotonic() - begin) / max(state.global_step - step, 1)
+        left = timedelta(seconds=round(each * (state.max_steps - state.global_step)))
+        print(f"step {state.global_step} of {state.max_steps}: reward {reward:.3f}, {left} left", flush=True)
+
+
+class MetricsLogCallback(TrainerCallback):
+    """Writes what is logged at each step to `output_dir/metrics.jsonl`, one JSON object a line.
+
+    `step` comes first; then what goes to `report_to`, by TRL's names and ours. What is not finite is null.
+    A resumed run drops the lines that its checkpoint does not know, so that each step stands there once. A
+    run that starts afresh keeps an older file under another name.
+    """
+
+    def __init__(self, output_dir: str | os.PathLike):
+        self.path = Path(output_dir) / METRICS_FILE
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ):
+        if not state.is_world_process_zero:
+            return
+        if not state.global_step:
+            _move_away(self.path)
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with write_atomically(self.path) as file:
+            file.writelines(_metrics_line(entry["step"], entry) for entry in state.log_history)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        if state.is_world_process_zero and logs is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(_metrics_line(state.global_step, logs))
+
+
+def _metrics_line(step: int, logs: Mapping[str, Any]) -> str:
+    values = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in logs.items()
+    }
+    return json.dumps({"step": step, **values}) + "\n"
 
 
 class EpisodeLogCallback(TrainerCallback):
@@ -181,11 +267,18 @@ class EpisodeLogCallback(TrainerCallback):
             evaluated = any(key.startswith("eval_") for entry in logs for key in entry)
             _keep_lines_before(self.path, step, evaluated)
         else:
-            number = 1
-            while (older := self.path.with_suffix(f".{number}.jsonl")).exists():
-                number += 1
-            self.path.rename(older)
-            logger.warning("%s is of an earlier run and was moved to %s", self.path, older.name)
+            _move_away(self.path)
+
+
+def _move_away(path: Path) -> None:
+    """Gives a file of an earlier run, if there is one, a name of its own."""
+    if not path.exists():
+        return
+    number = 1
+    while (older := path.with_suffix(f".{number}.jsonl")).exists():
+        number += 1
+    path.rename(older)
+    logger.warning("%s is of an earlier run and was moved to %s", path, older.name)
 
 
 def _keep_lines_before(path: Path, step: int, evaluated: bool) -> None:

@@ -8,6 +8,7 @@ from typing import ClassVar
 from trl import GRPOConfig
 
 from trl_dbbench.advantages import AdvantageFunction, check_needs, get_advantage
+from trl_dbbench.console import shows_bars
 from trl_dbbench.credit.estimators import grpo
 from trl_dbbench.engines.base import server_addresses
 from trl_dbbench.errors import ConfigError
@@ -46,6 +47,9 @@ class DBBenchGRPOConfig(GRPOConfig):
             Replaces the model's chat template: the path of a jinja file, or the name of one of TRL's
             (`qwen3_training`). The saved model has it too. Left out, the model's own is used, or TRL's
             variant of it for training where the own one drops the thoughts of earlier turns.
+        adapter_name_or_path (`str`, *optional*):
+            Trains this adapter further. `beta` then keeps the policy close to the adapter as it was, as TRL
+            does, not to the model without it.
         max_turns (`int`, *optional*, defaults to `3`):
             Turns of an episode at most.
         max_turn_tokens (`int`, *optional*, defaults to `512`):
@@ -139,6 +143,9 @@ class DBBenchGRPOConfig(GRPOConfig):
         metadata={
             "help": "Replaces the model's: a jinja file, or the name of one of TRL's, as qwen3_training."
         },
+    )
+    adapter_name_or_path: str | None = field(
+        default=None, metadata={"help": "An adapter that is trained further: a folder or a hub id."}
     )
     max_turns: int = field(default=3, metadata={"help": "Turns of an episode at most."})
     max_turn_tokens: int = field(
@@ -269,6 +276,8 @@ class DBBenchGRPOConfig(GRPOConfig):
     def __post_init__(self):
         single = self.num_generations == 1
         self.num_generations: int = _Single(1) if single else self.num_generations
+        if vars(self)["disable_tqdm"] is None and not shows_bars():
+            self.disable_tqdm = True
         super().__post_init__()
         self.num_generations = int(self.num_generations)
         for name in ("max_turns", "max_turn_tokens", "max_completion_length", "greedy_eval_every"):
@@ -295,9 +304,13 @@ class DBBenchGRPOConfig(GRPOConfig):
             raise ConfigError(f"top_p must be above 0 and at most 1, is {self.top_p}.")
         check_few_shot(self.few_shot, self.few_shot_memory, self.few_shot_by, self.few_shot_update)
         self._check_task_sampling()
-        self._check_vllm_servers()
+        if self.vllm_server_urls is not None:
+            self.vllm_server_urls = server_addresses(self.vllm_server_urls)
         self._check_alarms()
         check_settings(self)
+
+    def __getstate__(self) -> dict[str, object]:  # training_args.bin is pushed to the hub
+        return vars(self) | {"hub_token": None}
 
     def advantage_function(self) -> AdvantageFunction | None:
         """What gives each token its advantage; `None` leaves what TRL computes. Another object each time.
@@ -366,11 +379,6 @@ class DBBenchGRPOConfig(GRPOConfig):
                 "sampled_skills and min_tasks_per_skill are used only with task_sampling: skill; set that, "
                 "or leave them out."
             )
-
-    def _check_vllm_servers(self) -> None:
-        if self.vllm_server_urls is None:
-            return
-        self.vllm_server_urls = server_addresses(self.vllm_server_urls)
 
     def _check_alarms(self) -> None:
         if self.alarm_window < 1:

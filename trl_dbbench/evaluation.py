@@ -160,7 +160,9 @@ def play_in_batches(
     database = player.database
     with (
         backend.engine() as engine,
-        tqdm(total=len(starts), initial=played, desc=label, unit="episode", disable=not progress) as bar,
+        tqdm(
+            total=len(starts), initial=played, desc=label, unit="episode", disable=not progress or None
+        ) as bar,
     ):
         for first in range(played, len(starts), batch_size):
             batch = starts[first : first + batch_size]

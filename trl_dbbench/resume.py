@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import send_to_device
+from huggingface_hub.utils import disable_progress_bars
 from transformers.trainer_callback import DefaultFlowCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from trl import GRPOTrainer
@@ -38,6 +39,7 @@ from trl_dbbench.checkpoints import (
     telling_of_a_full_disk,
 )
 from trl_dbbench.errors import DatabaseError
+from trl_dbbench.publishing import telling_of_the_hub
 from trl_dbbench.ranks import Ranks
 from trl_dbbench.stopping import FlowCallback
 
@@ -127,11 +129,31 @@ class ResumableGRPOTrainer(GRPOTrainer):
             checkpoint = find_checkpoint(self.args.output_dir, resume_from_checkpoint)
             return super().train(checkpoint, *args, **kwargs)
 
-    def save_model(self, *args: Any, **kwargs: Any) -> None:
-        with telling_of_a_full_disk(
-            Path(self.args.output_dir)
-        ):  # the final model is saved after the training
-            super().save_model(*args, **kwargs)
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False, **kwargs: Any) -> None:
+        # the final model is saved after the training
+        with telling_of_a_full_disk(Path(self.args.output_dir)):
+            super().save_model(output_dir, _internal_call, **kwargs)
+            if not _internal_call:  # PEFT has put its own lines into the card
+                self.create_model_card(model_name=Path(self.args.output_dir).name)
+
+    def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
+        wanted = self.args.hub_model_id or self.args.output_dir
+        instead = "Give a token (hf auth login) and hub_model_id: USER/NAME, or leave push_to_hub out."
+        with telling_of_the_hub(f"given a repository for '{wanted}'", instead):
+            super().init_hf_repo(*args, **kwargs)
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+        folder, name = self.args.output_dir, self.hub_model_id
+        instead = f"It is in {folder}, whole. Later: hf upload {name} {folder} --exclude 'checkpoint-*' '_*'"
+        self._quiet_hub()
+        with telling_of_the_hub(f"pushed to '{name}'", instead):
+            return super().push_to_hub(*args, **kwargs)
+
+    def _quiet_hub(self) -> None:
+        if (
+            self.args.disable_tqdm
+        ):  # transformers turns the hub's bars on again wherever it has turned them off
+            disable_progress_bars()
 
     def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
@@ -180,6 +202,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
             seal(folder)
         self._saved = self.state.global_step
         if self.args.push_to_hub:
+            self._quiet_hub()
             self._push_from_checkpoint(str(folder))
         if self.args.should_save:
             rotate_checkpoints(str(folder.parent), limit, self.state.best_model_checkpoint, use_mtime=True)

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from trl import ModelConfig, TrlParser
 
+from trl_dbbench.adapters import check_is_model
 from trl_dbbench.checkpoints import whole_checkpoints
 from trl_dbbench.errors import ConfigError, DBBenchError, user_errors
 from trl_dbbench.ranks import Ranks
@@ -117,7 +118,7 @@ def loading(model: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        raise ConfigError(f"the model '{model}' cannot be loaded: {error}") from None
+        raise ConfigError(f"the model '{model}' cannot be loaded: {' '.join(str(error).split())}") from None
 
 
 def load_tokenizer(
@@ -131,9 +132,10 @@ def load_tokenizer(
         **options: of `AutoTokenizer.from_pretrained`.
 
     Raises:
-        ConfigError: if it, or the template, cannot be read.
+        ConfigError: if it, or the template, cannot be read; if the name is an adapter's.
     """
     name = model.model_name_or_path
+    check_is_model(name)
     with loading(name):
         tokenizer = AutoTokenizer.from_pretrained(
             name, revision=model.model_revision, trust_remote_code=args.trust_remote_code, **options

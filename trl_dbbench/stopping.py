@@ -1,4 +1,11 @@
-"""SIGTERM: the run saves a checkpoint at the end of its step and ends in order, on all ranks together."""
+"""SIGTERM and Ctrl-C: the run saves a checkpoint at the end of its step and ends, on all ranks together.
+
+```
+while it starts         Ctrl-C ends it: nothing is to be saved, databases are removed
+while it trains         the first signal is noted and waits for the step's end, the second ends it at once
+while it saves, closes  the first signal changes nothing: it ends anyway; the second ends it at once
+```
+"""
 
 from __future__ import annotations
 
@@ -13,52 +20,119 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any, ClassVar
 
 from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import DefaultFlowCallback
 
+from trl_dbbench.console import plain_output
 from trl_dbbench.ranks import end
 
-EXIT_STATUS = 128 + signal.SIGTERM  # what a shell says of a program that SIGTERM ended
+NAMES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 SAME_SIGNAL_SECONDS = 1.0  # a scheduler and a launcher may both send it
 PR_SET_PDEATHSIG = 1
 
+Handler = Callable[[int, FrameType | None], Any]
 
-class StopSignal:
-    """Notes SIGTERM for as long as `noted` lasts. A second one does what the first would have done without
-    it."""
+
+class _Handlers:
+    """Takes SIGTERM and SIGINT for a while, and tells a new one from an echo of the first.
+
+    An echo is the same wish, sent twice: a terminal and a launcher both pass Ctrl-C on, and a launcher that
+    it has ended takes its end for a SIGTERM (see `stop_with_launcher`), however long that takes.
+    """
 
     def __init__(self) -> None:
-        self._received: float | None = None  # time.monotonic()
-        self._earlier: signal.Handlers | Callable | int | None = None
-
-    @property
-    def received(self) -> bool:
-        return self._received is not None
+        self.number: signal.Signals | None = None  # the first that came
+        self._came = 0.0  # time.monotonic()
+        self._earlier: dict[signal.Signals, Handler | int | None] = {}
+        self._process, self._parent = os.getpid(), os.getppid()
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
-        self._received = None
-        if threading.current_thread() is not threading.main_thread():  # Python takes handlers only there
-            yield
-            return
-        self._earlier = signal.signal(signal.SIGTERM, self._note) or signal.SIG_DFL
+    def taking(self, handler: Handler) -> Iterator[None]:
+        """Sends signals to `handler` while the block lasts; those that the process ignores stay ignored."""
+        main = threading.current_thread() is threading.main_thread()  # Python takes handlers only there
+        self._process, self._parent = os.getpid(), os.getppid()
+        self._earlier = {
+            number: signal.getsignal(number)
+            for number in NAMES
+            if main and signal.getsignal(number) != signal.SIG_IGN  # nohup, a shell's background
+        }
+        for number in self._earlier:
+            signal.signal(number, handler)
         try:
             yield
         finally:
-            signal.signal(signal.SIGTERM, self._earlier)
+            self.let_go()
+
+    def let_go(self) -> None:
+        for number, earlier in self._earlier.items():
+            signal.signal(number, signal.SIG_DFL if earlier is None else earlier)
+
+    def is_echo(self, number: int) -> bool:
+        """Whether the wish that this signal brings is known; to be asked once for each."""
+        now = time.monotonic()
+        orphaned = number == signal.SIGTERM and os.getppid() != self._parent
+        if orphaned:
+            self._parent = os.getppid()  # counts once
+        if self.number is None:
+            self.number, self._came = signal.Signals(number), now
+            return False
+        return orphaned or now - self._came <= SAME_SIGNAL_SECONDS
+
+    def say(self, text: str) -> None:
+        """One line for all ranks; not from workers, which were forked with these handlers."""
+        if os.getpid() == self._process and os.environ.get("RANK", "0") == "0":
+            # not by logging, which may just be at work in the code that the signal interrupts
+            os.write(2, f"\n{text}\n".encode())
+
+
+class StopSignal(_Handlers):
+    """Notes SIGTERM and SIGINT for as long as `noted` lasts. A second one does what the first would have done
+    without it."""
+
+    trained: ClassVar[bool] = False
+    """A training of this process has ended well, and what it leaves behind is being put in order."""
+
+    @property
+    def received(self) -> bool:
+        return self.number is not None
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        self.number = None
+        with self.taking(self._note):
+            yield
+            StopSignal.trained = True
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self._received is None:
-            self._received = time.monotonic()
-            # not by logging, which may just be at work in the code that the signal interrupts
-            os.write(
-                2,
-                b"SIGTERM: the run ends after this step, with a checkpoint. A second one ends it at once.\n",
+        first = not self.received
+        if self.is_echo(number):
+            return
+        if first:
+            self.say(
+                f"{NAMES[signal.Signals(number)]}: the run ends after this step, with a checkpoint. A second "
+                "one ends it at once."
             )
-        elif time.monotonic() - self._received > SAME_SIGNAL_SECONDS:
-            signal.signal(signal.SIGTERM, self._earlier)
-            signal.raise_signal(signal.SIGTERM)
+        else:
+            self.let_go()
+            signal.raise_signal(number)
+
+
+class _ScriptSignals(_Handlers):
+    """What signals do in a training script before and after its training."""
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        first = self.number is None
+        if self.is_echo(number):
+            return
+        if first and StopSignal.trained:
+            self.say("The run saves what it has and ends. Once more ends it at once.")
+        elif first and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        else:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
 
 class FlowCallback(DefaultFlowCallback):
@@ -126,7 +200,7 @@ def stop_with_launcher() -> None:
 
 @contextmanager
 def ordered_end() -> Iterator[Callable[[Trainer], None]]:
-    """Around a training script: it ends when its launcher does, its ranks end together, and SIGTERM is told
+    """Around a training script: it ends when its launcher does, its ranks end together, and signals are told
     apart.
 
     ```python
@@ -136,28 +210,40 @@ def ordered_end() -> Iterator[Callable[[Trainer], None]]:
 
     Yields:
         A function that takes the trainer when it has been trained and its database is closed, which still
-        needs the process group. A run that SIGTERM stopped then exits with 143, after a line that says how to
-        go on.
+        needs the process group. A run that SIGTERM stopped then exits with 143, one that Ctrl-C stopped with
+        130, after a line that says how to go on.
     """
     stop_with_launcher()
     trainers: list[Trainer] = []
-    yield trainers.append
-    for trainer in trainers:
-        stopped = getattr(trainer, "stopped", False)
-        if stopped:
-            state = trainer.state
-            trainer.accelerator.print(
-                f"SIGTERM ended the run after step {state.global_step} of {state.max_steps}. Start it again "
-                "with --resume_from_checkpoint true to go on from there."
+    StopSignal.trained = False
+    signals = _ScriptSignals()
+    with signals.taking(signals.handle):
+        try:
+            yield trainers.append
+        except KeyboardInterrupt:
+            signals.say(
+                "Ctrl-C ended it at once. --resume_from_checkpoint true goes on from the last checkpoint."
             )
-        end(trainer)
-        if stopped:
-            raise SystemExit(EXIT_STATUS)
+            raise SystemExit(128 + signal.SIGINT) from None
+        for trainer in trainers:
+            stopped = getattr(trainer, "stopped", False)
+            number = (trainer.flow.signal.number if stopped else None) or signal.SIGTERM
+            if stopped:
+                state = trainer.state
+                trainer.accelerator.print(
+                    f"{NAMES[number]} ended the run after step {state.global_step} of {state.max_steps}. "
+                    "Start it again with --resume_from_checkpoint true to go on from there.",
+                    flush=True,
+                )
+            end(trainer)
+            if stopped:
+                raise SystemExit(128 + number)
 
 
 def set_up_logging(rank: int) -> None:
     """What a training script logs: the main process everything that a user wants to see, the others
-    warnings."""
+    warnings. Where it does not write to a terminal, it has lines and no bars."""
     logging.basicConfig(level=logging.INFO if rank == 0 else logging.WARNING)
+    plain_output(rank)
     for http_client in ("httpx", "httpx2"):  # a line for each request
         logging.getLogger(http_client).setLevel(logging.WARNING)

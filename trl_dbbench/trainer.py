@@ -26,20 +26,35 @@ import numpy as np
 from accelerate.utils import gather_object
 from datasets import Dataset
 from peft import PeftConfig
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProgressCallback, TrainerCallback
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    ProgressCallback,
+    TrainerCallback,
+)
 from trl import GRPOTrainer
 from trl.extras.profiling import profiling_context
 
+from trl_dbbench.adapters import load_trainable
 from trl_dbbench.alarms import AlarmCallback, alarm_metrics
-from trl_dbbench.callbacks import EpisodeLogCallback, GreedyEvalCallback, RolloutProgressCallback
+from trl_dbbench.callbacks import (
+    EpisodeLogCallback,
+    GreedyEvalCallback,
+    MetricsLogCallback,
+    PlainProgressCallback,
+    RolloutProgressCallback,
+)
 from trl_dbbench.config import DBBenchGRPOConfig
 from trl_dbbench.database import Database
 from trl_dbbench.engines.base import open_backend
 from trl_dbbench.engines.policy import TrainedPolicy
 from trl_dbbench.few_shot import Shots
 from trl_dbbench.metrics import drop_repeated_rows, episode_metrics, refined_metrics
+from trl_dbbench.model_card import refine_card
 from trl_dbbench.player import Player
 from trl_dbbench.ranks import together
+from trl_dbbench.resume import replaced
 from trl_dbbench.reward_models import prepare_reward_models
 from trl_dbbench.rewards import describe_reward
 from trl_dbbench.rollout import Engine, Episode, Rules, Sampling, Start
@@ -107,17 +122,22 @@ class DBBenchGRPOTrainer(ScoredGRPOTrainer):
         check_arguments(model, args, train_dataset, eval_dataset, peft_config, kwargs)
         if not isinstance(reward_funcs, list):
             reward_funcs = [reward_funcs]
-        super().__init__(
-            model=model,
-            reward_funcs=reward_funcs,
-            args=args,
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-            processing_class=processing_class,
-            callbacks=callbacks,
-            peft_config=peft_config,
-            **kwargs,
-        )
+        init_kwargs = args.model_init_kwargs
+        if args.adapter_name_or_path is not None:
+            model = load_trainable(model, args, peft_config, kwargs.pop("quantization_config", None))
+            peft_config = init_kwargs = None  # TRL has nothing to load
+        with replaced(args, model_init_kwargs=init_kwargs):
+            super().__init__(
+                model=model,
+                reward_funcs=reward_funcs,
+                args=args,
+                train_dataset=train_dataset,
+                eval_dataset=eval_dataset,
+                processing_class=processing_class,
+                callbacks=callbacks,
+                peft_config=peft_config,
+                **kwargs,
+            )
         # set here and not passed on: TRL's warning that it may change is for those who do not pin TRL
         self.rollout_func = self._rollout
         if args.chat_template is not None:  # the saved model has it too
@@ -155,6 +175,9 @@ class DBBenchGRPOTrainer(ScoredGRPOTrainer):
         self.add_callback(AlarmCallback())
         if self.pop_callback(ProgressCallback) is not None:  # not where bars are off, or in a notebook
             self.add_callback(RolloutProgressCallback())
+        elif self.pop_callback(PrinterCallback) is not None:
+            self.add_callback(PlainProgressCallback())
+        self.add_callback(MetricsLogCallback(self.args.output_dir))
         if self.args.greedy_eval != "off":
             self.add_callback(GreedyEvalCallback(self.args.greedy_eval_every))
 
@@ -190,6 +213,11 @@ class DBBenchGRPOTrainer(ScoredGRPOTrainer):
         # super decodes each episode into one message; these are the policy's own, turn by turn
         completions = [episode.messages() for episode in fields["episode"]]
         return *ids_and_mask, completions, logprobs, fields, images, tool_images
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        super().create_model_card(*args, **kwargs)
+        if self.is_world_process_zero():
+            refine_card(self)
 
     # --- the rollout ------------------------------------------------------------------------------
 

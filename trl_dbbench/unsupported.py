@@ -8,6 +8,7 @@ so that a new version of TRL makes us decide.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -15,9 +16,11 @@ import transformers
 from datasets import Dataset
 from peft import PeftConfig
 from transformers import AutoConfig, PreTrainedModel
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.trainer_pt_utils import AcceleratorConfig
 from trl import GRPOConfig
 
+from trl_dbbench.adapters import check_is_model
 from trl_dbbench.engines.base import engine_of
 from trl_dbbench.engines.transformers.models import check_adapter, check_model
 from trl_dbbench.errors import ConfigError
@@ -141,6 +144,29 @@ def check_settings(args: GRPOConfig) -> None:
         value = attrgetter(name)(args)
         if value != default_of(name):
             raise ConfigError(f"{name}={value!r} {why}. {remedy}")
+    check_trackers(args.report_to)
+
+
+TRACKERS = {
+    "wandb": ("wandb",),
+    "tensorboard": ("tensorboard", "tensorboardX"),
+    "trackio": ("trackio",),
+    "mlflow": ("mlflow",),
+}
+"""What `report_to` may name and an extra of this package installs -> the modules of which one is needed."""
+
+
+def check_trackers(report_to: str | list[str] | None) -> None:
+    """Raises ConfigError for a tracker that is unknown or not installed, before anything is opened."""
+    for name in [report_to] if isinstance(report_to, str) else report_to or []:
+        if name not in (*INTEGRATION_TO_CALLBACK, "all", "none"):
+            allowed = ", ".join(["none", *TRACKERS])
+            raise ConfigError(f"unknown report_to {name!r}; allowed: {allowed}, and what transformers knows.")
+        if name in TRACKERS and not any(map(find_spec, TRACKERS[name])):
+            raise ConfigError(
+                f"report_to: {name} needs a package that is not there: pip install 'trl-dbbench[{name}]'. "
+                "Without a tracker (report_to: none) all metrics are in metrics.jsonl of output_dir."
+            )
 
 
 def default_of(setting: str) -> Any:
@@ -182,6 +208,8 @@ def check_arguments(
             )
     for adapter in (peft_config, *getattr(model, "peft_config", {}).values()):
         check_adapter(adapter)
+    if isinstance(model, str):
+        check_is_model(model)
     if engine_of(args) == "transformers":
         found = _class_of(model, args) if isinstance(model, str) else model
         if found is not None:

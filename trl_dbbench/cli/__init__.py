@@ -1,17 +1,19 @@
 """The `trl-dbbench` command.
 
 A command is a function whose signature is its options: `tasks.py` has those on task files, `models.py` those
-that let a model play, `compare.py` compares them, `runs.py` those on what a run has left, `train.py` those on
-recipes.
+that let a model play, `compare.py` compares them, `runs.py` those on what a run has left, `adapters.py` those
+on what it has trained, `train.py` those on recipes.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 
 import typer
 
-from trl_dbbench.cli import compare, models, runs, tasks, train
+from trl_dbbench.cli import adapters, compare, models, runs, tasks, train
+from trl_dbbench.console import on_terminal
 from trl_dbbench.errors import user_errors
 
 app = typer.Typer(
@@ -32,9 +34,12 @@ app.command()(runs.export)
 app.command(context_settings=train.MORE_OPTIONS)(train.train)
 app.command(context_settings=train.MORE_OPTIONS)(train.doctor)
 app.command()(train.recipes)
+app.command()(adapters.merge)
 
 
 def main() -> None:
+    if not on_terminal():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is imported, by the command
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     for chatty in ("httpx", "httpx2"):  # a line for each request
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -17,6 +17,7 @@ from trl_dbbench.rollout import Episode, Status, Turn
 
 EPISODES_FILE = "episodes.jsonl"
 TASKS_FILE = "tasks.jsonl"
+METRICS_FILE = "metrics.jsonl"
 
 Phase = Literal["train", "greedy", "eval"]
 

@@ -42,9 +42,10 @@ class RunSettings:
     own joined where `few_shot_update` says so; `None` where there were none.
 
     The rest is what an evaluation needs beside: `model` is what was trained, or what an adapter was trained
-    on, a folder or a hub id with its `model_revision`; its weights had the type `dtype` and computed in
-    `autocast` where that is set; `system_prompt` began every prompt; `chat_template` and
-    `chat_template_kwargs` made tokens of it. Earlier versions wrote none of these: they are `None`.
+    on, a folder or a hub id with its `model_revision`; its weights had the type `dtype`, were rounded to few
+    bits by `quantized`, and computed in `autocast`, where those are set; `system_prompt` began every prompt;
+    `chat_template` and `chat_template_kwargs` made tokens of it. Earlier versions wrote none of these: they
+    are `None`.
 
     For readers only: `sampling` of the training's episodes; `task_files`, where the tasks of training and
     evaluation are from, each file with its size and sha256; `versions` of the packages.
@@ -75,6 +76,7 @@ class RunSettings:
     chat_template: str | dict[str, str] | None = None
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     max_turn_tokens: int | None = None
+    quantized: str | None = None
     sampling: dict[str, float] = field(default_factory=dict)
     task_files: dict[str, dict[str, Any]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -111,6 +113,7 @@ class RunSettings:
             chat_template=player.chat.chat_template,
             chat_template_kwargs=trainer.chat_template_kwargs,
             max_turn_tokens=player.rules.max_turn_tokens,
+            quantized=_quantized(model.config),
             sampling={"temperature": args.temperature, "top_p": args.top_p, "top_k": args.top_k or 0},
             task_files={
                 name: dataset.info.download_checksums or {}
@@ -203,3 +206,12 @@ def _system_prompt(prompts: Iterable[list[dict[str, str]]]) -> str | None:
     """What all prompts begin with in the system's role; `None` if there is none, or several."""
     found = {prompt[0]["content"] if prompt[0]["role"] == "system" else None for prompt in prompts}
     return found.pop() if len(found) == 1 else None
+
+
+def _quantized(config: Any) -> str | None:
+    """How a model's weights were rounded to few bits, such as bitsandbytes; `None` if they were not."""
+    rounded = getattr(config, "quantization_config", None)
+    if rounded is None:
+        return None
+    method = rounded["quant_method"] if isinstance(rounded, dict) else rounded.quant_method
+    return str(getattr(method, "value", method))

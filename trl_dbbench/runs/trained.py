@@ -19,6 +19,7 @@ from typing import Any
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from trl_dbbench.adapters import ADAPTER_FILE, MODEL_FILE, base_model_of, check_is_model
 from trl_dbbench.checkpoints import whole_checkpoints
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.rollout import Rules
@@ -26,8 +27,6 @@ from trl_dbbench.runs.read import read_episodes, read_tasks
 from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE
 from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
 from trl_dbbench.tasks import Task
-
-ADAPTER_FILE, MODEL_FILE = "adapter_config.json", "config.json"
 
 DEFAULTS = RunSettings(protocol="text", observation_characters=800, max_turns=Rules.max_turns)
 """How episodes are played where neither a run nor an option says it."""
@@ -85,13 +84,17 @@ def find_trained(
     """
     if run is not None and adapter is not None:
         raise ConfigError("give RUN or --adapter, not both: RUN says itself what was trained.")
+    if model is not None and run is None:
+        check_is_model(model, "--model")
+        if adapter is None and (Path(model) / SETTINGS_FILE).is_file():
+            run, model = Path(model), None  # a run's, or a merged one: it says itself how it is played
     folder = run or (Path(adapter) if adapter is not None and Path(adapter).is_dir() else None)
     weights = None if folder is None else _weights_in(folder)
     home = None if folder is None else _home_of(folder)
     known = DEFAULTS if home is None else RunSettings.of_file(home / SETTINGS_FILE)
     if weights is not None and (weights / ADAPTER_FILE).exists():
         adapter = str(weights)
-        known = replace(known, model=known.model or model or _base_model(weights))
+        known = replace(known, model=known.model or model or base_model_of(weights))
     elif weights is not None:
         if adapter is not None or model is not None:
             raise ConfigError(
@@ -141,14 +144,6 @@ def _home_of(folder: Path) -> Path | None:
 def _step_of(weights: Path | None) -> int | None:
     number = "" if weights is None else weights.resolve().name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
     return int(number) if number.isdecimal() else None
-
-
-def _base_model(weights: Path) -> str | None:
-    """What PEFT noted beside an adapter."""
-    try:
-        return json.loads((weights / ADAPTER_FILE).read_bytes()).get("base_model_name_or_path")
-    except (OSError, ValueError):
-        return None
 
 
 def _said(weights: Path | None, home: Path, known: RunSettings, given: Mapping[str, Any]) -> str:

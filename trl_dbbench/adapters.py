@@ -1,0 +1,135 @@
+"""Adapters as PEFT saves them: telling one from a model, and training one further."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from peft import LoraConfig, PeftConfig, PeftModel
+from transformers import PreTrainedModel
+from transformers.utils.peft_utils import find_adapter_config_file
+from trl.trainer.utils import create_model_from_path
+
+from trl_dbbench.errors import ConfigError
+
+ADAPTER_FILE, MODEL_FILE = "adapter_config.json", "config.json"
+
+SHAPE = ("r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora")
+"""What settings may say of an adapter, and must say as the adapter has it."""
+
+
+def base_model_of(adapter: str | Path) -> str | None:
+    """What PEFT noted in an adapter's folder; `None` if it did not, or there is no adapter."""
+    try:
+        return json.loads((Path(adapter) / ADAPTER_FILE).read_bytes()).get("base_model_name_or_path")
+    except (OSError, ValueError):
+        return None
+
+
+def check_is_model(name_or_path: str, setting: str = "model_name_or_path") -> None:
+    """Finds an adapter that is named as a model: transformers would load its base and it, and say nothing.
+
+    Args:
+        name_or_path: a folder or a hub id.
+        setting: what the user named it in, for the message.
+
+    Raises:
+        ConfigError: if it is an adapter.
+    """
+    folder = Path(name_or_path)
+    if folder.is_dir():
+        if not (folder / ADAPTER_FILE).is_file() or (folder / MODEL_FILE).is_file():
+            return
+        base = base_model_of(folder) or "its base model"
+    else:
+        try:
+            found = find_adapter_config_file(name_or_path)
+        except (OSError, ValueError):  # loading it fails too, and says more
+            return
+        if found is None:
+            return
+        base = base_model_of(Path(found).parent) or "its base model"
+    if setting == "--model":
+        instead = f"Evaluate it by --adapter {name_or_path}"
+    else:
+        instead = (
+            f"To train it further set model_name_or_path: {base} and adapter_name_or_path: {name_or_path}"
+        )
+    raise ConfigError(
+        f"{setting}: '{name_or_path}' is an adapter (on '{base}'), not a model. {instead}, or make a model "
+        f"of it: trl-dbbench merge --adapter {name_or_path} --out MODEL."
+    )
+
+
+def load_trainable(
+    model: str | PreTrainedModel,
+    args: Any,
+    peft_config: PeftConfig | None = None,
+    quantization_config: Any = None,
+) -> PeftModel:
+    """A model with the adapter of `adapter_name_or_path`, which is trained further.
+
+    Args:
+        model: the adapter's base model, or its name.
+        args: a `DBBenchGRPOConfig`.
+        peft_config: what settings say of adapters. An adapter keeps its shape, so they must agree with it.
+        quantization_config: for a model by its name, as in `from_pretrained`.
+
+    Raises:
+        ConfigError: if it cannot be loaded, is not of this base model, or has another shape.
+    """
+    adapter = args.adapter_name_or_path
+    try:
+        known = PeftConfig.from_pretrained(adapter)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"adapter_name_or_path: '{adapter}' is no adapter: {' '.join(str(error).split())}"
+        ) from None
+    if peft_config is not None:
+        _check_shape(adapter, known, peft_config)
+    if isinstance(model, str):
+        # as TRL loads a model by its name; it is put on a device later
+        given = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
+        given |= {"device_map": None}
+        if quantization_config is not None:
+            given["quantization_config"] = quantization_config
+        model = create_model_from_path(model, **given)
+    return with_adapter(model, adapter, is_trainable=True)
+
+
+def with_adapter(base: PreTrainedModel, adapter: str, **kwargs: Any) -> PeftModel:
+    """A base model with its adapter.
+
+    Raises:
+        ConfigError: if the adapter was trained on a model of another shape, or one whose vocabulary was
+            resized, or cannot be read.
+    """
+    try:
+        return PeftModel.from_pretrained(base, adapter, **kwargs)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        noted = base_model_of(adapter)
+        raise ConfigError(
+            f"the adapter '{adapter}' does not fit the model '{base.config.name_or_path}'"
+            + (f"; it was trained on '{noted}'" if noted else "")
+            + f". PEFT says: {' '.join(str(error).split())[:300]}"
+        ) from None
+
+
+def _check_shape(adapter: str, known: PeftConfig, given: PeftConfig) -> None:
+    if not (isinstance(known, LoraConfig) and isinstance(given, LoraConfig)):
+        return
+    differ = [
+        f"{name} is {getattr(given, name)!r} in the settings and {getattr(known, name)!r} in the adapter"
+        for name in SHAPE
+        if getattr(given, name) != getattr(known, name)
+    ]
+    wanted, has = given.target_modules, known.target_modules
+    if isinstance(wanted, set) and isinstance(has, set) and wanted != has:
+        differ.append(f"target_modules are {sorted(wanted)} in the settings and {sorted(has)} in the adapter")
+    if differ:
+        raise ConfigError(
+            f"adapter_name_or_path: an adapter keeps its shape, and '{adapter}' has another than the "
+            f"settings ask for: {'; '.join(differ)}. Leave out use_peft (or set use_peft: false), and the "
+            "adapter's own holds."
+        )

@@ -1,0 +1,184 @@
+"""The README.md of a trained model: what it is made of, how it was trained, and how often it was right.
+
+Versions and citations are TRL's; the rest of TRL's draft speaks of chatting with a model from the hub.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard
+from peft import PeftModel
+
+from trl_dbbench.runs.records import EPISODES_FILE, Accuracy
+
+VERSIONS = "### Framework versions"
+"""Where the part of TRL's draft begins that stays."""
+
+SECRET_OPTIONS = re.compile(r"--(\w*[_-])?(token|password|key)")
+PASSWORD = re.compile(r"(://[^:/@\s]+):[^@\s]+@")
+HELD_OUT = b'{"phase": "eval"'
+"""How a held-out episode's line begins. Few are, and a run's log may be long."""
+
+
+def refine_card(trainer: Any) -> None:
+    """Makes what TRL drafted in `output_dir/README.md` true.
+
+    Args:
+        trainer: a `DBBenchGRPOTrainer`.
+    """
+    path = Path(trainer.args.output_dir) / "README.md"
+    card = ModelCard.load(path)
+    base, adapter = trainer.model.config.name_or_path, isinstance(_unwrapped(trainer), PeftModel)
+    local = not base or Path(base).is_dir()  # the hub knows no model by a path, and refuses it
+    data = card.data
+    data.base_model = None if local else base
+    data.library_name = "peft" if adapter else "transformers"
+    data.pipeline_tag = "text-generation"
+    tags = {tag for tag in data.tags or [] if not (local and tag.startswith("base_model:"))}
+    data.tags = sorted(tags | ({_kind(trainer).lower()} if adapter else set()))
+    vars(data).pop("licence", None)  # of TRL's draft, which knows of none
+    name = trainer.hub_model_id or Path(trainer.args.output_dir).resolve().name
+    kept = card.text[card.text.index(VERSIONS) :].replace(f"Cite {trainer._name} as", "Cite the method as")
+    parts = [
+        f"# {name}",
+        _introduction(trainer, base if not local else None, adapter),
+        "## Accuracy",
+        _accuracy(trainer),
+        "## How it was trained",
+        _training(trainer),
+        _command(),
+        "## How to use it",
+        _usage(trainer, local),
+        kept.strip(),
+    ]
+    card.text = "\n\n" + "\n\n".join(part for part in parts if part) + "\n"
+    card.save(path)
+
+
+def _unwrapped(trainer: Any) -> Any:
+    return trainer.accelerator.unwrap_model(trainer.model)
+
+
+def _kind(trainer: Any) -> str:
+    kind = _unwrapped(trainer).active_peft_config.peft_type.value
+    return "LoRA" if kind == "LORA" else kind
+
+
+def _introduction(trainer: Any, base: str | None, adapter: bool) -> str:
+    of = f"[{base}](https://huggingface.co/{base})" if base else "a model that is not on the hub"
+    what = f"A {_kind(trainer)} adapter on" if adapter else "A trained"
+    what += f" {of}" if adapter else f" version of {of}"
+    return (
+        f"{what}: an agent that gets a question and the tables it is about, runs SQL on a MySQL database "
+        f"for a few turns, and gives an answer or leaves the tables changed. Made with `trl_dbbench`, by "
+        f"{trainer._name}, with [TRL](https://github.com/huggingface/trl)."
+    )
+
+
+def _accuracy(trainer: Any) -> str:
+    """Held-out accuracy before and after, and the greedy record of the training tasks."""
+    found = dict(_held_out(Path(trainer.args.output_dir) / EPISODES_FILE))
+    said = []
+    if found:
+        steps = sorted({min(found), max(found)})
+        played = found[steps[-1]].counts["overall"][1]
+        heads = [f"after step {step:,}" if step else "before training" for step in steps]
+        said = [
+            f"Share of {played:,} held-out tasks that it solved, decoding greedily; 95 % Wilson intervals in "
+            "brackets.",
+            "\n".join(
+                [
+                    f"| tasks | {' | '.join(heads)} |",
+                    "|---" * (len(heads) + 1) + "|",
+                    *(
+                        f"| {group} | {' | '.join(found[step].describe(group) for step in steps)} |"
+                        for group, _ in found[steps[-1]].table()
+                    ),
+                ]
+            ),
+        ]
+    else:
+        said.append("It was not evaluated on held-out tasks.")
+    record = trainer.greedy_eval
+    if record is not None and record.accuracy.counts:
+        said.append(
+            "Over the training, each prompt played greedily before the update with it: "
+            f"{record.accuracy.describe()}."
+        )
+    return "\n\n".join(said)
+
+
+def _held_out(path: Path) -> Iterator[tuple[int, Accuracy]]:
+    """By step."""
+    counted: dict[int, Accuracy] = {}
+    if path.exists():
+        with path.open("rb") as lines:
+            for line in lines:
+                if line.startswith(HELD_OUT) and line.endswith(b"\n"):
+                    episode = json.loads(line)
+                    counted.setdefault(episode["step"], Accuracy()).add([episode])
+    yield from counted.items()
+
+
+def _training(trainer: Any) -> str:
+    args, rules = trainer.args, trainer.player.rules
+    held_out = "" if trainer.eval_dataset is None else f", {len(trainer.eval_dataset):,} held out"
+    rows = {
+        "tasks": f"{len(trainer.train_dataset):,}{held_out}",
+        "updates": f"{trainer.state.global_step:,}",
+        "database": trainer.player.database.describe(),
+        "protocol": f"`{args.protocol}`",
+        "an episode": f"{rules.max_turns} turns of {rules.max_turn_tokens:,} tokens at most, "
+        f"{rules.max_completion_length:,} in all",
+        "sampling": _sampling(args),
+        "rewards": ", ".join(f"`{name}`" for name in trainer.reward_func_names),
+        "advantage": f"`{args.advantage}`",
+        "loss": f"`{args.loss_type}`, beta {args.beta:g}",
+        "learning rate": f"{args.learning_rate:g}, {args.lr_scheduler_type.value}",
+        "started from": None if args.adapter_name_or_path is None else f"`{args.adapter_name_or_path}`",
+        "seed": str(args.seed),
+    }
+    lines = [f"| {name} | {value} |" for name, value in rows.items() if value is not None]
+    return "\n".join(["| | |", "|---|---|", *lines])
+
+
+def _sampling(args: Any) -> str:
+    said = [f"{args.num_generations} episodes of a prompt", f"temperature {args.temperature:g}"]
+    if args.top_p < 1:
+        said.append(f"top-p {args.top_p:g}")
+    if args.top_k:
+        said.append(f"top-k {args.top_k}")
+    return ", ".join(said)
+
+
+def _command() -> str:
+    """What started this process, without what must stay secret; nothing where that is no script."""
+    if not sys.argv[0].endswith((".py", "trl-dbbench")):
+        return ""
+    words = [PASSWORD.sub(r"\1:***@", word) for word in sys.argv]
+    for place, (option, _) in enumerate(pairwise(words)):
+        if SECRET_OPTIONS.fullmatch(option):
+            words[place + 1] = "***"
+    words = [re.sub(rf"^({SECRET_OPTIONS.pattern})=.*", r"\1=***", word) for word in words]
+    program = Path(words[0]).name if words[0].endswith("trl-dbbench") else f"python {shlex.quote(words[0])}"
+    return f"```bash\n{program} {shlex.join(words[1:])}\n```"
+
+
+def _usage(trainer: Any, local: bool) -> str:
+    repository = trainer.hub_model_id
+    folder = Path(trainer.args.output_dir).resolve().name
+    lines = [f"hf download {repository} --local-dir {folder}"] if repository else []
+    lines.append(f"trl-dbbench eval {folder} --tasks TASKS.jsonl")
+    base = " Its base model must lie where `run.json` says, or be named by `--model`." if local else ""
+    return (
+        f"```bash\n{chr(10).join(lines)}\n```\n\nIt is played as in training: `run.json` has the system "
+        f"prompt, the chat template and the limits of an episode.{base}"
+    )
