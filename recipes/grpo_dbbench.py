@@ -17,6 +17,7 @@ from trl_dbbench import ConfigError, DBBenchGRPOConfig, DBBenchGRPOTrainer
 from trl_dbbench.arguments import DatabaseArguments, RewardArguments, TaskArguments
 from trl_dbbench.checkpoints import find_checkpoint
 from trl_dbbench.errors import user_errors
+from trl_dbbench.files import check_not_misspelled
 from trl_dbbench.stopping import ordered_end, set_up_logging
 
 ARGUMENTS = (TaskArguments, RewardArguments, DatabaseArguments, DBBenchGRPOConfig, ModelConfig)
@@ -37,6 +38,7 @@ def main(
     train_dataset, eval_dataset = tasks.datasets(args.protocol)
 
     # 2. the model: a tokenizer with a chat template, and how to load the weights
+    check_not_misspelled(model.model_name_or_path, "model")
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             model.model_name_or_path, padding_side="left", trust_remote_code=args.trust_remote_code
