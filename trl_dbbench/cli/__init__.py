@@ -1,7 +1,8 @@
 """The `trl-dbbench` command.
 
-A command is a function whose signature is its options: `tasks.py` has those on task files, `models.py` those
-that let a model play, `runs.py` those on what a run has left.
+A command is a function whose signature is its options: `tasks.py` has those on task files, `own_tables.py`
+makes some of tables that are there, `models.py` has those that let a model play, `runs.py` those on what a
+run has left.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 
 import typer
 
-from trl_dbbench.cli import models, runs, tasks
+from trl_dbbench.cli import models, own_tables, runs, tasks
 from trl_dbbench.errors import user_errors
 
 app = typer.Typer(
@@ -25,6 +26,9 @@ app.command()(models.sample)
 app.command()(runs.report)
 app.command()(tasks.convert)
 app.command()(tasks.generate)
+app.command(name="import")(own_tables.import_tables)
+app.command()(tasks.skills)
+app.command()(tasks.split)
 app.command()(runs.replay)
 app.command()(runs.export)
 
