@@ -28,7 +28,7 @@ tasks
 database.error_numbers database.dialect database.sandbox database.retry database.base
 database.sqlite database.server
 database.open database
-gold
+gold generate
 markup protocol
 templates chat judge dataset
 rollout
@@ -40,7 +40,7 @@ gradients credit advantages few_shot
 callbacks alarms samplers reward_models unsupported config arguments stopping checkpoints resume loss reference
 scoring critic
 trainer ppo
-evaluation sample validation demonstrations multi_teacher step_labels reward_data runs convert generate report tiny_model
+evaluation sample validation demonstrations multi_teacher step_labels reward_data runs convert selection report tiny_model
 cli
 """
 """From bottom to top; `docs/architecture.md` says what each part is. A module may import from its own line
