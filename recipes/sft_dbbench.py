@@ -154,10 +154,11 @@ def main(
         raise ConfigError("say what to learn from: tasks, which are demonstrated, or episodes.")
     tasks = [] if script_args.episodes else task_args.load()
     protocol = get_protocol(script_args.protocol)
+    opening = task_args.opening(script_args.protocol, tasks[0]) if tasks else None
     teacher = look_up("teacher", script_args.teacher, TEACHERS)
     habits = Habits(script_args.bad_habits, frozenset(script_args.bad_habit_skills), training_args.seed)
     if model_args.model_name_or_path == "tiny-random":
-        texts = [m["content"] for task in tasks for m in protocol.messages(task, task_args.system_prompt)]
+        texts = [m["content"] for task in tasks for m in protocol.messages(task, opening)]
         texts += gold_texts(tasks, protocol)
         if teacher is not gold_actions:  # it writes more than the gold SQL, and reads what comes of it
             with database_args.open() as database:
@@ -180,7 +181,7 @@ def main(
                 tasks,
                 chat,
                 database,
-                system_prompt=task_args.system_prompt,
+                system_prompt=opening,
                 habits=habits,
                 teacher=teacher,
             )

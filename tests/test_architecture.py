@@ -28,7 +28,7 @@ tasks
 database.error_numbers database.dialect database.sandbox database.retry database.base
 database.sqlite database.server
 database.open database
-gold
+gold generate
 markup protocol
 templates chat judge dataset
 rollout
@@ -41,7 +41,7 @@ gradients credit advantages few_shot
 callbacks alarms samplers reward_models unsupported config arguments stopping checkpoints publishing resume loss reference model_card
 scoring critic start memory
 trainer ppo
-evaluation merge endpoint_evaluation sample validation demonstrations multi_teacher step_labels reward_data runs convert generate report judging tiny_model doctor
+evaluation merge endpoint_evaluation sample validation demonstrations multi_teacher step_labels reward_data runs convert selection report judging tiny_model doctor
 cli
 __main__
 """

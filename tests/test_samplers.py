@@ -108,6 +108,18 @@ def test_no_skill_left(sampled, min_tasks, message):
         skill_pools(SKEWED, sampled, min_tasks)
 
 
+def test_only_tasks_with_one_skill():
+    skills = [["select"], ["select", "limit_only"], ["delete"], ["select"], []]
+    pools = skill_pools(skills, single=True)
+    assert pools.rows == {"delete": [2], "select": [0, 3]}
+    assert pools.unreached == 2
+    assert set(by_skill(pools, 40, seed=1, epoch=0)) == {0, 2, 3}
+    with pytest.raises(
+        ConfigError, match=r"the tasks with one skill have these skills: delete \(1\), select \(2\)"
+    ):
+        skill_pools(skills, ["limit_only"], single=True)
+
+
 def test_tasks_without_skills_leave_none_to_draw():
     with pytest.raises(ConfigError, match="the tasks have these skills: none"):
         skill_pools([[], []])

@@ -650,3 +650,63 @@ def test_answers_are_never_run_as_code() -> None:
         from trl_dbbench.tasks.formats.agentbench import _published_md5
 
         _published_md5("[(__import__('os').getcwd(),)]")
+
+
+# --- typos ------------------------------------------------------------------------------------------
+
+
+def with_table(**fields: Any) -> dict[str, Any]:
+    table = {"name": "pets", "columns": [{"name": "age"}], "rows": [[3]], **fields}
+    return {"id": 1, "question": "How old?", "tables": [table], "answer": [[3]]}
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (
+            with_table() | {"anwser": [[3]]},
+            "unknown field 'anwser'; allowed: id, question, tables, .*; nearest: answer$",
+        ),
+        (with_table() | {"zzz": 1}, "unknown field 'zzz'; allowed: id, question, .*, state_md5$"),
+        (with_table(row=[]), "unknown field of a table 'row'; allowed: name, columns, rows; nearest: rows$"),
+        (
+            with_table(columns=[{"name": "age", "typ": "INT"}]),
+            "unknown field of a column 'typ'; allowed: name, type; nearest: type$",
+        ),
+        (
+            with_table(columns=[{"name": "age", "type": "VARCAHR(20)"}]),
+            r"Table 'pets', column 'age': no server has the type 'VARCAHR\(20\)'; nearest: VARCHAR$",
+        ),
+        (
+            with_table(columns=[{"name": "age", "type": "money"}]),
+            "no server has the type 'money'; allowed are such as",
+        ),
+    ],
+)
+def test_a_misspelled_name_is_refused_with_the_nearest(
+    tmp_path: Path, entry: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(json.dumps(entry))
+    with pytest.raises(TaskError, match=f"line 1: .*{message}" if "^" not in message else message):
+        load_tasks(path)
+
+
+@pytest.mark.parametrize(
+    "type", ["int", "Double Precision", "ENUM('a','b') NOT NULL", "bigint unsigned", "UUID"]
+)
+def test_types_that_a_server_has(tmp_path: Path, type: str) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(json.dumps(with_table(columns=[{"name": "age", "type": type}])))
+    assert load_tasks(path)[0].tables[0].columns[0].type == type
+
+
+def test_a_misspelled_file_is_answered_with_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "tasks.jsonl").touch()
+    for wrong in ("runs/task.jsonl", "run/tasks.jsonl"):
+        with pytest.raises(TaskError, match=f"no task file at '{wrong}'; nearest: runs/tasks.jsonl"):
+            load_tasks(wrong)

@@ -113,10 +113,11 @@ def quickstart_trainer(
     trainer_class=DBBenchGRPOTrainer,
     lora=False,
     only=None,
+    dataset=None,
     **settings,
 ) -> DBBenchGRPOTrainer:
     """The quickstart's model, which writes SQL that mostly works, on a few of its tasks, or only on tasks with this
-    operation."""
+    operation, or on another dataset."""
     defaults = {
         "output_dir": str(output_dir),
         "max_turns": 3,
@@ -134,7 +135,7 @@ def quickstart_trainer(
         model=str(RECIPES / "tiny/model"),
         reward_funcs=[OUTCOME_PRESETS["greedy_then_grpo"], *more_rewards],
         args=args,
-        train_dataset=to_dataset(tasks, args.protocol, "Work on the MySQL database."),
+        train_dataset=dataset or to_dataset(tasks, args.protocol, "Work on the MySQL database."),
         processing_class=AutoTokenizer.from_pretrained(RECIPES / "tiny/model"),
         peft_config=LoraConfig(**LORA) if lora else None,
         database=database,

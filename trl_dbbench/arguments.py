@@ -11,8 +11,11 @@ from typing import Any
 from datasets import Dataset
 
 from trl_dbbench.database import Database, open_database
-from trl_dbbench.dataset import note_source, to_dataset
+from trl_dbbench.dataset import note_source, to_dataset, to_fresh_dataset
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.generate.fresh import SCHEME, FreshTasks
+from trl_dbbench.prompts import MODES, Opening, opening, read_messages
+from trl_dbbench.protocol import get_protocol
 from trl_dbbench.rewards import OUTCOME_PRESETS, OutcomeReward, RewardFunction, load_reward_functions
 from trl_dbbench.tasks import Task, load_tasks
 
@@ -21,7 +24,9 @@ from trl_dbbench.tasks import Task, load_tasks
 class TaskArguments:
     """The tasks, and what the agent is told."""
 
-    tasks: str = field(metadata={"help": "Training tasks: a file, a folder of parquet, or a hub id."})
+    tasks: str = field(
+        metadata={"help": "Training tasks: a file, a folder of parquet, a hub id, or generate://full."}
+    )
     tasks_split: str | None = field(default=None, metadata={"help": "The split of a hub id or folder."})
     eval_tasks: str | None = field(default=None, metadata={"help": "Held-out tasks, for eval_strategy."})
     eval_tasks_split: str | None = field(default=None, metadata={"help": "The split of eval_tasks."})
@@ -38,8 +43,30 @@ class TaskArguments:
         },
     )
 
-    def __post_init__(self) -> None:
-        self.system_prompt = read_system_prompt(self.system_prompt)
+    system_prompt_mode: str = field(
+        default="replace",
+        metadata={
+            "help": "With system_prompt: replace the protocol's, or prepend to it.",
+            "choices": list(MODES),
+        },
+    )
+    prelude: str | None = field(
+        default=None,
+        metadata={"help": "A JSON file of messages that stand between system prompt and question."},
+    )
+
+    def opening(self, protocol: str, task: Task) -> Opening | None:
+        """What stands before the questions; `None` for the protocol's own.
+
+        Args:
+            task: any one.
+
+        Raises:
+            ConfigError: if the settings cannot work together, or a file cannot be read.
+        """
+        own = get_protocol(protocol).messages(task)[:-1]
+        given = read_system_prompt(self.system_prompt)
+        return opening(own, given, self.system_prompt_mode, self.prelude)
 
     def load(self) -> list[Task]:
         """The training tasks.
@@ -48,6 +75,11 @@ class TaskArguments:
             TaskError: if they cannot be read.
             ConfigError: if their format is unknown.
         """
+        if self.tasks.startswith(SCHEME):
+            raise ConfigError(
+                f"{self.tasks} has no end, and only a training by reward can use it. Write a file of tasks "
+                "with trl-dbbench generate."
+            )
         return load_tasks(self.tasks, self.tasks_split, self.tasks_format)
 
     def datasets(self, protocol: str) -> tuple[Dataset, Dataset | None]:
@@ -57,12 +89,19 @@ class TaskArguments:
             TaskError: if a task cannot be read.
             ConfigError: if the protocol or the format is unknown.
         """
-        train = to_dataset(self.load(), protocol, self.system_prompt)
+        if self.tasks.startswith(SCHEME):
+            fresh = FreshTasks.of(self.tasks)
+            opening = self.opening(protocol, fresh.task(0))
+            train = to_fresh_dataset(fresh.task, protocol, opening)
+        else:
+            tasks = self.load()
+            opening = self.opening(protocol, tasks[0])
+            train = to_dataset(tasks, protocol, opening)
         note_source(train, self.tasks)
         if self.eval_tasks is None:
             return train, None
         held_out = load_tasks(self.eval_tasks, self.eval_tasks_split, self.tasks_format)
-        evaluation = to_dataset(held_out, protocol, self.system_prompt)
+        evaluation = to_dataset(held_out, protocol, opening)
         note_source(evaluation, self.eval_tasks)
         return train, evaluation
 
@@ -177,12 +216,15 @@ def read_template_kwargs(values: dict[str, Any] | str | None) -> dict[str, Any]:
     return values or {}
 
 
-def read_system_prompt(text_or_file: str | None) -> str | None:
-    """The text itself, or what stands in the file that it names (`.txt` or `.md`).
+def read_system_prompt(text_or_file: str | None) -> Opening | None:
+    """The text itself, or what stands in the file that it names: a text (`.txt` or `.md`), or all messages
+    before a question (`.json`, see `prompts.read_messages`).
 
     Raises:
         ConfigError: if the file cannot be read.
     """
+    if text_or_file and "\n" not in text_or_file and text_or_file.endswith(".json"):
+        return read_messages(text_or_file)
     if text_or_file and "\n" not in text_or_file and text_or_file.endswith((".txt", ".md")):
         try:
             return Path(text_or_file).read_text(encoding="utf-8")

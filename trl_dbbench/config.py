@@ -108,6 +108,8 @@ class DBBenchGRPOConfig(GRPOConfig):
             With `task_sampling: skill`, the skills to draw from; all that the tasks have if left out.
         min_tasks_per_skill (`int`, *optional*, defaults to `1`):
             With `task_sampling: skill`, skills with fewer tasks are left out.
+        single_skill (`bool`, *optional*, defaults to `False`):
+            With `task_sampling: skill`, only tasks that have one skill and no other.
         vllm_server_urls (`list[str]`, *optional*):
             Addresses of vLLM servers that generate instead of the model in this process, such as
             `http://10.0.0.7:8000`. With LoRA, the adapter is saved under `output_dir` before each rollout and
@@ -230,6 +232,9 @@ class DBBenchGRPOConfig(GRPOConfig):
     )
     min_tasks_per_skill: int = field(
         default=1, metadata={"help": "With task_sampling skill: skills with fewer tasks are left out."}
+    )
+    single_skill: bool = field(
+        default=False, metadata={"help": "With task_sampling skill: only tasks that have one skill."}
     )
     vllm_server_urls: list[str] | None = field(
         default=None,
@@ -374,10 +379,10 @@ class DBBenchGRPOConfig(GRPOConfig):
         if self.task_sampling == "skill":
             if not self.shuffle_dataset:
                 raise ConfigError("task_sampling: skill draws at random; leave shuffle_dataset at true.")
-        elif self.sampled_skills is not None or self.min_tasks_per_skill != 1:
+        elif self.sampled_skills is not None or self.min_tasks_per_skill != 1 or self.single_skill:
             raise ConfigError(
-                "sampled_skills and min_tasks_per_skill are used only with task_sampling: skill; set that, "
-                "or leave them out."
+                "sampled_skills, min_tasks_per_skill and single_skill are used only with task_sampling: "
+                "skill; set that, or leave them out."
             )
 
     def _check_alarms(self) -> None:

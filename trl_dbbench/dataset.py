@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset, concatenate_datasets
 
+from trl_dbbench.prompts import Opening
 from trl_dbbench.protocol import AgentProtocol, get_protocol
 from trl_dbbench.tasks import Task
+
+DRAW = "draw"
+"""The one column that a dataset of fresh tasks holds."""
+
+FRESH_ROWS = 1_000_000
+"""Draws of an epoch over fresh tasks: more than a run has steps."""
+
+_SOME = 32
+"""Of fresh tasks, so many stand for all where prompts are looked at before a run."""
 
 _CHUNK = 1_000
 """Tasks that are Python objects at once: all of them would take several times their size."""
 
 
 def to_dataset(
-    tasks: Sequence[Task], protocol: str | AgentProtocol = "text", system_prompt: str | None = None
+    tasks: Sequence[Task], protocol: str | AgentProtocol = "text", system_prompt: Opening | None = None
 ) -> Dataset:
     """The rows that the trainer reads: `prompt`, a list of messages, and `task`, a JSON string.
 
@@ -56,3 +68,41 @@ def _digest(path: Path) -> dict[str, object]:
             "num_bytes": path.stat().st_size,
             "checksum": hashlib.file_digest(file, "sha256").hexdigest(),
         }
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """What `datasets` calls with the numbers of draws, for their rows."""
+
+    task: Callable[[int], Task]
+    source: AgentProtocol
+    system_prompt: Opening | None
+
+    def __call__(self, batch: dict[str, list[int]]) -> dict[str, list[Any]]:
+        tasks = [self.task(draw) for draw in batch[DRAW]]
+        prompts = [self.source.messages(task, self.system_prompt) for task in tasks]
+        return {"prompt": prompts, "task": [task.to_json() for task in tasks]}
+
+
+def to_fresh_dataset(
+    task: Callable[[int], Task], protocol: str | AgentProtocol = "text", system_prompt: Opening | None = None
+) -> Dataset:
+    """Rows as those of `to_dataset`, each made when it is read.
+
+    Args:
+        task: the task of a draw, from 0; the same one each time it is asked.
+        protocol, system_prompt: as in `to_dataset`.
+    """
+    source = get_protocol(protocol) if isinstance(protocol, str) else protocol
+    draws = Dataset.from_dict({DRAW: range(FRESH_ROWS)})
+    return draws.with_transform(_Drawn(task, source, system_prompt))
+
+
+def is_fresh(dataset: Dataset) -> bool:
+    """Whether the rows are made when they are read, so that not all of them can be looked at."""
+    return dataset.column_names == [DRAW]
+
+
+def rows_to_check(dataset: Dataset) -> Dataset:
+    """The rows that are looked at before a run: all, or some of those that are only made in it."""
+    return Dataset.from_dict(dataset[:_SOME]) if is_fresh(dataset) else dataset

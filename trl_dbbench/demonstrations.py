@@ -29,6 +29,7 @@ from trl_dbbench.gold import execute_alone
 from trl_dbbench.grading import get_grader
 from trl_dbbench.judge import Judge
 from trl_dbbench.player import Player
+from trl_dbbench.prompts import Opening
 from trl_dbbench.protocol import AgentProtocol, Answer, Operation
 from trl_dbbench.rollout import Completion, Episode, Request, Rules
 from trl_dbbench.tasks import Task
@@ -101,7 +102,7 @@ def demonstrate(
     chat: ChatFormat,
     database: Database,
     *,
-    system_prompt: str | None = None,
+    system_prompt: Opening | None = None,
     habits: Habits = Habits(),
     teacher: Teacher | None = None,
     batch_size: int = 256,

@@ -21,7 +21,9 @@ from trl_dbbench.engines.base import Backend, EngineSettings, open_backend
 from trl_dbbench.engines.policy import Policy, ServedPolicy
 from trl_dbbench.errors import ConfigError, DatabaseError
 from trl_dbbench.few_shot import DEFAULT_WAY, Memory, Shots, check_few_shot, load_memory
+from trl_dbbench.files import check_not_misspelled
 from trl_dbbench.player import Player
+from trl_dbbench.prompts import Opening
 from trl_dbbench.rollout import Episode, Sampling, Start
 from trl_dbbench.runs.records import Accuracy, episode_record
 from trl_dbbench.runs.settings import RunSettings
@@ -85,7 +87,7 @@ def evaluate(
     player: Player,
     backend: Backend,
     *,
-    system_prompt: str | None = None,
+    system_prompt: Opening | None = None,
     batch_size: int = 16,
     progress: bool = True,
     shots: Shots | None = None,
@@ -181,7 +183,7 @@ def play_in_batches(
 
 
 def showing(
-    shots: Shots | None, player: Player, tasks: Sequence[Task], system_prompt: str | None
+    shots: Shots | None, player: Player, tasks: Sequence[Task], system_prompt: Opening | None
 ) -> Prepare | None:
     """What puts earlier episodes into the prompts of a batch, if there are any to show.
 
@@ -220,6 +222,8 @@ def open_model(trained: Trained, vllm_server_urls: list[str] | None) -> tuple[Ba
     dtype = settings.dtype or "auto"
     if dtype not in DTYPES:
         raise ConfigError(f"unknown dtype {dtype!r}; allowed: {', '.join(DTYPES)}")
+    for name in filter(None, (model, adapter)):
+        check_not_misspelled(name, "model")
     revision = settings.model_revision if adapter is not None else None
     policy: Policy | ServedPolicy
     try:

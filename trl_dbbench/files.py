@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from trl_dbbench.errors import ConfigError, StorageError
+from trl_dbbench.lookup import nearest
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +105,54 @@ def write_through(path: Path) -> None:
             raise
     finally:
         os.close(number)
+
+
+def nearest_path(path: str | Path) -> Path | None:
+    """What lies in the folder of a path that is not there, and has a name like its; where the folder is not
+    there either, the same is asked of that one."""
+    path = Path(path)
+    if not path.name or path.exists():
+        return None
+    folder: Path | None = path.parent
+    if folder is not None and not folder.is_dir():
+        folder = nearest_path(folder)
+        if folder is None or not folder.is_dir():
+            return None
+        if (folder / path.name).exists():
+            return folder / path.name
+    assert folder is not None
+    # by what stands before the ending, which alike files have in common anyway
+    there = {each.stem: each for each in sorted(folder.iterdir()) if not each.name.startswith(".")}
+    return there.get(nearest(path.stem, there) or "")
+
+
+def check_not_misspelled(name: str, what: str) -> None:
+    """Refuses a path that is not there, before it is taken for a hub id and asked of the hub.
+
+    A hub id is `model` or `owner/model`. A name is a path if it cannot be one (`./a`, `a/b/c`), or if its
+    first part is a folder here; one that the hub's cache holds is none.
+
+    Args:
+        what: is looked for, for the error text: `"model"`.
+
+    Raises:
+        ConfigError: naming what is there and has a name like it.
+    """
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    path = Path(name).expanduser()
+    if path.exists() or not name:
+        return
+    parts = name.split("/")
+    if len(parts) <= 2 and not name.startswith((".", "/", "~")):
+        near = nearest_path(path)
+        cached = Path(HF_HUB_CACHE) / f"models--{'--'.join(parts)}"
+        if cached.is_dir() or near is None or not (len(parts) == 2 and Path(parts[0]).is_dir()):
+            return
+    near = nearest_path(path)
+    raise ConfigError(
+        f"{name} is no folder" + (f"; nearest: {near}." if near else f", so there is no {what} in it.")
+    )
 
 
 def found_from_everywhere(name: str | Path) -> str:

@@ -24,10 +24,12 @@ from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.database import Database
+from trl_dbbench.dataset import rows_to_check
 from trl_dbbench.dialogue import Dialogue, TokenDialogue
 from trl_dbbench.errors import TaskError
 from trl_dbbench.judge import Judge
 from trl_dbbench.loop import play
+from trl_dbbench.prompts import Opening
 from trl_dbbench.protocol import AgentProtocol, get_protocol
 from trl_dbbench.rollout import Chat, Engine, Episode, Rules, Sampling, Start
 from trl_dbbench.tasks import Task
@@ -85,7 +87,7 @@ class Player:
         return cls(chat, database, Judge(database, grader), rules)
 
     def start(
-        self, task: Task, sampling: Sampling = DEFAULT_SAMPLING, system_prompt: str | None = None
+        self, task: Task, sampling: Sampling = DEFAULT_SAMPLING, system_prompt: Opening | None = None
     ) -> Start:
         """Where an episode of this task starts.
 
@@ -101,6 +103,7 @@ class Player:
             TaskError: if the rows have no `task`.
             ConfigError: if a prompt leaves the model no room for a turn.
         """
+        dataset = rows_to_check(dataset)
         if not {"prompt", "task"} <= set(dataset.column_names):
             raise TaskError(
                 f"the dataset has the columns {dataset.column_names}, needed are 'prompt' and 'task'. "

@@ -4,6 +4,102 @@ The rules are the benchmark's; the words are ours. `{turns}` stays out of them o
 is a setting of the rollout, and an agent that is trained with one limit is often evaluated with another.
 """
 
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trl_dbbench.errors import ConfigError
+
+Messages = list[dict[str, str]]
+
+Opening = str | Messages
+"""What stands before a question: a system prompt, or all messages."""
+
+MODES = ("replace", "prepend")
+
+_ROLES = {"system": "system", "user": "user", "assistant": "assistant", "agent": "assistant"}
+"""Roles as files name them, LifelongAgentBench's `agent` too."""
+
+
+def opening(
+    own: Sequence[Mapping[str, str]], system_prompt: Opening | None, mode: str, prelude: str | None
+) -> Opening | None:
+    """What stands before the questions, of the settings of a run; `None` for the protocol's own.
+
+    Args:
+        own: the protocol's messages before a question.
+        system_prompt: the user's.
+        mode: `"replace"` puts it in the place of the protocol's, `"prepend"` before it.
+        prelude: a file of messages that follow the system prompt; see `read_messages`. One that begins with a
+            system message replaces it.
+
+    Raises:
+        ConfigError: if these cannot work together, or the file cannot be read.
+    """
+    if mode not in MODES:
+        raise ConfigError(f"unknown system_prompt_mode {mode!r}; allowed: {', '.join(MODES)}.")
+    if mode == "prepend":
+        if not isinstance(system_prompt, str):
+            raise ConfigError(
+                "system_prompt_mode: prepend needs a text as system_prompt; set that, or leave it out."
+            )
+        system_prompt = "\n\n".join([system_prompt, *(m["content"] for m in own if m["role"] == "system")])
+    if prelude is None:
+        return system_prompt
+    messages = read_messages(prelude)
+    if messages[0]["role"] == "system":
+        if system_prompt is not None:
+            raise ConfigError(
+                f"both system_prompt and the prelude '{prelude}' have a system message; leave one out."
+            )
+        return messages
+    if isinstance(system_prompt, list):
+        return [*system_prompt, *messages]
+    before = [{"role": "system", "content": system_prompt}] if system_prompt else list(map(dict, own))
+    return [*before, *messages]
+
+
+def read_messages(path: str) -> Messages:
+    """The opening messages in a JSON file: a list, or an object whose keys are numbers (LifelongAgentBench).
+
+    ```json
+    {"0": {"role": "user", "content": "I will ask you ..."}, "1": {"role": "agent", "content": "Ok."}}
+    ```
+
+    Raises:
+        ConfigError: if it cannot be read, is no such list, or user and assistant do not take turns in it: the
+            question comes next.
+    """
+    try:
+        whole: Any = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        if isinstance(whole, dict):
+            whole = [whole[key] for key in sorted(whole, key=int)]
+        messages = [{"role": _ROLES[each["role"]], "content": _text(each["content"])} for each in whole]
+    except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
+        raise ConfigError(
+            f"the messages of '{path}' cannot be read ({type(error).__name__}: {error}). It must be a JSON "
+            f"list of objects with 'role' ({', '.join(_ROLES)}) and 'content', or an object of such by "
+            "number."
+        ) from None
+    roles = [message["role"] for message in messages]
+    turns = roles[1:] if roles[:1] == ["system"] else roles
+    if not roles or turns != (["user", "assistant"] * len(turns))[: len(turns)] or len(turns) % 2:
+        raise ConfigError(
+            f"the messages of '{path}' have the roles {', '.join(roles) or 'none'}; after at most one of the "
+            "system, user and assistant must take turns, and the assistant has the last one."
+        )
+    return messages
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"the content {value!r} is no text")
+    return value
+
+
 TEXT_SYSTEM_PROMPT = """\
 You are a database assistant. A MySQL database holds the tables named below the request. Work on it step \
 by step until you can answer the request or have carried it out.

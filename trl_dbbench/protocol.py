@@ -22,7 +22,7 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading import get_grader
 from trl_dbbench.lookup import look_up
 from trl_dbbench.markup import after_thoughts, tool_call
-from trl_dbbench.prompts import TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT
+from trl_dbbench.prompts import TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT, Opening
 
 if TYPE_CHECKING:
     from trl_dbbench.database import QueryResult
@@ -94,8 +94,12 @@ class AgentProtocol(Protocol):
     @property
     def observation_role(self) -> str: ...
 
-    def messages(self, task: Task, system_prompt: str | None = None) -> list[dict[str, str]]:
-        """The prompt of a task, as chat messages."""
+    def messages(self, task: Task, system_prompt: Opening | None = None) -> list[dict[str, str]]:
+        """The prompt of a task, as chat messages, of which the last one has the question.
+
+        Args:
+            system_prompt: replaces the protocol's; as a list, it is all messages before the question.
+        """
 
     def parse(self, text: str) -> Action:
         """What a turn means. Never raises, whatever the model wrote."""
@@ -124,8 +128,8 @@ class TextProtocol:
     invalid_ends_episode: ClassVar[bool] = True
     observation_role: ClassVar[str] = "user"
 
-    def messages(self, task: Task, system_prompt: str | None = None) -> list[dict[str, str]]:
-        return _messages(system_prompt or TEXT_SYSTEM_PROMPT, task)
+    def messages(self, task: Task, system_prompt: Opening | None = None) -> list[dict[str, str]]:
+        return _messages(system_prompt, TEXT_SYSTEM_PROMPT, task)
 
     def parse(self, text: str) -> Action:
         """Reads a turn as LifelongAgentBench's parser does, after any `</think>`."""
@@ -207,8 +211,8 @@ class ToolsProtocol:
     invalid_ends_episode: ClassVar[bool] = False
     observation_role: ClassVar[str] = "tool"
 
-    def messages(self, task: Task, system_prompt: str | None = None) -> list[dict[str, str]]:
-        return _messages(system_prompt or TOOLS_SYSTEM_PROMPT, task)
+    def messages(self, task: Task, system_prompt: Opening | None = None) -> list[dict[str, str]]:
+        return _messages(system_prompt, TOOLS_SYSTEM_PROMPT, task)
 
     def parse(self, text: str) -> Action:
         try:
@@ -268,8 +272,10 @@ def get_protocol(name: str, observation_characters: int | None = 800) -> AgentPr
     return protocol
 
 
-def _messages(system_prompt: str, task: Task) -> list[dict[str, str]]:
-    return [{"role": "system", "content": system_prompt}, {"role": "user", "content": task.prompt()}]
+def _messages(opening: Opening | None, own: str, task: Task) -> list[dict[str, str]]:
+    if not isinstance(opening, list):
+        opening = [{"role": "system", "content": opening or own}]
+    return [*opening, {"role": "user", "content": task.prompt()}]
 
 
 def _well_formed(text: str) -> str:

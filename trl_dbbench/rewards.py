@@ -32,7 +32,7 @@ from trl_dbbench.gold import execute_alone
 from trl_dbbench.grading.rows import same_rows, same_state
 from trl_dbbench.judge import Judge
 from trl_dbbench.learned_rewards import LearnedReward, RewardModel
-from trl_dbbench.lookup import look_up
+from trl_dbbench.lookup import look_up, place_of
 from trl_dbbench.process_rewards import ProcessRewardModel
 from trl_dbbench.protocol import Invalid
 from trl_dbbench.retrace import of_each
@@ -177,7 +177,7 @@ LEARNED: dict[str, Callable[[str], RewardFunction]] = {
 
 def _reward_function(name: str, ours: dict[str, RewardFunction]) -> RewardFunction:
     kind, colon, path = name.partition(":")
-    if not colon:
+    if not colon or kind.endswith(".py"):
         return look_up("reward function", name, ours)
     if kind not in LEARNED or not path:
         allowed = ", ".join(f"{each}:PATH" for each in LEARNED)
@@ -191,7 +191,8 @@ class StepRewards:
     The list's values are noted in `Turn.rewards`.
 
     Raises:
-        ConfigError: if a list is not as long as its episode has turns.
+        ConfigError: if the function does not give a value for each episode, or a list is not as long as its
+            episode has turns.
     """
 
     def __init__(self, function: RewardFunction):
@@ -200,6 +201,15 @@ class StepRewards:
 
     def __call__(self, episode: Sequence[Episode], **kwargs: Any) -> list[float | None]:
         values = self.function(episode=episode, **kwargs)
+        try:
+            given: int | str = len(values)
+        except TypeError:
+            given = type(values).__name__
+        if given != len(episode):
+            raise ConfigError(
+                f"the reward function {self.__name__!r} must return a list of {len(episode)} values, one for "
+                f"each episode; it returned {given if isinstance(given, str) else f'{given} values'}."
+            )
         return [
             self._sum(e, value) if isinstance(value, list | tuple) else value
             for e, value in zip(episode, values, strict=True)
@@ -253,5 +263,5 @@ def describe_reward(function: object) -> dict[str, Any] | None:
     for own, known in PLAIN_FUNCTIONS.items():
         if function is known:
             return {"function": own}
-    name = getattr(function, "__qualname__", None)
-    return None if name is None else {"function": f"{function.__module__}.{name}"}
+    place = place_of(function)
+    return None if place is None else {"function": place}

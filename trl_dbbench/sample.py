@@ -38,6 +38,7 @@ from trl_dbbench.files import (
     write_through,
 )
 from trl_dbbench.player import Player
+from trl_dbbench.prompts import Opening
 from trl_dbbench.rollout import Sampling, Start, Status
 from trl_dbbench.runs.records import (
     EPISODES_FILE,
@@ -96,7 +97,7 @@ class Plan:
             if not holds:
                 raise ConfigError(f"{name} must be {allowed}; given is {getattr(self, name)}.")
 
-    def starts(self, tasks: Iterable[Task], player: Player, system_prompt: str | None) -> list[Start]:
+    def starts(self, tasks: Iterable[Task], player: Player, system_prompt: Opening | None) -> list[Start]:
         """All episodes, in the order in which they are played: the `n` of a task side by side."""
         starts = []
         for task in tasks:

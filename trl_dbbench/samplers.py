@@ -26,6 +26,7 @@ from torch.utils.data import Sampler
 from trl.trainer.utils import RepeatSampler
 
 from trl_dbbench.config import DBBenchGRPOConfig
+from trl_dbbench.dataset import is_fresh
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.tasks import Task
 
@@ -42,13 +43,25 @@ def task_order(dataset: Dataset, args: DBBenchGRPOConfig) -> Order:
         ConfigError: if the tasks do not fill one batch, or `task_sampling: skill` finds no skill to draw.
     """
     _check_number(len(dataset), args)
+    if is_fresh(dataset):
+        _check_fresh(args)
     if args.task_sampling == "shuffle":
         return partial(shuffled, len(dataset), args.seed)
     skills = [Task.from_json(line).skills for line in dataset["task"]]
-    pools = skill_pools(skills, args.sampled_skills, args.min_tasks_per_skill)
+    pools = skill_pools(skills, args.sampled_skills, args.min_tasks_per_skill, args.single_skill)
     if args.process_index == 0:
         logger.info("Task sampling: %s.", pools)
     return partial(by_skill, pools, len(dataset), args.seed)
+
+
+def _check_fresh(args: DBBenchGRPOConfig) -> None:
+    if args.max_steps < 1:
+        raise ConfigError("generate:// never runs out of tasks; say with max_steps when the training ends.")
+    if args.task_sampling == "skill":
+        raise ConfigError(
+            "generate:// gives each skill in turn by itself; leave task_sampling out, and name skills as in "
+            "generate://full?skills=select,limit_only."
+        )
 
 
 def _check_number(tasks: int, args: DBBenchGRPOConfig) -> None:
@@ -118,7 +131,10 @@ class SkillPools:
 
 
 def skill_pools(
-    skills: Sequence[Sequence[str]], sampled_skills: Sequence[str] | None = None, min_tasks: int = 1
+    skills: Sequence[Sequence[str]],
+    sampled_skills: Sequence[str] | None = None,
+    min_tasks: int = 1,
+    single: bool = False,
 ) -> SkillPools:
     """Sorts tasks by skill; one with several skills is in the pool of each.
 
@@ -126,13 +142,14 @@ def skill_pools(
         skills: the skills of each task, row by row.
         sampled_skills: only these; `None` takes all that occur.
         min_tasks: skills with fewer tasks are left out.
+        single: only tasks with one skill are drawn.
 
     Raises:
         ConfigError: if no skill is left.
     """
     found: dict[str, list[int]] = {}
     for row, names in enumerate(skills):
-        for name in names:
+        for name in names if len(names) == 1 or not single else ():
             found.setdefault(name, []).append(row)
     wanted = {name: found.get(name, []) for name in (sampled_skills or sorted(found))}
     needed = max(min_tasks, 1)
@@ -141,7 +158,8 @@ def skill_pools(
         have = _counted({name: len(pool) for name, pool in found.items()}) or "none"
         raise ConfigError(
             f"no skill is left to draw: min_tasks_per_skill is {min_tasks}, sampled_skills is "
-            f"{list(sampled_skills) if sampled_skills else 'not given'}, and the tasks have these skills: "
+            f"{list(sampled_skills) if sampled_skills else 'not given'}, and the tasks "
+            f"{'with one skill ' if single else ''}have these skills: "
             f"{have}. Lower the one, widen the other, or use task_sampling: shuffle."
         )
     left_out = {name: len(pool) for name, pool in wanted.items() if name not in rows}

@@ -89,6 +89,30 @@ def only_statement(sql: str) -> exp.Expr | None:
     return statements[0] if len(statements) == 1 else None
 
 
+def normal_form(sql: str) -> str:
+    """A statement without what it could do without: layout, the case of keywords, ASC, names for its output
+    columns, and an alias of its only table. Two statements of one form do the same.
+
+    What cannot be parsed keeps all but its layout.
+    """
+    tree = only_statement(sql)
+    if tree is None:
+        return " ".join(sql.split())
+    tree = tree.copy()
+    named = [each for each in tree.expressions if isinstance(each, exp.Alias)]
+    used = {column.name for column in tree.find_all(exp.Column)}
+    if isinstance(tree, exp.Select):
+        for each in named:
+            if each.alias not in used:  # nothing else goes by this name
+                each.replace(each.this)
+    tables = list(tree.find_all(exp.Table))
+    if len(tables) == 1 and not tree.find(exp.Subquery):
+        tables[0].set("alias", None)
+        for column in tree.find_all(exp.Column):
+            column.set("table", None)
+    return tree.sql(dialect="mysql", comments=False)
+
+
 def sorts_rows(sql: str) -> bool:
     """Whether a query says in which order its rows come.
 

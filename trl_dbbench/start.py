@@ -27,6 +27,7 @@ from trl import ModelConfig, TrlParser
 from trl_dbbench.adapters import check_is_model
 from trl_dbbench.checkpoints import whole_checkpoints
 from trl_dbbench.errors import ConfigError, DBBenchError, user_errors
+from trl_dbbench.files import check_not_misspelled
 from trl_dbbench.ranks import Ranks
 from trl_dbbench.shipped import SCRIPT_KEY, is_there, with_paths
 from trl_dbbench.stopping import ordered_end, set_up_logging
@@ -135,6 +136,7 @@ def load_tokenizer(
         ConfigError: if it, or the template, cannot be read; if the name is an adapter's.
     """
     name = model.model_name_or_path
+    check_not_misspelled(name, "model")
     check_is_model(name)
     with loading(name):
         tokenizer = AutoTokenizer.from_pretrained(

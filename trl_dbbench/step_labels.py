@@ -27,6 +27,7 @@ from trl_dbbench.evaluation import open_model, player_of
 from trl_dbbench.few_shot import with_examples
 from trl_dbbench.judge import Judge
 from trl_dbbench.player import DEFAULT_SAMPLING, Player
+from trl_dbbench.prompts import Opening
 from trl_dbbench.ranks import Ranks
 from trl_dbbench.rollout import Completion, Episode, Request, Rules, Sampling, Start
 from trl_dbbench.runs.conversations import Labels, Played, step_labels
@@ -132,7 +133,7 @@ def by_continuations(
     backend: Backend,
     *,
     k: int,
-    system_prompt: str | None = None,
+    system_prompt: Opening | None = None,
     sampling: Sampling = DEFAULT_SAMPLING,
     seed: int = 0,
     batch_size: int = 64,
@@ -188,7 +189,7 @@ def _room_after(episode: Episode, turn: int, rules: Rules) -> bool:
 
 
 def replay_turns(
-    played: Sequence[Played], player: Player, system_prompt: str | None = None
+    played: Sequence[Played], player: Player, system_prompt: Opening | None = None
 ) -> list[Episode | None]:
     """Saved episodes as played ones, with ids that the player's tokenizer gives their texts.
 
@@ -205,7 +206,7 @@ def replay_turns(
     ]
 
 
-def _start(record: EpisodeRecord, task: Task, player: Player, system_prompt: str | None) -> Start:
+def _start(record: EpisodeRecord, task: Task, player: Player, system_prompt: Opening | None) -> Start:
     """With the earlier episodes that the saved one was shown."""
     protocol = player.chat.protocol
     prompt = with_examples(protocol.messages(task, system_prompt), record.get("shown", ()), protocol)

@@ -1,8 +1,9 @@
 """The `trl-dbbench` command.
 
-A command is a function whose signature is its options: `tasks.py` has those on task files, `models.py` those
-that let a model play, `compare.py` compares them, `runs.py` those on what a run has left, `adapters.py` those
-on what it has trained, `train.py` those on recipes.
+A command is a function whose signature is its options: `tasks.py` has those on task files, `own_tables.py`
+makes some of tables that are there, `models.py` has those that let a model play, `compare.py` compares them,
+`runs.py` those on what a run has left, `adapters.py` those on what it has trained, `train.py` those on
+recipes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 
 import typer
 
-from trl_dbbench.cli import adapters, compare, models, runs, tasks, train
+from trl_dbbench.cli import adapters, compare, models, own_tables, runs, tasks, train
 from trl_dbbench.console import on_terminal
 from trl_dbbench.errors import user_errors
 
@@ -29,6 +30,9 @@ app.command()(models.sample)
 app.command()(runs.report)
 app.command()(tasks.convert)
 app.command()(tasks.generate)
+app.command(name="import")(own_tables.import_tables)
+app.command()(tasks.skills)
+app.command()(tasks.split)
 app.command()(runs.replay)
 app.command()(runs.export)
 app.command(context_settings=train.MORE_OPTIONS)(train.train)

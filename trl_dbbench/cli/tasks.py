@@ -1,8 +1,9 @@
-"""Commands on task files: `validate`, `convert`, `generate`."""
+"""Commands on task files: `validate`, `convert`, `generate`, `skills`, `split`."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,8 @@ from trl_dbbench.cli.options import DatabaseSpec, DockerImage, GraderName, TaskF
 from trl_dbbench.database import open_database
 from trl_dbbench.files import write_atomically
 from trl_dbbench.grading import get_grader
-from trl_dbbench.tasks import load_tasks
+from trl_dbbench.selection import Split, select_tasks, skill_counts, split_tasks
+from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.validation import validate as validate_tasks
 
 
@@ -113,3 +115,53 @@ def generate(
         for task in tqdm(tasks, total=num_tasks, desc="generate", unit="task"):
             file.write(task.to_json() + "\n")
     typer.echo(f"{num_tasks} tasks written to {out}")
+
+
+def skills(
+    tasks: Tasks,
+    format: TaskFormatName = None,
+    single: Annotated[bool, typer.Option("--single", help="Only tasks with one skill.")] = False,
+    min_tasks: Annotated[int, typer.Option("--min", help="Only tasks of a skill that has so many.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Writes these tasks, in the own format.")] = None,
+) -> None:
+    """Counts the tasks of each operation and each skill, and writes those that are asked for."""
+    chosen = select_tasks(load_tasks(tasks, format=format), single, min_tasks)
+    for kind, counts in skill_counts(chosen).items():
+        for name, count in counts.items():
+            typer.echo(f"{kind:<9}  {name:<46}  {count:>6}")
+    typer.echo(f"{'':<9}  {'all':<46}  {len(chosen):>6}")
+    if out is not None:
+        write_tasks(out, chosen)
+        typer.echo(f"{out}: {len(chosen)} tasks")
+
+
+def split(
+    tasks: Tasks,
+    out_train: Annotated[Path, typer.Option(help="The JSONL file of the tasks to train on.")],
+    out_test: Annotated[Path, typer.Option(help="The JSONL file of those that are held out.")],
+    test_size: Annotated[float, typer.Option(help="The share of the tasks that is held out.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same halves.")] = 0,
+    format: TaskFormatName = None,
+) -> None:
+    """Parts tasks into two files with like shares of operations and skills.
+
+    No question and no gold SQL is in both, and no table either unless too many tasks share one.
+    """
+    halves = split_tasks(load_tasks(tasks, format=format), test_size, seed)
+    for path, half in ((out_train, halves.train), (out_test, halves.test)):
+        write_tasks(path, half)
+        typer.echo(f"{path}: {len(half)} tasks")
+    typer.echo(said_of(halves))
+
+
+def said_of(halves: Split) -> str:
+    """What two halves have in common, for the user."""
+    if halves.shares_tables:
+        return "Both files ask of the same tables; no question and no gold SQL is in both."
+    return "No table, no question and no gold SQL is in both files."
+
+
+def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
+    """A file in the own format, written as a whole or not at all."""
+    with write_atomically(path) as file:
+        file.writelines(task.to_json() + "\n" for task in tasks)

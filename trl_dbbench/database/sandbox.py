@@ -11,7 +11,6 @@ agent did not cause is raised, as `EnvironmentFault`.
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,8 +21,9 @@ from trl_dbbench.database.error_numbers import TABLE_FULL, TIME_LIMIT, message
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading.rows import State as State
 from trl_dbbench.grading.rows import TableState as TableState
-from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS
-from trl_dbbench.tasks import Column, Table
+from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS, quote
+from trl_dbbench.tasks import Table
+from trl_dbbench.tasks.types import check_type
 
 Loss = Literal["agent", "environment"]
 """The agent loses its tables where a statement of its own was stopped at a limit and cannot be undone."""
@@ -176,27 +176,15 @@ def refusal(sql: str) -> QueryResult | None:
     return None
 
 
-_TYPE = re.compile(
-    r"""\s*[A-Za-z]+(?:\s+PRECISION|\s+VARYING)?
-        (?:\s*\(\s*(?:\d+|'[^'\\]*')(?:\s*,\s*(?:\d+|'[^'\\]*'))*\s*\))?
-        (?:\s+(?:[A-Za-z_]+|DEFAULT\s+(?:\d+|'[^'\\]*')))*\s*""",
-    re.VERBOSE | re.IGNORECASE,
-)
-
-
-def column_type(table: Table, column: Column) -> str:
-    """The column's type, which CREATE TABLE takes as it is written, and which is therefore checked.
+def columns_of(table: Table) -> str:
+    """The columns as CREATE TABLE takes them.
 
     Raises:
-        TaskError: it is anything but a name, an optional list in parentheses, and words such as NOT NULL.
+        TaskError: a type is none.
     """
-    if not _TYPE.fullmatch(column.type):
-        raise TaskError(
-            f"Table {table.name!r}, column {column.name!r}: {column.type!r} is not a column type. Allowed "
-            "are MySQL's types, such as TEXT, INT NOT NULL, VARCHAR(50), DECIMAL(10,2), ENUM('a','b'). "
-            "Correct the task."
-        )
-    return column.type
+    for column in table.columns:
+        check_type(column.type, table.name, column.name)
+    return ", ".join(f"{quote(column.name)} {column.type}" for column in table.columns)
 
 
 def check_rows(table: Table) -> None:

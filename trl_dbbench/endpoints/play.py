@@ -16,6 +16,7 @@ from trl_dbbench.endpoints.messages import Message, Reply
 from trl_dbbench.judge import Judge
 from trl_dbbench.loop import play
 from trl_dbbench.player import DEFAULT_RULES
+from trl_dbbench.prompts import Opening
 from trl_dbbench.protocol import AgentProtocol
 from trl_dbbench.rollout import Episode, Rules, Sampling, Start, Turn
 from trl_dbbench.tasks import Task
@@ -91,7 +92,7 @@ class EndpointPlayer:
     database: Database
     judge: Judge
     rules: Rules = DEFAULT_RULES
-    system_prompt: str | None = None
+    system_prompt: Opening | None = None
     concurrency: int = 8
 
     def play_all(self, tasks: Sequence[Task], keep: Keep, sampling: Sampling = GREEDY) -> None:

@@ -25,11 +25,13 @@ from typing import Any
 import numpy as np
 
 from trl_dbbench.chat import ChatFormat
+from trl_dbbench.dataset import rows_to_check
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.few_shot.choice import WAYS
 from trl_dbbench.few_shot.memory import Example, Memory, Query, good_episodes, load_memory
 from trl_dbbench.files import whole_lines
 from trl_dbbench.player import TEMPLATE_TOKENS, Player
+from trl_dbbench.prompts import Opening
 from trl_dbbench.protocol import AgentProtocol
 from trl_dbbench.ranks import Ranks
 from trl_dbbench.rollout import Episode
@@ -143,7 +145,7 @@ class Shots:
             update=args.few_shot_update,
             folder=args.output_dir,
         )
-        shots.check_room(trainer.train_dataset["prompt"])
+        shots.check_room(rows_to_check(trainer.train_dataset)["prompt"])
         if shots.update:
             trainer.stateful["few_shot"] = memory
         return shots
@@ -311,7 +313,7 @@ class Shots:
 
 
 def with_examples(prompt: Messages, examples: Iterable[Example], protocol: AgentProtocol) -> Messages:
-    """A prompt with examples between its system prompt and its question, the first one first."""
+    """A prompt with examples right before its question, the first one first."""
     return _inserted(prompt, [message for each in examples for message in each.messages(protocol)])
 
 
@@ -321,7 +323,7 @@ def shown_in(run: str | Path) -> dict[str, Example]:
 
 
 def prompts_of(
-    run: str | Path, protocol: AgentProtocol, system_prompt: str | None = None
+    run: str | Path, protocol: AgentProtocol, system_prompt: Opening | None = None
 ) -> Iterator[tuple[EpisodeRecord, Messages]]:
     """The episodes of a run, each with the prompt that its agent read, examples included.
 
@@ -338,7 +340,7 @@ def prompts_of(
 
 
 def _inserted(prompt: Messages, messages: Messages) -> Messages:
-    begin = next((i for i, message in enumerate(prompt) if message["role"] != "system"), len(prompt))
+    begin = max(len(prompt) - 1, 0)
     return [*prompt[:begin], *messages, *prompt[begin:]]
 
 

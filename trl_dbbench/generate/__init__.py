@@ -25,6 +25,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import repeat
 from multiprocessing import get_context
 from typing import Any
@@ -139,9 +140,7 @@ def iterate_tasks(
         raise ConfigError(f"unknown level {level!r}; allowed: {', '.join(LEVELS)}")
     if workers < 1:
         raise ConfigError(f"the number of workers is {workers}; it must be at least 1.")
-    request = _Request(
-        seed, None if skills is None else tuple(skills), single_skill, max_skills, split, level
-    )
+    request = Request(seed, None if skills is None else tuple(skills), single_skill, max_skills, split, level)
     request.plans()  # raises for what cannot be had
     return _generate(request, num_tasks, workers)
 
@@ -152,10 +151,14 @@ Plans = dict[str, dict[int, list[list[Any]]]]
 """Skill -> number of skills -> groups of plans that have the same skills."""
 
 
-def _plans(
-    level: Level, name: str, skills: Iterable[str] | None, single_skill: bool, max_skills: int | None
+def plans_by_skill(
+    level: Level,
+    name: str,
+    skills: Iterable[str] | None = None,
+    single_skill: bool = False,
+    max_skills: int | None = None,
 ) -> Plans:
-    """The plans that a request allows."""
+    """The plans of a level that a request allows; see `generate_tasks`."""
     asked = None if skills is None else list(dict.fromkeys(skills))
     if asked is not None and not asked:
         raise ConfigError("the list of skills is empty; leave it out to get all.")
@@ -216,7 +219,7 @@ def _in_order(skills: Iterable[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class _Request:
+class Request:
     """The settings of `generate_tasks`, as a worker gets them."""
 
     seed: int
@@ -230,11 +233,12 @@ class _Request:
     def name(self) -> str:
         return f"{self.level}-{self.split}-{self.seed}"
 
+    @lru_cache(maxsize=16)  # noqa: B019 - of a frozen value
     def plans(self) -> Plans:
-        return _plans(LEVELS[self.level], self.level, self.skills, self.single_skill, self.max_skills)
+        return plans_by_skill(LEVELS[self.level], self.level, self.skills, self.single_skill, self.max_skills)
 
 
-def _generate(request: _Request, num_tasks: int, workers: int) -> Iterator[Task]:
+def _generate(request: Request, num_tasks: int, workers: int) -> Iterator[Task]:
     """The chunks' tasks in order, each question of a table once."""
     seen: set[bytes] = set()
     spare: Iterator[Task] = _drawn(request, "spare", None)  # in the place of what two chunks have in common
@@ -248,7 +252,7 @@ def _generate(request: _Request, num_tasks: int, workers: int) -> Iterator[Task]
             number += 1
 
 
-def _chunks(request: _Request, num_tasks: int, workers: int) -> Iterator[Iterable[Task]]:
+def _chunks(request: Request, num_tasks: int, workers: int) -> Iterator[Iterable[Task]]:
     """Every chunk has a random generator of its own, so that it does not matter who makes it."""
     sizes = [min(CHUNK, num_tasks - start) for start in range(0, num_tasks, CHUNK)]
     if workers == 1 or len(sizes) == 1:
@@ -263,11 +267,11 @@ def _chunks(request: _Request, num_tasks: int, workers: int) -> Iterator[Iterabl
             pool.shutdown(cancel_futures=True)
 
 
-def _chunk(request: _Request, number: int, size: int) -> list[Task]:
+def _chunk(request: Request, number: int, size: int) -> list[Task]:
     return list(_drawn(request, str(number), size))
 
 
-def _drawn(request: _Request, part: str, num_tasks: int | None) -> Iterator[Task]:
+def _drawn(request: Request, part: str, num_tasks: int | None) -> Iterator[Task]:
     """So many tasks that differ from each other, or tasks without end."""
     level, plans = LEVELS[request.level], request.plans()
     rng = random.Random(f"{request.name}-{part}")
@@ -279,7 +283,7 @@ def _drawn(request: _Request, part: str, num_tasks: int | None) -> Iterator[Task
                 rng.shuffle(targets)
             target = targets[len(seen) % len(targets)]
             for _ in range(_TRIES):
-                task = _make(rng, level, _draw(rng, plans[target]), request.split, database)
+                task = try_once(rng, level, draw_plan(rng, plans[target]), request.split, database)
                 if task is not None and _identity(task) not in seen:
                     break
             else:
@@ -294,14 +298,14 @@ def _identity(task: Task) -> bytes:
     return _checksum(task.question, *map(_key, task.tables))
 
 
-def _draw(rng: random.Random, sizes: dict[int, list[list[Any]]]) -> Any:
+def draw_plan(rng: random.Random, sizes: dict[int, list[list[Any]]]) -> Any:
     """A plan. There are far more of many clauses than of few, so the size is drawn first, small ones more
     often."""
     (size,) = rng.choices(list(sizes), [0.75**rank for rank in range(len(sizes))])
     return rng.choice(rng.choice(sizes[size]))
 
 
-def _make(rng: random.Random, level: Level, plan: Any, split: str, database: Database) -> Task | None:
+def try_once(rng: random.Random, level: Level, plan: Any, split: str, database: Database) -> Task | None:
     """A task of this plan on a new table; `None` if some drafts gave none."""
     source = level.source(rng)
     while _split_of(_key(source.table)) != split:

@@ -20,6 +20,8 @@ def _fresh(d: Draft, item: Item, place: int = 0) -> Any:
 def insert(d: Draft) -> Made:
     """New rows, by their values."""
     items = [item for item in d.source.items if not item.nullable or d.rng.random() < 0.6]
+    if not items:
+        return None
     size = d.rng.choice([1, 1, 1, 2, 3])
     cells = [[_fresh(d, item, place) for item in items] for place in range(size)]
     told = [
@@ -70,7 +72,9 @@ def update(d: Draft) -> Made:
         return None
     clause, text = condition
     items = [item for item in d.source.items if item.role != "id"]
-    items = d.rng.sample(items, d.rng.choice([1, 1, 1, 2]))
+    items = d.rng.sample(items, min(d.rng.choice([1, 1, 1, 2]), len(items)))
+    if not items:
+        return None
     parts = [_assignment(d, item) for item in items]
     told = " and ".join(text for _, text in parts)
     rows = d.source.rows
@@ -91,7 +95,9 @@ def _assignment(d: Draft, item: Item) -> tuple[str, str]:
     if item.role in ("count", "money") and d.rng.random() < 0.5:
         step = d.rng.randint(1, 20)
         sign, word = d.rng.choice([("+", d.pick("raise", "increase")), ("-", d.pick("lower", "reduce"))])
-        return (f"{column} = {column} {sign} {step}", f"{word} the {item.label} by {step}")
+        low, high = (item.present[end] + (step if sign == "+" else -step) for end in (0, -1))
+        if item.bounds[0] <= low and high <= item.bounds[1]:
+            return (f"{column} = {column} {sign} {step}", f"{word} the {item.label} by {step}")
     value = _fresh(d, item)
     return (f"{column} = {literal(value)}", f"{d.pick('set', 'change')} the {item.label} to {said(value)}")
 

@@ -146,9 +146,11 @@ def _on_text(rng: random.Random, item: Item, column: str, label: str, value: str
             _on(item, lambda cell: cell != value),
         )
     start = value[:1]
-    # collations see no accents and no case, so only where these play no part
-    if form == 2 and all(
-        each.startswith(start) == fold(each).startswith(fold(start)) for each in item.present
+    # LIKE has signs of its own; collations see no accents and no case, so only where these play no part
+    if (
+        form == 2
+        and start.isalnum()
+        and all(each.startswith(start) == fold(each).startswith(fold(start)) for each in item.present)
     ):
         return Words(
             f"{column} LIKE {literal(start + '%')}",
@@ -222,19 +224,23 @@ def _through_derived(rng: random.Random, source: Source, prefix: str) -> Words |
 
 def _of_same_kind(rng: random.Random, source: Source, prefix: str) -> Words | None:
     """The categories of some rows."""
-    kind = rng.choice(source.of("category"))
+    if not (kinds := source.of("category")):
+        return None
+    kind = rng.choice(kinds)
     inner = simple(rng, source, rng.choice([each for each in source.items if each is not kind]))
-    kinds = {kind.cells[row] for row in inner.rows}
+    shared = {kind.cells[row] for row in inner.rows}
     return Words(
         f"{prefix}{kind.sql} IN (SELECT {kind.sql} FROM {source.table_sql} WHERE {inner.sql})",
         f"the {kind.label} is one that occurs in a row where {inner.text}",
-        _on(kind, lambda cell: cell in kinds),
+        _on(kind, lambda cell: cell in shared),
     )
 
 
 def _of_large_group(rng: random.Random, source: Source, prefix: str) -> Words | None:
     """The categories that many rows share."""
-    kind = rng.choice(source.of("category"))
+    if not (kinds := source.of("category")):
+        return None
+    kind = rng.choice(kinds)
     sizes = sorted({kind.cells.count(each) for each in kind.present})
     if len(sizes) < 2:
         return None
@@ -265,12 +271,14 @@ def _nested_subquery(rng: random.Random, source: Source, prefix: str) -> Words |
             f"the {label} is the second {word} value that occurs",
             _on(item, lambda cell: cell == second),
         )
-    kind = rng.choice(source.of("category"))
-    kinds = {kind.cells[row] for row in _on(item, lambda cell: cell == first)}
+    if not (kinds := source.of("category")):
+        return None
+    kind = rng.choice(kinds)
+    shared = {kind.cells[row] for row in _on(item, lambda cell: cell == first)}
     return Words(
         f"{prefix}{kind.sql} IN (SELECT {kind.sql} FROM {table} WHERE {column} = {extreme})",
         f"the {kind.label} is that of {rng.choice(['a', 'some'])} row with the {word} {label} of all",
-        _on(kind, lambda cell: cell in kinds),
+        _on(kind, lambda cell: cell in shared),
     )
 
 

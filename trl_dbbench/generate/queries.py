@@ -65,6 +65,8 @@ def _rows(d: Draft) -> Made:
     if condition is None or order is None or limited is None or not d.slips_show(d.kept, d.others):
         return None
     shown = d.source.of(*_SHOWN)
+    if not shown:
+        return None
     shown = d.rng.sample(shown, min(len(shown), d.rng.choice([1, 1, 2, 3])))
     columns = [d.prefix + each.sql for each in shown]
     columns[0] = d.named(columns[0])

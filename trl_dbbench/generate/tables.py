@@ -6,6 +6,7 @@ or accents only (their collations call those equal), and floats have an exact bi
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import unicodedata
@@ -13,7 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sqlglot.dialects.mysql import MySQL
+
 from trl_dbbench.generate.themes import THEMES, Field
+from trl_dbbench.sql import quote
 from trl_dbbench.tasks import Cell, Column, Table
 
 
@@ -26,6 +30,8 @@ class Item:
     values: Callable[[random.Random], Cell]
     nullable: bool
     cells: tuple[Cell, ...]
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+    """What the type of its numbers holds."""
 
     @property
     def sql(self) -> str:
@@ -138,12 +144,14 @@ def _type(rng: random.Random, item: Item) -> str:
     )
 
 
-_RESERVED = frozenset({"rank", "rows", "condition", "groups", "order", "class", "unit"})
+_RESERVED = frozenset({"rank", "rows", "condition", "groups", "order", "class", "unit"}) | {
+    word.lower() for word in MySQL.Generator.RESERVED_KEYWORDS
+}
 
 
 def quoted(name: str) -> str:
     """A name as SQL writes it, in backticks where it needs them."""
-    return name if re.fullmatch("[A-Za-z_]+", name) and name not in _RESERVED else f"`{name}`"
+    return name if re.fullmatch("[A-Za-z_]+", name) and name.lower() not in _RESERVED else quote(name)
 
 
 def literal(value: Cell) -> str:

@@ -21,8 +21,10 @@ from datasets import Dataset
 
 from trl_dbbench.database import Limits
 from trl_dbbench.database.dialect import SQLITE
+from trl_dbbench.dataset import rows_to_check
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.files import found_from_everywhere, write_atomically
+from trl_dbbench.prompts import Opening
 from trl_dbbench.rollout import Rules
 from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE
 
@@ -43,9 +45,9 @@ class RunSettings:
 
     The rest is what an evaluation needs beside: `model` is what was trained, or what an adapter was trained
     on, a folder or a hub id with its `model_revision`; its weights had the type `dtype`, were rounded to few
-    bits by `quantized`, and computed in `autocast`, where those are set; `system_prompt` began every prompt;
-    `chat_template` and `chat_template_kwargs` made tokens of it. Earlier versions wrote none of these: they
-    are `None`.
+    bits by `quantized`, and computed in `autocast`, where those are set; `system_prompt` began every prompt,
+    as a list all messages before its question; `chat_template` and `chat_template_kwargs` made tokens of it.
+    Earlier versions wrote none of these: they are `None`.
 
     For readers only: `sampling` of the training's episodes; `task_files`, where the tasks of training and
     evaluation are from, each file with its size and sha256; `versions` of the packages.
@@ -72,7 +74,7 @@ class RunSettings:
     model_revision: str | None = None
     dtype: str | None = None
     autocast: str | None = None
-    system_prompt: str | None = None
+    system_prompt: Opening | None = None
     chat_template: str | dict[str, str] | None = None
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     max_turn_tokens: int | None = None
@@ -109,7 +111,7 @@ class RunSettings:
             model_revision=(args.model_init_kwargs or {}).get("revision"),
             dtype=str(model.dtype).removeprefix("torch."),
             autocast={"bf16": "bfloat16", "fp16": "float16"}.get(trainer.accelerator.mixed_precision),
-            system_prompt=_system_prompt(trainer.train_dataset["prompt"]),
+            system_prompt=_opening(rows_to_check(trainer.train_dataset)["prompt"]),
             chat_template=player.chat.chat_template,
             chat_template_kwargs=trainer.chat_template_kwargs,
             max_turn_tokens=player.rules.max_turn_tokens,
@@ -202,10 +204,15 @@ def few_shot_settings(args: Any) -> dict[str, Any]:
     }
 
 
-def _system_prompt(prompts: Iterable[list[dict[str, str]]]) -> str | None:
-    """What all prompts begin with in the system's role; `None` if there is none, or several."""
-    found = {prompt[0]["content"] if prompt[0]["role"] == "system" else None for prompt in prompts}
-    return found.pop() if len(found) == 1 else None
+def _opening(prompts: Iterable[list[dict[str, str]]]) -> Opening | None:
+    """What stands before the question in all prompts; `None` if it differs. A system prompt alone is text."""
+    found = {json.dumps(prompt[:-1]) for prompt in prompts}
+    if len(found) != 1:
+        return None
+    messages = json.loads(found.pop())
+    if len(messages) == 1 and messages[0]["role"] == "system":
+        return messages[0]["content"]
+    return messages
 
 
 def _quantized(config: Any) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trl_dbbench.errors import TaskError
+from trl_dbbench.lookup import unknown
 
 
 def json_object(line: str) -> dict[str, Any]:
@@ -22,6 +23,13 @@ def json_object(line: str) -> dict[str, Any]:
     if not isinstance(entry, dict):
         raise TaskError(f"must be a JSON object, is {type(entry).__name__}")
     return entry
+
+
+def check_known(entry: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+    """Raises TaskError for a field that is none of these: with a typo it would seem left out."""
+    for key in entry:
+        if key not in known:
+            raise TaskError(unknown(what, str(key), known))
 
 
 def required(entry: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from trl_dbbench.errors import TaskError
+from trl_dbbench.files import nearest_path
 from trl_dbbench.tasks.entries import CSV_SUFFIXES, Entry, read_entries, read_folder
 from trl_dbbench.tasks.formats import format_of, get_format, read_entry
 from trl_dbbench.tasks.formats.base import TaskFormat
@@ -58,6 +59,8 @@ def _entries(path_or_id: str | Path, split: str | None, may_be_csv: bool) -> Ite
         return read_entries(path)
     if str(path_or_id) == HUB_ID:
         return read_folder(_download() / HUB_FOLDER, split)
+    if near := nearest_path(path):
+        raise TaskError(f"no task file at '{path_or_id}'; nearest: {near}.")
     raise TaskError(
         f"no task file at '{path_or_id}'. Give a .jsonl, .json or .parquet file, a folder of parquet files, "
         f"or the hub id '{HUB_ID}'."

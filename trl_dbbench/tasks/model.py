@@ -20,10 +20,14 @@ from typing import Any
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import DEFAULT_GRADER, GRADERS
 from trl_dbbench.skills import NAMED, operation_of, skills_of
-from trl_dbbench.tasks.fields import as_object, json_object, optional, required
+from trl_dbbench.tasks.fields import as_object, check_known, json_object, optional, required
+from trl_dbbench.tasks.types import check_type
 
 Cell = str | int | float | bool | None
 """A cell of a table, as JSON holds it; the column's type says what MySQL makes of it."""
+
+FIELDS = ("id", "question", "tables", "operation", "skills", "grader", "answer", "sql", "state_md5")
+"""Of the own format."""
 
 OPERATIONS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
@@ -131,6 +135,7 @@ class Task:
         Raises:
             TaskError: if they describe none, saying why.
         """
+        check_known(entry, FIELDS, "field")
         sql = optional(entry, "sql", str)
         answer = optional(entry, "answer", list)
         grader = entry.get("grader", DEFAULT_GRADER)
@@ -146,8 +151,7 @@ class Task:
                 id=str(required(entry, "id", (str, int))),
                 question=required(entry, "question", str),
                 tables=tuple(
-                    read_table(as_object(table, "table"), name="name", columns="columns", rows="rows")
-                    for table in required(entry, "tables", list)
+                    _own_table(as_object(table, "table")) for table in required(entry, "tables", list)
                 ),
                 operation=entry.get("operation") or (operation_in(sql) if sql else "SELECT"),
                 gold=Gold(None if answer is None else tuple(answer), sql, optional(entry, "state_md5", str)),
@@ -155,6 +159,13 @@ class Task:
                 grader=grader,
             )
         )
+
+
+def _own_table(table: Mapping[str, Any]) -> Table:
+    check_known(table, ("name", "columns", "rows"), "field of a table")
+    for column in optional(table, "columns", list) or ():
+        check_known(as_object(column, "column"), ("name", "type"), "field of a column")
+    return read_table(table, name="name", columns="columns", rows="rows")
 
 
 def _describe(table: Table) -> str:
@@ -184,6 +195,9 @@ def checked(task: Task) -> Task:
         raise TaskError("a task needs at least one table; the list is empty")
     if twice := [name for name in names if names.count(name) > 1]:
         raise TaskError(f"there are two tables named '{twice[0]}'")
+    for table in task.tables:
+        for column in table.columns:
+            check_type(column.type, table.name, column.name)
     try:
         task.to_json().encode()
     except UnicodeEncodeError as error:

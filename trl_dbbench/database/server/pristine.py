@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from trl_dbbench.database.sandbox import check_rows, column_type
+from trl_dbbench.database.sandbox import check_rows, columns_of
 from trl_dbbench.database.server.ownership import drop_database
 from trl_dbbench.sql import quote
 from trl_dbbench.tasks import Table
@@ -106,8 +106,7 @@ class PristineDatabases:
 def fill(connection: Connection, table: Table, database: str | None = None) -> None:
     """Makes a table with its rows, in `database` or in the database in use."""
     target = f"`{database}`.{quote(table.name)}" if database else quote(table.name)
-    columns = ", ".join(f"{quote(column.name)} {column_type(table, column)}" for column in table.columns)
-    connection.exec_driver_sql(f"CREATE TABLE {target} ({columns})")
+    connection.exec_driver_sql(f"CREATE TABLE {target} ({columns_of(table)})")
     if table.rows:
         names = ", ".join(quote(column.name) for column in table.columns).replace("%", "%%")
         places = ", ".join(["%s"] * len(table.columns))

@@ -24,7 +24,7 @@ from trl_dbbench.database.sandbox import (
     TableState,
     check_rows,
     clip,
-    column_type,
+    columns_of,
     failure,
     refusal,
     timed_out,
@@ -155,8 +155,7 @@ class SQLiteSandbox(Sandbox):
 
     def _fill(self, table: Table) -> None:
         check_rows(table)
-        columns = ", ".join(f"{quote(column.name)} {column_type(table, column)}" for column in table.columns)
-        self._run(creation(f"CREATE TABLE {quote(table.name)} ({columns})"))
+        self._run(creation(f"CREATE TABLE {quote(table.name)} ({columns_of(table)})"))
         if table.rows:
             places = ", ".join("?" * len(table.columns))
             rows = [

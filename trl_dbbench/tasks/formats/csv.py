@@ -18,7 +18,7 @@ from typing import Any
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import DEFAULT_GRADER, GRADERS
 from trl_dbbench.skills import operation_of
-from trl_dbbench.tasks.fields import first_id
+from trl_dbbench.tasks.fields import check_known, first_id
 from trl_dbbench.tasks.formats.base import Loss
 from trl_dbbench.tasks.formats.csv_tables import number_or_text
 from trl_dbbench.tasks.model import OPERATIONS, Cell, Gold, Table, Task, checked, operation_in, skills_in
@@ -79,8 +79,7 @@ class CsvFormat:
 
 def _given(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that are not empty."""
-    if unknown := [name for name in entry if name not in FIELDS]:
-        raise TaskError(f"unknown field '{unknown[0]}'; allowed: {', '.join(FIELDS)}")
+    check_known(entry, FIELDS, "field")
     given = {name: value for name, value in entry.items() if value not in (None, "")}
     for name in ("question", "sql", "operation"):
         if not isinstance(given.get(name, ""), str):

@@ -1,0 +1,85 @@
+"""docs/own_tables.md, command by command: from CSV files and from a MySQL server to an adapter and a comparison."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from launching import RECIPE, ROOT, run_here
+from own_tables import remove_shop, set_up_shop, write_csv
+from typer.testing import CliRunner
+
+from trl_dbbench.cli import app
+from trl_dbbench.database import Database
+from trl_dbbench.runs.trained import find_trained
+from trl_dbbench.tasks import load_tasks
+
+PAGE = ROOT / "docs" / "own_tables.md"
+TINY = "recipes/tiny/model"
+
+SMALL = shlex.split(
+    f"--config {ROOT}/recipes/quickstart.yaml --model_name_or_path {ROOT}/{TINY} --max_steps 2 --eval_steps 2 "
+    "--num_generations 4 --per_device_train_batch_size 8 --per_device_eval_batch_size 8 --eval_on_start false "
+    "--max_completion_length 192 --save_steps 2"
+)
+"""The page's training in small; the last options win."""
+
+
+def commands(skipped: str) -> list[list[str]]:
+    """The page's command lines, but the import of the other kind."""
+    blocks = re.findall(r"```bash\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    lines = [shlex.split(line) for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line[1] != "import" or not line[2].startswith(skipped)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["csv", "server"])
+def test_from_tables_to_a_comparison(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    write_csv(tmp_path)
+    url = ""
+    if source == "server":
+        database: Database = request.getfixturevalue("local_database")
+        set_up_shop(url := database.url)
+        request.addfinalizer(lambda: remove_shop(url))
+    done = []
+    for command in commands("mysql" if source == "csv" else "customers"):
+        words = [replaced(word, url, tmp_path) for word in command]
+        if command[0] == "accelerate":
+            options = words[words.index("--config") + 2 :]
+            run_here(monkeypatch, RECIPE, *small(options))
+        elif command[0] == "trl-dbbench" and is_there(command[1]):
+            monkeypatch.chdir(tmp_path)
+            result = CliRunner().invoke(app, words[1:])
+            assert result.exit_code == 0, f"{words}: {result.output} {result.exception}"
+        done.append(command[1])
+    assert done[0] == "import" and "launch" in done and {"eval", "compare", "report"} <= set(done)
+    assert len(load_tasks(tmp_path / "train.jsonl")) == 36 and len(load_tasks(tmp_path / "test.jsonl")) == 4
+    assert find_trained(tmp_path / "runs/shop").adapter == str(tmp_path / "runs/shop")
+
+
+def is_there(name: str) -> bool:
+    return any(command.name == name or name in str(command.callback) for command in app.registered_commands)
+
+
+def replaced(word: str, url: str, folder: Path) -> str:
+    if word.startswith("mysql"):
+        return url
+    if word.startswith("Qwen/"):
+        return str(ROOT / TINY)
+    if word in ("2000", "auto"):
+        return {"2000": "40", "auto": "sqlite"}[word]
+    if word.startswith("runs/") or word.endswith((".jsonl", ".csv")):
+        return str(folder / word)
+    return word
+
+
+def small(options: list[str]) -> list[str]:
+    """The page's options, then those of `SMALL`, each once."""
+    given = dict(zip(options[::2], options[1::2], strict=True)) | dict(
+        zip(SMALL[::2], SMALL[1::2], strict=True)
+    )
+    return [word for pair in given.items() for word in pair]
