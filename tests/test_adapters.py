@@ -132,13 +132,13 @@ def test_what_cannot_be_merged(run, command, tmp_path):
 
     wrong = shutil.copytree(MODEL, tmp_path / "qwen-other")
     assert told("--adapter", run, "--model", wrong) == (
-        f"error: the adapter '{run}' was trained on 'recipes/tiny/model', and --model names '{wrong}'. An adapter "
+        f"error: the adapter '{run}' was trained on '{MODEL}', and --model names '{wrong}'. An adapter "
         "fits only the weights that it was trained on: leave --model out, or name a copy of that model, in a folder "
         "'model'."
     )
     said = told("--adapter", run, "--model", OTHER)  # a folder of the same name, with layers of another width
     assert said.startswith(
-        f"error: the adapter '{run}' does not fit the model '{OTHER}'; it was trained on 'recipes"
+        f"error: the adapter '{run}' does not fit the model '{OTHER}'; it was trained on '{ROOT}"
     )
     assert "size mismatch" in said and "\n" not in said
 
@@ -235,14 +235,14 @@ def test_an_adapter_of_another_model_is_refused(run, start_of):
 
 def test_an_adapter_that_is_named_as_a_model(run, tasks, command, monkeypatch, tmp_path):
     check_is_model(str(MODEL))
-    says = f"'{run}' is an adapter (on 'recipes/tiny/model'), not a model."
+    says = f"'{run}' is an adapter (on '{MODEL}'), not a model."
     merged = f"make a model of it: trl-dbbench merge --adapter {run} --out MODEL."
     with pytest.raises(SystemExit) as ended:
         run_here(
             monkeypatch, RECIPE, "--config", QUICKSTART, "--model_name_or_path", run, "--output_dir", tmp_path
         )
     assert str(ended.value) == (
-        f"error: model_name_or_path: {says} To train it further set model_name_or_path: recipes/tiny/model and "
+        f"error: model_name_or_path: {says} To train it further set model_name_or_path: {MODEL} and "
         f"adapter_name_or_path: {run}, or {merged}"
     )
     code, _ = command("eval", "--model", run, "--tasks", tasks)

@@ -19,6 +19,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_callback import ExportableState
 
 from trl_dbbench.database import Dialect
+from trl_dbbench.errors import ConfigError
 from trl_dbbench.rollout import Status
 from trl_dbbench.runs.records import EpisodeRecord, TurnRecord
 
@@ -230,3 +231,28 @@ class AlarmCallback(TrainerCallback, ExportableState):
     ):
         saved = state.stateful_callbacks.get(type(self).__name__) if state.global_step else None
         self.raised = set(saved["attributes"]["raised"]) if saved else set()
+
+
+# --- settings -----------------------------------------------------------------------------------------
+
+
+def check_alarms(args: Any) -> None:
+    """Checks the thresholds of a `DBBenchGRPOConfig`.
+
+    Raises:
+        ConfigError: if one cannot be.
+    """
+    if args.alarm_window < 1:
+        raise ConfigError(f"alarm_window must be at least 1, is {args.alarm_window}.")
+    shares = {"invalid_actions": 1, "answers_without_query": 1, "groups_without_spread": 1, "errors": 1}
+    for name, off in (shares | {"distinct_sql": 0}).items():
+        share = getattr(args, f"alarm_{name}")
+        if not 0 <= share <= 1:
+            raise ConfigError(
+                f"alarm_{name} is a share from 0 to 1 (0.3 is 30 %), given is {share}; {off} disables the "
+                "alarm."
+            )
+    if args.alarm_entropy < 0:
+        raise ConfigError(
+            f"alarm_entropy must be 0 (disables the alarm) or more nats per token, is {args.alarm_entropy}."
+        )

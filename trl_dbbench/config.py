@@ -8,6 +8,7 @@ from typing import ClassVar
 from trl import GRPOConfig
 
 from trl_dbbench.advantages import AdvantageFunction, check_needs, get_advantage
+from trl_dbbench.alarms import check_alarms
 from trl_dbbench.console import shows_bars
 from trl_dbbench.credit.estimators import grpo
 from trl_dbbench.engines.base import server_addresses
@@ -311,7 +312,7 @@ class DBBenchGRPOConfig(GRPOConfig):
         self._check_task_sampling()
         if self.vllm_server_urls is not None:
             self.vllm_server_urls = server_addresses(self.vllm_server_urls)
-        self._check_alarms()
+        check_alarms(self)
         check_settings(self)
 
     def __getstate__(self) -> dict[str, object]:  # training_args.bin is pushed to the hub
@@ -383,23 +384,4 @@ class DBBenchGRPOConfig(GRPOConfig):
             raise ConfigError(
                 "sampled_skills, min_tasks_per_skill and single_skill are used only with task_sampling: "
                 "skill; set that, or leave them out."
-            )
-
-    def _check_alarms(self) -> None:
-        if self.alarm_window < 1:
-            raise ConfigError(f"alarm_window must be at least 1, is {self.alarm_window}.")
-        for name in ("invalid_actions", "answers_without_query", "groups_without_spread", "errors"):
-            self._check_share(f"alarm_{name}", off=1)
-        self._check_share("alarm_distinct_sql", off=0)
-        if self.alarm_entropy < 0:
-            raise ConfigError(
-                "alarm_entropy must be 0 (disables the alarm) or more nats per token, is "
-                f"{self.alarm_entropy}."
-            )
-
-    def _check_share(self, name: str, off: int) -> None:
-        if not 0 <= getattr(self, name) <= 1:
-            raise ConfigError(
-                f"{name} is a share from 0 to 1 (0.3 is 30 %), given is {getattr(self, name)}; {off} "
-                "disables the alarm."
             )

@@ -366,14 +366,9 @@ def _wait_for(check: Callable[[], None], **where: Any) -> None:
 
 def _output(command: list[str]) -> str:
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=START_SECONDS,
-            start_new_session=True,  # an interrupt at the terminal is for the parent to handle
-        )
+        # in a session of its own: an interrupt at the terminal is for the parent to handle
+        apart: dict[str, Any] = {"stdin": subprocess.DEVNULL, "start_new_session": True}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS, **apart)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DatabaseError(f"{command[0]} cannot be run: {error}") from None
     if done.returncode:
