@@ -27,7 +27,12 @@ from training import equal
 MODEL = ROOT / "recipes" / "tiny" / "model"
 LAUNCHER = ["-m", "accelerate.commands.launch", "--quiet", "--config_file", str(CPU)]
 TWO_RANKS = [*LAUNCHER, "--multi_gpu", "--num_processes=2", "--main_process_port=0"]
-WAYS = {"python": [], "launcher": LAUNCHER, "two ranks": TWO_RANKS}
+WAYS = {
+    "python": [str(RECIPE), "--config"],
+    "launcher": [*LAUNCHER, str(RECIPE), "--config"],
+    "two ranks": [*TWO_RANKS, str(RECIPE), "--config"],
+    "train": ["-m", "trl_dbbench", "train"],
+}
 
 # two prompts with two samples, and a held-out evaluation every other step
 OPTIONS = {
@@ -128,12 +133,12 @@ def start(tmp_path) -> Iterator:
     for name, lines in {"train": slice(0, 8), "test": slice(8, 12)}.items():
         tasks = (ROOT / "recipes" / "tiny" / "train.jsonl").read_text().splitlines(keepends=True)
         (tmp_path / f"{name}.jsonl").write_text("".join(tasks[lines]))
-    given = {"config": QUICKSTART, "tasks": tmp_path / "train.jsonl", "eval_tasks": tmp_path / "test.jsonl"}
+    given = {"tasks": tmp_path / "train.jsonl", "eval_tasks": tmp_path / "test.jsonl"}
     started: list[Started] = []
 
     def start(folder: Path, way: str = "python", terminal: bool = True, **more: object) -> Started:
         options = {**given, **OPTIONS, "output_dir": folder, **more}
-        command = [*WAYS[way], str(RECIPE)]
+        command = [*WAYS[way], str(QUICKSTART)]
         for name, value in options.items():
             command += [f"--{name}", str(value)]
         temporary = tmp_path / f"tmp-{len(started)}"
@@ -148,6 +153,17 @@ def start(tmp_path) -> Iterator:
 
 
 TELLS = "--resume_from_checkpoint true to go on from there."
+
+
+def test_the_train_command_waits_for_its_run(start, tmp_path):
+    """It is in the terminal's foreground group, too, and gives the prompt back when the run has saved."""
+    run = start(tmp_path / "run", "train", max_steps=400)
+    run.waits_for("step 0: greedy")
+    run.interrupt()
+    assert run.ends() != 0
+    assert "Traceback" not in run.output
+    assert run.output.index(TELLS) < run.output.index("the prompt is back")
+    assert run.left() == []
 
 
 @pytest.mark.slow

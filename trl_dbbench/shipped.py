@@ -11,9 +11,9 @@ A recipe is a YAML whose key `recipe:` names the script that it is for.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -235,6 +235,15 @@ def _values(options: Iterable[str], name: str) -> list[str]:
 
 
 def launch(command: list[str]) -> None:
-    """Becomes accelerate's launcher: signals and exit statuses are then the launcher's own."""
-    sys.stdout.flush()
-    os.execv(command[0], command)
+    """Is accelerate's launcher until the run has ended.
+
+    A terminal sends Ctrl-C to all of its processes. The run saves and ends; this one waits for it, where
+    `accelerate launch` would end at once with a traceback.
+
+    Raises:
+        SystemExit: with the launcher's status, if the run fails.
+    """
+    from accelerate.commands.launch import launch_command, launch_command_parser
+
+    signal.signal(signal.SIGINT, lambda number, frame: None)  # what it starts has its own again
+    launch_command(launch_command_parser().parse_args(command[3:]))
