@@ -2,16 +2,15 @@ import fcntl
 import json
 import os
 
-os.environ.setdefault(
-    "HF_HUB_OFFLINE", "1"
-)  # read at import; no test needs the hub, and some name what it lacks
+# both are read at import, also by what tests start
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs the hub, and some name what it lacks
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # on a busy machine threads that wait for each other crawl
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import examples  # noqa: F401 - it chooses the profile of the property tests
 import pytest
-import torch
 from databases import (
     database,
     docker_database,
@@ -49,9 +48,6 @@ __all__ += [
     "vllm_program",
     "weights_by_file",
 ]
-
-# the tiny model gains nothing from more, and on a busy machine threads that wait for each other crawl
-torch.set_num_threads(1)
 
 DEMO_TASKS = Path(__file__).parents[1] / "recipes" / "demo_tasks.jsonl"
 

@@ -81,3 +81,8 @@ def launch_ranks(flags: list[str], scenarios: str, model: str, folder: Path) -> 
 def seen(folder: Path, scenario: str) -> list[dict[str, Any]]:
     """By rank 0 and by rank 1."""
     return [json.loads((folder / f"{scenario}-{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def quickstart_text() -> str:
+    """The quickstart's YAML, whose paths lead to the same files from everywhere."""
+    return QUICKSTART.read_text().replace(": tiny/", f": {QUICKSTART.parent}/tiny/")

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from launching import RECIPE, SMALL, run_here
+from launching import RECIPE, SMALL, quickstart_text, run_here
 from training import (
     RECIPES,
     adapter_of,
@@ -103,7 +103,7 @@ def test_from_a_yaml_to_an_adapter(monkeypatch, tmp_path, name):
     lines = [f"advantage: {name}", "reward_funcs: [outcome, executes, state_progress, answer_seen]"]
     if name in WITH_ARGUMENTS:
         lines.append(f"advantage_args: {WITH_ARGUMENTS[name]}")
-    recipe = (RECIPES / "quickstart.yaml").read_text().replace("reward_funcs: [outcome]", "\n".join(lines))
+    recipe = quickstart_text().replace("reward_funcs: [outcome]", "\n".join(lines))
     yaml = tmp_path / "recipe.yaml"
     yaml.write_text(recipe)
     out = tmp_path / "run"

@@ -9,7 +9,7 @@ from copy import deepcopy
 import pytest
 import torch
 import torch.nn.functional as F
-from launching import QUICKSTART, RECIPE, ROOT, SMALL, run_here
+from launching import RECIPE, ROOT, SMALL, quickstart_text, run_here
 from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from test_advantages import NAN, episode
 from test_resume import STEPS, as_it_was, episodes_of
@@ -218,7 +218,7 @@ def test_from_a_yaml_to_an_adapter(monkeypatch, tmp_path, by):
     """What is saved is the policy's adapter alone."""
     config = tmp_path / "prime.yaml"
     arguments = json.dumps({"beta": 0.05, "learning_rate": 1e-3, "by": by})
-    config.write_text(f"{QUICKSTART.read_text()}\nadvantage: prime\nadvantage_args: {arguments}\n")
+    config.write_text(f"{quickstart_text()}\nadvantage: prime\nadvantage_args: {arguments}\n")
     run = tmp_path / "run"
     run_here(monkeypatch, RECIPE, "--config", config, *SMALL, "--max_steps", 2, "--output_dir", run)
     base = AutoModelForCausalLM.from_pretrained(ROOT / "recipes" / "tiny" / "model")
