@@ -32,11 +32,12 @@ from trl_dbbench.demonstrations import (
     to_sft_dataset,
 )
 from trl_dbbench.engines.policy import eos_token_ids
+from trl_dbbench.errors import loading
 from trl_dbbench.lookup import look_up
 from trl_dbbench.multi_teacher import multi_actions
 from trl_dbbench.protocol import AgentProtocol, Answer, Operation
 from trl_dbbench.runs.export import sft_dataset
-from trl_dbbench.start import load_tokenizer, loading, model_init_kwargs, start
+from trl_dbbench.start import load_tokenizer, model_init_kwargs, start
 from trl_dbbench.tasks import Task
 from trl_dbbench.tiny_model import make_tiny_model
 
@@ -166,7 +167,7 @@ def main(
         model_args.model_name_or_path = make_model_for(texts, script_args, training_args)
     tokenizer = load_tokenizer(model_args, training_args, script_args.chat_template)
     options = model_init_kwargs(model_args, training_args.model_init_kwargs)
-    with loading(model_args.model_name_or_path):
+    with loading(f"the model '{model_args.model_name_or_path}'"):
         model = AutoModelForCausalLM.from_pretrained(model_args.model_name_or_path, **options)
 
     eos_ids = eos_token_ids(model.generation_config, tokenizer)

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from transformers.utils.peft_utils import find_adapter_config_file
 from trl.trainer.utils import create_model_from_path
 
-from trl_dbbench.errors import ConfigError
+from trl_dbbench.errors import ConfigError, one_line
 
 ADAPTER_FILE, MODEL_FILE = "adapter_config.json", "config.json"
 
@@ -83,9 +83,7 @@ def load_trainable(
     try:
         known = PeftConfig.from_pretrained(adapter)
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"adapter_name_or_path: '{adapter}' is no adapter: {' '.join(str(error).split())}"
-        ) from None
+        raise ConfigError(f"adapter_name_or_path: '{adapter}' is no adapter: {one_line(error)}") from None
     if peft_config is not None:
         _check_shape(adapter, known, peft_config)
     if isinstance(model, str):
@@ -112,7 +110,7 @@ def with_adapter(base: PreTrainedModel, adapter: str, **kwargs: Any) -> PeftMode
         raise ConfigError(
             f"the adapter '{adapter}' does not fit the model '{base.config.name_or_path}'"
             + (f"; it was trained on '{noted}'" if noted else "")
-            + f". PEFT says: {' '.join(str(error).split())[:300]}"
+            + f". PEFT says: {one_line(error)[:300]}"
         ) from None
 
 

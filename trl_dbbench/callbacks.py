@@ -136,15 +136,21 @@ class RolloutProgressCallback(ProgressCallback):
     ):
         if not state.is_world_process_zero or self.training_bar is None or logs is None:
             return
-        if (held_out := logs.get("eval_accuracy")) is not None:
-            self.training_bar.write(
-                f"step {state.global_step}: held-out greedy accuracy {100 * held_out:.1f} %"
-            )
+        if (held_out := _held_out(state, logs)) is not None:
+            self.training_bar.write(held_out)
         shown = {"greedy": logs.get("greedy/accuracy"), "reward": logs.get("reward")}
         if shown["reward"] is not None:
             self.training_bar.set_postfix(
                 {name: f"{value:.3f}" for name, value in shown.items() if value is not None}
             )
+
+
+def _held_out(state: TrainerState, logs: Mapping[str, Any]) -> str | None:
+    """The line on a held-out evaluation, if this is what was logged."""
+    accuracy = logs.get("eval_accuracy")
+    if accuracy is None:
+        return None
+    return f"step {state.global_step}: held-out greedy accuracy {100 * accuracy:.1f} %"
 
 
 class PlainProgressCallback(PrinterCallback):
@@ -168,8 +174,8 @@ class PlainProgressCallback(PrinterCallback):
     ):
         if not state.is_world_process_zero or logs is None:
             return
-        if (held_out := logs.get("eval_accuracy")) is not None:
-            print(f"step {state.global_step}: held-out greedy accuracy {100 * held_out:.1f} %", flush=True)
+        if (held_out := _held_out(state, logs)) is not None:
+            print(held_out, flush=True)
         if (reward := logs.get("reward")) is None:
             return
         step, begin = self._begin

@@ -32,10 +32,11 @@ from transformers.utils.versions import require_version
 from trl import ModelConfig, get_peft_config
 
 from trl_dbbench import shipped
+from trl_dbbench.adapters import ADAPTER_FILE, MODEL_FILE
 from trl_dbbench.database import open_database
 from trl_dbbench.database.open import DEFAULT_IMAGE, IMAGE_VARIABLE
 from trl_dbbench.database.server.start import connect_to_docker
-from trl_dbbench.errors import ConfigError, DatabaseError, DBBenchError
+from trl_dbbench.errors import ConfigError, DatabaseError, DBBenchError, loading
 from trl_dbbench.memory import Load, Sizes, needed
 from trl_dbbench.protocol import get_protocol
 from trl_dbbench.runs.settings import RunSettings
@@ -219,10 +220,8 @@ def _model(case: Case) -> str | Finding:
             f"'{name}' is not on this machine, and the hub does not give it: no network, HF_HUB_OFFLINE, "
             f"no such model, or one that wants a login (hf auth login). To see which: hf download {name}",
         )
-    try:
+    with loading(f"the tokenizer of '{name}'"):
         tokenizer = AutoTokenizer.from_pretrained(name, revision=case.get("model_revision"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the tokenizer of '{name}' cannot be loaded: {error}") from None
     if tokenizer.chat_template is None and not case.get("chat_template"):
         raise ConfigError(
             f"the tokenizer of '{name}' has no chat template. Take an instruction-tuned model, or set "
@@ -237,9 +236,10 @@ def _config_of(name: str, case: Case) -> Any:
     Raises:
         ConfigError: if it can come neither from a folder nor from the hub.
     """
-    if (Path(name) / "adapter_config.json").is_file() and not (Path(name) / "config.json").is_file():
+    has_model = (Path(name) / MODEL_FILE).is_file()
+    if (Path(name) / ADAPTER_FILE).is_file() and not has_model:
         raise ConfigError(f"'{name}' is a LoRA adapter, not a model. Name its base model.")
-    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+    if Path(name).is_dir() and not has_model:
         raise ConfigError(f"the folder '{name}' holds no model: it has no config.json.")
     try:
         return AutoConfig.from_pretrained(name, revision=case.get("model_revision"))

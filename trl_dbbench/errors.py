@@ -87,3 +87,24 @@ def user_errors(*others: type[Exception]) -> Iterator[None]:
         yield
     except told as error:
         raise SystemExit(f"error: {error}") from None
+
+
+def one_line(error: BaseException) -> str:
+    """What an error of another library says, which often takes several lines."""
+    return " ".join(str(error).split())
+
+
+@contextmanager
+def loading(what: str) -> Iterator[None]:
+    """Around what loads a model or a part of it.
+
+    Args:
+        what: for the error's text, as in "the model 'me/agent'".
+
+    Raises:
+        ConfigError: if the block fails as transformers does where there is no such model.
+    """
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{what} cannot be loaded: {one_line(error)}") from None

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl_dbbench.database import Database
 from trl_dbbench.engines.base import Backend, EngineSettings, open_backend
 from trl_dbbench.engines.policy import Policy, ServedPolicy
-from trl_dbbench.errors import ConfigError, DatabaseError
+from trl_dbbench.errors import ConfigError, DatabaseError, one_line
 from trl_dbbench.few_shot import DEFAULT_WAY, Memory, Shots, check_few_shot, load_memory
 from trl_dbbench.files import check_not_misspelled
 from trl_dbbench.player import Player
@@ -240,7 +240,7 @@ def open_model(trained: Trained, vllm_server_urls: list[str] | None) -> tuple[Ba
             policy = Policy(loaded.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, precision)
     except (OSError, ValueError, RuntimeError) as error:
         what = f"model '{model}'" + (f" with the adapter '{adapter}'" if adapter else "")
-        raise ConfigError(f"the {what} cannot be loaded: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"the {what} cannot be loaded: {one_line(error)}") from None
     return open_backend(EngineSettings(vllm_server_urls=vllm_server_urls), policy), policy
 
 

@@ -143,13 +143,11 @@ def check_not_misspelled(name: str, what: str) -> None:
     path = Path(name).expanduser()
     if path.exists() or not name:
         return
-    parts = name.split("/")
+    parts, near = name.split("/"), nearest_path(path)
     if len(parts) <= 2 and not name.startswith((".", "/", "~")):
-        near = nearest_path(path)
         cached = Path(HF_HUB_CACHE) / f"models--{'--'.join(parts)}"
         if cached.is_dir() or near is None or not (len(parts) == 2 and Path(parts[0]).is_dir()):
             return
-    near = nearest_path(path)
     raise ConfigError(
         f"{name} is no folder" + (f"; nearest: {near}." if near else f", so there is no {what} in it.")
     )

@@ -27,7 +27,7 @@ from transformers import (
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import cached_file
 
-from trl_dbbench.errors import ConfigError
+from trl_dbbench.errors import ConfigError, one_line
 from trl_dbbench.files import found_from_everywhere
 from trl_dbbench.protocol import AgentProtocol
 from trl_dbbench.rollout import Episode, Status
@@ -233,9 +233,7 @@ def load_scorer(
         if adapter:
             model = PeftModel.from_pretrained(model, path)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise ConfigError(
-            f"'{kind}:{path}' cannot be loaded: {' '.join(str(error).split())} {made}"
-        ) from None
+        raise ConfigError(f"'{kind}:{path}' cannot be loaded: {one_line(error)} {made}") from None
     if (missing := info["missing_keys"]) and not adapter:
         what = f"it has no weights for {', '.join(sorted(missing)[:3])}"
         raise ConfigError(f"'{kind}:{path}' is no reward model: {what}. {made}")

@@ -24,8 +24,9 @@ from peft import PeftConfig
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from trl_dbbench.adapters import with_adapter
-from trl_dbbench.errors import ConfigError
+from trl_dbbench.errors import ConfigError, loading, one_line
 from trl_dbbench.evaluation import DTYPES
+from trl_dbbench.runs.settings import quantization_of
 from trl_dbbench.runs.trained import Trained
 
 PROMPTS = (
@@ -84,13 +85,9 @@ def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged
     revision = trained.settings.model_revision
     _check_not_quantised(trained)
     dtype = _dtype_of(trained)
-    try:
+    with loading(f"the base model '{trained.model}'"):
         tokenizer = AutoTokenizer.from_pretrained(trained.model, revision=revision)
         base = AutoModelForCausalLM.from_pretrained(trained.model, revision=revision, dtype=dtype)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"the base model '{trained.model}' cannot be loaded: {' '.join(str(error).split())}"
-        ) from None
     if trained.settings.chat_template is not None:
         tokenizer.chat_template = trained.settings.chat_template
     _check_not_resized(base, tokenizer, trained.adapter)
@@ -163,7 +160,7 @@ def _noted_base(adapter: str) -> str | None:
     try:
         return PeftConfig.from_pretrained(adapter).base_model_name_or_path
     except (OSError, ValueError) as error:
-        raise ConfigError(f"'{adapter}' is no adapter: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"'{adapter}' is no adapter: {one_line(error)}") from None
 
 
 def _check_same_base(adapter: str, named: str, noted: str) -> None:
@@ -182,14 +179,10 @@ def _check_same_base(adapter: str, named: str, noted: str) -> None:
 
 def _check_not_quantised(trained: Trained) -> None:
     """The adapter has learned beside rounded weights, and gives other answers beside whole ones."""
-    model, method = trained.model, trained.settings.quantized
-    try:
+    model = trained.model
+    with loading(f"the base model '{model}'"):
         config = AutoConfig.from_pretrained(model, revision=trained.settings.model_revision)
-    except (OSError, ValueError) as error:
-        told = " ".join(str(error).split())
-        raise ConfigError(f"the base model '{model}' cannot be loaded: {told}") from None
-    if getattr(config, "quantization_config", None) is not None:
-        method = config.quantization_config.get("quant_method", "quantised")
+    method = quantization_of(config) or trained.settings.quantized
     if method is not None:
         raise ConfigError(
             f"'{trained.adapter}' was trained on quantised weights ({method}) of '{model}'. Merged into them "

@@ -16,14 +16,14 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from trl_dbbench.errors import ConfigError
+from trl_dbbench.errors import ConfigError, one_line
+from trl_dbbench.lookup import nearest
 
 SCRIPT_KEY = "recipe"
 SCRIPTS = ("grpo", "ppo", "sft", "rm", "prm")
@@ -72,10 +72,10 @@ def find(kind: str, name_or_path: str, ours: Mapping[str, Path]) -> Path:
     name = name_or_path if name_or_path in ours else name_or_path.removesuffix(".yaml")
     if name in ours:
         return ours[name]
-    near = get_close_matches(name, ours, n=1)
+    near = nearest(name, ours)
     raise ConfigError(
         f"no {kind} {name_or_path!r}: no such file from {Path.cwd()}, and none of that name is shipped."
-        + (f" Did you mean {near[0]}?" if near else "")
+        + (f" Did you mean {near}?" if near else "")
         + f" Shipped: {', '.join(ours)}."
     )
 
@@ -89,7 +89,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
     try:
         keys = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"'{path}' cannot be read as YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"'{path}' cannot be read as YAML: {one_line(error)}") from None
     if not isinstance(keys, dict):
         raise ConfigError(f"'{path}' holds no keys; a recipe has lines such as `tasks: train.jsonl`.")
     return keys

@@ -26,7 +26,7 @@ from trl import ModelConfig, TrlParser
 
 from trl_dbbench.adapters import check_is_model
 from trl_dbbench.checkpoints import whole_checkpoints
-from trl_dbbench.errors import ConfigError, DBBenchError, user_errors
+from trl_dbbench.errors import ConfigError, DBBenchError, loading, user_errors
 from trl_dbbench.files import check_not_misspelled
 from trl_dbbench.ranks import Ranks
 from trl_dbbench.shipped import SCRIPT_KEY, is_there, with_paths
@@ -109,19 +109,6 @@ class RecipeParser(TrlParser):
 # --- what recipes load ----------------------------------------------------------------------------
 
 
-@contextmanager
-def loading(model: str) -> Iterator[None]:
-    """Around what loads a model or its tokenizer.
-
-    Raises:
-        ConfigError: if the block fails as transformers does where there is no such model.
-    """
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the model '{model}' cannot be loaded: {' '.join(str(error).split())}") from None
-
-
 def load_tokenizer(
     model: ModelConfig, args: Any, chat_template: str | None = None, **options: Any
 ) -> PreTrainedTokenizerBase:
@@ -138,7 +125,7 @@ def load_tokenizer(
     name = model.model_name_or_path
     check_not_misspelled(name, "model")
     check_is_model(name)
-    with loading(name):
+    with loading(f"the model '{name}'"):
         tokenizer = AutoTokenizer.from_pretrained(
             name, revision=model.model_revision, trust_remote_code=args.trust_remote_code, **options
         )

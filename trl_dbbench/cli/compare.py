@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trl_dbbench.cli.models import opened
 from trl_dbbench.cli.options import (
     BatchSize,
     ChatTemplate,
@@ -36,7 +37,6 @@ from trl_dbbench.cli.options import (
     tasks_to_evaluate,
     trained_by,
 )
-from trl_dbbench.database import open_database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.files import check_writable, write_atomically
 
@@ -126,7 +126,6 @@ def _saved(context: typer.Context, paths: list[Path]) -> list[Arm]:
 
 def _played(context: typer.Context, notes: list[str]) -> list[Arm]:
     """The base model and the adapters, played now."""
-    from trl_dbbench.evaluation import open_model, player_of
     from trl_dbbench.judging.play import arm_names, check_one_base, each_once, play_adapters
 
     given = context.params
@@ -140,9 +139,5 @@ def _played(context: typer.Context, notes: list[str]) -> list[Arm]:
     arm_names(given["adapter"])
     notes += check_one_base(trained)
     tasks = each_once(tasks_to_evaluate(trained[0], given["tasks"], given["limit"]))
-    settings = trained[0].settings
-    backend, policy = open_model(trained[0], None)
-    spec = given["database"] or settings.database_spec
-    with open_database(spec, docker_image=given["docker_image"], limits=settings.limits) as opened:
-        player = player_of(settings, policy, opened)
+    with opened(trained[0], None, given["database"], given["docker_image"]) as (player, backend, policy):
         return play_adapters(trained, policy.model, tasks, player, backend, drawing)  # type: ignore[union-attr]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -59,6 +58,7 @@ from trl_dbbench.tasks import Task, load_tasks
 
 if TYPE_CHECKING:
     from trl_dbbench.engines.base import Backend
+    from trl_dbbench.engines.policy import Policy, ServedPolicy
     from trl_dbbench.evaluation import Evaluation
     from trl_dbbench.judging.arms import Arm
     from trl_dbbench.judging.play import Drawing
@@ -116,7 +116,7 @@ def evaluate(
         return _evaluate_endpoint(where, context.params, json_file, html_file)
     trained = trained_by(run, model, adapter, few_shot_update, **settings_options(context))
     loaded = tasks_to_evaluate(trained, tasks, limit)
-    with playing(trained, names(vllm_server_urls), database, docker_image) as (player, backend):
+    with opened(trained, names(vllm_server_urls), database, docker_image) as (player, backend, _):
         _evaluate(loaded, trained, player, backend, drawing, few_shot_update, json_file, html_file)
 
 
@@ -141,22 +141,14 @@ def _evaluate(
     json_file: Path | None,
     html_file: Path | None,
 ) -> None:
-    from trl_dbbench.evaluation import evaluate as evaluate_model
-    from trl_dbbench.evaluation import shots_of
-    from trl_dbbench.judging.play import Rewards, each_once, judged
+    from trl_dbbench.judging.play import ArmPlayer, each_once
 
     if drawing.plan is not None:
         tasks = each_once(tasks)  # whose samples would be drawn from the same random numbers
-    rewards = Rewards(trained, player, drawing.scorer)
-    evaluation = evaluate_model(
-        *(tasks, player, backend),
-        system_prompt=trained.settings.system_prompt,
-        batch_size=drawing.batch_size,
-        shots=shots_of(trained, player, few_shot_update),
-    )
+    playing = ArmPlayer(tasks, trained, player, backend, drawing, few_shot_update)
+    evaluation = playing.greedy()
     typer.echo(evaluation)
-    name = Path(trained.adapter or trained.model).resolve().name
-    arm = judged(name, evaluation, tasks, trained, player, backend, drawing, rewards)
+    arm = playing.judged(Path(trained.adapter or trained.model).resolve().name, evaluation)
     if drawing.plan is not None:
         from trl_dbbench.judging.text import judgement
 
@@ -166,11 +158,11 @@ def _evaluate(
 
 def _keep(evaluation: Evaluation, arm: Arm, json_file: Path | None, html_file: Path | None) -> None:
     from trl_dbbench.judging.page import write_arm
-    from trl_dbbench.judging.saved import arm_dict
+    from trl_dbbench.judging.saved import arm_dict, to_json
 
     if json_file is not None:
         with write_atomically(json_file) as file:
-            json.dump(evaluation.to_dict() | arm_dict(arm), file, ensure_ascii=False, indent=1)
+            file.write(to_json(evaluation.to_dict() | arm_dict(arm)))
     if html_file is not None:
         typer.echo(write_arm(arm, html_file))
 
@@ -227,17 +219,17 @@ def sample(
     if eval_tasks is None and trained.run is None:
         typer.echo("note: no task is known to be held out; --eval-tasks names some, which are then refused.")
     check_not_held_out(loaded, trained.run, load_tasks(eval_tasks) if eval_tasks else [])
-    with playing(trained, names(vllm_server_urls), database, docker_image) as (player, backend):
+    with opened(trained, names(vllm_server_urls), database, docker_image) as (player, backend, _):
         sampled = sample_into(out, loaded, plan, trained, player, backend, batch_size=batch_size)
     typer.echo(sampled)
     typer.echo(f"The episodes are in {out}.")
 
 
 @contextmanager
-def playing(
+def opened(
     trained: Trained, vllm_server_urls: list[str] | None, database: str | None, docker_image: str | None
-) -> Iterator[tuple[Player, Backend]]:
-    """What a command plays with, open while the block lasts."""
+) -> Iterator[tuple[Player, Backend, Policy | ServedPolicy]]:
+    """What a command plays with, open while the block lasts, and what is known of the model."""
     from trl_dbbench.engines.base import server_addresses
     from trl_dbbench.evaluation import open_model, player_of
 
@@ -245,5 +237,5 @@ def playing(
     urls = server_addresses(vllm_server_urls) if vllm_server_urls is not None else None
     backend, policy = open_model(trained, urls)
     spec = database or settings.database_spec
-    with closing(backend), open_database(spec, docker_image=docker_image, limits=settings.limits) as opened:
-        yield player_of(settings, policy, opened), backend
+    with closing(backend), open_database(spec, docker_image=docker_image, limits=settings.limits) as there:
+        yield player_of(settings, policy, there), backend, policy

@@ -75,7 +75,7 @@ class Drafts:
                 for _ in range(_TRIES):
                     source, plan = rng.choice(sources), draw_plan(rng, plans[skill])
                     drafted = draft(rng, source, plan)
-                    if drafted is None or normal_form(drafted[1]) in seen:
+                    if drafted is None or (form := normal_form(drafted[1])) in seen:
                         continue
                     task = level.task(database, source, plan, *drafted)
                     if task is not None:
@@ -84,7 +84,7 @@ class Drafts:
                     self.missing.append(skill)
                     del plans[skill]
                     continue
-                seen.add(normal_form(drafted[1]))
+                seen.add(form)
                 yield replace(task, id=f"own-{self.seed}-{number:05d}")
                 number += 1
 

@@ -17,11 +17,11 @@ from typing import Any
 from trl.trainer.utils import get_callable_name
 
 from trl_dbbench.engines.base import Backend
-from trl_dbbench.errors import ConfigError
+from trl_dbbench.errors import ConfigError, one_line
 from trl_dbbench.evaluation import Evaluation, evaluate, play_in_batches, shots_of, showing, within_context
 from trl_dbbench.few_shot import Example, with_examples
 from trl_dbbench.files import found_from_everywhere
-from trl_dbbench.judging.arms import Arm, Sampling, gold_of
+from trl_dbbench.judging.arms import Arm, Sampling, gold_of, shortest_names
 from trl_dbbench.player import Player
 from trl_dbbench.rewards import OUTCOME_PRESETS, with_step_rewards
 from trl_dbbench.rollout import Episode, Status
@@ -106,70 +106,75 @@ class Rewards:
         return with_examples(prompt, shown, self._protocol)
 
 
-def play_arm(
-    name: str, tasks: Sequence[Task], trained: Trained, player: Player, backend: Backend, drawing: Drawing
-) -> Arm:
-    """Plays one arm: each task greedily, and the samples that are asked for.
+class ArmPlayer:
+    """Plays arms: tasks, each once greedily, and the samples that are asked for.
+
+    Args:
+        trained: how they are played, and by what.
+        few_shot_update: whether what is played greedily joins what is shown.
 
     Raises:
-        ConfigError, DatabaseError, EngineError: as in [`evaluate`].
+        ConfigError: if a reward cannot be had.
     """
-    logger.info("%s plays %d tasks", name, len(tasks))
-    rewards = Rewards(trained, player, drawing.scorer)  # found before hours of play
-    evaluation = evaluate(
-        *(tasks, player, backend),
-        system_prompt=trained.settings.system_prompt,
-        batch_size=drawing.batch_size,
-        progress=drawing.progress,
-        shots=shots_of(trained, player),
-    )
-    return judged(name, evaluation, tasks, trained, player, backend, drawing, rewards)
 
-
-def judged(
-    name: str,
-    evaluation: Evaluation,
-    tasks: Sequence[Task],
-    trained: Trained,
-    player: Player,
-    backend: Backend,
-    drawing: Drawing,
-    rewards: Rewards,
-) -> Arm:
-    """An arm of tasks that have been played greedily: these episodes, rewarded, and the samples.
-
-    Raises:
-        ConfigError, DatabaseError, EngineError: as in [`evaluate`].
-    """
-    rewards(evaluation.episodes, evaluation.shots)
-    greedy = [episode_record(episode, "eval", 0) for episode in evaluation.episodes]
-    arm = Arm(name, greedy, gold=gold_of(tasks), model=trained.model, adapter=trained.adapter)
-    if (plan := drawing.plan) is None:
-        return arm
-    sampling = Sampling(plan.n, plan.temperature, plan.top_p, plan.top_k, plan.seed, rewards.scorer)
-    drawn = _draw(plan, tasks, trained, player, backend, drawing, rewards)
-    return replace(arm, samples=list(drawn), sampling=sampling)
-
-
-def _draw(
-    plan: Plan,
-    tasks: Sequence[Task],
-    trained: Trained,
-    player: Player,
-    backend: Backend,
-    drawing: Drawing,
-    rewards: Rewards,
-) -> Iterator[EpisodeRecord]:
-    player = within_context(player, backend)
-    system_prompt = trained.settings.system_prompt
-    starts, shots = plan.starts(tasks, player, system_prompt), shots_of(trained, player)
-    for batch in play_in_batches(
-        *(starts, player, backend, drawing.batch_size, f"{plan.n} samples a task"),
-        prepare=showing(shots, player, tasks, system_prompt),
-        progress=drawing.progress,
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        trained: Trained,
+        player: Player,
+        backend: Backend,
+        drawing: Drawing,
+        few_shot_update: bool = False,
     ):
-        rewards(batch, {} if shots is None else shots.drawn())
-        yield from (episode_record(episode, "eval", 0) for episode in batch)
+        self._tasks = tasks
+        self._trained = trained
+        self._player = player
+        self._backend = backend
+        self._drawing = drawing
+        self._few_shot_update = few_shot_update
+        self._rewards = Rewards(trained, player, drawing.scorer)  # found before hours of play
+
+    def greedy(self) -> Evaluation:
+        """Plays each task greedily.
+
+        Raises:
+            ConfigError, DatabaseError, EngineError: as in [`evaluate`].
+        """
+        return evaluate(
+            *(self._tasks, self._player, self._backend),
+            system_prompt=self._trained.settings.system_prompt,
+            batch_size=self._drawing.batch_size,
+            progress=self._drawing.progress,
+            shots=shots_of(self._trained, self._player, self._few_shot_update),
+        )
+
+    def judged(self, name: str, evaluation: Evaluation) -> Arm:
+        """The arm of these greedy episodes, rewarded, and of the samples, which are drawn now.
+
+        Raises:
+            ConfigError, DatabaseError, EngineError: as in [`evaluate`].
+        """
+        self._rewards(evaluation.episodes, evaluation.shots)
+        greedy = [episode_record(episode, "eval", 0) for episode in evaluation.episodes]
+        trained = self._trained
+        arm = Arm(name, greedy, gold=gold_of(self._tasks), model=trained.model, adapter=trained.adapter)
+        if (plan := self._drawing.plan) is None:
+            return arm
+        scorer = self._rewards.scorer
+        sampling = Sampling(plan.n, plan.temperature, plan.top_p, plan.top_k, plan.seed, scorer)
+        return replace(arm, samples=list(self._draw(plan)), sampling=sampling)
+
+    def _draw(self, plan: Plan) -> Iterator[EpisodeRecord]:
+        player, drawing = within_context(self._player, self._backend), self._drawing
+        system_prompt = self._trained.settings.system_prompt
+        starts, shots = plan.starts(self._tasks, player, system_prompt), shots_of(self._trained, player)
+        for batch in play_in_batches(
+            *(starts, player, self._backend, drawing.batch_size, f"{plan.n} samples a task"),
+            prepare=showing(shots, player, self._tasks, system_prompt),
+            progress=drawing.progress,
+        ):
+            self._rewards(batch, {} if shots is None else shots.drawn())
+            yield from (episode_record(episode, "eval", 0) for episode in batch)
 
 
 # --- one model, several adapters ----------------------------------------------------------------------
@@ -216,11 +221,9 @@ def arm_names(adapters: Sequence[str]) -> list[str]:
     Raises:
         ConfigError: if one is named twice.
     """
-    parts = [Path(found_from_everywhere(adapter)).parts for adapter in adapters]
-    for length in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(each[-length:]) for each in parts]
-        if len(set(names)) == len(names) and BASE not in names:
-            return names
+    names = shortest_names([Path(found_from_everywhere(adapter)).parts for adapter in adapters], {BASE})
+    if names is not None:
+        return names
     raise ConfigError(f"an adapter is named twice: {', '.join(adapters)}. Name each once.")
 
 
@@ -250,15 +253,15 @@ def play_adapters(
         try:
             model.load_adapter(other.adapter, adapter_name=loaded[-1])
         except (OSError, ValueError, RuntimeError) as error:
-            why = " ".join(str(error).split())
             raise ConfigError(
-                f"the adapter '{other.adapter}' cannot be put on '{first.model}': {why}"
+                f"the adapter '{other.adapter}' cannot be put on '{first.model}': {one_line(error)}"
             ) from None
-    arms = []
+    arms, playing = [], ArmPlayer(tasks, first, player, backend, drawing)
     names = [BASE, *arm_names([str(each.adapter) for each in trained])]
     for name, adapter, each in zip(names, [None, *loaded], [first, *trained], strict=True):
         with _only(model, adapter):
-            arm = play_arm(name, tasks, first, player, backend, drawing)
+            logger.info("%s plays %d tasks", name, len(tasks))
+            arm = playing.judged(name, playing.greedy())
         arms.append(replace(arm, adapter=None if adapter is None else each.adapter))
     return arms
 

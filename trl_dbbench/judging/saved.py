@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.judging.arms import Arm, Sampling, gold_of
+from trl_dbbench.judging.arms import Arm, Sampling, gold_of, shortest_names
 from trl_dbbench.judging.figures import figures_of
 from trl_dbbench.report.curves import updates, whole_evaluations
 from trl_dbbench.report.run import read_run
@@ -49,16 +49,11 @@ def saved_arms(paths: Sequence[Path]) -> list[Arm]:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """What tells the paths apart: as many of their last parts as it takes."""
     whole = [path.resolve() for path in paths]
     if len(set(whole)) < len(paths):
         raise ConfigError(f"an evaluation is named twice: {', '.join(map(str, paths))}. Name each once.")
     parts = [path.with_suffix("").parts if path.suffix == ".json" else path.parts for path in whole]
-    for length in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(each[-length:]) for each in parts]
-        if len(set(names)) == len(names):
-            return names
-    return list(map(str, paths))
+    return shortest_names(parts) or list(map(str, paths))
 
 
 def _of_file(path: Path, name: str) -> Arm:

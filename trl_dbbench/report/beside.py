@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trl_dbbench.report.curves import Chart, Comparison, charts, evaluations, per_skill, updates
+from trl_dbbench.report.curves import Chart, Comparison, charts, per_skill, updates, whole_evaluations
 from trl_dbbench.report.run import Run
 from trl_dbbench.rollout import Status
 from trl_dbbench.runs.records import EpisodeRecord
@@ -41,10 +41,10 @@ def charts_beside(runs: tuple[Run, Run]) -> list[Chart]:
 
 def _last(run: Run) -> tuple[int, dict[tuple[str, str, str], EpisodeRecord]] | None:
     """The updates before the last evaluation, and its episodes by their task."""
-    held_out = evaluations(run)
+    held_out = whole_evaluations(run)
     if not held_out:
         return None
-    step, episodes = max(held_out.items(), key=lambda item: (len(item[1]), item[0]))
+    step, episodes = max(held_out.items())
     sound = [e for e in episodes if e["status"] != Status.ENVIRONMENT_FAULT]
     return step, {(e["task_id"], e["question"], str(e.get("task_digest") or "")): e for e in sound}
 

@@ -115,7 +115,7 @@ class RunSettings:
             chat_template=player.chat.chat_template,
             chat_template_kwargs=trainer.chat_template_kwargs,
             max_turn_tokens=player.rules.max_turn_tokens,
-            quantized=_quantized(model.config),
+            quantized=quantization_of(model.config),
             sampling={"temperature": args.temperature, "top_p": args.top_p, "top_k": args.top_k or 0},
             task_files={
                 name: dataset.info.download_checksums or {}
@@ -215,10 +215,10 @@ def _opening(prompts: Iterable[list[dict[str, str]]]) -> Opening | None:
     return messages
 
 
-def _quantized(config: Any) -> str | None:
+def quantization_of(config: Any) -> str | None:
     """How a model's weights were rounded to few bits, such as bitsandbytes; `None` if they were not."""
     rounded = getattr(config, "quantization_config", None)
     if rounded is None:
         return None
-    method = rounded["quant_method"] if isinstance(rounded, dict) else rounded.quant_method
+    method = rounded.get("quant_method", "quantised") if isinstance(rounded, dict) else rounded.quant_method
     return str(getattr(method, "value", method))

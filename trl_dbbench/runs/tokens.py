@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.engines.policy import ServedPolicy
-from trl_dbbench.errors import ConfigError
+from trl_dbbench.errors import ConfigError, one_line
 from trl_dbbench.rollout import Completion, Episode, Sampling, Status, Turn, no_ids
 from trl_dbbench.runs.conversations import Played, prompt_messages, protocol_of
 from trl_dbbench.runs.records import EpisodeRecord, action_in
@@ -39,9 +39,8 @@ def chat_of(settings: RunSettings, model: str | None = None) -> ChatFormat:
             name, revision=None if model is not None else settings.model_revision
         )
     except (OSError, ValueError) as error:
-        said = " ".join(str(error).split())
         raise ConfigError(
-            f"the tokenizer of '{name}' cannot be loaded: {said}. Name a model by --model."
+            f"the tokenizer of '{name}' cannot be loaded: {one_line(error)}. Name a model by --model."
         ) from None
     if model is None and settings.chat_template is not None:
         tokenizer.chat_template = settings.chat_template
