@@ -7,6 +7,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs the hub, and some 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # on a busy machine threads that wait for each other crawl
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import examples  # noqa: F401 - it chooses the profile of the property tests
@@ -53,18 +54,28 @@ DEMO_TASKS = Path(__file__).parents[1] / "recipes" / "demo_tasks.jsonl"
 
 
 @pytest.fixture(autouse=True)
-def alone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A test marked so waits until no other process runs a test, and then no other begins one."""
-    folder = tmp_path_factory.getbasetemp()
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """`with alone():` waits until no other process runs a test, and lets none begin one: for what measures time."""
+    folder = tmp_path_factory.getbasetemp().parent  # of all processes
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        yield
+        yield nullcontext
         return
-    marked = request.node.get_closest_marker("alone") is not None
-    with (folder.parent / "next").open("a") as turn, (folder.parent / "running").open("a") as running:
-        fcntl.flock(turn, fcntl.LOCK_EX)  # in the order of coming, or the others would leave no gap
-        fcntl.flock(running, fcntl.LOCK_EX if marked else fcntl.LOCK_SH)
-        fcntl.flock(turn, fcntl.LOCK_UN)
-        yield
+    with (folder / "next").open("a") as turn, (folder / "running").open("a") as running:
+
+        def take(kind: int) -> None:
+            fcntl.flock(running, fcntl.LOCK_UN)  # or two that both want to be alone would wait for each other
+            fcntl.flock(turn, fcntl.LOCK_EX)  # in the order of coming, or the others would leave no gap
+            fcntl.flock(running, kind)
+            fcntl.flock(turn, fcntl.LOCK_UN)
+
+        @contextmanager
+        def wait() -> Iterator[None]:
+            take(fcntl.LOCK_EX)
+            yield
+            take(fcntl.LOCK_SH)
+
+        take(fcntl.LOCK_SH)
+        yield wait
 
 
 @pytest.fixture(scope="session")

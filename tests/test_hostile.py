@@ -12,9 +12,9 @@ import gc
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,10 @@ def test_corpus() -> None:
     assert len(set(items())) == len(items()) >= 150
 
 
-@pytest.mark.alone
 @pytest.mark.timeout(1200)
-def test_hostile_statements(own_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_statements(
+    own_database: Database, monkeypatch: pytest.MonkeyPatch, alone: Callable[[], AbstractContextManager[None]]
+) -> None:
     """Each in an episode of a question. Statements that then read the pristine tables, through an account that may
     do nothing else, run in an episode of a change as well, where they have tables of their own. An episode after each
     finds its session and its database as the first one on the server did."""
@@ -60,10 +61,11 @@ def test_hostile_statements(own_database: Database, monkeypatch: pytest.MonkeyPa
         with ThreadPoolExecutor(AT_ONCE) as pool:
             found = list(pool.map(lambda attacked: attack(database, names, fresh, *attacked), attacks))
         for attacked, violations in zip(attacks, found, strict=True):
-            # what only takes long may do so because of the seven others on a slow machine: again, alone
+            # what only takes long may do so because of what runs beside it on a slow machine: again, alone
             for _ in range(2):
                 if violations and all(SLOW in violation for violation in violations):
-                    violations = attack(database, names, fresh, *attacked)
+                    with alone():
+                        violations = attack(database, names, fresh, *attacked)
             wrong += violations
         if (grown := peak_megabytes() - begin) > MEGABYTES:
             wrong.append(f"the process grew by {grown:.0f} MB")

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pymysql
@@ -41,14 +43,13 @@ def test_they_are_new() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 @pytest.mark.skipif(
     "TRL_DBBENCH_LONG" not in os.environ, reason="takes seven minutes; TRL_DBBENCH_LONG=1 runs it"
 )
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("chapter", GRAMMAR)
 @pytest.mark.parametrize("kind", ["local", "docker"])
-def test_chapter(kind: str, chapter: str) -> None:
+def test_chapter(kind: str, chapter: str, alone: Callable[[], AbstractContextManager[None]]) -> None:
     with opened(kind) as database:
         with database.sandbox(CHANGE) as sandbox:
             normal_episode(sandbox, CHANGE)
@@ -58,9 +59,10 @@ def test_chapter(kind: str, chapter: str) -> None:
             found = list(pool.map(lambda item: attack(database, item), items))
         wrong = []
         for item, violations in zip(map(statements, GRAMMAR[chapter]), found, strict=True):
-            # what only takes long may do so because of the three others on a slow machine: again, alone
+            # what only takes long may do so because of what runs beside it on a slow machine: again, alone
             if violations and all(SLOW in violation for violation in violations):
-                violations = attack(database, item)
+                with alone():
+                    violations = attack(database, item)
             wrong += violations
         wrong += still_killed(database)
         more_memory, more_disk = megabytes(database)
