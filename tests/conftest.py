@@ -1,4 +1,5 @@
 import fcntl
+import gc
 import json
 import os
 
@@ -7,7 +8,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs the hub, and some 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # on a busy machine threads that wait for each other crawl
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import examples  # noqa: F401 - it chooses the profile of the property tests
@@ -53,14 +54,39 @@ __all__ += [
 DEMO_TASKS = Path(__file__).parents[1] / "recipes" / "demo_tasks.jsonl"
 
 
+LONGEST = [
+    "test_hostile",
+    "test_vllm_training",
+    "test_resume",
+    "test_stopping",
+    "test_notebooks",
+    "test_fuzz",
+]
+LONGEST += ["test_ranks", "test_faults", "test_freezes", "test_credit_training", "test_faults_training"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, or one process would still be at them when the others have ended."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # every training collects garbage twice; what is imported is not looked through again
+
+
+@pytest.fixture(scope="session")
+def of_all_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the processes of this run of the tests share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
 @pytest.fixture(autouse=True)
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+def alone(of_all_processes: Path) -> Iterator[Callable[[], AbstractContextManager[None]]]:
     """`with alone():` waits until no other process runs a test, and lets none begin one: for what measures time."""
-    folder = tmp_path_factory.getbasetemp().parent  # of all processes
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        yield nullcontext
-        return
-    with (folder / "next").open("a") as turn, (folder / "running").open("a") as running:
+    with (of_all_processes / "next").open("a") as turn, (of_all_processes / "running").open("a") as running:
 
         def take(kind: int) -> None:
             fcntl.flock(running, fcntl.LOCK_UN)  # or two that both want to be alone would wait for each other
@@ -84,9 +110,14 @@ def demo_tasks() -> list[Task]:
 
 
 @pytest.fixture(scope="session")
-def full_tasks() -> list[Task]:
+def full_tasks(of_all_processes: Path) -> list[Task]:
     """400 generated tasks of all skills."""
-    return generate_tasks(400, seed=7, workers=2)
+    path = of_all_processes / "full_tasks.jsonl"
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # the first process makes them
+        if not path.stat().st_size:
+            file.writelines(f"{task.to_json()}\n" for task in generate_tasks(400, seed=7, workers=2))
+    return load_tasks(path)
 
 
 @pytest.fixture(scope="session")

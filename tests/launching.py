@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import multiprocessing
 import os
 import runpy
+import socket
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +36,17 @@ TWO_CPUS = [f"--config_file={CPU}", "--multi_gpu"]
 SHARDED = [f"--config_file={CONFIGS / 'fsdp2.yaml'}", "--mixed_precision=no"]
 
 
-def launch(*options: object, processes: int = 1, script: Path = RECIPE) -> subprocess.Popen[str]:
+def small(script: Path, *options: object) -> list[str]:
+    """A recipe with the quickstart in small."""
+    return [str(script), "--config", str(QUICKSTART), *SMALL, *map(str, options)]
+
+
+def launch(*options: object, processes: int = 1) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "accelerate.commands.launch", "--quiet", "--config_file", str(CPU)]
     if processes > 1:  # the flag asks for ranks; the config file keeps them off GPUs
         command += ["--multi_gpu", f"--num_processes={processes}", "--main_process_port=0"]
     return subprocess.Popen(
-        [*command, str(script), "--config", str(QUICKSTART), *SMALL, *map(str, options)],
+        [*command, *small(RECIPE, *options)],
         cwd=ROOT,
         text=True,
         stdout=subprocess.PIPE,
@@ -76,6 +89,60 @@ def launch_ranks(flags: list[str], scenarios: str, model: str, folder: Path) -> 
         output, _ = run.communicate(timeout=60)
         pytest.fail(f"the ranks hang:\n{output}")
     return run.returncode, output
+
+
+def forkserver() -> ForkServerContext:
+    """Starts processes with everything imported, which else takes each of them six seconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["trl_dbbench.trainer", "trl_dbbench.start", "sqlglot", "tqdm.contrib.logging"]
+    )
+    return context
+
+
+def fork_ranks(script: Path, *arguments: object) -> tuple[int, str]:
+    """Two ranks of a script on CPUs, for what is not about the launcher: the first status that is not 0, the output.
+
+    As with the launcher, one that fails ends the other. Fails the test if they hang.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    with tempfile.NamedTemporaryFile("r") as output:
+        ranks: list[BaseProcess] = []
+        for rank in ("0", "1"):
+            env = {**os.environ, **group, "RANK": rank, "LOCAL_RANK": rank, "ACCELERATE_USE_CPU": "true"}
+            words = [str(script), *map(str, arguments)]
+            ranks.append(forkserver().Process(target=_rank, args=(words, env, output.name)))
+            ranks[-1].start()
+        deadline = time.monotonic() + 240
+        while any(rank.is_alive() for rank in ranks) and not any(rank.exitcode for rank in ranks):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        statuses = [rank.exitcode for rank in ranks]
+        for rank in ranks:
+            rank.terminate()
+            rank.join(60)
+            rank.kill()
+        if statuses[0] is statuses[1] is None:
+            pytest.fail(f"the ranks hang:\n{output.read()}")
+        return next((status for status in statuses if status), 0), output.read()
+
+
+def _rank(words: list[str], env: Mapping[str, str], output: str) -> None:
+    with open(output, "a") as log:  # noqa: PTH123 - both append to it
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(ROOT)
+    sys.path.insert(0, str(Path(words[0]).parent))  # as Python does with a script
+    sys.argv = words
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()  # which a process of multiprocessing leaves out
 
 
 def seen(folder: Path, scenario: str) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from examples import examples
 from families import FAMILIES, give
 from hypothesis import given
 from hypothesis import strategies as st
-from launching import QUICKSTART, RECIPE, ROOT, TWO_CPUS, launch_ranks, run_here, seen
+from launching import QUICKSTART, RECIPE, ROOT, TWO_RANKS, fork_ranks, run_here, seen
 from safetensors.torch import load_file
 from training import RECIPES, episodes_in, equal, quickstart_trainer, train_and_look, varied
 from transformers import AutoTokenizer
@@ -584,7 +584,7 @@ def test_a_run_with_shots_is_replayed(unbroken, sqlite_database):
 def test_two_ranks_draw_the_same(small_file, tmp_path):
     """A group's samples lie on both ranks and have one prompt; what is right on either joins both memories."""
     shutil.copy(small_file, tmp_path / "memory.jsonl")
-    status, output = launch_ranks(TWO_CPUS, "few_shot", "none", tmp_path)
+    status, output = fork_ranks(TWO_RANKS, "few_shot", "none", tmp_path)
     assert status == 0, output
 
     first, second = seen(tmp_path, "few_shot")

@@ -13,7 +13,7 @@ import pytest
 import torch
 import two_ranks as two_ranks_module
 from accelerate import DistributedType
-from launching import SHARDED, TWO_CPUS, launch_ranks, seen
+from launching import SHARDED, TWO_CPUS, TWO_RANKS, fork_ranks, launch_ranks, seen
 from safetensors.torch import load_file
 from training import SPLIT_ESTIMATORS, episodes_in, estimator_settings, make_trainer
 from two_ranks import TASKS
@@ -29,7 +29,7 @@ def two_ranks(tiny_model, tmp_path_factory) -> Path:
         "refuses,one_group,estimators,ppo,ppo_model,prime,"
         "stays_away,opening_fails,reward_fails,engine_fails,episode_fails"
     )
-    status, output = launch_ranks(TWO_CPUS, scenarios, tiny_model, folder)
+    status, output = fork_ranks(TWO_RANKS, scenarios, tiny_model, folder)
     assert status == 0, output
     return folder
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import multiprocessing
 import os
 import random
 import runpy
@@ -27,7 +26,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from launching import RECIPE, ROOT, finish, launch
+from launching import RECIPE, ROOT, fork_ranks, forkserver, launch, small
 from safetensors.torch import load_file
 from training import StopAfter, adapter_of, episodes_in, equal, make_trainer
 from transformers import Trainer, TrainerCallback, TrainerState
@@ -581,10 +580,7 @@ def start(tmp_path):
     (tmp_path / "eval.jsonl").write_text("".join(tasks[6:8]))
     options = {**STEPS, "tasks": tmp_path / "tasks.jsonl", "eval_tasks": tmp_path / "eval.jsonl"}
     options |= {"lora_dropout": 0.05, "eval_steps": 1, "per_device_eval_batch_size": 2, "disable_tqdm": True}
-    context = multiprocessing.get_context(
-        "forkserver"
-    )  # with everything imported: no start takes ten seconds
-    context.set_forkserver_preload(["trl_dbbench.trainer", "sqlglot", "tqdm.contrib.logging"])
+    context = forkserver()
     processes = []
 
     def start(output_dir: Path, **more: object) -> BaseProcess:
@@ -727,6 +723,13 @@ TWO_RANKS = ["--database", "sqlite", "--per_device_train_batch_size", 2, "--lora
 TWO_RANKS += ["--save_steps", 1, "--steps_per_generation", 2, "--num_iterations", 2, "--max_steps", 4]
 
 
+def train_two(folder: Path, *options: str, script: Path = RECIPE) -> str:
+    """Two ranks of the recipe, and what they wrote."""
+    status, output = fork_ranks(*small(script, *TWO_RANKS, "--output_dir", folder, *options))
+    assert status == 0, output
+    return output
+
+
 @pytest.fixture(scope="module")
 def unbroken_ranks(tmp_path_factory) -> tuple[Path, str]:
     """The run of two ranks that nothing broke, and what they wrote."""
@@ -734,7 +737,7 @@ def unbroken_ranks(tmp_path_factory) -> tuple[Path, str]:
     script = folder / "threads.py"
     script.write_text(LISTS_THREADS)
     run = folder / "unbroken"
-    return run, finish(launch(*TWO_RANKS, "--output_dir", run, processes=2, script=script))
+    return run, train_two(run, script=script)
 
 
 def test_two_ranks_go_on_within_a_generation(unbroken_ranks, tmp_path):
@@ -742,7 +745,7 @@ def test_two_ranks_go_on_within_a_generation(unbroken_ranks, tmp_path):
     unbroken, _ = unbroken_ranks
     folder = as_it_was(unbroken, 3, tmp_path / "killed")
     assert sorted(each.name for each in folder.glob("*/rollouts_*")) == ["rollouts_0.pt", "rollouts_1.pt"]
-    finish(launch(*TWO_RANKS, "--output_dir", folder, "--resume_from_checkpoint", "true", processes=2))
+    train_two(folder, "--resume_from_checkpoint", "true")
 
     weights = [load_file(run / "adapter_model.safetensors") for run in (unbroken, folder)]
     assert equal(*weights)

@@ -12,7 +12,7 @@ from threading import Event
 import httpx2
 import pytest
 from anyio.from_thread import start_blocking_portal
-from launching import finish, launch
+from launching import RECIPE, fork_ranks, small
 from training import episodes_in, make_trainer
 from trl.generation import vllm_client, vllm_generation
 from vllm_servers import EOS, FakeServer, ask, completion, error, request
@@ -471,13 +471,10 @@ def test_weights_travel_when_they_changed(fakes, tiny_model, sqlite_database, de
 
 def test_two_ranks_use_the_adapter_that_the_first_loads(fakes, tmp_path):
     servers = fakes(2)
-    finish(
-        launch(
-            *("--vllm_server_urls", *(server.url for server in servers), "--use_peft", "true"),
-            *("--max_steps", 2, "--per_device_train_batch_size", 2, "--output_dir", tmp_path),
-            processes=2,
-        )
-    )
+    options = ("--vllm_server_urls", *(server.url for server in servers), "--use_peft", "true")
+    options += ("--max_steps", 2, "--per_device_train_batch_size", 2, "--output_dir", tmp_path)
+    status, output = fork_ranks(*small(RECIPE, *options))
+    assert status == 0, output
     assert [e["phase"] for e in episodes_in(tmp_path)] == ["greedy", "train", "train", "train", "train"] * 2
     for server in servers:
         loads = [body["lora_name"] for path, body in server.asked if path == "/v1/load_lora_adapter"]
@@ -490,13 +487,10 @@ def test_two_ranks_use_the_adapter_that_the_first_loads(fakes, tmp_path):
 def test_a_server_that_refuses_the_adapter_ends_both_ranks(fakes, tmp_path):
     (server,) = fakes(1)
     server.interfere = lambda path, body: (404, {"detail": "Not Found"}) if "load" in path else NotImplemented
-    process = launch(
-        *("--vllm_server_urls", server.url, "--use_peft", "true", "--max_steps", 2),
-        *("--per_device_train_batch_size", 2, "--output_dir", tmp_path),
-        processes=2,
-    )
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode != 0
+    options = ("--vllm_server_urls", server.url, "--use_peft", "true", "--max_steps", 2)
+    options += ("--per_device_train_batch_size", 2, "--output_dir", tmp_path)
+    status, output = fork_ranks(*small(RECIPE, *options))
+    assert status != 0
     assert "cannot load the adapter" in output
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from launching import SHARDED, TWO_CPUS, launch_ranks, seen
+from launching import SHARDED, TWO_RANKS, fork_ranks, launch_ranks, seen
 from peft import LoraConfig, get_peft_model
 from training import adapter_of, distance, episodes_in, make_trainer, scored_batch, train_and_look
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -124,8 +124,9 @@ def two_ranks(real_servers, weights_by_file, servable_model, tmp_path, monkeypat
     """What each of two ranks saw of a scenario; the first server is theirs."""
     monkeypatch.setenv("VLLM_SERVER", real_servers[0].url)
 
-    def play(scenario: str, flags: list[str] = SHARDED) -> list[dict[str, Any]]:
-        status, output = launch_ranks(flags, scenario, servable_model, tmp_path)
+    def play(scenario: str, *, sharded: bool = True) -> list[dict[str, Any]]:
+        words = (scenario, servable_model, tmp_path)
+        status, output = launch_ranks(SHARDED, *words) if sharded else fork_ranks(TWO_RANKS, *words)
         assert status == 0, output
         return seen(tmp_path, scenario)
 
@@ -134,7 +135,7 @@ def two_ranks(real_servers, weights_by_file, servable_model, tmp_path, monkeypat
 
 def test_an_adapter_that_two_ranks_train(two_ranks):
     """One loads it into the server; what that says is right for the episodes of both."""
-    for rank in two_ranks("loads_adapters", TWO_CPUS):
+    for rank in two_ranks("loads_adapters", sharded=False):
         assert len(rank["differences"]) == 3
         assert max(rank["differences"]) < NOISE
         assert rank["moved"] > 10 * NOISE
