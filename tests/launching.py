@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import multiprocessing
 import os
@@ -134,6 +135,7 @@ def _rank(words: list[str], env: Mapping[str, str], output: str) -> None:
     with open(output, "a") as log:  # noqa: PTH123 - both append to it
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
+    gc.freeze()  # see conftest.py
     os.environ.clear()
     os.environ.update(env)
     os.chdir(ROOT)

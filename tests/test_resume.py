@@ -609,7 +609,7 @@ PRIME = {"advantage": "prime", "advantage_args": '{"beta": 0.5, "learning_rate":
 @pytest.mark.parametrize(
     ("wanted", "options"),
     [
-        (3, {}),
+        (2, {}),
         pytest.param(10, {}, marks=pytest.mark.slow),
         pytest.param(5, PPO, marks=pytest.mark.slow),
         pytest.param(5, {**PPO, "critic": "model"}, marks=pytest.mark.slow),
