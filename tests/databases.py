@@ -15,7 +15,8 @@ import pytest
 from sqlalchemy import make_url
 
 from trl_dbbench.database import Database, Limits, Sandbox, open_database
-from trl_dbbench.database.server.start import Server, start_local
+from trl_dbbench.database.server.local import start_local
+from trl_dbbench.database.server.start import Server
 from trl_dbbench.errors import DatabaseError
 from trl_dbbench.tasks import Column, Gold, Table, Task
 

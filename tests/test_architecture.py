@@ -33,7 +33,7 @@ markup protocol
 templates chat judge dataset
 rollout
 dialogue loop
-player
+player shared_prompts
 engines endpoints
 runs.records runs.read runs.settings metrics
 adapters retrace step_rewards learned_rewards process_rewards rewards

@@ -26,7 +26,7 @@ def two_ranks(tiny_model, tmp_path_factory) -> Path:
     """What two ranks, each with the whole model, saw of several troubles in a row."""
     folder = tmp_path_factory.mktemp("two_ranks")
     scenarios = (
-        "refuses,one_group,estimators,ppo,ppo_model,prime,"
+        "refuses,one_group,estimators,ppo,ppo_model,prime,shares_prompts,"
         "stays_away,opening_fails,reward_fails,engine_fails,episode_fails"
     )
     status, output = fork_ranks(TWO_RANKS, scenarios, tiny_model, folder)
@@ -171,12 +171,23 @@ def left_in(temporary: str) -> list[str]:
     return [*map(str, Path(temporary).glob("dbb*")), *servers.stdout.split()]
 
 
+def test_two_ranks_compute_each_prompt_once(two_ranks):
+    check_shared(*seen(two_ranks, "shares_prompts"))
+
+
+def check_shared(*ranks: dict) -> None:
+    """Two steps, each with the reference's and the policy's forward pass, end with the usual weights."""
+    for rank in ranks:
+        assert (rank["auto"]["forwards"], rank["off"]["forwards"]) == (4, 0)
+        assert rank["auto"]["norms"] == pytest.approx(rank["off"]["norms"], rel=1e-5)
+
+
 # --- ranks that share the weights -----------------------------------------------------------------
 
 
 def test_fsdp2_trains_with_one_turn_here_and_three_there(tiny_model, tmp_path):
     """Every layer's forward is a collective, for which both ranks must be at the same token."""
-    status, output = launch_ranks(SHARDED, "sharded", tiny_model, tmp_path)
+    status, output = launch_ranks(SHARDED, "sharded,shares_prompts", tiny_model, tmp_path)
 
     assert status == 0, output
     first, second = seen(tmp_path, "sharded")
@@ -196,6 +207,7 @@ def test_fsdp2_trains_with_one_turn_here_and_three_there(tiny_model, tmp_path):
     }
     assert max(float(weight.abs().max()) for name, weight in saved.items() if "lora_B" in name) > 0
     assert (tmp_path / "sharded" / "checkpoint-1" / "optimizer.bin").exists()
+    check_shared(*seen(tmp_path, "shares_prompts"))
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ from trl_dbbench import (
     Task,
     load_tasks,
     open_database,
+    shared_prompts,
 )
 from trl_dbbench.advantages import ADVANTAGES
 from trl_dbbench.database import Database, Sandbox
@@ -222,6 +223,24 @@ def estimators(model: str, folder: Path, rank: int) -> dict:
             train_and_look(trainer, lambda batch: None)
         trained[name] = len(trainer._logs["advantages"])
     return trained
+
+
+def shares_prompts(model: str, folder: Path, rank: int) -> dict:
+    """Trains two steps by each forward; unequal episodes on the ranks."""
+    seen: dict[str, Any] = {}
+    for way in ("auto", "off"):
+        with open_database("sqlite") as database:
+            trainer = make_trainer(
+                *(model, database, TASKS, folder / way),
+                **{"shared_prefix": way, "reward_funcs": [varied], "lora": False, "greedy_eval": "off"},
+                **{"optim": "sgd", "learning_rate": 0.1, "beta": 0.05, "max_turns": (1, 3)[rank]},
+            )
+            with patch.object(shared_prompts, "lay_out", wraps=shared_prompts.lay_out) as laid_out:
+                trainer.train()
+            weights = trainer.accelerator.get_state_dict(trainer.model)
+        norms = {name: float(weight.double().norm()) for name, weight in weights.items()}
+        seen[way] = {"forwards": laid_out.call_count, "norms": norms}
+    return seen
 
 
 def reward_fails(model: str, folder: Path, rank: int) -> dict:

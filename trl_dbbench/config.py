@@ -19,9 +19,12 @@ from trl_dbbench.skills import NAMED
 from trl_dbbench.templates import load_chat_template
 from trl_dbbench.unsupported import check_settings
 
-GREEDY_EVAL = ("batch", "separate", "off")
-KL_REFERENCES = ("base", "rollout")
-TASK_SAMPLING = ("shuffle", "skill")
+CHOICES = {
+    "greedy_eval": ("batch", "separate", "off"),
+    "shared_prefix": ("auto", "off"),
+    "kl_reference": ("base", "rollout"),
+    "task_sampling": ("shuffle", "skill"),
+}
 
 
 class _Single(int):
@@ -91,6 +94,10 @@ class DBBenchGRPOConfig(GRPOConfig):
         use_rollout_logprobs (`bool`, *optional*, defaults to `False`):
             Take the old log-probabilities of the loss from the rollout, instead of TRL's own scoring pass
             (or of a ratio of 1 where there is none).
+        shared_prefix (`str`, *optional*, defaults to `"auto"`):
+            `"auto"` computes a prompt once for all its episodes of a batch in the forward passes of training,
+            where that is known to be right; `"off"` computes it for each. With dropout, `"auto"` draws once
+            for them too.
         reference_model_name_or_path (`str`, *optional*):
             A frozen model of its own as the KL reference. Without it, and with LoRA, the reference is the
             model with its adapter off. Needs `beta` above 0.
@@ -165,7 +172,7 @@ class DBBenchGRPOConfig(GRPOConfig):
         metadata={
             "help": "Greedy run of each prompt before its update: in the samples' batch, in a pass of its "
             "own, or off.",
-            "choices": list(GREEDY_EVAL),
+            "choices": list(CHOICES["greedy_eval"]),
         },
     )
     greedy_eval_every: int = field(
@@ -206,6 +213,13 @@ class DBBenchGRPOConfig(GRPOConfig):
     use_rollout_logprobs: bool = field(
         default=False, metadata={"help": "Take the old log-probabilities of the loss from the rollout."}
     )
+    shared_prefix: str = field(
+        default="auto",
+        metadata={
+            "help": "Training computes a prompt once for its episodes (auto), or for each (off).",
+            "choices": list(CHOICES["shared_prefix"]),
+        },
+    )
     reference_model_name_or_path: str | None = field(
         default=None,
         metadata={"help": "A frozen model as the KL reference, instead of the model with its adapter off."},
@@ -214,7 +228,7 @@ class DBBenchGRPOConfig(GRPOConfig):
         default="base",
         metadata={
             "help": "What beta keeps the policy close to: base, or rollout (the policy that played).",
-            "choices": list(KL_REFERENCES),
+            "choices": list(CHOICES["kl_reference"]),
         },
     )
     kl_in_reward: bool = field(
@@ -225,7 +239,7 @@ class DBBenchGRPOConfig(GRPOConfig):
         default="shuffle",
         metadata={
             "help": "How the next task is found: shuffle, or skill (draw a skill, then a task of it).",
-            "choices": list(TASK_SAMPLING),
+            "choices": list(CHOICES["task_sampling"]),
         },
     )
     sampled_skills: list[str] | None = field(
@@ -289,6 +303,11 @@ class DBBenchGRPOConfig(GRPOConfig):
         for name in ("max_turns", "max_turn_tokens", "max_completion_length", "greedy_eval_every"):
             if (getattr(self, name) or 0) < 1:
                 raise ConfigError(f"{name} must be at least 1, is {getattr(self, name)}.")
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) is False and "off" in allowed:
+                setattr(self, name, "off")  # as YAML reads a bare `off`
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"unknown {name} {getattr(self, name)!r}; allowed: {', '.join(allowed)}.")
         get_protocol(self.protocol)
         if self.chat_template is not None:
             load_chat_template(self.chat_template)
@@ -296,8 +315,6 @@ class DBBenchGRPOConfig(GRPOConfig):
         if single:
             check_needs(self.advantage, advantage, "groups")
         self._check_reference()
-        if self.greedy_eval not in GREEDY_EVAL:
-            raise ConfigError(f"unknown greedy_eval {self.greedy_eval!r}; allowed: {', '.join(GREEDY_EVAL)}.")
         if self.observation_characters < 0:
             raise ConfigError(
                 f"observation_characters must be 0 (no limit) or more, is {self.observation_characters}."
@@ -328,10 +345,6 @@ class DBBenchGRPOConfig(GRPOConfig):
         return grpo if function is None and self.kl_in_reward else function  # TRL knows no penalties
 
     def _check_reference(self) -> None:
-        if self.kl_reference not in KL_REFERENCES:
-            raise ConfigError(
-                f"unknown kl_reference {self.kl_reference!r}; allowed: {', '.join(KL_REFERENCES)}."
-            )
         of_rollout = self.kl_reference == "rollout"
         used = {
             "reference_model_name_or_path": bool(self.reference_model_name_or_path),
@@ -362,10 +375,6 @@ class DBBenchGRPOConfig(GRPOConfig):
             )
 
     def _check_task_sampling(self) -> None:
-        if self.task_sampling not in TASK_SAMPLING:
-            raise ConfigError(
-                f"unknown task_sampling {self.task_sampling!r}; allowed: {', '.join(TASK_SAMPLING)}."
-            )
         if self.min_tasks_per_skill < 1:
             raise ConfigError(f"min_tasks_per_skill must be at least 1, is {self.min_tasks_per_skill}.")
         if self.sampled_skills is not None:

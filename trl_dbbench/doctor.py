@@ -35,7 +35,7 @@ from trl_dbbench import shipped
 from trl_dbbench.adapters import ADAPTER_FILE, MODEL_FILE
 from trl_dbbench.database import open_database
 from trl_dbbench.database.open import DEFAULT_IMAGE, IMAGE_VARIABLE
-from trl_dbbench.database.server.start import connect_to_docker
+from trl_dbbench.database.server.docker import connect_to_docker
 from trl_dbbench.errors import ConfigError, DatabaseError, DBBenchError, loading
 from trl_dbbench.memory import Load, Sizes, needed
 from trl_dbbench.protocol import get_protocol

@@ -29,7 +29,6 @@ from accelerate.utils import send_to_device
 from huggingface_hub.utils import disable_progress_bars
 from transformers.trainer_callback import DefaultFlowCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
-from trl import GRPOTrainer
 
 from trl_dbbench.checkpoints import (
     find_checkpoint,
@@ -41,6 +40,7 @@ from trl_dbbench.checkpoints import (
 from trl_dbbench.errors import DatabaseError
 from trl_dbbench.publishing import telling_of_the_hub
 from trl_dbbench.ranks import Ranks
+from trl_dbbench.shared_prompts import SharedPromptsGRPOTrainer
 from trl_dbbench.stopping import FlowCallback
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Pause:
             torch.get_device_module(trainer.accelerator.device).set_rng_state(self.generators[1])
 
 
-class ResumableGRPOTrainer(GRPOTrainer):
+class ResumableGRPOTrainer(SharedPromptsGRPOTrainer):
     """TRL's trainer with checkpoints from which a run ends with the weights of the unbroken run.
 
     SIGTERM saves one at the end of the step and ends the training; `stopped` tells.

@@ -12,8 +12,10 @@ from trl_dbbench.database.base import Database
 from trl_dbbench.database.sandbox import Limits
 from trl_dbbench.database.server.connections import redacted
 from trl_dbbench.database.server.database import ServerDatabase
+from trl_dbbench.database.server.docker import start_docker
+from trl_dbbench.database.server.local import start_local
 from trl_dbbench.database.server.ownership import new_run
-from trl_dbbench.database.server.start import Server, start_docker, start_local
+from trl_dbbench.database.server.start import Server
 from trl_dbbench.database.sqlite.database import SQLiteDatabase
 from trl_dbbench.errors import DatabaseError
 from trl_dbbench.ranks import Ranks

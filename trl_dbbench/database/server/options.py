@@ -6,6 +6,9 @@ prefix `loose-` is ignored by a server that does not know it; `maximum-` bounds 
 
 from __future__ import annotations
 
+ENVIRONMENT = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
+"""glibc raises both with what has been freed, and a server would keep what one statement took."""
+
 FAST = (
     "--performance-schema=OFF",
     "--skip-log-bin",

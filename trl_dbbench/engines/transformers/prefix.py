@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, PreTrainedConfig
 
+from trl_dbbench import shared_prompts
 from trl_dbbench.engines.transformers.cache import RowCache, RowLayer
 
 ATTENTION = "dbbench_shared_prefix"
@@ -48,7 +49,7 @@ def can_share(config: PreTrainedConfig, device: torch.device) -> bool:
         _fused is not None
         and plain
         and device.type == "cpu"
-        and config._attn_implementation in ("sdpa", "eager")
+        and config._attn_implementation in ("sdpa", "eager", shared_prompts.ATTENTION)
     )
 
 

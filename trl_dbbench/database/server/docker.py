@@ -1,0 +1,223 @@
+"""Starts MySQL in Docker, on a port that only this machine can reach."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import secrets
+import socket
+from pathlib import Path
+from typing import Any, cast
+
+from trl_dbbench.database.server.options import BOUNDED, ENVIRONMENT, FAST
+from trl_dbbench.database.server.start import SHOWN_CHARACTERS, Server, once, wait_for
+from trl_dbbench.errors import DatabaseError
+
+logger = logging.getLogger("trl_dbbench.database")
+
+DOCKER_PING_SECONDS = 5
+DOCKER_SECONDS = 600
+"""How long a request to the Docker daemon may take; pulling an image is one."""
+
+PORT_TRIES = 5
+
+_PORT_TAKEN = re.compile("port is already allocated|address already in use", re.IGNORECASE)
+_LABEL = "trl-dbbench.owner"
+_REAPER = "ryuk"
+"""testcontainers cleans up from a container of this image, which not every machine can pull."""
+
+_ADVICE = 'or open "local", "sqlite" or the URL of a running server'
+
+
+def connect_to_docker() -> Any:
+    """A client of the Docker daemon, which answers.
+
+    Raises:
+        DatabaseError: it does not.
+    """
+    # these take a second to import, and only what uses Docker needs them
+    import docker
+    from docker.errors import DockerException
+
+    try:
+        client = docker.from_env(timeout=DOCKER_PING_SECONDS)
+        client.ping()
+    except DockerException as error:
+        raise DatabaseError(
+            f"Docker does not answer ({_first_line(error)}). Start it and make sure that this user may use "
+            f"it (`docker info`), {_ADVICE}."
+        ) from None
+    return client
+
+
+def start_docker(image: str) -> Server:
+    """Starts MySQL in a container, on a free port that only this machine can reach if Docker runs there, too.
+
+    Raises:
+        DatabaseError: Docker does not answer, the image cannot be had, or the server does not come up.
+    """
+    from docker.errors import DockerException, NotFound
+
+    client = connect_to_docker()
+    with contextlib.suppress(DockerException, OSError):
+        _remove_orphans(client)
+    client.close()
+    password = secrets.token_urlsafe(18)
+    container, host, port = _start_on_a_free_port(image, password)
+
+    def restart() -> None:
+        nonlocal container
+        _stop_container(container)
+        container, _, _ = _start_mysql_container(image, password, port)
+
+    def alive() -> bool:
+        try:
+            wrapped = container.get_wrapped_container()
+            wrapped.reload()
+            return bool(wrapped.status == "running")
+        except NotFound:
+            return False
+        except (DockerException, OSError):  # Docker itself does not answer, and a restart would not help
+            return True
+
+    url = f"mysql+pymysql://root:{password}@{host}:{port}/"
+    return Server(
+        url,
+        f"in Docker ({image})",
+        stop=once(lambda: _stop_container(container)),
+        kill=lambda: _stop_container(container),
+        alive=alive,
+        restart=restart,
+    )
+
+
+def _start_on_a_free_port(image: str, password: str) -> tuple[Any, str, int]:
+    """A container with a port that it keeps; one that Docker chooses is another after a `docker restart`."""
+    for _ in range(PORT_TRIES):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        try:
+            return _start_mysql_container(image, password, port)
+        except DatabaseError as error:  # somebody else has taken it meanwhile
+            if not _PORT_TAKEN.search(str(error)):
+                raise
+    raise DatabaseError(f"Docker found each of {PORT_TRIES} ports taken that had been free. Try again.")
+
+
+def _start_mysql_container(image: str, password: str, port: int) -> tuple[Any, str, int]:
+    """A container whose MySQL lets us in, with its host and port.
+
+    Raises:
+        DatabaseError: the image cannot be had, or the server does not come up.
+    """
+    container = None
+    try:
+        container = _start_container(image, password, port)
+        host = container.get_container_host_ip()
+        host = "127.0.0.1" if host == "localhost" else host  # localhost may mean IPv6, where nothing is bound
+        port = int(container.get_exposed_port(3306))
+        wait_for(lambda: None, host=host, port=port, user="root", password=password)
+        return container, host, port
+    except Exception as error:
+        if container is not None:
+            _stop_container(container)
+        if isinstance(error, DatabaseError):
+            raise
+        raise DatabaseError(
+            f"Docker cannot run the image {image!r}: {_first_line(error)}. Check its name and that it can be "
+            f"pulled (`docker pull {image}`), give another as docker_image, {_ADVICE}."
+        ) from None
+
+
+def _start_container(image: str, password: str, port: int) -> Any:
+    """A started container; without testcontainers' reaper, if its image cannot be pulled."""
+    from testcontainers.core.config import testcontainers_config
+
+    container = _container(image, password, port)
+    try:
+        container.start()
+    except Exception as error:
+        _stop_container(container)
+        if testcontainers_config.ryuk_disabled or _REAPER not in str(error):
+            raise
+        logger.info(
+            "The reaper of testcontainers cannot be pulled; the next run removes what a killed one leaves."
+        )
+        testcontainers_config.ryuk_disabled = True
+        container = _container(image, password, port)
+        container.start()
+    return container
+
+
+def _container(image: str, password: str, port: int) -> Any:
+    from testcontainers.community.mysql import MySqlContainer
+
+    container = MySqlContainer(
+        image,
+        username="root",
+        password=password,
+        dbname="dbbench",
+        docker_client_kw={"timeout": DOCKER_SECONDS},
+        labels={_LABEL: _owner(os.getpid())},
+    ).with_command(" ".join((*FAST, *BOUNDED)))
+    container.env |= ENVIRONMENT
+    container.ports = cast(dict, _published(container.get_docker_client(), port))
+    return container
+
+
+def _published(client: Any, port: int) -> dict[str, Any]:
+    """Which of this machine's ports leads to MySQL's, as Docker wants to be told; nobody else may reach it.
+
+    A trainer that runs in a container itself does not share the machine's loopback address. It reaches what
+    Docker publishes at the machine's address in a Docker network, or a container of its own network directly.
+    """
+    from testcontainers.core.config import ConnectionMode
+
+    mode = client.get_connection_mode()
+    if mode == ConnectionMode.bridge_ip:
+        return {}
+    host = client.host() if mode == ConnectionMode.docker_host else _gateways(client, "bridge")[0]
+    if host in ("localhost", "127.0.0.1"):
+        return {"3306/tcp": ("127.0.0.1", port)}
+    if host in _gateways(client):
+        return {"3306/tcp": (host, port)}
+    return {"3306/tcp": port}  # Docker runs on another machine
+
+
+def _gateways(client: Any, *names: str) -> list[str]:
+    """This machine's addresses in Docker's networks, or in those of these names."""
+    networks = client.client.networks.list(names=list(names) or None)
+    parts = [part for network in networks for part in network.attrs["IPAM"]["Config"] or ()]
+    return [part["Gateway"] for part in parts if "Gateway" in part]
+
+
+def _stop_container(container: Any) -> None:
+    with contextlib.suppress(Exception):
+        container.stop()
+
+
+def _owner(pid: int) -> str:
+    """This machine, a process and its start, which tells it from a later process with the same number."""
+    try:
+        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        started = ""
+    return f"{socket.gethostname()}/{pid}/{started}"
+
+
+def _remove_orphans(client: Any) -> None:
+    """Removes containers whose process on this machine was killed; needed if the reaper is disabled."""
+    if not Path("/proc/self/stat").exists():
+        return
+    for container in client.containers.list(all=True, filters={"label": _LABEL}):
+        owner = container.labels[_LABEL]
+        host, pid, _ = owner.split("/")
+        if host == socket.gethostname() and _owner(int(pid)) != owner:
+            logger.info("Removing the container %s, which a killed run left behind.", container.short_id)
+            container.remove(force=True, v=True)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0][:SHOWN_CHARACTERS]

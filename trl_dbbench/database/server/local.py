@@ -1,0 +1,134 @@
+"""Starts a private `mysqld` or `mariadbd` process on a unix socket."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from trl_dbbench.database.server.options import BOUNDED, BOUNDED_MARIADB, ENVIRONMENT, FAST
+from trl_dbbench.database.server.start import SHOWN_CHARACTERS, START_SECONDS, Server, once, wait_for
+from trl_dbbench.errors import DatabaseError
+
+STOP_SECONDS = 10
+"""How long a process may take to end before it is killed."""
+
+MAX_DIRECTORY_CHARACTERS = 60
+"""A temporary directory with a longer path is not used: the path of a socket may have 107 characters."""
+
+_ROOT_WITHOUT_PASSWORD = "--auth-root-authentication-method=normal"
+
+
+def start_local() -> Server:
+    """Starts a private `mysqld` or `mariadbd` on a unix socket, with its data in a temporary folder.
+
+    Raises:
+        DatabaseError: neither is on the PATH, or it does not come up.
+    """
+    program = shutil.which("mysqld") or shutil.which("mariadbd")
+    if program is None:
+        raise DatabaseError(
+            "Neither mysqld nor mariadbd is on the PATH. Install one (Debian: apt install mariadb-server) or "
+            'add its folder to the PATH; or open "docker", "sqlite" or the URL of a running server.'
+        )
+    short = len(tempfile.gettempdir()) < MAX_DIRECTORY_CHARACTERS
+    folder = Path(tempfile.mkdtemp(prefix="dbb", dir=None if short else "/tmp"))
+    try:
+        process = _start_process(program, folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    url = f"mysql+pymysql://root@localhost/?unix_socket={folder}/sock"
+
+    def stop() -> None:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def restart() -> None:
+        nonlocal process
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)  # this data was never meant to be recovered
+        folder.mkdir(mode=0o700)
+        process = _start_process(program, folder)
+
+    return Server(
+        url,
+        f"private server {program}",
+        stop=once(stop),
+        kill=lambda: process.kill(),
+        alive=lambda: process.poll() is None,
+        restart=restart,
+    )
+
+
+def _start_process(program: str, folder: Path) -> subprocess.Popen[bytes]:
+    version = _output([program, "--no-defaults", "--version"])
+    user = [f"--user={getpass.getuser()}"] if os.geteuid() == 0 else []
+    # in a folder that others share, a server that starts removes the temporary tables of all
+    data = [f"--datadir={folder}/data", f"--tmpdir={folder}"]
+    if "MariaDB" in version:
+        install = shutil.which("mariadb-install-db") or shutil.which("mysql_install_db")
+        if install is None:
+            raise DatabaseError(
+                f"{program} is MariaDB, but mariadb-install-db is not on the PATH. Install the whole server "
+                'package, or open "docker", "sqlite" or the URL of a running server.'
+            )
+        _output([install, "--no-defaults", *data, *user, "--skip-test-db", _ROOT_WITHOUT_PASSWORD])
+        extra = ["--skip-networking", "--skip-symbolic-links", *BOUNDED_MARIADB]
+    else:
+        _output([program, "--no-defaults", "--initialize-insecure", *data, *user])
+        extra = ["--skip-networking", "--mysqlx=OFF"]
+    command = [program, "--no-defaults", *data, f"--socket={folder}/sock", *user]
+    command += [f"--pid-file={folder}/pid", *extra, *FAST, *BOUNDED]
+    guardian = Path(__file__).with_name("guardian.py")
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(guardian), str(os.getpid()), str(folder), *command],
+            env=os.environ | ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # an interrupt at the terminal is for the parent to handle
+        )
+
+    def check() -> None:
+        if process.poll() is not None:
+            raise DatabaseError(f"{program} ended at once. Its last words: {_tail(folder / 'log')}")
+
+    try:
+        wait_for(check, unix_socket=f"{folder}/sock", user="root")
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    return process
+
+
+def _output(command: list[str]) -> str:
+    try:
+        # in a session of its own: an interrupt at the terminal is for the parent to handle
+        apart: dict[str, Any] = {"stdin": subprocess.DEVNULL, "start_new_session": True}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS, **apart)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DatabaseError(f"{command[0]} cannot be run: {error}") from None
+    if done.returncode:
+        words = (done.stderr.strip() or done.stdout.strip())[-SHOWN_CHARACTERS:]
+        raise DatabaseError(f"{command[0]} failed with status {done.returncode}. Its last words: {words}")
+    return done.stdout
+
+
+def _tail(log: Path) -> str:
+    with contextlib.suppress(OSError):
+        return log.read_text(errors="replace").strip()[-SHOWN_CHARACTERS:]
+    return ""
