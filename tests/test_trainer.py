@@ -92,6 +92,32 @@ def test_old_log_probabilities_can_be_the_rollouts(trainer_of):
     assert torch.equal(batch["old_per_token_logps"], batch["sampling_per_token_logps"])
 
 
+@pytest.mark.parametrize(
+    ("settings", "scored"),
+    [
+        ({}, []),  # the ratio is 1
+        ({"num_iterations": 2}, [4]),
+        ({"num_iterations": 2, "use_rollout_logprobs": True}, []),
+        ({"beta": 0.1}, [4]),  # by the reference
+        ({"beta": 0.1, "kl_reference": "rollout"}, []),
+    ],
+)
+def test_nothing_is_scored_that_is_known(trainer_of, monkeypatch, settings, scored):
+    """Rows of each pass before the loss; there are four, and a greedy one."""
+    trainer = trainer_of(**settings)
+    passes, score = [], trainer._get_per_token_logps_and_entropies
+
+    def count(model, input_ids, *args, **kwargs):
+        passes.append(len(input_ids))
+        return score(model, input_ids, *args, **kwargs)
+
+    monkeypatch.setattr(trainer, "_get_per_token_logps_and_entropies", count)
+    _, batch = scored_batch(trainer)
+    assert passes == scored
+    assert ("old_per_token_logps" in batch) == ("num_iterations" in settings)
+    assert trainer.args.gradient_accumulation_steps == 1
+
+
 def test_samples_of_a_prompt_differ_and_come_again_with_the_seed(trainer_of, tmp_path):
     first = [row["episode"].completion_ids for row in scored_batch(trainer_of())[0]]
     again = [row["episode"].completion_ids for row in scored_batch(trainer_of(tmp_path / "again"))[0]]

@@ -202,8 +202,6 @@ class DBBenchGRPOTrainer(ScoredGRPOTrainer):
             inputs = self.shots.put(inputs, self._step if train else 0)
         self._rows, self._greedy = inputs, []
         output = super()._generate_and_score_completions(inputs)
-        if train and self.args.use_rollout_logprobs:
-            output["old_per_token_logps"] = output["sampling_per_token_logps"]
         episodes: list[Episode] = [row["episode"] for row in inputs]
         self._record(episodes, "train" if train else "eval")
         return output
