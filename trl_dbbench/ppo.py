@@ -171,6 +171,10 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
 
     # --- the loss ---------------------------------------------------------------------------------
 
+    def _may_share(self, model: nn.Module) -> bool:
+        # a head reads the hidden states that the loss has computed, of rows as they are
+        return self.critic.trunk is not None and super()._may_share(model)
+
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         if VALUES not in inputs:  # in an evaluation
             return super()._compute_loss(model, inputs)

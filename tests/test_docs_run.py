@@ -1,0 +1,159 @@
+"""What README and docs/ tell to type runs: page by page, line by line, in a folder where a new user would be.
+
+A tiny model stands for the large ones, files have a few tasks, and trainings take two steps, in this process.
+The lines of own_tables.md, evaluate.md and endpoints.md run in tests of their own, those that install, make
+or test the project are what `.ci/run` does, and vLLM is started by `vllm_servers.py`.
+"""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from launching import ROOT
+from test_docs import COMMANDS
+from test_extending import FILES, TASK
+
+from trl_dbbench import shipped
+
+ELSEWHERE = {"own_tables.md", "evaluate.md", "endpoints.md"}
+NOT_OURS = {"git", "make", "python3.11", "pip", "pytest", "export", "vllm", "head"}
+AGAIN = "--only grpo 'grpo, step rewards'"
+"""The benchmark of credit.md with more runs of several minutes each."""
+
+TINY = "recipes/tiny/model"
+MULTI = "recipes/tiny_multi"
+REPLACED = {
+    **{"Qwen/Qwen2.5-7B-Instruct": TINY, "docker": "sqlite", "auto": "sqlite"},
+    **{"1000": "40", "10000": "40", "500": "40", "200": "12", "8": "2", "40": "1"},
+}
+ON_A_CPU = {"use_cpu": "true", "bf16": "false", "gradient_checkpointing": "false", "dtype": "float32"}
+IN_SMALL = {
+    "grpo": {
+        **{"num_generations": 4, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1},
+        **{"max_turn_tokens": 48, "max_completion_length": 192, "database": "sqlite", "save_steps": 1},
+        **{"max_steps": 2, "per_device_eval_batch_size": 8},
+    },
+    **{kind: {"max_steps": 2} for kind in ("sft", "rm", "prm")},
+}
+
+
+def pages() -> dict[str, list[str]]:
+    """The lines to run of each page."""
+    found: dict[str, list[str]] = {}
+    for page, line in COMMANDS:
+        words = [word.split("/")[-1] for word in line.split() if not re.match(r"[A-Z_]+=", word)]
+        if page not in ELSEWHERE and words[0] not in NOT_OURS and AGAIN not in line.replace('"', "'"):
+            found.setdefault(page, []).append(line)
+    return found
+
+
+PAGES = pages()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The repository as far as the pages name it, with small files, and files of the user's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    shutil.copytree(ROOT / "recipes", "recipes")
+    for name in ("accelerate_configs", "benchmarks"):
+        Path(name).symlink_to(ROOT / name)
+    for path, count in {"train": 60, "test": 12}.items():
+        for folder in ("recipes/tiny", MULTI):
+            file = Path(folder, f"{path}.jsonl")
+            file.write_text("".join(file.read_text().splitlines(keepends=True)[:count]))
+        shutil.copy(f"recipes/tiny/{path}.jsonl", ".")
+    shutil.copy("test.jsonl", "my.jsonl")
+    for name, text in FILES.items():
+        Path(name).write_text(text)
+    Path("pairs.jsonl").write_text(TASK)
+    Path("customers.csv").write_text("id,name\n1,Ann\n2,Bo\n3,Cy\n4,Di\n5,Ed\n6,Flo\n")
+    Path("orders.csv").write_text(
+        "id,customer_id,total\n" + "".join(f"{n},{n % 6 + 1},{n * 7}\n" for n in range(1, 9))
+    )
+    Path("questions.csv").write_text("question,answer\nHow many orders are there?,8\n")
+    return tmp_path
+
+
+def recipe(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the launcher would start, in this process: a script and its options."""
+    script, config, *given = options[0], options[2], *options[3:]
+    kind = Path(script).stem.removesuffix("_dbbench")
+    named = {word[2:] for word in given if word.startswith("--")}
+    keys = shipped.read_recipe(Path(config))
+    small = ON_A_CPU | IN_SMALL[kind]
+    model = str(keys["model_name_or_path"])
+    if not Path(config).parent.joinpath(model).exists() and "model_name_or_path" not in named:
+        small["model_name_or_path"] = TINY
+    if (
+        kind == "grpo"
+        and "tasks" not in named
+        and str(keys["tasks"]).count("/") == 1
+        and "tiny" not in str(keys["tasks"])
+    ):
+        small["tasks"] = "recipes/tiny/train.jsonl"
+    words = [word for name, value in small.items() for word in (f"--{name}", str(value))]
+    monkeypatch.setattr(sys, "argv", [script, "--config", config, *given, *words])
+    monkeypatch.setattr("logging.basicConfig", lambda **settings: None)
+    monkeypatch.setattr("trl_dbbench.stopping.plain_output", lambda rank: None)
+    runpy.run_path(script, run_name="__main__")
+
+
+def after_launch(words: list[str]) -> list[str]:
+    (script,) = (place for place, word in enumerate(words) if word.endswith("_dbbench.py"))
+    return words[script:]
+
+
+@pytest.fixture
+def run(
+    here: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., tuple[int | str | None, str]]
+) -> Callable[[str], None]:
+    monkeypatch.setattr(shipped, "launch", lambda words: recipe(after_launch(words), monkeypatch))
+
+    def run(line: str) -> None:
+        program, *words = [REPLACED.get(word, word) for word in shlex.split(line, comments=True)]
+        if program.endswith("accelerate"):
+            recipe(after_launch(words), monkeypatch)
+        elif program == "python":
+            monkeypatch.setattr(sys, "argv", [*words])
+            runpy.run_path(words[0], run_name="__main__")
+        else:
+            assert program.endswith("trl-dbbench"), line
+            if "my_formats.Pairs" in words:
+                shutil.copy("pairs.jsonl", "my.jsonl")
+            status, _ = command(*words)
+            assert status in (0, None), (line, status)
+        for option, name in pairwise(words):
+            if option in ("--out", "--test-out", "--json", "--html", "--output_dir") and "{" not in name:
+                assert Path(name).exists(), line
+
+    return run
+
+
+@pytest.fixture
+def quickstart(run: Callable[[str], None]) -> None:
+    """The run that most pages look at, and copies of it under the names of others."""
+    run("accelerate launch recipes/grpo_dbbench.py --config recipes/quickstart.yaml")
+    for name in ("mine", "first", "second", "base", "replay", "shop"):
+        shutil.copytree("runs/quickstart", f"runs/{name}")
+    Path("runs/quickstart/checkpoint-1").rename("runs/quickstart/checkpoint-20")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_every_line_of_a_page_runs(page: str, run: Callable[[str], None], quickstart: None) -> None:
+    for line in PAGES[page]:
+        run(line)
+
+
+def test_no_page_is_left_out() -> None:
+    left = {page for page, _ in COMMANDS} - PAGES.keys() - ELSEWHERE
+    assert left == {"vllm.md"}, "its two lines start vLLM"
