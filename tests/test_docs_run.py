@@ -7,6 +7,7 @@ or test the project are what `.ci/run` does, and vLLM is started by `vllm_server
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import shlex
@@ -57,6 +58,18 @@ def pages() -> dict[str, list[str]]:
 
 PAGES = pages()
 
+AGENTBENCH = {
+    **{"description": "How many medals has Chad?", "type": ["counting"], "label": ["1"]},
+    "sql": {"query": "SELECT gold FROM medals WHERE nation = 'Chad'"},
+    "table": {
+        "table_name": "medals",
+        "table_info": {
+            "columns": [{"name": "nation", "type": "TEXT"}, {"name": "gold", "type": "TEXT"}],
+            "rows": [["Chad", "1"], ["Togo", "2"]],
+        },
+    },
+}
+
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -72,9 +85,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             file.write_text("".join(file.read_text().splitlines(keepends=True)[:count]))
         shutil.copy(f"recipes/tiny/{path}.jsonl", ".")
     shutil.copy("test.jsonl", "my.jsonl")
+    for model in (Path(TINY), Path(MULTI, "model")):  # whose context is as long as a large one's
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 32_768}))
     for name, text in FILES.items():
         Path(name).write_text(text)
     Path("pairs.jsonl").write_text(TASK)
+    Path("dev.jsonl").write_text(json.dumps(AGENTBENCH))
     Path("customers.csv").write_text("id,name\n1,Ann\n2,Bo\n3,Cy\n4,Di\n5,Ed\n6,Flo\n")
     Path("orders.csv").write_text(
         "id,customer_id,total\n" + "".join(f"{n},{n % 6 + 1},{n * 7}\n" for n in range(1, 9))
@@ -129,6 +146,8 @@ def run(
             assert program.endswith("trl-dbbench"), line
             if "my_formats.Pairs" in words:
                 shutil.copy("pairs.jsonl", "my.jsonl")
+            if words[0] == "sample" and "Qwen" in line:  # which was taught by this one
+                words += ["--system-prompt", "Work on the MySQL database."]
             status, _ = command(*words)
             assert status in (0, None), (line, status)
         for option, name in pairwise(words):
