@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -221,7 +222,7 @@ def test_the_installed_package_finds_its_own_recipes(run, installed):
 
 
 @pytest.mark.slow
-def test_from_nothing_but_the_wheel_to_a_report_and_an_evaluation(run, tmp_path):
+def test_from_nothing_but_the_wheel_to_a_merged_model(run, tmp_path):
     """The quickstart as it is, but for its length."""
     options = ("--max_steps", 2, "--eval_steps", 2, "--eval_on_start", "false")
     trained = run("trl-dbbench", "train", "quickstart", *options)
@@ -232,6 +233,21 @@ def test_from_nothing_but_the_wheel_to_a_report_and_an_evaluation(run, tmp_path)
     evaluated = run("trl-dbbench", "eval", "runs/quickstart")
     held_out = trained.rpartition("step 2: held-out greedy accuracy ")[2].split()[0]
     assert f"/200 = {held_out} %" in evaluated
+
+    run("trl-dbbench", "recipes", "quickstart", "--out", "my.yaml")  # with the tasks that it reads
+    play = ("--tasks", "tiny/test.jsonl", "--limit", 40)
+    assert "McNemar's exact test: p = " in run(
+        "trl-dbbench", "compare", "--adapter", "runs/quickstart", *play
+    )
+    run("trl-dbbench", "merge", "--adapter", "runs/quickstart", "--out", "runs/merged")
+    run("trl-dbbench", "eval", "runs/quickstart", *play, "--json", "adapter.json")
+    run("trl-dbbench", "eval", "--model", "runs/merged", *play, "--json", "merged.json")
+    assert "wins 0, losses 0, ties 40" in run("trl-dbbench", "compare", "adapter.json", "merged.json")
+    texts = [
+        [[turn["text"] for turn in episode["turns"]] for episode in json.loads(path.read_text())["episodes"]]
+        for path in (tmp_path / "adapter.json", tmp_path / "merged.json")
+    ]
+    assert texts[0] == texts[1] and len(texts[0]) == 40
 
 
 # --- the page ---------------------------------------------------------------------------------------------
