@@ -17,7 +17,6 @@ SHORTER = {
     "eval_steps=20": "eval_steps=2",
     '"test.jsonl")[:100]': '"test.jsonl")[:20]',
 }
-OWN_TABLES_SHORTER = {"steps = 30": "steps = 2", "--num-tasks 300": "--num-tasks 80"}
 
 
 @pytest.mark.parametrize(
@@ -26,7 +25,6 @@ OWN_TABLES_SHORTER = {"steps = 30": "steps = 2", "--num-tasks 300": "--num-tasks
         ("one_episode.ipynb", {}),
         ("quickstart.ipynb", SHORTER),
         pytest.param("quickstart.ipynb", {}, marks=pytest.mark.slow),
-        pytest.param("own_tables.ipynb", OWN_TABLES_SHORTER, marks=pytest.mark.slow),
     ],
 )
 def test_notebook(name: str, shorter: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +41,7 @@ def test_notebook(name: str, shorter: dict[str, str], monkeypatch: pytest.Monkey
     assert all(cell.get("outputs") is not None for cell in notebook.cells if cell.cell_type == "code")
 
 
-NAMES = {"one_episode.ipynb", "quickstart.ipynb", "own_tables.ipynb"}
+NAMES = {"one_episode.ipynb", "quickstart.ipynb"}
 
 
 def test_every_notebook_is_run() -> None:
