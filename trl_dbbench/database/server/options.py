@@ -46,6 +46,7 @@ BOUNDED = (
 
 BOUNDED_MARIADB = (
     "--enforce-storage-engine=InnoDB",
+    "--aria-pagecache-buffer-size=8M",  # of its own temporary tables, 128M by default and never given back
     "--max-session-mem-used=64M",
     "--maximum-max-session-mem-used=64M",
     "--tmp-disk-table-size=256M",
