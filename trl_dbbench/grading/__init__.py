@@ -4,6 +4,8 @@
 |---|---|
 | `answers` | the three published graders of answers |
 | `rows` | rows and tables compared cell by cell, for rewards and verdicts |
+| `scorers` | results of statements compared as published evaluators do, and strictly |
+| `scored_sql` | what some of those evaluators make of a statement first |
 | `states` | the published hash of a table, and a digest of all tables |
 | `statistics` | Wilson's interval |
 

@@ -1,0 +1,326 @@
+"""How right the rows of a statement are, by the rules of the field's published evaluators, and by our own.
+
+| scorer | from | rows | columns | cells |
+|---|---|---|---|---|
+| `strict` | ours | bags; in order if asked | in order | type and value; floats within 1e-9 of each other |
+| `bird_ex` | BIRD | sets | in order | `==` of Python |
+| `bird_soft_f1` | BIRD | pairs, in order, without repeats | any order | `==`; the share of equal ones |
+| `spider_ts` | Spider's test suites | bags; in order if asked | any order | `==` |
+| `spider2` | Spider 2.0 | columns one by one | those of the gold, any order | within 0.01; NULL is 0 |
+| `critic` | BIRD-CRITIC, LiveSQLBench on SQLite | sets; in order if asked | in order | to two places, days |
+| `critic_mysql` | BIRD-CRITIC on MySQL | sets | in order | days as text |
+
+Each gives from 0 to 1 for two results, and does what the evaluator's code does, oddities included: 1,000 and
+1,000.0 may differ (`spider_ts`), nothing equals nothing (`bird_ex`) or never does (`critic`), and rows whose
+cells were swapped may be right (`spider2`). `strict` has none of them. Where the evaluator's comparison ends
+in an error, the score is 0. A statement that failed has no result, and each evaluator gives it 0.
+
+What some evaluators do to the SQL before they execute it is not done here.
+"""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from typing import Any
+
+from trl_dbbench.grading.rows import same_rows
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a statement gave: the names of its columns, and its rows in their order."""
+
+    columns: Sequence[str]
+    rows: Sequence[Row]
+
+
+def strict(predicted: Result, gold: Result, ordered: bool = False) -> float:
+    """1 where both have as many columns and the same rows, see `rows.same_rows`.
+
+    Args:
+        ordered: whether the order of rows counts.
+    """
+    same_width = len(predicted.columns) == len(gold.columns)
+    return float(same_width and same_rows(predicted.rows, gold.rows, ordered))
+
+
+def bird_ex(predicted: Result, gold: Result) -> float:
+    """Execution accuracy of BIRD: neither the order of rows nor how often one comes counts."""
+    try:
+        return float({*predicted.rows} == {*gold.rows})
+    except TypeError:  # a cell that is a list or an object
+        return 0.0
+
+
+def bird_soft_f1(predicted: Result, gold: Result) -> float:
+    """The soft F1 of BIRD: over pairs of rows in their order, cells that are, and are not, in the other row.
+
+    A gold row without a partner misses one cell, a predicted one has one too many. All parts of a pair are
+    divided by the number of the gold row's cells.
+    """
+    try:
+        ours, theirs = list(dict.fromkeys(predicted.rows)), list(dict.fromkeys(gold.rows))
+    except TypeError:
+        return 0.0
+    if not ours and not theirs:
+        return 1.0
+    if not ours or not theirs:
+        return 0.0
+    found = extra = missing = 0.0
+    for row, other in zip(ours, theirs, strict=False):
+        width = len(other) or 1
+        found += sum(cell in other for cell in row) / width
+        extra += sum(cell not in other for cell in row) / width
+        missing += sum(cell not in row for cell in other) / width
+    extra += max(0, len(ours) - len(theirs))
+    missing += max(0, len(theirs) - len(ours))
+    precision = found / (found + extra) if found + extra else 0.0
+    recall = found / (found + missing) if found + missing else 0.0
+    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+def spider_ts(predicted: Result, gold: Result, ordered: bool = False) -> float:
+    """Spider's comparison on one database of a test suite: the columns of one are those of the other, in any
+    order, the same for all rows.
+
+    The evaluator first compares rows whose cells are sorted by their text and type, so `(1, 10)` differs from
+    `(1.0, 10)`.
+
+    Args:
+        ordered: whether the order of rows counts; there, where the gold SQL contains `order by`.
+    """
+    ours, theirs = predicted.rows, gold.rows
+    if not ours and not theirs:
+        return 1.0
+    if len(ours) != len(theirs) or len(ours[0]) != len(theirs[0]):
+        return 0.0
+    try:
+        ours_sorted, theirs_sorted = (
+            [tuple(sorted(row, key=_text_and_type)) for row in each] for each in (ours, theirs)
+        )
+        if ordered:
+            if ours_sorted != theirs_sorted:
+                return 0.0
+            return float(Counter(zip(*ours, strict=True)) == Counter(zip(*theirs, strict=True)))
+        if {*ours_sorted} != {*theirs_sorted}:
+            return 0.0
+        return float(_permuted(ours, theirs))
+    except TypeError:  # a cell that is a list or an object
+        return 0.0
+
+
+def _text_and_type(cell: Any) -> str:
+    return f"{cell}{type(cell)}"
+
+
+MOST_BAGS = 20_000
+"""Of rows that are compared to find an order of columns. Where many columns are alike, there may be too many
+orders to try; then the results count as different."""
+
+
+def _permuted(ours: Sequence[Row], theirs: Sequence[Row]) -> bool:
+    """Whether some order of columns makes the one bag of rows the other.
+
+    Columns are placed one after the other, those that few others resemble first, as long as the rows so far
+    make equal bags.
+    """
+    columns, wanted = ([*zip(*rows, strict=True)] for rows in (ours, theirs))
+    own_bags, bags = ([frozenset(Counter(column).items()) for column in each] for each in (columns, wanted))
+    places: dict[frozenset, list[int]] = {}
+    for number, bag in enumerate(own_bags):
+        places.setdefault(bag, []).append(number)
+    if Counter(own_bags) != Counter(bags):
+        return False
+    order = sorted(range(len(wanted)), key=lambda number: len(places[bags[number]]))
+    steps = [Counter(zip(*(wanted[each] for each in order[: n + 1]), strict=True)) for n in range(len(order))]
+    compared = 0
+    pending: list[tuple[int, ...]] = [()]
+    while pending and compared < MOST_BAGS:
+        chosen = pending.pop()
+        if len(chosen) == len(order):
+            return True
+        tried = set()
+        for number in reversed(places[bags[order[len(chosen)]]]):
+            if number in chosen or columns[number] in tried:
+                continue
+            tried.add(columns[number])
+            compared += 1
+            rows = zip(*(columns[each] for each in (*chosen, number)), strict=True)
+            if Counter(rows) == steps[len(chosen)]:
+                pending.append((*chosen, number))
+    return False
+
+
+def spider2(
+    predicted: Result,
+    gold: Result,
+    ignore_order: bool = True,
+    condition_cols: Sequence[int] | int | None = None,
+) -> float:
+    """Spider 2.0's comparison: every column of the gold equals one of the prediction, whichever and wherever.
+
+    Numbers are equal within 0.01 or a relative 1e-9, and NULL is 0. There, both results have been written to
+    CSV and read again, which `csv_cells` does.
+
+    Args:
+        ignore_order: each column is sorted, by itself.
+        condition_cols: only these columns of the gold count, by their places; all, if there are none.
+    """
+    ours = _columns(predicted)
+    theirs = _columns(gold)
+    if condition_cols:
+        places = condition_cols if isinstance(condition_cols, Sequence) else [condition_cols]
+        try:
+            theirs = [theirs[place] for place in places]
+        except (IndexError, TypeError):
+            return 0.0
+    return float(all(any(_close(column, other, ignore_order) for other in ours) for column in theirs))
+
+
+def spider2_any(
+    predicted: Result,
+    golds: Sequence[Result],
+    ignore_order: bool = True,
+    condition_cols: Sequence[Any] | None = None,
+) -> float:
+    """Spider 2.0's comparison with several golds, of which one has to match.
+
+    Args:
+        condition_cols: a list for each gold. A list of places is for each of several golds; of a single gold
+            only its first entry is used, as the evaluator does.
+    """
+    columns: Sequence[Any] = condition_cols or ()
+    if not [each for each in columns if each not in (None, [])]:
+        columns = [None] * len(golds)
+    elif len(golds) > 1 and not all(isinstance(each, list) for each in columns):
+        columns = [columns] * len(golds)
+    for gold, places in zip(golds, columns, strict=False):
+        if spider2(predicted, gold, ignore_order, places):
+            return 1.0
+    return 0.0
+
+
+def _columns(result: Result) -> list[list[Any]]:
+    cells: list[list[Any]] = [[row[place] for row in result.rows] for place in range(len(result.columns))]
+    kinds = {type(cell) for column in cells for cell in column}
+    if float in kinds and kinds <= {int, float, bool}:
+        # a table of numbers becomes one of floats there, which matters where numbers are sorted as texts
+        cells = [[float(cell) for cell in column] for column in cells]
+    return [[0 if _is_null(cell) else cell for cell in column] for column in cells]
+
+
+def _is_null(cell: Any) -> bool:
+    return cell is None or (isinstance(cell, float | Decimal) and cell != cell)
+
+
+def _close(one: Sequence[Any], other: Sequence[Any], ignore_order: bool) -> bool:
+    if len(one) != len(other):
+        return False
+    if ignore_order:
+        one, other = (sorted(each, key=_as_text) for each in (one, other))
+    return all(map(_close_cells, one, other))
+
+
+def _as_text(cell: Any) -> tuple[str, bool]:
+    return str(cell), isinstance(cell, int | float)
+
+
+def _close_cells(one: Any, other: Any) -> bool:
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        try:
+            return math.isclose(one, other, abs_tol=0.01)
+        except OverflowError:  # an integer beyond floats
+            return one == other
+    return bool(one == other)
+
+
+def critic(predicted: Result, gold: Result, ordered: bool = False) -> float:
+    """The default comparison of BIRD-CRITIC and LiveSQLBench on SQLite.
+
+    Times are cut to their day, numbers rounded to two places, objects become JSON text. Nothing is right
+    where the gold is empty.
+
+    Args:
+        ordered: whether the order of rows, and how often one comes, counts (`conditions: {order: true}`).
+    """
+    return _same(_two_places, predicted, gold, ordered)
+
+
+def critic_mysql(predicted: Result, gold: Result) -> float:
+    """The default comparison of BIRD-CRITIC on MySQL and PostgreSQL: times are cut to their day."""
+    return _same(_day, predicted, gold, ordered=False)
+
+
+MOST_ROWS = 10_000
+"""What those two look at."""
+
+
+def _same(of_cell: Callable[[Any], Any], predicted: Result, gold: Result, ordered: bool) -> float:
+    if not predicted.rows or not gold.rows:
+        return 0.0
+    try:
+        ours, theirs = (
+            [tuple(map(of_cell, row)) for row in each.rows[:MOST_ROWS]] for each in (predicted, gold)
+        )
+        return float(ours == theirs if ordered else {*ours} == {*theirs})
+    except TypeError:  # a cell that is a list or an object, or is no JSON
+        return 0.0
+
+
+def _day(cell: Any) -> Any:
+    return cell.strftime("%Y-%m-%d") if isinstance(cell, datetime.date) else cell
+
+
+def _two_places(cell: Any) -> Any:
+    if isinstance(cell, Decimal):
+        try:
+            return cell.quantize(Decimal("0.01"), ROUND_HALF_UP)
+        except InvalidOperation:  # infinite, or too long
+            return cell
+    if isinstance(cell, float):
+        return round(cell, 2)
+    if isinstance(cell, list | dict):
+        return json.dumps(cell, sort_keys=True)
+    return _day(cell)
+
+
+def csv_cells(result: Result) -> Result:
+    """The result once it has been written to CSV and read again by pandas, where `NA` is no text any more."""
+    import pandas  # takes its time, and few need it
+
+    if not result.columns:
+        return result
+    written = pandas.DataFrame([*result.rows], columns=[*result.columns]).to_csv(index=False)
+    read = pandas.read_csv(io.StringIO(written))
+    rows = list(zip(*(read.iloc[:, place].tolist() for place in range(read.shape[1])), strict=True))
+    return Result([*map(str, read.columns)], rows)
+
+
+SCORERS: dict[str, Callable[..., float]] = {
+    each.__name__: each for each in (strict, bird_ex, bird_soft_f1, spider_ts, spider2, critic, critic_mysql)
+}
+"""By name; each takes the predicted result and the gold one."""
+
+ORDERED = frozenset({"strict", "spider_ts", "critic"})
+"""Those that can mind the order of rows."""
+
+
+def scores(predicted: Result, gold: Result, ordered: bool = False) -> dict[str, float]:
+    """What each scorer says, by its name.
+
+    Args:
+        ordered: whether the order of rows counts, for those that can mind it.
+    """
+    return {
+        name: score(predicted, gold, ordered) if name in ORDERED else score(predicted, gold)
+        for name, score in SCORERS.items()
+    }
