@@ -18,7 +18,6 @@ import json
 import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,10 +25,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from held_out import train
+
 from trl_dbbench import Episode, OutcomeReward, open_database
 from trl_dbbench.step_rewards import StateProgress, answer_seen
 
-ROOT = Path(__file__).parents[1]
 RATES = (3e-4, 1e-3, 3e-3)
 TUNING_SEEDS = (101, 102)
 TARGET = 0.9
@@ -71,7 +71,7 @@ AS = {
     "outcome preset reinforce": "grpo",
 }
 """What takes the learning rate of another setup."""
-RECIPES = {"ppo": "recipes/ppo_dbbench.py"}
+RECIPE, RECIPES = "grpo_dbbench.py", {"ppo": "ppo_dbbench.py"}
 
 
 # --- rewards of the controls, found by their dotted paths --------------------------------------------------
@@ -103,16 +103,11 @@ def run(setup: str, rate: float, seed: int, steps: int, every: int) -> dict:
     """One run: its held-out accuracy after so many generated tokens."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "accelerate.commands.launch", "--quiet"]
-        command += ["--config_file", "accelerate_configs/cpu.yaml"]
-        command += [RECIPES.get(setup, "recipes/grpo_dbbench.py"), "--config", "recipes/multi.yaml"]
-        command += ["--output_dir", folder, "--seed", str(seed), "--learning_rate", str(rate)]
-        command += ["--max_steps", str(steps), "--eval_steps", str(every), "--save_strategy", "no"]
-        command += ["--lr_scheduler_type", "constant", "--greedy_eval", "off", *SETUPS[setup]]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'benchmarks'}"}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"{setup}, {rate}, {seed}: {done.stderr[-2000:]}")
+        options = ("--learning_rate", str(rate), *SETUPS[setup])
+        try:
+            train(folder, "multi.yaml", seed, steps, every, *options, recipe=RECIPES.get(setup, RECIPE))
+        except RuntimeError as error:
+            raise RuntimeError(f"{setup}, {rate}, {seed}: {error}") from None
         curve = curve_of(Path(folder) / "episodes.jsonl")
     return {
         "setup": setup,

@@ -6,7 +6,6 @@ import inspect
 import logging
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from trl import GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
-from trl_dbbench.samplers import SkillPools, TaskSampler, by_skill, shuffled, skill_pools
+from trl_dbbench.samplers import BySkill, Shuffled, SkillPools, TaskSampler, by_skill, skill_pools
 
 # 90 tasks select, 9 of them limit too, 3 delete, one of unknown skill
 SKEWED = [["select", "limit_only"]] * 9 + [["select"]] * 81 + [["delete"]] * 3 + [[]]
@@ -143,7 +142,7 @@ def repeats(tasks: int, shuffle: bool = True) -> RepeatSampler:
 
 def test_shuffled_is_the_order_of_trl_in_every_epoch():
     trl, epoch = repeats(7), 0
-    ours = TaskSampler(repeats(7), partial(shuffled, 7, 5), lambda: epoch)
+    ours = TaskSampler(repeats(7), Shuffled(7, 5), lambda: epoch)
     for epoch in range(3):  # noqa: B007 - the sampler reads it
         assert list(ours) == list(trl)
     assert len(ours) == len(trl) == 24
@@ -151,7 +150,7 @@ def test_shuffled_is_the_order_of_trl_in_every_epoch():
 
 def test_groups_and_repetitions_stay_those_of_trl():
     """Two samples of a prompt, three prompts a generation batch, each batch twice."""
-    ours = TaskSampler(repeats(94), partial(by_skill, skill_pools(SKEWED), 94, 5), lambda: 0)
+    ours = TaskSampler(repeats(94), BySkill(skill_pools(SKEWED), 94, 5), lambda: 0)
     rows = list(ours)
     assert len(rows) == len(ours) == 31 * 3 * 2 * 2  # the 94th place fills no batch
     assert all(rows[i] == rows[i + 1] for i in range(0, len(rows), 2))

@@ -144,6 +144,27 @@ def one_group(model: str, folder: Path, rank: int) -> dict:
     return {"trained": [sorted({round(value, 4) for value in row if value}) for row in trained.tolist()]}
 
 
+def chosen_prompts(model: str, folder: Path, rank: int) -> dict:
+    """Three groups of four samples on all ranks, chosen at the frontier; flat ones make room. MODEL is not used."""
+    settings: dict[str, Any] = {
+        **{"dynamic_sampling": True, "task_sampling": "frontier", "learning_rate": 0.0, "max_steps": 3},
+        "per_device_train_batch_size": 12 // PartialState().num_processes,
+    }
+    trained: list[list[str]] = []
+    with open_database("sqlite") as database:
+        trainer = quickstart_trainer(database, folder, **settings)
+        record = trainer._record
+
+        def look(episodes: list[Any], phase: Any) -> None:
+            trained.append([episode.task.id for episode in episodes])
+            record(episodes, phase)
+
+        trainer._record = look
+        trainer.train()
+        counts = trainer._order.state_dict()
+    return {"trained": trained, "counts": counts}
+
+
 def few_shot(model: str, folder: Path, rank: int) -> dict:
     """A group of four samples on both ranks; right episodes of both join the memory. MODEL is not used."""
     settings: dict[str, Any] = {

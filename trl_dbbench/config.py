@@ -15,7 +15,7 @@ from trl_dbbench.engines.base import server_addresses
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.few_shot import DEFAULT_WAY, WAYS, check_few_shot
 from trl_dbbench.protocol import get_protocol
-from trl_dbbench.skills import NAMED
+from trl_dbbench.samplers import check_task_sampling
 from trl_dbbench.templates import load_chat_template
 from trl_dbbench.unsupported import check_settings
 
@@ -23,7 +23,7 @@ CHOICES = {
     "greedy_eval": ("batch", "separate", "off"),
     "shared_prefix": ("auto", "off"),
     "kl_reference": ("base", "rollout"),
-    "task_sampling": ("shuffle", "skill"),
+    "task_sampling": ("shuffle", "skill", "frontier"),
 }
 
 
@@ -110,14 +110,20 @@ class DBBenchGRPOConfig(GRPOConfig):
             reward, instead of adding the KL to the loss.
         task_sampling (`str`, *optional*, defaults to `"shuffle"`):
             How the next training task is found: `"shuffle"` takes every task once an epoch, in random order;
-            `"skill"` draws a skill, each as likely as another, then a task of it. An epoch has as many places
-            as there are tasks either way.
+            `"skill"` draws a skill, each as likely as another, then a task of it; `"frontier"` takes those
+            that the agent is likely to solve now and then, by how it does in the run (see
+            `docs/training.md`). An epoch has as many places as there are tasks in each case.
         sampled_skills (`list[str]`, *optional*):
             With `task_sampling: skill`, the skills to draw from; all that the tasks have if left out.
         min_tasks_per_skill (`int`, *optional*, defaults to `1`):
             With `task_sampling: skill`, skills with fewer tasks are left out.
         single_skill (`bool`, *optional*, defaults to `False`):
             With `task_sampling: skill`, only tasks that have one skill and no other.
+        dynamic_sampling (`bool`, *optional*, defaults to `False`):
+            Play further prompts in the place of groups whose episodes all have the same reward, which teach
+            nothing (DAPO).
+        dynamic_sampling_rounds (`int`, *optional*, defaults to `3`):
+            With `dynamic_sampling`, so often at most; what is still missing then is trained on as it is.
         vllm_server_urls (`list[str]`, *optional*):
             Addresses of vLLM servers that generate instead of the model in this process, such as
             `http://10.0.0.7:8000`. With LoRA, the adapter is saved under `output_dir` before each rollout and
@@ -238,7 +244,8 @@ class DBBenchGRPOConfig(GRPOConfig):
     task_sampling: str = field(
         default="shuffle",
         metadata={
-            "help": "How the next task is found: shuffle, or skill (draw a skill, then a task of it).",
+            "help": "How the next task is found: shuffle, skill (draw a skill, then a task of it), or "
+            "frontier (one that the agent solves now and then).",
             "choices": list(CHOICES["task_sampling"]),
         },
     )
@@ -250,6 +257,13 @@ class DBBenchGRPOConfig(GRPOConfig):
     )
     single_skill: bool = field(
         default=False, metadata={"help": "With task_sampling skill: only tasks that have one skill."}
+    )
+    dynamic_sampling: bool = field(
+        default=False,
+        metadata={"help": "Play further prompts in the place of groups without spread in their rewards."},
+    )
+    dynamic_sampling_rounds: int = field(
+        default=3, metadata={"help": "With dynamic_sampling: so often at most."}
     )
     vllm_server_urls: list[str] | None = field(
         default=None,
@@ -326,7 +340,7 @@ class DBBenchGRPOConfig(GRPOConfig):
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p must be above 0 and at most 1, is {self.top_p}.")
         check_few_shot(self.few_shot, self.few_shot_memory, self.few_shot_by, self.few_shot_update)
-        self._check_task_sampling()
+        check_task_sampling(self)
         if self.vllm_server_urls is not None:
             self.vllm_server_urls = server_addresses(self.vllm_server_urls)
         check_alarms(self)
@@ -372,25 +386,4 @@ class DBBenchGRPOConfig(GRPOConfig):
             raise ConfigError(
                 f"kl_in_reward scales rewards by their group, scale_rewards is {self.scale_rewards!r}; leave "
                 "it at group, or take another advantage: rloo for none, reinforce_pp for batch."
-            )
-
-    def _check_task_sampling(self) -> None:
-        if self.min_tasks_per_skill < 1:
-            raise ConfigError(f"min_tasks_per_skill must be at least 1, is {self.min_tasks_per_skill}.")
-        if self.sampled_skills is not None:
-            if not self.sampled_skills:
-                raise ConfigError(
-                    "sampled_skills is empty; name at least one skill, or leave it out for all."
-                )
-            if unknown := [name for name in self.sampled_skills if name not in NAMED]:
-                raise ConfigError(
-                    f"unknown skill {unknown[0]!r} in sampled_skills; allowed: {', '.join(NAMED)}."
-                )
-        if self.task_sampling == "skill":
-            if not self.shuffle_dataset:
-                raise ConfigError("task_sampling: skill draws at random; leave shuffle_dataset at true.")
-        elif self.sampled_skills is not None or self.min_tasks_per_skill != 1 or self.single_skill:
-            raise ConfigError(
-                "sampled_skills, min_tasks_per_skill and single_skill are used only with task_sampling: "
-                "skill; set that, or leave them out."
             )

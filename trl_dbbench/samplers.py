@@ -10,6 +10,9 @@ each place of an epoch, and TRL's sampler, no longer shuffling, walks over the p
 
 Both are functions of seed and epoch alone: all ranks agree without talking, and a resumed run goes on in the
 order of its epoch. TRL's own generator starts anew in a resumed run, which then repeats the order of epoch 0.
+
+An order also names further tasks, where a batch has groups without spread (`dynamic_sampling.py`). One that
+goes by how the agent does (`frontier.Frontier`) names all tasks so, when their batch begins.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,18 +28,29 @@ from datasets import Dataset
 from torch.utils.data import Sampler
 from trl.trainer.utils import RepeatSampler
 
-from trl_dbbench.config import DBBenchGRPOConfig
+from trl_dbbench.advantages import needs_of
 from trl_dbbench.dataset import is_fresh
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.frontier import Frontier
+from trl_dbbench.skills import NAMED
 from trl_dbbench.tasks import Task
 
 logger = logging.getLogger(__name__)
 
-Order = Callable[[int], Sequence[int]]
-"""epoch -> the row of the dataset at each place."""
+
+class Order(Protocol):
+    """Which tasks are trained on, as rows of the dataset."""
+
+    def epoch(self, number: int) -> Sequence[int]:
+        """The row at each place of an epoch, from 0."""
+        ...
+
+    def further(self, random: np.random.Generator) -> Iterator[int]:
+        """Rows beside those of the epochs. One may come again."""
+        ...
 
 
-def task_order(dataset: Dataset, args: DBBenchGRPOConfig) -> Order:
+def task_order(dataset: Dataset, args: Any) -> Order:
     """The order that the settings ask for, over rows with the column `task`.
 
     Raises:
@@ -46,15 +60,53 @@ def task_order(dataset: Dataset, args: DBBenchGRPOConfig) -> Order:
     if is_fresh(dataset):
         _check_fresh(args)
     if args.task_sampling == "shuffle":
-        return partial(shuffled, len(dataset), args.seed)
+        return Shuffled(len(dataset), args.seed)
+    if args.task_sampling == "frontier":
+        return Frontier(dataset)
     skills = [Task.from_json(line).skills for line in dataset["task"]]
     pools = skill_pools(skills, args.sampled_skills, args.min_tasks_per_skill, args.single_skill)
     if args.process_index == 0:
         logger.info("Task sampling: %s.", pools)
-    return partial(by_skill, pools, len(dataset), args.seed)
+    return BySkill(pools, len(dataset), args.seed)
 
 
-def _check_fresh(args: DBBenchGRPOConfig) -> None:
+def check_task_sampling(args: Any) -> None:
+    """Checks what a `DBBenchGRPOConfig` says of the choice of tasks.
+
+    Raises:
+        ConfigError: if it cannot be.
+    """
+    if args.min_tasks_per_skill < 1:
+        raise ConfigError(f"min_tasks_per_skill must be at least 1, is {args.min_tasks_per_skill}.")
+    if args.sampled_skills is not None:
+        if not args.sampled_skills:
+            raise ConfigError("sampled_skills is empty; name at least one skill, or leave it out for all.")
+        if unknown := [name for name in args.sampled_skills if name not in NAMED]:
+            raise ConfigError(f"unknown skill {unknown[0]!r} in sampled_skills; allowed: {', '.join(NAMED)}.")
+    if args.task_sampling != "shuffle" and not args.shuffle_dataset:
+        raise ConfigError(
+            f"task_sampling: {args.task_sampling} draws at random; leave shuffle_dataset at true."
+        )
+    by_skill = args.sampled_skills is not None or args.min_tasks_per_skill != 1 or args.single_skill
+    if by_skill and args.task_sampling != "skill":
+        raise ConfigError(
+            "sampled_skills, min_tasks_per_skill and single_skill are used only with task_sampling: "
+            "skill; set that, or leave them out."
+        )
+    if args.dynamic_sampling_rounds < 1:
+        raise ConfigError(
+            f"dynamic_sampling_rounds must be at least 1, is {args.dynamic_sampling_rounds}; to play no "
+            "further prompts, leave dynamic_sampling out."
+        )
+    if args.dynamic_sampling and "groups" not in needs_of(args.advantage_function()):
+        raise ConfigError(
+            "dynamic_sampling leaves out groups whose rewards are all the same, and the advantage "
+            f"{args.advantage!r} learns from them too (it is not marked by @needs('groups')); leave one of "
+            "them out."
+        )
+
+
+def _check_fresh(args: Any) -> None:
     if args.max_steps < 1:
         raise ConfigError("generate:// never runs out of tasks; say with max_steps when the training ends.")
     if args.task_sampling == "skill":
@@ -64,7 +116,7 @@ def _check_fresh(args: DBBenchGRPOConfig) -> None:
         )
 
 
-def _check_number(tasks: int, args: DBBenchGRPOConfig) -> None:
+def _check_number(tasks: int, args: Any) -> None:
     """TRL leaves out the last prompts of an epoch that do not fill a batch: of too few, it leaves out all."""
     prompts = args.generation_batch_size // args.num_generations
     if tasks < prompts:
@@ -94,11 +146,26 @@ class TaskSampler(Sampler[int]):
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
-        order = self.order(self.epoch())
+        order = self.order.epoch(self.epoch())
         return (order[place] for place in self.repeat)
 
     def __len__(self) -> int:
         return len(self.repeat)
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """Every task once an epoch."""
+
+    tasks: int
+    seed: int
+
+    def epoch(self, number: int) -> list[int]:
+        return shuffled(self.tasks, self.seed, number)
+
+    def further(self, random: np.random.Generator) -> Iterator[int]:
+        while True:
+            yield int(random.integers(self.tasks))
 
 
 def shuffled(tasks: int, seed: int, epoch: int) -> list[int]:
@@ -165,6 +232,24 @@ def skill_pools(
     left_out = {name: len(pool) for name, pool in wanted.items() if name not in rows}
     reached = {row for pool in rows.values() for row in pool}
     return SkillPools(rows, left_out, len(skills) - len(reached))
+
+
+@dataclass(frozen=True)
+class BySkill:
+    """A skill first, then a task of it."""
+
+    pools: SkillPools
+    places: int
+    seed: int
+
+    def epoch(self, number: int) -> list[int]:
+        return by_skill(self.pools, self.places, self.seed, number)
+
+    def further(self, random: np.random.Generator) -> Iterator[int]:
+        pools = [rows for _, rows in sorted(self.pools.rows.items())]
+        while True:
+            pool = pools[random.integers(len(pools))]
+            yield pool[random.integers(len(pool))]
 
 
 def by_skill(pools: SkillPools, places: int, seed: int, epoch: int) -> list[int]:

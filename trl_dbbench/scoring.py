@@ -46,21 +46,19 @@ class ScoredGRPOTrainer(ReferenceGRPOTrainer):
         return output
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
-        error: Exception | None = None
-        try:
-            with showing_tools(self, self.player.chat.protocol):
-                # (N, F), of all ranks
-                rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        except Exception as raised:
-            error = raised
-            # super ends by gathering the rewards, where the other ranks wait
-            shape = len(inputs), len(self.reward_funcs)
-            rewards = gather(torch.full(shape, torch.nan, device=self.accelerator.device))
-        raise_on_all(error)
-        self._rewards = rewards
+        rewards = self._rewards = self._ask_for_rewards(inputs, prompts, completions, completion_ids_list)
         if self.model.training and self._advantage is not None and hasattr(self._advantage, "prepare"):
             self._advantage.prepare(self, [row["episode"] for row in inputs])
         self._stop_without_database(self.player.database.gave_up)
+        self._note_rewards(inputs, rewards)
+        return rewards
+
+    def _note_rewards(self, inputs: Sequence[dict[str, Any]], rewards: torch.Tensor) -> None:
+        """Puts this rank's rewards into its episodes.
+
+        Args:
+            rewards: (N, F), of all ranks; NaN is put where the environment failed.
+        """
         # whatever a reward function makes of it, what the environment did says nothing of the agent
         faulty = [row["episode"].status == Status.ENVIRONMENT_FAULT for row in inputs]
         rewards[gather(torch.tensor(faulty, device=rewards.device))] = torch.nan
@@ -69,6 +67,19 @@ class ScoredGRPOTrainer(ReferenceGRPOTrainer):
             parts = zip(self.reward_func_names, values, strict=True)
             # TRL holds them in fp32, which has some seven digits: -0.8 comes back as -0.800000012
             row["episode"].rewards = {name: None if np.isnan(v) else float(f"{v:.7g}") for name, v in parts}
+
+    def _ask_for_rewards(self, inputs, prompts, completions, completion_ids_list) -> torch.Tensor:
+        """What the reward functions say, (N, F), of all ranks."""
+        error: Exception | None = None
+        try:
+            with showing_tools(self, self.player.chat.protocol):
+                rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        except Exception as raised:
+            error = raised
+            # super ends by gathering the rewards, where the other ranks wait
+            shape = len(inputs), len(self.reward_funcs)
+            rewards = gather(torch.full(shape, torch.nan, device=self.accelerator.device))
+        raise_on_all(error)
         return rewards
 
     def worth(self, episodes: Sequence[Episode]) -> list[float | None]:

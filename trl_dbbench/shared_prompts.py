@@ -19,9 +19,12 @@ Log-probabilities and gradients are those of the usual forward up to rounding. D
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -31,17 +34,15 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from transformers.masking_utils import sdpa_mask
 from trl import GRPOTrainer
 
+from trl_dbbench.attention import PLAIN, fused, fused_backward, sees_all
+
 logger = logging.getLogger(__name__)
 
 ATTENTION = "dbbench_shared_prompts"
 """transformers' `sdpa`, and attention of rows that share prompts."""
 
-FAMILIES = frozenset(
-    {"llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "olmo2", "granite"}
-    | {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"}
-)
-"""Models whose layers see other tokens in softmax attention alone, through transformers' attention interface,
-and tell a token's place by its `position_ids`."""
+FAMILIES = PLAIN | {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"}
+"""Experts look at one token at a time, too."""
 
 WORTH = 0.9
 """Sharing leaves at most so many of the tokens that the usual forward computes, or is not worth it."""
@@ -49,11 +50,9 @@ WORTH = 0.9
 
 def reason_against(config: PreTrainedConfig, *, compiled: bool = False) -> str | None:
     """Why a model's training forward cannot share prompts; `None` if it can."""
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    window = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
     if config.model_type not in FAMILIES:
         return f"it is not known to be right for models of the type {config.model_type}"
-    if kinds != {"full_attention"} or window:
+    if not sees_all(config):
         return "the model has layers that see a window of the past"
     if config._attn_implementation not in ("sdpa", ATTENTION):
         return f"it needs attn_implementation 'sdpa', not {config._attn_implementation!r}"
@@ -76,6 +75,7 @@ class Group:
     def end(self) -> int:
         return self.start + self.prefix + self.rows * self.suffix
 
+    @cached_property
     def seen(self) -> torch.Tensor:
         """(suffix, prefix + suffix), what a suffix sees of the prompt and of itself."""
         places = torch.ones(self.suffix, self.prefix + self.suffix, dtype=torch.bool, device=self.device)
@@ -84,14 +84,14 @@ class Group:
 
 @dataclass(frozen=True)
 class Layout:
-    """A batch in one row of S tokens, of which M predict a completion's token."""
+    """Rows of a batch in one of S tokens, of which M predict a completion's token."""
 
     groups: tuple[Group, ...]
     input_ids: torch.Tensor  # (1, S)
     position_ids: torch.Tensor  # (1, S)
     predicts: torch.Tensor  # (M,), places in the row
     targets: torch.Tensor  # (1, M), what is predicted there
-    rows: torch.Tensor  # (M,), the target's place in the completions
+    rows: torch.Tensor  # (M,), the target's place in the batch's completions
     columns: torch.Tensor  # (M,)
 
 
@@ -111,18 +111,27 @@ def same_prompt(input_ids: torch.Tensor, attention_mask: torch.Tensor, completio
     return [*rows.values()]
 
 
-def lay_out(input_ids: torch.Tensor, attention_mask: torch.Tensor, completion: int) -> Layout:
-    """Puts a batch into one row. The arguments are those of `same_prompt`."""
+def lay_out(
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    completion: int,
+    prompts: Iterable[Sequence[int]],
+) -> Layout:
+    """Puts some rows of a batch into one.
+
+    Args:
+        prompts: the rows of each prompt, of those that are wanted. The others are as in `same_prompt`.
+    """
     width, device = input_ids.shape[1] - completion, input_ids.device
-    prompts = attention_mask[:, :width].sum(dim=1).tolist()
+    shown = attention_mask[:, :width].sum(dim=1).tolist()
     lengths = attention_mask[:, width:].sum(dim=1).tolist()
     groups: list[Group] = []
     pieces: list[torch.Tensor] = []  # (2, tokens): the rows and columns of the batch that the row is made of
     predicts: list[torch.Tensor] = []
     targets: list[torch.Tensor] = []  # (2, tokens): what is predicted there, as rows and columns
     start = 0
-    for rows in same_prompt(input_ids, attention_mask, completion):
-        prefix, suffix = prompts[rows[0]] - 1, 1 + max(lengths[row] for row in rows)
+    for rows in prompts:
+        prefix, suffix = shown[rows[0]] - 1, 1 + max(lengths[row] for row in rows)
         pieces.append(_places(rows[0], width - 1 - prefix, prefix))
         for place, row in enumerate(rows):
             pieces.append(_places(row, width - 1, suffix))
@@ -173,12 +182,6 @@ def sharing(backbone: PreTrainedModel, layout: Layout) -> Iterator[dict[str, Any
         hook.remove()
 
 
-# attention that also gives the logarithm of its mass, and its derivative; PyTorch has no public names for
-# them
-_fused: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
-_fused_backward: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
-
-
 def _attention(
     module: nn.Module,
     query: torch.Tensor,
@@ -191,7 +194,7 @@ def _attention(
     """Queries (1, H, S, D), keys and values (1, K, S, D) of a layout; anything else is `sdpa`'s."""
     if shared_prompts is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    in_two = query.device.type == "cpu" and not kwargs.get("dropout") and _fused and _fused_backward
+    in_two = query.device.type == "cpu" and not kwargs.get("dropout") and fused and fused_backward
     outputs = []  # (1, tokens, H, D)
     for group in shared_prompts.groups:
         tokens, lengths = slice(group.start, group.end), (group.prefix, group.rows * group.suffix)
@@ -211,7 +214,7 @@ def _attention(
                 torch.cat((prefix.expand(group.rows, -1, -1, -1), each), dim=2)
                 for prefix, each in zip((k, v), own[1:], strict=True)
             )
-            seen = group.seen().expand(group.rows, 1, -1, -1)
+            seen = group.seen.expand(group.rows, 1, -1, -1)
             output, _ = sdpa_attention_forward(module, *own, seen, **kwargs)  # (rows, suffix, H, D)
         outputs.append(output.flatten(0, 1)[None])
     return torch.cat(outputs, dim=1), None
@@ -220,9 +223,8 @@ def _attention(
 class _InTwo(torch.autograd.Function):
     """Attention of suffixes to their prompt and to themselves, without a copy of the prompt for each.
 
-    Attention over two parts of the past is the mean of the attention over each, weighted by the mass of each
-    part (the sum of its exponentiated scores). Given the mean and the mass of both, the derivative of each
-    part is the kernel's own, as in Ring Attention (Liu et al., 2023).
+    Given the mean and the mass of both parts (see `attention.py`), the derivative of each is the kernel's
+    own, as in Ring Attention (Liu et al., 2023).
     """
 
     @staticmethod
@@ -236,9 +238,9 @@ class _InTwo(torch.autograd.Function):
         scaling: float,
     ) -> torch.Tensor:
         rows = len(query)
-        common, common_mass = _fused(_in_one(query), prefix_key, prefix_value, scale=scaling)
-        own, own_mass = _fused(query, key, value, is_causal=True, scale=scaling)
-        common, common_mass = _by_row(common, rows), _by_row(common_mass[..., None], rows)[..., 0]
+        common, common_mass = fused(_in_one(query), prefix_key, prefix_value, scale=scaling)
+        own, own_mass = fused(query, key, value, is_causal=True, scale=scaling)
+        common, common_mass = _by_row(common, rows), _by_row(common_mass, rows)
         mass = torch.logaddexp(common_mass, own_mass)  # (R, H, Q)
         output = own.lerp(common, torch.exp(common_mass - mass)[..., None].to(own.dtype))
         ctx.save_for_backward(query, key, value, prefix_key, prefix_value, output, mass)
@@ -249,25 +251,24 @@ class _InTwo(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         query, key, value, prefix_key, prefix_value, output, mass = ctx.saved_tensors
         scale = {"dropout_p": 0.0, "scale": ctx.scaling}
-        common, common_key, common_value = _fused_backward(
-            *(_in_one(grad), _in_one(query), prefix_key, prefix_value, _in_one(output)),
-            *(_in_one(mass[..., None])[..., 0],),
+        common, common_key, common_value = fused_backward(
+            *(_in_one(grad), _in_one(query), prefix_key, prefix_value, _in_one(output), _in_one(mass)),
             **scale,
             is_causal=False,
         )
-        own, own_key, own_value = _fused_backward(
+        own, own_key, own_value = fused_backward(
             *(grad, query, key, value, output, mass), **scale, is_causal=True
         )
         return own + _by_row(common, len(query)), own_key, own_value, common_key, common_value, None
 
 
 def _by_row(states: torch.Tensor, rows: int) -> torch.Tensor:
-    """(1, H, rows * suffix, D) as (rows, H, suffix, D)."""
+    """(1, H, rows * suffix, ...) as (rows, H, suffix, ...)."""
     return states[0].unflatten(1, (rows, -1)).transpose(0, 1)
 
 
 def _in_one(states: torch.Tensor) -> torch.Tensor:
-    """(rows, H, suffix, D) as (1, H, rows * suffix, D)."""
+    """(rows, H, suffix, ...) as (1, H, rows * suffix, ...)."""
     return states.transpose(0, 1).flatten(1, 2)[None]
 
 
@@ -298,14 +299,14 @@ class SharedPromptsGRPOTrainer(GRPOTrainer):
                 *batch, compute_entropy=compute_entropy, compute_aux_loss=compute_aux_loss, **images
             )
         logps, entropies = [], []
-        for _, layout in layouts:
+        for layout in layouts:
             with sharing(self._backbone(model), layout) as inputs, self.accelerator.autocast():
                 outputs = model(**inputs, fused_lm_head=True)
             logps.append(outputs.log_probs[0])
             if compute_entropy:
                 entropies.append(outputs.entropy[0])
-        rows = torch.cat([of[layout.rows] for of, layout in layouts])
-        columns = torch.cat([layout.columns for _, layout in layouts])
+        rows = torch.cat([layout.rows for layout in layouts])
+        columns = torch.cat([layout.columns for layout in layouts])
 
         def in_place(values: list[torch.Tensor]) -> torch.Tensor:
             """(M,) of all layouts as (B, T), zero where no token is, as TRL gives them."""
@@ -321,21 +322,21 @@ class SharedPromptsGRPOTrainer(GRPOTrainer):
         attention_mask: torch.Tensor,
         completion: int,
         batch_size: int | None,
-    ) -> list[tuple[torch.Tensor, Layout]]:
-        """The rows of each forward pass, and how they are laid out; none where the usual one is to be taken.
+    ) -> list[Layout]:
+        """The rows of each forward pass; none where the usual one is to be taken.
 
         Ranks that share the weights go through as many passes either way.
         """
         if self.args.shared_prefix == "off" or not self._may_share(model):
             return []
-        groups = same_prompt(input_ids, attention_mask, completion)
-        order = torch.tensor([row for rows in groups for row in rows], device=input_ids.device)
-        layouts = [
-            (rows, lay_out(input_ids[rows], attention_mask[rows], completion))
-            for rows in order.split(batch_size or len(order))
-        ]
-        computed = sum(layout.input_ids.numel() for _, layout in layouts)
-        predicting = all(layout.targets.numel() for _, layout in layouts)
+        batch = (input_ids, attention_mask, completion)
+        rows = [(number, row) for number, rows in enumerate(same_prompt(*batch)) for row in rows]
+        layouts = []
+        for start in range(0, len(rows), batch_size or len(rows)):
+            of_pass = groupby(rows[start : start + (batch_size or len(rows))], key=itemgetter(0))
+            layouts.append(lay_out(*batch, [[row for _, row in each] for _, each in of_pass]))
+        computed = sum(layout.input_ids.numel() for layout in layouts)
+        predicting = all(layout.targets.numel() for layout in layouts)
         return layouts if predicting and computed <= WORTH * input_ids.numel() else []
 
     def _may_share(self, model: nn.Module) -> bool:

@@ -5,7 +5,7 @@ What changes and what stays:
 ```
 TRL                                        here
 _get_train_sampler(...)                ->  super, over tasks in an order of `samplers.py`
-_generate_and_score_completions(rows)  ->  keeps the rows, calls super, logs the episodes
+_generate_and_score_completions(rows)  ->  chooses rows (`dynamic_sampling.py`), super, logs the episodes
   _generate(prompts)                   ->  super, whose rollout_func is ours: greedy runs, then samples
   _calculate_rewards(...)              ->  super, whose parts are kept with each episode (`scoring.py`)
   advantages                               TRL's, or those that `advantage` names (`advantages.py`)
@@ -47,6 +47,7 @@ from trl_dbbench.callbacks import (
 )
 from trl_dbbench.config import DBBenchGRPOConfig
 from trl_dbbench.database import Database
+from trl_dbbench.dynamic_sampling import DynamicGRPOTrainer
 from trl_dbbench.engines.base import open_backend
 from trl_dbbench.engines.policy import TrainedPolicy
 from trl_dbbench.few_shot import Shots
@@ -60,14 +61,13 @@ from trl_dbbench.rewards import describe_reward
 from trl_dbbench.rollout import Engine, Episode, Rules, Sampling, Start
 from trl_dbbench.runs.records import Phase, episode_record
 from trl_dbbench.runs.settings import RunSettings
-from trl_dbbench.samplers import TaskSampler, task_order
-from trl_dbbench.scoring import ScoredGRPOTrainer
+from trl_dbbench.samplers import TaskSampler
 from trl_dbbench.tasks import Task
 from trl_dbbench.templates import load_chat_template
 from trl_dbbench.unsupported import check_arguments
 
 
-class DBBenchGRPOTrainer(ScoredGRPOTrainer):
+class DBBenchGRPOTrainer(DynamicGRPOTrainer):
     """Trainer for GRPO on DB-Bench tasks.
 
     Example:
@@ -161,7 +161,7 @@ class DBBenchGRPOTrainer(ScoredGRPOTrainer):
         for dataset in filter(None, (train_dataset, eval_dataset)):
             self.player.check_dataset(dataset)
         self.shots = Shots.of(self)
-        self._order = task_order(train_dataset, args)
+        self._order_tasks(train_dataset)
         self._add_callbacks()
         self._rows: list[dict[str, Any]] = []
         self._greedy: list[Episode] = []
@@ -197,13 +197,10 @@ class DBBenchGRPOTrainer(ScoredGRPOTrainer):
         return TaskSampler(repeat, self._order, lambda: int(self.state.epoch or 0))
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        train = self.model.training
-        if self.shots is not None:  # those of held-out tasks stay the same over the run
-            inputs = self.shots.put(inputs, self._step if train else 0)
-        self._rows, self._greedy = inputs, []
-        output = super()._generate_and_score_completions(inputs)
-        episodes: list[Episode] = [row["episode"] for row in inputs]
-        self._record(episodes, "train" if train else "eval")
+        self._greedy = []
+        self._rows = self._rows_to_play(inputs)
+        output = super()._generate_and_score_completions(self._rows)
+        self._record([row["episode"] for row in self._rows], "train" if self.model.training else "eval")
         return output
 
     def _generate(self, prompts: list):
@@ -221,25 +218,27 @@ class DBBenchGRPOTrainer(ScoredGRPOTrainer):
 
     def _rollout(self, prompts: list, trainer: GRPOTrainer) -> dict[str, Any]:
         """TRL's `rollout_func`: plays this rank's rows and returns their ids, masks and episodes."""
-        train = self.model.training
-        starts = self._starts(prompts, train)
-        greedy = self._greedy_starts(starts) if train else None
-        with profiling_context(self, "rollout"), self.engine() as engine:
-            if greedy is not None and self.args.greedy_eval == "separate":
-                self._greedy = self.player.play_all(greedy, engine)
-                episodes = self.player.play_all(starts, engine)
-            else:
-                both = self.player.play_all([*(greedy or []), *starts], engine)
-                self._greedy, episodes = both[: -len(starts)], both[-len(starts) :]
+        episodes = [row["episode"] for row in self._rows] if self._played_already else self._play(self._rows)
         self._stop_without_database(self.player.database.gave_up)
         return {
-            "prompt_ids": [start.prompt_ids for start in starts],
+            "prompt_ids": [episode.prompt_ids for episode in episodes],
             # TRL cannot pad an empty completion: one masked token stands in
             "completion_ids": [e.completion_ids or [self._tokenizer.eos_token_id] for e in episodes],
             "logprobs": [episode.logprobs or [0.0] for episode in episodes],
             "env_mask": [episode.mask or [0] for episode in episodes],
             "episode": episodes,
         }
+
+    def _play(self, rows: Sequence[dict[str, Any]], part: int = 0) -> list[Episode]:
+        starts = self._starts(rows, part)
+        greedy = self._greedy_starts(starts) if self.model.training else None
+        with profiling_context(self, "rollout"), self.engine() as engine:
+            if greedy is not None and self.args.greedy_eval == "separate":
+                self._greedy += self.player.play_all(greedy, engine)
+                return self.player.play_all(starts, engine)
+            both = self.player.play_all([*(greedy or []), *starts], engine)
+            self._greedy += both[: -len(starts)]
+            return both[-len(starts) :]
 
     @contextmanager
     def engine(self) -> Iterator[Engine]:
@@ -249,27 +248,28 @@ class DBBenchGRPOTrainer(ScoredGRPOTrainer):
         with self.backend.engine() as engine, meet():
             yield engine
 
-    def _starts(self, prompts: list, train: bool) -> list[Start]:
+    def _starts(self, rows: Sequence[dict[str, Any]], part: int) -> list[Start]:
         ids: dict[str, list[int]] = {}  # copies of a prompt are rendered once
         starts = []
-        for row, (prompt, columns) in enumerate(zip(prompts, self._rows, strict=True)):
-            if str(prompt) not in ids:
-                ids[str(prompt)] = self.player.chat.prompt_ids(prompt)
+        for place, row in enumerate(rows, self.accelerator.process_index * len(rows)):
+            prompt = str(row["prompt"])
+            if prompt not in ids:
+                ids[prompt] = self.player.chat.prompt_ids(row["prompt"])
             sampling = Sampling(self.temperature, greedy=True)
-            if train:
-                place = self.accelerator.process_index * len(prompts) + row
-                seed = np.random.SeedSequence((self.args.seed, self._step, place)).generate_state(1)[0]
+            if self.model.training:
+                where = (self.args.seed, self._step, place, part)[: 4 if part else 3]
+                seed = np.random.SeedSequence(where).generate_state(1)[0]
                 sampling = Sampling(self.temperature, self.top_p, self.top_k or 0, seed=int(seed))
-            task, shots = Task.from_json(columns["task"]), columns.get("shots", ())
-            starts.append(Start(task, ids[str(prompt)], sampling, shots=shots))
+            task = Task.from_json(row["task"])
+            starts.append(Start(task, ids[prompt], sampling, shots=row.get("shots", ())))
         return starts
 
     def _greedy_starts(self, starts: Sequence[Start]) -> list[Start] | None:
         if self.greedy_eval is None:
             return None
-        number = self._step // (self.args.steps_per_generation * self.num_iterations)
-        first_row = self.accelerator.process_index * len(starts)
-        return self.greedy_eval.starts(starts, number, first_row, self.num_generations)
+        first_row, every = self.accelerator.process_index * len(starts), self.args.steps_per_generation
+        rollout = self._step // (every * self.num_iterations)
+        return self.greedy_eval.starts(starts, rollout, first_row, self.num_generations)
 
     # --- what is kept of it -----------------------------------------------------------------------
 
@@ -286,7 +286,9 @@ class DBBenchGRPOTrainer(ScoredGRPOTrainer):
         alarms = alarm_metrics(played, group_size, self.reward_weights.tolist(), self.player.database.dialect)
         for name, value in refined_metrics(played, alarms, self.args).items():
             self._metrics[phase][name][-1] = value  # in the place of TRL's
-        metrics = episode_metrics(played) | alarms
+        choice = self._record_choice(played)
+        played, tasks = [*played, *self._left_out], [*tasks, *self._left_out_tasks]
+        metrics = episode_metrics(played) | alarms | choice
         if self.shots is not None:
             metrics |= self.shots.record(played, tasks, phase == "train")
         if self.accelerator.is_main_process:

@@ -152,11 +152,17 @@ class Shots:
 
     # --- prompts ----------------------------------------------------------------------------------
 
-    def put(self, rows: Sequence[dict[str, Any]], round: int) -> list[dict[str, Any]]:
-        """Copies of a trainer's rows with examples in `prompt`, and their ids in `shots`; see `show`."""
+    def put(self, rows: Sequence[dict[str, Any]], round: int, further: bool = False) -> list[dict[str, Any]]:
+        """Copies of a trainer's rows with examples in `prompt`, and their ids in `shots`; see `show`.
+
+        Args:
+            further: the rows are beside those of the last call, which are still to be recorded.
+        """
+        before = self._drawn if further else {}
         tasks = {row["task"]: Task.from_json(row["task"]) for row in rows}
         prompts = [row["prompt"] for row in rows]
         shown = self.show([tasks[row["task"]] for row in rows], prompts, round, Ranks())
+        self._drawn |= before
         return [
             {**row, "prompt": prompt, "shots": ids} for row, (prompt, ids) in zip(rows, shown, strict=True)
         ]

@@ -154,7 +154,9 @@ class Figures:
 
 def figures_of(arm: Arm) -> Figures:
     """The figures of an arm."""
-    groups = {key_of(e): (OVERALL, *groups_of(e)) for e in (*arm.samples, *arm.greedy)}
+    groups = {
+        key_of(e): (OVERALL, *groups_of(e["operation"], e["skills"])) for e in (*arm.samples, *arm.greedy)
+    }
     collected: defaultdict[str, defaultdict[str, list[float]]]
     collected = defaultdict(lambda: defaultdict(list))
     for measure, values in arm.values().items():

@@ -191,7 +191,8 @@ class _Lines:
     """A run's figures as lines: from its episodes, or from the trainer's log."""
 
     def __init__(self, run: Run):
-        self.sampled = run.phase("train")
+        # what dynamic sampling has left out was not trained on, and the log's rewards are without it
+        self.sampled = [episode for episode in run.phase("train") if not episode.get("left_out")]
         self.log = [entry for entry in run.log if "reward" in entry and _has(entry, "step")]
         self.bins = _Bins([*(e["step"] for e in self.sampled), *map(_played_at, self.log)])
 
@@ -269,7 +270,13 @@ def charts(run: Run) -> list[Chart]:
     ]
     entropy = [lines.logged("entropy", 0, "entropy")]
     alarms, errors = lines.family("alarm/"), lines.family("error/")
+    tasks = [
+        lines.logged("drawn tasks: expected accuracy", 0, "frontier/expected"),
+        lines.logged("drawn tasks that had been played", 2, "frontier/known"),
+        lines.logged("groups without spread, left out", 1, "dynamic/left_out"),
+    ]
     watched = [
+        Chart("tasks", "Which tasks are trained on", "share", tasks, note, percent=True),
         Chart("entropy", "Entropy", "nats per token", entropy, note),
         Chart("alarms", "What the alarms watch", "share", alarms, note, percent=True),
         Chart("errors", "SQL that failed", "share of statements", errors, note, percent=True),

@@ -88,6 +88,8 @@ class EpisodeRecord(TypedDict):
     """What the update used: mean over the sampled tokens."""
     branch_tokens: NotRequired[int]
     """Sampled in other episodes that went on from this one, where there were such."""
+    left_out: NotRequired[bool]
+    """Whether dynamic sampling put another prompt's episode in its place: then no update used it."""
     seed: NotRequired[int]
     prompt_tokens: NotRequired[int]
     shots: NotRequired[list[str]]
@@ -226,9 +228,9 @@ def checked_record(raw: Any) -> EpisodeRecord:
     return cast(EpisodeRecord, checked)
 
 
-def groups_of(record: EpisodeRecord) -> list[str]:
-    """The groups of tasks that an episode's task is in: its operation's and its skills'."""
-    return [f"operation/{record['operation']}", *(f"skill/{skill}" for skill in record["skills"])]
+def groups_of(operation: str, skills: Iterable[str]) -> list[str]:
+    """The groups of tasks that one with these is in."""
+    return [f"operation/{operation}", *(f"skill/{skill}" for skill in skills)]
 
 
 class Accuracy:
@@ -247,7 +249,7 @@ class Accuracy:
         for episode in episodes:
             if episode["status"] == Status.ENVIRONMENT_FAULT:
                 continue
-            for group in ("overall", *groups_of(episode)):
+            for group in ("overall", *groups_of(episode["operation"], episode["skills"])):
                 self.counts[group][0] += bool(episode["right"])
                 self.counts[group][1] += 1
         return self

@@ -18,6 +18,7 @@ import torch
 from transformers import AttentionInterface, PreTrainedConfig
 
 from trl_dbbench import shared_prompts
+from trl_dbbench.attention import PLAIN, fused, sees_all
 from trl_dbbench.engines.transformers.cache import RowCache, RowLayer
 
 ATTENTION = "dbbench_shared_prefix"
@@ -31,23 +32,15 @@ OWN_SPARE_COLUMNS = 32
 HIDDEN_SCORE = -1e30
 """A score that nothing comes of; finite, so that a row with nothing to see stays a number."""
 
-# plain softmax attention through transformers' attention interface, without sinks or capped scores
-_KNOWN = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "olmo2", "granite"})
-
-# attention that also returns the logarithm of its mass; PyTorch has no public name for it
-_fused = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
-
 _active: ContextVar[SharedPrefix] = ContextVar("shared_prefix")
 
 
 def can_share(config: PreTrainedConfig, device: torch.device) -> bool:
     """Whether prompts can be shared. Measured on CPUs only; elsewhere rows get copies of their prompts."""
-    full = all(kind == "full_attention" for kind in getattr(config, "layer_types", None) or [])
-    window = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
-    plain = config.model_type in _KNOWN and full and not window
     return (
-        _fused is not None
-        and plain
+        fused is not None
+        and config.model_type in PLAIN
+        and sees_all(config)
         and device.type == "cpu"
         and config._attn_implementation in ("sdpa", "eager", shared_prompts.ATTENTION)
     )
@@ -147,9 +140,7 @@ def _attend(
     if bias is not None:
         bias = bias.expand(-1, -1, query.shape[2], -1)
     # autocast leaves rotated queries and keys in another precision than the values
-    output, mass = _fused(  # type: ignore[misc]
-        query.to(value.dtype), key.to(value.dtype), value, attn_mask=bias, scale=scaling
-    )
+    output, mass = fused(query.to(value.dtype), key.to(value.dtype), value, attn_mask=bias, scale=scaling)
     return output, mass.unsqueeze(-1)
 
 
