@@ -54,15 +54,10 @@ __all__ += [
 DEMO_TASKS = Path(__file__).parents[1] / "recipes" / "demo_tasks.jsonl"
 
 
-LONGEST = [
-    "test_hostile",
-    "test_vllm_training",
-    "test_resume",
-    "test_stopping",
-    "test_notebooks",
-    "test_fuzz",
-]
-LONGEST += ["test_ranks", "test_faults", "test_freezes", "test_credit_training", "test_faults_training"]
+LONGEST = (
+    *("test_hostile", "test_vllm_training", "test_resume", "test_stopping", "test_notebooks", "test_fuzz"),
+    *("test_ranks", "test_faults", "test_freezes", "test_credit_training", "test_faults_training"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pymysql
 import pytest
+from required import lacking
 from sqlalchemy import make_url
 
 from trl_dbbench.database import Database, Limits, Sandbox, open_database
@@ -28,14 +29,11 @@ KINDS = ("sqlite", "local", "docker")
 @contextmanager
 def opened(kind: str) -> Iterator[Database]:
     """A database of this kind, or the test's end as a skip or a failure."""
-    required = os.environ.get("TRL_DBBENCH_REQUIRE", "").split(",")
     manager = open_database(kind, docker_image=DOCKER_IMAGE, limits=LIMITS)
     try:
         database = manager.__enter__()
     except DatabaseError as error:
-        if kind in required:
-            pytest.fail(f"TRL_DBBENCH_REQUIRE asks for {kind!r}, which does not work: {error}")
-        pytest.skip(f"no {kind!r} database here: {error}")
+        lacking(kind, f"no {kind!r} database here: {error}")
     try:
         yield database
     finally:
@@ -85,9 +83,7 @@ def server() -> Iterator[Server]:
     try:
         server = start_local()
     except DatabaseError as error:
-        if "local" in os.environ.get("TRL_DBBENCH_REQUIRE", ""):
-            pytest.fail(str(error))
-        pytest.skip(f"no 'local' database here: {error}")
+        lacking("local", f"no 'local' database here: {error}")
     yield server
     server.stop()
 

@@ -52,7 +52,6 @@ def launch(*options: object, processes: int = 1) -> subprocess.Popen[str]:
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
 
 
@@ -62,9 +61,9 @@ def finish(process: subprocess.Popen[str]) -> str:
     return output
 
 
-def run_here(monkeypatch: pytest.MonkeyPatch, script: Path, *options: object) -> None:
-    """A recipe in this process. Its logging is the tests'."""
-    monkeypatch.chdir(ROOT)
+def run_here(monkeypatch: pytest.MonkeyPatch, script: Path, *options: object, folder: Path = ROOT) -> None:
+    """A recipe or another script in this process, started in a folder. Its logging is the tests'."""
+    monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(script.parent)  # as Python does with a script
     monkeypatch.setattr(sys, "argv", [str(script), *map(str, options)])
     monkeypatch.setattr("logging.basicConfig", lambda **settings: None)
@@ -106,9 +105,12 @@ def fork_ranks(script: Path, *arguments: object) -> tuple[int, str]:
 
     As with the launcher, one that fails ends the other. Fails the test if they hang.
     """
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    group = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+    }
     with tempfile.NamedTemporaryFile("r") as output:
         ranks: list[BaseProcess] = []
         for rank in ("0", "1"):
@@ -132,19 +134,29 @@ def fork_ranks(script: Path, *arguments: object) -> tuple[int, str]:
 
 
 def _rank(words: list[str], env: Mapping[str, str], output: str) -> None:
-    with open(output, "a") as log:  # noqa: PTH123 - both append to it
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-    gc.freeze()  # see conftest.py
     os.environ.clear()
     os.environ.update(env)
     os.chdir(ROOT)
-    sys.path.insert(0, str(Path(words[0]).parent))  # as Python does with a script
-    sys.argv = words
     try:
-        runpy.run_path(words[0], run_name="__main__")
+        run_forked(words, Path(output))
     finally:
         atexit._run_exitfuncs()  # which a process of multiprocessing leaves out
+
+
+def run_forked(words: list[str], output: Path) -> None:
+    """A script with its options, in a process of `forkserver`, whose output is added to a file."""
+    with output.open("a") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    gc.freeze()  # see conftest.py
+    sys.path.insert(0, str(Path(words[0]).parent))  # as Python does with a script
+    sys.argv = words
+    runpy.run_path(words[0], run_name="__main__")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
 
 
 def seen(folder: Path, scenario: str) -> list[dict[str, Any]]:

@@ -33,13 +33,13 @@ markup protocol
 templates chat judge dataset
 rollout
 dialogue loop
-player shared_prompts
+player attention shared_prompts
 engines endpoints
 runs.records runs.read runs.settings metrics
 adapters retrace step_rewards learned_rewards process_rewards rewards
 gradients credit advantages few_shot
-callbacks alarms samplers reward_models unsupported config arguments stopping checkpoints publishing resume loss reference model_card
-scoring critic start memory
+callbacks alarms frontier samplers reward_models unsupported config arguments stopping checkpoints publishing resume loss reference model_card
+scoring dynamic_sampling critic start memory
 trainer ppo
 evaluation merge endpoint_evaluation sample validation demonstrations multi_teacher step_labels reward_data runs convert selection report judging tiny_model doctor
 cli

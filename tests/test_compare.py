@@ -309,6 +309,7 @@ def lines_of_the_document() -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_the_lines_of_the_document_run(
     command: Callable, adapters: Callable[[str, float], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,6 +16,7 @@ from datasets import load_dataset
 from examples import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from required import lacking
 from typer.testing import CliRunner
 
 from trl_dbbench.cli import app
@@ -153,8 +153,7 @@ def test_whatever_comes_back_different_was_named(to, tasks: list[Task], format: 
 def agentbench() -> list[Path]:
     missing = [name for name in ("dev.jsonl", "standard_part.jsonl") if not (AGENTBENCH / name).exists()]
     if missing:
-        required = "data" in os.environ.get("TRL_DBBENCH_REQUIRE", "").split(",")
-        (pytest.fail if required else pytest.skip)(f"no {' and '.join(missing)} beside the checkout")
+        lacking("data", f"no {' and '.join(missing)} beside the checkout")
     return [AGENTBENCH / "dev.jsonl", AGENTBENCH / "standard_part.jsonl"]
 
 

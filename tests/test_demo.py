@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from launching import ROOT
+from required import lacking
 from training import episodes_in
 
 from trl_dbbench.runs.records import Accuracy
@@ -20,9 +20,7 @@ RUN = ROOT / "runs" / "quickstart"
 def held_out() -> dict[int, Accuracy]:
     """The held-out evaluations of the demo, by step."""
     if not (RUN / "adapter_model.safetensors").exists():
-        if "demo" in os.environ.get("TRL_DBBENCH_REQUIRE", "").split(","):
-            pytest.fail(f"TRL_DBBENCH_REQUIRE asks for the demo, which has left nothing in {RUN}")
-        pytest.skip("make demo has not been run here")
+        lacking("demo", "make demo has left nothing in runs/quickstart")
     steps: dict[int, list[dict]] = {}
     for episode in episodes_in(RUN):
         if episode["phase"] == "eval":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import shlex
 import shutil
 import sys
@@ -18,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from launching import ROOT
+from launching import ROOT, run_here
 from test_docs import COMMANDS
 from test_extending import FILES, TASK
 
@@ -118,10 +117,7 @@ def recipe(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         small["tasks"] = "recipes/tiny/train.jsonl"
     words = [word for name, value in small.items() for word in (f"--{name}", str(value))]
-    monkeypatch.setattr(sys, "argv", [script, "--config", config, *given, *words])
-    monkeypatch.setattr("logging.basicConfig", lambda **settings: None)
-    monkeypatch.setattr("trl_dbbench.stopping.plain_output", lambda rank: None)
-    runpy.run_path(script, run_name="__main__")
+    run_here(monkeypatch, Path(script), "--config", config, *given, *words, folder=Path.cwd())
 
 
 def after_launch(words: list[str]) -> list[str]:
@@ -140,8 +136,7 @@ def run(
         if program.endswith("accelerate"):
             recipe(after_launch(words), monkeypatch)
         elif program == "python":
-            monkeypatch.setattr(sys, "argv", [*words])
-            runpy.run_path(words[0], run_name="__main__")
+            run_here(monkeypatch, Path(words[0]), *words[1:], folder=Path.cwd())
         else:
             assert program.endswith("trl-dbbench"), line
             if "my_formats.Pairs" in words:

@@ -74,6 +74,7 @@ def test_what_needs_an_end_refuses_them(tmp_path: Path) -> None:
         task_order(train, args)
 
 
+@pytest.mark.slow
 def test_a_resumed_training_draws_the_same_tasks(tmp_path: Path, sqlite_database: Database) -> None:
     train, _ = TaskArguments("generate://tiny?seed=5", system_prompt="Work on the MySQL database.").datasets(
         "text"

@@ -194,6 +194,7 @@ def test_same_seed_same_bytes(hash_seed: str) -> None:
     assert here != "".join(task.to_json() for task in generate_tasks(25, seed=5))
 
 
+@pytest.mark.slow
 def test_workers_change_nothing(tiny_tasks: list[Task]) -> None:
     """`tiny_tasks` are made by two."""
     assert len(tiny_tasks) > CHUNK

@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pymysql
@@ -20,7 +20,7 @@ from databases import LIMITS, connect_arguments, opened
 from hostile import CORPUS, Item
 from hostile_statements import GRAMMAR
 from sqlalchemy import make_url
-from test_hostile import CHANGE, SLOW, normal_episode
+from test_hostile import CHANGE, SLOW, again_alone, normal_episode
 
 from trl_dbbench.database import Database
 from trl_dbbench.errors import EnvironmentFault
@@ -58,11 +58,7 @@ def test_chapter(kind: str, chapter: str, alone: Callable[[], AbstractContextMan
             items = map(statements, GRAMMAR[chapter])
             found = list(pool.map(lambda item: attack(database, item), items))
         wrong = []
-        # what only takes long may do so because of what runs beside it on a slow machine: again, alone
-        slow = [n for n, each in enumerate(found) if each and all(SLOW in line for line in each)]
-        with alone() if slow else nullcontext():
-            for n in slow:
-                found[n] = attack(database, statements(GRAMMAR[chapter][n]))
+        again_alone(found, lambda n: attack(database, statements(GRAMMAR[chapter][n])), alone)
         wrong += [line for each in found for line in each]
         wrong += still_killed(database)
         more_memory, more_disk = megabytes(database)
@@ -107,8 +103,10 @@ def still_killed(database: Database) -> list[str]:
             with pymysql.connect(**connect_arguments(database.url)) as admin, admin.cursor() as cursor:
                 cursor.execute(query)
                 found = [f"still runs: {text}" for (text,) in cursor.fetchall()]
-        except pymysql.MySQLError:  # it is being started again
-            found = ["the server does not answer"]
+        except pymysql.MySQLError:  # it is being started again, and with it nothing is left
+            while not database.recover():
+                time.sleep(0.5)
+            return []
         if not found:
             return []
         time.sleep(0.5)

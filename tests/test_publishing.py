@@ -47,7 +47,7 @@ def published(url: str, folder: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | away,
+        env=os.environ | away,
         timeout=300,
     )
 

@@ -5,10 +5,10 @@ Half of them are here (dev and a part of standard): 70 questions and 140 changes
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
+from required import lacking
 
 from trl_dbbench.database import Database
 from trl_dbbench.database.dialect import MYSQL
@@ -23,8 +23,7 @@ FILES = ("dev.jsonl", "standard_part.jsonl")
 def tasks() -> list[Task]:
     missing = [name for name in FILES if not (FOLDER / name).exists()]
     if missing:
-        required = "data" in os.environ.get("TRL_DBBENCH_REQUIRE", "").split(",")
-        (pytest.fail if required else pytest.skip)(f"no {' and '.join(missing)} beside the checkout")
+        lacking("data", f"no {' and '.join(missing)} beside the checkout")
     return [task for name in FILES for task in load_tasks(FOLDER / name)]
 
 

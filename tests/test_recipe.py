@@ -105,6 +105,7 @@ def test_two_ranks_train_on_one_server_that_rank_0_starts(tmp_path, local_databa
     assert len(episodes_in(tmp_path)) == 10
 
 
+@pytest.mark.slow
 def test_a_killed_process_resumes_at_its_last_checkpoint(tmp_path, monkeypatch):
     options = ("--max_steps", 40, "--save_steps", 2, "--output_dir", tmp_path)
     process = launch(*options)

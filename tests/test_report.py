@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from matplotlib import image
+from required import lacking
 
 from trl_dbbench.cli import main
 from trl_dbbench.errors import ConfigError
@@ -290,6 +291,19 @@ def test_what_the_alarms_watch_is_drawn(tmp_path: Path) -> None:
     assert {name: line.y for name, line in of(run, "entropy").items()} == {"entropy": [0.4, 0.4]}
 
 
+def test_which_tasks_are_trained_on_is_drawn(tmp_path: Path) -> None:
+    run = write_run(tmp_path, episodes(2), log=False)
+    logged = {"reward": 0.1, "frontier/expected": 0.5, "dynamic/left_out": 0.25}
+    history = [{"step": step, **logged} for step in (1, 2)]
+    (run / "trainer_state.json").write_text(
+        json.dumps({"global_step": 2, "max_steps": 2, "log_history": history})
+    )
+    assert {name: line.y for name, line in of(run, "tasks").items()} == {
+        "drawn tasks: expected accuracy": [0.5, 0.5],
+        "groups without spread, left out": [0.25, 0.25],
+    }
+
+
 def test_broken_lines_are_left_out_and_named(tmp_path: Path) -> None:
     run = write_run(tmp_path, episodes(3))
     lines = (run / "episodes.jsonl").read_text().splitlines()
@@ -432,9 +446,7 @@ def browser(tmp_path: Path) -> Iterator[Any]:
     """Headless Chromium; `browser.problems()` are the console's errors, `browser.requests()` all requests."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not (chromium and driver):
-        if "chromium" in os.environ.get("TRL_DBBENCH_REQUIRE", "").split(","):
-            pytest.fail("TRL_DBBENCH_REQUIRE asks for chromium, which is not on the PATH with chromedriver")
-        pytest.skip("chromium and chromedriver are not on the PATH")
+        lacking("chromium", "chromium and chromedriver are not on the PATH")
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()

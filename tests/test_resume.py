@@ -13,7 +13,6 @@ import inspect
 import json
 import os
 import random
-import runpy
 import shutil
 import signal
 import subprocess
@@ -26,7 +25,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from launching import RECIPE, ROOT, fork_ranks, forkserver, launch, small
+from launching import RECIPE, ROOT, fork_ranks, forkserver, launch, run_forked, small
 from safetensors.torch import load_file
 from training import StopAfter, adapter_of, episodes_in, equal, make_trainer
 from transformers import Trainer, TrainerCallback, TrainerState
@@ -553,9 +552,6 @@ def test_settings_that_stand_against_it(settings, message, tmp_path):
 def recipe(output_dir: Path, trains: Event, options: dict[str, object]) -> None:
     """The recipe, in a process of its own."""
     torch.set_num_threads(1)
-    with (output_dir / "log").open("a") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
     run_epoch = ResumableGRPOTrainer._run_epoch
 
     def tell_and_run(self, *args, **kwargs):
@@ -564,12 +560,10 @@ def recipe(output_dir: Path, trains: Event, options: dict[str, object]) -> None:
 
     ResumableGRPOTrainer._run_epoch = tell_and_run
     options = {"config": ROOT / "recipes" / "quickstart.yaml", **options}
-    script = str(options.pop("script", RECIPE))
-    sys.path.insert(0, str(ROOT / "recipes"))  # as Python does with a script
-    sys.argv = [script]
+    words = [str(options.pop("script", RECIPE))]
     for name, value in {**options, "output_dir": output_dir, "resume_from_checkpoint": True}.items():
-        sys.argv += [f"--{name}", str(value)]
-    runpy.run_path(script, run_name="__main__")
+        words += [f"--{name}", str(value)]
+    run_forked(words, output_dir / "log")
 
 
 @pytest.fixture
@@ -686,6 +680,7 @@ def test_the_recipe_ends_in_order_on_sigterm(start, tmp_path):
     assert (tmp_path / "run" / "adapter_model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_sigterm_to_the_launcher_reaches_the_run(tmp_path):
     """`accelerate launch` with one process would end alone."""
     process = launch("--max_steps", 40, "--output_dir", tmp_path)
@@ -698,6 +693,7 @@ def test_sigterm_to_the_launcher_reaches_the_run(tmp_path):
     assert find_checkpoint(tmp_path, True)
 
 
+@pytest.mark.slow
 def test_two_ranks_end_together_on_sigterm_to_one(tmp_path):
     options = ("--database", "sqlite", "--per_device_train_batch_size", 2, "--output_dir", tmp_path)
     process = launch(*options, "--max_steps", 40, processes=2)

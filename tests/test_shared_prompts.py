@@ -18,7 +18,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from trl_dbbench import DBBenchGRPOTrainer, shared_prompts
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.shared_prompts import FAMILIES, lay_out, reason_against
+from trl_dbbench.shared_prompts import FAMILIES, Layout, lay_out, reason_against, same_prompt
 
 A, B = [11, 12, 13, 14], [21, 22]
 """Two prompts."""
@@ -33,9 +33,13 @@ def padded(
     return torch.tensor(ids), torch.tensor(mask)
 
 
+def laid_out(ids: torch.Tensor, mask: torch.Tensor, completion: int) -> Layout:
+    return lay_out(ids, mask, completion, same_prompt(ids, mask, completion))
+
+
 def test_the_row() -> None:
     """A's episodes are side by side, though one of B was between them; a suffix starts with the prompt's last."""
-    layout = lay_out(*padded((A, [31, 32]), (B, [41, 42, 43]), (A, [51])), completion=3)
+    layout = laid_out(*padded((A, [31, 32]), (B, [41, 42, 43]), (A, [51])), completion=3)
     assert layout.input_ids.tolist() == [[11, 12, 13, 14, 31, 32, 14, 51, 0, 21, 22, 41, 42, 43]]
     assert layout.position_ids.tolist() == [[0, 1, 2, 3, 4, 5, 3, 4, 5, 2, 3, 4, 5, 6]], (
         "those of the padded rows"
@@ -49,12 +53,12 @@ def test_the_row() -> None:
     first, second = layout.groups
     assert (first.start, first.prefix, first.rows, first.suffix) == (0, 3, 2, 3)
     assert (second.start, second.prefix, second.rows, second.suffix) == (9, 1, 1, 4)
-    assert first.seen().int().tolist() == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]]
+    assert first.seen.int().tolist() == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]]
 
 
 def test_prompts_that_differ_in_padding_alone() -> None:
     """A prompt may begin with the token that others are padded with."""
-    layout = lay_out(*padded(([0, 0, 7], [31]), ([7], [32]), completion=1), completion=1)
+    layout = laid_out(*padded(([0, 0, 7], [31]), ([7], [32]), completion=1), completion=1)
     assert [group.prefix for group in layout.groups] == [2, 0]
     assert layout.input_ids.tolist() == [[0, 0, 7, 31, 7, 32]]
 
@@ -109,13 +113,13 @@ def forward(
     batches were laid out in one row."""
     trainer.args.shared_prefix = way
     model.zero_grad()
-    with patch.object(shared_prompts, "lay_out", wraps=lay_out) as laid_out:
+    with patch.object(shared_prompts, "lay_out", wraps=lay_out) as laying_out:
         logps, entropies, _ = trainer._get_per_token_logps_and_entropies(
             model, *unequal_groups(), 12, batch_size, compute_entropy=True
         )
     (logps * torch.linspace(-1, 1, logps.numel()).view_as(logps)).sum().backward()
     grads = torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
-    return logps.detach(), entropies.detach(), grads, laid_out.call_count
+    return logps.detach(), entropies.detach(), grads, laying_out.call_count
 
 
 def check_equal(model: torch.nn.Module, trainer: DBBenchGRPOTrainer, batch_size: int | None = None) -> None:
@@ -178,9 +182,9 @@ def test_gradients_of_every_loss(tiny_model, demo_tasks, tmp_path, loss_type: st
     found = {}
     for way in ("off", "auto"):
         trainer.args.shared_prefix = way
-        with patch.object(shared_prompts, "lay_out", wraps=lay_out) as laid_out:
+        with patch.object(shared_prompts, "lay_out", wraps=lay_out) as laying_out:
             found[way] = gradient(trainer, batches, type(trainer)._compute_loss)
-        assert laid_out.call_count == (0 if way == "off" else 2)
+        assert laying_out.call_count == (0 if way == "off" else 2)
     assert (found["auto"] - found["off"]).norm() <= 1e-5 * found["off"].norm()
     assert found["off"].norm() > 1e-3
 

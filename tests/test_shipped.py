@@ -203,7 +203,7 @@ def run(installed, tmp_path) -> Iterator[object]:
         ended = subprocess.run(
             [installed / program, *map(str, words)],
             cwd=tmp_path,
-            env=environment | {"OMP_NUM_THREADS": "1"},
+            env=environment,
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

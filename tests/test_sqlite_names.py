@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import os
 import re
 import sqlite3
 from collections import Counter, defaultdict
@@ -20,6 +19,7 @@ from typing import Any
 
 import pytest
 from databases import table, task
+from required import lacking
 
 from trl_dbbench.database import Database, Limits, QueryResult, Sandbox, open_database
 from trl_dbbench.database.sqlite.names import RESERVED
@@ -249,8 +249,7 @@ SPIDER = Path(__file__).parents[2] / "shared" / "data" / "scorers"
 def spider() -> dict[str, tuple[tuple[Table, ...], list[str]]]:
     """By the name of a database: its tables with their rows, without keys, and the gold statements on them."""
     if not SPIDER.is_dir():
-        required = "data" in os.environ.get("TRL_DBBENCH_REQUIRE", "").split(",")
-        (pytest.fail if required else pytest.skip)("no Spider data beside the checkout")
+        lacking("data", "no Spider data beside the checkout")
     statements: dict[str, list[str]] = defaultdict(list)
     for line in (SPIDER / "spider_dev.jsonl").read_text().splitlines():
         entry = json.loads(line)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from any_tasks import MD5, any_tasks, cells, text
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from required import lacking
 
 from trl_dbbench.dataset import to_dataset
 from trl_dbbench.errors import TaskError
@@ -214,8 +214,7 @@ def test_agentbench_evidence_is_part_of_the_question(tmp_path: Path) -> None:
 def test_the_published_tasks_load(name: str, count: int) -> None:
     path = DATA / "agentbench" / name
     if not path.exists():
-        required = "data" in os.environ.get("TRL_DBBENCH_REQUIRE", "").split(",")
-        (pytest.fail if required else pytest.skip)(f"no {path.name} beside the checkout")
+        lacking("data", f"no {path.name} beside the checkout")
     tasks = load_tasks(path)
     assert len(tasks) == count
     for task in tasks:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,8 @@ import httpx2
 import pytest
 import torch
 from anyio.from_thread import start_blocking_portal
+from launching import free_port
+from required import lacking
 from safetensors.torch import save_file
 from trl.generation import vllm_client, vllm_generation
 
@@ -42,12 +43,6 @@ while kill -0 "$tests" && kill -0 $!; do sleep 1; done 2>/dev/null
 kill -KILL 0
 """
 Reply = tuple[int, Any]
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 class FakeServer:
@@ -288,9 +283,7 @@ def vllm_program() -> str:
     program = os.environ.get("TRL_DBBENCH_VLLM")
     if program:
         return program
-    if "vllm" in os.environ.get("TRL_DBBENCH_REQUIRE", "").split(","):
-        pytest.fail("TRL_DBBENCH_REQUIRE asks for vllm, and TRL_DBBENCH_VLLM does not say where it is")
-    pytest.skip("no vLLM here: TRL_DBBENCH_VLLM is to be the path of its program")
+    lacking("vllm", "no vLLM here: TRL_DBBENCH_VLLM is to be the path of its program")
 
 
 @contextmanager
