@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import socket
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, cast
 
@@ -190,7 +191,8 @@ def _gateways(client: Any, *names: str) -> list[str]:
     """This machine's addresses in Docker's networks, or in those of these names."""
     networks = client.client.networks.list(names=list(names) or None)
     parts = [part for network in networks for part in network.attrs["IPAM"]["Config"] or ()]
-    return [part["Gateway"] for part in parts if "Gateway" in part]
+    # an engine that has just made its first bridge does not name the gateway, which is the first address
+    return [part.get("Gateway") or str(next(ip_network(part["Subnet"]).hosts())) for part in parts]
 
 
 def _stop_container(container: Any) -> None:
