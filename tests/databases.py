@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pymysql
 import pytest
@@ -104,6 +105,17 @@ def connect_arguments(url: str) -> dict:
         else {"host": parsed.host, "port": parsed.port}
     )
     return {"user": parsed.username, "password": parsed.password or "", "autocommit": True, **where}
+
+
+def processes(cursor: Any) -> list[Any]:
+    """(number, account, host, database, command, seconds, state, start of the statement) of each connection.
+
+    In ASCII, for statements of other characters: `information_schema.processlist` fails at those (MySQL 9)."""
+    cursor.execute("SET character_set_results = ascii")
+    cursor.execute("SHOW PROCESSLIST")
+    rows = [row[:8] for row in cursor.fetchall()]
+    cursor.execute("SET character_set_results = utf8mb4")
+    return rows
 
 
 def owned(url: str) -> set[str]:

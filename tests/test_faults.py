@@ -22,6 +22,7 @@ from databases import (
     kill_server,
     opened,
     owned,
+    processes,
     rows_of,
     table,
     task,
@@ -46,9 +47,9 @@ CHANGE = dataclasses.replace(QUESTION, operation="UPDATE", gold=Gold(sql="UPDATE
 def kill_connections(url: str) -> None:
     """All of this server's that belong to runs, as a server does that goes down."""
     with pymysql.connect(**connect_arguments(url)) as admin, admin.cursor() as cursor:
-        cursor.execute("SELECT id FROM information_schema.processlist WHERE user LIKE 'dbb%'")
-        for (number,) in cursor.fetchall():
-            cursor.execute(f"KILL {number}")
+        for number, account, *_ in processes(cursor):
+            if account.startswith("dbb"):
+                cursor.execute(f"KILL {number}")
 
 
 # --- one connection ---------------------------------------------------------------------------------------
@@ -331,9 +332,8 @@ def test_a_server_that_loses_the_last_writes(server: Server) -> None:
         (pristine,) = [name for name in owned(server.url) if "_t" in name]
         kill_connections(server.url)
         with pymysql.connect(**connect_arguments(server.url)) as admin, admin.cursor() as cursor:
-            cursor.execute("SELECT id FROM information_schema.processlist WHERE user = 'root'")
-            for (number,) in cursor.fetchall():
-                if number != admin.thread_id():
+            for number, account, *_ in processes(cursor):
+                if account == "root" and number != admin.thread_id():
                     cursor.execute(f"KILL {number}")  # the run's lock goes with its connection
             cursor.execute(f"DELETE FROM {pristine}.medals")
             admin.commit()

@@ -20,7 +20,7 @@ from typing import Any
 
 import pymysql
 import pytest
-from databases import LIMITS, connect_arguments, rows_of, table, task
+from databases import LIMITS, connect_arguments, processes, rows_of, table, task
 from hostile import MEDALS, OTHER, TABLES, items, seen
 from sqlalchemy import make_url
 
@@ -289,10 +289,11 @@ def still_running(admin: Any, patience: float = 20.0) -> Any:
     disk, first takes back what it did."""
     deadline = time.monotonic() + patience
     while True:
-        found = run(
-            admin,
-            "SELECT Info FROM information_schema.processlist WHERE User LIKE 'dbb\\_%' AND Command = 'Query' AND Time > 3",
-        )
+        found = [
+            statement
+            for _, account, _, _, command, seconds, _, statement in processes(admin)
+            if account.startswith("dbb_") and command == "Query" and seconds > 3
+        ]
         if not found or time.monotonic() > deadline:
             return found
         time.sleep(0.5)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pymysql
 import pytest
-from databases import LIMITS, connect_arguments, opened
+from databases import LIMITS, connect_arguments, opened, processes
 from hostile import CORPUS, Item
 from hostile_statements import GRAMMAR
 from sqlalchemy import make_url
@@ -96,13 +96,15 @@ def attack(database: Database, item: tuple[str, ...]) -> list[str]:
 def still_killed(database: Database) -> list[str]:
     """Killed statements that go on, after the time in which they must have ended."""
     deadline = time.monotonic() + KILLED_SECONDS + 5
-    query = "SELECT CONCAT(Time, ' s: ', LEFT(Info, 200)) FROM information_schema.processlist WHERE Command = 'Killed'"
     found: list[str] = []
     while time.monotonic() < deadline:
         try:
             with pymysql.connect(**connect_arguments(database.url)) as admin, admin.cursor() as cursor:
-                cursor.execute(query)
-                found = [f"still runs: {text}" for (text,) in cursor.fetchall()]
+                found = [
+                    f"still runs: {seconds} s: {statement}"
+                    for *_, command, seconds, _, statement in processes(cursor)
+                    if command == "Killed"
+                ]
         except pymysql.MySQLError:  # it is being started again, and with it nothing is left
             while not database.recover():
                 time.sleep(0.5)

@@ -103,18 +103,19 @@ def test_tables_of_other_engines_count(server: Server, monkeypatch: pytest.Monke
 
 # Processors.
 
-ENDLESS = "SELECT LOCATE(CONCAT(REPEAT('a', 150000), 'b'), REPEAT('a', 300000))"
-"""No server notices a kill in it."""
+ENDLESS = "SELECT '\N{GRINNING FACE}', LOCATE(CONCAT(REPEAT('a', 150000), 'b'), REPEAT('a', 300000))"
+"""No server notices a kill in it. MySQL 9 cannot show a statement with such a character in its list of processes."""
 
 
-def test_a_statement_that_goes_on_after_its_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["local", "docker"])
+def test_a_statement_that_goes_on_after_its_kill(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server is started again, which other episodes do not notice."""
     monkeypatch.setattr("trl_dbbench.database.server.database.RUNAWAY_SECONDS", 2)
-    with opened("local") as database, database.sandbox(CHANGE) as other, database.sandbox(CHANGE) as sandbox:
+    with opened(kind) as database, database.sandbox(CHANGE) as other, database.sandbox(CHANGE) as sandbox:
         assert other.execute("UPDATE medals SET gold = 5").affected == 2
         result = sandbox.execute(ENDLESS)
         assert (result.error_code, result.limit) == (3024, "time")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not database.restarts and time.monotonic() < deadline:
             time.sleep(0.1)
         assert database.restarts == 1

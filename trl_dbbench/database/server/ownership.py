@@ -14,6 +14,7 @@ import re
 import secrets
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
@@ -71,6 +72,30 @@ def holder(connection: Connection, owner: str) -> int | None:
     """The number of the connection that holds the run's lock; `None` after a restart of the server."""
     number = connection.exec_driver_sql("SELECT IS_USED_LOCK(%s)", (owner,)).scalar()
     return None if number is None else int(number)
+
+
+class Process(NamedTuple):
+    """What a connection does at the moment; `seconds`: for how long."""
+
+    number: int
+    account: str
+    host: str
+    database: str | None
+    command: str
+    seconds: int
+
+
+def processes(admin: Connection) -> list[Process]:
+    """All connections of the server.
+
+    Asked for in ASCII, with `?` for all else: a statement's text is shown cut off, maybe inside a character.
+    MySQL 9's `information_schema.PROCESSLIST` fails altogether while any statement holds a character of four
+    bytes (error 3854).
+    """
+    admin.exec_driver_sql("SET character_set_results = ascii")
+    rows = admin.exec_driver_sql("SHOW PROCESSLIST").all()
+    admin.exec_driver_sql("SET character_set_results = utf8mb4")
+    return [Process(*row[: len(Process._fields)]) for row in rows]
 
 
 def create_account(admin: Connection, name: str) -> Account:

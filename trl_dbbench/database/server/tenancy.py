@@ -181,13 +181,13 @@ class Tenancy:
         # a standstill makes those look old that were stopped just now
         if self._pulse.stood_still(time.monotonic() - 2 * (self._limits.seconds + seconds)):
             return 0
-        count = (
-            "SELECT COUNT(*) FROM information_schema.PROCESSLIST "
-            "WHERE USER LIKE %s AND COMMAND = 'Killed' AND TIME > %s"
-        )
+        longest = self._limits.seconds + seconds
         with contextlib.suppress(SQLAlchemyError, DatabaseError), self._admin.connect() as admin:
-            return int(
-                admin.exec_driver_sql(count, (r"dbb\_%", self._limits.seconds + seconds)).scalar() or 0
+            return sum(
+                process.account.startswith("dbb_")
+                and process.command == "Killed"
+                and process.seconds > longest
+                for process in ownership.processes(admin)
             )
         return 0
 
