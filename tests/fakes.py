@@ -8,7 +8,7 @@ from concurrent.futures import Future, wait
 
 from transformers import PreTrainedTokenizerBase
 
-from trl_dbbench.database import Database, QueryResult, Sandbox, State
+from trl_dbbench.database import Database, Limits, QueryResult, Sandbox, State
 from trl_dbbench.database.dialect import MYSQL
 from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.player import Player
@@ -57,7 +57,7 @@ def play_script(
 
 
 class BrokenSandbox(Sandbox):
-    def execute(self, sql: str) -> QueryResult:
+    def execute(self, sql: str, limits: Limits | None = None) -> QueryResult:
         raise EnvironmentFault("2013: lost connection")
 
     def state(self) -> State:

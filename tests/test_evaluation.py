@@ -159,7 +159,7 @@ class BusyOnce(Database):
         sandbox = self._database.sandbox(task)
         if self._sandboxes == 1:
             refusal = QueryResult(None, error="3024 (HY000): Query execution was interrupted", limit="time")
-            sandbox.execute = lambda sql: refusal  # type: ignore[method-assign]
+            sandbox.execute = lambda sql, limits=None: refusal  # type: ignore[method-assign]
         return sandbox
 
     def describe(self) -> str:

@@ -29,7 +29,7 @@ from databases import (
 )
 from sqlalchemy.engine import Connection
 
-from trl_dbbench.database import Database, QueryResult, Sandbox, State, open_database
+from trl_dbbench.database import Database, Limits, QueryResult, Sandbox, State, open_database
 from trl_dbbench.database.dialect import MYSQL
 from trl_dbbench.database.retry import MAX_PAUSE_SECONDS, MAX_STANDSTILLS, MAX_TRIES, Outage
 from trl_dbbench.database.server.database import ServerDatabase
@@ -116,7 +116,7 @@ class FailingSandbox(Sandbox):
     def __init__(self, database: Failing):
         self.database = database
 
-    def execute(self, sql: str) -> QueryResult:
+    def execute(self, sql: str, limits: Limits | None = None) -> QueryResult:
         answer = self.database.answers.pop(0)
         if isinstance(answer, EnvironmentFault):
             raise answer

@@ -100,7 +100,7 @@ class Player:
         """Finds before a run what would fail in the middle of it.
 
         Raises:
-            TaskError: if the rows have no `task`.
+            TaskError: if the rows have no `task`, or the database does not have the tasks' dialect.
             ConfigError: if a prompt leaves the model no room for a turn.
         """
         dataset = rows_to_check(dataset)
@@ -109,6 +109,10 @@ class Player:
                 f"the dataset has the columns {dataset.column_names}, needed are 'prompt' and 'task'. "
                 "Make it with trl_dbbench.to_dataset(load_tasks(...))."
             )
+        if len(
+            dataset
+        ):  # the tasks of a file are of one dialect; another's would end as faults, with this text
+            self.database.check_dialect(Task.from_json(dataset[0]["task"]))
         if self.rules.context is not None:
             for messages, line in zip(dataset["prompt"], dataset["task"], strict=True):
                 self.check_prompt(messages, partial(_id_of, line))

@@ -75,15 +75,15 @@ NAMED = (*SKILLS, *KINDS)
 _ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv)
 
 
-def skills_of(sql: str) -> tuple[str, ...]:
-    """The skills of one MySQL statement, in the order of `SKILLS`; `()` for anything else.
+def skills_of(sql: str, dialect: str = "mysql") -> tuple[str, ...]:
+    """The skills of one statement, in the order of `SKILLS`; `()` for anything else.
 
     ```python
     >>> skills_of("SELECT name FROM pupils WHERE age > 9 LIMIT 3")
     ('select', 'where_single_condition', 'limit_only')
     ```
     """
-    statement = only_statement(sql)
+    statement = only_statement(sql, dialect)
     operation = _operation(statement)
     if statement is None or operation is None:
         return ()
@@ -93,9 +93,9 @@ def skills_of(sql: str) -> tuple[str, ...]:
     return tuple(skill for skill in SKILLS if skill in found)
 
 
-def operation_of(sql: str) -> str | None:
+def operation_of(sql: str, dialect: str = "mysql") -> str | None:
     """`"SELECT"`, `"INSERT"`, `"UPDATE"` or `"DELETE"`; `None` if `sql` is not one statement of these."""
-    return _operation(only_statement(sql))
+    return _operation(only_statement(sql, dialect))
 
 
 def _operation(statement: exp.Expr | None) -> str | None:

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from typing import Literal
 
 from sqlglot import exp
+from sqlglot.dialects.dialect import Dialect
 from sqlglot.dialects.mysql import MySQL
+from sqlglot.dialects.sqlite import SQLite
 
 MAX_STATEMENT_CHARACTERS = 65_536
 """Longer statements are refused before they are sent: servers and parsers take seconds to read what a model
@@ -21,6 +23,8 @@ repeats."""
 MAX_CACHED_CHARACTERS = 1_000
 """What was found out about a statement is cached only up to this length: the caches hold thousands of
 statements."""
+
+_DIALECTS: dict[str, type[Dialect]] = {"mysql": MySQL, "sqlite": SQLite}
 
 MAX_NODES = 5_000
 """Tokens of a statement, and nodes that the parser may build, abandoned ones included. That bounds parsing to
@@ -43,7 +47,7 @@ _LEXEME_IN_COMMENT = re.compile(_LEXEMES % r"| \*/", re.VERBOSE | re.DOTALL)
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 
-def parse_statements(sql: str, dialect: type[MySQL] = MySQL) -> list[exp.Expr | None]:
+def parse_statements(sql: str, dialect: type[Dialect] = MySQL) -> list[exp.Expr | None]:
     """The statements in a text, `None` for one that is only a comment.
 
     Raises:
@@ -80,10 +84,14 @@ def quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def only_statement(sql: str) -> exp.Expr | None:
-    """The one statement in a text; `None` where there are none or several, or it cannot be read."""
+def only_statement(sql: str, dialect: str = "mysql") -> exp.Expr | None:
+    """The one statement in a text; `None` where there are none or several, or it cannot be read.
+
+    Args:
+        dialect: `"mysql"` or `"sqlite"`.
+    """
     try:
-        statements = [statement for statement in parse_statements(sql) if statement is not None]
+        statements = [each for each in parse_statements(sql, _DIALECTS[dialect]) if each is not None]
     except Exception:  # ParseError, TokenError, RecursionError, ...: the text may be anything
         return None
     return statements[0] if len(statements) == 1 else None
@@ -120,7 +128,7 @@ def sorts_rows(sql: str) -> bool:
     UNION, after its CTEs. One in a subquery, a CTE, a branch of a UNION, a window or GROUP_CONCAT leaves the
     order of the result open, and so does `ORDER BY NULL`.
     """
-    query = only_statement(sql)
+    query = only_statement(sql) or only_statement(sql, "sqlite")
     while query is not None:
         order = query.args.get("order")
         if order is not None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from trl_dbbench.database.dialect import Dialect
 from trl_dbbench.database.retry import Outage, RetryingSandbox
 from trl_dbbench.database.sandbox import Closing, Limits, Sandbox
+from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks import Task
 
 T = TypeVar("T")
@@ -26,6 +27,8 @@ class Database(Closing):
 
     url: str
     dialect: Dialect
+    task_dialects: frozenset[str] = frozenset({"mysql"})
+    """Of the tasks that can be played here."""
     limits: Limits = Limits()
     statements_at_once: int = 32
     """Number of threads in which statements wait for the server (`in_thread`)."""
@@ -51,7 +54,16 @@ class Database(Closing):
             EnvironmentFault: the database failed, and waiting for it did not help.
             TaskError: the tables cannot be made as the task describes them.
         """
+        self.check_dialect(task)
         return RetryingSandbox(self, task)
+
+    def check_dialect(self, task: Task) -> None:
+        """Raises TaskError if this database does not have the task's dialect."""
+        if task.dialect not in self.task_dialects:
+            raise TaskError(
+                f"task {task.id!r} has the dialect {task.dialect}, and this database is "
+                f"{self.dialect.product}. Set database: {task.dialect} for such tasks."
+            )
 
     @abstractmethod
     def fresh_sandbox(self, task: Task) -> Sandbox:

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
-from trl_dbbench.database.sandbox import Loss, QueryResult, Sandbox, State
+from trl_dbbench.database.sandbox import Limits, Loss, QueryResult, Sandbox, State
 from trl_dbbench.errors import DatabaseError, EnvironmentFault
 from trl_dbbench.tasks import Task
 
@@ -101,9 +101,9 @@ class RetryingSandbox(Sandbox):
         self._closed = False
         self._attempt(lambda sandbox: None)
 
-    def execute(self, sql: str) -> QueryResult:
+    def execute(self, sql: str, limits: Limits | None = None) -> QueryResult:
         try:
-            result = self._attempt(lambda sandbox: sandbox.execute(sql))
+            result = self._attempt(lambda sandbox: sandbox.execute(sql, limits))
         except EnvironmentFault as fault:
             if fault.observation is None:
                 raise

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -66,7 +66,8 @@ class QueryResult:
     - `"size"`, with an `error`: a row was too large to be received, or the tables have become too large; in
       the latter case only reading is allowed from then on.
 
-    `undone`: the statement was taken back, as far as it had come.
+    `undone`: the statement was taken back, as far as it had come. `columns` are the names of the columns of
+    `rows`.
     """
 
     rows: list[tuple] | None
@@ -75,6 +76,7 @@ class QueryResult:
     limit: str | None = None
     affected: int | None = None
     seconds: float = 0.0
+    columns: tuple[str, ...] | None = field(default=None, compare=False)
 
     @property
     def undone(self) -> bool:
@@ -108,8 +110,11 @@ class Sandbox(Closing):
     """How often the database failed and the sandbox recovered."""
 
     @abstractmethod
-    def execute(self, sql: str) -> QueryResult:
+    def execute(self, sql: str, limits: Limits | None = None) -> QueryResult:
         """Run one statement, whatever its text is.
+
+        Args:
+            limits: how many rows and characters the result may have, in place of the database's limits.
 
         Raises:
             EnvironmentFault: the database failed; the sandbox cannot be used again.

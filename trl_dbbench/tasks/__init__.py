@@ -10,6 +10,8 @@ the files, whatever layout they have, and `load` puts them together:
 """
 
 from trl_dbbench.tasks.load import load_tasks
-from trl_dbbench.tasks.model import Cell, Column, Gold, Table, Task
+from trl_dbbench.tasks.model import Gold, Task
+from trl_dbbench.tasks.source import Source
+from trl_dbbench.tasks.table import Cell, Column, Table
 
-__all__ = ["Cell", "Column", "Gold", "Table", "Task", "load_tasks"]
+__all__ = ["Cell", "Column", "Gold", "Source", "Table", "Task", "load_tasks"]

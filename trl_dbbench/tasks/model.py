@@ -9,53 +9,42 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from sys import intern
 from typing import Any
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.grading import DEFAULT_GRADER, GRADERS
+from trl_dbbench.grading import DEFAULT_GRADER, GRADERS, SQL_GRADERS
+from trl_dbbench.lookup import unknown
 from trl_dbbench.skills import NAMED, operation_of, skills_of
 from trl_dbbench.tasks.fields import as_object, check_known, json_object, optional, required
+from trl_dbbench.tasks.schema import described
+from trl_dbbench.tasks.source import Source
+from trl_dbbench.tasks.table import Table, read_table
 from trl_dbbench.tasks.types import check_type
 
-Cell = str | int | float | bool | None
-"""A cell of a table, as JSON holds it; the column's type says what MySQL makes of it."""
-
-FIELDS = ("id", "question", "tables", "operation", "skills", "grader", "answer", "sql", "state_md5")
+FIELDS = (
+    *("id", "question", "tables", "operation", "skills", "grader", "answer", "sql", "state_md5"),
+    *("database", "dialect", "knowledge", "schema"),
+)
 """Of the own format."""
 
+DIALECTS = ("mysql", "sqlite")
+
+SCHEMAS = ("names", "full", "none")
+"""How much of its tables a task's prompt tells."""
+
 OPERATIONS = ("SELECT", "INSERT", "UPDATE", "DELETE")
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column: its name and its MySQL type, as written in CREATE TABLE."""
-
-    name: str
-    type: str = "TEXT"
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table as it lies in the database when an episode starts."""
-
-    name: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Gold:
     """What a right episode ends in.
 
-    Questions have an `answer`: labels (AgentBench) or rows (tuples). Changes have the `sql` that makes
-    the gold state and, in published data, its hash `state_md5` (32 hex digits; `""` stands for the
-    hash of an empty table, which MySQL gives as NULL).
+    Questions have an `answer`: labels (AgentBench) or rows (tuples). Where answers are SQL, the `sql` that
+    gives it is enough. Changes have the `sql` that makes the gold state and, in published data, its hash
+    `state_md5` (32 hex digits; `""` stands for the hash of an empty table, which MySQL gives as NULL).
     """
 
     answer: tuple | None = None
@@ -67,8 +56,12 @@ class Gold:
 class Task:
     """One question or change.
 
-    `grader` names one of `grading.GRADERS`; `None` leaves it to the protocol, as AgentBench has a grader for
-    each of its two protocols.
+    `grader` names one of `grading.GRADERS` or, where answers are SQL, of `grading.SQL_GRADERS`; `None` leaves
+    it to the protocol, as AgentBench has a grader for each of its two protocols.
+
+    Tasks may share a database that lies in a file: their `tables` then have columns, and the rows are in the
+    `source`. `dialect` is that of the agent's and the gold SQL. `knowledge` is what the agent is told beside
+    the question; `schema`, one of `SCHEMAS`, how much it is told of the tables.
     """
 
     id: str
@@ -78,6 +71,10 @@ class Task:
     gold: Gold
     skills: tuple[str, ...] = ()
     grader: str | None = DEFAULT_GRADER
+    source: Source | None = None
+    dialect: str = "mysql"
+    knowledge: str | None = None
+    schema: str = "names"
 
     @property
     def is_question(self) -> bool:
@@ -85,8 +82,15 @@ class Task:
         return self.operation == "SELECT"
 
     def prompt(self) -> str:
-        """The question, then what the agent may know of the tables: their names and columns."""
-        return "\n".join([self.question.rstrip(), *map(_describe, self.tables)])
+        """The question, what else is known of it, then what the agent may know of the tables."""
+        lines = [self.question.rstrip()]
+        if self.knowledge:
+            lines.append(self.knowledge.strip())
+        if self.schema == "full":
+            lines.append(described(self.tables, self.source))
+        elif self.schema == "names":
+            lines += map(_describe, self.tables)
+        return "\n".join(lines)
 
     @property
     def digest(self) -> str:
@@ -109,7 +113,7 @@ class Task:
     def to_entry(self) -> dict[str, Any]:
         """The fields of the own format."""
         # spelled out: dataclasses.asdict copies every cell, which takes a minute for 100,000 tasks
-        return {
+        entry: dict[str, Any] = {
             "id": self.id,
             "question": self.question,
             "tables": [
@@ -127,6 +131,17 @@ class Task:
             "sql": self.gold.sql,
             "state_md5": self.gold.state_md5,
         }
+        if self.source is not None:
+            del entry["tables"]
+            entry["database"] = {"path": self.source.path, "digest": self.source.digest}
+        # left out where they say nothing: a task's digest is that of this text
+        usual = {
+            "dialect": "mysql" if self.source is None else "sqlite",
+            "knowledge": None,
+            "schema": "names",
+        }
+        more = {"dialect": self.dialect, "knowledge": self.knowledge, "schema": self.schema}
+        return entry | {key: value for key, value in more.items() if value != usual[key]}
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any]) -> Task:
@@ -139,24 +154,44 @@ class Task:
         sql = optional(entry, "sql", str)
         answer = optional(entry, "answer", list)
         grader = entry.get("grader", DEFAULT_GRADER)
-        if grader is not None and grader not in tuple(GRADERS):
+        if grader is not None and grader not in (*GRADERS, *SQL_GRADERS):
             raise TaskError(
-                f"unknown grader {grader!r}; allowed: {', '.join(GRADERS)}. A task file cannot name code to "
-                "run: set a grader of your own with `grader:` in the recipe or with --grader."
+                f"unknown grader {grader!r}; allowed: {', '.join([*GRADERS, *SQL_GRADERS])}. A task file "
+                "cannot name code to run: set a grader of your own with `grader:` in the recipe or with "
+                "--grader."
             )
-        if grader is not None and GRADERS[grader].rows and answer is not None:
+        if grader in GRADERS and GRADERS[grader].rows and answer is not None:
             answer = GRADERS[grader].gold(answer)
+        source = None
+        if database := optional(entry, "database", dict):
+            check_known(database, ("path", "digest"), "field of a database")
+            source = Source.of(required(database, "path", str), optional(database, "digest", str))
+            if entry.get("tables"):
+                raise TaskError("a task has 'tables' or a 'database', not both; leave one out")
+        dialect = entry.get("dialect") or ("mysql" if source is None else "sqlite")
+        if dialect not in DIALECTS:
+            raise TaskError(unknown("dialect", str(dialect), DIALECTS))
+        if source is not None and dialect != "sqlite":
+            raise TaskError(
+                f"the database '{source.path}' is of SQLite, the task's dialect is {dialect}; leave it out"
+            )
         return checked(
             Task(
                 id=str(required(entry, "id", (str, int))),
                 question=required(entry, "question", str),
                 tables=tuple(
                     _own_table(as_object(table, "table")) for table in required(entry, "tables", list)
-                ),
-                operation=entry.get("operation") or (operation_in(sql) if sql else "SELECT"),
+                )
+                if source is None
+                else source.tables(),
+                operation=entry.get("operation") or (operation_in(sql, dialect) if sql else "SELECT"),
                 gold=Gold(None if answer is None else tuple(answer), sql, optional(entry, "state_md5", str)),
-                skills=skills_in(entry.get("skills"), sql),
+                skills=skills_in(entry.get("skills"), sql, dialect),
                 grader=grader,
+                source=source,
+                dialect=dialect,
+                knowledge=optional(entry, "knowledge", str),
+                schema=entry.get("schema") or "names",
             )
         )
 
@@ -182,20 +217,24 @@ def checked(task: Task) -> Task:
     operation, gold = task.operation, task.gold
     if operation not in OPERATIONS:
         raise TaskError(f"unknown operation {operation!r}; allowed: {', '.join(OPERATIONS)}")
-    if operation == "SELECT" and gold.answer is None:
+    if operation == "SELECT" and task.grader in SQL_GRADERS and not gold.sql:
+        raise TaskError(f"a question needs its gold 'sql' for the grader {task.grader}")
+    if operation == "SELECT" and gold.answer is None and task.grader not in SQL_GRADERS:
         raise TaskError("a question needs its gold 'answer'")
     if operation != "SELECT" and not gold.sql:
         raise TaskError(f"{operation} needs its gold solution 'sql'")
     if gold.state_md5 and not is_md5(gold.state_md5):
         raise TaskError(f"the gold state's md5 must be 32 hex digits, is {gold.state_md5!r}")
-    if unknown := [skill for skill in task.skills if skill not in NAMED]:
-        raise TaskError(f"unknown skill {unknown[0]!r}; allowed: {', '.join(NAMED)}")
+    if strange := [skill for skill in task.skills if skill not in NAMED]:
+        raise TaskError(f"unknown skill {strange[0]!r}; allowed: {', '.join(NAMED)}")
+    if task.schema not in SCHEMAS:
+        raise TaskError(unknown("schema", str(task.schema), SCHEMAS))
     names = [table.name for table in task.tables]
     if not names:
         raise TaskError("a task needs at least one table; the list is empty")
     if twice := [name for name in names if names.count(name) > 1]:
         raise TaskError(f"there are two tables named '{twice[0]}'")
-    for table in task.tables:
+    for table in task.tables if task.dialect == "mysql" else ():
         for column in table.columns:
             check_type(column.type, table.name, column.name)
     try:
@@ -209,22 +248,22 @@ def checked(task: Task) -> Task:
     return task
 
 
-def operation_in(sql: str) -> str:
+def operation_in(sql: str, dialect: str = "mysql") -> str:
     """What a gold solution does: one of `OPERATIONS`.
 
     Raises:
         TaskError: if it is not one statement of these.
     """
-    operation = operation_of(sql)
+    operation = operation_of(sql, dialect)
     if operation is None:
         raise TaskError(f"'sql' is not one statement of {', '.join(OPERATIONS)}: {sql}")
     return operation
 
 
-def skills_in(named: Any, sql: str | None) -> tuple[str, ...]:
+def skills_in(named: Any, sql: str | None, dialect: str = "mysql") -> tuple[str, ...]:
     """The skills that an entry names; where it names none, those that its SQL shows."""
     if named is None:
-        return skills_of(sql) if sql else ()
+        return skills_of(sql, dialect) if sql else ()
     if not isinstance(named, list | tuple):
         raise TaskError(f"the skills must be a list of names, are {named!r}")
     return tuple(named)
@@ -232,47 +271,3 @@ def skills_in(named: Any, sql: str | None) -> tuple[str, ...]:
 
 def is_md5(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value) is not None
-
-
-def read_table(table: Mapping[str, Any], *, name: str, columns: str, rows: str) -> Table:
-    """A table out of an entry whose fields have these names.
-
-    Raises:
-        TaskError: if a column comes twice, or a row or cell is none.
-    """
-    title = required(table, name, str)
-    read = []
-    for column in required(table, columns, list):
-        column = as_object(column, "column")
-        read.append(_column(required(column, "name", str), optional(column, "type", str) or "TEXT"))
-    if not read:
-        raise TaskError(f"table '{title}' has no columns")
-    folded = [column.name.casefold() for column in read]
-    if twice := [column.name for column in read if folded.count(column.name.casefold()) > 1]:
-        raise TaskError(
-            f"table '{title}' has the column '{twice[0]}' twice; MySQL ignores case in column names"
-        )
-    lines = []
-    for number, row in enumerate(required(table, rows, list), 1):
-        if not isinstance(row, list | tuple) or len(row) != len(read):
-            size = f"{len(row)} cells" if isinstance(row, list | tuple) else repr(row)
-            raise TaskError(f"table '{title}', row {number} has {size}, the table has {len(read)} columns")
-        if wrong := [cell for cell in row if not _is_cell(cell)]:
-            raise TaskError(
-                f"table '{title}', row {number} has the cell {wrong[0]!r}; a cell is a string, a finite "
-                "number, true, false or null"
-            )
-        # the same names come again and again in a file of many tasks: one object for each
-        lines.append(tuple(intern(cell) if isinstance(cell, str) else cell for cell in row))
-    return Table(title, tuple(read), tuple(lines))
-
-
-@lru_cache(maxsize=10_000)
-def _column(name: str, type: str) -> Column:
-    return Column(name, type)
-
-
-def _is_cell(value: Any) -> bool:
-    return value is None or (
-        isinstance(value, str | int | float) and not (value != value or value in (math.inf, -math.inf))
-    )

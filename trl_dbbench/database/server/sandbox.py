@@ -88,10 +88,10 @@ class ServerSandbox(Sandbox):
     def lost(self) -> Loss | None:  # type: ignore[override]
         return self._slot.lost if self._slot is not None else None
 
-    def execute(self, sql: str) -> QueryResult:
+    def execute(self, sql: str, limits: Limits | None = None) -> QueryResult:
         if refused := refusal(sql):
             return refused
-        result = self._execute(sql)
+        result = self._execute(sql, limits)
         # the error may be about something that the server lost, or that another run removed while it was down
         if result.error and not result.limit and not self._tenancy.held():
             raise EnvironmentFault(f"The server was restarted: {result.error}")
@@ -116,7 +116,7 @@ class ServerSandbox(Sandbox):
             self._tenancy.slots.give_back(self._slot)
             self._slot = None
 
-    def _execute(self, sql: str) -> QueryResult:
+    def _execute(self, sql: str, limits: Limits | None) -> QueryResult:
         readers, pristine = self._tenancy.readers, self._pristine
         dialect = self._tenancy.dialect
         self.changed = False
@@ -127,7 +127,7 @@ class ServerSandbox(Sandbox):
             and dialect.looks_like_read(sql)
         ):
             result = readers.read(
-                lambda session: _read_once(session, sql), database=pristine.name, reader=self
+                lambda session: _read_once(session, sql, limits), database=pristine.name, reader=self
             )
             if result.error_code not in _DENIED_TO_READERS:
                 return result
@@ -143,7 +143,7 @@ class ServerSandbox(Sandbox):
             slot.stateless = slot.stateless and kind != "other"
             # a SELECT changes something where the agent has made a function that does so
             self.changed = not (reads and slot.stateless)
-            result = session.execute(sql)
+            result = session.execute(sql, limits)
             if session.broken:
                 slot.plain = False  # the statement may still run, and hold the tables
             if self.changed and result.undone and not slot.stateless:
@@ -231,8 +231,8 @@ class ServerSandbox(Sandbox):
             raise _Unreadable from None
 
 
-def _read_once(session: Session, sql: str) -> QueryResult:
-    result = session.execute(sql)
+def _read_once(session: Session, sql: str, limits: Limits | None) -> QueryResult:
+    result = session.execute(sql, limits)
     if result.seconds > SPILL_SECONDS:
         session.broken = session.broken or "its temporary files may be large"
     return result

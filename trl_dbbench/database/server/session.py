@@ -103,10 +103,13 @@ class Session:
             self.broken = str(error)
             raise EnvironmentFault(f"The session cannot be used again: {error}") from None
 
-    def execute(self, sql: str) -> QueryResult:
+    def execute(self, sql: str, limits: Limits | None = None) -> QueryResult:
         """Runs one statement, whatever its text is.
 
         A statement that hits a limit may leave the session `broken`.
+
+        Args:
+            limits: on rows and text, in place of the session's own.
 
         Raises:
             EnvironmentFault: the database failed; the session cannot be used again.
@@ -115,7 +118,7 @@ class Session:
         watch = self._watchdog(lambda: self._time_left(start), self._kill, self._driver.hang_up)
         try:
             with watch:
-                result = self._run(sql, start)
+                result = self._run(sql, start, limits or self.limits)
         except DBAPIError as error:
             if watch.fired or self._dialect.is_time_limit(error_code(error)):
                 result = timed_out(self.limits)
@@ -189,11 +192,12 @@ class Session:
         fault.observation = self._names.shown(fault.observation)
         return fault
 
-    def _run(self, sql: str, start: float) -> QueryResult:
+    def _run(self, sql: str, start: float, limits: Limits) -> QueryResult:
         result = self._send(sql)
         affected = None if result.returns_rows else result.rowcount
+        columns = tuple(result.keys()) if result.returns_rows else None
         try:
-            rows, limit = clip(map(self._shown, result), self.limits) if result.returns_rows else (None, None)
+            rows, limit = clip(map(self._shown, result), limits) if result.returns_rows else (None, None)
             if limit:
                 self._drop_rest(result, start)
         finally:
@@ -201,7 +205,9 @@ class Session:
             with contextlib.suppress(Exception):
                 result.close()
                 self._driver.drop_rest()
-        return QueryResult(rows, limit=limit, affected=affected, seconds=time.monotonic() - start)
+        return QueryResult(
+            rows, limit=limit, affected=affected, seconds=time.monotonic() - start, columns=columns
+        )
 
     def _check(self) -> None:
         if ownership.holder(self.connection, self._owner) != self._keeper:

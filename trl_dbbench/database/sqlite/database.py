@@ -1,6 +1,7 @@
-"""SQLite in the place of MySQL: nothing to install, and MySQL's dialect translated.
+"""SQLite in this process: nothing to install.
 
-Every sandbox is a database of its own in memory. This is meant for trying out and for tests; see
+Tasks in SQLite's dialect are run as they are. For tasks in MySQL's, the dialect is translated, and every
+sandbox is a database of its own in memory. That is meant for trying out and for tests; see
 `SQLiteDatabase.DIFFERENCES` for what an agent would notice.
 """
 
@@ -11,16 +12,18 @@ import sqlite3
 from trl_dbbench.database.base import Database
 from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.database.sandbox import Limits, Sandbox
+from trl_dbbench.database.sqlite.native import NativeSandbox
 from trl_dbbench.database.sqlite.sandbox import SQLiteSandbox
 from trl_dbbench.errors import DatabaseError
 from trl_dbbench.tasks import Task
 
 
 class SQLiteDatabase(Database):
-    """Hands out databases in memory; there is no server."""
+    """Hands out databases in memory, and those of files; there is no server."""
 
     statements_at_once = 4  # they compute in this process, where more threads would only hinder one another
     dialect = SQLITE
+    task_dialects = frozenset({"mysql", "sqlite"})
 
     DIFFERENCES = (
         "It differs from MySQL: computed DECIMAL and date values come as plain numbers and texts, too long "
@@ -37,7 +40,8 @@ class SQLiteDatabase(Database):
     def fresh_sandbox(self, task: Task) -> Sandbox:
         if self.closed:
             raise DatabaseError("The database was closed. Open it again for more sandboxes.")
-        return SQLiteSandbox(task, self.limits)
+        kind = NativeSandbox if task.dialect == "sqlite" else SQLiteSandbox
+        return kind(task, self.limits)
 
     def close(self) -> None:
         self.closed = True

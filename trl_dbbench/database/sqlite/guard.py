@@ -68,17 +68,22 @@ def is_environment_fault(error: BaseException | None) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in FAULTS
 
 
-class Guard:
-    """Gives a connection MySQL's functions, and watches over the agent's statements on it.
+class Watch:
+    """Watches over the agent's statements on a connection.
 
     ```python
-    with guard.statement(5.0):
+    with watch.statement(5.0):
         connection.execute(...)
-    guard.timed_out, guard.failure  # why it failed, unless SQLite itself says so
+    watch.timed_out, watch.failure  # why it failed, unless SQLite itself says so
     ```
 
     An exception of our own functions that is no answer to the agent is raised at the end of that block.
     """
+
+    steps = STEPS_BETWEEN_CHECKS
+    longest_result = MAX_TEXT_CHARACTERS
+    too_many_parts = StatementError(1436, "Thread stack overrun: the statement has too many parts")
+    spilled_too_much = StatementError(1114, "The table '/tmp/#sql' is full")
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.timed_out = False
@@ -87,37 +92,11 @@ class Guard:
         self._connection = connection
         self._watching = False
         self._parts = 0
-        self._tables_bytes = 0
+        self._may_spill = MAX_SPILLED_BYTES
         self._written_before: int | None = None
         self._next_look = 0.0
-        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-        connection.execute("PRAGMA cache_size = 250")
-        connection.create_collation(COLLATION, self._collate)
-        for name, function in _FUNCTIONS.items():
-            connection.create_function(
-                f"my_{name}", -1, self._watched(function), deterministic=name not in _NOT_DETERMINISTIC
-            )
-        for name, aggregate in AGGREGATES.items():
-            connection.create_aggregate(f"my_{name}", -1, self._watched_aggregate(aggregate))
-        for name, window in WINDOWS.items():
-            connection.create_window_function(name, 1, self._watched_aggregate(window))
-        connection.set_progress_handler(self._tick, STEPS_BETWEEN_CHECKS)
+        connection.set_progress_handler(self._tick, self.steps)
         connection.set_authorizer(self._authorize)
-
-    def confine(self, tables: Iterable[Table]) -> None:
-        """Limits how far the database, which holds these tables, may grow from now on."""
-        connection, tables = self._connection, list(tables)
-        (pages,) = connection.execute("PRAGMA page_count").fetchone()
-        self._tables_bytes = pages * PAGE_BYTES
-        connection.execute(f"PRAGMA max_page_count = {pages + MAX_GROWTH_PAGES}")
-        connection.execute(f"PRAGMA temp.max_page_count = {MAX_GROWTH_PAGES}")
-        longest = MAX_TEXT_CHARACTERS
-        if self._tables_bytes > MAX_TEXT_CHARACTERS:
-            longest = max(longest, 2 * max((_size(row) for table in tables for row in table.rows), default=0))
-        widest = max((len(table.columns) for table in tables), default=0)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, max(MAX_COLUMNS, 2 * widest))
-        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
 
     @contextmanager
     def statement(self, seconds: float) -> Iterator[None]:
@@ -156,9 +135,9 @@ class Guard:
         written = _written()
         if self._written_before is None:
             self._written_before = written
-        if written - self._written_before <= MAX_SPILLED_BYTES + 4 * self._tables_bytes:
+        if written - self._written_before <= self._may_spill:
             return False
-        self.failure = StatementError(1114, "The table '/tmp/#sql' is full")
+        self.failure = self.spilled_too_much
         return True
 
     def _authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
@@ -166,18 +145,16 @@ class Guard:
             return sqlite3.SQLITE_OK
         self._parts += 1
         if self._parts > MAX_PARTS:
-            self.failure = StatementError(1436, "Thread stack overrun: the statement has too many parts")
-        elif (
-            not self._late()
-            and action not in _FORBIDDEN
-            and (action != sqlite3.SQLITE_FUNCTION or str(second).lower() not in _FORBIDDEN_FUNCTIONS)
-        ):
+            self.failure = self.too_many_parts
+        elif not self._late() and self._allows(action, first or "", second or ""):
             return sqlite3.SQLITE_OK
         return sqlite3.SQLITE_DENY
 
-    def _collate(self, left: str, right: str) -> int:
-        # until it is done, a sort calls nothing but this; its result is then thrown away
-        return 0 if self._late(SORT_GRACE_SECONDS) else collate(left, right)
+    def _allows(self, action: int, first: str, second: str) -> bool:
+        """Whether a statement may do this; `first` and `second` are what SQLite tells of the action."""
+        if action == sqlite3.SQLITE_FUNCTION:
+            return second.lower() not in FORBIDDEN_FUNCTIONS
+        return action not in FORBIDDEN
 
     def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, stopped when the time is over; SQLite reports no reason, so it is kept."""
@@ -204,11 +181,49 @@ class Guard:
                 raise
             if isinstance(result, int) and not -(2**63) <= result < 2**63:
                 return float(result)
-            if isinstance(result, str) and len(result) > MAX_TEXT_CHARACTERS:
+            if isinstance(result, str) and len(result) > self.longest_result:
                 return None
             return result
 
         return watched
+
+
+class Guard(Watch):
+    """Gives a connection MySQL's functions, and watches over the agent's statements on it."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(connection)
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        connection.execute("PRAGMA cache_size = 250")
+        connection.create_collation(COLLATION, self._collate)
+        for name, function in _FUNCTIONS.items():
+            connection.create_function(
+                f"my_{name}", -1, self._watched(function), deterministic=name not in _NOT_DETERMINISTIC
+            )
+        for name, aggregate in AGGREGATES.items():
+            connection.create_aggregate(f"my_{name}", -1, self._watched_aggregate(aggregate))
+        for name, window in WINDOWS.items():
+            connection.create_window_function(name, 1, self._watched_aggregate(window))
+
+    def confine(self, tables: Iterable[Table]) -> None:
+        """Limits how far the database, which holds these tables, may grow from now on."""
+        connection, tables = self._connection, list(tables)
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        tables_bytes = pages * PAGE_BYTES
+        self._may_spill = MAX_SPILLED_BYTES + 4 * tables_bytes
+        connection.execute(f"PRAGMA max_page_count = {pages + MAX_GROWTH_PAGES}")
+        connection.execute(f"PRAGMA temp.max_page_count = {MAX_GROWTH_PAGES}")
+        longest = MAX_TEXT_CHARACTERS
+        if tables_bytes > MAX_TEXT_CHARACTERS:
+            longest = max(longest, 2 * max((_size(row) for table in tables for row in table.rows), default=0))
+        widest = max((len(table.columns) for table in tables), default=0)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, max(MAX_COLUMNS, 2 * widest))
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+
+    def _collate(self, left: str, right: str) -> int:
+        # until it is done, a sort calls nothing but this; its result is then thrown away
+        return 0 if self._late(SORT_GRACE_SECONDS) else collate(left, right)
 
     def _watched_aggregate(self, aggregate: type) -> Callable[[], Any]:
         def made() -> Any:
@@ -250,7 +265,7 @@ def _size(row: tuple) -> int:
 _FUNCTIONS = functions()
 _NOT_DETERMINISTIC = frozenset({"RAND", "UUID", "NOW", "SYSDATE", "CURDATE", "CURTIME", "UNIX_TIMESTAMP"})
 _AGGREGATE_METHODS = frozenset({"step", "inverse", "value", "finalize"})
-_FORBIDDEN = frozenset(
+FORBIDDEN = frozenset(
     {
         sqlite3.SQLITE_ATTACH,
         sqlite3.SQLITE_DETACH,
@@ -261,4 +276,4 @@ _FORBIDDEN = frozenset(
         sqlite3.SQLITE_CREATE_TEMP_TRIGGER,
     }
 )
-_FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})
+FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})

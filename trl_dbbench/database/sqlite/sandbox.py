@@ -63,7 +63,7 @@ class SQLiteSandbox(Sandbox):
     """A database in memory, with MySQL's collation and functions."""
 
     def __init__(self, task: Task, limits: Limits) -> None:
-        self._limits = limits
+        self._limits = self._clipping = limits
         self._views: dict[str, list[str]] = {}
         self._known: set[str] | None = {table.name for table in task.tables}
         self._autocommit = True
@@ -100,10 +100,11 @@ class SQLiteSandbox(Sandbox):
             self.close()
             raise
 
-    def execute(self, sql: str) -> QueryResult:
+    def execute(self, sql: str, limits: Limits | None = None) -> QueryResult:
         self._check_usable()
         if refused := refusal(sql):
             return refused
+        self._clipping = limits or self._limits
         start = time.monotonic()
         try:
             with self._guard.statement(self._limits.seconds):
@@ -241,13 +242,13 @@ class SQLiteSandbox(Sandbox):
         if not result.returns_rows:
             return QueryResult(None, affected=max(result.rowcount, 0))
         try:
-            rows, limit = clip(result, self._limits)
+            rows, limit = clip(result, self._clipping)
         finally:
             result.close()
-        return QueryResult(rows, limit=limit)
+        return QueryResult(rows, limit=limit, columns=tuple(result.keys()))
 
     def _cut(self, rows: list[tuple]) -> QueryResult:
-        kept, limit = clip(rows, self._limits)
+        kept, limit = clip(rows, self._clipping)
         return QueryResult(kept, limit=limit)
 
     def _rows(self, sql: str) -> list[tuple]:

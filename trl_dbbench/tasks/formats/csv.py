@@ -21,7 +21,8 @@ from trl_dbbench.skills import operation_of
 from trl_dbbench.tasks.fields import check_known, first_id
 from trl_dbbench.tasks.formats.base import Loss
 from trl_dbbench.tasks.formats.csv_tables import number_or_text
-from trl_dbbench.tasks.model import OPERATIONS, Cell, Gold, Table, Task, checked, operation_in, skills_in
+from trl_dbbench.tasks.model import OPERATIONS, Gold, Task, checked, operation_in, skills_in
+from trl_dbbench.tasks.table import Cell, Table
 
 FIELDS = ("question", "answer", "sql", "id", "operation", "tables")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.entries import CSV_SUFFIXES, csv_rows
-from trl_dbbench.tasks.model import Cell, Column, Table
+from trl_dbbench.tasks.table import Cell, Column, Table
 
 
 def read_csv_tables(paths: Iterable[str | Path]) -> dict[str, Table]:

@@ -1,0 +1,110 @@
+"""What an episode costs on SQLite files that many tasks share, beside tables that stand in each task.
+
+    python benchmarks/files.py [--megabytes 200] [--files 11] [--tasks 500] [--at-a-time 64]
+
+Makes the files, then plays each task once: two statements that read by an index and one that counts, or in
+their place an UPDATE of one row, which makes a private copy of the file. The same on tables of 20 rows that
+stand in the task. Prints milliseconds per episode, the wall time over their number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sqlite3
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+from trl_dbbench.database import Database, open_database
+from trl_dbbench.tasks import Column, Gold, Source, Table, Task
+
+WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath")
+COLUMNS = "id INTEGER PRIMARY KEY, name TEXT, city TEXT, score REAL"
+
+
+def rows(count: int, seed: int) -> list[tuple]:
+    rng = random.Random(seed)
+    return [
+        (n, f"{rng.choice(WORDS)} {n}", " ".join(rng.choices(WORDS, k=8)), rng.random()) for n in range(count)
+    ]
+
+
+def make(path: Path, megabytes: float, seed: int) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"CREATE TABLE people ({COLUMNS})")
+        connection.executemany("INSERT INTO people VALUES (?, ?, ?, ?)", rows(int(megabytes * 12_500), seed))
+        connection.execute("CREATE INDEX by_name ON people (name)")
+        connection.commit()
+
+
+def shared(files: Sequence[Path], count: int) -> list[Task]:
+    sources = [Source.of(file) for file in files]
+    return [
+        Task(str(n), "?", source.tables(), "SELECT", Gold(), source=source, dialect="sqlite")
+        for n, source in zip(range(count), sources * count, strict=False)
+    ]
+
+
+def inline(count: int) -> list[Task]:
+    columns = tuple(Column(*column.split(" ", 1)) for column in COLUMNS.split(", "))
+    table = Table("people", columns, tuple(rows(20, 0)))
+    return [Task(str(n), "?", (table,), "SELECT", Gold(), dialect="sqlite") for n in range(count)]
+
+
+READS = (
+    "SELECT * FROM people LIMIT 3",
+    "SELECT city FROM people WHERE id = 7",
+    "SELECT COUNT(*) FROM people WHERE name LIKE 'amber 7%' AND id < 50",
+)
+CHANGES = (READS[0], "UPDATE people SET score = 1 WHERE id = 7", READS[1])
+
+
+def measure(database: Database, tasks: Sequence[Task], statements: Sequence[str], at_a_time: int) -> float:
+    def episode(task: Task) -> None:
+        with database.sandbox(task) as sandbox:
+            for sql in statements:
+                result = sandbox.execute(sql)
+                assert result.error is None, result
+
+    with ThreadPoolExecutor(at_a_time) as pool:
+        list(pool.map(episode, tasks[:at_a_time]))
+        clock = time.perf_counter()
+        list(pool.map(episode, tasks))
+    return 1000 * (time.perf_counter() - clock) / len(tasks)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--megabytes", type=float, default=200, help="of all files together")
+    parser.add_argument("--files", type=int, default=11)
+    parser.add_argument("--tasks", type=int, default=500)
+    parser.add_argument("--changing", type=int, default=50, help="tasks that change their file's copy")
+    parser.add_argument("--at-a-time", type=int, default=64)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, open_database("sqlite") as database:
+        files = [Path(folder) / f"{n}.sqlite" for n in range(arguments.files)]
+        for number, file in enumerate(files):
+            make(file, arguments.megabytes / arguments.files, number)
+        size = sum(file.stat().st_size for file in files) / 1e6
+        clock = time.perf_counter()
+        tasks = shared(files, arguments.tasks)
+        print(
+            f"{arguments.files} files, {size:.0f} MB: {time.perf_counter() - clock:.2f} s until they are known"
+        )
+        for name, statements, count in (
+            ("reads", READS, arguments.tasks),
+            ("changes", CHANGES, arguments.changing),
+        ):
+            for where, of in (("in files", tasks), ("in the task", inline(arguments.tasks))):
+                cost = measure(database, of[:count], statements, arguments.at_a_time)
+                print(f"{name:<8} {where:<12} {cost:8.2f} ms an episode, {arguments.at_a_time} at a time")
+
+
+if __name__ == "__main__":
+    main()

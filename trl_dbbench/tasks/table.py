@@ -1,0 +1,77 @@
+"""A table as a task has it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from sys import intern
+from typing import Any
+
+from trl_dbbench.errors import TaskError
+from trl_dbbench.tasks.fields import as_object, optional, required
+
+Cell = str | int | float | bool | None
+"""A cell of a table, as JSON holds it; the column's type says what the database makes of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its name and its type, as written in CREATE TABLE."""
+
+    name: str
+    type: str = "TEXT"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table as it lies in the database when an episode starts."""
+
+    name: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...] = ()
+
+
+def read_table(table: Mapping[str, Any], *, name: str, columns: str, rows: str) -> Table:
+    """A table out of an entry whose fields have these names.
+
+    Raises:
+        TaskError: if a column comes twice, or a row or cell is none.
+    """
+    title = required(table, name, str)
+    read = []
+    for column in required(table, columns, list):
+        column = as_object(column, "column")
+        read.append(_column(required(column, "name", str), optional(column, "type", str) or "TEXT"))
+    if not read:
+        raise TaskError(f"table '{title}' has no columns")
+    folded = [column.name.casefold() for column in read]
+    if twice := [column.name for column in read if folded.count(column.name.casefold()) > 1]:
+        raise TaskError(
+            f"table '{title}' has the column '{twice[0]}' twice; MySQL ignores case in column names"
+        )
+    lines = []
+    for number, row in enumerate(required(table, rows, list), 1):
+        if not isinstance(row, list | tuple) or len(row) != len(read):
+            size = f"{len(row)} cells" if isinstance(row, list | tuple) else repr(row)
+            raise TaskError(f"table '{title}', row {number} has {size}, the table has {len(read)} columns")
+        if wrong := [cell for cell in row if not _is_cell(cell)]:
+            raise TaskError(
+                f"table '{title}', row {number} has the cell {wrong[0]!r}; a cell is a string, a finite "
+                "number, true, false or null"
+            )
+        # the same names come again and again in a file of many tasks: one object for each
+        lines.append(tuple(intern(cell) if isinstance(cell, str) else cell for cell in row))
+    return Table(title, tuple(read), tuple(lines))
+
+
+@lru_cache(maxsize=10_000)
+def _column(name: str, type: str) -> Column:
+    return Column(name, type)
+
+
+def _is_cell(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, str | int | float) and not (value != value or value in (math.inf, -math.inf))
+    )
