@@ -534,7 +534,7 @@ def own(tmp_path: Path) -> Path:
         (
             "out.jsonl",
             "agent",
-            "unknown task format 'agent'; allowed: own, agentbench, lifelong, verl, or the dotted path",
+            "unknown task format 'agent'; allowed: own, agentbench, lifelong, verl, spider, bird, critic, or the dotted path",
         ),
         (
             "out.jsonl",

@@ -17,6 +17,7 @@ from launching import QUICKSTART, RECIPE, ROOT, run_here
 from trl_dbbench.convert import convert
 from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError, TaskError
+from trl_dbbench.grading import GRADERS, SQL_GRADERS
 from trl_dbbench.judge import Judge, Verdict
 from trl_dbbench.protocol import Answer
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
@@ -221,7 +222,7 @@ def test_a_named_format_comes_first(here: Path) -> None:
     assert load_tasks(path, format="my_formats.Spider")[:2] == TASKS
     with pytest.raises(TaskError, match=r"line 3: unknown field 'ask'; allowed: id, question, "):
         load_tasks(path)
-    with pytest.raises(TaskError, match=r"md5 \(read as own; the format verl does not match it\)$"):
+    with pytest.raises(TaskError, match=r"schema \(read as own; the format verl does not match it\)$"):
         load_tasks(path, format="verl")
 
     ambiguous = json.loads(TASKS[0].to_json()) | {"description": "Not AgentBench's."}
@@ -234,11 +235,12 @@ def test_a_named_format_comes_first(here: Path) -> None:
 
 def test_an_unknown_format_is_named_with_those_allowed(tmp_path: Path, command: Command) -> None:
     path = own_file(tmp_path, *TASKS)
-    message = "unknown task format 'spider'; allowed: own, agentbench, lifelong, verl, or the dotted path"
+    known = "own, agentbench, lifelong, verl, spider, bird, critic"
+    message = f"unknown task format 'wikisql'; allowed: {known}, or the dotted path"
     with pytest.raises(ConfigError, match=message):
-        load_tasks(path, format="spider")
+        load_tasks(path, format="wikisql")
     for arguments in (["validate", path, "--format"], ["convert", path, tmp_path / "out.jsonl", "--from"]):
-        code, _ = command(*arguments, "spider")
+        code, _ = command(*arguments, "wikisql")
         assert message in str(code)
 
 
@@ -426,9 +428,10 @@ def test_no_task_file_names_code(
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist([entry]), here / name)
     else:
         (here / name).write_text(json.dumps([entry] if name.endswith(".json") else entry))
+    known = ", ".join([*GRADERS, *SQL_GRADERS])
     message = (
-        "unknown grader 'my_side_effect.judge'; allowed: agentbench_text, agentbench_fc, lifelong. A task file "
-        "cannot name code to run: set a grader of your own with `grader:` in the recipe or with --grader."
+        f"unknown grader 'my_side_effect.judge'; allowed: {known}. A task file cannot name code to "
+        "run: set a grader of your own with `grader:` in the recipe or with --grader."
     )
     with pytest.raises((TaskError, AssertionError), match=re.escape(message)):
         READERS[reader](here / name, command)

@@ -634,7 +634,7 @@ def test_any_field_with_anything_in_it_is_a_task_or_a_task_error(
     from trl_dbbench.tasks.load import _read
 
     try:
-        (task,) = _read([Entry("line 1", entry)], "tasks.jsonl", None)
+        (task,) = _read([Entry("line 1", entry)], "tasks.jsonl", None, {})
     except TaskError as error:
         assert str(error).startswith("tasks.jsonl, line 1: ")
     else:
@@ -666,7 +666,7 @@ def with_table(**fields: Any) -> dict[str, Any]:
             with_table() | {"anwser": [[3]]},
             "unknown field 'anwser'; allowed: id, question, tables, .*; nearest: answer$",
         ),
-        (with_table() | {"zzz": 1}, "unknown field 'zzz'; allowed: id, question, .*, state_md5$"),
+        (with_table() | {"zzz": 1}, "unknown field 'zzz'; allowed: id, question, .*, schema$"),
         (with_table(row=[]), "unknown field of a table 'row'; allowed: name, columns, rows; nearest: rows$"),
         (
             with_table(columns=[{"name": "age", "typ": "INT"}]),

@@ -90,7 +90,8 @@ def convert(
         source: what `load_tasks` takes, or with `tables` a CSV or JSONL file of questions (see `CsvFormat`).
         to: one of `FORMATS`, or the dotted path of your own; left out, `target`'s ending says it: `.jsonl` is
             own, `.json` lifelong, `.parquet` verl.
-        source_format: the format of `source`; told by the names of its fields if left out.
+        source_format: the format of `source`, also one of `READ_ONLY`; told by the names of its fields if
+            left out.
         tables: CSV files, each a table (see `read_csv_tables`).
         split: of `source`, as in `load_tasks`, and verl's `extra_info.split`, where it is `train` if left
             out.
@@ -261,4 +262,8 @@ def _fields(task: Task) -> dict[str, Any]:
         "state_md5": gold.state_md5,
         "skills": task.skills,
         "grader": task.grader,
+        "database": task.source,
+        "dialect": task.dialect,
+        "knowledge": task.knowledge,
+        "schema": task.schema,
     }

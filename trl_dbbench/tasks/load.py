@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -9,9 +10,14 @@ from trl_dbbench.errors import TaskError
 from trl_dbbench.files import nearest_path
 from trl_dbbench.tasks.entries import CSV_SUFFIXES, Entry, read_entries, read_folder
 from trl_dbbench.tasks.formats import format_of, get_format, read_entry
-from trl_dbbench.tasks.formats.base import TaskFormat
+from trl_dbbench.tasks.formats.base import TaskFormat, Unsupported
 from trl_dbbench.tasks.formats.lifelong import HUB_FOLDER, HUB_ID
 from trl_dbbench.tasks.model import Task
+
+logger = logging.getLogger("trl_dbbench.tasks")
+
+NAMED_LEFT_OUT = 3
+"""So many entries that are left out for the same reason are named."""
 
 
 def load_tasks(
@@ -19,24 +25,32 @@ def load_tasks(
 ) -> list[Task]:
     """Reads tasks from a file, a folder of parquet files, or the LifelongAgentBench hub repository.
 
+    Entries of published files that can be no task here are left out, and a warning says which and why.
+
     Args:
         path_or_id: a `.jsonl`, `.json` or `.parquet` file, a folder of parquet files, or
             `csyq/LifelongAgentBench` (needs the network).
         split: the split to take of a hub repository or of parquet files named after their split;
             `None` takes all.
-        format: one of `tasks.formats.FORMATS`, the dotted path of your own, or a format object. It reads the
-            entries that it matches; the format of others, and of all if it is left out, is told by the names
-            of their fields.
+        format: one of `tasks.formats.FORMATS` or `READ_ONLY`, the dotted path of your own, or a format
+            object. It reads the entries that it matches; the format of others, and of all if it is left out,
+            is told by the names of their fields.
 
     Raises:
-        TaskError: if there is nothing to read or a task in it is wrong; the text names the file and,
-            where there is one, the line.
+        TaskError: if there is nothing to read, a task in it is wrong, or all are left out; the text names the
+            file and, where there is one, the line.
         ConfigError: if there is no such format.
     """
     if isinstance(format, str):
         format = get_format(format)
     entries = _entries(path_or_id, split, may_be_csv=format is not None)
-    tasks = list(_read(entries, str(path_or_id), format))
+    left_out: dict[str, list[str]] = {}
+    tasks = list(_read(entries, str(path_or_id), format, left_out))
+    if left_out:
+        told = _told(left_out, str(path_or_id), len(tasks))
+        if not tasks:
+            raise TaskError(told)
+        logger.warning(told)
     if not tasks:
         raise TaskError(
             f"{path_or_id} holds no tasks. Expected one JSON object a line, or a {{key: entry}} object."
@@ -80,11 +94,27 @@ def _download() -> Path:
         ) from None
 
 
-def _read(entries: Iterable[Entry], source: str, format: TaskFormat | None) -> Iterator[Task]:
+def _told(left_out: dict[str, list[str]], source: str, tasks: int) -> str:
+    """What to say of entries that are left out, by the reasons why."""
+    count = sum(map(len, left_out.values()))
+    reasons = []
+    for reason, ids in left_out.items():
+        more = f" and {len(ids) - NAMED_LEFT_OUT} more" if len(ids) > NAMED_LEFT_OUT else ""
+        reasons.append(f"{', '.join(ids[:NAMED_LEFT_OUT])}{more}: {reason}")
+    return f"{source}: {count} of {count + tasks} entries are left out; {'; '.join(reasons)}"
+
+
+def _read(
+    entries: Iterable[Entry], source: str, format: TaskFormat | None, left_out: dict[str, list[str]]
+) -> Iterator[Task]:
+    """The tasks of entries; `left_out` gets, by the reason, the ids of those that are left out."""
     seen: dict[str, str] = {}
     for entry in entries:
         try:
             task = _task(entry, source, format)
+        except Unsupported as error:
+            left_out.setdefault(str(error), []).append(error.id)
+            continue
         except TaskError as error:
             raise TaskError(f"{source}, {entry.place}: {error}") from None
         if task.id in seen:
@@ -100,8 +130,11 @@ def _task(entry: Entry, source: str, format: TaskFormat | None) -> Task:
     found = format if format is not None and format.matches(entry.fields) else format_of(entry.fields)
     # AgentBench has no ids: dev.jsonl's third task is dev-3, and stays apart from standard-3
     default_id = f"{Path(source).stem}-{entry.place.rpartition(' ')[2]}"
+    here: TaskFormat = found.beside(Path(source)) if hasattr(found, "beside") else found
     try:
-        return read_entry(found, entry.unpacked(getattr(found, "nested", ())), default_id)
+        return read_entry(here, entry.unpacked(getattr(found, "nested", ())), default_id)
+    except Unsupported:
+        raise
     except TaskError as error:
         if format is None or found is format:
             raise

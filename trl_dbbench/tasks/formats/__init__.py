@@ -7,6 +7,15 @@
 | `lifelong` | `.json` | several tables, a grader other than `lifelong` |
 | `verl` | `.parquet` | holds everything, in `extra_info.task` |
 
+These are `FORMATS`, which can be written too. Benchmarks of SQL answers are only read, `READ_ONLY`; they and
+the own format name databases, which are looked for beside the task file (see `text2sql`):
+
+| format | file | database |
+|---|---|---|
+| `spider` | `dev.json`, `train_spider.json`, `train_others.json` | `database/<db_id>/<db_id>.sqlite` |
+| `bird` | `dev.json`, `train.json`, `mini_dev_sqlite.json` | `dev_databases/<db_id>/<db_id>.sqlite` |
+| `critic` | LiveSQLBench's and BIRD-CRITIC's `.jsonl` on SQLite | `<db_id>/<db_id>_template.sqlite` |
+
 A format of your own is a class with a `name`, `matches` and `read`, and to be written a `suffix` and `write`
 (see `base`), named by its dotted path, such as `trl-dbbench validate tasks.jsonl --format my_formats.Spider`.
 It is made without arguments. The format `csv` is not among them, since its questions need tables and a
@@ -22,8 +31,10 @@ from trl_dbbench.errors import ConfigError, DBBenchError, TaskError
 from trl_dbbench.lookup import look_up
 from trl_dbbench.tasks.formats.agentbench import AgentBenchFormat
 from trl_dbbench.tasks.formats.base import TaskFormat, WritableFormat
+from trl_dbbench.tasks.formats.critic import CriticFormat
 from trl_dbbench.tasks.formats.lifelong import LifelongFormat
 from trl_dbbench.tasks.formats.own import OwnFormat
+from trl_dbbench.tasks.formats.text2sql import BirdFormat, SpiderFormat
 from trl_dbbench.tasks.formats.verl import VerlFormat
 from trl_dbbench.tasks.model import Task
 
@@ -33,16 +44,25 @@ FORMATS: dict[str, WritableFormat] = {
     "lifelong": LifelongFormat(),
     "verl": VerlFormat(),
 }
+"""Can be read and written."""
+
+READ_ONLY: dict[str, TaskFormat] = {
+    "spider": SpiderFormat(),
+    "bird": BirdFormat(),
+    "critic": CriticFormat(),
+}
+
+_ALL: dict[str, TaskFormat] = {**FORMATS, **READ_ONLY}
 
 
 def get_format(name: str) -> TaskFormat:
-    """One of `FORMATS`, or a user's own by the dotted path of its class.
+    """One of `FORMATS` or `READ_ONLY`, or a user's own by the dotted path of its class.
 
     Raises:
         ConfigError: if there is none, or it is not a format.
     """
-    found: Any = look_up("task format", name, FORMATS)
-    if name in FORMATS:
+    found: Any = look_up("task format", name, _ALL)
+    if name in _ALL:
         return found
     try:
         made = found()
@@ -62,19 +82,19 @@ def get_format(name: str) -> TaskFormat:
 def format_of(entry: Mapping[str, Any]) -> TaskFormat:
     """The format that an entry is in, by the names of its fields."""
     # from the last to the first, which is `own` and takes any entry
-    return next(each for each in reversed(FORMATS.values()) if each.matches(entry))
+    return next(each for each in reversed(_ALL.values()) if each.matches(entry))
 
 
 def read_entry(format: TaskFormat, entry: Mapping[str, Any], default_id: str) -> Task:
     """The task of an entry in this format.
 
-    A task of a format that is not one of `FORMATS` is checked and normalised (lists become tuples) by writing
+    A task of a format that is not ours is checked and normalised (lists become tuples) by writing
     it as a line of the own format and reading that.
 
     Raises:
         TaskError: if the entry is no task.
     """
-    if FORMATS.get(format.name) is format:
+    if type(_ALL.get(format.name)) is type(format):
         return format.read(entry, default_id)
     try:
         task = format.read(entry, default_id)

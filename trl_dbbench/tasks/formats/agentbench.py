@@ -17,19 +17,16 @@ from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import GRADERS
 from trl_dbbench.grading.rows import State
 from trl_dbbench.tasks.fields import as_object, first_id, required
-from trl_dbbench.tasks.formats.base import Unrepresentable, WriteContext, published_hash
+from trl_dbbench.tasks.formats.base import Unrepresentable, WriteContext, check_plain, published_hash
 from trl_dbbench.tasks.model import (
     OPERATIONS,
-    Cell,
-    Column,
     Gold,
-    Table,
     Task,
     checked,
     is_md5,
-    read_table,
     skills_in,
 )
+from trl_dbbench.tasks.table import Cell, Column, Table, read_table
 
 QUESTIONS = (
     "other",
@@ -91,6 +88,7 @@ class AgentBenchFormat:
 
     def write(self, task: Task, context: WriteContext) -> dict[str, Any]:
         """Cells become text in TEXT columns. Whether the gold still holds then is found by executing it."""
+        check_plain(task, "AgentBench")
         as_text = replace(task, tables=tuple(map(_text_table, task.tables)))
         tables = [_write_table(table) for table in as_text.tables]
         entry: dict[str, Any] = {

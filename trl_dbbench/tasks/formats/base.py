@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from trl_dbbench.errors import TaskError
+from trl_dbbench.grading import SQL_GRADERS
 from trl_dbbench.grading.rows import State
 from trl_dbbench.grading.states import state_hash
 from trl_dbbench.tasks.model import Task
@@ -20,6 +22,9 @@ class TaskFormat(Protocol):
 
     A format may have `nested`, the names of fields that hold lists or objects: where a parquet file has them
     as text, in JSON's or Python's notation, they are parsed before the format sees the entry.
+
+    A format whose entries name other files may have `beside(path)`, which gives the format for the entries of
+    the file at this path, or of the folder: `folder_of` says where it lies.
     """
 
     name: str
@@ -32,6 +37,9 @@ class TaskFormat(Protocol):
         """The task of an entry; `default_id` names the file and the place, for entries without an id.
 
         Whatever it raises is shown with the file and the place.
+
+        Raises:
+            Unsupported: if the entry is left out, and the others of the file are read.
         """
         ...
 
@@ -101,6 +109,45 @@ class Unrepresentable(TaskError):
     def __init__(self, field: str, text: str):
         super().__init__(text)
         self.field = field
+
+
+class Unsupported(TaskError):
+    """An entry of a published file that is right but can be no task here.
+
+    Others of the file may be: reading goes on without it, and says so. The text gives the reason, in the same
+    words for all entries that it holds for.
+    """
+
+    def __init__(self, id: str, text: str):
+        super().__init__(text)
+        self.id = id
+
+
+def folder_of(path: Path | None) -> Path:
+    """Where what an entry names is looked for first: beside the file, or in the folder, that is read."""
+    if path is None:
+        return Path.cwd()
+    return (path if path.is_dir() else path.parent).absolute()
+
+
+def check_plain(task: Task, title: str) -> None:
+    """For formats that are older than answers in SQL and databases in files.
+
+    Raises:
+        Unrepresentable: if the task has what the format, called `title`, has no place for.
+    """
+    if task.source is not None:
+        raise Unrepresentable(
+            "database", f"its rows lie in a database file; {title}'s tasks hold their tables themselves"
+        )
+    if task.dialect != "mysql":
+        raise Unrepresentable("dialect", f"its SQL is of {task.dialect}; {title}'s is MySQL's")
+    if task.grader in SQL_GRADERS:
+        raise Unrepresentable(
+            "grader", f"its answers are SQL, judged by {task.grader}; {title}'s answers are values"
+        )
+    if task.knowledge is not None:
+        raise Unrepresentable("knowledge", f"{title} has no place for what is told beside the question")
 
 
 def published_hash(task: Task, context: WriteContext) -> str:

@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import GRADERS
 from trl_dbbench.tasks.fields import first_id, optional, required
-from trl_dbbench.tasks.formats.base import Unrepresentable, WriteContext, published_hash
-from trl_dbbench.tasks.model import Gold, Task, checked, operation_in, read_table, skills_in
+from trl_dbbench.tasks.formats.base import Unrepresentable, WriteContext, check_plain, published_hash
+from trl_dbbench.tasks.model import Gold, Task, checked, operation_in, skills_in
+from trl_dbbench.tasks.table import read_table
 
 HUB_ID = "csyq/LifelongAgentBench"
 HUB_FOLDER = "db_bench"
@@ -62,6 +63,7 @@ class LifelongFormat:
         )
 
     def write(self, task: Task, context: WriteContext) -> dict[str, Any]:
+        check_plain(task, "LifelongAgentBench")
         if len(task.tables) != 1:
             raise Unrepresentable(
                 "tables", f"it has {len(task.tables)} tables; LifelongAgentBench's tasks have one"

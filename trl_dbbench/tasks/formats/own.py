@@ -18,28 +18,62 @@
 | `skills` | optional | names from `skills.SKILLS` or `skills.KINDS`; read off `sql` if left out |
 | `grader` | optional | from `grading.GRADERS`; `lifelong` if left out, `null` for the protocol's own |
 | `state_md5` | optional | the gold state's published hash |
+| `database` | instead of `tables` | a SQLite file: `path`, and the `digest` that it must have, if given |
+| `dialect` | optional | of `sql` and of the agent's: `sqlite` with a `database`, else `mysql` |
+| `knowledge` | optional | what the agent is told beside the question |
+| `schema` | optional | what it is told of the tables: `names` if left out, `full` or `none` |
+
+A `path` that is not absolute is looked for beside the task file, then in the working directory; it is written
+as an absolute one. A task whose `grader` is one of `grading.SQL_GRADERS` is answered with SQL: it needs `sql`
+and no `answer`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from trl_dbbench.tasks.formats.base import WriteContext
+from trl_dbbench.errors import TaskError
+from trl_dbbench.tasks.formats.base import WriteContext, folder_of
 from trl_dbbench.tasks.model import Task
 
 
 class OwnFormat:
     name = "own"
     suffix = ".jsonl"
-    nested = frozenset(("tables", "answer", "skills"))
+    nested = frozenset(("tables", "answer", "skills", "database"))
+
+    def __init__(self, path: Path | None = None):
+        self.path = path
+
+    def beside(self, path: Path) -> OwnFormat:
+        return OwnFormat(path)
 
     def matches(self, entry: Mapping[str, Any]) -> bool:
         """Any entry: what no other format claims is read as this one, whose errors say what is missing."""
         return True
 
     def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
+        database = entry.get("database")
+        if isinstance(database, dict) and isinstance(database.get("path"), str):
+            entry = {**entry, "database": {**database, "path": self._located(database["path"])}}
         return Task.from_entry(entry)
+
+    def _located(self, path: str) -> str:
+        """Where a database lies: beside the tasks, or else as seen from the working directory."""
+        given = Path(path).expanduser()
+        if given.is_absolute():
+            return path
+        places = list(dict.fromkeys((folder_of(self.path), Path.cwd())))
+        found = next((place / given for place in places if (place / given).exists()), None)
+        if found is None:
+            folders = " nor in ".join(map(str, places))
+            raise TaskError(
+                f"there is no database '{path}', not in {folders}. Give its path from the task file, from "
+                "the working directory, or the whole path."
+            )
+        return str(found)
 
     def write(self, task: Task, context: WriteContext) -> dict[str, Any]:
         return task.to_entry()

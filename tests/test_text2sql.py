@@ -1,0 +1,656 @@
+"""Benchmarks of SQL answers: their lines and layouts, the tasks that they are, and what cannot be one."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from examples import examples
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+from required import lacking
+
+from trl_dbbench.convert import convert
+from trl_dbbench.errors import ConfigError, TaskError
+from trl_dbbench.tasks import Column, Gold, Source, Table, Task, load_tasks
+from trl_dbbench.tasks.formats import FORMATS, READ_ONLY
+
+KIT = Path(__file__).parents[2] / "shared" / "data" / "scorers"
+
+PETS = """
+CREATE TABLE owners (id INTEGER PRIMARY KEY, name TEXT);
+CREATE TABLE pets (name TEXT, owner INTEGER REFERENCES owners (id), weight REAL);
+INSERT INTO owners VALUES (1, 'Ann'), (2, 'Bo');
+INSERT INTO pets VALUES ('Rex', 1, 20.5), ('Tom', 2, 4), ('Ada', 1, NULL);
+"""
+PETS_TABLES = (
+    Table("owners", (Column("id", "INTEGER"), Column("name", "TEXT"))),
+    Table("pets", (Column("name", "TEXT"), Column("owner", "INTEGER"), Column("weight", "REAL"))),
+)
+
+SPIDER = {
+    "db_id": "pets",
+    "question": "How many pets are there?",
+    "query": "SELECT count(*) FROM pets",
+    "query_toks": ["SELECT", "count", "(", "*", ")", "FROM", "pets"],
+    "question_toks": ["How", "many", "pets", "are", "there", "?"],
+    "sql": {"from": {"table_units": [["table_unit", 1]]}},
+}
+BIRD = {
+    "question_id": 7,
+    "db_id": "pets",
+    "question": "Who owns heavy pets?",
+    "evidence": "heavy means weight > 10",
+    "SQL": "SELECT T2.name FROM pets AS T1 JOIN owners AS T2 ON T1.owner = T2.id WHERE T1.weight > 10",
+    "difficulty": "simple",
+}
+CRITIC = {
+    "instance_id": "pets_1",
+    "selected_database": "pets",
+    "query": "List the pets by weight.",
+    "preprocess_sql": [],
+    "clean_up_sql": [],
+    "sol_sql": ["SELECT name FROM pets ORDER BY weight;"],
+    "external_knowledge": [],
+    "test_cases": [],
+    "category": "Query",
+    "high_level": False,
+    "conditions": {"decimal": -1, "distinct": False, "order": True},
+    "difficulty_tier": "Simple",
+}
+
+
+def database(path: Path, script: str = PETS) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(f"BEGIN;\n{script};\nCOMMIT;")
+    return path
+
+
+def as_list(path: Path, *entries: dict[str, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(entries, ensure_ascii=False), encoding="utf-8")
+    return path
+
+
+def as_lines(path: Path, *entries: dict[str, Any]) -> Path:
+    path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries), encoding="utf-8")
+    return path
+
+
+def without(entry: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name != key}
+
+
+# --- Spider ---------------------------------------------------------------------------------------
+
+
+def test_spiders_entries(tmp_path: Path) -> None:
+    file = database(tmp_path / "database/pets/pets.sqlite")
+    (task,) = load_tasks(as_list(tmp_path / "dev.json", SPIDER))
+    assert task == Task(
+        id="spider-dev-1",
+        question="How many pets are there?",
+        tables=PETS_TABLES,
+        operation="SELECT",
+        gold=Gold(sql="SELECT count(*) FROM pets"),
+        skills=("select",),
+        grader="spider_ts",
+        source=Source.of(file),
+        dialect="sqlite",
+        knowledge=None,
+        schema="full",
+    )
+    assert task.prompt().startswith(
+        "How many pets are there?\nCREATE TABLE owners (id INTEGER PRIMARY KEY, name TEXT);"
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "folder"),
+    [
+        ("dev.json", "database"),
+        ("train_others.json", "database"),
+        ("test.json", "test_database"),
+        ("test_data/dev.json", "test_database"),
+        ("evaluation/dev.json", "database"),
+    ],
+)
+def test_where_spiders_databases_lie(tmp_path: Path, file: str, folder: str) -> None:
+    path = database(tmp_path / folder / "pets/pets.sqlite")
+    (task,) = load_tasks(as_list(tmp_path / file, SPIDER))
+    assert task.source == Source.of(path)
+    assert task.id == f"spider-{Path(file).stem}-1"
+
+
+def test_a_task_file_named_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = database(tmp_path / "spider/database/pets/pets.sqlite")
+    as_list(tmp_path / "spider/dev.json", SPIDER)
+    for folder, name in (("", "spider/dev.json"), ("spider", "dev.json"), ("spider/database", "../dev.json")):
+        monkeypatch.chdir(tmp_path / folder)
+        (task,) = load_tasks(name)
+        assert task.source is not None and Path(task.source.path).samefile(path)
+        assert Path(task.source.path).is_absolute()
+
+
+@pytest.fixture(scope="module")
+def spider(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Spider's dev.json, with its 20 databases and rows made up for them."""
+    if not KIT.is_dir():
+        lacking("data", f"{KIT} is missing")
+    folder = tmp_path_factory.mktemp("spider")
+    with gzip.open(KIT / "spider_rows.sql.gz", "rt", encoding="utf-8") as file:
+        for part in file.read().split("-- database: ")[1:]:
+            name, script = part.split("\n", 1)
+            database(folder / f"database/{name}/{name}.sqlite", script)
+    lines = (KIT / "spider_dev.jsonl").read_text(encoding="utf-8").splitlines()
+    return as_list(folder / "dev.json", *map(json.loads, lines))
+
+
+def test_all_of_spiders_dev(spider: Path, tmp_path: Path) -> None:
+    started = time.process_time()
+    tasks = load_tasks(spider)
+    assert time.process_time() - started < 10  # it takes about one
+    assert [task.id for task in tasks] == [f"spider-dev-{number}" for number in range(1, 1035)]
+    assert len({task.source for task in tasks}) == 20
+    assert {task.grader for task in tasks} == {"spider_ts"} and all(task.skills for task in tasks)
+
+    with_rows = 0
+    for task in tasks:
+        assert task.source is not None and task.gold.sql is not None
+        with task.source.connect() as connection:
+            with_rows += bool(connection.execute(task.gold.sql).fetchall())
+    assert with_rows == 960
+
+    converted = convert(spider, tmp_path / "tasks.jsonl")
+    assert (converted.written, converted.losses, converted.skipped) == (1034, [], [])
+    assert load_tasks(tmp_path / "tasks.jsonl") == tasks
+
+
+def test_spiders_gold_is_right_to_spiders_grader(spider: Path, command: Callable[..., Any]) -> None:
+    code, output = command("validate", spider, "--database", "sqlite")
+    assert (code, output) == (0, "1034 of 1034 gold solutions score as correct\n")
+
+
+# --- BIRD -----------------------------------------------------------------------------------------
+
+
+def test_birds_entries(tmp_path: Path) -> None:
+    """Difficulty has no place in a task, and descriptions of columns are not read, however they are encoded."""
+    file = database(tmp_path / "dev_databases/pets/pets.sqlite")
+    descriptions = file.parent / "database_description"
+    descriptions.mkdir()
+    (descriptions / "pets.csv").write_bytes(
+        "\ufefforiginal_column_name,column_name,column_description\nweight,,poids é,too,many\n".encode(
+            "latin-1", "replace"
+        )
+    )
+    entries = [
+        BIRD,
+        BIRD | {"question_id": 0, "evidence": ""},
+        without(without(BIRD, "question_id"), "evidence"),  # as train.json has them
+    ]
+    hinted, *plain = load_tasks(as_list(tmp_path / "dev.json", *entries))
+    assert hinted == Task(
+        id="7",
+        question="Who owns heavy pets?",
+        tables=PETS_TABLES,
+        operation="SELECT",
+        gold=Gold(sql=BIRD["SQL"]),
+        skills=("select", "where_single_condition", "table_alias"),
+        grader="bird_ex",
+        source=Source.of(file),
+        dialect="sqlite",
+        knowledge="Hint: heavy means weight > 10",
+        schema="full",
+    )
+    assert hinted.prompt().startswith(
+        "Who owns heavy pets?\nHint: heavy means weight > 10\nCREATE TABLE owners"
+    )
+    assert [(task.id, task.knowledge) for task in plain] == [("0", None), ("bird-dev-3", None)]
+
+
+@pytest.mark.parametrize("folder", ["dev_databases", "train_databases", "databases", ".", "../dev_databases"])
+def test_where_birds_databases_lie(tmp_path: Path, folder: str) -> None:
+    path = as_list(tmp_path / "bird" / "mini_dev_sqlite.json", BIRD)
+    file = database(path.parent / folder / "pets/pets.sqlite")
+    (task,) = load_tasks(path)
+    assert task.source is not None and Path(task.source.path).samefile(file)
+
+
+@pytest.mark.parametrize(("part", "product"), [("mysql", "MySQL"), ("postgresql", "PostgreSQL")])
+def test_birds_files_for_servers_are_not_read_yet(tmp_path: Path, part: str, product: str) -> None:
+    database(tmp_path / "dev_databases/pets/pets.sqlite")
+    path = as_list(tmp_path / f"mini_dev_{part}.json", BIRD)
+    message = (
+        rf"mini_dev_{part}\.json, entry 1: the file has SQL for {product}, whose dumps are not read yet\. Use "
+        r"BIRD's file for SQLite, such as mini_dev_sqlite\.json, with the folder dev_databases beside it\.$"
+    )
+    with pytest.raises(TaskError, match=message):
+        load_tasks(path)
+
+
+# --- LiveSQLBench and BIRD-CRITIC -----------------------------------------------------------------
+
+
+def test_livesqlbenchs_entries(tmp_path: Path) -> None:
+    file = database(tmp_path / "pets/pets_template.sqlite")
+    database(tmp_path / "pets/pets.sqlite", "CREATE TABLE left_by_an_evaluation (a)")
+    knowledge = [
+        {
+            "id": 0,
+            "knowledge": "Heavy",
+            "description": "A heavy pet",
+            "definition": "weight > 10",
+            "type": "domain",
+        },
+        {"id": 1, "knowledge": "Light", "description": "A light pet", "definition": "weight < 1"},
+    ]
+    as_lines(tmp_path / "pets/pets_kb.jsonl", *knowledge)
+    entries = [
+        CRITIC | {"external_knowledge": [0]},
+        CRITIC | {"instance_id": "pets_2", "sol_sql": "SELECT 1", "conditions": {"order": False}},
+        without(CRITIC, "conditions") | {"instance_id": "pets_3"},
+    ]
+    first, second, third = load_tasks(as_lines(tmp_path / "livesqlbench_data_sqlite.jsonl", *entries))
+    assert first == Task(
+        id="pets_1",
+        question="List the pets by weight.",
+        tables=PETS_TABLES,
+        operation="SELECT",
+        gold=Gold(sql="SELECT name FROM pets ORDER BY weight;"),
+        skills=("select", "order_by_single_column"),
+        grader="critic_ordered",
+        source=Source.of(file),
+        dialect="sqlite",
+        knowledge="Heavy: A heavy pet: weight > 10",
+        schema="full",
+    )
+    assert [(task.grader, task.knowledge) for task in (second, third)] == [("critic", None)] * 2
+
+
+def test_bird_critics_entries(tmp_path: Path) -> None:
+    database(tmp_path / "database/pets/pets.sqlite")
+    entry = without(CRITIC, "selected_database") | {
+        "dialect": "SQLite",
+        "db_id": "pets",
+        "query": "My list has no order.",
+        "issue_sql": ["SELECT name FROM pets"],
+    }
+    (task,) = load_tasks(as_lines(tmp_path / "bird_critic.jsonl", entry))
+    assert task.question == "My list has no order."
+    assert task.knowledge == "The SQL with the issue:\nSELECT name FROM pets"
+
+
+def test_exports_as_parquet(tmp_path: Path) -> None:
+    """Of a folder, the databases lie in it; lists and objects may be text there."""
+    database(tmp_path / "pets/pets.sqlite")
+    packed = {
+        key: json.dumps(value) if isinstance(value, list | dict) else value for key, value in CRITIC.items()
+    }
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([packed]), tmp_path / "dev.parquet")
+    expected = load_tasks(as_lines(tmp_path / "live.jsonl", CRITIC))
+    assert load_tasks(tmp_path) == load_tasks(tmp_path / "dev.parquet") == expected
+
+
+LEFT_OUT = [
+    ({"category": "Management"}, "of the category Management, which changes the database"),
+    (
+        {"test_cases": ["def test_case(pred, sol, path, conn): raise SystemExit"]},
+        "judged by 'test_cases', Python that would have to be executed",
+    ),
+    ({"preprocess_sql": ["CREATE TABLE t (a)"]}, "needs 'preprocess_sql', statements beside the solution"),
+    ({"clean_up_sql": "DROP TABLE t"}, "needs 'clean_up_sql', statements beside the solution"),
+    ({"sol_sql": ["SELECT 1", "SELECT 2"]}, "'sol_sql' is not a single query"),
+    ({"sol_sql": "DELETE FROM pets"}, "'sol_sql' is not a single query"),
+    ({"dialect": "MySQL"}, "of MySQL; only SQLite is read"),
+]
+
+
+@pytest.mark.parametrize(("fields", "reason"), LEFT_OUT)
+def test_entries_that_can_be_no_task_are_left_out(
+    tmp_path: Path, fields: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others of the file are read, and a warning names those that are not."""
+    database(tmp_path / "pets/pets.sqlite")
+    odd = [CRITIC | fields | {"instance_id": f"odd_{number}"} for number in range(5)]
+    path = as_lines(tmp_path / "live.jsonl", CRITIC, *odd)
+    with caplog.at_level(logging.WARNING, "trl_dbbench"):
+        assert [task.id for task in load_tasks(path)] == ["pets_1"]
+    told = f"{path}: 5 of 6 entries are left out; odd_0, odd_1, odd_2 and 2 more: {reason}"
+    assert [record.message for record in caplog.records] == [told]
+    for named in ("critic", "spider"):
+        load_tasks(path, format=named)
+        assert caplog.records[-1].message == told
+
+    with pytest.raises(TaskError, match=r"live\.jsonl: 5 of 5 entries are left out; odd_0"):
+        load_tasks(as_lines(path, *odd))
+
+
+def test_each_reason_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    database(tmp_path / "pets/pets.sqlite")
+    management = CRITIC | {"category": "Management"}
+    entries = [management | {"instance_id": "a"}, CRITIC, CRITIC | {"instance_id": "b", "test_cases": ["x"]}]
+    load_tasks(as_lines(tmp_path / "live.jsonl", *entries))
+    assert caplog.messages == [
+        f"{tmp_path}/live.jsonl: 2 of 3 entries are left out; a: of the category Management, which changes the "
+        "database; b: judged by 'test_cases', Python that would have to be executed"
+    ]
+
+
+# --- what cannot be right -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "message"),
+    [
+        (
+            "dev.json",
+            SPIDER | {"query": " "},
+            r"entry 1: the gold SQL 'query' is empty\. Test sets are published",
+        ),
+        ("dev.json", BIRD | {"SQL": ""}, r"entry 1: the gold SQL 'SQL' is empty\. .* take the entry out\.$"),
+        ("dev.json", BIRD | {"SQL": None}, r"entry 1: the field 'SQL' is missing; found: question_id, db_id"),
+        ("dev.json", SPIDER | {"query": "DELETE FROM pets"}, "must be a query, is DELETE: DELETE FROM pets$"),
+        ("dev.json", SPIDER | {"question": 5}, "entry 1: the field 'question' must be str, is int"),
+        ("dev.json", BIRD | {"evidence": []}, "entry 1: the field 'evidence' must be str, is list"),
+        (
+            "dev.json",
+            SPIDER | {"db_id": "../pets"},
+            r"a database needs a name that is no path, has '\.\./pets'",
+        ),
+        ("dev.json", SPIDER | {"db_id": ""}, "a database needs a name that is no path, has ''"),
+        ("dev.json", SPIDER | {"db_id": ".."}, r"a database needs a name that is no path, has '\.\.'"),
+        (
+            "live.jsonl",
+            without(CRITIC, "sol_sql"),
+            "line 1: the gold 'sol_sql' is missing or empty. The benchmark",
+        ),
+        ("live.jsonl", CRITIC | {"sol_sql": [""]}, "line 1: the gold 'sol_sql' is missing or empty"),
+        ("live.jsonl", CRITIC | {"sol_sql": [5]}, "'sol_sql' must be SQL or a list of it, holds 5"),
+        ("live.jsonl", CRITIC | {"conditions": "order"}, "'conditions' must be dict, is str"),
+        (
+            "live.jsonl",
+            CRITIC | {"external_knowledge": [3]},
+            r"has numbers of lines in .*/pets/pets_kb\.jsonl, which cannot be read: .* Bring the file there",
+        ),
+    ],
+)
+def test_entries_that_cannot_be_right(tmp_path: Path, name: str, entry: dict[str, Any], message: str) -> None:
+    database(tmp_path / "database/pets/pets.sqlite")
+    write = as_list if name.endswith(".json") else as_lines
+    with pytest.raises(TaskError, match=message) as error:
+        load_tasks(write(tmp_path / name, entry))
+    assert str(error.value).startswith(f"{tmp_path / name}, ")
+
+
+def test_knowledge_that_the_file_does_not_have(tmp_path: Path) -> None:
+    database(tmp_path / "pets/pets.sqlite")
+    as_lines(tmp_path / "pets/pets_kb.jsonl", {"id": 0, "knowledge": "Heavy"})
+    with pytest.raises(
+        TaskError, match=r"'external_knowledge' names 3, which .*pets_kb\.jsonl does not have"
+    ):
+        load_tasks(as_lines(tmp_path / "live.jsonl", CRITIC | {"external_knowledge": [0, 3]}))
+
+
+def test_ids_are_unique(tmp_path: Path) -> None:
+    database(tmp_path / "databases/pets/pets.sqlite")
+    with pytest.raises(TaskError, match="entry 2: the id '7' stands at entry 1 already"):
+        load_tasks(as_list(tmp_path / "dev.json", BIRD, BIRD))
+
+
+@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(entry=st.sampled_from([SPIDER, BIRD, CRITIC]), data=st.data())
+def test_any_field_with_anything_in_it(tmp_path: Path, entry: dict[str, Any], data: st.DataObject) -> None:
+    """A task, or one error that names the place."""
+    file = tmp_path / "databases/pets/pets.sqlite"
+    for each in (file, tmp_path / "database/pets/pets.sqlite"):
+        if not each.exists():
+            database(each)
+    key = data.draw(st.sampled_from(sorted(entry)))
+    value = data.draw(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.text(max_size=3)
+        | st.lists(st.integers() | st.text(), max_size=2)
+    )
+    path = as_lines(tmp_path / "tasks.jsonl", entry | {key: value})
+    try:
+        (task,) = load_tasks(path)
+    except TaskError as error:
+        assert str(error).startswith((f"{path}, line 1: ", f"{path}: 1 of 1 entries are left out; "))
+    else:
+        assert Task.from_json(task.to_json()) == task
+
+
+def test_a_database_that_is_not_there(tmp_path: Path) -> None:
+    """The places where it was looked for, and what is there instead."""
+    path = as_list(tmp_path / "spider" / "dev.json", SPIDER | {"db_id": "pet"})
+    looked = (
+        f"{path}, entry 1: there is no database 'pet': pet.sqlite was looked for in a folder pet/ of "
+        + ", ".join(
+            f"{home}/{name}" for home in (path.parent, tmp_path) for name in ("database", "test_database")
+        )
+    )
+
+    def told() -> str:
+        with pytest.raises(TaskError) as error:
+            load_tasks(path)
+        return str(error.value)
+
+    assert told() == f"{looked}. Unpack the SQLite files of the benchmark into one of these folders."
+    dump = path.parent / "MINIDEV_mysql" / "BIRD_dev.sql"
+    dump.parent.mkdir()
+    dump.write_text("CREATE TABLE")
+    assert told() == (
+        f"{looked}. {dump} is a dump for a server, which is not read yet. Unpack the SQLite files of the benchmark "
+        "into one of these folders."
+    )
+    database(path.parent / "database/flights/flights.sqlite")
+    assert told() == f"{looked}, which have 1 others. Bring the database there."
+    database(path.parent / "database/pets/pets.sqlite")
+    assert told() == f"{looked}, where 'pets' is nearest. Correct the name, or bring the database there."
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    file = tmp_path / "database/pets/pets.sqlite"
+    file.parent.mkdir(parents=True)
+    file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n" * 20)
+    with pytest.raises(
+        TaskError, match=r"dev\.json, entry 1: the database '.*pets\.sqlite' cannot be read: file is not"
+    ):
+        load_tasks(as_list(tmp_path / "dev.json", SPIDER))
+
+
+# --- the own format, and others -------------------------------------------------------------------
+
+
+@pytest.fixture
+def layouts(tmp_path: Path) -> dict[str, Path]:
+    """A file of each format, beside the same database."""
+    for folder in ("database", "databases"):
+        database(tmp_path / folder / "pets/pets.sqlite")
+    return {
+        "spider": as_list(tmp_path / "spider.json", SPIDER, SPIDER),
+        "bird": as_list(tmp_path / "bird.json", BIRD, BIRD | {"question_id": 8}),
+        "critic": as_lines(tmp_path / "critic.jsonl", CRITIC, CRITIC | {"instance_id": "pets_2"}),
+    }
+
+
+@pytest.mark.parametrize("format", READ_ONLY)
+@pytest.mark.parametrize("target", ["own.jsonl", "verl.parquet"])
+def test_what_own_and_verl_hold(layouts: dict[str, Path], tmp_path: Path, format: str, target: str) -> None:
+    """Everything, wherever the file is moved to afterwards: the path of the database is a whole one."""
+    tasks = load_tasks(layouts[format])
+    assert tasks == load_tasks(layouts[format], format=format)
+    converted = convert(layouts[format], tmp_path / target)
+    assert (converted.losses, converted.skipped) == ([], [])
+    (tmp_path / "elsewhere").mkdir()
+    moved = shutil.move(tmp_path / target, tmp_path / "elsewhere" / target)
+    assert load_tasks(moved) == tasks
+    assert [task.to_json() for task in load_tasks(moved)] == [task.to_json() for task in tasks]
+
+
+@pytest.mark.parametrize("format", READ_ONLY)
+@pytest.mark.parametrize("target", ["agentbench", "lifelong"])
+def test_what_older_formats_cannot_hold(
+    layouts: dict[str, Path], tmp_path: Path, format: str, target: str
+) -> None:
+    message = (
+        rf"the format {target} cannot hold 2 of 2 tasks; --skip leaves them out:\n  tasks .*, database: its rows lie in "
+        r"a database file; \w+'s tasks hold their tables themselves$"
+    )
+    with pytest.raises(TaskError, match=message):
+        convert(layouts[format], tmp_path / f"out{FORMATS[target].suffix}", target)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"dialect": "sqlite"}, "dialect: its SQL is of sqlite; .*'s is MySQL's"),
+        ({"grader": "strict"}, "grader: its answers are SQL, judged by strict; .*'s answers are values"),
+        ({"knowledge": "Hint: one"}, "knowledge: .* has no place for what is told beside the question"),
+    ],
+)
+@pytest.mark.parametrize("target", ["agentbench", "lifelong"])
+def test_parts_that_older_formats_cannot_hold(
+    tmp_path: Path, target: str, fields: dict[str, Any], message: str
+) -> None:
+    plain = Task(
+        "t", "How many?", (Table("a", (Column("b"),), (("1",),)),), "SELECT", Gold((("1",),), "SELECT 1")
+    )
+    path, out = tmp_path / "tasks.jsonl", tmp_path / f"out{FORMATS[target].suffix}"
+    path.write_text(replace(plain, **fields).to_json())
+    with pytest.raises(TaskError, match=message):
+        convert(path, out, target)
+    path.write_text(replace(plain, schema="full").to_json())
+    assert f"task 't', schema: is not kept by the format {target}" in map(
+        str, convert(path, out, target).losses
+    )
+
+
+def test_benchmarks_are_only_read(layouts: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the task format 'bird' can only be read: it has no 'suffix'"):
+        convert(layouts["bird"], tmp_path / "out.json", "bird")
+
+
+OWN = {
+    "id": "count",
+    "question": "How many pets?",
+    "sql": "SELECT count(*) FROM pets",
+    "grader": "bird_ex",
+    "database": {"path": "data/pets.sqlite"},
+}
+
+
+def test_a_relative_path_of_the_own_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the task file first, then from the working directory."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    path = as_lines(tmp_path / "there/tasks.jsonl", OWN)
+    with pytest.raises(TaskError) as error:
+        load_tasks("../there/tasks.jsonl")
+    assert str(error.value).startswith(
+        f"../there/tasks.jsonl, line 1: there is no database 'data/pets.sqlite', not in {tmp_path}/here/../there nor "
+        f"in {tmp_path}/here. Give its path from the task file, from the working directory, or the whole path."
+    )
+    for folder in ("here", "there"):
+        file = database(tmp_path / folder / "data/pets.sqlite")
+        (task,) = load_tasks(path)
+        assert task.source == Source.of(file)
+        assert json.loads(task.to_json())["database"]["path"] == str(file)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"path": 5}, "the field 'path' must be str, is int"),
+        ({"digest": "0"}, "the field 'path' is missing"),
+        ("data/pets.sqlite", "the field 'database' must be dict, is str"),
+        (
+            {"path": "data/pets.sqlite", "file": 1},
+            "unknown field of a database 'file'; allowed: path, digest",
+        ),
+    ],
+)
+def test_databases_of_the_own_format_that_cannot_be_right(tmp_path: Path, given: Any, message: str) -> None:
+    database(tmp_path / "data/pets.sqlite")
+    with pytest.raises(TaskError, match=rf"tasks\.jsonl, line 1: {message}"):
+        load_tasks(as_lines(tmp_path / "tasks.jsonl", OWN | {"database": given}))
+
+
+@pytest.mark.parametrize("change", ["INSERT INTO pets VALUES ('Kit', 1, 1)", "CREATE TABLE more (a)"])
+def test_a_database_that_is_another_by_now(layouts: dict[str, Path], tmp_path: Path, change: str) -> None:
+    convert(layouts["spider"], tmp_path / "tasks.jsonl")
+    database(tmp_path / "database/pets/pets.sqlite", change)
+    with pytest.raises(
+        TaskError, match=r"tasks\.jsonl, line 1: the database '.*pets\.sqlite' is another one than when"
+    ):
+        load_tasks(tmp_path / "tasks.jsonl")
+    assert load_tasks(layouts["spider"])[0].question == SPIDER["question"]  # which has no digest
+
+
+# --- a format of one's own ------------------------------------------------------------------------
+
+
+class Beside:
+    """Entries that name a file; `beside` says where it lies."""
+
+    name = "beside"
+
+    def __init__(self, path: Path | None = None):
+        self.path = path
+
+    def beside(self, path: Path) -> Beside:
+        return Beside(path)
+
+    def matches(self, entry: dict[str, Any]) -> bool:
+        return "file" in entry
+
+    def read(self, entry: dict[str, Any], default_id: str) -> Task:
+        assert self.path is not None
+        source = Source.of(self.path.parent / entry["file"])
+        return Task(
+            default_id,
+            "How many?",
+            source.tables(),
+            "SELECT",
+            Gold(sql="SELECT 1"),
+            grader="strict",
+            source=source,
+            dialect="sqlite",
+        )
+
+
+@pytest.mark.parametrize("named", [Beside(), f"{__name__}.Beside"])
+def test_a_format_of_ones_own_that_names_files(
+    tmp_path: Path, named: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    file = database(tmp_path / "mine.sqlite")
+    (task,) = load_tasks(as_lines(tmp_path / "mine.jsonl", {"file": "mine.sqlite"}), format=named)
+    assert task.source == Source.of(file)
+    with pytest.raises(TaskError, match=r"line 1: the database '.*/other\.sqlite' cannot be read"):
+        load_tasks(as_lines(tmp_path / "mine.jsonl", {"file": "other.sqlite"}), format=named)
+
+
+def test_every_format_is_told_by_its_fields(layouts: dict[str, Path], command: Callable[..., Any]) -> None:
+    for name, path in layouts.items():
+        code, output = command("convert", path, path.with_name("out.jsonl"))
+        assert (code, output) == (0, f"{path.with_name('out.jsonl')}: 2 tasks in the format own\n"), name

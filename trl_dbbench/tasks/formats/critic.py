@@ -1,0 +1,137 @@
+"""LiveSQLBench and BIRD-CRITIC on SQLite: questions and issues, answered with SQL.
+
+https://github.com/bird-bench/livesqlbench, https://github.com/bird-bench/BIRD-CRITIC-1. A line of JSON an
+entry, whose databases lie in folders beside the file:
+
+| field | |
+|---|---|
+| `instance_id` | the task's id |
+| `selected_database`, `db_id` | the database: `<name>/<name>_template.sqlite` or `<name>/<name>.sqlite` |
+| `query` | the question, or the issue with the statements in `issue_sql` |
+| `sol_sql` | the gold statement; the benchmarks send it on request |
+| `conditions` | whether the `order` of rows counts; what it says of decimals, the evaluators do not use |
+| `external_knowledge` | a text, or numbers of lines in `<name>/<name>_kb.jsonl`, which the agent is told |
+
+Entries that only the benchmarks' own Python can judge (`test_cases`, which is never executed) are left out,
+and so are those that change the database.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trl_dbbench.errors import TaskError
+from trl_dbbench.skills import operation_of
+from trl_dbbench.tasks.fields import first_id, json_object, optional, required
+from trl_dbbench.tasks.formats.base import Unsupported
+from trl_dbbench.tasks.formats.text2sql import find_database, sql_task
+from trl_dbbench.tasks.model import Task
+
+FOLDERS = (".", "databases", "database")
+DATABASE_NAMES = ("{}_template.sqlite", "{}.sqlite")
+"""The evaluators work on a copy of the first, and may leave a changed one under the second name."""
+
+STATEMENTS = ("preprocess_sql", "clean_up_sql", "clean_up_sqls")
+
+
+class CriticFormat:
+    name = "critic"
+    nested = frozenset(
+        ("issue_sql", "sol_sql", "test_cases", "conditions", "external_knowledge", *STATEMENTS)
+    )
+
+    def __init__(self, path: Path | None = None):
+        self.path = path
+
+    def beside(self, path: Path) -> CriticFormat:
+        return CriticFormat(path)
+
+    def matches(self, entry: Mapping[str, Any]) -> bool:
+        return "query" in entry and ("sol_sql" in entry or "selected_database" in entry)
+
+    def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
+        question = required(entry, "query", str)
+        id = first_id(entry, ("instance_id",), f"critic-{default_id}")
+        _check_supported(entry, id)
+        name = required(entry, "selected_database" if "selected_database" in entry else "db_id", str)
+        database = find_database(self.path, name, FOLDERS, DATABASE_NAMES)
+        told = [*_issue(entry), *_knowledge(entry, database.with_name(f"{name}_kb.jsonl"))]
+        return sql_task(
+            id=id,
+            question=question,
+            sql=_solution(entry, id),
+            database=database,
+            grader="critic_ordered" if _ordered(entry) else "critic",
+            knowledge="\n".join(told) or None,
+        )
+
+
+def _check_supported(entry: Mapping[str, Any], id: str) -> None:
+    """Raises Unsupported for what cannot be judged by comparing the rows of two queries."""
+    if (dialect := optional(entry, "dialect", str)) and dialect.lower() != "sqlite":
+        raise Unsupported(id, f"of {dialect}; only SQLite is read")
+    if (optional(entry, "category", str) or "").lower().startswith("management"):
+        raise Unsupported(id, "of the category Management, which changes the database")
+    if entry.get("test_cases"):
+        raise Unsupported(id, "judged by 'test_cases', Python that would have to be executed")
+    if found := [key for key in STATEMENTS if entry.get(key)]:
+        raise Unsupported(id, f"needs '{found[0]}', statements beside the solution")
+
+
+def _solution(entry: Mapping[str, Any], id: str) -> str:
+    statements = _statements(entry, "sol_sql")
+    if not statements:
+        raise TaskError(
+            "the gold 'sol_sql' is missing or empty. The benchmark sends it on request: put it into the file "
+            "first, as its README says."
+        )
+    if len(statements) > 1 or operation_of(statements[0], "sqlite") != "SELECT":
+        raise Unsupported(id, "'sol_sql' is not a single query")
+    return statements[0]
+
+
+def _statements(entry: Mapping[str, Any], key: str) -> list[str]:
+    """A field that is a statement or a list of them; the empty ones are left out."""
+    given = optional(entry, key, (str, list)) or []
+    listed = [given] if isinstance(given, str) else given
+    if wrong := [each for each in listed if not isinstance(each, str)]:
+        raise TaskError(f"'{key}' must be SQL or a list of it, holds {wrong[0]!r}")
+    return [each.strip() for each in listed if each.strip()]
+
+
+def _ordered(entry: Mapping[str, Any]) -> bool:
+    conditions = optional(entry, "conditions", dict) or {}
+    return bool(optional(conditions, "order", (bool, int)))
+
+
+def _issue(entry: Mapping[str, Any]) -> list[str]:
+    statements = _statements(entry, "issue_sql")
+    return ["The SQL with the issue:", *statements] if statements else []
+
+
+def _knowledge(entry: Mapping[str, Any], file: Path) -> list[str]:
+    """What an entry says must be known: texts, or those of a database's file that it gives the numbers of."""
+    given = optional(entry, "external_knowledge", (str, list)) or []
+    if isinstance(given, str):
+        return [given.strip()] if given.strip() else []
+    if not given:
+        return []
+    try:
+        lines = [json_object(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError, TaskError) as error:
+        raise TaskError(
+            f"'external_knowledge' has numbers of lines in {file}, which cannot be read: {error}. Bring the "
+            "file there: without it the question cannot be understood."
+        ) from None
+    by_number = {json.dumps(line.get("id")): line for line in lines}
+    found = []
+    for number in map(json.dumps, given):
+        if number not in by_number:
+            raise TaskError(f"'external_knowledge' names {number}, which {file} does not have")
+        line = by_number[number]
+        parts = (line.get(key) for key in ("knowledge", "description", "definition"))
+        found.append(": ".join(str(part).strip() for part in parts if part))
+    return found

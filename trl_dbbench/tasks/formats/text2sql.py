@@ -1,0 +1,175 @@
+"""Spider and BIRD: questions on SQLite files, answered with SQL.
+
+- Spider (https://yale-lily.github.io/spider): `{"db_id": ..., "question": ..., "query": ...}`.
+- BIRD (https://bird-bench.github.io) and its mini-dev:
+  `{"question_id": ..., "db_id": ..., "question": ..., "evidence": ..., "SQL": ..., "difficulty": ...}`.
+
+Both come as lists in `.json` files, with the databases in folders beside them. They are judged as their own
+evaluators do, and the agent is told how the tables were made and some rows. BIRD's descriptions of columns,
+`database_description/*.csv`, are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trl_dbbench.errors import TaskError
+from trl_dbbench.lookup import nearest
+from trl_dbbench.tasks.fields import first_id, optional, required
+from trl_dbbench.tasks.formats.base import folder_of
+from trl_dbbench.tasks.model import Gold, Task, checked, skills_in
+from trl_dbbench.tasks.source import Source
+
+SPIDER_FOLDERS = ("database", "test_database")
+BIRD_FOLDERS = ("dev_databases", "train_databases", "databases", ".")
+
+SERVERS = {"mysql": "MySQL", "postgresql": "PostgreSQL"}
+"""Of which BIRD has files too: how their names end -> product."""
+
+
+class SpiderFormat:
+    name = "spider"
+
+    def __init__(self, path: Path | None = None):
+        self.path = path
+
+    def beside(self, path: Path) -> SpiderFormat:
+        return SpiderFormat(path)
+
+    def matches(self, entry: Mapping[str, Any]) -> bool:
+        return {"db_id", "question", "query"} <= entry.keys()
+
+    def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
+        return sql_task(
+            id=f"spider-{default_id}",
+            question=required(entry, "question", str),
+            sql=gold_sql(entry, "query"),
+            database=find_database(self.path, required(entry, "db_id", str), SPIDER_FOLDERS),
+            grader="spider_ts",
+        )
+
+
+class BirdFormat:
+    name = "bird"
+
+    def __init__(self, path: Path | None = None):
+        self.path = path
+
+    def beside(self, path: Path) -> BirdFormat:
+        return BirdFormat(path)
+
+    def matches(self, entry: Mapping[str, Any]) -> bool:
+        return {"db_id", "question", "SQL"} <= entry.keys()
+
+    def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
+        for ending, product in SERVERS.items():
+            if self.path is not None and self.path.stem.endswith(f"_{ending}"):
+                raise TaskError(
+                    f"the file has SQL for {product}, whose dumps are not read yet. Use BIRD's file for "
+                    "SQLite, such as mini_dev_sqlite.json, with the folder dev_databases beside it."
+                )
+        evidence = (optional(entry, "evidence", str) or "").strip()
+        return sql_task(
+            id=first_id(entry, ("question_id",), f"bird-{default_id}"),
+            question=required(entry, "question", str),
+            sql=gold_sql(entry, "SQL"),
+            database=find_database(self.path, required(entry, "db_id", str), BIRD_FOLDERS),
+            grader="bird_ex",
+            knowledge=f"Hint: {evidence}" if evidence else None,
+        )
+
+
+# --- for all such formats -------------------------------------------------------------------------
+
+
+def sql_task(
+    *, id: str, question: str, sql: str, database: Path, grader: str, knowledge: str | None = None
+) -> Task:
+    """A question that is answered with SQL.
+
+    Raises:
+        TaskError: the database cannot be read, the gold SQL is no query, or the task cannot be right.
+    """
+    skills = skills_in(None, sql, "sqlite")
+    # it may be one that sqlglot cannot parse: then there are no skills to go by
+    if changes := {"insert", "update", "delete"}.intersection(skills):
+        raise TaskError(f"the gold SQL must be a query, is {min(changes).upper()}: {sql}")
+    source = Source.of(database)
+    return checked(
+        Task(
+            id=id,
+            question=question,
+            tables=source.tables(),
+            operation="SELECT",
+            gold=Gold(sql=sql),
+            skills=skills,
+            grader=grader,
+            source=source,
+            dialect="sqlite",
+            knowledge=knowledge,
+            schema="full",
+        )
+    )
+
+
+def gold_sql(entry: Mapping[str, Any], key: str) -> str:
+    """The gold query in this field.
+
+    Raises:
+        TaskError: it is missing or empty.
+    """
+    sql = required(entry, key, str).strip()
+    if not sql:
+        raise TaskError(
+            f"the gold SQL '{key}' is empty. Test sets are published without it: take a file that has it, or "
+            "take the entry out."
+        )
+    return sql
+
+
+def find_database(
+    path: Path | None, db_id: str, folders: Sequence[str], names: Sequence[str] = ("{}.sqlite",)
+) -> Path:
+    """The SQLite file of a database.
+
+    Args:
+        path: the task file. What is not beside it is looked for beside its folder.
+        db_id: the database's name: it lies in a folder of that name.
+        folders: in which such folders may lie; the first one wins.
+        names: of the file, with `{}` for the database's name; the first one wins.
+
+    Raises:
+        TaskError: there is none, saying where it was looked for.
+    """
+    if db_id in ("", "..") or Path(db_id).name != db_id:
+        raise TaskError(f"a database needs a name that is no path, has {db_id!r}")
+    here = folder_of(path)
+    homes = [
+        *(here / folder for folder in folders),
+        *(here.parent / folder for folder in folders if folder != "."),
+    ]
+    for home in homes:
+        for name in names:
+            if (found := home / db_id / name.format(db_id)).is_file():
+                return found
+    raise TaskError(_no_database(here, db_id, homes, names[0]))
+
+
+def _no_database(here: Path, db_id: str, homes: Sequence[Path], name: str) -> str:
+    looked = f"there is no database '{db_id}': {name.format(db_id)} was looked for in a folder {db_id}/ of "
+    looked += ", ".join(map(str, homes))
+    known = [
+        each.name for home in homes if home.is_dir() for each in home.iterdir() if any(each.glob("*.sqlite"))
+    ]
+    if near := nearest(db_id, known):
+        return f"{looked}, where '{near}' is nearest. Correct the name, or bring the database there."
+    if known:
+        return f"{looked}, which have {len(known)} others. Bring the database there."
+    if dumps := sorted([*here.glob("*.sql"), *here.glob("*/*.sql")]):
+        return (
+            f"{looked}. {dumps[0]} is a dump for a server, which is not read yet. Unpack the SQLite files of "
+            "the benchmark into one of these folders."
+        )
+    return f"{looked}. Unpack the SQLite files of the benchmark into one of these folders."
