@@ -94,9 +94,8 @@ def main() -> None:
         size = sum(file.stat().st_size for file in files) / 1e6
         clock = time.perf_counter()
         tasks = shared(files, arguments.tasks)
-        print(
-            f"{arguments.files} files, {size:.0f} MB: {time.perf_counter() - clock:.2f} s until they are known"
-        )
+        seconds = time.perf_counter() - clock
+        print(f"{arguments.files} files, {size:.0f} MB: {seconds:.2f} s until they are known")
         for name, statements, count in (
             ("reads", READS, arguments.tasks),
             ("changes", CHANGES, arguments.changing),

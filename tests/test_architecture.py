@@ -41,7 +41,7 @@ gradients credit advantages few_shot
 callbacks alarms frontier samplers reward_models unsupported config arguments stopping checkpoints publishing resume loss reference model_card
 scoring dynamic_sampling critic start memory
 trainer ppo
-evaluation merge endpoint_evaluation sample validation demonstrations multi_teacher step_labels reward_data runs convert selection report judging tiny_model doctor
+evaluation merge endpoint_evaluation sample validation scores demonstrations multi_teacher step_labels reward_data runs convert selection report judging tiny_model doctor
 cli
 __main__
 """

@@ -18,6 +18,7 @@ from trl_dbbench.prompts import MODES, Opening, opening, read_messages
 from trl_dbbench.protocol import get_protocol
 from trl_dbbench.rewards import OUTCOME_PRESETS, OutcomeReward, RewardFunction, load_reward_functions
 from trl_dbbench.tasks import Task, load_tasks
+from trl_dbbench.tasks.model import SCHEMAS
 
 
 @dataclass
@@ -34,6 +35,14 @@ class TaskArguments:
         default=None,
         metadata={
             "help": "The format of tasks and eval_tasks: a name or a dotted path; left out, recognised."
+        },
+    )
+    schema: str | None = field(
+        default=None,
+        metadata={
+            "help": "What the prompt tells of the tables: names of columns, full (with keys and first rows), "
+            "or none; left out, as each task says.",
+            "choices": list(SCHEMAS),
         },
     )
     system_prompt: str | None = field(
@@ -80,7 +89,10 @@ class TaskArguments:
                 f"{self.tasks} has no end, and only a training by reward can use it. Write a file of tasks "
                 "with trl-dbbench generate."
             )
-        return load_tasks(self.tasks, self.tasks_split, self.tasks_format)
+        return self._shown(load_tasks(self.tasks, self.tasks_split, self.tasks_format))
+
+    def _shown(self, tasks: list[Task]) -> list[Task]:
+        return tasks if self.schema is None else [replace(task, schema=self.schema) for task in tasks]
 
     def datasets(self, protocol: str) -> tuple[Dataset, Dataset | None]:
         """The rows for training and, if there are any, for evaluation.
@@ -100,7 +112,7 @@ class TaskArguments:
         note_source(train, self.tasks)
         if self.eval_tasks is None:
             return train, None
-        held_out = load_tasks(self.eval_tasks, self.eval_tasks_split, self.tasks_format)
+        held_out = self._shown(load_tasks(self.eval_tasks, self.eval_tasks_split, self.tasks_format))
         evaluation = to_dataset(held_out, protocol, opening)
         note_source(evaluation, self.eval_tasks)
         return train, evaluation

@@ -26,8 +26,8 @@ from trl_dbbench.chat import ChatFormat
 from trl_dbbench.database import Database, QueryResult
 from trl_dbbench.errors import TaskError
 from trl_dbbench.gold import execute_alone
-from trl_dbbench.grading import get_grader
-from trl_dbbench.judge import Judge
+from trl_dbbench.grading import SQLGrader
+from trl_dbbench.judge import Judge, grader_of
 from trl_dbbench.player import Player
 from trl_dbbench.prompts import Opening
 from trl_dbbench.protocol import AgentProtocol, Answer, Operation
@@ -173,8 +173,11 @@ def gold_actions(
         raise TaskError(f"task '{task.id}': its SQL fails on this database: {result.error}")
     if not task.is_question:
         return [Operation(sql), Answer("done", ("done",))]
+    grader = grader_of(task, protocol.grader)
+    if isinstance(grader, SQLGrader):
+        return [Operation(sql), Answer(sql)]
     rows = result.rows or []
-    if get_grader(task.grader or protocol.grader).rows:
+    if grader.rows:
         return [Operation(sql), Answer(str(rows), tuple(map(str, rows)))]
     values = tuple(str(row[0]) for row in rows)
     return [Operation(sql), Answer(str(list(values)), values)]

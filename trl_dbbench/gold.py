@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trl_dbbench.database import Database, QueryResult, State
+from trl_dbbench.database import Database, Limits, QueryResult, State
+from trl_dbbench.grading.scorers import Result
 from trl_dbbench.tasks import Task
+
+JUDGED = Limits(rows=100_000, characters=16_000_000)
+"""How much of a result is judged; an agent sees less."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,23 @@ def execute_alone(database: Database, task: Task, sql: str) -> QueryResult:
     """
     with database.sandbox(task) as sandbox:
         return sandbox.execute(sql)
+
+
+def whole_result(database: Database, task: Task, sql: str) -> tuple[Result | None, str]:
+    """All that a statement gives on the task's tables as they are at the start; else `None`, and why not.
+
+    Raises:
+        EnvironmentFault: if the database fails.
+    """
+    with database.sandbox(task) as sandbox:
+        result = sandbox.execute(sql, JUDGED)
+    if result.error:
+        return None, result.error
+    if result.rows is None:
+        return None, "it gives no rows: it is no query"
+    if result.limit:
+        return None, f"it gives more than can be judged ({JUDGED.rows} rows, {JUDGED.characters} characters)"
+    return Result(result.columns or (), result.rows), ""
 
 
 def gold_state(database: Database, task: Task) -> GoldState:

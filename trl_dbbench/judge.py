@@ -1,5 +1,8 @@
 """Says whether an episode ended right: its answer against the gold answer, or its tables against the gold's.
 
+Where answers are SQL, both the answer and the gold SQL are executed on the tables as they were at the start,
+and what they give is compared.
+
 A change is judged by its full final tables: the gold SQL is executed on a sandbox of its own, once per
 task, and the columns and rows that it leaves are compared. The published five-digit hash is computed beside
 it, for comparison with published numbers only: it collides, and sees neither the names of columns nor rows
@@ -11,21 +14,29 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trl_dbbench.database import Database, Sandbox, State
 from trl_dbbench.errors import EnvironmentFault
-from trl_dbbench.gold import GoldState, gold_state
-from trl_dbbench.grading import get_grader
+from trl_dbbench.gold import GoldState, gold_state, whole_result
+from trl_dbbench.grading import Grader, SQLGrader, get_grader
 from trl_dbbench.grading.rows import same_state
+from trl_dbbench.grading.scorers import Result
 from trl_dbbench.grading.states import state_digest, state_hash
 from trl_dbbench.protocol import Answer
-from trl_dbbench.tasks import Table, Task
+from trl_dbbench.tasks import Source, Table, Task
 
 logger = logging.getLogger(__name__)
 
+_Key = tuple[Source | None, tuple[Table, ...], str]
+
 _MAX_GOLD_STATES = 4096
 """How many are kept in memory; making one again costs a sandbox and a statement."""
+
+_MAX_GOLD_RESULTS = 4096
+_MAX_KEPT_ROWS = 1000
+"""Larger results are made again each time."""
 
 
 @dataclass(frozen=True)
@@ -61,22 +72,34 @@ class Judge:
         self._database = database
         self._grader = None if grader is None else get_grader(grader)
         # by content: ids are unique in a file only, and a judge may see the tasks of several
-        self._gold: OrderedDict[tuple[tuple[Table, ...], str], GoldState] = OrderedDict()
+        self._gold: OrderedDict[_Key, GoldState] = OrderedDict()
+        self._results: OrderedDict[_Key, Result] = OrderedDict()
         self._lock = threading.Lock()
 
-    def __call__(self, task: Task, answer: Answer, sandbox: Sandbox, protocol_grader: str) -> Verdict:
+    def __call__(
+        self,
+        task: Task,
+        answer: Answer,
+        sandbox: Sandbox,
+        protocol_grader: str,
+        statements: Sequence[str] = (),
+    ) -> Verdict:
         """
         Args:
             task: what was asked.
             answer: what the agent committed.
             sandbox: as the agent left it.
-            protocol_grader: for tasks that leave the grader to the protocol.
+            protocol_grader: for tasks that leave the grader to the protocol; see `grader_of`.
+            statements: what the agent has executed; where answers are SQL, an empty one is the last of these.
 
         Raises:
             EnvironmentFault: if the database fails, or the gold SQL on it.
         """
         if task.is_question:
-            return Verdict(self._answer_right(task, answer, protocol_grader))
+            grader = self._grader or grader_of(task, protocol_grader)
+            if isinstance(grader, SQLGrader):
+                return Verdict(self._sql_right(task, answer.text or "".join(statements[-1:]), grader))
+            return Verdict(self._answer_right(task, answer, grader))
         state = sandbox.state()
         published, digest = published_right(task, state), state_digest(state)
         gold = self.gold_state(task)
@@ -86,13 +109,34 @@ class Judge:
             return Verdict(published, published, digest)
         return Verdict(same_state(state, gold.state), published, digest)
 
-    def _answer_right(self, task: Task, answer: Answer, protocol_grader: str) -> bool:
-        assert task.gold.answer is not None
-        if self._grader is not None:
-            grader, gold = self._grader, self._grader.gold(task.gold.answer)
-        else:
-            grader, gold = get_grader(task.grader or protocol_grader), list(task.gold.answer)
+    def _answer_right(self, task: Task, answer: Answer, grader: Grader) -> bool:
+        if task.gold.answer is None:
+            raise EnvironmentFault(f"the grader {grader.name} needs a gold answer, and the task has only SQL")
+        gold = list(task.gold.answer) if self._grader is None else grader.gold(task.gold.answer)
         return bool(grader.judge(answer.for_grader(grader.name), gold))
+
+    def _sql_right(self, task: Task, sql: str, grader: SQLGrader) -> bool:
+        if task.gold.sql is None:
+            raise EnvironmentFault(f"the grader {grader.name} needs gold SQL, which the task has not")
+        gold = self._gold_result(task, grader.rewrite(task.gold.sql))
+        predicted, _ = whole_result(self._database, task, grader.rewrite(sql)) if sql.strip() else (None, "")
+        return predicted is not None and grader.score(predicted, gold, grader.ordered(task.gold.sql)) >= 1
+
+    def _gold_result(self, task: Task, sql: str) -> Result:
+        key = task.source, task.tables, sql
+        with self._lock:
+            if (kept := self._results.get(key)) is not None:
+                self._results.move_to_end(key)
+                return kept
+        gold, problem = whole_result(self._database, task, sql)
+        if gold is None:
+            raise EnvironmentFault(f"the gold SQL cannot be judged by: {problem}")
+        if len(gold.rows) <= _MAX_KEPT_ROWS:
+            with self._lock:
+                self._results[key] = gold
+                if len(self._results) > _MAX_GOLD_RESULTS:
+                    self._results.popitem(last=False)
+        return gold
 
     def gold_state(self, task: Task) -> GoldState:
         """The tables that a right change leaves; remembered, but for one that ran out of time.
@@ -101,7 +145,7 @@ class Judge:
             EnvironmentFault: if the database fails.
         """
         assert task.gold.sql is not None
-        key = task.tables, task.gold.sql
+        key = task.source, task.tables, task.gold.sql
         with self._lock:
             if key in self._gold:
                 self._gold.move_to_end(key)
@@ -115,6 +159,13 @@ class Judge:
                 if len(self._gold) > _MAX_GOLD_STATES:
                     self._gold.popitem(last=False)
         return gold
+
+
+def grader_of(task: Task, protocol_grader: str) -> Grader | SQLGrader:
+    """The task's grader; the protocol's where the task leaves it to that, or where the protocol's answers are
+    SQL and the task's grader reads others."""
+    found, protocols = (get_grader(name) for name in (task.grader or protocol_grader, protocol_grader))
+    return protocols if isinstance(protocols, SQLGrader) and not isinstance(found, SQLGrader) else found
 
 
 def published_right(task: Task, state: State) -> bool | None:

@@ -49,7 +49,9 @@ async def play(
             await _play_turns(episode, dialogue(episode), protocol, database, opening, rules)
             if answer := episode.answer:
                 sandbox = await opening
-                episode.verdict = await database.in_thread(judge, task, answer, sandbox, protocol.grader)
+                episode.verdict = await database.in_thread(
+                    judge, task, answer, sandbox, protocol.grader, episode.statements
+                )
         finally:
             sandbox = await opening
             await database.in_thread(sandbox.close)

@@ -132,3 +132,40 @@ When you know the answer, or have made the change that was asked for, call commi
 value of the answer as one string, as the database replied it; after a change any answer will do, since \
 the tables themselves are checked. A reply without a tool call does nothing. Names with blanks or special \
 characters need backticks. The number of turns is small: do not repeat a statement without need."""
+
+
+TEXT_SQL_SYSTEM_PROMPT = """\
+You are a database assistant. A MySQL database holds the tables of the question below. Write one SQL query \
+whose rows answer the question. You may run statements first, to look at the tables and to try a query out.
+
+In each turn, first think in a few words, then do exactly one of two things.
+
+1. Run one SQL statement. Write this, with the statement in a single sql block:
+Action: Operation
+```sql
+SELECT DISTINCT colour FROM fruits;
+```
+The database's reply comes back as the next message: a list of rows, an empty list if there are none, or \
+the error.
+
+2. Finish. Write this, with the query in a single sql block:
+Action: Answer
+Final Answer:
+```sql
+SELECT name FROM fruits WHERE colour = 'red';
+```
+That query is executed on the tables as they were at the start, and its rows are checked. It must give just \
+the columns that were asked for.
+
+A turn in any other form ends the session as failed. The number of turns is small: do not repeat a \
+statement without need."""
+
+TOOLS_SQL_SYSTEM_PROMPT = """\
+You are a database assistant. A MySQL database holds the tables of the question below. Write one SQL query \
+whose rows answer the question. With the tool execute_sql you may run statements first, one a call, to look \
+at the tables and to try a query out; a list of rows comes back, an empty list if there are none, or the \
+error.
+
+When the query is right, call submit_sql with it. It is executed on the tables as they were at the start, \
+and its rows are checked; it must give just the columns that were asked for. A reply without a tool call \
+does nothing. The number of turns is small: do not repeat a statement without need."""

@@ -4,8 +4,10 @@
   line `Final Answer: ...`. What fits neither is an invalid action and ends the episode.
 - **tools**: the model's own tool calls of `execute_sql` and `commit_final_answer`. What is no valid call
   gets an error as observation, and the episode goes on.
+- **text_sql**, **tools_sql**: the same where the answer is SQL, which is executed: a block after
+  `Final Answer:`, or a call of `submit_sql`.
 
-Both are pure functions of the text: nothing of it is ever evaluated as code, and no text makes them
+All are pure functions of the text: nothing of it is ever evaluated as code, and no text makes them
 raise. The rollout does not know which one it runs: any class with the members of `AgentProtocol` will do, and
 `protocol:` in a YAML takes its dotted path.
 """
@@ -22,7 +24,13 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading import get_grader
 from trl_dbbench.lookup import look_up
 from trl_dbbench.markup import after_thoughts, tool_call
-from trl_dbbench.prompts import TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT, Opening
+from trl_dbbench.prompts import (
+    TEXT_SQL_SYSTEM_PROMPT,
+    TEXT_SYSTEM_PROMPT,
+    TOOLS_SQL_SYSTEM_PROMPT,
+    TOOLS_SYSTEM_PROMPT,
+    Opening,
+)
 
 if TYPE_CHECKING:
     from trl_dbbench.database import QueryResult
@@ -162,7 +170,7 @@ class TextProtocol:
         return _cut(_render(result), self.observation_characters)
 
 
-EXECUTE_SQL = {
+EXECUTE_SQL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "execute_sql",
@@ -219,40 +227,113 @@ class ToolsProtocol:
             call = tool_call(after_thoughts(text))
         except ValueError as error:
             return Invalid(f"Error: {error}")
+        _, ending = (tool["function"]["name"] for tool in self.tools or ())
         if call is None:
-            return Invalid("Error: no tool call found. Call execute_sql or commit_final_answer.")
+            return Invalid(f"Error: no tool call found. Call execute_sql or {ending}.")
         name, arguments = call
         if name == "execute_sql":
             query = arguments.get("query")
             if isinstance(query, str):
                 return Operation(_well_formed(query))
             return Invalid("Error: execute_sql needs the argument query, a string.")
-        if name == "commit_final_answer":
-            answers = arguments.get("answers")
-            if isinstance(answers, list):
-                values = tuple(_well_formed(v if isinstance(v, str) else _json(v)) for v in answers)
-                return Answer(str(list(values)), values)
-            return Invalid("Error: commit_final_answer needs the argument answers, an array of strings.")
-        return Invalid(f"Error: unknown function {name!r}. Call execute_sql or commit_final_answer.")
+        if name == ending:
+            return self._answer(arguments)
+        return Invalid(f"Error: unknown function {name!r}. Call execute_sql or {ending}.")
+
+    def _answer(self, arguments: dict[str, Any]) -> Action:
+        answers = arguments.get("answers")
+        if isinstance(answers, list):
+            values = tuple(_well_formed(v if isinstance(v, str) else _json(v)) for v in answers)
+            return Answer(str(list(values)), values)
+        return Invalid("Error: commit_final_answer needs the argument answers, an array of strings.")
 
     def write(self, action: Operation | Answer) -> dict[str, Any]:
         """The message of the tool call that means this action; the chat template gives it its form."""
         if isinstance(action, Operation):
             call = {"name": "execute_sql", "arguments": {"query": action.sql}}
         else:
-            call = {
-                "name": "commit_final_answer",
-                "arguments": {"answers": list(action.values or [action.text])},
-            }
+            call = self._answer_call(action)
         return {"content": "", "tool_calls": [{"type": "function", "function": call}]}
+
+    def _answer_call(self, action: Answer) -> dict[str, Any]:
+        answers = list(action.values or [action.text])
+        return {"name": "commit_final_answer", "arguments": {"answers": answers}}
 
     def observe(self, result: QueryResult | Invalid) -> str:
         return _cut(_render(result), self.observation_characters)
 
 
+@dataclass(frozen=True)
+class TextSQLProtocol(TextProtocol):
+    """The text protocol with SQL as the answer, in a `sql` block or bare. An empty answer stands for the last
+    statement that was executed."""
+
+    name: ClassVar[str] = "text_sql"
+    grader: ClassVar[str] = "strict"
+
+    def messages(self, task: Task, system_prompt: Opening | None = None) -> list[dict[str, str]]:
+        return _messages(system_prompt, TEXT_SQL_SYSTEM_PROMPT, task)
+
+    def parse(self, text: str) -> Action:
+        action = super().parse(text)
+        if not isinstance(action, Answer):
+            return action
+        answer = after_thoughts(text).partition("\nFinal Answer:")[2]
+        _, opened, block = answer.partition("```sql\n")
+        return Answer((block.partition("\n```")[0] if opened else answer).strip())
+
+    def write(self, action: Operation | Answer) -> str:
+        if isinstance(action, Operation):
+            return super().write(action)
+        return f"Action: Answer\nFinal Answer:\n```sql\n{action.text}\n```"
+
+
+_LOOK = {
+    "type": "function",
+    "function": EXECUTE_SQL["function"]
+    | {"description": "Runs one SQL statement on the database and returns its rows or its error."},
+}
+
+SUBMIT_SQL = {
+    "type": "function",
+    "function": {
+        "name": "submit_sql",
+        "description": "Ends the session with the query whose rows are the answer.",
+        "parameters": {
+            "type": "object",
+            "properties": {"query": {"type": "string", "description": "The SQL query."}},
+            "required": ["query"],
+        },
+    },
+}
+
+
+@dataclass(frozen=True)
+class ToolsSQLProtocol(ToolsProtocol):
+    """The function-calling protocol with SQL as the answer."""
+
+    name: ClassVar[str] = "tools_sql"
+    grader: ClassVar[str] = "strict"
+    tools: ClassVar[list[dict[str, Any]] | None] = [_LOOK, SUBMIT_SQL]
+
+    def messages(self, task: Task, system_prompt: Opening | None = None) -> list[dict[str, str]]:
+        return _messages(system_prompt, TOOLS_SQL_SYSTEM_PROMPT, task)
+
+    def _answer(self, arguments: dict[str, Any]) -> Action:
+        query = arguments.get("query")
+        if isinstance(query, str):
+            return Answer(_well_formed(query).strip())
+        return Invalid("Error: submit_sql needs the argument query, a string.")
+
+    def _answer_call(self, action: Answer) -> dict[str, Any]:
+        return {"name": "submit_sql", "arguments": {"query": action.text}}
+
+
 PROTOCOLS: dict[str, Callable[[int | None], AgentProtocol]] = {
     "text": TextProtocol,
     "tools": ToolsProtocol,
+    "text_sql": TextSQLProtocol,
+    "tools_sql": ToolsSQLProtocol,
 }
 
 
@@ -272,8 +353,13 @@ def get_protocol(name: str, observation_characters: int | None = 800) -> AgentPr
     return protocol
 
 
+PRODUCTS = {"mysql": "MySQL", "sqlite": "SQLite"}
+"""As the agent reads them, by a task's dialect."""
+
+
 def _messages(opening: Opening | None, own: str, task: Task) -> list[dict[str, str]]:
     if not isinstance(opening, list):
+        own = own.replace("MySQL", PRODUCTS[task.dialect])
         opening = [{"role": "system", "content": opening or own}]
     return [*opening, {"role": "user", "content": task.prompt()}]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from trl_dbbench.database import Database
 from trl_dbbench.errors import TaskError
-from trl_dbbench.gold import execute_alone
-from trl_dbbench.grading import GRADERS, Grader, get_grader
+from trl_dbbench.gold import execute_alone, whole_result
+from trl_dbbench.grading import GRADERS, Grader, SQLGrader, get_grader
 from trl_dbbench.judge import Judge, published_right
 from trl_dbbench.tasks import Task
 
@@ -28,6 +28,7 @@ def validate(
     """Executes every gold solution.
 
     - A question's gold answer must be right to its graders and, where there is gold SQL, its rows too.
+    - Where answers are SQL, the gold SQL must run, twice alike, and be right to the grader.
     - A change's gold SQL must run and, where a hash is published, leave tables of that hash.
 
     Yields in the order of the tasks.
@@ -56,9 +57,13 @@ def validate(
         yield from (Validation(task, problem) for task, problem in zip(tasks, problems, strict=True))
 
 
-def _question_problem(task: Task, database: Database, override: Grader | None) -> str | None:
-    assert task.gold.answer is not None
-    judged = _judged(task, override)
+def _question_problem(task: Task, database: Database, override: Grader | SQLGrader | None) -> str | None:
+    named = override or (get_grader(task.grader) if task.grader is not None else None)
+    if isinstance(named, SQLGrader):
+        return _sql_problem(task, database, named)
+    if task.gold.answer is None:
+        return f"the grader {named.name if named else 'of a protocol'} needs a gold answer"
+    judged = _judged(task, named if override else None)
     for grader, gold in judged:
         if not grader.can_be_right(gold):
             return f"the gold answer {gold} is not right to the grader {grader.name}"
@@ -74,13 +79,29 @@ def _question_problem(task: Task, database: Database, override: Grader | None) -
     return None
 
 
+def _sql_problem(task: Task, database: Database, grader: SQLGrader) -> str | None:
+    if task.gold.sql is None:
+        return f"the grader {grader.name} needs gold SQL"
+    sql = grader.rewrite(task.gold.sql)
+    first, problem = whole_result(database, task, sql)
+    again, problem = whole_result(database, task, sql) if first else (None, problem)
+    if first is None or again is None:
+        return f"the gold SQL fails: {problem}"
+    if grader.score(again, first, grader.ordered(task.gold.sql)) >= 1:
+        return None
+    empty = (
+        "which gives no rows" if not first.rows else f"which gives {first.rows[:3]} and then {again.rows[:3]}"
+    )
+    return f"the gold SQL, {empty}, is not right to the grader {grader.name}"
+
+
 def _judged(task: Task, override: Grader | None) -> list[tuple[Grader, list]]:
     """The graders of a question, each with the gold answer that it is given."""
     answer = task.gold.answer or ()
     if override is not None:
         return [(override, override.gold(answer))]
     if task.grader is not None:
-        return [(get_grader(task.grader), list(answer))]
+        return [(GRADERS[task.grader], list(answer))]
     # the protocol will choose one; those of the protocols are graders of labels
     return [(grader, list(answer)) for grader in GRADERS.values() if not grader.rows]
 

@@ -24,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(tasks.validate)
+app.command()(tasks.scores)
 app.command(name="eval")(models.evaluate)
 app.command()(compare.compare)
 app.command()(models.sample)

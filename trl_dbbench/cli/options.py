@@ -27,7 +27,8 @@ TaskFormatName = Annotated[
 GraderName = Annotated[
     str | None,
     typer.Option(
-        help="Judges all questions: agentbench_text, agentbench_fc, lifelong or the dotted path of your own."
+        help="Judges all questions: agentbench_text, agentbench_fc, lifelong; strict, bird_ex, spider_ts and "
+        "others where answers are SQL; or the dotted path of your own."
     ),
 ]
 DatabaseSpec = Annotated[

@@ -1,7 +1,8 @@
-"""Commands on task files: `validate`, `convert`, `generate`, `skills`, `split`."""
+"""Commands on task files: `validate`, `scores`, `convert`, `generate`, `skills`, `split`."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,8 +12,9 @@ import typer
 
 from trl_dbbench.cli.options import DatabaseSpec, DockerImage, GraderName, TaskFormatName, Tasks, names
 from trl_dbbench.database import open_database
-from trl_dbbench.files import write_atomically
-from trl_dbbench.grading import get_grader
+from trl_dbbench.files import check_writable, write_atomically
+from trl_dbbench.grading import SQL_GRADERS, get_grader
+from trl_dbbench.grading.statistics import wilson_interval
 from trl_dbbench.selection import Split, select_tasks, skill_counts, split_tasks
 from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.validation import validate as validate_tasks
@@ -41,6 +43,51 @@ def validate(
                 correct += 1
     typer.echo(f"{correct} of {len(loaded)} gold solutions score as correct")
     raise typer.Exit(int(correct < len(loaded)))
+
+
+def scores(
+    tasks: Tasks,
+    predictions: Annotated[
+        Path,
+        typer.Argument(
+            help="SQL: .jsonl of id and sql, a run's episodes.jsonl, .json by id, or a line for each task."
+        ),
+    ],
+    format: TaskFormatName = None,
+    database: DatabaseSpec = "auto",
+    docker_image: DockerImage = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Writes what each grader says of each prediction.")
+    ] = None,
+) -> None:
+    """Executes predicted SQL and scores it by the rules of all evaluators, beside each other."""
+    from tqdm.auto import tqdm
+
+    from trl_dbbench.scores import read_predictions, score_all
+
+    loaded = load_tasks(tasks, format=format)
+    predicted = read_predictions(predictions, loaded)
+    if json_file is not None:
+        check_writable(json_file)
+    with open_database(database, docker_image=docker_image) as opened:
+        scored = list(tqdm(score_all(loaded, predicted, opened), total=len(loaded), unit="task"))
+    for each in scored:
+        if each.problem:
+            typer.echo(f"{each.task.id}: {each.problem}")
+    for name in SQL_GRADERS:
+        values = [value for each in scored if (value := each.values[name]) is not None]
+        low, high = wilson_interval(sum(value >= 1 for value in values), len(values))
+        typer.echo(
+            f"{name:18} {sum(values) / max(len(values), 1):6.1%} of {len(values)}; "
+            f"right [{low:.1%}, {high:.1%}]"
+        )
+    if json_file is not None:
+        with write_atomically(json_file) as file:
+            entries = [
+                {"id": each.task.id, "sql": each.sql, "scores": each.values, "problem": each.problem}
+                for each in scored
+            ]
+            file.write(json.dumps(entries, ensure_ascii=False, indent=1) + "\n")
 
 
 def convert(

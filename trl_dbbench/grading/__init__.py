@@ -9,23 +9,47 @@
 | `states` | the published hash of a table, and a digest of all tables |
 | `statistics` | Wilson's interval |
 
-All of it is pure functions. A grader is named in a task, a protocol, or a setting such as `trl-dbbench
-validate --grader`; one of your own is a function, named by its dotted path in a setting:
+All of it is pure functions. A grader judges an answer's text (`GRADERS`), or what an answer gives that is SQL
+(`SQL_GRADERS`: the scorers, with what their evaluators make of the statements first). It is named in a
+task, a protocol, or a setting such as `trl-dbbench validate --grader`; one of your own is a function, named
+by its dotted path in a setting:
 
 ```python
 def close_enough(answer: str, gold: Sequence) -> bool:
     return answer.strip().lower() == str(gold[0]).lower()
+
+
+def same_number_of_rows(predicted: Result, gold: Result, ordered: bool) -> float:
+    return float(len(predicted.rows) == len(gold.rows))
+
+
+same_number_of_rows.sql = True
 ```
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, ClassVar, Protocol
 
+from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading.answers import grade_agentbench_fc, grade_agentbench_text, grade_lifelong
+from trl_dbbench.grading.scored_sql import for_critic, for_spider
+from trl_dbbench.grading.scorers import (
+    Result,
+    bird_ex,
+    bird_soft_f1,
+    critic,
+    critic_mysql,
+    csv_cells,
+    spider2,
+    spider_ts,
+    strict,
+)
 from trl_dbbench.lookup import look_up
+from trl_dbbench.sql import sorts_rows
 
 
 class GraderFunction(Protocol):
@@ -67,6 +91,67 @@ class Grader:
         return bool(self.judge(str(list(gold)), list(gold)))
 
 
+class ScorerFunction(Protocol):
+    """A grader of your own for answers that are SQL: how right a result is, from 0 to 1. It has `sql = True`.
+
+    `ordered` says whether the gold SQL sorts its rows.
+    """
+
+    def __call__(self, predicted: Result, gold: Result, ordered: bool, /) -> float: ...
+
+
+@dataclass(frozen=True)
+class SQLGrader:
+    """One way to judge answers that are SQL: by what they give, beside what the gold SQL gives.
+
+    Args:
+        name: its name in `SQL_GRADERS`, or the dotted path of a user's own.
+        score: how right a result is; an answer with 1 is right.
+        rewrite: what is made of both statements before they are executed.
+        ordered: whether the order of rows counts, by the gold SQL.
+    """
+
+    name: str
+    score: ScorerFunction
+    rewrite: Callable[[str], str] = str
+    ordered: Callable[[str], bool] = sorts_rows
+    rows: ClassVar[bool] = False
+
+
+def _unordered(score: Callable[[Result, Result], float]) -> ScorerFunction:
+    return lambda predicted, gold, ordered: score(predicted, gold)
+
+
+def _spider2(predicted: Result, gold: Result, ordered: bool) -> float:
+    return spider2(csv_cells(predicted), csv_cells(gold), ignore_order=not ordered)
+
+
+def _always(value: bool) -> Callable[[str], bool]:
+    return lambda sql: value
+
+
+def _says_order_by(sql: str) -> bool:
+    return "order by" in sql.lower()
+
+
+SQL_GRADERS: dict[str, SQLGrader] = {
+    grader.name: grader
+    for grader in (
+        SQLGrader("strict", strict),
+        SQLGrader("bird_ex", _unordered(bird_ex)),
+        SQLGrader("bird_soft_f1", _unordered(bird_soft_f1)),
+        SQLGrader("spider_ts", spider_ts, for_spider, _says_order_by),
+        SQLGrader("spider_ts_distinct", spider_ts, partial(for_spider, keep_distinct=True), _says_order_by),
+        SQLGrader("spider2", _spider2, ordered=_always(False)),
+        SQLGrader("spider2_ordered", _spider2, ordered=_always(True)),
+        SQLGrader("critic", critic, for_critic, _always(False)),
+        SQLGrader("critic_ordered", critic, for_critic, _always(True)),
+        SQLGrader("critic_mysql", _unordered(critic_mysql)),
+    )
+}
+"""For answers that are SQL. `spider_ts_distinct` leaves DISTINCT where it is (`keep_distinct`);
+`..._ordered` minds the order of rows."""
+
 GRADERS: dict[str, Grader] = {
     grader.name: grader
     for grader in (
@@ -80,17 +165,23 @@ DEFAULT_GRADER = "lifelong"
 """Judges tasks of the own format that name no grader."""
 
 
-def get_grader(name: str) -> Grader:
-    """One of `GRADERS`, or a user's own function by its dotted path.
+def get_grader(name: str) -> Grader | SQLGrader:
+    """One of `GRADERS` or `SQL_GRADERS`, or a user's own function by its dotted path.
 
     Only for names that come from settings and code. One that comes from a task file must be looked up in
-    `GRADERS` alone: reading data must never import code.
+    `GRADERS` and `SQL_GRADERS` alone: reading data must never import code.
 
     Raises:
         ConfigError: if there is no such grader.
     """
-    found: Any = look_up("grader", name, GRADERS)
-    return found if isinstance(found, Grader) else Grader(name, found, bool(getattr(found, "rows", False)))
+    found: Any = look_up("grader", name, {**GRADERS, **SQL_GRADERS})
+    if isinstance(found, Grader | SQLGrader):
+        return found
+    return (
+        SQLGrader(name, found)
+        if getattr(found, "sql", False)
+        else Grader(name, found, bool(getattr(found, "rows", False)))
+    )
 
 
 def grade(answer: str, gold: Sequence, grader: str) -> bool:
@@ -103,7 +194,10 @@ def grade(answer: str, gold: Sequence, grader: str) -> bool:
         grader: a name that `get_grader` knows.
 
     Raises:
-        ConfigError: if there is no such grader. Nothing in `answer` makes one of `GRADERS` raise: a text on
-            which the original would crash is a wrong answer.
+        ConfigError: if there is no such grader, or it judges SQL. Nothing in `answer` makes one of `GRADERS`
+            raise: a text on which the original would crash is a wrong answer.
     """
-    return bool(get_grader(grader).judge(answer, list(gold)))
+    found = get_grader(grader)
+    if isinstance(found, SQLGrader):
+        raise ConfigError(f"the grader {grader!r} judges what SQL gives; name one of {', '.join(GRADERS)}.")
+    return bool(found.judge(answer, list(gold)))

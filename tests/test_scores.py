@@ -1,0 +1,135 @@
+"""Predicted SQL, scored by the rules of all evaluators beside each other."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from databases import table, task
+from typer.testing import CliRunner
+
+from trl_dbbench.cli import app
+from trl_dbbench.database import Database
+from trl_dbbench.errors import TaskError
+from trl_dbbench.grading import SQL_GRADERS
+from trl_dbbench.scores import read_predictions, score_all
+from trl_dbbench.tasks import Gold
+
+MEDALS = table("medals", "nation TEXT, gold INT", ("Chad", 1), ("Peru", 22), ("Togo", 22))
+
+
+def question(name: str, sql: str):
+    return dataclasses.replace(task(MEDALS), id=name, gold=Gold(sql=sql), grader="strict")
+
+
+TASKS = [
+    question("who", "SELECT nation FROM medals WHERE gold > 20"),
+    question("all", "SELECT nation, gold FROM medals ORDER BY gold DESC, nation"),
+    question("none", "SELECT nation FROM medals WHERE gold > 99"),
+]
+
+
+def test_each_grader_says_what_its_evaluator_would(database: Database) -> None:
+    predictions = {
+        "who": "SELECT nation FROM medals WHERE gold = 22 UNION ALL SELECT 'Peru'",
+        "all": "SELECT gold, nation FROM medals ORDER BY gold DESC, nation",
+        "none": "SELECT nation FROM medals WHERE gold > 50",
+    }
+    found = {each.task.id: each for each in score_all(TASKS, predictions, database)}
+    right = {name: [key for key, value in each.values.items() if value == 1] for name, each in found.items()}
+    assert right == {
+        "who": ["bird_ex", "bird_soft_f1", "critic", "critic_mysql"],
+        "all": ["bird_soft_f1", "spider_ts", "spider_ts_distinct", "spider2", "spider2_ordered"],
+        "none": [name for name in SQL_GRADERS if not name.startswith("critic")],
+    }
+    assert all(each.problem is None for each in found.values())
+
+
+def test_what_gives_nothing_is_wrong_and_said(database: Database) -> None:
+    predictions = {"who": "SELECT nations FROM medals", "all": " "}
+    who, everything, none = score_all(TASKS, predictions, database)
+    assert set(who.values.values()) == set(everything.values.values()) == set(none.values.values()) == {0.0}
+    assert (who.problem or "").startswith("it fails: 1054 (42S22): Unknown column 'nations'")
+    assert everything.problem == none.problem == "there is no prediction"
+    (broken,) = score_all([question("broken", "SELECT x FROM medals")], {"broken": "SELECT 1"}, database)
+    assert set(broken.values.values()) == {None}
+    assert (broken.problem or "").startswith("the gold SQL fails: 1054")
+
+
+def test_only_questions_with_gold_sql(sqlite_database: Database) -> None:
+    with pytest.raises(TaskError, match="task 'test' is no question with gold SQL; leave it out"):
+        list(score_all([task(MEDALS)], {}, sqlite_database))
+
+
+WANTED = {"who": "SELECT 1", "all": "SELECT 'a\tb'", "none": "SELECT 3"}
+EPISODE = {
+    "task_id": "none",
+    "turns": [{"sql": "SELECT 3", "action": "operation"}, {"answer": "", "action": "answer"}],
+}
+
+
+@pytest.mark.parametrize(
+    "name, text, expected",
+    [
+        ("a.jsonl", "\n".join(json.dumps({"id": key, "sql": sql}) for key, sql in WANTED.items()), WANTED),
+        ("episodes.jsonl", json.dumps(EPISODE), {"none": "SELECT 3"}),
+        (
+            "episodes.jsonl",
+            json.dumps({"task_id": "who", "turns": [{"sql": "SELECT 9"}, {"answer": "SELECT 1"}]}),
+            {"who": "SELECT 1"},
+        ),
+        ("episodes.jsonl", json.dumps({"task_id": "who", "turns": [{"sql": "SELECT 9"}]}), {"who": ""}),
+        ("a.json", json.dumps(WANTED), WANTED),
+        (
+            "a.json",
+            json.dumps({"0": "SELECT 1\t----- bird -----\tsinger", "2": "SELECT 3\t----- bird -----\tcars"}),
+            {"who": "SELECT 1", "none": "SELECT 3"},
+        ),
+        ("a.sql", "SELECT 1\tsinger\nSELECT 2\n\n", {"who": "SELECT 1", "all": "SELECT 2", "none": ""}),
+    ],
+    ids=["id and sql", "episodes", "answered", "cut", "by id", "BIRD", "lines"],
+)
+def test_predictions_as_people_have_them(
+    name: str, text: str, expected: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert read_predictions(tmp_path / name, TASKS) == expected
+
+
+@pytest.mark.parametrize(
+    "name, text, error",
+    [
+        ("a.sql", "SELECT 1\n", "2 lines|1 lines for 3 tasks"),
+        ("a.jsonl", '{"sql": "SELECT 1"}', "KeyError: 'id'"),
+        ("a.jsonl", "SELECT 1", "JSONDecodeError"),
+        ("a.json", '["SELECT 1"]', "AttributeError"),
+        ("a.json", '{"9": "SELECT 1"}', "IndexError"),
+        ("a.jsonl", '{"id": "other", "sql": "SELECT 1"}', "tasks that are not there, such as 'other'"),
+    ],
+)
+def test_predictions_that_cannot_be_read(name: str, text: str, error: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(TaskError, match=error):
+        read_predictions(tmp_path / name, TASKS)
+    with pytest.raises(TaskError, match="FileNotFoundError"):
+        read_predictions(tmp_path / "missing.sql", TASKS)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    (tmp_path / "tasks.jsonl").write_text("".join(f"{each.to_json()}\n" for each in TASKS))
+    (tmp_path / "mine.sql").write_text("SELECT 'Togo' UNION SELECT 'Peru'\nSELECT x\nSELECT 1\n")
+    told = CliRunner().invoke(
+        app,
+        [
+            *("scores", str(tmp_path / "tasks.jsonl"), str(tmp_path / "mine.sql")),
+            *("--database", "sqlite", "--json", str(tmp_path / "scores.json")),
+        ],
+    )
+    assert told.exit_code == 0, told.output
+    assert "all: it fails: 1054" in told.output
+    assert "strict              33.3% of 3; right [6.1%, 79.2%]" in told.output
+    written = json.loads((tmp_path / "scores.json").read_text())
+    assert [each["scores"]["strict"] for each in written] == [1.0, 0.0, 0.0]
+    assert [each["id"] for each in written] == ["who", "all", "none"]
