@@ -87,9 +87,10 @@ EPISODE = {
             json.dumps({"0": "SELECT 1\t----- bird -----\tsinger", "2": "SELECT 3\t----- bird -----\tcars"}),
             {"who": "SELECT 1", "none": "SELECT 3"},
         ),
-        ("a.sql", "SELECT 1\tsinger\nSELECT 2\n\n", {"who": "SELECT 1", "all": "SELECT 2", "none": ""}),
+        ("a.jsonl", '{"id": "who", "sql": "SELECT \u2028 1"}', {"who": "SELECT \u2028 1"}),
+        ("a.sql", "SELECT 1\tsinger\r\nSELECT 2\r\n\r\n", {"who": "SELECT 1", "all": "SELECT 2", "none": ""}),
     ],
-    ids=["id and sql", "episodes", "answered", "cut", "by id", "BIRD", "lines"],
+    ids=["id and sql", "episodes", "answered", "cut", "by id", "BIRD", "separator", "lines"],
 )
 def test_predictions_as_people_have_them(
     name: str, text: str, expected: dict[str, str], tmp_path: Path
@@ -105,7 +106,10 @@ def test_predictions_as_people_have_them(
         ("a.jsonl", '{"sql": "SELECT 1"}', "KeyError: 'id'"),
         ("a.jsonl", "SELECT 1", "JSONDecodeError"),
         ("a.json", '["SELECT 1"]', "AttributeError"),
-        ("a.json", '{"9": "SELECT 1"}', "IndexError"),
+        ("a.json", '{"9": "SELECT 1"}', "'9' is neither a task's id nor the place"),
+        ("a.jsonl", '{"id": "who", "sql": 5}', "'5' is no SQL"),
+        ("a.json", '{"-1": "SELECT 1"}', "'-1' is neither a task's id nor the place of one of 3 tasks"),
+        ("a.jsonl", "[" * 100_000, "RecursionError"),
         ("a.jsonl", '{"id": "other", "sql": "SELECT 1"}', "tasks that are not there, such as 'other'"),
     ],
 )
@@ -118,8 +122,11 @@ def test_predictions_that_cannot_be_read(name: str, text: str, error: str, tmp_p
 
 
 def test_the_command(tmp_path: Path) -> None:
-    (tmp_path / "tasks.jsonl").write_text("".join(f"{each.to_json()}\n" for each in TASKS))
-    (tmp_path / "mine.sql").write_text("SELECT 'Togo' UNION SELECT 'Peru'\nSELECT x\nSELECT 1\n")
+    change = dataclasses.replace(
+        task(MEDALS), id="change", operation="DELETE", gold=Gold(sql="DELETE FROM medals")
+    )
+    (tmp_path / "tasks.jsonl").write_text("".join(f"{each.to_json()}\n" for each in [*TASKS, change]))
+    (tmp_path / "mine.sql").write_text("SELECT 'Togo' UNION SELECT 'Peru'\nSELECT x\nSELECT 1\n-\n")
     told = CliRunner().invoke(
         app,
         [
@@ -128,6 +135,7 @@ def test_the_command(tmp_path: Path) -> None:
         ],
     )
     assert told.exit_code == 0, told.output
+    assert "1 of 4 tasks are left out: changes, or without gold SQL." in told.output
     assert "all: it fails: 1054" in told.output
     assert "strict              33.3% of 3; right [6.1%, 79.2%]" in told.output
     written = json.loads((tmp_path / "scores.json").read_text())

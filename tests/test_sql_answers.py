@@ -60,6 +60,43 @@ def test_an_answer_is_what_it_gives(database: Database, sql: str, expected: bool
     assert right(database, WINNERS, sql) is expected
 
 
+def native(task: Task) -> Task:
+    return dataclasses.replace(task, dialect="sqlite")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE medals SET gold = gold WHERE gold > 20 RETURNING nation",
+        "DELETE FROM medals WHERE gold > 20 RETURNING nation",
+        "INSERT INTO medals VALUES ('Peru', 22), ('Togo', 22) RETURNING nation",
+        "WITH few AS (SELECT 1) DELETE FROM medals WHERE gold > 20 RETURNING nation",
+    ],
+)
+def test_a_change_is_no_answer_whatever_rows_it_returns(
+    sqlite_database: Database, local_database: Database, sql: str
+) -> None:
+    assert right(sqlite_database, native(WINNERS), "SELECT nation FROM medals WHERE gold > 20")
+    assert not right(sqlite_database, native(WINNERS), sql)
+    assert not right(sqlite_database, WINNERS, sql)
+    assert not right(local_database, WINNERS, sql)  # MariaDB knows two of them
+
+
+def test_tables_that_are_equal_to_python_are_not_the_same(database: Database) -> None:
+    """1 == 1.0 == True, and as texts they differ."""
+    gold = Gold(sql="SELECT a FROM t")
+    for cell, shown in ((1, "1"), (1.0, "1.0"), (True, "1"), ("1.0", "1.0")):
+        each = dataclasses.replace(task(table("t", "a TEXT", (cell,))), gold=gold, grader="strict")
+        with database.sandbox(each) as sandbox:
+            (row,) = sandbox.execute("SELECT a FROM t").rows or []
+        assert float(row[0]) == float(shown)
+        assert right(database, each, "SELECT a FROM t"), cell
+    first, second = (
+        dataclasses.replace(task(table("t", "a TEXT", (cell,))), schema="full") for cell in (1, 1.0)
+    )
+    assert (first.prompt()[-5:], second.prompt()[-7:]) == ("\n1 */", "\n1.0 */")
+
+
 def test_order_counts_where_the_gold_sorts(database: Database) -> None:
     assert right(database, SORTED, "SELECT nation FROM medals WHERE gold = 22 ORDER BY 1")
     assert not right(database, SORTED, "SELECT nation FROM medals WHERE gold = 22 ORDER BY 1 DESC")
@@ -143,7 +180,17 @@ def test_text_answers_in_a_block() -> None:
     assert protocol.parse("Action: Answer\nFinal Answer: SELECT nation\nFROM medals") == Answer(
         "SELECT nation\nFROM medals"
     )
-    assert protocol.parse("Action: Answer\nFinal Answer:\n```sql\nSELECT 1") == Answer("SELECT 1")
+    for block in (
+        "```sql\nSELECT 1",
+        "```\nSELECT 1\n```",
+        "```SQL\nSELECT 1\n```",
+        "```sqlite\r\nSELECT 1\r\n```",
+        "```sql \nSELECT 1```",
+        "```sql SELECT 1 ```",
+        "This one:\n```mysql\nSELECT 1\n```\nIt counts.",
+    ):
+        assert protocol.parse(f"Action: Answer\nFinal Answer:\n{block}") == Answer("SELECT 1"), block
+    assert protocol.parse("Action: Answer\nFinal Answer:\n```sql\n```") == Answer("")
     assert protocol.parse("Action: Answer\nFinal Answer:") == Answer("")
     assert isinstance(protocol.parse("Action: Answer\n```sql\nSELECT 1\n```"), Invalid)
 
@@ -289,8 +336,8 @@ def test_a_task_with_sql_alone(sqlite_database: Database) -> None:
     assert found.prompt() == (
         "Who won more than 20?\n"
         "Medals are gold.\n"
-        "CREATE TABLE medals (\n"
-        "  nation TEXT\n"
+        "CREATE TABLE `medals` (\n"
+        "  `nation` TEXT\n"
         ");\n"
         "/* The first rows of medals:\n"
         "'Peru' */"
@@ -313,9 +360,11 @@ def test_a_task_with_sql_alone(sqlite_database: Database) -> None:
 
 def test_tasks_of_before_keep_their_digests() -> None:
     """A run is resumed, and its episodes are found again, by these."""
-    assert set(task(MEDALS).to_entry()) == {
-        *("id", "question", "tables", "operation", "skills", "grader", "answer", "sql", "state_md5")
-    }
+    assert task(MEDALS).to_json() == (
+        '{"id": "test", "question": "?", "tables": [{"name": "medals", "columns": [{"name": "nation", "type": "TEXT"}, '
+        '{"name": "gold", "type": "INT"}], "rows": [["Chad", 1], ["Peru", 22], ["Togo", 22]]}], "operation": "SELECT", '
+        '"skills": [], "grader": "lifelong", "answer": null, "sql": null, "state_md5": null}'
+    )
 
 
 def test_validate(database: Database) -> None:
@@ -358,3 +407,26 @@ def test_a_server_refuses_sqlites_dialect(
             TaskError, match=r"has the dialect sqlite, and this database is M\w+. Set database: sqlite"
         ):
             refuse()
+
+
+def test_a_protocol_that_does_not_ask_for_sql_is_refused(
+    sqlite_database: Database, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Each of its answers would be wrong; and so is one that asks for SQL where there is no gold SQL."""
+
+    def player(protocol: str, grader: str | None = None) -> Player:
+        return Player.of(tokenizer, sqlite_database, protocol=protocol, rules=RULES, grader=grader)
+
+    with pytest.raises(ConfigError, match="Set protocol: text_sql or tools_sql, or another grader"):
+        player("text").start(WINNERS)
+    with pytest.raises(ConfigError, match="grader strict executes, and the protocol tools asks"):
+        player("tools").check_dataset(to_dataset([WINNERS], "tools"))
+    player("text_sql").start(WINNERS)
+    answered = dataclasses.replace(WINNERS, gold=Gold(answer=(("Peru",), ("Togo",))), grader="lifelong")
+    player("text").start(answered)
+    with pytest.raises(
+        TaskError, match="has no gold SQL, which the grader strict of the protocol text_sql needs"
+    ):
+        player("text_sql").start(answered)
+    with pytest.raises(ConfigError, match="grader bird_ex executes"):
+        player("text", grader="bird_ex").start(answered)

@@ -23,9 +23,12 @@ from hypothesis import strategies as st
 from required import lacking
 
 from trl_dbbench.convert import convert
+from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError, TaskError
+from trl_dbbench.selection import split_tasks
 from trl_dbbench.tasks import Column, Gold, Source, Table, Task, load_tasks
 from trl_dbbench.tasks.formats import FORMATS, READ_ONLY
+from trl_dbbench.validation import validate
 
 KIT = Path(__file__).parents[2] / "shared" / "data" / "scorers"
 
@@ -654,3 +657,104 @@ def test_every_format_is_told_by_its_fields(layouts: dict[str, Path], command: C
     for name, path in layouts.items():
         code, output = command("convert", path, path.with_name("out.jsonl"))
         assert (code, output) == (0, f"{path.with_name('out.jsonl')}: 2 tasks in the format own\n"), name
+
+
+# What a task file can name.
+
+
+def source_task(path: str, **more: str) -> Task:
+    line = {
+        "id": "1",
+        "question": "?",
+        "database": {"path": path},
+        "sql": "SELECT 1",
+        "grader": "strict",
+        **more,
+    }
+    return Task.from_json(json.dumps(line))
+
+
+@pytest.mark.parametrize(
+    "path", ["/dev/zero", "~nosuch/x.sqlite", "/tmp/a\0b", "x" * 300, "/", "/no/such/file"]
+)
+def test_what_is_no_file_is_one_error(path: str, tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="Give the path of a SQLite file"):
+        source_task(path)
+    (tmp_path / "tasks.jsonl").write_text(
+        json.dumps(
+            {"id": "1", "question": "?", "database": {"path": path}, "sql": "SELECT 1", "grader": "strict"}
+        )
+        + "\n"
+    )
+    with pytest.raises(TaskError, match=r"tasks\.jsonl, line 1: "):
+        load_tasks(tmp_path / "tasks.jsonl")
+
+
+def test_odd_databases_are_shown_and_played(tmp_path: Path, sqlite_database: Database) -> None:
+    """A table named by a keyword, a view without an end, one of nothing, a text index, a cell beyond all bounds."""
+    path = tmp_path / "odd.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            'CREATE TABLE "order" (id INTEGER PRIMARY KEY, "group" TEXT); INSERT INTO "order" VALUES (1, \'a\');'
+            "CREATE VIEW endless AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n;"
+            "CREATE TABLE gone (x); CREATE VIEW broken AS SELECT x FROM gone; DROP TABLE gone;"
+            "CREATE TABLE large (cell BLOB); INSERT INTO large VALUES (zeroblob(2000000));"
+            "CREATE VIRTUAL TABLE texts USING fts5(body);"
+        )
+        connection.commit()
+    found = source_task(str(path), schema="full", sql='SELECT "group" FROM "order"')
+    assert [table.name for table in found.tables] == ["order", "endless", "large", "texts"]
+    shown = found.prompt()
+    assert "/* The first rows of order:\n1, 'a' */" in shown
+    assert "CREATE VIEW endless" in shown and "rows of endless" not in shown
+    assert "CREATE TABLE large (cell BLOB);\nCREATE VIRTUAL" in shown
+    (validation,) = validate([found], sqlite_database)
+    assert validation.problem is None
+
+
+def test_a_database_that_is_being_written_is_refused(tmp_path: Path) -> None:
+    """Also after it has been read before."""
+    path = tmp_path / "busy.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE t (a)")
+        connection.commit()
+        source_task(str(path))
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("INSERT INTO t VALUES (1)")
+        connection.commit()
+        with pytest.raises(TaskError, match=r"'-wal' or '-journal' file lies beside it. Close the program"):
+            source_task(str(path))
+    source_task(str(path))
+
+
+def test_tasks_of_one_file_stay_in_one_half(tmp_path: Path) -> None:
+    """Although the files share a table of the same name and columns."""
+    tasks = []
+    for name in ("a", "b", "c", "d"):
+        with closing(sqlite3.connect(tmp_path / f"{name}.sqlite")) as connection:
+            connection.executescript(f"CREATE TABLE country (id, name); CREATE TABLE t_{name} (x)")
+        tasks += [
+            replace(
+                source_task(str(tmp_path / f"{name}.sqlite"), sql=f"SELECT {n} FROM t_{name}"),
+                id=f"{name}{n}",
+                question=f"{name} {n}?",
+            )
+            for n in range(4)
+        ]
+    parted = split_tasks(tasks, 0.25, seed=0)
+    assert not parted.shares_tables
+    assert {task.id[0] for task in parted.train}.isdisjoint(task.id[0] for task in parted.test)
+
+
+def test_an_answer_of_rows_beside_sql_is_as_it_was(tmp_path: Path) -> None:
+    line = {
+        "id": "1",
+        "question": "?",
+        "tables": [{"name": "t", "columns": [{"name": "a"}], "rows": [["x"]]}],
+    }
+    found = Task.from_json(
+        json.dumps(line | {"sql": "SELECT a FROM t", "grader": "strict", "answer": [["x"]]})
+    )
+    assert found.gold.answer == (("x",),)
+    assert Task.from_json(found.to_json()) == found
+    assert hash(found)

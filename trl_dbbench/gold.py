@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from trl_dbbench.database import Database, Limits, QueryResult, State
 from trl_dbbench.grading.scorers import Result
+from trl_dbbench.skills import operation_of
 from trl_dbbench.tasks import Task
 
 JUDGED = Limits(rows=100_000, characters=16_000_000)
@@ -40,8 +41,12 @@ def whole_result(database: Database, task: Task, sql: str) -> tuple[Result | Non
     """
     with database.sandbox(task) as sandbox:
         result = sandbox.execute(sql, JUDGED)
+        # rows come of `DELETE ... RETURNING`, too; on servers a SELECT of a function counts as a change
+        changed = sandbox.changed if task.dialect == "sqlite" else operation_of(sql) not in ("SELECT", None)
     if result.error:
         return None, result.error
+    if changed and result.rows is not None:
+        return None, "it changes the tables"
     if result.rows is None:
         return None, "it gives no rows: it is no query"
     if result.limit:

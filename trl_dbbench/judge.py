@@ -25,17 +25,20 @@ from trl_dbbench.grading.rows import same_state
 from trl_dbbench.grading.scorers import Result
 from trl_dbbench.grading.states import state_digest, state_hash
 from trl_dbbench.protocol import Answer
-from trl_dbbench.tasks import Source, Table, Task
+from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS
+from trl_dbbench.tasks import Source, Task
+from trl_dbbench.tasks.table import content_key
 
 logger = logging.getLogger(__name__)
 
-_Key = tuple[Source | None, tuple[Table, ...], str]
+_Key = tuple[Source | None, bytes, str]
 
 _MAX_GOLD_STATES = 4096
 """How many are kept in memory; making one again costs a sandbox and a statement."""
 
 _MAX_GOLD_RESULTS = 4096
 _MAX_KEPT_ROWS = 1000
+_MAX_KEPT_CHARACTERS = 100_000
 """Larger results are made again each time."""
 
 
@@ -96,7 +99,7 @@ class Judge:
             EnvironmentFault: if the database fails, or the gold SQL on it.
         """
         if task.is_question:
-            grader = self._grader or grader_of(task, protocol_grader)
+            grader = self.grader_for(task, protocol_grader)
             if isinstance(grader, SQLGrader):
                 return Verdict(self._sql_right(task, answer.text or "".join(statements[-1:]), grader))
             return Verdict(self._answer_right(task, answer, grader))
@@ -109,6 +112,10 @@ class Judge:
             return Verdict(published, published, digest)
         return Verdict(same_state(state, gold.state), published, digest)
 
+    def grader_for(self, task: Task, protocol_grader: str) -> Grader | SQLGrader:
+        """Who judges the answer to a question."""
+        return self._grader or grader_of(task, protocol_grader)
+
     def _answer_right(self, task: Task, answer: Answer, grader: Grader) -> bool:
         if task.gold.answer is None:
             raise EnvironmentFault(f"the grader {grader.name} needs a gold answer, and the task has only SQL")
@@ -119,11 +126,13 @@ class Judge:
         if task.gold.sql is None:
             raise EnvironmentFault(f"the grader {grader.name} needs gold SQL, which the task has not")
         gold = self._gold_result(task, grader.rewrite(task.gold.sql))
-        predicted, _ = whole_result(self._database, task, grader.rewrite(sql)) if sql.strip() else (None, "")
+        if not sql.strip() or len(sql) > MAX_STATEMENT_CHARACTERS:
+            return False
+        predicted, _ = whole_result(self._database, task, grader.rewrite(sql))
         return predicted is not None and grader.score(predicted, gold, grader.ordered(task.gold.sql)) >= 1
 
     def _gold_result(self, task: Task, sql: str) -> Result:
-        key = task.source, task.tables, sql
+        key = task.source, content_key(task.tables), sql
         with self._lock:
             if (kept := self._results.get(key)) is not None:
                 self._results.move_to_end(key)
@@ -131,7 +140,7 @@ class Judge:
         gold, problem = whole_result(self._database, task, sql)
         if gold is None:
             raise EnvironmentFault(f"the gold SQL cannot be judged by: {problem}")
-        if len(gold.rows) <= _MAX_KEPT_ROWS:
+        if len(gold.rows) <= _MAX_KEPT_ROWS and len(repr(gold.rows)) <= _MAX_KEPT_CHARACTERS:
             with self._lock:
                 self._results[key] = gold
                 if len(self._results) > _MAX_GOLD_RESULTS:
@@ -145,7 +154,7 @@ class Judge:
             EnvironmentFault: if the database fails.
         """
         assert task.gold.sql is not None
-        key = task.source, task.tables, task.gold.sql
+        key = task.source, content_key(task.tables), task.gold.sql
         with self._lock:
             if key in self._gold:
                 self._gold.move_to_end(key)

@@ -26,7 +26,8 @@ from trl_dbbench.chat import ChatFormat
 from trl_dbbench.database import Database
 from trl_dbbench.dataset import rows_to_check
 from trl_dbbench.dialogue import Dialogue, TokenDialogue
-from trl_dbbench.errors import TaskError
+from trl_dbbench.errors import ConfigError, TaskError
+from trl_dbbench.grading import SQLGrader, get_grader
 from trl_dbbench.judge import Judge
 from trl_dbbench.loop import play
 from trl_dbbench.prompts import Opening
@@ -36,6 +37,9 @@ from trl_dbbench.tasks import Task
 
 DEFAULT_RULES = Rules()
 DEFAULT_SAMPLING = Sampling()
+
+CHECKED_TASKS = 32
+"""Of a dataset, before a run."""
 
 TEMPLATE_TOKENS = 1_000
 """More than a chat template adds to the texts of a prompt, tool descriptions left out."""
@@ -93,15 +97,45 @@ class Player:
 
         Args:
             system_prompt: replaces the protocol's own.
+
+        Raises:
+            TaskError, ConfigError: see `check_task`.
         """
+        self.check_task(task)
         return Start(task, self.chat.prompt_ids(self.chat.protocol.messages(task, system_prompt)), sampling)
+
+    def check_task(self, task: Task) -> None:
+        """Finds a task whose episodes could not be judged.
+
+        Raises:
+            TaskError: the database does not have its dialect, or the answer is SQL and the gold is not.
+            ConfigError: the protocol does not ask for SQL, which the task's grader judges.
+        """
+        self.database.check_dialect(task)
+        if not task.is_question:
+            return
+        protocol = self.chat.protocol
+        asked, grader = get_grader(protocol.grader), self.judge.grader_for(task, protocol.grader)
+        if not isinstance(grader, SQLGrader):
+            return
+        if not isinstance(asked, SQLGrader):
+            raise ConfigError(
+                f"task '{task.id}' is answered with SQL, which its grader {grader.name} executes, and the "
+                f"protocol {protocol.name} asks for something else. Set protocol: text_sql or tools_sql, or "
+                "another grader."
+            )
+        if task.gold.sql is None:
+            raise TaskError(
+                f"task '{task.id}' has no gold SQL, which the grader {grader.name} of the protocol "
+                f"{protocol.name} needs. Add 'sql', or set protocol: text or tools."
+            )
 
     def check_dataset(self, dataset: Dataset) -> None:
         """Finds before a run what would fail in the middle of it.
 
         Raises:
-            TaskError: if the rows have no `task`, or the database does not have the tasks' dialect.
-            ConfigError: if a prompt leaves the model no room for a turn.
+            TaskError: if the rows have no `task`, or see `check_task`.
+            ConfigError: if a prompt leaves the model no room for a turn, or see `check_task`.
         """
         dataset = rows_to_check(dataset)
         if not {"prompt", "task"} <= set(dataset.column_names):
@@ -109,10 +143,9 @@ class Player:
                 f"the dataset has the columns {dataset.column_names}, needed are 'prompt' and 'task'. "
                 "Make it with trl_dbbench.to_dataset(load_tasks(...))."
             )
-        if len(
-            dataset
-        ):  # the tasks of a file are of one dialect; another's would end as faults, with this text
-            self.database.check_dialect(Task.from_json(dataset[0]["task"]))
+        # not all: reading 100,000 takes a minute, and the tasks of a file are mostly alike in this
+        for number in range(0, len(dataset), max(1, len(dataset) // CHECKED_TASKS)):
+            self.check_task(Task.from_json(dataset[number]["task"]))
         if self.rules.context is not None:
             for messages, line in zip(dataset["prompt"], dataset["task"], strict=True):
                 self.check_prompt(messages, partial(_id_of, line))

@@ -155,7 +155,8 @@ Final Answer:
 SELECT name FROM fruits WHERE colour = 'red';
 ```
 That query is executed on the tables as they were at the start, and its rows are checked. It must give just \
-the columns that were asked for.
+the columns that were asked for. If the request was to change the tables, change them by running statements, \
+then finish with any answer, since the tables themselves are checked.
 
 A turn in any other form ends the session as failed. The number of turns is small: do not repeat a \
 statement without need."""
@@ -167,5 +168,7 @@ at the tables and to try a query out; a list of rows comes back, an empty list i
 error.
 
 When the query is right, call submit_sql with it. It is executed on the tables as they were at the start, \
-and its rows are checked; it must give just the columns that were asked for. A reply without a tool call \
+and its rows are checked; it must give just the columns that were asked for. If the request was to change \
+the tables, change them with execute_sql first; any query will do then, since the tables themselves are \
+checked. A reply without a tool call \
 does nothing. The number of turns is small: do not repeat a statement without need."""

@@ -263,9 +263,13 @@ class ToolsProtocol:
         return _cut(_render(result), self.observation_characters)
 
 
+_LABEL = re.compile(r"\A(?:sqlite|sql|mysql)\b", re.IGNORECASE)
+"""What models write behind the backticks that begin a block."""
+
+
 @dataclass(frozen=True)
 class TextSQLProtocol(TextProtocol):
-    """The text protocol with SQL as the answer, in a `sql` block or bare. An empty answer stands for the last
+    """The text protocol with SQL as the answer, in a block or bare. An empty answer stands for the last
     statement that was executed."""
 
     name: ClassVar[str] = "text_sql"
@@ -279,8 +283,8 @@ class TextSQLProtocol(TextProtocol):
         if not isinstance(action, Answer):
             return action
         answer = after_thoughts(text).partition("\nFinal Answer:")[2]
-        _, opened, block = answer.partition("```sql\n")
-        return Answer((block.partition("\n```")[0] if opened else answer).strip())
+        before, fence, block = answer.partition("```")
+        return Answer(_LABEL.sub("", block.partition("```")[0]).strip() if fence else before.strip())
 
     def write(self, action: Operation | Answer) -> str:
         if isinstance(action, Operation):

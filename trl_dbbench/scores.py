@@ -14,6 +14,7 @@ from trl_dbbench.errors import TaskError
 from trl_dbbench.gold import whole_result
 from trl_dbbench.grading import SQL_GRADERS, SQLGrader
 from trl_dbbench.grading.scorers import Result
+from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS
 from trl_dbbench.tasks import Task
 
 _BIRD_MARK = "\t----- bird -----\t"
@@ -67,6 +68,8 @@ def _scored(task: Task, sql: str | None, database: Database) -> Scores:
     assert task.gold.sql is not None
     if sql is None or not sql.strip():
         return Scores(task, sql, dict.fromkeys(SQL_GRADERS, 0.0), "there is no prediction")
+    if len(sql) > MAX_STATEMENT_CHARACTERS:
+        return Scores(task, sql, dict.fromkeys(SQL_GRADERS, 0.0), "the prediction is too long")
     values = {name: _value(grader, sql, task.gold.sql, result) for name, grader in SQL_GRADERS.items()}
     failed = [(what, result(each)) for what, each in (("the gold SQL", task.gold.sql), ("it", sql))]
     problem = next((f"{what} fails: {why}" for what, (found, why) in failed if found is None), None)
@@ -95,12 +98,14 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
     try:
         text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".jsonl":
-            found = dict(_of_line(json.loads(line)) for line in text.splitlines() if line.strip())
+            found = dict(_of_line(json.loads(line)) for line in text.split("\n") if line.strip())
         elif path.suffix == ".json":
             found = _of_object(json.loads(text), tasks)
         else:
-            found = _of_lines(text.splitlines(), tasks)
-    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+            found = _of_lines(text.removesuffix("\n").split("\n"), tasks)
+        if others := [sql for sql in found.values() if not isinstance(sql, str)]:
+            raise TypeError(f"{str(others[0])[:50]!r} is no SQL")
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise TaskError(
             f"the predictions of '{path}' cannot be read ({type(error).__name__}: {error}). Give a .jsonl "
             'file of {"id": ..., "sql": ...} or of episodes, a .json object of SQL by id, or a file with a '
@@ -125,10 +130,12 @@ def _of_line(entry: dict[str, Any]) -> tuple[str, str]:
 def _of_object(entries: dict[str, str], tasks: Sequence[Task]) -> dict[str, str]:
     ids = {task.id for task in tasks}
     by_place = not entries.keys() & ids
+    if by_place and (wrong := [key for key in entries if not 0 <= int(key) < len(tasks)]):
+        raise LookupError(f"{wrong[0]!r} is neither a task's id nor the place of one of {len(tasks)} tasks")
     return {tasks[int(key)].id if by_place else key: sql.split(_BIRD_MARK)[0] for key, sql in entries.items()}
 
 
 def _of_lines(lines: Sequence[str], tasks: Sequence[Task]) -> dict[str, str]:
     if len(lines) != len(tasks):
         raise ValueError(f"{len(lines)} lines for {len(tasks)} tasks")
-    return {task.id: line.split("\t")[0] for task, line in zip(tasks, lines, strict=True)}
+    return {task.id: line.rstrip("\r").split("\t")[0] for task, line in zip(tasks, lines, strict=True)}

@@ -105,7 +105,7 @@ def split_tasks(tasks: Sequence[Task], test_size: float = 0.1, seed: int = 0) ->
             f"the test size is {test_size}; it must be a share above 0 and below 1, such as 0.1."
         )
     statements = [_same_statement(task) for task in tasks]
-    groups = _tied([[*same, *task.tables] for same, task in zip(statements, tasks, strict=True)])
+    groups = _tied([[*same, *_databases(task)] for same, task in zip(statements, tasks, strict=True)])
     shares_tables = max(map(len, groups)) > max(1, test_size * len(tasks))
     if shares_tables:
         groups = _tied(statements)
@@ -120,6 +120,10 @@ def split_tasks(tasks: Sequence[Task], test_size: float = 0.1, seed: int = 0) ->
         [task for number, task in enumerate(tasks) if number in test],
         shares_tables,
     )
+
+
+def _databases(task: Task) -> list[Hashable]:
+    return list(task.tables) if task.source is None else [task.source]
 
 
 def _same_statement(task: Task) -> list[Hashable]:

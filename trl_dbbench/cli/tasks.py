@@ -67,6 +67,9 @@ def scores(
 
     loaded = load_tasks(tasks, format=format)
     predicted = read_predictions(predictions, loaded)
+    if others := [task for task in loaded if not task.is_question or task.gold.sql is None]:
+        typer.echo(f"{len(others)} of {len(loaded)} tasks are left out: changes, or without gold SQL.")
+        loaded = [task for task in loaded if task not in others]
     if json_file is not None:
         check_writable(json_file)
     with open_database(database, docker_image=docker_image) as opened:

@@ -108,6 +108,7 @@ class RetryingSandbox(Sandbox):
             if fault.observation is None:
                 raise
             result = QueryResult(None, fault.observation, fault.error_code, limit="server")
+        self.changed = self._sandbox is None or self._sandbox.changed
         if self._sandbox is not None and self._sandbox.changed and not result.undone:
             self._done.append((sql, result))
         return result

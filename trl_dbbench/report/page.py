@@ -190,7 +190,7 @@ def _task_detail(task: Task) -> dict[str, Any]:
             "name": table.name,
             "columns": [f"{column.name} {column.type}" for column in table.columns],
             "rows": table.rows[:TABLE_ROWS],
-            "count": len(table.rows),
+            "count": None if task.source else len(table.rows),
         }
         for table in task.tables
     ]

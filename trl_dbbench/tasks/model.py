@@ -160,8 +160,8 @@ class Task:
                 "cannot name code to run: set a grader of your own with `grader:` in the recipe or with "
                 "--grader."
             )
-        if grader in GRADERS and GRADERS[grader].rows and answer is not None:
-            answer = GRADERS[grader].gold(answer)
+        if answer is not None and (grader in SQL_GRADERS or (grader in GRADERS and GRADERS[grader].rows)):
+            answer = GRADERS[DEFAULT_GRADER].gold(answer)
         source = None
         if database := optional(entry, "database", dict):
             check_known(database, ("path", "digest"), "field of a database")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from trl_dbbench.sql import quote
 from trl_dbbench.tasks.source import Source
 from trl_dbbench.tasks.table import Table
 
@@ -14,39 +16,52 @@ EXAMPLE_CHARACTERS = 60
 """To which a cell of those is cut."""
 
 
-@lru_cache(maxsize=1024)
 def described(tables: tuple[Table, ...], source: Source | None) -> str:
     """CREATE TABLE of each, and its first rows in a comment.
 
     Raises:
         TaskError: the source cannot be read.
     """
-    if source is None:
-        return "\n".join(
-            _described(f"CREATE TABLE {_quoted(table.name)} (\n{_columns(table)}\n)", table, table.rows)
-            for table in tables
-        )
+    return _of_tables(tables) if source is None else _of_source(source)
+
+
+def _of_tables(tables: tuple[Table, ...]) -> str:
+    return "\n".join(
+        _described(f"CREATE TABLE {quote(table.name)} (\n{_columns(table)}\n)", table, table.rows)
+        for table in tables
+    )
+
+
+@lru_cache(maxsize=1024)
+def _of_source(source: Source) -> str:
     with source.connect() as connection:
-        made = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view')"))
-        return "\n".join(
-            _described(
-                made[table.name],
-                table,
-                connection.execute(f"SELECT * FROM {_quoted(table.name)} LIMIT {EXAMPLE_ROWS}").fetchall(),
-            )
-            for table in tables
-        )
+        made = {name: (type, sql) for type, name, sql in connection.execute(_MADE)}
+        parts = []
+        for table in source.tables():
+            type, sql = made[table.name]
+            # a view may compute for ever
+            rows = _first_rows(connection, table.name) if type == "table" else None
+            parts.append(_described(sql, table, rows))
+        return "\n".join(parts)
+
+
+_MADE = "SELECT type, name, sql FROM sqlite_master WHERE type IN ('table', 'view')"
+
+
+def _first_rows(connection: sqlite3.Connection, name: str) -> list[Any] | None:
+    try:
+        return connection.execute(f"SELECT * FROM {quote(name)} LIMIT {EXAMPLE_ROWS}").fetchall()
+    except sqlite3.Error:  # of a module that is not here, or a cell beyond all bounds
+        return None
 
 
 def _columns(table: Table) -> str:
-    return ",\n".join(f"  {_quoted(column.name)} {column.type}" for column in table.columns)
+    return ",\n".join(f"  {quote(column.name)} {column.type}" for column in table.columns)
 
 
-def _quoted(name: str) -> str:
-    return name if name.isidentifier() else "`" + name.replace("`", "``") + "`"
-
-
-def _described(made: str, table: Table, rows: Sequence[Sequence[Any]]) -> str:
+def _described(made: str, table: Table, rows: Sequence[Sequence[Any]] | None) -> str:
+    if rows is None:
+        return f"{made.strip()};"
     if not rows:
         return f"{made.strip()};\n/* {table.name} has no rows. */"
     shown = "\n".join(", ".join(map(_cell, row)) for row in rows[:EXAMPLE_ROWS])

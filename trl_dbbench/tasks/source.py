@@ -9,10 +9,14 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from stat import S_ISREG
 from urllib.parse import quote
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.table import Column, Table
+
+MAX_CELL_BYTES = 1_000_000
+"""Larger cells are not read for a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +39,23 @@ class Source:
         Raises:
             TaskError: there is no such file, a program still writes to it, or it is another one by now.
         """
-        found = Path(path).expanduser().absolute()
         try:
+            found = Path(path).expanduser().absolute()
             state = found.stat()
+            if not S_ISREG(state.st_mode):
+                raise OSError("it is no file")
             now = _digest(str(found), state.st_mtime_ns, state.st_size)
-        except OSError as error:
+            unfinished = _has_log(found)
+        except (OSError, ValueError, RuntimeError) as error:  # no such user, or a NUL in the path
+            reason = getattr(error, "strerror", None) or error
             raise TaskError(
-                f"the database '{path}' cannot be read ({error.strerror or error}). Give the path of a "
-                "SQLite file."
+                f"the database '{path}' cannot be read ({reason}). Give the path of a SQLite file."
             ) from None
+        if unfinished:
+            raise TaskError(
+                f"the database '{path}' has changes that are not in it yet: its '-wal' or '-journal' file "
+                "lies beside it. Close the program that writes to it, or open and close it with sqlite3."
+            )
         if digest is not None and digest != now:
             raise TaskError(
                 f"the database '{path}' is another one than when the task was written (digest {now}, then "
@@ -74,16 +86,30 @@ class Source:
         try:
             with closing(sqlite3.connect(self.uri, uri=True)) as connection:
                 connection.text_factory = lambda text: text.decode(errors="replace")
+                connection.execute("PRAGMA trusted_schema = OFF")
+                connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_CELL_BYTES)
                 yield connection
         except sqlite3.DatabaseError as error:
             raise TaskError(f"the database '{self.path}' cannot be read: {error}") from None
 
 
+_JOURNAL = bytes.fromhex("d9d505f920a163d7")
+"""With which SQLite's journal begins as long as it counts."""
+
+
+def _has_log(path: Path) -> bool:
+    """Whether a program writes to the database, or was killed while it did."""
+    log, journal = Path(f"{path}-wal"), Path(f"{path}-journal")
+    if log.exists() and log.stat().st_size:
+        return True
+    if not journal.exists():
+        return False
+    with journal.open("rb") as file:
+        return file.read(len(_JOURNAL)) == _JOURNAL
+
+
 @lru_cache(maxsize=1024)
 def _digest(path: str, changed: int, size: int) -> str:
-    log = Path(f"{path}-wal")
-    if log.exists() and log.stat().st_size:
-        raise OSError("it has a '-wal' file: some program still writes to it, or was killed")
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
 
@@ -95,10 +121,17 @@ def _tables(source: Source) -> tuple[Table, ...]:
             "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY rowid"
         )
         tables = []
+        # of a text index, which shows as a table itself
+        shadows = connection.execute("SELECT name FROM pragma_table_list WHERE type = 'shadow'")
+        inner = {name for (name,) in shadows}
         for (name,) in names.fetchall():
-            if name.startswith("sqlite_"):
+            if name.startswith("sqlite_") or name in inner:
                 continue
-            columns = connection.execute("SELECT name, type FROM pragma_table_info(?)", (name,)).fetchall()
+            try:
+                found = connection.execute("SELECT name, type FROM pragma_table_info(?)", (name,))
+                columns = found.fetchall()
+            except sqlite3.OperationalError:  # a view of something that is not there
+                continue
             tables.append(Table(name, tuple(Column(column, type) for column, type in columns)))
     if not tables:
         raise TaskError(f"the database '{source.path}' has no tables.")

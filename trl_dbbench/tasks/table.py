@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +32,11 @@ class Table:
     name: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...] = ()
+
+
+def content_key(tables: tuple[Table, ...]) -> bytes:
+    """Stands for all that is in the tables. They themselves would not: to Python, 1 equals 1.0 and True."""
+    return hashlib.blake2b(repr(tables).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def read_table(table: Mapping[str, Any], *, name: str, columns: str, rows: str) -> Table:

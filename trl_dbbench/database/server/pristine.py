@@ -17,6 +17,7 @@ from trl_dbbench.database.sandbox import check_rows, columns_of
 from trl_dbbench.database.server.ownership import drop_database
 from trl_dbbench.sql import quote
 from trl_dbbench.tasks import Table
+from trl_dbbench.tasks.table import content_key
 
 MAX_DATABASES = 256
 """When there are more, those that nobody uses are dropped; making one again takes a few milliseconds."""
@@ -45,7 +46,7 @@ class PristineDatabases:
         self._numbers = numbers
         self._takes = itertools.count()
         self._lock = threading.Lock()
-        self._kept: dict[tuple[Table, ...], PristineDatabase] = {}
+        self._kept: dict[bytes, PristineDatabase] = {}
 
     def take(self, tables: tuple[Table, ...]) -> PristineDatabase:
         """The database with these tables, which is kept at least until it is given back.
@@ -54,11 +55,12 @@ class PristineDatabases:
             DBAPIError: it cannot be made.
             TaskError: a table has no columns, or rows of the wrong length.
         """
+        key = content_key(tables)
         with self._lock:
-            kept = self._kept.get(tables)  # looked up only once, since that hashes every cell
+            kept = self._kept.get(key)
             mine = kept is None
             if kept is None:
-                kept = self._kept[tables] = PristineDatabase(Future())
+                kept = self._kept[key] = PristineDatabase(Future())
             kept.users += 1
             kept.last_take = next(self._takes)
         if mine:
@@ -66,7 +68,7 @@ class PristineDatabases:
                 kept.made.set_result(self._make(tables))
             except BaseException as error:
                 with self._lock:
-                    del self._kept[tables]
+                    del self._kept[key]
                 kept.made.set_exception(error)
         kept.made.result()
         return kept
@@ -76,11 +78,9 @@ class PristineDatabases:
         with self._lock:
             kept.users -= 1
             if len(self._kept) > MAX_DATABASES:
-                unused = [tables for tables, each in self._kept.items() if not each.users]
-                unused.sort(key=lambda tables: self._kept[tables].last_take)
-                surplus = [
-                    self._kept.pop(tables).name for tables in unused[: len(self._kept) - MAX_DATABASES]
-                ]
+                unused = [key for key, each in self._kept.items() if not each.users]
+                unused.sort(key=lambda key: self._kept[key].last_take)
+                surplus = [self._kept.pop(key).name for key in unused[: len(self._kept) - MAX_DATABASES]]
         # what cannot be dropped here is removed with everything else when the run ends
         with contextlib.suppress(SQLAlchemyError):
             for name in surplus:

@@ -249,7 +249,7 @@ class SQLiteSandbox(Sandbox):
 
     def _cut(self, rows: list[tuple]) -> QueryResult:
         kept, limit = clip(rows, self._clipping)
-        return QueryResult(kept, limit=limit)
+        return QueryResult(kept, limit=limit, columns=tuple(map(str, range(len(kept[0])))) if kept else ())
 
     def _rows(self, sql: str) -> list[tuple]:
         return [tuple(row) for row in self._connection.exec_driver_sql(sql)]

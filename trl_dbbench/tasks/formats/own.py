@@ -62,11 +62,14 @@ class OwnFormat:
 
     def _located(self, path: str) -> str:
         """Where a database lies: beside the tasks, or else as seen from the working directory."""
-        given = Path(path).expanduser()
-        if given.is_absolute():
-            return path
-        places = list(dict.fromkeys((folder_of(self.path), Path.cwd())))
-        found = next((place / given for place in places if (place / given).exists()), None)
+        try:
+            given = Path(path).expanduser()
+            if given.is_absolute():
+                return path
+            places = list(dict.fromkeys((folder_of(self.path), Path.cwd())))
+            found = next((place / given for place in places if (place / given).is_file()), None)
+        except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, or no such user
+            raise TaskError(f"the database's path {path[:200]!r} cannot be one: {error}") from None
         if found is None:
             folders = " nor in ".join(map(str, places))
             raise TaskError(
