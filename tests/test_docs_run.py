@@ -11,8 +11,10 @@ import json
 import re
 import shlex
 import shutil
+import sqlite3
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -70,6 +72,26 @@ AGENTBENCH = {
 }
 
 
+def benchmarks() -> None:
+    """Spider and BIRD as they are unpacked, with one question each, and somebody's answers."""
+    question = {"db_id": "bank", "question": "How many accounts?"}
+    for folder, databases, key, names in (
+        ("data/spider", "database", "query", ("dev",)),
+        ("data/bird", "dev_databases", "SQL", ("dev", "mini_dev_sqlite")),
+    ):
+        database = Path(folder, databases, "bank", "bank.sqlite")
+        database.parent.mkdir(parents=True)
+        with closing(sqlite3.connect(database)) as connection:
+            connection.executescript("CREATE TABLE account (id); INSERT INTO account VALUES (1), (2)")
+        for name in names:
+            entry = question | {key: "SELECT COUNT(*) FROM account", "question_id": 0}
+            Path(folder, f"{name}.json").write_text(json.dumps([entry]))
+    Path("predicted.sql").write_text("SELECT 2\tbank\n")
+    Path("runs/bird").mkdir(parents=True)
+    turns = [{"text": "", "action": "answer", "answer": "SELECT 2"}]
+    Path("runs/bird/episodes.jsonl").write_text(json.dumps({"task_id": "0", "turns": turns}))
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The repository as far as the pages name it, with small files, and files of the user's."""
@@ -96,6 +118,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "id,customer_id,total\n" + "".join(f"{n},{n % 6 + 1},{n * 7}\n" for n in range(1, 9))
     )
     Path("questions.csv").write_text("question,answer\nHow many orders are there?,8\n")
+    benchmarks()
     return tmp_path
 
 
