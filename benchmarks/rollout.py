@@ -9,7 +9,8 @@ token is set by a script, since random weights call no tools. Stock is `trl.GRPO
 the same kind of database.
 
 Prints the seconds of sampling with greedy evaluation, what the greedy rows cost, where a whole training step
-goes, and the ratios.
+goes, the peak memory (of the GPU where there is one, else of the process), and the ratios. Each runs in a
+process of its own.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ import json
 import logging
 import os
 import platform
+import resource
 import statistics
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -292,7 +296,10 @@ def reward(completions: list, **kwargs: Any) -> list[float]:
 def measure(
     make: Callable[..., GRPOTrainer], size: str, steps: int, spec: str, **more: Any
 ) -> dict[str, float]:
-    """Median seconds of a training step and of its parts; `rollout` is sampling with greedy evaluation."""
+    """Median seconds of a training step and of its parts; `rollout` is sampling with greedy evaluation.
+    `memory` is the peak, in MB."""
+    transformers.logging.set_verbosity_error()
+    logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder, open_database(spec) as database:
         tokenizer = AutoTokenizer.from_pretrained(
             make_tiny_model(
@@ -340,7 +347,22 @@ def measure(
             trainer.train()
         assert set(lengths) == {LENGTH}, f"the work is not equal: completions of {set(lengths)} tokens"
     # a machine that others use too is slow now and then; a mean would be of those moments
-    return {part: statistics.median(step[part] for step in clock.steps) for part in clock.steps[0]}
+    medians = {part: statistics.median(step[part] for step in clock.steps) for part in clock.steps[0]}
+    return medians | {"memory": peak_memory()}
+
+
+def peak_memory() -> float:
+    """MB that this process has taken at most: of the GPU, or else of the machine."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 1e6
+    unit = 1 if platform.system() == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def measure_alone(*arguments: Any, **more: Any) -> dict[str, float]:
+    """`measure` in a process of its own, whose memory is no other run's."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(measure, *arguments, **more).result()
 
 
 def training(parts: dict[str, float]) -> float:
@@ -359,9 +381,6 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="writes the figures here")
     arguments = parser.parse_args()
     sizes, steps = (["1m"], 1) if arguments.quick else (arguments.sizes, arguments.steps)
-    transformers.logging.set_verbosity_error()
-    logging.disable(logging.WARNING)
-
     print(
         f"{platform.machine()}, {torch.get_num_threads()} threads, Python {platform.python_version()}, ",
         end="",
@@ -370,15 +389,15 @@ def main() -> None:
         f"torch {torch.__version__}, TRL {trl.__version__}, {arguments.database}; seconds a step, median of "
         f"{steps}"
     )
-    columns = ("rollout", "database", "log-probabilities", "backward", "rewards", "rest", "step")
+    columns = ("rollout", "database", "log-probabilities", "backward", "rewards", "rest", "step", "memory")
     print(f"{'':<22}" + "".join(f"{name:>18}" for name in columns))
     figures: dict[str, Any] = {}
     for size in sizes:
         runs = {
-            "stock": measure(stock, size, steps, arguments.database),
-            "ours": measure(ours, size, steps, arguments.database),
-            "ours, greedy off": measure(ours, size, steps, arguments.database, greedy_eval="off"),
-            "ours, no sharing": measure(ours, size, steps, arguments.database, shared_prefix="off"),
+            "stock": measure_alone(stock, size, steps, arguments.database),
+            "ours": measure_alone(ours, size, steps, arguments.database),
+            "ours, greedy off": measure_alone(ours, size, steps, arguments.database, greedy_eval="off"),
+            "ours, no sharing": measure_alone(ours, size, steps, arguments.database, shared_prefix="off"),
         }
         for name, parts in runs.items():
             print(
@@ -393,6 +412,7 @@ def main() -> None:
             "training_ratio": training(runs["ours, no sharing"]) / training(runs["ours"]),
             "greedy_cost": (rollout / off - 1) * SAMPLES,
             "database_share": runs["ours"]["database"] / rollout,
+            "memory_ratio": runs["ours"]["memory"] / runs["stock"]["memory"],
         }
     for size, each in figures.items():
         print(
@@ -400,7 +420,8 @@ def main() -> None:
             f"the whole step {each['step_ratio']:.1f} times; forward and backward "
             f"{each['training_ratio']:.1f} times as fast as without shared prompts; greedy rows cost "
             f"{each['greedy_cost']:.2f} of their share of rows; database time not hidden "
-            f"{100 * each['database_share']:.1f} % of the rollout"
+            f"{100 * each['database_share']:.1f} % of the rollout; peak memory "
+            f"{each['memory_ratio']:.2f} times stock's"
         )
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1))
