@@ -93,8 +93,10 @@ def processes(admin: Connection) -> list[Process]:
     bytes (error 3854).
     """
     admin.exec_driver_sql("SET character_set_results = ascii")
-    rows = admin.exec_driver_sql("SHOW PROCESSLIST").all()
-    admin.exec_driver_sql("SET character_set_results = utf8mb4")
+    try:
+        rows = admin.exec_driver_sql("SHOW PROCESSLIST").all()
+    finally:  # the connection goes back to a pool
+        admin.exec_driver_sql("SET character_set_results = utf8mb4")
     return [Process(*row[: len(Process._fields)]) for row in rows]
 
 
