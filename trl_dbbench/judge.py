@@ -16,6 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from trl_dbbench.database import Database, Sandbox, State
 from trl_dbbench.errors import EnvironmentFault
@@ -31,12 +32,12 @@ from trl_dbbench.tasks.table import content_key
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 _Key = tuple[Source | None, bytes, str]
 
-_MAX_GOLD_STATES = 4096
-"""How many are kept in memory; making one again costs a sandbox and a statement."""
+_MAX_REMEMBERED = 4096
+"""States, and results, that are kept in memory; making one again costs a sandbox and a statement."""
 
-_MAX_GOLD_RESULTS = 4096
 _MAX_KEPT_ROWS = 1000
 _MAX_KEPT_CHARACTERS = 100_000
 """Larger results are made again each time."""
@@ -54,6 +55,31 @@ class Verdict:
     right: bool
     published_right: bool | None = None
     state: str | None = field(default=None, compare=False)
+
+
+class _Remembered(Generic[T]):
+    """What gold SQL gave; the ones that were wanted last are kept. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[_Key, T] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: _Key) -> T | None:
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def put(self, key: _Key, value: T) -> None:
+        with self._lock:
+            self._kept[key] = value
+            if len(self._kept) > _MAX_REMEMBERED:
+                self._kept.popitem(last=False)
+
+
+def _key(task: Task, sql: str) -> _Key:
+    # by content: ids are unique in a file only, and a judge may see the tasks of several
+    return task.source, content_key(task.tables), sql
 
 
 class Judge:
@@ -74,10 +100,8 @@ class Judge:
     def __init__(self, database: Database, grader: str | None = None):
         self._database = database
         self._grader = None if grader is None else get_grader(grader)
-        # by content: ids are unique in a file only, and a judge may see the tasks of several
-        self._gold: OrderedDict[_Key, GoldState] = OrderedDict()
-        self._results: OrderedDict[_Key, Result] = OrderedDict()
-        self._lock = threading.Lock()
+        self._states: _Remembered[GoldState] = _Remembered()
+        self._results: _Remembered[Result] = _Remembered()
 
     def __call__(
         self,
@@ -129,22 +153,17 @@ class Judge:
         if not sql.strip() or len(sql) > MAX_STATEMENT_CHARACTERS:
             return False
         predicted, _ = whole_result(self._database, task, grader.rewrite(sql))
-        return predicted is not None and grader.score(predicted, gold, grader.ordered(task.gold.sql)) >= 1
+        return predicted is not None and grader.value(predicted, gold, task.gold.sql) >= 1
 
     def _gold_result(self, task: Task, sql: str) -> Result:
-        key = task.source, content_key(task.tables), sql
-        with self._lock:
-            if (kept := self._results.get(key)) is not None:
-                self._results.move_to_end(key)
-                return kept
+        key = _key(task, sql)
+        if (kept := self._results.get(key)) is not None:
+            return kept
         gold, problem = whole_result(self._database, task, sql)
         if gold is None:
             raise EnvironmentFault(f"the gold SQL cannot be judged by: {problem}")
         if len(gold.rows) <= _MAX_KEPT_ROWS and len(repr(gold.rows)) <= _MAX_KEPT_CHARACTERS:
-            with self._lock:
-                self._results[key] = gold
-                if len(self._results) > _MAX_GOLD_RESULTS:
-                    self._results.popitem(last=False)
+            self._results.put(key, gold)
         return gold
 
     def gold_state(self, task: Task) -> GoldState:
@@ -154,19 +173,14 @@ class Judge:
             EnvironmentFault: if the database fails.
         """
         assert task.gold.sql is not None
-        key = task.source, content_key(task.tables), task.gold.sql
-        with self._lock:
-            if key in self._gold:
-                self._gold.move_to_end(key)
-                return self._gold[key]
+        key = _key(task, task.gold.sql)
+        if (kept := self._states.get(key)) is not None:
+            return kept
         gold = gold_state(self._database, task)
         if gold.error:
             logger.warning("the gold SQL of task %s fails on this database: %s", task.id, gold.error)
         if not gold.out_of_time:
-            with self._lock:
-                self._gold[key] = gold
-                if len(self._gold) > _MAX_GOLD_STATES:
-                    self._gold.popitem(last=False)
+            self._states.put(key, gold)
         return gold
 
 

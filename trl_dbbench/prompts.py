@@ -170,5 +170,5 @@ error.
 When the query is right, call submit_sql with it. It is executed on the tables as they were at the start, \
 and its rows are checked; it must give just the columns that were asked for. If the request was to change \
 the tables, change them with execute_sql first; any query will do then, since the tables themselves are \
-checked. A reply without a tool call \
-does nothing. The number of turns is small: do not repeat a statement without need."""
+checked. A reply without a tool call does nothing. The number of turns is small: do not repeat a statement \
+without need."""

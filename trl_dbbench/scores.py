@@ -33,6 +33,11 @@ class Scores:
     problem: str | None = None
 
 
+def can_be_scored(task: Task) -> bool:
+    """Whether it is a question with gold SQL."""
+    return task.is_question and task.gold.sql is not None
+
+
 def score_all(
     tasks: Sequence[Task], predictions: Mapping[str, str], database: Database, workers: int = 4
 ) -> Iterator[Scores]:
@@ -47,7 +52,7 @@ def score_all(
         EnvironmentFault: the database failed.
     """
     for task in tasks:
-        if not task.is_question or task.gold.sql is None:
+        if not can_be_scored(task):
             raise TaskError(f"task '{task.id}' is no question with gold SQL; leave it out.")
 
     def scored(task: Task) -> Scores:
@@ -81,7 +86,7 @@ def _value(grader: SQLGrader, sql: str, gold_sql: str, result: Any) -> float | N
     predicted, _ = result(grader.rewrite(sql))
     if gold is None:
         return None
-    return 0.0 if predicted is None else grader.score(predicted, gold, grader.ordered(gold_sql))
+    return 0.0 if predicted is None else grader.value(predicted, gold, gold_sql)
 
 
 def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:

@@ -87,7 +87,7 @@ def _sql_problem(task: Task, database: Database, grader: SQLGrader) -> str | Non
     again, problem = whole_result(database, task, sql) if first else (None, problem)
     if first is None or again is None:
         return f"the gold SQL fails: {problem}"
-    if grader.score(again, first, grader.ordered(task.gold.sql)) >= 1:
+    if grader.value(again, first, task.gold.sql) >= 1:
         return None
     empty = (
         "which gives no rows" if not first.rows else f"which gives {first.rows[:3]} and then {again.rows[:3]}"

@@ -63,17 +63,17 @@ def scores(
     """Executes predicted SQL and scores it by the rules of all evaluators, beside each other."""
     from tqdm.auto import tqdm
 
-    from trl_dbbench.scores import read_predictions, score_all
+    from trl_dbbench.scores import can_be_scored, read_predictions, score_all
 
     loaded = load_tasks(tasks, format=format)
     predicted = read_predictions(predictions, loaded)
-    if others := [task for task in loaded if not task.is_question or task.gold.sql is None]:
-        typer.echo(f"{len(others)} of {len(loaded)} tasks are left out: changes, or without gold SQL.")
-        loaded = [task for task in loaded if task not in others]
+    fitting = [task for task in loaded if can_be_scored(task)]
+    if others := len(loaded) - len(fitting):
+        typer.echo(f"{others} of {len(loaded)} tasks are left out: changes, or without gold SQL.")
     if json_file is not None:
         check_writable(json_file)
     with open_database(database, docker_image=docker_image) as opened:
-        scored = list(tqdm(score_all(loaded, predicted, opened), total=len(loaded), unit="task"))
+        scored = list(tqdm(score_all(fitting, predicted, opened), total=len(fitting), unit="task"))
     for each in scored:
         if each.problem:
             typer.echo(f"{each.task.id}: {each.problem}")

@@ -117,6 +117,14 @@ class SQLGrader:
     ordered: Callable[[str], bool] = sorts_rows
     rows: ClassVar[bool] = False
 
+    def value(self, predicted: Result, gold: Result, gold_sql: str) -> float:
+        """How right a result is, 0 to 1.
+
+        Args:
+            gold_sql: as it is, before `rewrite`; it says whether the order of rows counts.
+        """
+        return self.score(predicted, gold, self.ordered(gold_sql))
+
 
 def _unordered(score: Callable[[Result, Result], float]) -> ScorerFunction:
     return lambda predicted, gold, ordered: score(predicted, gold)

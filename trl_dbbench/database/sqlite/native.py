@@ -31,7 +31,7 @@ from trl_dbbench.database.sandbox import (
 from trl_dbbench.database.sqlite.guard import is_environment_fault
 from trl_dbbench.database.sqlite.native_guard import NativeGuard
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
-from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS
+from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS, quote
 from trl_dbbench.tasks import Table, Task
 
 logger = logging.getLogger("trl_dbbench.database")
@@ -265,7 +265,7 @@ class NativeSandbox(Sandbox):
         limits = Limits(rows=MAX_STATE_ROWS, characters=MAX_STATE_CHARACTERS)
         try:
             # of main: not the temporary table that may hide it
-            cursor = self._connection.execute(f"SELECT * FROM main.{_quoted(name)} LIMIT {MAX_STATE_ROWS}")
+            cursor = self._connection.execute(f"SELECT * FROM main.{quote(name)} LIMIT {MAX_STATE_ROWS}")
         except sqlite3.Error as error:
             if is_environment_fault(error):
                 raise
@@ -300,16 +300,12 @@ def _made(tables: tuple[Table, ...]) -> sqlite3.Connection:
 
 def _fill(connection: sqlite3.Connection, table: Table) -> None:
     check_rows(table)
-    columns = ", ".join(f"{_quoted(column.name)} {column.type}" for column in table.columns)
-    connection.execute(f"CREATE TABLE {_quoted(table.name)} ({columns})")
+    columns = ", ".join(f"{quote(column.name)} {column.type}" for column in table.columns)
+    connection.execute(f"CREATE TABLE {quote(table.name)} ({columns})")
     places = ", ".join("?" * len(table.columns))
     connection.execute("BEGIN")
-    connection.executemany(f"INSERT INTO {_quoted(table.name)} VALUES ({places})", table.rows)
+    connection.executemany(f"INSERT INTO {quote(table.name)} VALUES ({places})", table.rows)
     connection.execute("COMMIT")
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _code(error: sqlite3.Error) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import regex
 
 from trl_dbbench.database.sqlite.clock import check_time
-from trl_dbbench.database.sqlite.patterns import MAX_REGEX_SECONDS, in_regex_time
+from trl_dbbench.database.sqlite.patterns import MAX_REGEX_SECONDS, in_regex_time, joined
 from trl_dbbench.database.sqlite.values import MAX_PATTERN_CHARACTERS, StatementError, Value
 
 Functions = Mapping[tuple[str, int], Callable[..., Any]]
@@ -101,7 +101,7 @@ def _like_pattern(pattern: str, escape: str) -> Any:
             segments.append("")
         else:
             segments[-1] += "." if char == "_" else regex.escape(_lower(char))
-    return _joined(segments)
+    return joined(segments)
 
 
 @lru_cache(maxsize=256)
@@ -119,7 +119,7 @@ def _glob_pattern(pattern: str) -> Any:
             segments[-1] += found
         else:
             segments[-1] += "." if char == "?" else regex.escape(char)
-    return _joined(segments)
+    return joined(segments)
 
 
 def _set(pattern: str, position: int) -> tuple[str | None, int]:
@@ -148,13 +148,6 @@ def _set(pattern: str, position: int) -> tuple[str | None, int]:
 
 def _code(char: str) -> str:
     return f"\\U{ord(char):08x}"
-
-
-def _joined(segments: list[str]) -> Any:
-    """What stands between two `%` is looked for only once, at its first place: see `patterns`."""
-    first, *others = segments
-    middle = "".join(f"(?>.*?{segment})" for segment in others[:-1] if segment)
-    return regex.compile(first + middle + (f".*{others[-1]}" if others else ""), regex.DOTALL)
 
 
 def instr(value: Value, part: Value) -> int | None:

@@ -31,11 +31,6 @@ MIN_COMPUTING_SHARE = 0.2
 
 @lru_cache(maxsize=256)
 def _like_pattern(pattern: str, escape: str, exact: bool) -> Any:
-    """The pattern as a regular expression that does not backtrack across a `%`.
-
-    What stands between two `%` is looked for only once, at its first place: if the rest does not match after
-    that, it does not match after a later place either.
-    """
     segments, chars = [""], iter(_checked_pattern(pattern if exact else fold(pattern)))
     for char in chars:
         if char == "%":
@@ -44,6 +39,15 @@ def _like_pattern(pattern: str, escape: str, exact: bool) -> Any:
             segments[-1] += regex.escape(next(chars, escape))
         else:
             segments[-1] += "." if char == "_" else regex.escape(char)
+    return joined(segments)
+
+
+def joined(segments: list[str]) -> Any:
+    """What stands between the `%` of a pattern, as a regular expression that does not backtrack across one.
+
+    Each is looked for only once, at its first place: if the rest does not match after that, it does not match
+    after a later place either.
+    """
     first, *others = segments
     middle = "".join(f"(?>.*?{segment})" for segment in others[:-1] if segment)
     return regex.compile(first + middle + (f".*{others[-1]}" if others else ""), regex.DOTALL)

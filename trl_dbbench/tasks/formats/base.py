@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import SQL_GRADERS
@@ -121,6 +121,16 @@ class Unsupported(TaskError):
     def __init__(self, id: str, text: str):
         super().__init__(text)
         self.id = id
+
+
+class BesideFiles:
+    """A format whose entries name files that lie beside theirs."""
+
+    def __init__(self, path: Path | None = None):
+        self.path = path
+
+    def beside(self, path: Path) -> Self:
+        return type(self)(path)
 
 
 def folder_of(path: Path | None) -> Path:

@@ -26,7 +26,7 @@ from typing import Any
 from trl_dbbench.errors import TaskError
 from trl_dbbench.skills import operation_of
 from trl_dbbench.tasks.fields import first_id, json_object, optional, required
-from trl_dbbench.tasks.formats.base import Unsupported
+from trl_dbbench.tasks.formats.base import BesideFiles, Unsupported
 from trl_dbbench.tasks.formats.text2sql import find_database, sql_task
 from trl_dbbench.tasks.model import Task
 
@@ -37,17 +37,11 @@ DATABASE_NAMES = ("{}_template.sqlite", "{}.sqlite")
 STATEMENTS = ("preprocess_sql", "clean_up_sql", "clean_up_sqls")
 
 
-class CriticFormat:
+class CriticFormat(BesideFiles):
     name = "critic"
     nested = frozenset(
         ("issue_sql", "sol_sql", "test_cases", "conditions", "external_knowledge", *STATEMENTS)
     )
-
-    def __init__(self, path: Path | None = None):
-        self.path = path
-
-    def beside(self, path: Path) -> CriticFormat:
-        return CriticFormat(path)
 
     def matches(self, entry: Mapping[str, Any]) -> bool:
         return "query" in entry and ("sol_sql" in entry or "selected_database" in entry)

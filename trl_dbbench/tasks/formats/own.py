@@ -35,20 +35,14 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.tasks.formats.base import WriteContext, folder_of
+from trl_dbbench.tasks.formats.base import BesideFiles, WriteContext, folder_of
 from trl_dbbench.tasks.model import Task
 
 
-class OwnFormat:
+class OwnFormat(BesideFiles):
     name = "own"
     suffix = ".jsonl"
     nested = frozenset(("tables", "answer", "skills", "database"))
-
-    def __init__(self, path: Path | None = None):
-        self.path = path
-
-    def beside(self, path: Path) -> OwnFormat:
-        return OwnFormat(path)
 
     def matches(self, entry: Mapping[str, Any]) -> bool:
         """Any entry: what no other format claims is read as this one, whose errors say what is missing."""

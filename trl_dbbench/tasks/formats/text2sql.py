@@ -18,7 +18,7 @@ from typing import Any
 from trl_dbbench.errors import TaskError
 from trl_dbbench.lookup import nearest
 from trl_dbbench.tasks.fields import first_id, optional, required
-from trl_dbbench.tasks.formats.base import folder_of
+from trl_dbbench.tasks.formats.base import BesideFiles, folder_of
 from trl_dbbench.tasks.model import Gold, Task, checked, skills_in
 from trl_dbbench.tasks.source import Source
 
@@ -29,14 +29,8 @@ SERVERS = {"mysql": "MySQL", "postgresql": "PostgreSQL"}
 """Of which BIRD has files too: how their names end -> product."""
 
 
-class SpiderFormat:
+class SpiderFormat(BesideFiles):
     name = "spider"
-
-    def __init__(self, path: Path | None = None):
-        self.path = path
-
-    def beside(self, path: Path) -> SpiderFormat:
-        return SpiderFormat(path)
 
     def matches(self, entry: Mapping[str, Any]) -> bool:
         return {"db_id", "question", "query"} <= entry.keys()
@@ -51,14 +45,8 @@ class SpiderFormat:
         )
 
 
-class BirdFormat:
+class BirdFormat(BesideFiles):
     name = "bird"
-
-    def __init__(self, path: Path | None = None):
-        self.path = path
-
-    def beside(self, path: Path) -> BirdFormat:
-        return BirdFormat(path)
 
     def matches(self, entry: Mapping[str, Any]) -> bool:
         return {"db_id", "question", "SQL"} <= entry.keys()
