@@ -31,6 +31,10 @@ GRACE_SECONDS = 10
 """How long after its time limit a statement may hold its connection before that counts as a fault of the
 server."""
 
+CATCH_UP = 3
+"""For so many times a statement's limit after a standstill, the server catches up on what has gathered and
+may be slow. A statement that is slow then is run again, at most `retry.MAX_STANDSTILLS` times."""
+
 TOO_MUCH_MEMORY = "The connection's memory limit was exceeded"
 """What the agent reads; the server's own words give numbers of bytes, which differ each time."""
 
@@ -138,8 +142,7 @@ class Session:
         stopped = result.rows is not None and (watch.fired or result.seconds >= self.limits.seconds)
         if not stopped and result.limit != "time":
             return result
-        # what has gathered in a standstill makes a server slow for a while after it
-        if self._pulse.stood_still(start - self.limits.seconds):
+        if self._pulse.stood_still(start - CATCH_UP * self.limits.seconds):
             raise self._stood_still()
         return timed_out(self.limits, time.monotonic() - start)
 
