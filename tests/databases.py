@@ -24,6 +24,9 @@ from trl_dbbench.tasks import Column, Gold, Table, Task
 
 DOCKER_IMAGE = os.environ.get("TRL_DBBENCH_DOCKER_IMAGE", "mysql:8.4")
 LIMITS = Limits(seconds=1.0, rows=100, characters=5_000)
+LATE_SECONDS = 5.0
+"""How long after its limit a statement may end on a slow machine: the server hears the kill, undoes what was done
+and deletes its files. What no kill ends is cut off after twice that."""
 KINDS = ("sqlite", "local", "docker")
 
 

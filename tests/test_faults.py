@@ -17,6 +17,7 @@ import pymysql
 import pytest
 from databases import (
     DOCKER_IMAGE,
+    LATE_SECONDS,
     LIMITS,
     connect_arguments,
     kill_server,
@@ -196,7 +197,7 @@ def test_an_outage_has_one_clock_for_all() -> None:
         for each in waiting:
             with pytest.raises(EnvironmentFault, match=r"2003: no server; waited for 1\.5 s"):
                 each.result()
-    assert time.monotonic() - start < 2 * database.patience + MAX_PAUSE_SECONDS
+    assert time.monotonic() - start < 4 * database.patience
     assert database.made < 32 * 10, "who comes later does not even try"
 
 
@@ -391,7 +392,7 @@ def test_what_hits_a_limit_is_undone(server_database: Database) -> None:
         before = sandbox.execute("SELECT COUNT(*), SUM(gold) FROM medals").rows
         start = time.monotonic()
         result = sandbox.execute(grow)
-        assert time.monotonic() - start < LIMITS.seconds + 1
+        assert time.monotonic() - start < LIMITS.seconds + LATE_SECONDS
         assert result.limit == "time" and "time limit of 1 s" in (result.error or "")
         assert result.error_code == 3024
         assert sandbox.execute("SELECT COUNT(*), SUM(gold) FROM medals").rows == before

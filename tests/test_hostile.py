@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import os
 import sqlite3
 import tempfile
 import time
@@ -20,7 +21,7 @@ from typing import Any
 
 import pymysql
 import pytest
-from databases import LIMITS, connect_arguments, processes, rows_of, table, task
+from databases import LATE_SECONDS, LIMITS, connect_arguments, processes, rows_of, table, task
 from hostile import MEDALS, OTHER, TABLES, items, seen
 from sqlalchemy import make_url
 
@@ -28,7 +29,7 @@ from trl_dbbench.database import Database, QueryResult, Sandbox
 from trl_dbbench.database.dialect import MYSQL, SQLITE
 from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.sql import quote
-from trl_dbbench.tasks import Gold, Task
+from trl_dbbench.tasks import Gold, Source, Task
 
 QUESTION = task(*TABLES)
 CHANGE = dataclasses.replace(QUESTION, operation="UPDATE", gold=Gold(sql="UPDATE medals SET gold = 2"))
@@ -36,6 +37,16 @@ WORDS = ("kestrel-8841", "heron-2217", "osprey-5530")
 SECRETS = [table("secrets", "id INT, word VARCHAR(40)", (7, word)) for word in WORDS]
 AT_ONCE = 8
 MEGABYTES = 300
+OVER_A_SOURCE = [
+    pytest.param(
+        "local",
+        marks=pytest.mark.skipif(
+            "TRL_DBBENCH_LONG" not in os.environ, reason="takes two minutes; TRL_DBBENCH_LONG=1 runs it"
+        ),
+    ),
+    "docker",
+]
+"""A source is shared alike on both servers; MySQL is the one of every run."""
 SLOW = "held its turn"
 
 
@@ -50,13 +61,43 @@ def test_hostile_statements(
     """Each in an episode of a question. Statements that then read the pristine tables, through an account that may
     do nothing else, run in an episode of a change as well, where they have tables of their own. An episode after each
     finds its session and its database as the first one on the server did."""
+    hold_out(own_database, QUESTION, CHANGE, monkeypatch, alone)
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("own_database", OVER_A_SOURCE, indirect=True)
+def test_hostile_statements_over_a_source(
+    own_database: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    alone: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """The same where the tables are in a SQLite file, of which all episodes of a server read one copy."""
+    path = tmp_path / "shared.sqlite"
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        for each in TABLES:
+            columns = ", ".join(f"{column.name} {column.type}" for column in each.columns)
+            file.execute(f"CREATE TABLE {each.name} ({columns})")
+            file.executemany(f"INSERT INTO {each.name} VALUES (?, ?)", each.rows)
+        file.commit()
+    shared = {"source": Source.of(path), "tables": Source.of(path).tables()}
+    question, change = (dataclasses.replace(each, **shared) for each in (QUESTION, CHANGE))
+    hold_out(own_database, question, change, monkeypatch, alone)
+
+
+def hold_out(
+    database: Database,
+    question: Task,
+    change: Task,
+    monkeypatch: pytest.MonkeyPatch,
+    alone: Callable[[], AbstractContextManager[None]],
+) -> None:
     # a server that ends what no kill ends would take the neighbours' connections with it, which are looked after here
     monkeypatch.setattr("trl_dbbench.database.server.database.RUNAWAY_SECONDS", 3600)
-    database = own_database
     fresh = traces(database)
-    attacks = [(QUESTION, *item) for item in items()]
-    attacks += [(CHANGE, *item) for item in items() if any(map(MYSQL.only_reads, item[1]))]
-    with surroundings(database) as (names, wrong):
+    attacks = [(question, *item) for item in items()]
+    attacks += [(change, *item) for item in items() if any(map(MYSQL.only_reads, item[1]))]
+    with surroundings(database, question) as (names, wrong):
         begin = peak_megabytes(reset=True)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             found = list(pool.map(lambda attacked: attack(database, names, fresh, *attacked), attacks))
@@ -100,7 +141,10 @@ def attack(
                 result = sandbox.execute(sql)
                 seconds = time.monotonic() - start
                 # where an earlier one lost the tables, those before it are repeated first, each within the limit
-                if result.seconds > LIMITS.seconds + 1 or seconds > number * LIMITS.seconds + 1:
+                if (
+                    result.seconds > LIMITS.seconds + LATE_SECONDS
+                    or seconds > number * LIMITS.seconds + LATE_SECONDS
+                ):
                     wrong.append(f"{shown}: {SLOW} for {seconds:.1f} s")
                 seen = f"{result.rows} {result.error}"
                 if (result.error or "").partition(" ")[0] != str(result.error_code or ""):
@@ -123,7 +167,7 @@ def attack(
         wrong += [f"{shown}: the next episode saw {each}" for each in left]
     except Exception as error:
         wrong.append(f"{shown}: the next episode failed: {error!r}")
-    for normal in (QUESTION, CHANGE):
+    for normal in dict.fromkeys((attacked, QUESTION, CHANGE)):
         try:
             with database.sandbox(normal) as sandbox:
                 normal_episode(sandbox, normal)
@@ -172,7 +216,7 @@ def peak_megabytes(*, reset: bool = False) -> float:
 
 
 @contextmanager
-def surroundings(database: Database) -> Iterator[tuple[dict[str, str], list[str]]]:
+def surroundings(database: Database, question: Task = QUESTION) -> Iterator[tuple[dict[str, str], list[str]]]:
     """The names in the corpus, and a list of what was found wrong that is complete at the end."""
     wrong: list[str] = []
     folders = {Path.cwd(), Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")}
@@ -187,7 +231,8 @@ def surroundings(database: Database) -> Iterator[tuple[dict[str, str], list[str]
         ]
         for neighbour, secrets in zip(neighbours, SECRETS[1:], strict=True):
             assert neighbour.execute("SELECT * FROM secrets").rows == list(secrets.rows)
-        stack.enter_context(database.sandbox(QUESTION))  # whose pristine tables then are there
+        for each in (QUESTION, question):
+            stack.enter_context(database.sandbox(each))  # whose pristine tables then are there
         names = {"{other}": OTHER, "{slot}": "dbb_1_s1", "{pristine}": "dbb_1_t1"}
         if admin is not None:
             homes = run(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import time
 from decimal import Decimal
 from typing import Any
 
@@ -430,6 +429,7 @@ def test_any_text_is_an_action(protocol: TextProtocol | ToolsProtocol, turn: str
             assert protocol.observe(action)
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("protocol", [TEXT, TOOLS])
 @pytest.mark.parametrize(
     "piece", [*PIECES, "Action: Operation\n" + FENCE + "sql\n", FENCE + "sql\n ", "Action: Answer\n", "\n\n"]
@@ -439,7 +439,5 @@ def test_a_hundred_thousand_characters_take_no_time(
 ) -> None:
     """Nothing backtracks: a lazy `[\\s\\S]*?` that never finds its end takes minutes here."""
     turn = "Action: Operation\n" + piece * (100_000 // len(piece))
-    started = time.perf_counter()
     assert isinstance(protocol.parse(turn), Operation | Answer | Invalid)
     assert isinstance(protocol.parse(turn.removeprefix("Action: Operation\n")), Operation | Answer | Invalid)
-    assert time.perf_counter() - started < 2
