@@ -16,7 +16,7 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.files import check_writable
 from trl_dbbench.selection import skill_counts, split_tasks
 from trl_dbbench.tasks import Table
-from trl_dbbench.tasks.formats.csv_tables import read_csv_tables
+from trl_dbbench.tasks.csv_tables import read_csv_tables
 
 
 def import_tables(

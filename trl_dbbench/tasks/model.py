@@ -21,7 +21,7 @@ from trl_dbbench.skills import NAMED, operation_of, skills_of
 from trl_dbbench.tasks.fields import as_object, check_known, json_object, optional, required
 from trl_dbbench.tasks.schema import described
 from trl_dbbench.tasks.source import Source
-from trl_dbbench.tasks.table import Table, read_table
+from trl_dbbench.tasks.table import Table, content_key, read_table
 from trl_dbbench.tasks.types import check_type
 
 FIELDS = (
@@ -36,6 +36,8 @@ SCHEMAS = ("names", "full", "none")
 """How much of its tables a task's prompt tells."""
 
 OPERATIONS = ("SELECT", "INSERT", "UPDATE", "DELETE")
+
+TablesKey = bytes | Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,9 @@ class Task:
     `grader` names one of `grading.GRADERS` or, where answers are SQL, of `grading.SQL_GRADERS`; `None` leaves
     it to the protocol, as AgentBench has a grader for each of its two protocols.
 
-    Tasks may share a database that lies in a file: their `tables` then have columns, and the rows are in the
-    `source`. `dialect` is that of the agent's and the gold SQL. `knowledge` is what the agent is told beside
-    the question; `schema`, one of `SCHEMAS`, how much it is told of the tables.
+    Tasks may share a database that lies beside them: their `tables` then have columns, and the rows are in
+    the `source`. `dialect` is that of the agent's and the gold SQL. `knowledge` is what the agent is told
+    beside the question; `schema`, one of `SCHEMAS`, how much it is told of the tables.
     """
 
     id: str
@@ -81,13 +83,18 @@ class Task:
         """Whether the task is judged by its answer; otherwise by the state of its tables."""
         return self.operation == "SELECT"
 
+    @property
+    def tables_key(self) -> TablesKey:
+        """Stands for all that is in the tables: tasks with the same key can read the same tables."""
+        return self.source or content_key(self.tables)
+
     def prompt(self) -> str:
         """The question, what else is known of it, then what the agent may know of the tables."""
         lines = [self.question.rstrip()]
         if self.knowledge:
             lines.append(self.knowledge.strip())
         if self.schema == "full":
-            lines.append(described(self.tables, self.source))
+            lines.append(described(self.tables, self.source, self.dialect))
         elif self.schema == "names":
             lines += map(_describe, self.tables)
         return "\n".join(lines)
@@ -134,9 +141,11 @@ class Task:
         if self.source is not None:
             del entry["tables"]
             entry["database"] = {"path": self.source.path, "digest": self.source.digest}
+            if self.source.name is not None:
+                entry["database"]["name"] = self.source.name
         # left out where they say nothing: a task's digest is that of this text
         usual = {
-            "dialect": "mysql" if self.source is None else "sqlite",
+            "dialect": "mysql" if self.source is None else self.source.opened.dialects[0],
             "knowledge": None,
             "schema": "names",
         }
@@ -164,16 +173,22 @@ class Task:
             answer = GRADERS[DEFAULT_GRADER].gold(answer)
         source = None
         if database := optional(entry, "database", dict):
-            check_known(database, ("path", "digest"), "field of a database")
-            source = Source.of(required(database, "path", str), optional(database, "digest", str))
+            check_known(database, ("path", "digest", "name"), "field of a database")
+            source = Source.of(
+                required(database, "path", str),
+                optional(database, "digest", str),
+                optional(database, "name", str),
+            )
             if entry.get("tables"):
                 raise TaskError("a task has 'tables' or a 'database', not both; leave one out")
-        dialect = entry.get("dialect") or ("mysql" if source is None else "sqlite")
+        dialects = DIALECTS if source is None else source.opened.dialects
+        dialect = entry.get("dialect") or dialects[0]
         if dialect not in DIALECTS:
             raise TaskError(unknown("dialect", str(dialect), DIALECTS))
-        if source is not None and dialect != "sqlite":
+        if source is not None and dialect not in dialects:
             raise TaskError(
-                f"the database '{source.path}' is of SQLite, the task's dialect is {dialect}; leave it out"
+                f"the database '{source.path}' is a dump of MySQL's, the task's dialect is {dialect}; leave "
+                "it out"
             )
         return checked(
             Task(
@@ -234,7 +249,7 @@ def checked(task: Task) -> Task:
         raise TaskError("a task needs at least one table; the list is empty")
     if twice := [name for name in names if names.count(name) > 1]:
         raise TaskError(f"there are two tables named '{twice[0]}'")
-    for table in task.tables if task.dialect == "mysql" else ():
+    for table in task.tables if task.dialect == "mysql" and task.source is None else ():
         for column in table.columns:
             check_type(column.type, table.name, column.name)
     try:

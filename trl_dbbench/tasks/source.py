@@ -1,138 +1,111 @@
-"""Databases that lie in files, and that many tasks share."""
+"""Databases that lie beside the tasks, and that many tasks share."""
 
 from __future__ import annotations
 
-import hashlib
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from stat import S_ISREG
-from urllib.parse import quote
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.tasks.table import Column, Table
-
-MAX_CELL_BYTES = 1_000_000
-"""Larger cells are not read for a prompt."""
+from trl_dbbench.tasks.sources.base import Kind
+from trl_dbbench.tasks.sources.dump import Dump
+from trl_dbbench.tasks.sources.folder import Folder
+from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
+from trl_dbbench.tasks.table import Table
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A SQLite file.
+    """A database in a SQLite file, in a folder of CSV or parquet files, or in a dump of MySQL's.
 
     `digest`, 16 hex digits, stands for all that is in it: a task whose database is another is another task.
+    `name` is that of the database, where a dump has several.
     """
 
     path: str
     digest: str
+    name: str | None = None
 
     @classmethod
-    def of(cls, path: str | Path, digest: str | None = None) -> Source:
-        """The file at this path.
+    def of(cls, path: str | Path, digest: str | None = None, name: str | None = None) -> Source:
+        """The database at this path.
 
         Args:
             digest: what it was when the task was written; it must still be the same.
+            name: of the database, if a dump has several.
 
         Raises:
-            TaskError: there is no such file, a program still writes to it, or it is another one by now.
+            TaskError: there is none, a program still writes to it, or it is another one by now.
         """
         try:
             found = Path(path).expanduser().absolute()
-            state = found.stat()
-            if not S_ISREG(state.st_mode):
-                raise OSError("it is no file")
-            now = _digest(str(found), state.st_mtime_ns, state.st_size)
-            unfinished = _has_log(found)
+            kind = _kind_at(found)
+            now = kind.digest_of(found)
         except (OSError, ValueError, RuntimeError) as error:  # no such user, or a NUL in the path
             reason = getattr(error, "strerror", None) or error
             raise TaskError(
-                f"the database '{path}' cannot be read ({reason}). Give the path of a SQLite file."
+                f"the database '{path}' cannot be read ({reason}). Give the path of a SQLite file, of a dump "
+                "of MySQL's (.sql), or of a folder of CSV or parquet files."
             ) from None
-        if unfinished:
-            raise TaskError(
-                f"the database '{path}' has changes that are not in it yet: its '-wal' or '-journal' file "
-                "lies beside it. Close the program that writes to it, or open and close it with sqlite3."
-            )
+        if name is not None and kind is not Dump:
+            raise TaskError(f"the database '{path}' is the only one there; leave 'name' ({name}) out.")
         if digest is not None and digest != now:
             raise TaskError(
                 f"the database '{path}' is another one than when the task was written (digest {now}, then "
                 f"{digest}). Bring the file back, or leave 'digest' out if the task fits it as it is now."
             )
-        return cls(str(found), now)
+        return cls(str(found), now, name)
 
     @property
-    def uri(self) -> str:
-        """For `sqlite3`: read only, and nobody else changes it."""
-        return f"file:{quote(self.path)}?mode=ro&immutable=1"
+    def opened(self) -> Kind:
+        """What can be asked of it, remembered from task to task."""
+        return _opened(self)
+
+    @property
+    def file(self) -> SQLiteFile:
+        """The database as a SQLite file.
+
+        Raises:
+            TaskError: it is a dump of MySQL's.
+        """
+        opened = self.opened
+        if not isinstance(opened, SQLiteFile):
+            raise TaskError(
+                f"the database '{self.path}' is a dump of MySQL's, which SQLite does not read. Set database: "
+                "docker, local, or the URL of a server."
+            )
+        return opened
 
     def tables(self) -> tuple[Table, ...]:
         """Its tables and views without their rows.
 
         Raises:
-            TaskError: it is no SQLite database, or has no tables.
+            TaskError: it cannot be read, or has no tables.
         """
-        return _tables(self)
+        return self.opened.tables()
 
-    @contextmanager
-    def connect(self) -> Iterator[sqlite3.Connection]:
-        """A connection that can only read.
+    def described(self, dialect: str) -> str:
+        """How its tables were made, in this dialect, and their first rows.
 
         Raises:
-            TaskError: it is no SQLite database.
+            TaskError: it cannot be read.
         """
-        try:
-            with closing(sqlite3.connect(self.uri, uri=True)) as connection:
-                connection.text_factory = lambda text: text.decode(errors="replace")
-                connection.execute("PRAGMA trusted_schema = OFF")
-                connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_CELL_BYTES)
-                yield connection
-        except sqlite3.DatabaseError as error:
-            raise TaskError(f"the database '{self.path}' cannot be read: {error}") from None
+        return _described(self, dialect)
 
 
-_JOURNAL = bytes.fromhex("d9d505f920a163d7")
-"""With which SQLite's journal begins as long as it counts."""
-
-
-def _has_log(path: Path) -> bool:
-    """Whether a program writes to the database, or was killed while it did."""
-    log, journal = Path(f"{path}-wal"), Path(f"{path}-journal")
-    if log.exists() and log.stat().st_size:
-        return True
-    if not journal.exists():
-        return False
-    with journal.open("rb") as file:
-        return file.read(len(_JOURNAL)) == _JOURNAL
+def _kind_at(path: Path) -> type[SQLiteFile] | type[Folder] | type[Dump]:
+    if path.is_dir():
+        return Folder
+    return Dump if path.suffix.lower() == ".sql" else SQLiteFile
 
 
 @lru_cache(maxsize=1024)
-def _digest(path: str, changed: int, size: int) -> str:
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+def _opened(source: Source) -> Kind:
+    path = Path(source.path)
+    kind = _kind_at(path)
+    return Dump(path, source.name) if kind is Dump else kind(path, source.digest)
 
 
 @lru_cache(maxsize=1024)
-def _tables(source: Source) -> tuple[Table, ...]:
-    with source.connect() as connection:
-        names = connection.execute(
-            "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY rowid"
-        )
-        tables = []
-        # of a text index, which shows as a table itself
-        shadows = connection.execute("SELECT name FROM pragma_table_list WHERE type = 'shadow'")
-        inner = {name for (name,) in shadows}
-        for (name,) in names.fetchall():
-            if name.startswith("sqlite_") or name in inner:
-                continue
-            try:
-                found = connection.execute("SELECT name, type FROM pragma_table_info(?)", (name,))
-                columns = found.fetchall()
-            except sqlite3.OperationalError:  # a view of something that is not there
-                continue
-            tables.append(Table(name, tuple(Column(column, type) for column, type in columns)))
-    if not tables:
-        raise TaskError(f"the database '{source.path}' has no tables.")
-    return tuple(tables)
+def _described(source: Source, dialect: str) -> str:
+    return source.opened.described(dialect)

@@ -1,4 +1,4 @@
-"""Databases with the tables of tasks: each is made once on a server, and then only read."""
+"""Databases with the tables of tasks, or of a source that tasks share: made once, and then only read."""
 
 from __future__ import annotations
 
@@ -15,48 +15,65 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from trl_dbbench.database.sandbox import check_rows, columns_of
 from trl_dbbench.database.server.ownership import drop_database
+from trl_dbbench.database.server.sources import Loaded, SourceLoader
+from trl_dbbench.errors import TaskError
 from trl_dbbench.sql import quote
-from trl_dbbench.tasks import Table
-from trl_dbbench.tasks.table import content_key
+from trl_dbbench.tasks import Table, Task
+from trl_dbbench.tasks.model import TablesKey
 
 MAX_DATABASES = 256
 """When there are more, those that nobody uses are dropped; making one again takes a few milliseconds."""
+
+MAX_SOURCE_BYTES = 4 * 1024**3
+"""So much of sources is kept in the same way; loading one again takes seconds or minutes."""
 
 
 @dataclass
 class PristineDatabase:
     """A database, perhaps still being made, and how many sandboxes use it."""
 
-    made: Future[str]
+    made: Future[str | Loaded]
     users: int = 0
     last_take: int = 0
     """The number of the take that was the last to return it."""
 
     @property
     def name(self) -> str:
-        return self.made.result()
+        made = self.made.result()
+        return made if isinstance(made, str) else made.database
+
+    @property
+    def loaded(self) -> Loaded | None:
+        """What is in it if it is that of a source."""
+        made = self.made.result()
+        return made if isinstance(made, Loaded) else None
 
 
 class PristineDatabases:
     """The databases `<owner>_t<n>` of a run, found by the tables in them. Thread-safe."""
 
-    def __init__(self, admin: Engine, owner: str, numbers: Iterator[int]) -> None:
+    def __init__(self, admin: Engine, loader: SourceLoader, owner: str, numbers: Iterator[int]) -> None:
         self._admin = admin
+        self._loader = loader
         self._owner = owner
         self._numbers = numbers
         self._takes = itertools.count()
         self._lock = threading.Lock()
-        self._kept: dict[bytes, PristineDatabase] = {}
+        self._kept: dict[TablesKey, PristineDatabase] = {}
+        self._refused: dict[TablesKey, str] = {}
+        """Sources that cannot be loaded, and why: trying takes long."""
 
-    def take(self, tables: tuple[Table, ...]) -> PristineDatabase:
-        """The database with these tables, which is kept at least until it is given back.
+    def take(self, task: Task) -> PristineDatabase:
+        """The database with the task's tables, which is kept at least until it is given back.
 
         Raises:
             DBAPIError: it cannot be made.
-            TaskError: a table has no columns, or rows of the wrong length.
+            TaskError: a table has no columns, or rows of the wrong length; or the source cannot be loaded.
         """
-        key = content_key(tables)
+        key = task.tables_key
         with self._lock:
+            if key in self._refused:
+                raise TaskError(self._refused[key])
             kept = self._kept.get(key)
             mine = kept is None
             if kept is None:
@@ -65,36 +82,55 @@ class PristineDatabases:
             kept.last_take = next(self._takes)
         if mine:
             try:
-                kept.made.set_result(self._make(tables))
+                kept.made.set_result(self._make(task))
             except BaseException as error:
                 with self._lock:
                     del self._kept[key]
+                    if task.source is not None and isinstance(error, TaskError):
+                        self._refused[key] = str(error)
                 kept.made.set_exception(error)
         kept.made.result()
         return kept
+
+    def has(self, key: TablesKey) -> bool:
+        """Whether the database with these tables is there, or being made."""
+        with self._lock:
+            return key in self._kept
 
     def give_back(self, kept: PristineDatabase) -> None:
         surplus: list[str] = []
         with self._lock:
             kept.users -= 1
-            if len(self._kept) > MAX_DATABASES:
+            number, size = len(self._kept), self._source_bytes()
+            if number > MAX_DATABASES or size > MAX_SOURCE_BYTES:
                 unused = [key for key, each in self._kept.items() if not each.users]
-                unused.sort(key=lambda key: self._kept[key].last_take)
-                surplus = [self._kept.pop(key).name for key in unused[: len(self._kept) - MAX_DATABASES]]
+                for key in sorted(unused, key=lambda key: self._kept[key].last_take):
+                    loaded = self._kept[key].loaded
+                    if number <= MAX_DATABASES and (size <= MAX_SOURCE_BYTES or loaded is None):
+                        continue
+                    surplus.append(self._kept.pop(key).name)
+                    number, size = number - 1, size - (loaded.bytes if loaded else 0)
         # what cannot be dropped here is removed with everything else when the run ends
         with contextlib.suppress(SQLAlchemyError):
             for name in surplus:
                 with self._admin.connect() as admin:
                     drop_database(admin, name)
 
-    def _make(self, tables: tuple[Table, ...]) -> str:
-        for table in tables:
-            check_rows(table)
+    def _source_bytes(self) -> int:
+        done = (each for each in self._kept.values() if each.made.done() and not each.made.exception())
+        return sum(each.loaded.bytes for each in done if each.loaded is not None)
+
+    def _make(self, task: Task) -> str | Loaded:
+        if task.source is None:
+            for table in task.tables:
+                check_rows(table)
         name = f"{self._owner}_t{next(self._numbers):07d}"
         with self._admin.connect() as admin:
             admin.exec_driver_sql(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
             try:
-                for table in tables:
+                if task.source is not None:
+                    return self._loader.load(task.source, name)
+                for table in task.tables:
                     fill(admin, table, name)
             except BaseException:
                 with contextlib.suppress(SQLAlchemyError):  # the connection may be lost

@@ -6,6 +6,10 @@ whose task asks for a change gets the slot at once, while the model is still wri
 their agent ran anything but plain reads and writes (SET, BEGIN, LOCK TABLES, a user variable, ...): it may
 have changed its session or the password of its account, so such a slot is thrown away.
 
+Of a source that tasks share, the slot gets only the tables that its statements touch, when they do (see
+`sources.py`); what touches none of them reads the pristine ones on. As soon as a statement does anything but
+read or change rows, the slot gets all.
+
 Whether a statement only reads is decided on its text, and in doubt the answer is no. The server enforces it:
 the readers' account cannot change anything, and a statement that it is denied runs again in a slot, whose
 account has no rights elsewhere.
@@ -18,10 +22,12 @@ a temporary table in front of a real one) changes what is found. What it has not
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from trl_dbbench.database.dialect import Kind
 from trl_dbbench.database.error_numbers import TABLE_FULL, TOO_LARGE
 from trl_dbbench.database.sandbox import (
     MAX_STATE_CHARACTERS,
@@ -40,6 +46,7 @@ from trl_dbbench.database.server.connections import as_fault, error_code
 from trl_dbbench.database.server.pristine import PristineDatabase
 from trl_dbbench.database.server.session import BROKE_AT_A_LARGE_ROW, Session
 from trl_dbbench.database.server.slots import Slot
+from trl_dbbench.database.server.sources import Loaded
 from trl_dbbench.database.server.tenancy import Tenancy
 from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.sql import quote
@@ -58,6 +65,7 @@ SPILL_SECONDS = 1.0
 until the connection ends."""
 
 _FULL = failure(TABLE_FULL, "The table is full", limit="size")
+_OF_ROWS = re.compile(r"[\s(]*+(?:SELECT|WITH|INSERT|REPLACE|UPDATE|DELETE)\b", re.IGNORECASE)
 _DENIED = failure(1227, "Access denied; you need a privilege that you do not have")
 _DENIED_TO_READERS = frozenset({1044, 1142, 1143, 1227, 1370})
 """Errors that only the readers' account may get: one with a database of its own is allowed these things
@@ -77,10 +85,12 @@ class ServerSandbox(Sandbox):
         self._task = task
         self._pristine: PristineDatabase | None = None
         self._slot: Slot | None = None
+        self._copied: set[str] = set()
+        """Of the source's tables and views, those that the slot has."""
         self._unmeasured_seconds = 0.0
-        if tenancy.readers is not None and task.is_question:
+        if task.source is not None or (tenancy.readers is not None and task.is_question):
             with tenancy.making(task):
-                self._pristine = tenancy.pristine.take(task.tables)
+                self._pristine = tenancy.pristine.take(task)
         else:
             self._own()
 
@@ -101,12 +111,13 @@ class ServerSandbox(Sandbox):
         if self._slot is None and self._pristine is not None:
             return self._observed(self._pristine.name, "READ COMMITTED")
         slot = self._own()
+        state = self._not_copied()
         if slot.stateless:  # what is not committed there is of a killed statement, and still being undone
             self._check_usable(slot)
-            return self._observed(slot.name, "READ COMMITTED")
+            return {**state, **self._observed(slot.name, "READ COMMITTED")}
         with self._session(slot) as session:  # kept so long: without it, what is not committed would be gone
             self._unlock(session)
-            return self._observed(slot.name, "READ UNCOMMITTED")
+            return {**state, **self._observed(slot.name, "READ UNCOMMITTED")}
 
     def close(self) -> None:
         if self._pristine is not None:
@@ -121,10 +132,10 @@ class ServerSandbox(Sandbox):
         dialect = self._tenancy.dialect
         self.changed = False
         if (
-            self._slot is None
-            and pristine is not None
+            pristine is not None
             and readers is not None
             and dialect.looks_like_read(sql)
+            and (self._slot is None or self._touches_no_copy(sql))
         ):
             result = readers.read(
                 lambda session: _read_once(session, sql, limits), database=pristine.name, reader=self
@@ -134,8 +145,9 @@ class ServerSandbox(Sandbox):
         kind = dialect.kind_of(sql)
         if kind == "denied":
             return _DENIED
-        slot = self._own()
         reads = dialect.only_reads(sql)
+        self._copy_for(sql, kind, reads)
+        slot = self._own()
         if slot.full and not reads:
             return _FULL
         with self._session(slot) as session:
@@ -159,7 +171,46 @@ class ServerSandbox(Sandbox):
         if self._unmeasured_seconds < UNMEASURED_SECONDS and (result.affected or 0) < UNMEASURED_ROWS:
             return False
         self._unmeasured_seconds = 0.0
-        return self._tenancy.size(slot.name, session.number) > MAX_TABLE_BYTES
+        loaded = self._loaded
+        begun = loaded.bytes if loaded is not None else 0
+        return self._tenancy.size(slot.name, session.number) > MAX_TABLE_BYTES + begun
+
+    # --- the tables of a source ---------------------------------------------------------------------------
+
+    @property
+    def _loaded(self) -> Loaded | None:
+        return self._pristine.loaded if self._pristine is not None else None
+
+    def _touches_no_copy(self, sql: str) -> bool:
+        """Whether a statement that reads finds the same in the pristine tables as in the slot."""
+        loaded = self._loaded
+        if loaded is None or loaded.names <= self._copied:
+            return False
+        return not loaded.named_in(sql) & self._copied
+
+    def _copy_for(self, sql: str, kind: Kind, reads: bool) -> None:
+        """Copies what a statement needs in the slot: that which it names, or else all."""
+        loaded = self._loaded
+        if loaded is None or loaded.names <= self._copied:
+            return
+        needed = loaded.names
+        if kind in ("reads", "plain") and _OF_ROWS.match(sql) and "_schema" not in sql.lower():
+            named = loaded.named_in(sql)
+            needed = named if reads else loaded.touched_by(named)
+        if missing := needed - self._copied:
+            slot = self._own()
+            slot.plain = False
+            with self._tenancy.making(self._task):
+                self._tenancy.loader.copy(loaded, missing, slot.name)
+            self._copied |= missing
+
+    def _not_copied(self) -> State:
+        loaded = self._loaded
+        if loaded is None or loaded.names <= self._copied:
+            return {}
+        return self._observed(loaded.database, "READ COMMITTED", self._copied)
+
+    # ------------------------------------------------------------------------------------------------------
 
     def _own(self) -> Slot:
         if self._slot is None:
@@ -194,17 +245,17 @@ class ServerSandbox(Sandbox):
             slot.failed = True
             raise as_fault(error, self._tenancy.dialect) from None
 
-    def _observed(self, name: str, isolation: str) -> State:
-        return self._tenancy.observers.read(lambda session: self._read_all(session, name, isolation))
+    def _observed(self, name: str, isolation: str, but: Collection[str] = ()) -> State:
+        return self._tenancy.observers.read(lambda session: self._read_all(session, name, isolation, but))
 
-    def _read_all(self, session: Session, name: str, isolation: str) -> State:
+    def _read_all(self, session: Session, name: str, isolation: str, but: Collection[str]) -> State:
         limits = Limits(rows=MAX_STATE_ROWS, characters=MAX_STATE_CHARACTERS)
         state: dict[str, TableState] = {}
         try:
             session.connection.exec_driver_sql(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
             tables = session.connection.exec_driver_sql(f"SHOW FULL TABLES FROM `{name}`").fetchall()
             for table, kind in tables:
-                if kind == "BASE TABLE" and not session.broken:
+                if kind == "BASE TABLE" and table not in but and not session.broken:
                     source = f"`{name}`.{quote(table)} LIMIT {MAX_STATE_ROWS}"
                     with contextlib.suppress(_Unreadable):
                         state[table] = self._read(session, source, limits)

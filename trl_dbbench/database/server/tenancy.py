@@ -2,7 +2,7 @@
 
 ```
 the run   dbb_<run>_r<rank>
-  ├── pristine databases   ..._t<n>: one per task, which nobody changes
+  ├── pristine databases   ..._t<n>: one per task, or per source that tasks share, which nobody changes
   │     └── readers        connections of one account that may only SELECT there
   ├── slots                ..._s<n>: an account, a database of the same name, a connection while there is room
   └── observers            connections of ours that read what state an agent has left
@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sqlalchemy import Engine
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -25,6 +26,7 @@ from trl_dbbench.database.sandbox import Limits
 from trl_dbbench.database.server import ownership
 from trl_dbbench.database.server.connections import (
     ADMIN_SECONDS,
+    CONNECT_SECONDS,
     KILL_SECONDS,
     as_fault,
     connections_for_files,
@@ -40,6 +42,7 @@ from trl_dbbench.database.server.pulse import Pulse
 from trl_dbbench.database.server.readers import Readers
 from trl_dbbench.database.server.session import Session
 from trl_dbbench.database.server.slots import Slot, Slots
+from trl_dbbench.database.server.sources import LOADERS, SourceLoader
 from trl_dbbench.database.server.watchdog import Watchdog
 from trl_dbbench.errors import DatabaseError, TaskError
 from trl_dbbench.tasks import Task
@@ -118,7 +121,8 @@ class Tenancy:
         except BaseException:
             self._dispose()
             raise
-        self.pristine = PristineDatabases(self._admin, owner, numbers)
+        self.loader = SourceLoader(url, dialect, lambda name: self.size(name, 0))
+        self.pristine = PristineDatabases(self._admin, self.loader, owner, numbers)
         self.readers = None
         if reader is not None:
             self.readers = Readers(lambda: self._connect(reader), dialect, self.statements + SPARE_READERS)
@@ -136,20 +140,37 @@ class Tenancy:
 
     def held(self) -> bool:
         """Whether the server still holds what this tenancy made; False also if the server does not answer."""
+        return self._held(self._admin)
+
+    def answers(self) -> bool:
+        """As `held`, on a connection of its own and with little patience: for a server that may be lost."""
+        engine = make_engine(self._url, CONNECT_SECONDS, connections=1)
         try:
-            with self._admin.connect() as admin:
-                return not self.over and ownership.holder(admin, self.owner) == self._keeper_number
+            return self._held(engine)
+        finally:
+            engine.dispose()
+
+    def _held(self, engine: Engine) -> bool:
+        try:
+            with engine.connect() as connection:
+                return not self.over and ownership.holder(connection, self.owner) == self._keeper_number
         except SQLAlchemyError:
             return False
 
+    @property
+    def silent(self) -> bool:
+        """Whether the server has not answered for some seconds."""
+        return self._pulse.silent
+
     def take_slot(self, task: Task) -> Slot:
-        """
+        """A slot with the task's tables; those of a source are left for `loader` to copy.
+
         Raises:
             EnvironmentFault: the database failed.
             TaskError: the tables cannot be made as the task describes them.
         """
         with self.making(task):
-            return self.slots.take(task.tables)
+            return self.slots.take(task.tables if task.source is None else ())
 
     @contextmanager
     def making(self, task: Task) -> Iterator[None]:
@@ -212,6 +233,7 @@ class Tenancy:
         self.leave()
 
     def _close_sessions(self) -> None:
+        self.loader.close()
         if self.readers is not None:
             self.readers.close()
         self.observers.close()
@@ -240,7 +262,7 @@ class Tenancy:
         lent = int(keeper.exec_driver_sql("SELECT @@max_connections").scalar() or 0)
         _, others = keeper.exec_driver_sql("SHOW STATUS LIKE 'Threads_connected'").one()
         by_server, by_process = int(0.9 * (lent - int(others)) / ranks), connections_for_files()
-        share = min(by_server, by_process) - ADMIN_CONNECTIONS - KILL_CONNECTIONS - OBSERVERS
+        share = min(by_server, by_process) - ADMIN_CONNECTIONS - KILL_CONNECTIONS - OBSERVERS - LOADERS
         if share < MIN_CONNECTIONS and by_process < by_server:
             raise DatabaseError(f"{self._shown()}: too few connections: {files_advice()}")
         if share < FEW_CONNECTIONS:

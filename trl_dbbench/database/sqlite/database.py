@@ -14,7 +14,7 @@ from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.database.sandbox import Limits, Sandbox
 from trl_dbbench.database.sqlite.native import NativeSandbox
 from trl_dbbench.database.sqlite.sandbox import SQLiteSandbox
-from trl_dbbench.errors import DatabaseError
+from trl_dbbench.errors import DatabaseError, TaskError
 from trl_dbbench.tasks import Task
 
 
@@ -36,6 +36,14 @@ class SQLiteDatabase(Database):
 
     def describe(self) -> str:
         return f"{self.dialect.product} {sqlite3.sqlite_version}, embedded, MySQL's dialect translated"
+
+    def check_dialect(self, task: Task) -> None:
+        super().check_dialect(task)
+        if task.source is not None and task.dialect == "mysql":
+            raise TaskError(
+                f"task {task.id!r} is of MySQL's dialect over the database '{task.source.path}', which needs "
+                "a server. Set database: docker, local, or the URL of one."
+            )
 
     def fresh_sandbox(self, task: Task) -> Sandbox:
         if self.closed:

@@ -70,7 +70,7 @@ class NativeSandbox(Sandbox):
         self._closed = False
         self._lock = threading.Lock()
         try:
-            self._use(_made(task.tables) if task.source is None else _connect(task.source.uri))
+            self._use(_made(task.tables) if task.source is None else _connect(task.source.file.uri))
         except (sqlite3.Error, OverflowError, ValueError) as error:
             what = "its tables cannot be made"
             if task.source is not None:

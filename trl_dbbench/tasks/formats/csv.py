@@ -18,9 +18,9 @@ from typing import Any
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import DEFAULT_GRADER, GRADERS
 from trl_dbbench.skills import operation_of
+from trl_dbbench.tasks.csv_tables import number_or_text
 from trl_dbbench.tasks.fields import check_known, first_id
 from trl_dbbench.tasks.formats.base import Loss
-from trl_dbbench.tasks.formats.csv_tables import number_or_text
 from trl_dbbench.tasks.model import OPERATIONS, Gold, Task, checked, operation_in, skills_in
 from trl_dbbench.tasks.table import Cell, Table
 

@@ -15,17 +15,20 @@
 | `answer` | questions | gold rows, in order (`[[2]]`; a bare `2` is a row of one cell) |
 | `sql` | changes; optional for questions | the gold solution |
 | `operation` | optional | SELECT, INSERT, UPDATE or DELETE; read off `sql` if left out |
-| `skills` | optional | names from `skills.SKILLS` or `skills.KINDS`; read off `sql` if left out |
+| `skills` | optional | names from `skills.NAMED`; read off `sql` if left out |
 | `grader` | optional | from `grading.GRADERS`; `lifelong` if left out, `null` for the protocol's own |
 | `state_md5` | optional | the gold state's published hash |
-| `database` | instead of `tables` | a SQLite file: `path`, and the `digest` that it must have, if given |
-| `dialect` | optional | of `sql` and of the agent's: `sqlite` with a `database`, else `mysql` |
+| `database` | instead of `tables` | a database beside the tasks, see below |
+| `dialect` | optional | of `sql` and of the agent's: `sqlite` over a SQLite file or a folder, else `mysql` |
 | `knowledge` | optional | what the agent is told beside the question |
 | `schema` | optional | what it is told of the tables: `names` if left out, `full` or `none` |
 
-A `path` that is not absolute is looked for beside the task file, then in the working directory; it is written
-as an absolute one. A task whose `grader` is one of `grading.SQL_GRADERS` is answered with SQL: it needs `sql`
-and no `answer`.
+A `database` has the `path` of a SQLite file, of a folder of CSV or parquet files, or of a dump of MySQL's
+(`.sql`); the `name` of the database, if a dump has several; and the `digest` that it must have, if given. A
+path that is not absolute is looked for beside the task file, then in the working directory; it is written as
+an absolute one.
+
+A task whose `grader` is one of `grading.SQL_GRADERS` is answered with SQL: it needs `sql` and no `answer`.
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ class OwnFormat(BesideFiles):
             if given.is_absolute():
                 return path
             places = list(dict.fromkeys((folder_of(self.path), Path.cwd())))
-            found = next((place / given for place in places if (place / given).is_file()), None)
+            found = next((place / given for place in places if (place / given).exists()), None)
         except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, or no such user
             raise TaskError(f"the database's path {path[:200]!r} cannot be one: {error}") from None
         if found is None:

@@ -1,0 +1,269 @@
+"""Databases that tasks share, on a server: loaded once, then read by all, and copied table by table.
+
+An episode that changes something gets the tables that its statement names, with those that foreign keys make
+it touch: the tables that refer to them, as rows there may go with theirs, and those that are referred to, as
+rows must be there. All others stay where everybody reads them.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql.converters
+from sqlalchemy.engine import URL, Connection
+from sqlalchemy.exc import DBAPIError
+
+from trl_dbbench.database.dialect import ServerDialect
+from trl_dbbench.database.server.connections import error_code, error_text, make_engine
+from trl_dbbench.errors import TaskError
+from trl_dbbench.sql import quote
+from trl_dbbench.tasks import Source
+from trl_dbbench.tasks.sources.base import Step, in_order, names_in
+
+logger = logging.getLogger("trl_dbbench.database")
+
+LOADERS = 4
+"""Connections that load and copy; who finds them taken waits."""
+
+LOAD_SECONDS = 600
+"""How long one statement of those may take."""
+
+SHOWN_NOTES = 20
+"""So many differences of a loaded database from its source are logged."""
+
+_SESSION = (
+    # strict, so that nothing is cut or rounded to fit; dates of zeros are left as they are
+    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES'",
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+)
+_LATER = re.compile(r"  (?:UNIQUE |FULLTEXT )?KEY `|  CONSTRAINT `[^`]*` FOREIGN KEY")
+_UNKNOWN_COLLATION = frozenset({1115, 1273})
+_COLLATION = re.compile(r"\s(?:COLLATE[ =]+\w+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _Table:
+    create: str
+    add: str
+    """Keys and references as ALTER TABLE takes them: made of rows that are there, they cost half the time."""
+    columns: str
+    """Those that rows are copied of: generated ones are computed."""
+    parents: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What is in the pristine database of a source: its tables, and its views with what makes them."""
+
+    database: str
+    bytes: int
+    tables: dict[str, _Table]
+    views: dict[str, str]
+
+    @property
+    def names(self) -> set[str]:
+        return {*self.tables, *self.views}
+
+    def named_in(self, sql: str) -> set[str]:
+        """The tables and views whose names stand in a statement, whatever they mean there, and what those
+        views read."""
+        found: set[str] = set()
+        left = names_in(sql, self.names)
+        while left:
+            found |= left
+            selects = (self.views[name] for name in left if name in self.views)
+            left = set().union(*(names_in(select, self.names) for select in selects)) - found
+        return found
+
+    def touched_by(self, named: Iterable[str]) -> set[str]:
+        """The tables that a change of these may read or change by foreign keys, and these."""
+        changed: set[str] = set()
+        left = set(named)
+        while left:
+            changed |= left
+            left = {name for name, table in self.tables.items() if table.parents & left} - changed
+        tables = (self.tables[each] for each in changed if each in self.tables)
+        return changed.union(*(table.parents for table in tables))
+
+
+class SourceLoader:
+    """Loads sources into databases of a server, and copies their tables. Thread-safe.
+
+    Args:
+        size: the bytes that a database takes on disk.
+    """
+
+    def __init__(self, url: URL, dialect: ServerDialect, size: Callable[[str], int]) -> None:
+        self._engine = make_engine(url, LOAD_SECONDS, connections=LOADERS)
+        self._dialect = dialect
+        self._size = size
+
+    def load(self, source: Source, database: str) -> Loaded:
+        """Makes the tables of the source in an empty database.
+
+        Raises:
+            DBAPIError: the server failed.
+            TaskError: the source cannot be read, or the server refuses what is in it.
+        """
+        notes: list[str] = []
+        with self._engine.connect() as connection:
+            try:
+                _prepare(connection, database)
+                packet = int(connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar() or 0)
+                for step in source.opened.steps():
+                    if isinstance(step, str):
+                        notes.append(step)
+                    else:
+                        _check_size(step, packet, source)
+                        self._execute(connection, step, source, notes)
+                found = _contents(connection, database)
+            finally:
+                connection.invalidate()  # the next one has a session of its own
+        _tell(source, notes)
+        return Loaded(database, self._size(database), *found)
+
+    def copy(self, loaded: Loaded, names: set[str], target: str) -> None:
+        """Copies tables and views into another database.
+
+        Raises:
+            DBAPIError: the server failed.
+        """
+        with self._engine.connect() as connection:
+            try:
+                _prepare(connection, target)
+                connection.exec_driver_sql("SET SESSION foreign_key_checks = 0, unique_checks = 0")
+                for name in sorted(names & loaded.tables.keys()):
+                    table, place = loaded.tables[name], f"`{loaded.database}`.{quote(name)}"
+                    connection.exec_driver_sql(table.create)
+                    connection.exec_driver_sql(
+                        f"INSERT INTO {quote(name)} ({table.columns}) SELECT {table.columns} FROM {place}"
+                    )
+                    if table.add:
+                        connection.exec_driver_sql(f"ALTER TABLE {quote(name)} {table.add}")
+                for name in in_order(loaded.views):
+                    if name in names:
+                        connection.exec_driver_sql(loaded.views[name].replace(f"`{loaded.database}`.", ""))
+            finally:
+                connection.invalidate()
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def _execute(self, connection: Connection, step: Step, source: Source, notes: list[str]) -> None:
+        try:
+            _send(connection, step, notes)
+        except DBAPIError as error:
+            code = error_code(error)
+            failed = self._dialect.is_environment_fault(code) or self._dialect.is_time_limit(code)
+            if failed or error.connection_invalidated:
+                raise
+            if step.else_lost is None:
+                raise TaskError(
+                    f"the database '{source.path}' cannot be loaded into {self._dialect.product}: "
+                    f"{error_text(error)}, in {step.sql[:200]}"
+                ) from None
+            notes.append(f"{step.else_lost} ({error_text(error)})")
+
+
+def _check_size(step: Step, packet: int, source: Source) -> None:
+    """Raises TaskError for what the server does not take; it would hang up, as if it had failed."""
+    size = len(step.sql) + 1
+    if size > packet // 4:
+        size = len(step.sql.encode())
+    for row in step.rows:
+        texts = [cell for cell in row if isinstance(cell, str | bytes)]
+        if sum(map(len, texts)) > packet // 8:
+            escaped = sum(len(pymysql.converters.escape_item(cell, "utf8mb4").encode()) for cell in texts)
+            size = max(size, escaped + 32 * len(row) + len(step.sql))
+    if size > packet:
+        raise TaskError(
+            f"the database '{source.path}' cannot be loaded: a row takes {size:,} bytes, the server takes up "
+            f"to {packet:,} (max_allowed_packet). Give the URL of one that takes more; in {step.sql[:200]}"
+        )
+
+
+def _prepare(connection: Connection, database: str) -> None:
+    for sql in (*_SESSION, f"USE `{database}`"):
+        connection.exec_driver_sql(sql)
+
+
+def _send(connection: Connection, step: Step, notes: list[str]) -> None:
+    try:
+        if step.rows:
+            connection.exec_driver_sql(step.sql, list(step.rows))
+        else:
+            connection.exec_driver_sql(step.sql)
+    except DBAPIError as error:
+        plain = _COLLATION.sub("", step.sql)
+        if error_code(error) not in _UNKNOWN_COLLATION or plain == step.sql:
+            raise
+        notes.append(f"{_COLLATION.findall(step.sql)[0].strip()}, which the server does not know")
+        connection.exec_driver_sql(plain)
+
+
+def _tell(source: Source, notes: list[str]) -> None:
+    if notes:
+        more = f"; and {len(notes) - SHOWN_NOTES} more" if len(notes) > SHOWN_NOTES else ""
+        logger.warning(
+            "The database '%s' is not on the server as it is in the file: %s%s",
+            source.path,
+            "; ".join(notes[:SHOWN_NOTES]),
+            more,
+        )
+
+
+def _contents(connection: Connection, database: str) -> tuple[dict[str, _Table], dict[str, str]]:
+    kinds = connection.exec_driver_sql(f"SHOW FULL TABLES FROM `{database}`").fetchall()
+    columns = _catalog(
+        connection,
+        "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = '{}' AND "
+        "COALESCE(GENERATION_EXPRESSION, '') = '' ORDER BY TABLE_NAME, ORDINAL_POSITION",
+        database,
+    )
+    parents = _catalog(
+        connection,
+        "SELECT TABLE_NAME, REFERENCED_TABLE_NAME FROM information_schema.KEY_COLUMN_USAGE WHERE "
+        "TABLE_SCHEMA = '{}' AND REFERENCED_TABLE_NAME IS NOT NULL",
+        database,
+    )
+    tables: dict[str, _Table] = {}
+    views: dict[str, str] = {}
+    for name, kind in kinds:
+        shown = connection.exec_driver_sql(f"SHOW CREATE TABLE {quote(name)}").fetchone()
+        made = str(shown[1]) if shown else ""
+        if kind == "VIEW":
+            views[name] = re.sub(r"^CREATE .*?VIEW ", "CREATE SQL SECURITY INVOKER VIEW ", made, count=1)
+            continue
+        tables[name] = _Table(
+            *_without_keys(made),
+            ", ".join(map(quote, columns.get(name, []))),
+            frozenset(parents.get(name, [])),
+        )
+    return tables, views
+
+
+def _without_keys(made: str) -> tuple[str, str]:
+    """What SHOW CREATE TABLE gives, a line for each column and each key, as CREATE and as ALTER TABLE."""
+    counted = re.search(r"^  (`(?:[^`]|``)+`) .*AUTO_INCREMENT", made, re.MULTILINE)
+    if counted and f"\n  PRIMARY KEY ({counted[1]}" not in made:
+        return made, ""
+    first, *lines, last = made.split("\n")
+    later = [line for line in lines if _LATER.match(line)]
+    kept = [line for line in lines if line not in later]
+    body = ",\n".join(line.removesuffix(",") for line in kept)
+    return f"{first}\n{body}\n{last}", ", ".join(f"ADD {line.strip().removesuffix(',')}" for line in later)
+
+
+def _catalog(connection: Connection, query: str, database: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for table, cell in connection.exec_driver_sql(query.format(database)):
+        found.setdefault(_text(table), []).append(_text(cell))
+    return found
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

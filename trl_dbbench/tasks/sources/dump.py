@@ -1,0 +1,216 @@
+"""A dump of MySQL's or MariaDB's, as mysqldump writes it, as the database of tasks.
+
+A dump is data and not code: of its statements only those are executed that make tables, rows, keys and views,
+and of these only forms that read and touch nothing else, since they run under an account that may do much.
+Session settings are the loader's own. What else a dump has, such as routines, triggers, events, accounts and
+rights, is left out with a note.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import NoReturn
+
+from sqlglot import exp
+
+from trl_dbbench.errors import TaskError
+from trl_dbbench.lookup import unknown
+from trl_dbbench.sql import only_statement
+from trl_dbbench.tasks.sources.base import EXAMPLE_ROWS, Step, file_digest, in_order, with_rows
+from trl_dbbench.tasks.sources.dump_statements import (
+    DumpColumn,
+    check_encoding,
+    columns_of,
+    joined,
+    kind_of,
+    refuse,
+    rows_put,
+    table_made,
+    view_made,
+)
+from trl_dbbench.tasks.sources.dump_text import Rows, cells, read_dump, shown_name, words_of
+from trl_dbbench.tasks.table import Column, Table
+
+SESSION = "SET SESSION foreign_key_checks = 0, unique_checks = 0"
+
+_USE = re.compile(r"USE\s+(\S+)$", re.IGNORECASE)
+_MAKES = re.compile(r"CREATE\s+(?!DATABASE|SCHEMA)", re.IGNORECASE)
+
+
+class Dump:
+    """The tables of one database of a dump; see `Kind`.
+
+    Args:
+        name: of the database, if there are several.
+    """
+
+    dialects = ("mysql",)
+
+    def __init__(self, path: Path, name: str | None) -> None:
+        self.path = path
+        self.name = name
+
+    @staticmethod
+    def digest_of(path: Path) -> str:
+        """
+        Raises:
+            OSError: there is no such file.
+        """
+        return file_digest(path)
+
+    def tables(self) -> tuple[Table, ...]:
+        return self._schema.tables
+
+    def described(self, dialect: str) -> str:
+        return self._schema.described
+
+    def steps(self) -> Iterator[Step | str]:
+        left_out: Counter[str] = Counter()
+        views: dict[str, str] = {}
+        columns: dict[str, list[DumpColumn]] = {}
+        zone = False
+        with self._errors():
+            yield Step(SESSION)
+            for statement in self._statements():
+                if isinstance(statement, Rows):
+                    yield rows_put(statement, columns.get(shown_name(statement.table), ()))
+                    continue
+                words = words_of(statement)
+                kind = kind_of(words)
+                if kind == "table":
+                    made = table_made(words)
+                    parts = words_of(made)
+                    columns[shown_name(parts[2].text)] = columns_of(parts[3:])
+                    yield Step(made)
+                elif kind in ("alter", "drop"):
+                    yield Step(joined(words))
+                elif kind == "view":
+                    name, _, made = view_made(words)
+                    views[name] = made  # the first one only stands in for it until all tables are there
+                elif kind == "zone" and not zone:
+                    zone = True
+                    yield Step("SET SESSION time_zone = '+00:00'")
+                elif kind.isupper():
+                    left_out[kind] += 1
+            for name in in_order(views):
+                yield Step(views[name], else_lost=f"the view {name}")
+            for kind, count in left_out.items():
+                yield f"{count} statements {kind}, which a dump cannot bring"
+
+    @cached_property
+    def _schema(self) -> _Schema:
+        schema = _Schema()
+        with self._errors():
+            for statement in self._statements(EXAMPLE_ROWS):
+                if isinstance(statement, Rows):
+                    schema.see_rows(statement)
+                elif (kind := kind_of(words := words_of(statement))) == "table":
+                    schema.see_table(table_made(words))
+                elif kind == "view":
+                    schema.see_view(*view_made(words))
+            if not schema.made:
+                raise TaskError("it has no tables.")
+        return schema
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """A block whose errors name the dump."""
+        try:
+            yield
+        except (OSError, TaskError) as error:
+            raise TaskError(f"the dump '{self.path}' cannot be read: {error}") from None
+
+    def _statements(self, first_rows: int | None = None) -> Iterator[str | Rows]:
+        """Those of the database. A dump without USE is of one.
+
+        Raises:
+            TaskError: it cannot be read, has several databases and no name was given, or none of the name.
+        """
+        current: str | None = None
+        used: dict[str, None] = {}
+        with self.path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+            for statement in read_dump(file, first_rows):
+                if isinstance(statement, str):
+                    check_encoding(statement)
+                    if found := _USE.match(statement):
+                        current = shown_name(found[1])
+                        continue
+                elif "." in re.sub("`[^`]*`", "", statement.table):
+                    refuse(f"INSERT INTO {statement.table}")
+                if isinstance(statement, Rows) or _MAKES.match(statement):
+                    if current is not None:
+                        used[current] = None
+                    if self.name is None and len(used) > 1:
+                        self._ask_for_a_name()
+                if self.name is None or current == self.name:
+                    yield statement
+        if self.name is not None and not used:
+            raise TaskError(
+                f"it is of one database and does not say its name; leave 'name' ({self.name}) out."
+            )
+        if self.name is not None and self.name not in used:
+            raise TaskError(f"{unknown('database', self.name, list(used))}.")
+
+    def _ask_for_a_name(self) -> NoReturn:
+        with self.path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+            statements = [each for each in read_dump(file, 1) if isinstance(each, str)]
+        names = dict.fromkeys(shown_name(found[1]) for found in map(_USE.match, statements) if found)
+        raise TaskError(f"it has several databases; say which one with 'name': {', '.join(names)}.")
+
+
+class _Schema:
+    """What a prompt says of the tables of a dump."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, str] = {}
+        self._rows: dict[str, list[list[str]]] = {}
+        self._columns: dict[str, tuple[Column, ...]] = {}
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        return tuple(Table(name, columns) for name, columns in self._columns.items())
+
+    @property
+    def described(self) -> str:
+        parts = []
+        for name, made in self.made.items():
+            is_view = " VIEW " in made.partition("`")[0]
+            rows = None if is_view else [list(map(_Written, row)) for row in self._rows.get(name, [])]
+            parts.append(with_rows(made, name, rows))
+        return "\n".join(parts)
+
+    def see_table(self, made: str) -> None:
+        words = words_of(made)
+        name = shown_name(words[2].text)
+        self.made[name] = made
+        self._columns[name] = tuple(Column(each.name, each.type) for each in columns_of(words[3:]))
+
+    def see_view(self, name: str, columns: list[str], made: str) -> None:
+        if not columns:
+            tree = only_statement(made.replace(" SQL SECURITY INVOKER", "", 1))
+            select = tree.expression if isinstance(tree, exp.Create) else None
+            columns = select.named_selects if isinstance(select, exp.Query) else []
+        if columns and "*" not in columns:
+            self._columns[name] = tuple(Column(column) for column in columns)
+        if name in self._columns:
+            self.made.pop(name, None)
+            self.made[name] = made
+
+    def see_rows(self, rows: Rows) -> None:
+        kept = self._rows.setdefault(shown_name(rows.table), [])
+        for row in rows.rows[: EXAMPLE_ROWS - len(kept)]:
+            kept.append(cells(row))
+
+
+class _Written(str):
+    """A cell that is shown as it is written."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)

@@ -1,0 +1,217 @@
+"""Statements out of the text of a dump, which is read in pieces.
+
+No more than one statement is in memory, and of an INSERT no more than some of its rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, NamedTuple
+
+from trl_dbbench.errors import TaskError
+from trl_dbbench.sql import lexemes
+
+PIECE = 1 << 20
+"""Characters that are read at a time."""
+
+MAX_BEGINNING_CHARACTERS = 1 << 16
+"""Of a comment between statements, and of an INSERT up to VALUES."""
+
+MAX_TEXT_CHARACTERS = 1 << 26
+"""Of a row, or of a text or comment; no server takes so much at once."""
+
+MAX_INSERT_CHARACTERS = 100_000
+"""Of the rows that are sent together: servers of ours take 320 KiB, and a character has up to four bytes."""
+
+# Groups with a lookahead are repeated by + and *, never by ++ and *+: Python before 3.11.5 gets those wrong.
+_GAP = re.compile(r"(?:\s++|--(?=[\s]|\Z)[^\n]*+\n?|\#[^\n]*+\n?|/\*(?!M?!(?!999999)).*?\*/)+", re.DOTALL)
+_DELIMITER = re.compile(r"DELIMITER[ \t]+(\S+)[^\n]*\n?", re.IGNORECASE)
+_QUOTED = r"""'(?:[^'\\]++|\\.|'')*+'|"(?:[^"\\]++|\\.|"")*+"|`[^`]*+`"""
+_COMMENT = (
+    r"--(?=\s)[^\n]*+(?:\n|\Z)|\#[^\n]*+(?:\n|\Z)|/\*(?!M?!).*?\*/"
+    rf"|/\*M?!(?:{_QUOTED}|[^'\"`*]++|\*(?!/))*\*/"
+)
+_NAME = r"(?:`(?:[^`]|``)+`|[A-Za-z0-9_$\x80-\U0010ffff]+)"
+_VALUE = r"""(?:
+      0x[0-9A-Fa-f]++ | 0b[01]++ | [+-]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][+-]?\d++)?+
+    | NULL | TRUE | FALSE | DEFAULT
+    | (?:_[a-z0-9]+[ ]?|[xXbBnN])?(?:'(?:[^'\\]++|\\.|'')*+'|"(?:[^"\\]++|\\.|"")*+")
+    | _binary[ ]0x[0-9A-Fa-f]++
+    )"""
+_INSERT = re.compile(
+    rf"(?P<verb>INSERT|REPLACE)(?:\s+(?:IGNORE|DELAYED|LOW_PRIORITY))*\s+(?:INTO\s+)?"
+    rf"(?P<table>{_NAME}(?:\s*\.\s*{_NAME})?)\s*(?P<columns>\(\s*{_NAME}(?:\s*,\s*{_NAME})*\s*\))?\s*VALUES?\b",
+    re.IGNORECASE,
+)
+_ROW = re.compile(
+    rf"\s*\(\s*(?P<cells>{_VALUE}(?:\s*,\s*{_VALUE})*)\s*\)\s*(?P<end>[,;])", re.IGNORECASE | re.VERBOSE
+)
+_CELL = re.compile(_VALUE, re.IGNORECASE | re.VERBOSE)
+_SURROGATE = re.compile("[\udc80-\udcff]")
+_TEXT = re.compile(r"(?:_[a-z0-9]+ ?)?'((?:[^'\\]++|\\.|'')*+)'", re.DOTALL)
+_ESCAPE = re.compile(r"\\(.)|''", re.DOTALL)
+_ESCAPED = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows of an INSERT, each as it is written between its parentheses."""
+
+    verb: str
+    table: str
+    columns: str
+    rows: list[str]
+
+
+class Word(NamedTuple):
+    """A part of a statement: its kind (as in `sql.lexemes`), its text, and whether a space is before it."""
+
+    kind: str
+    text: str
+    spaced: bool
+
+    @property
+    def upper(self) -> str:
+        """In capitals if it is a bare word; else as it is, so that no keyword equals it."""
+        return self.text.upper() if self.kind == "word" else self.text
+
+
+def read_dump(file: IO[str], first_rows: int | None = None) -> Iterator[str | Rows]:
+    """The statements of a dump. What a server would execute of a comment is part of its statement.
+
+    Args:
+        file: opened as UTF-8 with `errors="surrogateescape"` and `newline=""`.
+        first_rows: reads so many rows of each INSERT and skips the others; all if left out.
+
+    Raises:
+        TaskError: an INSERT has anything but values in its rows, or the file ends in a statement.
+    """
+    text = _Text(file)
+    delimiter = ";"
+    while True:
+        text.take(_GAP)
+        if text.at_end():
+            return
+        if found := text.take(_DELIMITER):
+            delimiter = found[1]
+        elif delimiter == ";" and (found := text.take(_INSERT)):
+            yield from _rows(text, found, first_rows)
+        elif statement := "".join(_parts(text, delimiter)).strip():
+            yield statement
+
+
+def cells(row: str) -> list[str]:
+    """The cells of a row of `Rows`, as they are written."""
+    return [match[0] for match in _CELL.finditer(row)]
+
+
+def shown_name(written: str) -> str:
+    """A name without its quotes."""
+    return written[1:-1].replace("``", "`") if written.startswith("`") else written
+
+
+def words_of(statement: str) -> list[Word]:
+    """The parts of a statement without comments, and without the marks around what servers execute of one."""
+    words = []
+    spaced = False
+    for kind, text in lexemes(statement):
+        if kind in ("gap", "executed"):
+            spaced = True
+        else:
+            words.append(Word(kind, text, spaced))
+            spaced = False
+    return words
+
+
+class _Text:
+    """The rest of a file, of which as much is in memory as the last pattern needed."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._kept = file.read(PIECE)
+        self._place = 0
+        self._ended = False
+        if self._kept.startswith("\ufeff"):
+            self._place = 1
+
+    def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """What stands here, if the pattern matches it."""
+        while True:
+            match = pattern.match(self._kept, self._place)
+            if self._ended or (match is not None and match.end() < len(self._kept)):
+                break
+            begins = pattern in (_GAP, _DELIMITER, _INSERT)
+            longest = MAX_BEGINNING_CHARACTERS if begins else MAX_TEXT_CHARACTERS
+            if match is None and len(self._kept) - self._place >= longest:
+                break
+            self._read_more()
+        if match is not None:
+            self._place = match.end()
+        return match
+
+    def at_end(self) -> bool:
+        while self._place == len(self._kept) and not self._ended:
+            self._read_more()
+        return self._place == len(self._kept)
+
+    def here(self) -> str:
+        return self._kept[self._place : self._place + 80].partition("\n")[0]
+
+    def _read_more(self) -> None:
+        more = self._file.read(max(PIECE, len(self._kept) - self._place))
+        self._ended = not more
+        self._kept = self._kept[self._place :] + more
+        self._place = 0
+
+
+def _rows(text: _Text, insert: re.Match[str], wanted: int | None) -> Iterator[Rows]:
+    verb, table, columns = insert["verb"].upper(), insert["table"], insert["columns"] or ""
+    rows: list[str] = []
+    size = 0
+    while True:
+        row = text.take(_ROW)
+        if row is None:
+            raise TaskError(
+                f"an INSERT into {table} has something else than values at {text.here()!r}. Rows of a dump "
+                "are numbers, texts and NULL, as mysqldump writes them."
+            )
+        cells = row["cells"]
+        if not cells.isascii() and _SURROGATE.search(cells):
+            cells = _TEXT.sub(_in_digits, cells)
+        rows.append(cells)
+        size += len(cells)
+        enough = len(rows) == wanted
+        if size > MAX_INSERT_CHARACTERS or enough or row["end"] == ";":
+            yield Rows(verb, table, columns, rows)
+            rows, size = [], 0
+        if row["end"] == ";":
+            return
+        if enough:
+            for _ in _parts(text, ";"):
+                pass
+            return
+
+
+def _parts(text: _Text, delimiter: str) -> Iterator[str]:
+    """The text of a statement up to its end, without that."""
+    end = re.escape(delimiter)
+    first = re.escape(delimiter[0])
+    plain = rf"[^'\"`#/\-{first}]++|(?!{end})(?:/(?!\*)|-(?!-\s)|(?![#'\"`/-]){first})"
+    part = re.compile(rf"(?P<end>{end})|(?:(?!{end})(?:{_QUOTED}|{_COMMENT}|{plain}))+", re.DOTALL)
+    while not text.at_end():
+        match = text.take(part)
+        if match is None:
+            raise TaskError(f"what begins at {text.here()!r} has no end: the dump is cut off.")
+        if match["end"]:
+            return
+        yield match[0]
+
+
+def _in_digits(match: re.Match[str]) -> str:
+    """A text that is not UTF-8 as hexadecimal digits: a column of bytes takes them, one of text does not."""
+    if not _SURROGATE.search(match[1]):
+        return match[0]
+    plain = _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[1]) if found[1] else "'", match[1])
+    return f"0x{plain.encode('utf-8', 'surrogateescape').hex()}"

@@ -1,0 +1,168 @@
+"""A SQLite file as the database of tasks: of SQLite's dialect as it is, of MySQL's converted."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote as url_quote
+
+from trl_dbbench.errors import TaskError
+from trl_dbbench.sql import quote
+from trl_dbbench.tasks.sources.base import EXAMPLE_ROWS, Step, file_digest, in_order, with_rows
+from trl_dbbench.tasks.sources.conversion import Definition, definitions, rows_of, view_step
+from trl_dbbench.tasks.table import Column, Table
+
+MAX_CELL_BYTES = 1_000_000
+"""Larger cells are not read for a prompt."""
+
+
+class SQLiteFile:
+    """The database in a SQLite file; see `Kind`."""
+
+    dialects = ("sqlite", "mysql")
+
+    def __init__(self, path: Path, digest: str) -> None:
+        self.path = path
+        self.digest = digest
+
+    @staticmethod
+    def digest_of(path: Path) -> str:
+        """
+        Raises:
+            OSError: there is no such file.
+            TaskError: a program still writes to it.
+        """
+        found = file_digest(path)
+        if _has_log(path):
+            raise TaskError(
+                f"the database '{path}' has changes that are not in it yet: its '-wal' or '-journal' file "
+                "lies beside it. Close the program that writes to it, or open and close it with sqlite3."
+            )
+        return found
+
+    @property
+    def uri(self) -> str:
+        """For `sqlite3`: read only, and nobody else changes it."""
+        return f"file:{url_quote(str(self.path))}?mode=ro&immutable=1"
+
+    @contextmanager
+    def connect(self, max_cell_bytes: int | None = MAX_CELL_BYTES) -> Iterator[sqlite3.Connection]:
+        """A connection that can only read.
+
+        Raises:
+            TaskError: it is no SQLite database.
+        """
+        try:
+            with closing(sqlite3.connect(self.uri, uri=True)) as connection:
+                connection.text_factory = lambda text: text.decode(errors="replace")
+                connection.execute("PRAGMA trusted_schema = OFF")
+                if max_cell_bytes is not None:
+                    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max_cell_bytes)
+                yield connection
+        except sqlite3.DatabaseError as error:
+            raise TaskError(f"the database '{self.path}' cannot be read: {error}") from None
+
+    def tables(self) -> tuple[Table, ...]:
+        return self._tables
+
+    @cached_property
+    def _tables(self) -> tuple[Table, ...]:
+        with self.connect() as connection:
+            tables = []
+            for name, _ in _names(connection):
+                try:
+                    columns = connection.execute(
+                        "SELECT name, type FROM pragma_table_info(?)", (name,)
+                    ).fetchall()
+                except sqlite3.OperationalError:  # a view of something that is not there
+                    continue
+                tables.append(Table(name, tuple(Column(column, type) for column, type in columns)))
+        if not tables:
+            raise TaskError(f"the database '{self.path}' has no tables.")
+        return tuple(tables)
+
+    def described(self, dialect: str) -> str:
+        with self.connect() as connection:
+            made = {name: (type, sql) for type, name, sql in connection.execute(_MADE)}
+            if dialect == "mysql":
+                made = {each.name: ("table", each.create(whole=True)) for each in self._definitions}
+                made |= {name: ("view", step.sql) for name, step in self._views() if isinstance(step, Step)}
+            parts = []
+            for table in self.tables():
+                if table.name not in made:  # a view that no server can have
+                    continue
+                type, sql = made[table.name]
+                # a view may compute for ever
+                rows = _first_rows(connection, table.name) if type == "table" else None
+                parts.append(with_rows(sql, table.name, rows))
+            return "\n".join(parts)
+
+    def steps(self) -> Iterator[Step | str]:
+        made = self._definitions
+        for each in made:
+            yield from each.notes
+            yield Step(each.create())
+        with self.connect(None) as connection:
+            for each in made:
+                for rows in rows_of(connection, each):
+                    yield Step(each.insert(), rows)
+        for each in made:
+            yield from each.keys()
+        for each in made:  # when all that they refer to is there
+            yield from each.references()
+        for _, step in self._views():
+            yield step
+
+    @cached_property
+    def _definitions(self) -> list[Definition]:
+        with self.connect(None) as connection:
+            return definitions(connection, [name for name, type in _names(connection) if type == "table"])
+
+    def _views(self) -> list[tuple[str, Step | str]]:
+        known = {table.name for table in self.tables()}
+        with self.connect() as connection:
+            made = connection.execute(
+                "SELECT name, sql FROM sqlite_master WHERE type = 'view' ORDER BY rowid"
+            )
+            views = {name: sql for name, sql in made if name in known}
+        return [(name, view_step(name, views[name], known)) for name in in_order(views)]
+
+
+_MADE = "SELECT type, name, sql FROM sqlite_master WHERE type IN ('table', 'view')"
+
+
+def _names(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    """The names of tables and views, in the order in which they were made, and which of the two each is."""
+    # of a text index, which shows as a table itself
+    shadows = connection.execute("SELECT name FROM pragma_table_list WHERE type = 'shadow'")
+    inner = {name for (name,) in shadows}
+    found = connection.execute(
+        "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY rowid"
+    )
+    return [(name, type) for name, type in found if not name.startswith("sqlite_") and name not in inner]
+
+
+def _first_rows(connection: sqlite3.Connection, name: str) -> list[Any] | None:
+    try:
+        return connection.execute(f"SELECT * FROM {quote(name)} LIMIT {EXAMPLE_ROWS}").fetchall()
+    except sqlite3.Error:  # of a module that is not here, or a cell beyond all bounds
+        return None
+
+
+_JOURNAL = bytes.fromhex("d9d505f920a163d7")
+"""With which SQLite's journal begins as long as it counts."""
+
+
+def _has_log(path: Path) -> bool:
+    """Whether a program writes to the database, or was killed while it did."""
+    log, journal = Path(f"{path}-wal"), Path(f"{path}-journal")
+    if log.exists() and log.stat().st_size:
+        return True
+    if not journal.exists():
+        return False
+    with journal.open("rb") as file:
+        return file.read(len(_JOURNAL)) == _JOURNAL
