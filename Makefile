@@ -12,7 +12,7 @@ PYTEST_PROCESSES ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reor
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo tiny tiny-multi test fuzz check format clean
+.PHONY: help install demo tiny tiny-multi tiny-sql test fuzz check format clean
 
 help:  ## print this list
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  make \1\t\2/p' Makefile | expand -t 20
@@ -57,6 +57,15 @@ tiny-multi: install  ## make the model and tasks of several turns anew, in recip
 	$(BIN)/accelerate launch --config_file accelerate_configs/cpu.yaml \
 		recipes/sft_dbbench.py --config recipes/sft_multi.yaml
 	cp runs/multi_sft/*.json runs/multi_sft/*.jinja runs/multi_sft/model.safetensors recipes/tiny_multi/model
+
+tiny-sql: install  ## make the model and tasks over several tables anew, in recipes/tiny_sql
+	mkdir -p runs recipes/tiny_sql/model
+	$(BIN)/trl-dbbench generate --num-tasks 5000 --seed 1 --level tiny_sql --out runs/sql_tasks.jsonl
+	$(BIN)/trl-dbbench generate --num-tasks 1000 --seed 2 --level tiny_sql --out recipes/tiny_sql/train.jsonl
+	$(BIN)/trl-dbbench generate --num-tasks 200 --seed 1 --level tiny_sql --split test --out recipes/tiny_sql/test.jsonl
+	$(BIN)/accelerate launch --config_file accelerate_configs/cpu.yaml \
+		recipes/sft_dbbench.py --config recipes/sft_sql.yaml
+	cp runs/sql_sft/*.json runs/sql_sft/*.jinja runs/sql_sft/model.safetensors recipes/tiny_sql/model
 
 test: install  ## run the tests but for the slow ones; with PYTEST_ARGS= all
 	$(BIN)/pytest $(PYTEST_PROCESSES) $(PYTEST_ARGS)

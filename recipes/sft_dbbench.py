@@ -37,11 +37,12 @@ from trl_dbbench.lookup import look_up
 from trl_dbbench.multi_teacher import multi_actions
 from trl_dbbench.protocol import AgentProtocol, Answer, Operation
 from trl_dbbench.runs.export import sft_dataset
+from trl_dbbench.sql_teacher import sql_actions
 from trl_dbbench.start import load_tokenizer, model_init_kwargs, start
 from trl_dbbench.tasks import Task
 from trl_dbbench.tiny_model import make_tiny_model
 
-TEACHERS = {"gold": gold_actions, "multi": multi_actions}
+TEACHERS = {"gold": gold_actions, "multi": multi_actions, "sql": sql_actions}
 TEXTS = 2_000
 """Tasks whose episodes the tiny model's tokenizer learns words from."""
 
@@ -81,7 +82,7 @@ class ScriptArguments:
         default="gold",
         metadata={
             "help": "Who writes the demonstrations: gold (the gold SQL), multi (for tasks of level multi, "
-            "turn by turn) or a dotted path."
+            "turn by turn), sql (the gold SQL as the answer) or a dotted path."
         },
     )
     bad_habits: float = field(

@@ -18,7 +18,8 @@ from trl_dbbench.cli import app
 from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.generate import CHUNK, LEVELS, generate_tasks, tiny_vocabulary, tiny_words
-from trl_dbbench.generate.checks import gold_answer, gold_state, wrong_statements
+from trl_dbbench.generate.checks import gold_answer, gold_state
+from trl_dbbench.generate.slips import wrong_statements
 from trl_dbbench.skills import SKILLS, skills_of
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
 from trl_dbbench.validation import validate
@@ -160,7 +161,7 @@ def test_skills_and_max_skills_bound_what_a_task_has() -> None:
         ({"skills": ["delete"], "max_skills": 1, "single_skill": True}, "delete cannot be had"),
         ({"max_skills": 0}, "must be at least 1"),
         ({"split": "dev"}, "unknown split 'dev'; allowed: train, test"),
-        ({"level": "small"}, "unknown level 'small'; allowed: full, tiny, multi"),
+        ({"level": "small"}, "unknown level 'small'; allowed: full, tiny, multi, relational, tiny_sql"),
         ({"level": "tiny", "skills": ["subquery_nested"]}, "level 'tiny' has no tasks of subquery_nested"),
         ({"workers": 0}, "number of workers is 0"),
     ],

@@ -10,24 +10,20 @@ import pytest
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from worlds import check_model_is_partly_right, check_shipped
 
 from trl_dbbench.chat import ChatFormat
-from trl_dbbench.database import Database, open_database
+from trl_dbbench.database import Database
 from trl_dbbench.demonstrations import Habits, demonstrate, execute_actions
-from trl_dbbench.engines.policy import Policy
-from trl_dbbench.engines.transformers.backend import TransformersBackend
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.evaluation import evaluate
 from trl_dbbench.generate import generate_tasks
 from trl_dbbench.generate.multi import PLANS, read_question
 from trl_dbbench.judge import Judge
 from trl_dbbench.multi_teacher import OFTEN, SCRIPTS, multi_actions
-from trl_dbbench.player import Player
 from trl_dbbench.protocol import Answer, Operation, get_protocol
-from trl_dbbench.rollout import Rules, Sampling
+from trl_dbbench.rollout import Rules
 from trl_dbbench.skills import KINDS
-from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
+from trl_dbbench.tasks import Column, Gold, Table, Task
 from trl_dbbench.validation import validate
 
 WORLD = Path(__file__).parents[1] / "recipes/tiny_multi"
@@ -281,33 +277,11 @@ def test_a_task_of_another_level_is_none_for_this_teacher(
 
 
 def test_what_is_shipped_is_small_and_has_every_kind() -> None:
-    assert sum(path.stat().st_size for path in WORLD.rglob("*") if path.is_file()) < 5_000_000
-    train, test = load_tasks(WORLD / "train.jsonl"), load_tasks(WORLD / "test.jsonl")
-    assert Counter(task.skills[0] for task in train) == dict.fromkeys(KINDS, 250)
-    assert Counter(task.skills[0] for task in test) == dict.fromkeys(KINDS, 50)
-    assert not {task.question for task in train} & {task.question for task in test}
+    test = check_shipped(WORLD, KINDS)
     assert test == generate_tasks(200, seed=1, level="multi", split="test")
 
 
 @pytest.mark.slow
 def test_the_shipped_model_is_partly_right() -> None:
-    """At most half of the held-out tasks are done greedily, and samples of one prompt differ."""
-    policy = Policy(
-        AutoModelForCausalLM.from_pretrained(WORLD / "model").float(),
-        AutoTokenizer.from_pretrained(WORLD / "model"),
-    )
     rules = Rules(max_turns=6, max_turn_tokens=48, max_completion_length=320)
-    tasks = load_tasks(WORLD / "test.jsonl")
-    with open_database("sqlite") as database:
-        player = Player.of(policy.tokenizer, database, eos_token_ids=policy.eos_token_ids, rules=rules)
-        backend = TransformersBackend(policy)
-        accuracy = evaluate(
-            tasks, player, backend, system_prompt=SYSTEM, batch_size=100, progress=False
-        ).accuracy
-        starts = [player.start(task, Sampling(seed=seed), SYSTEM) for task in tasks[:24] for seed in range(8)]
-        with backend.engine() as engine:
-            right = [episode.right for episode in player.play_all(starts, engine)]
-    shares = accuracy.metrics()
-    assert 0.25 <= shares["accuracy"] <= 0.5
-    mixed = [0 < sum(right[first : first + 8]) < 8 for first in range(0, len(right), 8)]
-    assert sum(mixed) > len(mixed) / 4
+    check_model_is_partly_right(WORLD, SYSTEM, rules)

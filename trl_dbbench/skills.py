@@ -35,10 +35,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 from sqlglot import exp
 
-from trl_dbbench.sql import only_statement
+from trl_dbbench.sql import MAX_CACHED_CHARACTERS, only_statement
 
 SKILLS = (
     "select",
@@ -69,7 +70,20 @@ KINDS = ("read_first", "follow_key", "mend_error", "check_change")
 """What a task of several turns asks for (`generate.multi`). Such a task names its kind in the place of
 skills: no SQL shows it."""
 
-NAMED = (*SKILLS, *KINDS)
+QUERY_KINDS = (
+    "inner_join",
+    "join_group_by",
+    "left_join",
+    "self_join",
+    "set_operation",
+    "window_function",
+    "cte",
+    "correlated_subquery",
+)
+"""What a question over several tables asks for (`generate.relational`). It names its kind in the place of
+skills."""
+
+NAMED = (*SKILLS, *KINDS, *QUERY_KINDS)
 """All that a task can name as what it is about."""
 
 _ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv)
@@ -95,6 +109,13 @@ def skills_of(sql: str, dialect: str = "mysql") -> tuple[str, ...]:
 
 def operation_of(sql: str, dialect: str = "mysql") -> str | None:
     """`"SELECT"`, `"INSERT"`, `"UPDATE"` or `"DELETE"`; `None` if `sql` is not one statement of these."""
+    if len(sql) > MAX_CACHED_CHARACTERS:
+        return _operation(only_statement(sql, dialect))
+    return _cached_operation(sql, dialect)
+
+
+@lru_cache(maxsize=10_000)
+def _cached_operation(sql: str, dialect: str) -> str | None:
     return _operation(only_statement(sql, dialect))
 
 

@@ -5,6 +5,8 @@
 >>> tasks = generate_tasks(100, skills=["limit_only"], single_skill=True)   # one skill, and what it needs
 >>> tasks = generate_tasks(100, level="tiny")  # for a model of a million parameters
 >>> tasks = generate_tasks(100, level="multi")  # for such a model, 3 to 5 turns each
+>>> tasks = generate_tasks(100, level="relational")  # over 2 to 5 tables: joins, windows, CTEs ...
+>>> tasks = generate_tasks(100, level="tiny_sql")  # the same for a tiny model that answers with SQL
 ```
 
 A task is made in three steps. A *plan* says which skills its SQL is to have; the plans of a level are
@@ -32,7 +34,7 @@ from typing import Any
 
 from trl_dbbench.database import Database, open_database
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.generate import multi, queries, tables, tiny
+from trl_dbbench.generate import multi, queries, relational, tables, tiny
 from trl_dbbench.generate.checks import gold_answer, gold_state
 from trl_dbbench.generate.plans import all_plans
 from trl_dbbench.generate.tiny import tiny_vocabulary, tiny_words
@@ -86,6 +88,10 @@ LEVELS: dict[str, Level] = {
     "full": Level(tuple(all_plans()), tables.make_table, queries.draft),
     "tiny": Level(tiny.PLANS, tiny.make_table, tiny.draft),
     "multi": Level(multi.PLANS, multi.make_scene, multi.draft, multi.make_task),
+    "relational": Level(relational.FORMS, relational.make_relational, relational.draft, relational.make_task),
+    "tiny_sql": Level(
+        relational.TINY_FORMS, relational.make_tiny, relational.draft_tiny, relational.make_task
+    ),
 }
 
 
@@ -111,7 +117,9 @@ def generate_tasks(
         max_skills: most skills that a task has, the needed ones included.
         split: `"train"` or `"test"`; the two share no table and no question, whatever their seeds.
         level: `"full"` has all 22 skills; `"tiny"` has small tables and a closed vocabulary; `"multi"` has
-            small tables, too, and tasks of several turns, whose skills are `skills.KINDS`.
+            small tables, too, and tasks of several turns, whose skills are `skills.KINDS`; `"relational"`
+            asks of 2 to 5 tables, `"tiny_sql"` of 2 or 3 small ones in few words, and their skills are
+            `skills.QUERY_KINDS`.
         workers: processes that share the work; the tasks are the same for any number. With more than one, a
             script needs the `if __name__ == "__main__":` that `multiprocessing` asks for.
 
