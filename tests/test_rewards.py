@@ -238,8 +238,8 @@ def test_a_users_own_function_gets_the_episodes(load: Callable[..., list], here:
     [
         (
             "speed",
-            "unknown reward function 'speed'; allowed: outcome, execution, state_progress, format, executes, "
-            "answer_seen, or the dotted path of your own",
+            "unknown reward function 'speed'; allowed: outcome, execution, state_progress, efficiency, query_cost, "
+            "format, executes, answer_seen, or the dotted path of your own",
         ),
         ("", "unknown reward function ''"),
         ("no_such_module.short", "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trl_dbbench.database import Database, Limits, QueryResult, State
+from trl_dbbench.database import Database, Limits, QueryResult, Sandbox, State
 from trl_dbbench.grading.scorers import Result
 from trl_dbbench.skills import operation_of
 from trl_dbbench.tasks import Task
@@ -40,9 +40,18 @@ def whole_result(database: Database, task: Task, sql: str) -> tuple[Result | Non
         EnvironmentFault: if the database fails.
     """
     with database.sandbox(task) as sandbox:
-        result = sandbox.execute(sql, JUDGED)
-        # rows come of `DELETE ... RETURNING`, too; on servers a SELECT of a function counts as a change
-        changed = sandbox.changed if task.dialect == "sqlite" else operation_of(sql) not in ("SELECT", None)
+        return whole_result_in(sandbox, task, sql)
+
+
+def whole_result_in(sandbox: Sandbox, task: Task, sql: str) -> tuple[Result | None, str]:
+    """`whole_result` of a sandbox whose tables nothing has changed so far.
+
+    Raises:
+        EnvironmentFault: if the database fails.
+    """
+    result = sandbox.execute(sql, JUDGED)
+    # rows come of `DELETE ... RETURNING`, too; on servers a SELECT of a function counts as a change
+    changed = sandbox.changed if task.dialect == "sqlite" else operation_of(sql) not in ("SELECT", None)
     if result.error:
         return None, result.error
     if changed and result.rows is not None:
@@ -61,8 +70,17 @@ def gold_state(database: Database, task: Task) -> GoldState:
         EnvironmentFault: if the database fails.
     """
     assert task.gold.sql is not None
+    return state_after(database, task, task.gold.sql)
+
+
+def state_after(database: Database, task: Task, sql: str) -> GoldState:
+    """The tables that a statement leaves of the task's.
+
+    Raises:
+        EnvironmentFault: if the database fails.
+    """
     with database.sandbox(task) as sandbox:
-        result = sandbox.execute(task.gold.sql)
+        result = sandbox.execute(sql)
         if result.error:
             return GoldState(None, result.error, result.limit == "time")
         return GoldState(sandbox.state())

@@ -19,21 +19,21 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from trl_dbbench.database import Database, Sandbox, State
-from trl_dbbench.errors import EnvironmentFault
+from trl_dbbench.errors import ConfigError, EnvironmentFault, TaskError
 from trl_dbbench.gold import GoldState, gold_state, whole_result
-from trl_dbbench.grading import Grader, SQLGrader, get_grader
+from trl_dbbench.grading import GRADERS, Grader, SQLGrader, get_grader
 from trl_dbbench.grading.rows import same_state
 from trl_dbbench.grading.scorers import Result
 from trl_dbbench.grading.states import state_digest, state_hash
-from trl_dbbench.protocol import Answer
+from trl_dbbench.protocol import AgentProtocol, Answer
 from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS
-from trl_dbbench.tasks import Source, Task
-from trl_dbbench.tasks.table import content_key
+from trl_dbbench.tasks import Task
+from trl_dbbench.tasks.model import TablesKey
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_Key = tuple[Source | None, bytes, str]
+_Key = tuple[TablesKey, str]
 
 _MAX_REMEMBERED = 4096
 """States, and results, that are kept in memory; making one again costs a sandbox and a statement."""
@@ -79,7 +79,7 @@ class _Remembered(Generic[T]):
 
 def _key(task: Task, sql: str) -> _Key:
     # by content: ids are unique in a file only, and a judge may see the tasks of several
-    return task.source, content_key(task.tables), sql
+    return task.tables_key, sql
 
 
 class Judge:
@@ -140,6 +140,34 @@ class Judge:
         """Who judges the answer to a question."""
         return self._grader or grader_of(task, protocol_grader)
 
+    def check_task(self, task: Task, protocol: AgentProtocol) -> None:
+        """Finds a task whose episodes could not be judged.
+
+        Args:
+            protocol: in which they are played.
+
+        Raises:
+            TaskError: the database does not have its dialect, or the answer is SQL and the gold is not.
+            ConfigError: the protocol does not ask for SQL, which the task's grader judges.
+        """
+        self._database.check_dialect(task)
+        if not task.is_question:
+            return
+        asked, grader = get_grader(protocol.grader), self.grader_for(task, protocol.grader)
+        if not isinstance(grader, SQLGrader):
+            return
+        if not isinstance(asked, SQLGrader):
+            raise ConfigError(
+                f"task '{task.id}' is answered with SQL, which its grader {grader.name} executes, and the "
+                f"protocol {protocol.name} asks for something else. Set protocol: text_sql or tools_sql, or "
+                "another grader."
+            )
+        if task.gold.sql is None:
+            raise TaskError(
+                f"task '{task.id}' has no gold SQL, which the grader {grader.name} of the protocol "
+                f"{protocol.name} needs. Add 'sql', or set protocol: text or tools."
+            )
+
     def _answer_right(self, task: Task, answer: Answer, grader: Grader) -> bool:
         if task.gold.answer is None:
             raise EnvironmentFault(f"the grader {grader.name} needs a gold answer, and the task has only SQL")
@@ -189,6 +217,21 @@ def grader_of(task: Task, protocol_grader: str) -> Grader | SQLGrader:
     SQL and the task's grader reads others."""
     found, protocols = (get_grader(name) for name in (task.grader or protocol_grader, protocol_grader))
     return protocols if isinstance(protocols, SQLGrader) and not isinstance(found, SQLGrader) else found
+
+
+def answer_graders(task: Task, override: Grader | None = None) -> list[tuple[Grader, list]]:
+    """The graders of a question whose answers are no SQL, each with the gold answer that it is given.
+
+    Args:
+        override: judges in the place of the task's own.
+    """
+    answer = task.gold.answer or ()
+    if override is not None:
+        return [(override, override.gold(answer))]
+    if task.grader is not None:
+        return [(GRADERS[task.grader], list(answer))]
+    # the protocol will choose one; those of the protocols are graders of labels
+    return [(grader, list(answer)) for grader in GRADERS.values() if not grader.rows]
 
 
 def published_right(task: Task, state: State) -> bool | None:

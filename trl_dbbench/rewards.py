@@ -27,6 +27,7 @@ from torch import nn
 from trl.trainer.utils import get_callable_name, is_async_callable
 
 from trl_dbbench.database import Database
+from trl_dbbench.efficiency import EfficiencyReward, QueryCostReward
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.gold import execute_alone
 from trl_dbbench.grading.rows import same_rows, same_state
@@ -150,23 +151,25 @@ def load_reward_functions(
     """The reward functions of a recipe.
 
     Args:
-        names: `outcome`, `execution`, `format`, `executes`, `state_progress`, `answer_seen`, `model:PATH` or
-            `prm:PATH` for a model that was trained to score episodes or turns, or the dotted path of a
-            function of the user's own, looked up from the working directory as well.
-        database: where the execution reward executes.
+        names: `outcome`, `execution`, `format`, `executes`, `state_progress`, `answer_seen`, `efficiency`,
+            `query_cost`, `model:PATH` or `prm:PATH` for a model that was trained to score episodes or turns,
+            or the dotted path of a function of the user's own, looked up from the working directory as well.
+        database: where rewards execute statements.
         outcome: the four values of the outcome reward.
 
     Raises:
-        ConfigError: if a name is none of these, its import fails, or there is no such model.
+        ConfigError: if a name is none of these, its import fails, there is no such model, or the database
+            does not have what a reward goes by.
     """
     judge = Judge(database)  # which remembers the gold states
-    ours: dict[str, RewardFunction] = {
-        "outcome": outcome,
-        "execution": ExecutionReward(database, judge),
-        "state_progress": StateProgress(database, judge),
-        **PLAIN_FUNCTIONS,
+    of_database: dict[str, Callable[[], RewardFunction]] = {
+        "execution": lambda: ExecutionReward(database, judge),
+        "state_progress": lambda: StateProgress(database, judge),
+        "efficiency": lambda: EfficiencyReward(database),
+        "query_cost": lambda: QueryCostReward(database),
     }
-    return [_reward_function(name, ours) for name in names]
+    ours = {"outcome": outcome, **of_database, **PLAIN_FUNCTIONS}
+    return [of_database[name]() if name in of_database else _reward_function(name, ours) for name in names]
 
 
 LEARNED: dict[str, Callable[[str], RewardFunction]] = {
@@ -175,7 +178,7 @@ LEARNED: dict[str, Callable[[str], RewardFunction]] = {
 """What stands before the colon -> what loads the path after it."""
 
 
-def _reward_function(name: str, ours: dict[str, RewardFunction]) -> RewardFunction:
+def _reward_function(name: str, ours: dict[str, Any]) -> RewardFunction:
     kind, colon, path = name.partition(":")
     if not colon or kind.endswith(".py"):
         return look_up("reward function", name, ours)
@@ -241,7 +244,7 @@ def plain(function: Any) -> Any:
 
 def gives_no_steps(functions: Sequence[Any]) -> bool:
     """Whether it is certain that no function gives a reward for each turn: all are of the library's own."""
-    never = OutcomeReward, ExecutionReward, RewardModel
+    never = OutcomeReward, ExecutionReward, EfficiencyReward, RewardModel
     return all(isinstance(plain(each), never) or plain(each) is format_reward for each in functions)
 
 
@@ -256,10 +259,8 @@ def describe_reward(function: object) -> dict[str, Any] | None:
         return {"function": function.name}
     if isinstance(function, OutcomeReward):
         return {"function": "outcome", **asdict(function)}
-    if isinstance(function, ExecutionReward):
-        return {"function": "execution"}
-    if isinstance(function, StateProgress):
-        return {"function": "state_progress"}
+    if isinstance(function, ExecutionReward | StateProgress | EfficiencyReward):
+        return {"function": function.__name__}
     for own, known in PLAIN_FUNCTIONS.items():
         if function is known:
             return {"function": own}

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from trl_dbbench.database import Database
 from trl_dbbench.errors import TaskError
 from trl_dbbench.gold import execute_alone, whole_result
-from trl_dbbench.grading import GRADERS, Grader, SQLGrader, get_grader
-from trl_dbbench.judge import Judge, published_right
+from trl_dbbench.grading import Grader, SQLGrader, get_grader
+from trl_dbbench.judge import Judge, answer_graders, published_right
 from trl_dbbench.tasks import Task
 
 
@@ -63,7 +63,7 @@ def _question_problem(task: Task, database: Database, override: Grader | SQLGrad
         return _sql_problem(task, database, named)
     if task.gold.answer is None:
         return f"the grader {named.name if named else 'of a protocol'} needs a gold answer"
-    judged = _judged(task, named if override else None)
+    judged = answer_graders(task, named if override else None)
     for grader, gold in judged:
         if not grader.can_be_right(gold):
             return f"the gold answer {gold} is not right to the grader {grader.name}"
@@ -93,17 +93,6 @@ def _sql_problem(task: Task, database: Database, grader: SQLGrader) -> str | Non
         "which gives no rows" if not first.rows else f"which gives {first.rows[:3]} and then {again.rows[:3]}"
     )
     return f"the gold SQL, {empty}, is not right to the grader {grader.name}"
-
-
-def _judged(task: Task, override: Grader | None) -> list[tuple[Grader, list]]:
-    """The graders of a question, each with the gold answer that it is given."""
-    answer = task.gold.answer or ()
-    if override is not None:
-        return [(override, override.gold(answer))]
-    if task.grader is not None:
-        return [(GRADERS[task.grader], list(answer))]
-    # the protocol will choose one; those of the protocols are graders of labels
-    return [(grader, list(answer)) for grader in GRADERS.values() if not grader.rows]
 
 
 def _change_problem(task: Task, judge: Judge) -> str | None:
