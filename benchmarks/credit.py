@@ -8,7 +8,8 @@ those of vine's continuations too. `--tune` tries each estimator with every lear
 seeds of their own, and prints the grid; the runs that follow take the best. Controls: a learning rate of 0,
 rewards that are shuffled among the episodes of a batch, and step rewards that are shuffled among its turns.
 
-Results are added to a file of JSON lines, one a run, as they come; a run that is there is not done again.
+Results are added to a file of JSON lines, one a run, as they come; a run of as many updates that is there is
+not done again. `benchmarks/results/credit.jsonl` has those of docs/credit.md.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from held_out import train
 from trl_dbbench import Episode, OutcomeReward, open_database
 from trl_dbbench.step_rewards import StateProgress, answer_seen
 
-RATES = (3e-4, 1e-3, 3e-3)
+RATES = (1e-3, 1.4e-3, 2e-3)
 TUNING_SEEDS = (101, 102)
 TARGET = 0.9
 
@@ -53,6 +54,8 @@ SETUPS: dict[str, tuple[str, ...]] = {
     "turn": ("--advantage", "turn", *STEPS),
     "state": ("--advantage", "state"),
     "state, step rewards": ("--advantage", "state", *STEPS),
+    "tree": ("--advantage", "tree"),
+    "tree, step rewards": ("--advantage", "tree", *STEPS),
     "vine": ("--advantage", "vine", "--advantage_args", '{"continuations": 2}'),
     "prime": ("--advantage", "prime"),
     "ppo": (),
@@ -152,11 +155,12 @@ def area(curve: Sequence[Sequence[float]], budget: float) -> float:
 
 
 class Results:
-    """The runs that are done, in a file."""
+    """The runs of so many updates that are done, in a file."""
 
-    def __init__(self, path: Path):
-        self.path = path
-        self.runs = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    def __init__(self, path: Path, steps: int):
+        self.path, self.steps = path, steps
+        lines = path.read_text().splitlines() if path.exists() else []
+        self.runs = [each for each in map(json.loads, lines) if each["steps"] == steps]
 
     def of(self, setup: str, rate: float | None = None, seeds: Sequence[int] | None = None) -> list[dict]:
         return [
@@ -167,12 +171,12 @@ class Results:
             and (seeds is None or each["seed"] in seeds)
         ]
 
-    def add(self, wanted: Sequence[tuple[str, float, int]], steps: int, every: int, processes: int) -> None:
+    def add(self, wanted: Sequence[tuple[str, float, int]], every: int, processes: int) -> None:
         missing = [one for one in wanted if not self.of(one[0], one[1], [one[2]])]
 
         def do(one: tuple[str, float, int]) -> None:
             try:
-                found = run(*one, steps, every)
+                found = run(*one, self.steps, every)
             except RuntimeError as error:
                 print(error, file=sys.stderr)
                 return
@@ -279,21 +283,27 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=2, help="updates between held-out evaluations")
     parser.add_argument("--rates", type=float, nargs="+", default=list(RATES), help="the grid")
     parser.add_argument("--tune", action="store_true", help="try the grid first, on seeds of its own")
+    parser.add_argument("--tuning-seeds", type=int, nargs="+", default=list(TUNING_SEEDS))
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="runs side by side")
     parser.add_argument("--results", type=Path, default=Path("runs/credit.jsonl"))
     parser.add_argument("--figure", type=Path)
     arguments = parser.parse_args()
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
-    results = Results(arguments.results)
+    results = Results(arguments.results, arguments.steps)
     tuned = [name for name in arguments.only if name not in AS and name not in FIXED_RATES]
-    steps, every, processes = arguments.steps, arguments.every, arguments.processes
+    every, processes = arguments.every, arguments.processes
     if arguments.tune:
-        grid = [(name, rate, seed) for seed in TUNING_SEEDS for name in tuned for rate in arguments.rates]
-        results.add(grid, steps, every, processes)
+        grid = [
+            (name, rate, seed)
+            for seed in arguments.tuning_seeds
+            for name in tuned
+            for rate in arguments.rates
+        ]
+        results.add(grid, every, processes)
         print_grid(results, tuned, arguments.rates)
     rates = {name: best_rate(results, name, arguments.rates) for name in SETUPS}
     wanted = [(name, rates[name], seed) for seed in arguments.seeds for name in arguments.only]
-    results.add(wanted, steps, every, processes)
+    results.add(wanted, every, processes)
     print_table(results, arguments.only, rates, arguments.seeds)
     if arguments.figure:
         draw(results, arguments.only, rates, arguments.seeds, arguments.figure)

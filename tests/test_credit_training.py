@@ -92,6 +92,7 @@ WITH_ARGUMENTS = {
     "process_avg_unique": "{step_spread: turn}",
     "turn": "{gamma: 0.9}",
     "state": "{omega: 0.5, gamma: 0.9}",
+    "tree": "{lam: 0.5}",
     "vine": "{continuations: 1}",
     "prime": "{beta: 0.1, learning_rate: 1.0e-4, by: turn}",
 }

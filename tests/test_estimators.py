@@ -21,7 +21,7 @@ from trl_dbbench.credit.estimators import (
     turn,
     weighted,
 )
-from trl_dbbench.credit.state import StateGroups
+from trl_dbbench.credit.state import StateGroups, StateTree
 from trl_dbbench.credit.vine import Vine, differences
 from trl_dbbench.protocol import Answer, Operation
 from trl_dbbench.rollout import Completion, Episode, Sampling, Status, Turn
@@ -263,6 +263,66 @@ def test_state_parts_what_other_groups_do(played):
     assert given[2:].tolist() == [0, 0]
 
 
+@pytest.fixture
+def parted(played) -> AdvantageBatch:
+    """Three episodes: all start from tables A, two go on from B after the same observation; one is right."""
+    return batch_of(
+        played(2, 1, states=["A", "B"], seen=["1 row", None]),
+        played(1, 1, states=["A", "B"], seen=["1 row", None]),
+        played(1, 1, states=["A", "B"], seen=["2 rows", None]),  # read something else: alone
+        outcomes=[1.0, 0.0, 0.0],
+    )
+
+
+def test_tree_gives_a_turn_what_it_changes_in_the_mean_of_those_who_went_there(parted):
+    """V: 1/3 at the start, 1/2 and 0 after the first turn, 1, 0 and 0 at the end."""
+    unit = 3**0.5  # of 1, 0 and 0 the standard deviation is 1 / 3**0.5
+    given = StateTree()(parted)
+    assert given[0].tolist() == pytest.approx([unit / 6, unit / 6, 0, unit / 2], abs=1e-5)
+    assert given[1].tolist() == pytest.approx([unit / 6, 0, -unit / 2, 0], abs=1e-5)
+    assert given[2].tolist() == pytest.approx([-unit / 3, 0, 0, 0], abs=1e-5)
+
+
+def test_tree_hands_back_a_share_of_what_later_turns_changed(parted):
+    unit = 3**0.5
+    half = StateTree(lam=0.5)(parted)
+    assert half[1].tolist() == pytest.approx([unit / 6 - unit / 4, 0, -unit / 2, 0], abs=1e-5)
+    whole = StateTree(lam=1.0)(parted)  # the reward less V of the turn's start
+    assert whole[1].tolist() == pytest.approx([-unit / 3, 0, -unit / 2, 0], abs=1e-5)
+
+
+def test_tree_counts_step_rewards_where_they_are_earned(played):
+    """0.5 for the first turn of one of two that end alike: V is 0.25 at the start, 0 after the turn."""
+    batch = batch_of(
+        played(1, 1, steps=[0.5, 0.0], states=["A", "A"], seen=["ok", None]),
+        played(1, 1, steps=[0.0, 0.0], states=["A", "A"], seen=["ok", None]),
+        outcomes=[0.0, 0.0],
+    )
+    assert StateTree()(batch).tolist() == [
+        pytest.approx([0.5**0.5, 0, 0], abs=1e-5),
+        pytest.approx([-(0.5**0.5), 0, 0], abs=1e-5),
+    ]
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.5, 1.0])
+def test_the_turns_of_a_tree_sum_up_to_the_episodes_advantage(played, lam):
+    """Without what later turns hand back. A failed episode counts for nobody."""
+    batch = batch_of(
+        played(1, 1, 1, states=["A", "A", "B"], seen=["x", "y", None]),
+        played(1, 1, states=["A", "A"], seen=["x", None]),
+        played(1, states=["A"]),
+        played(1, 1, states=["A", "A"], seen=["x", None]),
+        outcomes=[1.0, 0.25, 0.0, NAN],
+    )
+    given = StateTree(lam)(batch)
+    if not lam:
+        own = normalised(batch.weighted, batch.groups)
+        assert torch.allclose(given.sum(dim=1)[:3], own[:3], atol=1e-4)
+    first = {round(row[0].item(), 6) for row in given[:3]}
+    assert len(first) == (3 if lam else 2), "two read the same first, and went apart after it"
+    assert not given[3].any()
+
+
 def test_vine_with_values_of_an_oracle_is_the_difference_of_values(played):
     """V of the start is the group's mean, V of the end the episode's own reward."""
     batch = batch_of(
@@ -347,6 +407,7 @@ def test_penalties_are_taken_from_the_outcome(played):
         ("reinforce", {"baseline": "mean"}, "unknown baseline 'mean' .* allowed: none, running"),
         ("state", {"omega": -1}, "omega in advantage_args must be 0 or more, is -1"),
         ("state", {"gamma": 1.5}, "gamma in advantage_args must be a number from 0 to 1, is 1.5"),
+        ("tree", {"lam": -0.1}, "lam in advantage_args must be a number from 0 to 1, is -0.1"),
         ("vine", {"continuations": 0}, "continuations in advantage_args must be 1 or more, is 0"),
     ],
 )

@@ -46,7 +46,7 @@ from trl_dbbench.credit.estimators import (
 from trl_dbbench.credit.gae import GAE
 from trl_dbbench.credit.prime import Prime
 from trl_dbbench.credit.reinforce import Reinforce
-from trl_dbbench.credit.state import StateGroups
+from trl_dbbench.credit.state import StateGroups, StateTree
 from trl_dbbench.credit.vine import Vine
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.lookup import look_up
@@ -66,6 +66,7 @@ ADVANTAGES: dict[str, Callable | None] = {
     "token_wise": token_wise,
     "turn": turn,
     "state": StateGroups,
+    "tree": StateTree,
     "vine": Vine,
     "gae": GAE,
     "prime": Prime,
