@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,11 +15,13 @@ from sqlalchemy import make_url
 class Proxy:
     """Passes packets on, both ways, except while they are held.
 
-    `cut(packet)` says of each packet of a client whether its connection is lost instead.
+    `cut(packet)` says of each packet of a client whether its connection is lost instead. `delay`: for so many
+    seconds each packet of a client is kept back.
     """
 
     def __init__(self, connect: Callable[[], socket.socket]) -> None:
         self.cut: Callable[[bytes], bool] = lambda packet: False
+        self.delay = 0.0
         self.connections = 0
         self._connect = connect
         self._flows = threading.Event()
@@ -54,6 +57,8 @@ class Proxy:
     def _pass_on(self, source: socket.socket, target: socket.socket, asks: bool) -> None:
         with contextlib.suppress(OSError):
             while packet := source.recv(65536):
+                if asks and self.delay:
+                    time.sleep(self.delay)
                 self._flows.wait()
                 if asks and self.cut(packet):
                     break

@@ -17,9 +17,9 @@ ONE, TWO = "mysql://me:secret@db1:3306/", "mysql+pymysql://me:secret@db2:3306/"
 @pytest.mark.parametrize(
     ("spec", "named"),
     [
-        (f"{ONE},{TWO}", "'mysql://***@db2:3306/'"),
-        (f"{TWO},{ONE}", "'mysql+pymysql://***@db1:3306/'"),
-        (f"{ONE} {TWO}", "'mysql://***@db2:3306/'"),
+        (f"{ONE},mysql://me:sec@ret@db2/", "'mysql://***@db2/'"),
+        (f"{ONE} postgresql://me:secret@db2/", "'postgresql://***@db2/'"),
+        (f"{ONE};{TWO}", "'mysql://***@db2:3306/'"),
         ("mysql://me:secret@db1,me:secret@db2/", "'mysql://***@db2/'"),
         ("mysql://me:secret@db1,db2/", "'mysql://***@db1,db2/'"),
         ("mysql://me:sec@ret@db1/", "'mysql://***@db1/'"),

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from trl_dbbench.database.base import Database
 from trl_dbbench.database.sandbox import Limits
-from trl_dbbench.database.server.connections import redacted
+from trl_dbbench.database.server.connections import parse_url, redacted
 from trl_dbbench.database.server.database import ServerDatabase
 from trl_dbbench.database.server.docker import start_docker
 from trl_dbbench.database.server.local import start_local
 from trl_dbbench.database.server.ownership import new_run
 from trl_dbbench.database.server.start import Server
+from trl_dbbench.database.several import SeveralDatabases
 from trl_dbbench.database.sqlite.database import SQLiteDatabase
-from trl_dbbench.errors import DatabaseError
+from trl_dbbench.errors import DatabaseError, EnvironmentFault
 from trl_dbbench.ranks import Ranks
 
 logger = logging.getLogger("trl_dbbench.database")
@@ -26,10 +28,17 @@ DEFAULT_LIMITS = Limits()
 DEFAULT_IMAGE = "mysql:8.4"
 IMAGE_VARIABLE = "TRL_DBBENCH_DOCKER_IMAGE"
 _URLS = ("mysql+pymysql://", "mysql://", "mariadb+pymysql://", "mariadb://")
+_EXAMPLE = "mysql+pymysql://user:password@host:3306/"
+_BETWEEN = re.compile(r"[\s,]+(?=\w[\w+.-]*://|(?:auto|docker|local|sqlite)\s*(?::\s*\d+\s*)?(?:[\s,]|$))")
+"""What parts two databases in a text. A password may have a comma or a blank, too."""
+_COUNTED = re.compile(r"(docker|local)\s*:\s*(\d+)")
+
+Spec = str | Sequence[Any] | Mapping[str, Any]
+"""What names a database, or several servers; see `open_database`."""
 
 
 def open_database(
-    spec: str = "auto",
+    spec: Spec = "auto",
     *,
     docker_image: str | None = None,
     limits: Limits = DEFAULT_LIMITS,
@@ -48,6 +57,9 @@ def open_database(
     - `"mysql+pymysql://user:password@host:port/"`: a running server, needed by ranks on several machines;
     - `"auto"`: the first of docker, local and sqlite that works. One line of the log says which.
 
+    or it names several servers of one product, over which the sandboxes are spread (`several.py`): a list of
+    URLs, the same joined by commas or blanks, or `"local:3"` or `{"docker": 2}` for so many servers to start.
+
     Under `accelerate` with several processes every rank must call this: the main one starts the server and
     tells the others its URL; at the end it waits for them before it stops the server.
 
@@ -62,29 +74,89 @@ def open_database(
         DatabaseError: the database cannot be used; raised on all ranks if one of them meets it.
     """
     image = docker_image or os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE
-    return _open(spec, image, {"limits": limits, "patience": patience, "require_accounts": require_accounts})
+    options = {"limits": limits, "patience": patience, "require_accounts": require_accounts}
+    return _open(databases_of(spec), image, options)
+
+
+def databases_of(spec: Spec) -> list[str]:
+    """The databases that a spec names: one of those that `open_database` lists, or the URLs, `"docker"` or
+    `"local"` of several servers.
+
+    Raises:
+        DatabaseError: it names none, the same server twice, or among several what is no server.
+    """
+    named = list(_named(spec))
+    if not named:
+        raise DatabaseError(
+            f"database: {spec!r} names no server. Name at least one, such as local or {_EXAMPLE}."
+        )
+    if len(named) > 1:
+        for each in named:
+            if each in ("auto", "sqlite"):
+                raise DatabaseError(
+                    f"database: {each} cannot be one of several servers. Name URLs, docker or local, as in "
+                    "[local, local], or that one alone."
+                )
+            _check_known(each)
+        _check_not_twice(named)
+    return named
+
+
+def _named(spec: Spec) -> Iterator[str]:
+    if isinstance(spec, Mapping):
+        for name, number in spec.items():
+            yield from _named(f"{name}:{number}")
+    elif not isinstance(spec, str):
+        for each in spec if isinstance(spec, Sequence) else [str(spec)]:
+            yield from _named(each)
+    else:
+        parts = _BETWEEN.split(spec.strip(" ,\n"))
+        for part in parts if len(parts) > 1 else [spec]:
+            counted = _COUNTED.fullmatch(part.strip())
+            yield from [counted[1]] * int(counted[2]) if counted else [part]
+
+
+def _check_known(name: str) -> None:
+    if name not in ("docker", "local") and not name.startswith(_URLS):
+        raise DatabaseError(
+            f'{redacted(name)!r} is no database. Write "auto", "docker", "local", "sqlite" or a URL such as '
+            f"{_EXAMPLE}; for several servers a list of URLs, or local:2."
+        )
+
+
+def _check_not_twice(named: Sequence[str]) -> None:
+    addresses = []
+    for each in named:
+        if each.startswith(_URLS):
+            url = parse_url(each)
+            address = (url.host, url.port or 3306, url.query.get("unix_socket"))
+            if address in addresses:
+                raise DatabaseError(
+                    f"database: the server {redacted(each)} is named twice. Name each server once."
+                )
+            addresses.append(address)
 
 
 @contextmanager
-def _open(spec: str, docker_image: str, options: dict[str, Any]) -> Iterator[Database]:
+def _open(named: Sequence[str], docker_image: str, options: dict[str, Any]) -> Iterator[Database]:
     ranks = Ranks()
     options["ranks"] = ranks.count
     database: Database | None = None
     problem: str | None = None
-    told: tuple[str, str] | None = None
+    told: tuple[list[str], str] | None = None
     if ranks.is_main:
         run = new_run()
         try:
-            database = _choose(spec, docker_image, run, options)
-            told = (database.url, run)
+            database = _choose(named, docker_image, run, options)
+            told = (databases_of(database.url), run)
         except DatabaseError as error:
             problem = str(error)
     try:
         told, problem = ranks.from_main((told, problem))
         if database is None and told is not None:
             try:
-                url, run = told
-                database = _join(url, run, ranks.number, options)
+                urls, run = told
+                database = _together(urls, lambda url: _join(url, run, ranks.number, options))
             except DatabaseError as error:
                 problem = f"On rank {ranks.number}: {error}"
         problem = next((each for each in ranks.gather(problem) if each is not None), None)
@@ -99,26 +171,43 @@ def _open(spec: str, docker_image: str, options: dict[str, Any]) -> Iterator[Dat
             database.close()
 
 
-def _choose(spec: str, docker_image: str, run: str, options: dict[str, Any]) -> Database:
-    """Opens what `spec` names. A server that this starts is stopped with the database."""
-    if spec == "auto":
+def _choose(named: Sequence[str], docker_image: str, run: str, options: dict[str, Any]) -> Database:
+    """Opens what is named. A server that this starts is stopped with the database."""
+    if list(named) == ["auto"]:
         return _first_that_works(docker_image, run, options)
-    database: Database
-    if spec == "docker":
-        database = _own(start_docker(docker_image), run, options)
-    elif spec == "local":
-        database = _own(start_local(), run, options)
-    elif spec == "sqlite":
-        database = SQLiteDatabase(options["limits"])
-    elif spec.startswith(_URLS):
-        database = ServerDatabase(spec, run=run, **options)
-    else:
-        raise DatabaseError(
-            f'{redacted(spec)!r} is no database. Write "auto", "docker", "local", "sqlite" or a URL such as '
-            "mysql+pymysql://user:password@host:3306/."
-        )
+    database = _together(named, lambda spec: _start(spec, docker_image, run, options))
     logger.info("Database: %s.", database.describe())
     return database
+
+
+def _together(named: Sequence[str], open_one: Callable[[str], Database]) -> Database:
+    """The one database, or all of them as one."""
+    with ExitStack() as stack:
+        opened: list[Any] = []
+        for each in named:
+            try:
+                opened.append(stack.enter_context(open_one(each)))
+            except EnvironmentFault as fault:
+                if not opened:
+                    raise
+                raise DatabaseError(
+                    f"{redacted(each)}: {fault}. If another URL of the list leads to the same server, leave "
+                    "one of them out."
+                ) from None
+        database = SeveralDatabases(opened) if len(opened) > 1 else opened[0]
+        stack.pop_all()
+    return database
+
+
+def _start(spec: str, docker_image: str, run: str, options: dict[str, Any]) -> Database:
+    if spec == "docker":
+        return _own(start_docker(docker_image), run, options)
+    if spec == "local":
+        return _own(start_local(), run, options)
+    if spec == "sqlite":
+        return SQLiteDatabase(options["limits"])
+    _check_known(spec)
+    return ServerDatabase(spec, run=run, **options)
 
 
 def _first_that_works(docker_image: str, run: str, options: dict[str, Any]) -> Database:

@@ -30,6 +30,7 @@ from trl_dbbench.database.server.tenancy import Tenancy
 from trl_dbbench.database.server.watchdog import Watchdog
 from trl_dbbench.errors import DatabaseError
 from trl_dbbench.tasks import Task
+from trl_dbbench.tasks.model import TablesKey
 
 logger = logging.getLogger("trl_dbbench.database")
 
@@ -117,6 +118,22 @@ class ServerDatabase(Database):
         if self.closed:
             raise DatabaseError("The database was closed. Open it again for more sandboxes.")
         return ServerSandbox(self._tenancy, task)
+
+    @property
+    def silent(self) -> bool:
+        """Whether the server has not answered for some seconds. Nothing is asked, and nothing waited for."""
+        return self._tenancy.silent
+
+    def answers(self) -> bool:
+        """Whether the server is there, with all that this database has made on it.
+
+        Unlike `recover`, it does not start a server again, and waits for a silent one for `CONNECT_SECONDS`.
+        """
+        return self._tenancy.answers()
+
+    def has_tables(self, key: TablesKey) -> bool:
+        """Whether pristine tables of this `Task.tables_key` are on the server."""
+        return self._tenancy.pristine.has(key)
 
     def recover(self) -> bool:
         asked = time.monotonic()

@@ -26,6 +26,10 @@ STILL_SECONDS = 0.6
 """From here on, a time without an answer counts as one in which the server stood still. A question takes less
 than a thousandth of a second on an idle server, and tens of them on a busy one."""
 
+SILENT_SECONDS = 5.0
+"""A server that has not answered for so long is no place for new episodes, if there are other servers. The
+answers come late as well where hundreds of threads of this process work."""
+
 _REMEMBERED = 256
 """Standstills; a statement that overlaps with more of them is long over."""
 
@@ -55,6 +59,12 @@ class Pulse:
         return sum(
             max(0.0, end - max(start, since)) for start, end in silences if end - start > STILL_SECONDS
         )
+
+    @property
+    def silent(self) -> bool:
+        """Whether the server has not answered for `SILENT_SECONDS`."""
+        with self._lock:
+            return time.monotonic() - self._answered > SILENT_SECONDS
 
     def close(self) -> None:
         self._closed.set()
