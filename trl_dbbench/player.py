@@ -26,8 +26,7 @@ from trl_dbbench.chat import ChatFormat
 from trl_dbbench.database import Database
 from trl_dbbench.dataset import rows_to_check
 from trl_dbbench.dialogue import Dialogue, TokenDialogue
-from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.grading import SQLGrader, get_grader
+from trl_dbbench.errors import TaskError
 from trl_dbbench.judge import Judge
 from trl_dbbench.loop import play
 from trl_dbbench.prompts import Opening
@@ -105,30 +104,8 @@ class Player:
         return Start(task, self.chat.prompt_ids(self.chat.protocol.messages(task, system_prompt)), sampling)
 
     def check_task(self, task: Task) -> None:
-        """Finds a task whose episodes could not be judged.
-
-        Raises:
-            TaskError: the database does not have its dialect, or the answer is SQL and the gold is not.
-            ConfigError: the protocol does not ask for SQL, which the task's grader judges.
-        """
-        self.database.check_dialect(task)
-        if not task.is_question:
-            return
-        protocol = self.chat.protocol
-        asked, grader = get_grader(protocol.grader), self.judge.grader_for(task, protocol.grader)
-        if not isinstance(grader, SQLGrader):
-            return
-        if not isinstance(asked, SQLGrader):
-            raise ConfigError(
-                f"task '{task.id}' is answered with SQL, which its grader {grader.name} executes, and the "
-                f"protocol {protocol.name} asks for something else. Set protocol: text_sql or tools_sql, or "
-                "another grader."
-            )
-        if task.gold.sql is None:
-            raise TaskError(
-                f"task '{task.id}' has no gold SQL, which the grader {grader.name} of the protocol "
-                f"{protocol.name} needs. Add 'sql', or set protocol: text or tools."
-            )
+        """Finds a task whose episodes could not be judged; see `Judge.check_task`."""
+        self.judge.check_task(task, self.chat.protocol)
 
     def check_dataset(self, dataset: Dataset) -> None:
         """Finds before a run what would fail in the middle of it.

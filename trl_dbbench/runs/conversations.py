@@ -97,7 +97,9 @@ def completion_messages(record: EpisodeRecord, settings: RunSettings) -> list[Me
     messages = []
     for turn in record["turns"]:
         messages.append({"role": "assistant", "content": turn["text"]})
-        if turn.get("observation") is not None and turn.get("observation_tokens"):
+        # 0 tokens stand where nobody counted them: what a turn followed was read all the same
+        read = turn.get("observation_tokens") or turn is not record["turns"][-1]
+        if turn.get("observation") is not None and read:
             messages.append({"role": role, "content": str(turn["observation"])})
     return messages
 

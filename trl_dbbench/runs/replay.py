@@ -35,7 +35,7 @@ from trl_dbbench.rollout import Completion, Request, Rules, Sampling, Start, Sta
 from trl_dbbench.runs.conversations import protocol_of
 from trl_dbbench.runs.differences import Difference, Replayed, compare
 from trl_dbbench.runs.read import find_tasks, read_episodes, read_tasks, tasks_by_digest_and_id
-from trl_dbbench.runs.records import EPISODES_FILE, PHASES, TASKS_FILE, EpisodeRecord
+from trl_dbbench.runs.records import EPISODES_FILE, PHASES, TASKS_FILE, EpisodeRecord, TurnRecord
 from trl_dbbench.runs.rescore import batches, rewards_of, score
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Task
@@ -117,7 +117,7 @@ def _check(record: EpisodeRecord) -> None:
         if not isinstance(record.get(key, 0), int):
             raise ValueError(f"no usable '{key}'")
     for turn in record["turns"]:
-        for key, kind, least in (("text", str, ""), ("tokens", int, 1), ("observation_tokens", int, 0)):
+        for key, kind, least in (("text", str, ""), ("tokens", int, 0), ("observation_tokens", int, 0)):
             value = turn.get(key)
             if not isinstance(value, kind) or value < least:  # type: ignore[operator]
                 raise ValueError(f"a turn without usable '{key}'")
@@ -127,6 +127,11 @@ def _check(record: EpisodeRecord) -> None:
 
 _TOKEN, _END = -1, -2
 """Stand-ins for ids that are not saved; no tokenizer reads them as something else."""
+
+
+def _length(turn: TurnRecord) -> int:
+    """At least 1: where nobody counted the tokens, 0 are saved."""
+    return max(1, turn["tokens"])
 
 
 class _SavedTurns:
@@ -144,7 +149,7 @@ class _SavedTurns:
     def __init__(self, saved: EpisodeRecord, protocol: AgentProtocol, *, cut: bool):
         turns = saved["turns"]
         self.protocol = protocol
-        self.length = sum(turn["tokens"] for turn in turns)
+        self.length = sum(_length(turn) for turn in turns)
         self.length += sum(max(1, turn["observation_tokens"]) for turn in turns[:-1])
         self._prompt_tokens = saved.get("prompt_tokens", 0)
         self._turns = turns
@@ -156,7 +161,7 @@ class _SavedTurns:
 
     async def generate(self, request: Request) -> Completion:
         self._turn = self._turns[request.turn]
-        ids = [_TOKEN] * self._turn["tokens"]
+        ids = [_TOKEN] * _length(self._turn)
         if not (self._cut and request.turn + 1 == len(self._turns)):
             ids[-1] = _END
         return Completion(ids, [math.nan] * len(ids))

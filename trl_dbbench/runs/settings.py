@@ -17,11 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
-
 from trl_dbbench.database import Limits
 from trl_dbbench.database.dialect import SQLITE
-from trl_dbbench.dataset import rows_to_check
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.files import found_from_everywhere, write_atomically
 from trl_dbbench.prompts import Opening
@@ -91,6 +88,10 @@ class RunSettings:
             trainer: a `DBBenchGRPOTrainer`.
             rewards: by name, what `rewards.describe_reward` says of them.
         """
+        from datasets import Dataset  # which whoever reads a run.json need not wait for
+
+        from trl_dbbench.dataset import rows_to_check
+
         args, player, model = trainer.args, trainer.player, trainer.model
         name = model.config.name_or_path
         return cls(

@@ -1,0 +1,79 @@
+"""Trains an agent by TRL's own GRPOTrainer, whose tool loop works our sandboxes as environments.
+
+    accelerate launch recipes/environment_dbbench.py --config recipes/qwen2.5-7b-environment.yaml
+
+The tasks, the database, the judge and the rewards are those of `grpo_dbbench.py`; everything else is TRL's.
+docs/environments.md says what that lacks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trl import GRPOConfig, GRPOTrainer, ModelConfig, get_peft_config, get_quantization_config
+
+from trl_dbbench.arguments import DatabaseArguments, RewardArguments, TaskArguments
+from trl_dbbench.checkpoints import find_checkpoint
+from trl_dbbench.environment import KINDS, environment_reward, environments
+from trl_dbbench.rollout import Rules
+from trl_dbbench.start import load_tokenizer, model_init_kwargs, start
+
+
+@dataclass
+class EnvironmentArguments:
+    """How an environment is used."""
+
+    protocol: str = field(
+        default="tools",
+        metadata={"help": "tools, or tools_sql for answers that are SQL.", "choices": list(KINDS)},
+    )
+    grader: str | None = field(
+        default=None, metadata={"help": "Judges all answers; left out, the one that each task names."}
+    )
+    max_turns: int = field(default=Rules.max_turns, metadata={"help": "Tool calls of an episode."})
+
+
+ARGUMENTS = (
+    *(TaskArguments, RewardArguments, DatabaseArguments),
+    *(EnvironmentArguments, GRPOConfig, ModelConfig),
+)
+
+
+def main(
+    tasks: TaskArguments,
+    rewards: RewardArguments,
+    database: DatabaseArguments,
+    environment: EnvironmentArguments,
+    args: GRPOConfig,
+    model: ModelConfig,
+) -> GRPOTrainer:
+    checkpoint = find_checkpoint(args.output_dir, args.resume_from_checkpoint)
+    train_dataset, eval_dataset = tasks.datasets(environment.protocol)
+    args.model_init_kwargs = model_init_kwargs(model, args.model_init_kwargs)
+    if args.max_tool_calling_iterations is None:
+        args.max_tool_calling_iterations = environment.max_turns
+    with (
+        database.open() as opened,
+        environments(
+            opened, environment.protocol, grader=environment.grader, max_turns=environment.max_turns
+        ) as new_environment,
+    ):
+        trainer = GRPOTrainer(
+            model=model.model_name_or_path,
+            environment_factory=new_environment,
+            reward_funcs=[environment_reward(each) for each in rewards.load(opened)],
+            args=args,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=load_tokenizer(model, args, padding_side="left"),
+            quantization_config=get_quantization_config(model),
+            peft_config=get_peft_config(model),
+        )
+        trainer.train(resume_from_checkpoint=checkpoint)
+        trainer.save_model(args.output_dir)
+        trainer.accelerator.print(f"The model is in {args.output_dir}.")
+    return trainer
+
+
+if __name__ == "__main__":
+    start(ARGUMENTS, main)
