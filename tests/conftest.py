@@ -60,10 +60,21 @@ LONGEST = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, or one process would still be at them when the others have ended."""
+@pytest.hookimpl(trylast=True)  # when `-m` and `-k` have chosen
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what a slow test does as well. The longest files come first, or one process would still be at them
+    when the others have ended."""
+    slow = {_test_of(item) for item in items if item.get_closest_marker("slow")}
+    left_out = [item for item in items if item.get_closest_marker("short") and _test_of(item) in slow]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
+
+
+def _test_of(item: pytest.Item) -> str:
+    """Without its parameters."""
+    return item.nodeid.partition("[")[0]
 
 
 def pytest_collection_finish() -> None:

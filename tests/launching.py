@@ -1,11 +1,9 @@
-"""Recipes and ranks as processes of their own, as a user starts them; recipes in this process, for speed."""
+"""Recipes and ranks as processes of their own, by `forking.Forked`; recipes in this process, for speed."""
 
 from __future__ import annotations
 
-import atexit
-import gc
+import contextlib
 import json
-import multiprocessing
 import os
 import runpy
 import socket
@@ -13,13 +11,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from multiprocessing.context import ForkServerContext
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forking import Forked
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "recipes" / "grpo_dbbench.py"
@@ -43,10 +39,11 @@ def small(script: Path, *options: object) -> list[str]:
 
 
 def launch(*options: object, processes: int = 1) -> subprocess.Popen[str]:
+    """A recipe with the quickstart in small, by accelerate's launcher."""
     command = [sys.executable, "-m", "accelerate.commands.launch", "--quiet", "--config_file", str(CPU)]
     if processes > 1:  # the flag asks for ranks; the config file keeps them off GPUs
         command += ["--multi_gpu", f"--num_processes={processes}", "--main_process_port=0"]
-    return subprocess.Popen(
+    return Forked(
         [*command, *small(RECIPE, *options)],
         cwd=ROOT,
         text=True,
@@ -59,6 +56,11 @@ def finish(process: subprocess.Popen[str]) -> str:
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     return output
+
+
+def children_of(process: int) -> list[int]:
+    """The processes that it has started."""
+    return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
 def run_here(monkeypatch: pytest.MonkeyPatch, script: Path, *options: object, folder: Path = ROOT) -> None:
@@ -75,12 +77,11 @@ def launch_ranks(flags: list[str], scenarios: str, model: str, folder: Path) -> 
     """The launcher's exit status and output. Fails the test if the ranks hang."""
     command = [sys.executable, "-m", "accelerate.commands.launch", "--quiet", *flags, "--num_processes=2"]
     command += ["--main_process_port=0", str(TWO_RANKS)]
-    run = subprocess.Popen(
+    run = Forked(
         [*command, scenarios, model, str(folder)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     try:
         output, _ = run.communicate(timeout=240)
@@ -89,15 +90,6 @@ def launch_ranks(flags: list[str], scenarios: str, model: str, folder: Path) -> 
         output, _ = run.communicate(timeout=60)
         pytest.fail(f"the ranks hang:\n{output}")
     return run.returncode, output
-
-
-def forkserver() -> ForkServerContext:
-    """Starts processes with everything imported, which else takes each of them six seconds."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["trl_dbbench.trainer", "trl_dbbench.start", "sqlglot", "tqdm.contrib.logging"]
-    )
-    return context
 
 
 def fork_ranks(script: Path, *arguments: object) -> tuple[int, str]:
@@ -111,47 +103,28 @@ def fork_ranks(script: Path, *arguments: object) -> tuple[int, str]:
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
     }
-    with tempfile.NamedTemporaryFile("r") as output:
-        ranks: list[BaseProcess] = []
+    command = [sys.executable, str(script), *map(str, arguments)]
+    with tempfile.TemporaryFile("w+") as output:
+        ranks: list[Forked] = []
         for rank in ("0", "1"):
             env = {**os.environ, **group, "RANK": rank, "LOCAL_RANK": rank, "ACCELERATE_USE_CPU": "true"}
-            words = [str(script), *map(str, arguments)]
-            ranks.append(forkserver().Process(target=_rank, args=(words, env, output.name)))
-            ranks[-1].start()
+            ranks.append(Forked(command, cwd=ROOT, env=env, stdout=output, stderr=output))
         deadline = time.monotonic() + 240
-        while any(rank.is_alive() for rank in ranks) and not any(rank.exitcode for rank in ranks):
+        while any(rank.poll() is None for rank in ranks) and not any(rank.returncode for rank in ranks):
             if time.monotonic() > deadline:
                 break
             time.sleep(0.05)
-        statuses = [rank.exitcode for rank in ranks]
+        statuses = [rank.returncode for rank in ranks]
         for rank in ranks:
             rank.terminate()
-            rank.join(60)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                rank.wait(60)
             rank.kill()
+            rank.wait()
+        output.seek(0)
         if statuses[0] is statuses[1] is None:
             pytest.fail(f"the ranks hang:\n{output.read()}")
         return next((status for status in statuses if status), 0), output.read()
-
-
-def _rank(words: list[str], env: Mapping[str, str], output: str) -> None:
-    os.environ.clear()
-    os.environ.update(env)
-    os.chdir(ROOT)
-    try:
-        run_forked(words, Path(output))
-    finally:
-        atexit._run_exitfuncs()  # which a process of multiprocessing leaves out
-
-
-def run_forked(words: list[str], output: Path) -> None:
-    """A script with its options, in a process of `forkserver`, whose output is added to a file."""
-    with output.open("a") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-    gc.freeze()  # see conftest.py
-    sys.path.insert(0, str(Path(words[0]).parent))  # as Python does with a script
-    sys.argv = words
-    runpy.run_path(words[0], run_name="__main__")
 
 
 def free_port() -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from accelerate import DistributedType
 from accelerate.commands.config.config_args import load_config_from_file
+from forking import Forked
 
 from trl_dbbench.shipped import script_of
 from trl_dbbench.start import RecipeParser
@@ -71,6 +72,7 @@ def test_cpu_starts_one_rank_or_several(tmp_path, flags, ranks):
     # as the command `accelerate launch` does; cpu=True is what `use_cpu: true` of a recipe comes to
     command = [sys.executable, "-m", "accelerate.commands.launch"]
     command += ["--config_file", str(ACCELERATE_CONFIGS / "cpu.yaml"), *flags, str(script)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines() == [f"rank {ranks} cpu"] * ranks
+    run = Forked(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    output, errors = run.communicate(timeout=300)
+    assert run.returncode == 0, errors
+    assert output.splitlines() == [f"rank {ranks} cpu"] * ranks

@@ -41,7 +41,7 @@ class Killing(TrainerCallback):
 @pytest.mark.parametrize(
     ("steps", "kills"),
     [
-        (5, {1: 0, 3: 3}),
+        pytest.param(5, {1: 0, 3: 3}, marks=pytest.mark.short),
         pytest.param(30, {2: 0, 7: 0, 12: 30, 18: 0, 24: 0}, marks=pytest.mark.slow),
     ],
     ids=["killed twice", "killed five times"],

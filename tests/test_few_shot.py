@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
-import runpy
 import shutil
 import signal
 import sys
 import time
 from collections import Counter
 from dataclasses import replace
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -20,6 +17,7 @@ import torch
 import yaml
 from examples import examples
 from families import FAMILIES, give
+from forking import Forked
 from hypothesis import given
 from hypothesis import strategies as st
 from launching import QUICKSTART, RECIPE, ROOT, TWO_RANKS, fork_ranks, run_here, seen
@@ -628,25 +626,14 @@ def recipe_yaml(folder: Path, memory_file: Path, **more) -> Path:
     return folder / "few_shot.yaml"
 
 
-def recipe(arguments: list[str]) -> None:
-    """The recipe, in a process of its own."""
-    torch.set_num_threads(1)
-    sys.argv = [str(RECIPE), *arguments]
-    runpy.run_path(str(RECIPE), run_name="__main__")
-
-
 @pytest.mark.slow
 def test_a_recipe_that_is_killed_ends_with_the_same_adapter(small_file, tmp_path):
     """From a YAML to an adapter; SIGKILL when the second step's episodes have been written."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["trl_dbbench.trainer", "sqlglot"])
     config = recipe_yaml(tmp_path, small_file, max_steps=3, resume_from_checkpoint=True)
 
-    def start(run: Path) -> BaseProcess:
-        arguments = ["--config", str(config), "--output_dir", str(run)]
-        process = context.Process(target=recipe, args=(arguments,))
-        process.start()
-        return process
+    def start(run: Path) -> Forked:
+        command = [sys.executable, str(RECIPE), "--config", str(config), "--output_dir", str(run)]
+        return Forked(command, cwd=Path(__file__).parent)  # where the rewards and the grader are
 
     def steps_in(run: Path) -> int:
         """Of the last sampled episode in the log."""
@@ -654,19 +641,14 @@ def test_a_recipe_that_is_killed_ends_with_the_same_adapter(small_file, tmp_path
         return max((e["step"] for e in map(json.loads, lines) if e["phase"] == "train"), default=-1)
 
     unbroken, killed = tmp_path / "unbroken", tmp_path / "killed"
-    process = start(unbroken)
-    process.join(timeout=200)
-    assert process.exitcode == 0
+    assert start(unbroken).wait(timeout=200) == 0
     process = start(killed)
-    while steps_in(killed) < 1 and process.is_alive():
+    while steps_in(killed) < 1 and process.poll() is None:
         time.sleep(0.005)
     process.kill()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
+    assert process.wait() == -signal.SIGKILL
     assert (killed / "checkpoint-1").exists() and not (killed / "checkpoint-3").exists()
-    process = start(killed)
-    process.join(timeout=200)
-    assert process.exitcode == 0
+    assert start(killed).wait(timeout=200) == 0
 
     assert equal(*(load_file(run / "adapter_model.safetensors") for run in (killed, unbroken)))
     assert shown_in(killed) == shown_in(unbroken)

@@ -50,7 +50,10 @@ def test_no_table_and_no_question_of_the_test_split_is_drawn() -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("generate://ful", "unknown level 'ful'; allowed: full, tiny, multi; nearest: full"),
+        (
+            "generate://ful",
+            "unknown level 'ful'; allowed: full, tiny, multi, relational, tiny_sql; nearest: full",
+        ),
         ("generate://full?sed=1", "unknown setting 'sed'; allowed: seed, .*; nearest: seed"),
         ("generate://full?seed=one", "seed cannot be 'one'"),
         ("generate://full?skills=limit", "unknown skill 'limit'"),

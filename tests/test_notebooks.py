@@ -23,7 +23,7 @@ SHORTER = {
     ("name", "shorter"),
     [
         ("one_episode.ipynb", {}),
-        ("quickstart.ipynb", SHORTER),
+        pytest.param("quickstart.ipynb", SHORTER, marks=pytest.mark.short),
         pytest.param("quickstart.ipynb", {}, marks=pytest.mark.slow),
     ],
 )

@@ -19,13 +19,13 @@ import subprocess
 import sys
 import threading
 import time
-from multiprocessing.process import BaseProcess
-from multiprocessing.synchronize import Event
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
-from launching import RECIPE, ROOT, fork_ranks, forkserver, launch, run_forked, small
+from forking import Forked
+from launching import RECIPE, ROOT, children_of, fork_ranks, launch, small
 from safetensors.torch import load_file
 from training import StopAfter, adapter_of, episodes_in, equal, make_trainer
 from transformers import Trainer, TrainerCallback, TrainerState
@@ -34,7 +34,7 @@ from trl import GRPOTrainer
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
 from trl_dbbench.checkpoints import SIZES, UNFINISHED, find_checkpoint, flaw
 from trl_dbbench.critic import WEIGHTS
-from trl_dbbench.resume import STATES_FILE, ResumableGRPOTrainer
+from trl_dbbench.resume import STATES_FILE
 from trl_dbbench.stopping import StopSignal
 
 # 6 tasks, 2 a generation: 3 generations and 4 steps an epoch
@@ -549,21 +549,22 @@ def test_settings_that_stand_against_it(settings, message, tmp_path):
 # --- SIGKILL --------------------------------------------------------------------------------------
 
 
-def recipe(output_dir: Path, trains: Event, options: dict[str, object]) -> None:
-    """The recipe, in a process of its own."""
-    torch.set_num_threads(1)
-    run_epoch = ResumableGRPOTrainer._run_epoch
+TELLS_WHEN_IT_TRAINS = """
+import os, runpy, sys
+from pathlib import Path
+from trl_dbbench.resume import ResumableGRPOTrainer
 
-    def tell_and_run(self, *args, **kwargs):
-        trains.set()
-        run_epoch(self, *args, **kwargs)
+run_epoch = ResumableGRPOTrainer._run_epoch
 
-    ResumableGRPOTrainer._run_epoch = tell_and_run
-    options = {"config": ROOT / "recipes" / "quickstart.yaml", **options}
-    words = [str(options.pop("script", RECIPE))]
-    for name, value in {**options, "output_dir": output_dir, "resume_from_checkpoint": True}.items():
-        words += [f"--{name}", str(value)]
-    run_forked(words, output_dir / "log")
+def tell_and_run(self, *args, **kwargs):
+    Path(os.environ["TRAINS"]).touch()
+    run_epoch(self, *args, **kwargs)
+
+ResumableGRPOTrainer._run_epoch = tell_and_run
+sys.argv.pop(0)
+sys.path.insert(0, str(Path(sys.argv[0]).parent))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 @pytest.fixture
@@ -574,21 +575,28 @@ def start(tmp_path):
     (tmp_path / "eval.jsonl").write_text("".join(tasks[6:8]))
     options = {**STEPS, "tasks": tmp_path / "tasks.jsonl", "eval_tasks": tmp_path / "eval.jsonl"}
     options |= {"lora_dropout": 0.05, "eval_steps": 1, "per_device_eval_batch_size": 2, "disable_tqdm": True}
-    context = forkserver()
+    options |= {"config": ROOT / "recipes" / "quickstart.yaml", "resume_from_checkpoint": True}
+    tells, trains = tmp_path / "tells.py", tmp_path / "trains"
+    tells.write_text(TELLS_WHEN_IT_TRAINS)
     processes = []
 
-    def start(output_dir: Path, **more: object) -> BaseProcess:
+    def start(output_dir: Path, script: Path = RECIPE, **more: object) -> Forked:
         output_dir.mkdir(exist_ok=True)
-        trains = context.Event()
-        processes.append(context.Process(target=recipe, args=(output_dir, trains, options | more)))
-        processes[-1].start()
-        while processes[-1].is_alive() and not trains.wait(0.01):
-            pass
+        trains.unlink(missing_ok=True)
+        command = [sys.executable, str(tells), str(script)]
+        for name, value in {**options, **more, "output_dir": output_dir}.items():
+            command += [f"--{name}", str(value)]
+        with (output_dir / "log").open("a") as log:
+            env = {**os.environ, "TRAINS": str(trains)}
+            processes.append(Forked(command, cwd=ROOT, env=env, stdout=log, stderr=log))
+        while processes[-1].poll() is None and not trains.exists():
+            time.sleep(0.01)
         return processes[-1]
 
     yield start
     for process in processes:
         process.kill()
+        process.wait()
 
 
 def log_of(output_dir: Path) -> str:
@@ -603,7 +611,7 @@ PRIME = {"advantage": "prime", "advantage_args": '{"beta": 0.5, "learning_rate":
 @pytest.mark.parametrize(
     ("wanted", "options"),
     [
-        (2, {}),
+        pytest.param(2, {}, marks=pytest.mark.short),
         pytest.param(10, {}, marks=pytest.mark.slow),
         pytest.param(5, PPO, marks=pytest.mark.slow),
         pytest.param(5, {**PPO, "critic": "model"}, marks=pytest.mark.slow),
@@ -617,8 +625,7 @@ def test_kills(start, tmp_path, wanted, options):
     unbroken, options = tmp_path / "unbroken", {"max_steps": 12, **options}
     process = start(unbroken, **options)
     begin = time.monotonic()
-    process.join(timeout=200)
-    assert process.exitcode == 0, log_of(unbroken)
+    assert process.wait(timeout=200) == 0, log_of(unbroken)
     seconds = time.monotonic() - begin
 
     moments, kills, runs = random.Random(5), 0, []
@@ -626,13 +633,13 @@ def test_kills(start, tmp_path, wanted, options):
         runs.append(tmp_path / f"killed-{len(runs)}")
         while True:
             process = start(runs[-1], **options)
-            process.join(timeout=moments.uniform(0, 0.2 * seconds) if kills < wanted else 200)
-            if process.exitcode is not None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=moments.uniform(0, 0.2 * seconds) if kills < wanted else 200)
                 break
             process.kill()
-            process.join()
+            process.wait()
             kills += 1
-        assert process.exitcode == 0, log_of(runs[-1])
+        assert process.returncode == 0, log_of(runs[-1])
 
     for killed in runs:
         weights = [load_file(run / "adapter_model.safetensors") for run in (killed, unbroken)]
@@ -662,9 +669,8 @@ def test_the_recipe_ends_in_order_on_sigterm(start, tmp_path):
     """With a message and an exit status, and without the final model of a run that has not ended."""
     process = start(tmp_path / "run")
     process.terminate()
-    process.join(timeout=200)
-    log = log_of(tmp_path / "run")
-    assert process.exitcode == 143, log
+    status, log = process.wait(timeout=200), log_of(tmp_path / "run")
+    assert status == 143, log
     (step,) = (each.name.removeprefix("checkpoint-") for each in (tmp_path / "run").glob("checkpoint-*"))
     assert (
         f"SIGTERM ended the run after step {step} of 6. Start it again with --resume_from_checkpoint true"
@@ -673,9 +679,7 @@ def test_the_recipe_ends_in_order_on_sigterm(start, tmp_path):
     assert "The model is in" not in log
     assert not (tmp_path / "run" / "adapter_model.safetensors").exists()
 
-    process = start(tmp_path / "run")
-    process.join(timeout=200)
-    assert process.exitcode == 0
+    assert start(tmp_path / "run").wait(timeout=200) == 0
     assert f"The run goes on from {tmp_path / 'run'}/checkpoint-{step}." in log_of(tmp_path / "run")
     assert (tmp_path / "run" / "adapter_model.safetensors").exists()
 
@@ -699,8 +703,7 @@ def test_two_ranks_end_together_on_sigterm_to_one(tmp_path):
     process = launch(*options, "--max_steps", 40, processes=2)
     while not (tmp_path / "episodes.jsonl").exists() and process.poll() is None:
         time.sleep(0.01)
-    ranks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(int(ranks[-1]), signal.SIGTERM)
+    os.kill(children_of(process.pid)[-1], signal.SIGTERM)
     output, _ = process.communicate(timeout=200)
     assert output.count("Start it again with --resume_from_checkpoint true") == 1
     assert find_checkpoint(tmp_path, True)

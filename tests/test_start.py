@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from forking import Forked
 from launching import RECIPE, ROOT, SMALL, run_here
 from transformers import TrainingArguments
 
@@ -158,9 +159,8 @@ def test_ranks_share_a_folder_and_the_same_command_resumes_in_it(tmp_path):
     command += ["--resume_from_checkpoint", "true"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     for steps in ("1", "2"):
-        subprocess.run(
-            [*command, "--max_steps", steps], cwd=tmp_path, env=environment, check=True, timeout=300
-        )
+        run = Forked([*command, "--max_steps", steps], cwd=tmp_path, env=environment)
+        assert run.wait(timeout=300) == 0
         (folder,) = (tmp_path / "runs").iterdir()
         assert re.fullmatch(r"\d{8}-\d{6}", folder.name)
         assert (folder / f"checkpoint-{steps}" / "trainer_state.json").exists()

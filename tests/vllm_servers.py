@@ -154,13 +154,21 @@ class RealServer:
         self._command = ["sh", "-c", AS_LONG_AS_THE_TESTS, "sh", str(os.getpid())]
         self._command += [program, "serve", model, "--host", "127.0.0.1", "--port", str(self.port)]
         self._command += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "2048"]
-        self._command += ["--enable-lora", "--max-lora-rank", "16", *options]
+        self._command += ["--enable-lora", "--max-lora-rank", "16"]
+        self._command += [
+            "--distributed-executor-backend",
+            "uni",
+            *options,
+        ]  # its worker in the engine's process
         self._process: subprocess.Popen | None = None
 
     def start(self) -> None:
         settings = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_CPU_KVCACHE_SPACE": "1"}  # GiB
         settings |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_SERVER_DEV_MODE": "1"}
         settings |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        settings |= {
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0"
+        }  # or a CPU's worker would have a process of its own
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
