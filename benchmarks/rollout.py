@@ -79,9 +79,15 @@ def qwen2(shape: dict[str, int], **settings: Any) -> Qwen2Config:
 
 
 class ScriptedModel(Qwen2ForCausalLM):
-    """Computes its logits, then makes the script's next token all but certain."""
+    """Computes its logits, then makes the script's next token all but certain.
 
-    next_id: torch.Tensor  # (V,): after each id the next one
+    Args:
+        next_id: (V,), after each id the next one.
+    """
+
+    def __init__(self, config: Qwen2Config, next_id: torch.Tensor):
+        super().__init__(config)
+        self.next_id = next_id
 
     def forward(self, input_ids: torch.Tensor | None = None, **kwargs: Any):
         output = super().forward(input_ids=input_ids, **kwargs)
@@ -100,20 +106,19 @@ def scripted(tokenizer: PreTrainedTokenizerBase, shape: dict[str, int]) -> Scrip
     ids = [*tokenizer.convert_tokens_to_ids(pieces), tokenizer.eos_token_id]
     assert len(ids) == TURN_TOKENS
     before = tokenizer("<|im_start|>assistant\n")["input_ids"][-1]
-    torch.manual_seed(0)
-    model = ScriptedModel(
-        qwen2(
-            shape,
-            max_position_embeddings=4096,
-            tie_word_embeddings=True,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
+    next_id = torch.full((shape["vocab_size"],), tokenizer.eos_token_id)
+    next_id[[before, *ids[:-1]]] = torch.tensor(ids)
+    config = qwen2(
+        shape,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
     )
+    torch.manual_seed(0)
+    model = ScriptedModel(config, next_id)
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    model.next_id = torch.full((shape["vocab_size"],), tokenizer.eos_token_id)
-    model.next_id[[before, *ids[:-1]]] = torch.tensor(ids)
     return model
 
 
