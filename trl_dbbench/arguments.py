@@ -123,9 +123,13 @@ class TaskArguments:
 class DatabaseArguments:
     """Where the agent's SQL runs."""
 
-    database: str = field(
-        default="auto",
-        metadata={"help": "auto, docker, local, sqlite or mysql+pymysql://user:password@host:port"},
+    # transformers' parser takes the second of these for the command line, and for a list no plain default
+    database: dict[str, int] | list[str] | str = field(
+        default_factory=lambda: "auto",
+        metadata={
+            "help": "auto, docker, local, sqlite or mysql+pymysql://user:password@host:port; several servers "
+            "as a list of URLs, or as {local: 2}, on the command line local:2."
+        },
     )
     docker_image: str | None = field(
         default=None,

@@ -22,11 +22,11 @@ from trl_dbbench.files import check_writable
 from trl_dbbench.gold import execute_alone, gold_state
 from trl_dbbench.protocol import get_protocol
 from trl_dbbench.tasks import Task, load_tasks
+from trl_dbbench.tasks.csv_tables import read_csv_tables
 from trl_dbbench.tasks.entries import CSV_SUFFIXES, WRITABLE, write_entries
 from trl_dbbench.tasks.formats import FORMATS, get_format, read_entry
 from trl_dbbench.tasks.formats.base import Loss, Unrepresentable, WritableFormat
 from trl_dbbench.tasks.formats.csv import CsvFormat
-from trl_dbbench.tasks.formats.csv_tables import read_csv_tables
 
 GOLD_LIMITS = Limits(seconds=60.0, rows=10_000, characters=10_000_000)
 """For statements of the user's own; those of agents get less."""

@@ -34,7 +34,7 @@ from trl import ModelConfig, get_peft_config
 from trl_dbbench import shipped
 from trl_dbbench.adapters import ADAPTER_FILE, MODEL_FILE
 from trl_dbbench.database import open_database
-from trl_dbbench.database.open import DEFAULT_IMAGE, IMAGE_VARIABLE
+from trl_dbbench.database.open import DEFAULT_IMAGE, IMAGE_VARIABLE, databases_of
 from trl_dbbench.database.server.docker import connect_to_docker
 from trl_dbbench.errors import ConfigError, DatabaseError, DBBenchError, loading
 from trl_dbbench.memory import Load, Sizes, needed
@@ -264,7 +264,8 @@ def _database(case: Case) -> str | Finding:
     if spec is None:
         return "none is needed"
     image = case.get("docker_image") or os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE
-    if spec in ("auto", "docker") and _has_to_pull(image, spec):
+    starts = {"auto", "docker"}.intersection(databases_of(spec))
+    if starts and _has_to_pull(image, starts.pop()):
         return Finding(
             *("database", "note"),
             f"Docker answers; the first start pulls the image {image}. To see if it can: docker pull {image}",

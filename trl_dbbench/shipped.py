@@ -26,7 +26,7 @@ from trl_dbbench.errors import ConfigError, one_line
 from trl_dbbench.lookup import nearest
 
 SCRIPT_KEY = "recipe"
-SCRIPTS = ("grpo", "ppo", "sft", "rm", "prm")
+SCRIPTS = ("grpo", "ppo", "sft", "rm", "prm", "environment")
 """What `recipe:` may name; the first if it is left out."""
 
 PATHS = (

@@ -1,9 +1,9 @@
 """The `trl-dbbench` command.
 
-A command is a function whose signature is its options: `tasks.py` has those on task files, `own_tables.py`
-makes some of tables that are there, `models.py` has those that let a model play, `compare.py` compares them,
-`runs.py` those on what a run has left, `adapters.py` those on what it has trained, `train.py` those on
-recipes.
+A command is a function whose signature is its options: `tasks.py` has those on task files, `audit.py`
+examines them, `own_tables.py` makes some of tables that are there, `models.py` has those that let a model
+play, `compare.py` compares them, `serve.py` lets agents connect and play, `runs.py` has those on what a run
+has left, `adapters.py` those on what it has trained, `train.py` those on recipes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 
 import typer
 
-from trl_dbbench.cli import adapters, compare, models, own_tables, runs, tasks, train
+from trl_dbbench.cli import adapters, audit, compare, models, own_tables, runs, serve, tasks, train
 from trl_dbbench.console import on_terminal
 from trl_dbbench.errors import user_errors
 
@@ -24,10 +24,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(tasks.validate)
+app.command()(audit.audit)
 app.command()(tasks.scores)
 app.command(name="eval")(models.evaluate)
 app.command()(compare.compare)
 app.command()(models.sample)
+app.command()(serve.serve)
 app.command()(runs.report)
 app.command()(tasks.convert)
 app.command()(tasks.generate)

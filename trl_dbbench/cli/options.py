@@ -32,11 +32,18 @@ GraderName = Annotated[
     ),
 ]
 DatabaseSpec = Annotated[
-    str, typer.Option(help="auto, docker, local, sqlite or mysql+pymysql://user:password@host:port")
+    str,
+    typer.Option(
+        help="auto, docker, local, sqlite or mysql+pymysql://user:password@host:port; several servers as "
+        "URLs joined by commas, or as local:2."
+    ),
 ]
 RunsDatabase = Annotated[
     str | None,
-    typer.Option(help="auto, docker, local, sqlite or a URL; by default sqlite for a run on it, else auto."),
+    typer.Option(
+        help="auto, docker, local, sqlite, a URL, URLs joined by commas, or local:2; by default sqlite for a "
+        "run on it, else auto."
+    ),
 ]
 ServerUrls = Annotated[
     str | None, typer.Option(help="vLLM servers of this model that are to generate, joined by commas.")

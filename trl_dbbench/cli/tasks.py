@@ -150,7 +150,13 @@ def generate(
     ] = False,
     max_skills: Annotated[int | None, typer.Option(help="Most skills of a task.")] = None,
     split: Annotated[str, typer.Option(help="train or test; they share no table and no question")] = "train",
-    level: Annotated[str, typer.Option(help="full; tiny or multi (several turns) for a tiny model")] = "full",
+    level: Annotated[
+        str,
+        typer.Option(
+            help="full; relational (2 to 5 tables); for a tiny model tiny, multi (several turns) or tiny_sql "
+            "(several tables, answered with SQL)"
+        ),
+    ] = "full",
     workers: Annotated[int | None, typer.Option(help="Processes; one per CPU core by default.")] = None,
 ) -> None:
     """Makes tasks of tables, questions and gold SQL that has been executed."""
