@@ -26,7 +26,7 @@ errors lookup files sql prompts ranks console shipped
 skills grading calibration
 tasks
 database.error_numbers database.dialect database.sandbox database.retry database.base
-database.sqlite database.server
+database.sqlite database.server database.several
 database.open database
 gold generate
 markup protocol
@@ -34,14 +34,14 @@ templates chat judge dataset
 rollout
 dialogue loop
 player attention shared_prompts
-engines endpoints
+engines endpoints calls
 runs.records runs.read runs.settings metrics
-adapters retrace step_rewards learned_rewards process_rewards rewards
+adapters retrace step_rewards efficiency learned_rewards process_rewards rewards environment
 gradients credit advantages few_shot
 callbacks alarms frontier samplers reward_models unsupported config arguments stopping checkpoints publishing resume loss reference model_card
 scoring dynamic_sampling critic start memory
 trainer ppo
-evaluation merge endpoint_evaluation sample validation scores demonstrations multi_teacher step_labels reward_data runs convert selection report judging tiny_model doctor
+evaluation merge endpoint_evaluation sample validation audit scores demonstrations multi_teacher sql_teacher step_labels reward_data runs convert selection report judging tiny_model doctor serving
 cli
 __main__
 """
@@ -201,7 +201,7 @@ def test_what_needs_no_training_library(part: str) -> None:
     assert sorted(found) == []
 
 
-@pytest.mark.parametrize("part", WITHOUT_TRAINING)
+@pytest.mark.parametrize("part", [*WITHOUT_TRAINING, "cli"])
 def test_no_training_library_is_loaded_with_it(part: str) -> None:
     assert loaded_by(f"import {PACKAGE}.{part}") == set()
 
@@ -220,7 +220,8 @@ def test_a_process_that_is_alone_does_not_load_accelerate() -> None:
 
 def loaded_by(code: str) -> set[str]:
     """Which training libraries a fresh process has loaded after this code."""
-    code = f"{textwrap.dedent(code)}\nimport sys; print(*{TRAINING | {'accelerate'}} & set(sys.modules))"
+    slow = TRAINING | {"accelerate", "datasets"}
+    code = f"{textwrap.dedent(code)}\nimport sys; print(*{slow} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     return set(run.stdout.split())
 
@@ -267,13 +268,23 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", {"yaml": "pyyaml"}.get(name, name)).lower()
 
 
+OF_ONE_PART = {"report": "report", "mcp": "serving"}
+"""Extras that hold what only one part of the package imports -> that part."""
+
+
 def test_declared_dependencies_are_those_imported() -> None:
-    """The extra `report` holds what only the report imports; the others, what the package never does."""
+    """Other extras hold what the package never imports."""
     imports = foreign_imports()
-    report = {normal(name) for module in imports if part_of(module) == "report" for name in imports[module]}
-    others = {normal(name) for module in imports if part_of(module) != "report" for name in imports[module]}
+
+    def imported(parts: set[str], *, by: bool) -> set[str]:
+        """What is imported by these parts, or by all others."""
+        modules = [module for module in imports if (part_of(module) in parts) is by]
+        return {normal(name) for module in modules for name in imports[module]}
+
+    others = imported({*OF_ONE_PART.values()}, by=False)
     assert declared()[""] - set(USED_BY_OTHERS) == others
-    assert declared()["report"] == report - others
+    for extra, part in OF_ONE_PART.items():
+        assert declared()[extra] == imported({part}, by=True) - others
 
 
 def test_every_dependency_has_a_tested_version() -> None:

@@ -82,7 +82,9 @@ def test_settings_of_the_chat_template_that_are_none(given):
         read_template_kwargs(given)
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "count", [pytest.param(100, marks=pytest.mark.short), pytest.param(500, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("protocol", ["text", "tools"])
 def test_demonstrations_have_the_ids_and_masks_of_a_rollout(
     protocol, count, full_tasks, tiny_tasks, tokenizer

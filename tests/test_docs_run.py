@@ -1,7 +1,7 @@
 """What README and docs/ tell to type runs: page by page, line by line, in a folder where a new user would be.
 
 A tiny model stands for the large ones, files have a few tasks, and trainings take two steps, in this process.
-The lines of own_tables.md, evaluate.md and endpoints.md run in tests of their own, those that install, make
+The lines of own_tables.md, evaluate.md, endpoints.md and serve.md run in tests of their own, those that install, make
 or test the project are what `.ci/run` does, and vLLM is started by `vllm_servers.py`.
 """
 
@@ -12,20 +12,22 @@ import re
 import shlex
 import shutil
 import sqlite3
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from forking import Forked
 from launching import ROOT, run_here
 from test_docs import COMMANDS
 from test_extending import FILES, TASK
 
 from trl_dbbench import shipped
 
-ELSEWHERE = {"own_tables.md", "evaluate.md", "endpoints.md"}
+ELSEWHERE = {"own_tables.md", "evaluate.md", "endpoints.md", "environments.md", "serve.md"}
 NOT_OURS = {"git", "make", "python3.11", "pip", "pytest", "export", "vllm", "head"}
 AGAIN = "--only grpo 'grpo, step rewards'"
 """The benchmark of credit.md with more runs of several minutes each."""
@@ -44,6 +46,8 @@ IN_SMALL = {
         **{"max_steps": 2, "per_device_eval_batch_size": 8},
     },
     **{kind: {"max_steps": 2} for kind in ("sft", "rm", "prm")},
+    **{name: {"--max-turn-tokens": "48"} for name in ("eval", "sample", "compare")},
+    "import": {"--num-tasks": "40"},
 }
 
 
@@ -93,7 +97,7 @@ def benchmarks() -> None:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The repository as far as the pages name it, with small files, and files of the user's."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
@@ -119,7 +123,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     Path("questions.csv").write_text("question,answer\nHow many orders are there?,8\n")
     benchmarks()
-    return tmp_path
+    yield tmp_path
+    for name in FILES:  # other tests have modules of these names
+        sys.modules.pop(Path(name).stem, None)
 
 
 def recipe(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,6 +145,9 @@ def recipe(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         and "tiny" not in str(keys["tasks"])
     ):
         small["tasks"] = "recipes/tiny/train.jsonl"
+    held_out = Path("recipes", str(keys.get("eval_tasks")))  # of a shipped recipe, whose own file is whole
+    if held_out.exists() and "eval_tasks" not in named:
+        small["eval_tasks"] = str(held_out)
     words = [word for name, value in small.items() for word in (f"--{name}", str(value))]
     run_here(monkeypatch, Path(script), "--config", config, *given, *words, folder=Path.cwd())
 
@@ -159,13 +168,19 @@ def run(
         if program.endswith("accelerate"):
             recipe(after_launch(words), monkeypatch)
         elif program == "python":
+            monkeypatch.setattr(subprocess, "Popen", Forked)  # as which benchmarks start trainings
             run_here(monkeypatch, Path(words[0]), *words[1:], folder=Path.cwd())
+            results = Path("runs", f"{Path(words[0]).stem}.jsonl").read_text().splitlines()
+            assert len(results) == 2, "one of each estimator"
         else:
             assert program.endswith("trl-dbbench"), line
             if "my_formats.Pairs" in words:
                 shutil.copy("pairs.jsonl", "my.jsonl")
             if words[0] == "sample" and "Qwen" in line:  # which was taught by this one
                 words += ["--system-prompt", "Work on the MySQL database."]
+            for option, value in IN_SMALL.get(words[0], {}).items():
+                if option not in words:
+                    words += [option, value]
             status, _ = command(*words)
             assert status in (0, None), (line, status)
         for option, name in pairwise(words):

@@ -245,7 +245,9 @@ class NextOutput(ScriptedEngine):
 
 
 @pytest.mark.fuzz
-@pytest.mark.parametrize("count", [PLAYED, pytest.param(OUTPUTS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "count", [pytest.param(PLAYED, marks=pytest.mark.short), pytest.param(OUTPUTS, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("protocol", ["text", "tools"])
 def test_played(
     protocol: str,
