@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
-import os
 import re
 import shlex
 import signal
@@ -14,21 +13,35 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pymysql
 import pytest
-from databases import connect_arguments, owned, processes, table
+from databases import connect_arguments, owned, processes
 from launching import ROOT
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from mcp_agents import (
+    CHANGE,
+    DEMO,
+    ENVIRONMENT,
+    MEDALS,
+    NEWEST,
+    QUESTION,
+    TOKEN,
+    Agent,
+    command,
+    http_server,
+    stdio,
+)
 from required import lacking
 from test_docs import COMMANDS
+from waiting import wait_until
 
 from trl_dbbench.cli import main
 from trl_dbbench.database import Database, open_database
@@ -47,93 +60,9 @@ from trl_dbbench.serving.transports import Address
 from trl_dbbench.tasks import Gold, Task, load_tasks
 
 PAGE = ROOT / "docs" / "serve.md"
-DEMO = ROOT / "recipes" / "demo_tasks.jsonl"
 TWENTY = load_tasks(DEMO)[-20:]  # questions, insertions, updates, deletions
-MODES = ("legacy", "2026-07-28")
+MODES = ("legacy", NEWEST)
 BOTH = [MODES[1], pytest.param(MODES[0], marks=pytest.mark.slow)]
-TOKEN = "a-token-of-some-length"
-ENVIRONMENT = os.environ | {"PYTHONUNBUFFERED": "1"}
-
-MEDALS = table("medals", "nation TEXT, gold INT", ("Chad", 1), ("Peru", 22))
-QUESTION = Task("how-many", "How many has Peru?", (MEDALS,), "SELECT", Gold((("22",),)))
-CHANGE = Task(
-    "one-more",
-    "Give Chad one more.",
-    (MEDALS,),
-    "UPDATE",
-    Gold(sql="UPDATE medals SET gold = 2 WHERE nation = 'Chad'"),
-)
-
-
-# --- an agent, and servers --------------------------------------------------------------------------------
-
-
-class Agent:
-    """What an agent does with the tools."""
-
-    def __init__(self, client: Client) -> None:
-        self.client = client
-
-    async def call(self, tool: str, **arguments: Any) -> tuple[bool, str]:
-        """(whether it went well, what the agent reads)."""
-        result = await self.client.call_tool(tool, arguments)
-        return not result.is_error, result.content[0].text
-
-    async def start(self, task_id: str = "") -> dict[str, Any]:
-        result = await self.client.call_tool("start_task", {"task_id": task_id} if task_id else {})
-        assert not result.is_error, result.content
-        assert json.loads(result.content[0].text) == result.structured_content
-        return result.structured_content
-
-    async def sql(self, episode: str, sql: str) -> str:
-        return (await self.call("execute_sql", episode=episode, sql=sql))[1]
-
-    async def submit(self, episode: str, *values: str) -> str:
-        return (await self.call("submit", episode=episode, answer=list(values)))[1]
-
-    async def play(self, task: Task, *, right: bool) -> str:
-        """Plays a task as it should be done, or leaves the tables as they are and answers nonsense."""
-        episode = (await self.start(task.id))["episode"]
-        assert task.gold.sql is not None
-        await self.sql(episode, task.gold.sql if right else "SELECT 'no idea'")
-        return await self.submit(episode, *(map(str, task.gold.answer or ()) if right else ["no idea"]))
-
-
-def command(*options: object, tasks: Path = DEMO) -> list[str]:
-    return [sys.executable, "-m", "trl_dbbench", "serve", "--mcp", str(tasks), *map(str, options)]
-
-
-def stdio(*options: object, mode: str = MODES[1]) -> Client:
-    """A client that starts a server of its own."""
-    program, *arguments = command(*options)
-    return Client(StdioServerParameters(command=program, args=arguments, env=dict(ENVIRONMENT)), mode=mode)
-
-
-@contextmanager
-def http_server(
-    *options: object, token: str = "", tasks: Path = DEMO
-) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server on a free port, and its URL. It must end well at SIGTERM."""
-    environment = ENVIRONMENT | {"TRL_DBBENCH_MCP_TOKEN": token}
-    if "--http" not in options:
-        options = ("--http", "0", *options)
-    process = subprocess.Popen(
-        command(*options, tasks=tasks), env=environment, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stderr is not None
-        lines = []
-        while not (found := re.search(r"MCP server: (http://[\d.]+:\d+/mcp)", lines[-1] if lines else "")):
-            lines.append(process.stderr.readline())
-            assert lines[-1], lines
-        yield process, found[1]
-        process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=60)
-        assert process.returncode == 0, rest
-        assert "Traceback" not in rest, rest
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -149,13 +78,6 @@ def url() -> Iterator[str]:
 
 def saved(folder: Path) -> list[EpisodeRecord]:
     return read_run(folder).episodes
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 # --- twenty tasks -----------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from databases import DOCKER_IMAGE, connect_arguments, kill_server, owned, rows_
 from proxies import proxied
 from required import lacking
 from sqlalchemy import make_url
+from waiting import wait_until
 
 from trl_dbbench.arguments import DatabaseArguments
 from trl_dbbench.database import Database, Limits, QueryResult, open_database
@@ -78,13 +79,6 @@ def places(database: Database) -> list[Place]:
 
 def made(database: Database) -> list[int]:
     return [place.made for place in places(database)]
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come about"
-        time.sleep(0.01)
 
 
 def evenly(numbers: list[int]) -> bool:

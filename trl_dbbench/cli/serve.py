@@ -18,7 +18,7 @@ from trl_dbbench.runs.settings import RunSettings, versions
 from trl_dbbench.tasks import Task, load_tasks
 
 if TYPE_CHECKING:
-    from trl_dbbench.serving.transports import Address, Stop
+    from trl_dbbench.serving.desk import Desk
 
 TOKEN_VARIABLE = "TRL_DBBENCH_MCP_TOKEN"
 
@@ -51,6 +51,10 @@ def serve(
     idle_seconds: Annotated[
         float, typer.Option(min=0.1, help="An episode without a call for so long is ended, as not right.")
     ] = 900,
+    drain_seconds: Annotated[
+        float,
+        typer.Option(min=0, help="After SIGTERM or Ctrl-C, open episodes may go on for so long."),
+    ] = 0,
 ) -> None:
     """Serves tasks to any MCP client: an agent starts one, works on a database of its own, and submits.
 
@@ -58,8 +62,8 @@ def serve(
     training, and kept in the form that report, replay and export read.
     """
     try:
-        from trl_dbbench.serving.tools import ENDINGS
-        from trl_dbbench.serving.transports import Address, Stop
+        from trl_dbbench.serving.tools import ENDINGS, Tools
+        from trl_dbbench.serving.transports import Address, Stop, serve_http, serve_stdio
     except ModuleNotFoundError as error:
         raise ConfigError(f"serve needs {error.name}: pip install 'trl-dbbench[mcp]'") from None
 
@@ -72,25 +76,21 @@ def serve(
     loaded = load_tasks(tasks, format=tasks_format)
     settings = RunSettings(protocol, observation_characters, max_turns, grader=grader)
     with Stop().taken() as stop, open_database(database, docker_image=docker_image) as opened:
-        _serve(loaded, opened, settings, idle_seconds, save, tell, address, stop)
+        desk = _desk(loaded, opened, settings, idle_seconds, save)
+        server = Tools(desk, tell=tell).server()
+        if address is None:
+            asyncio.run(serve_stdio(server, desk, stop, drain_seconds))
+        else:
+            asyncio.run(serve_http(server, desk, stop, drain_seconds, address))
 
 
-def _serve(
-    tasks: list[Task],
-    database: Database,
-    settings: RunSettings,
-    idle_seconds: float,
-    save: Path | None,
-    tell: bool,
-    address: Address | None,
-    stop: Stop,
-) -> None:
+def _desk(
+    tasks: list[Task], database: Database, settings: RunSettings, idle_seconds: float, save: Path | None
+) -> Desk:
     from trl_dbbench.judge import Judge
     from trl_dbbench.protocol import get_protocol
     from trl_dbbench.serving.desk import Desk
     from trl_dbbench.serving.folder import Folder
-    from trl_dbbench.serving.tools import Tools
-    from trl_dbbench.serving.transports import serve_http, serve_stdio
 
     settings = replace(
         settings,
@@ -99,7 +99,7 @@ def _serve(
         limits=database.limits,
         versions=versions(),
     )
-    desk = Desk(
+    return Desk(
         tasks,
         database,
         Judge(database, settings.grader),
@@ -108,8 +108,3 @@ def _serve(
         idle_seconds,
         None if save is None else Folder(save, settings),
     )
-    server = Tools(desk, tell=tell).server()
-    if address is None:
-        asyncio.run(serve_stdio(server, desk, stop))
-    else:
-        asyncio.run(serve_http(server, desk, stop, address))

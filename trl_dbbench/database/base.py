@@ -37,6 +37,8 @@ class Database(Closing):
     restarts: int = 0
     """How often the server was lost, together with everything that this database had there."""
     closed: bool = False
+    silent: bool = False
+    """Whether the server has not answered for some seconds. Asking this waits for nothing."""
     gave_up: str | None = None
     """Why a sandbox ended after waiting for the server in vain; `None` as soon as the server answers."""
 

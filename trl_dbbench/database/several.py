@@ -106,6 +106,10 @@ class SeveralDatabases(Database):
     def restarts(self) -> int:  # type: ignore[override]
         return sum(place.database.restarts for place in self._places)
 
+    @property
+    def silent(self) -> bool:  # type: ignore[override]
+        return all(place.away or place.database.silent for place in self._places)
+
     def describe(self) -> str:
         said = list(dict.fromkeys(place.database.describe() for place in self._places))
         return f"{len(self._places)} servers: {'; '.join(said)}"

@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from prometheus_client import Counter, Gauge
+
 from trl_dbbench.calls import Calls, Refused
 from trl_dbbench.database import Database
 from trl_dbbench.errors import StorageError
@@ -34,6 +36,11 @@ logger = logging.getLogger(__name__)
 
 REMEMBERED = 10_000
 """Names of ended episodes that are told from those that never were."""
+
+EPISODES = Counter("dbbench_episodes", "Episodes that have ended.", ["status", "right"])
+OPEN = Gauge("dbbench_episodes_open", "Episodes that are being played.")
+LEFT = Gauge("dbbench_tasks_left", "Tasks that have not been handed out yet.")
+DATABASE = Gauge("dbbench_database_up", "Whether the database has answered in the last seconds.")
 
 STOPPED = "the server was stopped before the episode ended"
 
@@ -72,7 +79,8 @@ class Desk:
     folder: Folder | None = None
     _open: dict[str, tuple[Calls, asyncio.Task[None]]] = field(default_factory=dict, init=False)
     _ended: dict[str, str] = field(default_factory=dict, init=False)
-    _closing: bool = field(default=False, init=False)
+    closing: bool = field(default=False, init=False)
+    """Whether no new episodes are begun, because the server is stopping."""
 
     def __post_init__(self) -> None:
         for task in self.tasks:
@@ -80,6 +88,24 @@ class Desk:
         played = self.folder.played if self.folder else set()
         self._by_id = {task.id: task for task in self.tasks}
         self._next = deque(task for task in self.tasks if task.digest not in played)
+        OPEN.set_function(lambda: self.open)
+        LEFT.set_function(lambda: self.left)
+        DATABASE.set_function(lambda: not self.database.silent)
+
+    @property
+    def open(self) -> int:
+        """Episodes that are being played."""
+        return len(self._open)
+
+    @property
+    def left(self) -> int:
+        """Tasks that have not been handed out yet."""
+        return len(self._next)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a new episode would have its database."""
+        return not self.closing and not self.database.silent
 
     def start(self, task_id: str, client: str) -> Opening:
         """Begins an episode.
@@ -91,12 +117,12 @@ class Desk:
         Raises:
             Refused: if there is no such task, or none is left, or too many episodes are open.
         """
-        if self._closing:
+        if self.closing:
             raise Refused("The server is stopping.")
         # a sandbox more could wait for a connection in the thread that a statement needs
-        if len(self._open) >= self.database.statements_at_once:
+        if self.open >= self.database.statements_at_once:
             raise Refused(
-                f"{len(self._open)} episodes are open, and no more are played at once. Submit one, or wait: "
+                f"{self.open} episodes are open, and no more are played at once. Submit one, or wait: "
                 f"one that is not used ends after {self.idle_seconds:g} seconds."
             )
         task = self._task(task_id)
@@ -124,13 +150,20 @@ class Desk:
             raise Refused(f"There is no episode {name!r}. Call start_task, which names one.")
         return await self._open[name][0].call(text)
 
+    async def drain(self, seconds: float) -> None:
+        """Begins no new episodes, and lets the open ones go on until they end, or for so long."""
+        self.closing = True
+        if self._open:
+            # wait() leaves the episodes as they are if it is cancelled or its time is over
+            await asyncio.wait([task for _, task in self._open.values()], timeout=seconds)
+
     async def close(self, fault: str | None = None) -> None:
         """Ends all episodes, when the statements that run have ended. Nothing of them is left afterwards.
 
         Args:
             fault: why that is not the agents' doing, if it is not.
         """
-        self._closing = True
+        self.closing = True
         playing = list(self._open.values())
         for talk, _ in playing:
             talk.leave(fault)
@@ -159,6 +192,7 @@ class Desk:
                 rules=self.rules,
             )
             episode.endpoint = client
+            EPISODES.labels(episode.status, episode.right).inc()
             if self.folder is not None:
                 await self.database.in_thread(self.folder.add, episode)
             said = ended(episode)
@@ -182,12 +216,17 @@ class Desk:
 _ENDINGS = {
     Status.ANSWERED: "its answer was submitted",
     Status.TURN_LIMIT: "it had no turn left",
+    Status.INVALID_ACTION: "one of its calls could not be read",
     Status.OUT_OF_TOKENS: "it was not called for too long",
     Status.ENVIRONMENT_FAULT: "the database failed or the server was stopped, so it does not count",
 }
 
 
+_SAID = {
+    why: f"This episode has ended: {said}. Call start_task for another one." for why, said in _ENDINGS.items()
+}
+
+
 def ended(episode: Episode) -> str:
     """What the agent reads if it calls an episode that has ended."""
-    why = _ENDINGS.get(episode.status, str(episode.status))
-    return f"This episode has ended: {why}. Call start_task for another one."
+    return _SAID[episode.status]

@@ -7,11 +7,13 @@ one of that protocol: `submit` is `commit_final_answer`, or `submit_sql` where t
 from __future__ import annotations
 
 import json
+import time
 from importlib.metadata import version
 from typing import Any
 
 from mcp.server.lowlevel import Server
 from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool
+from prometheus_client import Histogram
 
 from trl_dbbench.calls import Refused, written
 from trl_dbbench.protocol import PRODUCTS
@@ -21,6 +23,13 @@ from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS
 
 ENDINGS = {"tools": ("commit_final_answer", "answers"), "tools_sql": ("submit_sql", "query")}
 """The protocols that can be served -> the tool that ends an episode there, and its argument."""
+
+CALLS = Histogram(
+    "dbbench_call_seconds",
+    "From a tool call's coming to its reply.",
+    ["tool", "outcome"],
+    buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
+)
 
 INSTRUCTIONS = (
     "Tasks on an SQL database. Call start_task for a task and the name of an episode, work on it with "
@@ -89,15 +98,24 @@ class Tools:
         return ListToolsResult(tools=self._tools)
 
     async def _call(self, context: Any, params: Any) -> CallToolResult:
+        start, outcome = time.monotonic(), "refused"
         try:
-            given = self._checked(params.name, params.arguments or {})
-            if params.name == "start_task":
-                return self._start(given.get("task_id", ""), _client(context))
-            if params.name == "execute_sql":
-                return await self._execute(given["episode"], given["sql"])
-            return await self._submit(given["episode"], given["answer"])
+            result = await self._carried_out(params.name, params.arguments or {}, _client(context))
+            outcome = "error" if result.is_error else "ok"
+            return result
         except Refused as refusal:
             return _said(str(refusal), error=True)
+        finally:
+            tool = params.name if any(params.name == each.name for each in self._tools) else "unknown"
+            CALLS.labels(tool, outcome).observe(time.monotonic() - start)
+
+    async def _carried_out(self, name: str, arguments: dict[str, Any], client: str) -> CallToolResult:
+        given = self._checked(name, arguments)
+        if name == "start_task":
+            return self._start(given.get("task_id", ""), client)
+        if name == "execute_sql":
+            return await self._execute(given["episode"], given["sql"])
+        return await self._submit(given["episode"], given["answer"])
 
     def _checked(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a call, if they are those of the tool."""

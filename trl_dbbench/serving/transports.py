@@ -2,7 +2,8 @@
 
 ```
 the client closes the pipe   its episodes end; the server ends
-SIGTERM, Ctrl-C              statements that run end, then episodes, as environment faults; the server ends
+SIGTERM, Ctrl-C              no new episodes; after --drain-seconds, or the same again, statements that run
+                             end, then episodes, as environment faults; the server ends
 ```
 """
 
@@ -31,6 +32,7 @@ from mcp.server.stdio import stdio_server
 from starlette.requests import ClientDisconnect
 
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.serving import monitoring
 from trl_dbbench.serving.desk import STOPPED, Desk
 
 logger = logging.getLogger(__name__)
@@ -44,6 +46,12 @@ REPLY_SECONDS = 0.5
 
 READ_BYTES = 65_536
 
+MAX_REQUEST_BYTES = 1024**2
+"""A statement of the longest kind has room, with each of its characters written as two escapes."""
+
+MAX_CONNECTIONS = 1024
+"""At a time, and as many sessions of clients that keep one. Who comes then is told to come later."""
+
 
 class Stop:
     """SIGTERM and Ctrl-C, from before the database is opened until it is closed.
@@ -54,7 +62,7 @@ class Stop:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._asked = asyncio.Event()
+        self._asked, self._urged = asyncio.Event(), asyncio.Event()
 
     @contextmanager
     def taken(self) -> Iterator[Stop]:
@@ -71,18 +79,29 @@ class Stop:
         self._loop = asyncio.get_running_loop()
         await self._asked.wait()
 
+    async def wait_again(self) -> None:
+        """Returns when a second signal says that it is urgent."""
+        await self._urged.wait()
+
+    def _note(self) -> None:
+        (self._urged if self._asked.is_set() else self._asked).set()
+
     def _came(self, number: int, frame: FrameType | None) -> None:
         if self._loop is None:
             raise SystemExit(128 + number)
         with suppress(RuntimeError):  # the loop has been closed
-            self._loop.call_soon_threadsafe(self._asked.set)
+            self._loop.call_soon_threadsafe(self._note)
 
 
 # --- standard input and output ------------------------------------------------------------------------
 
 
-async def serve_stdio(server: Server, desk: Desk, stop: Stop) -> None:
-    """Serves the one client that has started this process, until it leaves or a signal comes."""
+async def serve_stdio(server: Server, desk: Desk, stop: Stop, drain_seconds: float) -> None:
+    """Serves the one client that has started this process, until it leaves or a signal comes.
+
+    Args:
+        drain_seconds: for so long after a signal, open episodes may go on.
+    """
 
     async def talk() -> None:
         # the SDK's own reader waits in a thread, which no signal would end
@@ -94,7 +113,7 @@ async def serve_stdio(server: Server, desk: Desk, stop: Stop) -> None:
             logger.info("The client has gone: %s.", gone.exceptions[0])
 
     talking = asyncio.create_task(talk())
-    await _until_stopped(talking, desk, stop, talking.cancel)
+    await _until_stopped(talking, desk, stop, drain_seconds, talking.cancel)
 
 
 class _Lines:
@@ -189,8 +208,11 @@ def _is_told(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], ClientDisconnect))
 
 
-async def serve_http(server: Server, desk: Desk, stop: Stop, address: Address) -> None:
+async def serve_http(server: Server, desk: Desk, stop: Stop, drain_seconds: float, address: Address) -> None:
     """Serves any number of clients, until a signal comes.
+
+    Args:
+        drain_seconds: for so long after a signal, open episodes may go on.
 
     Raises:
         ConfigError: if the address cannot be had.
@@ -204,10 +226,23 @@ async def serve_http(server: Server, desk: Desk, stop: Stop, address: Address) -
         if address.token is not None:
             settings = AuthSettings(issuer_url=cast(Any, url), resource_server_url=None)
             secured = {"auth": settings, "token_verifier": _Token(address.token)}
-        app = server.streamable_http_app(streamable_http_path=PATH, host=address.host, **secured)
+        app = server.streamable_http_app(
+            streamable_http_path=PATH,
+            host=address.host,
+            max_request_body_size=MAX_REQUEST_BYTES,
+            max_sessions=MAX_CONNECTIONS,
+            session_idle_timeout=desk.idle_seconds,  # its episodes have ended by then
+            custom_starlette_routes=monitoring.routes(desk, with_token=address.token is not None),
+            **secured,
+        )
         http = _HTTPServer(
             uvicorn.Config(
-                app, ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=CLOSING_SECONDS
+                app,
+                ws="none",
+                log_config=None,
+                access_log=False,
+                limit_concurrency=MAX_CONNECTIONS,
+                timeout_graceful_shutdown=CLOSING_SECONDS,
             )
         )
 
@@ -216,18 +251,28 @@ async def serve_http(server: Server, desk: Desk, stop: Stop, address: Address) -
 
         serving = asyncio.create_task(http.serve(sockets=[listening]))
         logger.info("MCP server: %s%s%s.", url, PATH, ", with a token" if address.token else "")
-        await _until_stopped(serving, desk, stop, end)
+        await _until_stopped(serving, desk, stop, drain_seconds, end)
 
 
 # --- the end ------------------------------------------------------------------------------------------
 
 
 async def _until_stopped(
-    serving: asyncio.Task[None], desk: Desk, stop: Stop, end: Callable[[], object]
+    serving: asyncio.Task[None], desk: Desk, stop: Stop, drain_seconds: float, end: Callable[[], object]
 ) -> None:
     """Ends all episodes, then the transport, when either it has ended or a signal has come."""
     asked = asyncio.create_task(stop.wait())
     await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
+    if asked.done() and drain_seconds and desk.open:
+        logger.info(
+            "Stopping: %d episodes may go on for %g s. The same signal again ends them.",
+            desk.open,
+            drain_seconds,
+        )
+        ways = [serving, *map(asyncio.create_task, (desk.drain(drain_seconds), stop.wait_again()))]
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for each in ways[1:]:
+            each.cancel()
     await desk.close(STOPPED if asked.done() else None)
     if asked.done():  # the last replies are on their way
         await asyncio.wait({serving}, timeout=REPLY_SECONDS)

@@ -120,8 +120,7 @@ class ServerDatabase(Database):
         return ServerSandbox(self._tenancy, task)
 
     @property
-    def silent(self) -> bool:
-        """Whether the server has not answered for some seconds. Nothing is asked, and nothing waited for."""
+    def silent(self) -> bool:  # type: ignore[override]
         return self._tenancy.silent
 
     def answers(self) -> bool:
