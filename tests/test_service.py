@@ -9,8 +9,6 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import httpx2
@@ -111,46 +109,44 @@ def test_a_database_that_does_not_answer_is_told() -> None:
 # --- the end ----------------------------------------------------------------------------------------------
 
 
-async def drained(process: subprocess.Popen[str], address: str, end: Callable[[], None]) -> list[str]:
-    """What an agent reads that has begun an episode when the signal comes, and `end`s the server then."""
-    async with Client(address) as client:
-        agent = Agent(client)
-        episode = (await agent.start("orders-count-lamps"))["episode"]
-        process.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(wait_until, lambda: health(address)[0] == 503)
-        assert health(address)[1] == {"status": "stopping", "episodes_open": 1, "tasks_left": TASKS}
-        said = [(await agent.call("start_task"))[1], await agent.sql(episode, "SELECT 1")]
-        end()
-        return [*said, await agent.submit(episode, "no idea")]
-
-
 TASKS = len(DEMO.read_text().splitlines())
-NOTHING_NEW = ["The server is stopping.", "[(1,)]"]
 
 
 def test_open_episodes_may_end_after_a_signal(tmp_path: Path) -> None:
+    async def play(process: subprocess.Popen[str], address: str) -> None:
+        async with Client(address) as client:
+            agent = Agent(client)
+            episode = (await agent.start("orders-count-lamps"))["episode"]
+            process.send_signal(signal.SIGTERM)
+            await asyncio.to_thread(wait_until, lambda: health(address)[0] == 503)
+            assert health(address)[1] == {"status": "stopping", "episodes_open": 1, "tasks_left": TASKS}
+            assert await agent.call("start_task") == (False, "The server is stopping.")
+            assert await agent.sql(episode, "SELECT 1") == "[(1,)]"
+            assert await agent.submit(episode, "no idea") == "The answer is recorded."
+
     options = ("--database", "sqlite", "--save", tmp_path / "saved", "--drain-seconds", 600)
     with http_server(*options) as (process, address):
-        said = asyncio.run(drained(process, address, end=lambda: None))
-        assert said == [*NOTHING_NEW, "The answer is recorded."]
+        asyncio.run(play(process, address))
         assert process.wait(60) == 0, "the last episode has ended"
     (episode,) = read_run(tmp_path / "saved").episodes
     assert (episode["status"], len(episode["turns"])) == ("answered", 2)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "again"), [(600, True), (1, False)], ids=["a second signal", "its time is over"]
+    ("seconds", "again"), [(600, True), (1, False)], ids=["the signal again", "no time left"]
 )
 def test_open_episodes_are_not_waited_for_for_ever(tmp_path: Path, seconds: float, again: bool) -> None:
-    def end() -> None:
-        if again:
-            process.send_signal(signal.SIGTERM)
-        wait_until(lambda: bool(read_run(tmp_path / "saved").episodes))
+    async def leave_open(address: str) -> None:
+        async with Client(address) as client:
+            await Agent(client).start()
 
     options = ("--database", "sqlite", "--save", tmp_path / "saved", "--drain-seconds", seconds)
     with http_server(*options) as (process, address):
-        with suppress(BaseExceptionGroup):  # the connection may be gone before the last call
-            asyncio.run(drained(process, address, end))
+        asyncio.run(leave_open(address))
+        process.send_signal(signal.SIGTERM)
+        if again:
+            wait_until(lambda: health(address)[0] == 503)
+            process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     (episode,) = read_run(tmp_path / "saved").episodes
     assert episode["fault"] == "the server was stopped before the episode ended"

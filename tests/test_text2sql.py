@@ -225,15 +225,8 @@ def test_spiders_gold_on_mysql(spider: Path, docker_database: Database) -> None:
 
 
 def test_birds_entries(tmp_path: Path) -> None:
-    """Difficulty has no place in a task, and descriptions of columns are not read, however they are encoded."""
+    """Difficulty has no place in a task."""
     file = database(tmp_path / "dev_databases/pets/pets.sqlite")
-    descriptions = file.parent / "database_description"
-    descriptions.mkdir()
-    (descriptions / "pets.csv").write_bytes(
-        "\ufefforiginal_column_name,column_name,column_description\nweight,,poids é,too,many\n".encode(
-            "latin-1", "replace"
-        )
-    )
     entries = [
         BIRD,
         BIRD | {"question_id": 0, "evidence": ""},
@@ -257,6 +250,40 @@ def test_birds_entries(tmp_path: Path) -> None:
         "Who owns heavy pets?\nHint: heavy means weight > 10\nCREATE TABLE owners"
     )
     assert [(task.id, task.knowledge) for task in plain] == [("0", None), ("bird-dev-3", None)]
+
+
+HEADER = "original_column_name,column_name,column_description,data_format,value_description"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252"])
+def test_birds_descriptions_of_columns(
+    tmp_path: Path, encoding: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The files are as people have written them: ragged, in several encodings, some for no table at all."""
+    file = database(tmp_path / "dev_databases/pets/pets.sqlite")
+    folder = file.parent / "database_description"
+    folder.mkdir()
+    lines = [
+        HEADER,
+        'weight,body weight,poids pesé,real,"in kg,\n0: unknown */"',
+        "age,,in years,,",
+        "name,,ID,text,,too,many",
+        f"owner,who feeds it,{'x' * 500},integer",
+    ]
+    (folder / "Pets.csv").write_bytes("\r\n".join(lines).encode(encoding))
+    (folder / "owners.csv").write_text("column,meaning\nname,a name\n")
+    (folder / "houses.csv").write_text(f"{HEADER}\naddress,,where it is,,\n")
+    (task,) = load_tasks(as_list(tmp_path / "dev.json", BIRD))
+    told = task.prompt().partition("/* What columns of pets mean:\n")[2].partition("CREATE TABLE pets")[0]
+    assert told == (
+        "name: ID\n"
+        f"owner: who feeds it; {'x' * 200}...\n"
+        "weight: body weight; poids pesé; values: in kg, 0: unknown * / */\n"
+    )
+    assert "houses" not in task.prompt()
+    assert f"'{folder / 'owners.csv'}' has no column original_column_name" in caplog.text
+    names = replace(task, schema="names")
+    assert "poids" not in names.prompt()
 
 
 @pytest.mark.parametrize("folder", ["dev_databases", "train_databases", "databases", ".", "../dev_databases"])

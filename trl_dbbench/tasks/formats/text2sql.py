@@ -5,8 +5,8 @@
   `{"question_id": ..., "db_id": ..., "question": ..., "evidence": ..., "SQL": ..., "difficulty": ...}`.
 
 Both come as lists in `.json` files, with the databases in folders beside them. They are judged as their own
-evaluators do, and the agent is told how the tables were made and some rows. BIRD's descriptions of columns,
-`database_description/*.csv`, are not read.
+evaluators do, and the agent is told how the tables were made, some rows, and what BIRD's descriptions say of
+the columns (`database_description/*.csv`).
 """
 
 from __future__ import annotations
