@@ -27,6 +27,9 @@ from sqlglot import exp
 from trl_dbbench.convert import convert
 from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError, TaskError
+from trl_dbbench.judge import Judge
+from trl_dbbench.protocol import Answer
+from trl_dbbench.scores import score_all
 from trl_dbbench.selection import split_tasks
 from trl_dbbench.tasks import Column, Gold, Source, Table, Task, load_tasks
 from trl_dbbench.tasks.formats import FORMATS, READ_ONLY
@@ -219,6 +222,83 @@ def test_spiders_gold_on_mysql(spider: Path, docker_database: Database) -> None:
         **dict.fromkeys(("232", "233", "464", "465", "642", "643", "817", "818"), "1055"),
         **dict.fromkeys(("745", "746"), "1248"),
     }
+
+
+SUITE = {
+    "pets_v1": "INSERT INTO pets VALUES ('rex', 1, 9.5), ('tom', 2, 30.0)",
+    "pets_v2": "INSERT INTO pets VALUES ('ann', 1, 20.0)",
+}
+"""Two pets, and one, where `PETS` has three."""
+
+
+def with_suite(folder: Path) -> Task:
+    """The question of `SPIDER` with three databases."""
+    script = PETS.partition("INSERT INTO pets")[0]
+    database(folder / "database/pets/pets.sqlite")
+    for name, rows in SUITE.items():
+        database(folder / f"database/pets/{name}.sqlite", f"{script}{rows}")
+    (task,) = load_tasks(as_list(folder / "dev.json", SPIDER))
+    return task
+
+
+def test_spiders_test_suites(tmp_path: Path, sqlite_database: Database) -> None:
+    """An answer counts if it is right on all databases of the folder; the agent sees the one of that name."""
+    task = with_suite(tmp_path)
+    folder = tmp_path / "database" / "pets"
+    assert task.source == Source.of(folder / "pets.sqlite")
+    assert task.suite == (Source.of(folder / "pets_v1.sqlite"), Source.of(folder / "pets_v2.sqlite"))
+    assert Task.from_json(task.to_json()) == task
+    assert task.digest != replace(task, suite=()).digest
+    judge = Judge(sqlite_database)
+    with sqlite_database.sandbox(task) as sandbox:
+        ((count,),) = sandbox.execute("SELECT count(*) FROM pets").rows
+        lucky = Answer(f"SELECT {count}")
+        assert judge(replace(task, suite=()), lucky, sandbox, "spider_ts").right
+        assert not judge(task, lucky, sandbox, "spider_ts").right
+        assert judge(task, Answer("SELECT count(name) FROM pets"), sandbox, "spider_ts").right
+    (scores,) = score_all([task], {task.id: f"SELECT {count}"}, sqlite_database)
+    assert set(scores.values.values()) == {0.0}
+
+
+def test_the_gold_sql_must_run_on_the_whole_suite(tmp_path: Path, sqlite_database: Database) -> None:
+    task = with_suite(tmp_path)
+    assert [each.problem for each in validate([task], sqlite_database)] == [None]
+    path = database(tmp_path / "other.sqlite", "CREATE TABLE cats (name TEXT)")
+    broken = replace(task, suite=(*task.suite, Source.of(path)))
+    assert [each.problem for each in validate([broken], sqlite_database)] == [
+        f"the gold SQL fails: no such table: pets (on '{path}' of its suite)"
+    ]
+
+
+def test_a_suite_of_the_own_format(tmp_path: Path) -> None:
+    """Its paths are looked for beside the file, as that of the database."""
+    database(tmp_path / "pets.sqlite")
+    database(tmp_path / "suite/pets.sqlite")
+    entry = {
+        "id": "t",
+        "question": "?",
+        "sql": "SELECT 1",
+        "grader": "strict",
+        "database": {"path": "pets.sqlite"},
+    }
+    (task,) = load_tasks(
+        as_lines(tmp_path / "tasks.jsonl", entry | {"suite": [{"path": "suite/pets.sqlite"}]})
+    )
+    assert [Path(each.path) for each in task.suite] == [tmp_path / "suite/pets.sqlite"]
+    for wrong, said in (
+        (
+            without(entry, "database")
+            | {
+                "tables": [{"name": "t", "columns": [{"name": "a"}], "rows": []}],
+                "suite": [{"path": "suite/pets.sqlite"}],
+            },
+            "a 'suite' is for questions over a 'database'; leave it out",
+        ),
+        (entry | {"suite": [{"path": "no.sqlite"}]}, "there is no database 'no.sqlite'"),
+        (entry | {"suite": ["suite/pets.sqlite"]}, "database of the suite"),
+    ):
+        with pytest.raises(TaskError, match=said):
+            load_tasks(as_lines(tmp_path / "wrong.jsonl", wrong))
 
 
 # --- BIRD -----------------------------------------------------------------------------------------

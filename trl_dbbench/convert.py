@@ -263,6 +263,7 @@ def _fields(task: Task) -> dict[str, Any]:
         "skills": task.skills,
         "grader": task.grader,
         "database": task.source,
+        "suite": task.suite,
         "dialect": task.dialect,
         "knowledge": task.knowledge,
         "schema": task.schema,

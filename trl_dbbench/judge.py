@@ -177,11 +177,14 @@ class Judge:
     def _sql_right(self, task: Task, sql: str, grader: SQLGrader) -> bool:
         if task.gold.sql is None:
             raise EnvironmentFault(f"the grader {grader.name} needs gold SQL, which the task has not")
-        gold = self._gold_result(task, grader.rewrite(task.gold.sql))
-        if not sql.strip() or len(sql) > MAX_STATEMENT_CHARACTERS:
-            return False
-        predicted, _ = whole_result(self._database, task, grader.rewrite(sql))
-        return predicted is not None and grader.value(predicted, gold, task.gold.sql) >= 1
+        for each in task.on_each_database():
+            gold = self._gold_result(each, grader.rewrite(task.gold.sql))
+            if not sql.strip() or len(sql) > MAX_STATEMENT_CHARACTERS:
+                return False
+            predicted, _ = whole_result(self._database, each, grader.rewrite(sql))
+            if predicted is None or grader.value(predicted, gold, task.gold.sql) < 1:
+                return False
+        return True
 
     def _gold_result(self, task: Task, sql: str) -> Result:
         key = _key(task, sql)

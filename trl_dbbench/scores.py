@@ -63,6 +63,17 @@ def score_all(
 
 
 def _scored(task: Task, sql: str | None, database: Database) -> Scores:
+    """Of several databases the worst counts, as in Spider's test suites."""
+    found = [_scored_on_one(each, sql, database) for each in task.on_each_database()]
+    values: dict[str, float | None] = {}
+    for name in SQL_GRADERS:
+        judged = [value for scores in found if (value := scores.values[name]) is not None]
+        values[name] = min(judged) if len(judged) == len(found) else None
+    problem = next((scores.problem for scores in found if scores.problem), None)
+    return Scores(task, sql, values, problem)
+
+
+def _scored_on_one(task: Task, sql: str | None, database: Database) -> Scores:
     gave: dict[str, tuple[Result | None, str]] = {}
 
     def result(statement: str) -> tuple[Result | None, str]:

@@ -80,6 +80,14 @@ def _question_problem(task: Task, database: Database, override: Grader | SQLGrad
 
 
 def _sql_problem(task: Task, database: Database, grader: SQLGrader) -> str | None:
+    for each in task.on_each_database():
+        if problem := _sql_problem_on_one(each, database, grader):
+            of_suite = each.source if each.source != task.source else None
+            return f"{problem} (on '{of_suite.path}' of its suite)" if of_suite else problem
+    return None
+
+
+def _sql_problem_on_one(task: Task, database: Database, grader: SQLGrader) -> str | None:
     if task.gold.sql is None:
         return f"the grader {grader.name} needs gold SQL"
     sql = grader.rewrite(task.gold.sql)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trl_dbbench.errors import TaskError
@@ -26,7 +26,7 @@ from trl_dbbench.tasks.types import check_type
 
 FIELDS = (
     *("id", "question", "tables", "operation", "skills", "grader", "answer", "sql", "state_md5"),
-    *("database", "dialect", "knowledge", "schema"),
+    *("database", "suite", "dialect", "knowledge", "schema"),
 )
 """Of the own format."""
 
@@ -62,8 +62,9 @@ class Task:
     it to the protocol, as AgentBench has a grader for each of its two protocols.
 
     Tasks may share a database that lies beside them: their `tables` then have columns, and the rows are in
-    the `source`. `dialect` is that of the agent's and the gold SQL. `knowledge` is what the agent is told
-    beside the question; `schema`, one of `SCHEMAS`, how much it is told of the tables.
+    the `source`. An answer that is SQL must be right on each database of the `suite`, too; these have the
+    same tables and other rows. `dialect` is that of the agent's and the gold SQL. `knowledge` is what the
+    agent is told beside the question; `schema`, one of `SCHEMAS`, how much it is told of the tables.
     """
 
     id: str
@@ -77,6 +78,7 @@ class Task:
     dialect: str = "mysql"
     knowledge: str | None = None
     schema: str = "names"
+    suite: tuple[Source, ...] = ()
 
     @property
     def is_question(self) -> bool:
@@ -87,6 +89,12 @@ class Task:
     def tables_key(self) -> TablesKey:
         """Stands for all that is in the tables: tasks with the same key can read the same tables."""
         return self.source or content_key(self.tables)
+
+    def on_each_database(self) -> Iterator[Task]:
+        """The task as it is without its suite, and then over each database of that."""
+        yield replace(self, suite=()) if self.suite else self
+        for source in self.suite:
+            yield replace(self, source=source, suite=())
 
     def prompt(self) -> str:
         """The question, what else is known of it, then what the agent may know of the tables."""
@@ -140,9 +148,9 @@ class Task:
         }
         if self.source is not None:
             del entry["tables"]
-            entry["database"] = {"path": self.source.path, "digest": self.source.digest}
-            if self.source.name is not None:
-                entry["database"]["name"] = self.source.name
+            entry["database"] = self.source.to_entry()
+        if self.suite:
+            entry["suite"] = [each.to_entry() for each in self.suite]
         # left out where they say nothing: a task's digest is that of this text
         usual = {
             "dialect": "mysql" if self.source is None else self.source.opened.dialects[0],
@@ -173,14 +181,13 @@ class Task:
             answer = GRADERS[DEFAULT_GRADER].gold(answer)
         source = None
         if database := optional(entry, "database", dict):
-            check_known(database, ("path", "digest", "name"), "field of a database")
-            source = Source.of(
-                required(database, "path", str),
-                optional(database, "digest", str),
-                optional(database, "name", str),
-            )
+            source = Source.from_entry(database)
             if entry.get("tables"):
                 raise TaskError("a task has 'tables' or a 'database', not both; leave one out")
+        suite = tuple(
+            Source.from_entry(as_object(each, "database of the suite"))
+            for each in optional(entry, "suite", list) or ()
+        )
         dialects = DIALECTS if source is None else source.opened.dialects
         dialect = entry.get("dialect") or dialects[0]
         if dialect not in DIALECTS:
@@ -207,6 +214,7 @@ class Task:
                 dialect=dialect,
                 knowledge=optional(entry, "knowledge", str),
                 schema=entry.get("schema") or "names",
+                suite=suite,
             )
         )
 
@@ -244,6 +252,11 @@ def checked(task: Task) -> Task:
         raise TaskError(f"unknown skill {strange[0]!r}; allowed: {', '.join(NAMED)}")
     if task.schema not in SCHEMAS:
         raise TaskError(unknown("schema", str(task.schema), SCHEMAS))
+    if task.suite and (task.source is None or not task.is_question):
+        raise TaskError("a 'suite' is for questions over a 'database'; leave it out")
+    for each in task.suite:
+        if task.dialect not in each.opened.dialects:
+            raise TaskError(f"the suite's database '{each.path}' cannot be of the dialect {task.dialect}")
     names = [table.name for table in task.tables]
     if not names:
         raise TaskError("a task needs at least one table; the list is empty")

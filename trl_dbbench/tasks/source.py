@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from trl_dbbench.errors import TaskError
+from trl_dbbench.tasks.fields import check_known, optional, required
 from trl_dbbench.tasks.sources.base import Kind
 from trl_dbbench.tasks.sources.dump import Dump
 from trl_dbbench.tasks.sources.folder import Folder
@@ -55,6 +58,23 @@ class Source:
                 f"{digest}). Bring the file back, or leave 'digest' out if the task fits it as it is now."
             )
         return cls(str(found), now, name)
+
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any]) -> Source:
+        """The database that a task's entry names.
+
+        Raises:
+            TaskError: as `of`, or the entry has other fields.
+        """
+        check_known(entry, ("path", "digest", "name"), "field of a database")
+        return cls.of(
+            required(entry, "path", str), optional(entry, "digest", str), optional(entry, "name", str)
+        )
+
+    def to_entry(self) -> dict[str, str]:
+        """As a task's entry names it; `from_entry` gives an equal one back."""
+        named = {} if self.name is None else {"name": self.name}
+        return {"path": self.path, "digest": self.digest, **named}
 
     @property
     def opened(self) -> Kind:

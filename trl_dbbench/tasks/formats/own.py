@@ -19,6 +19,7 @@
 | `grader` | optional | from `grading.GRADERS`; `lifelong` if left out, `null` for the protocol's own |
 | `state_md5` | optional | the gold state's published hash |
 | `database` | instead of `tables` | a database beside the tasks, see below |
+| `suite` | with `database` | a list of further databases, with the same tables and other rows |
 | `dialect` | optional | of `sql` and of the agent's: `sqlite` over a SQLite file or a folder, else `mysql` |
 | `knowledge` | optional | what the agent is told beside the question |
 | `schema` | optional | what it is told of the tables: `names` if left out, `full` or `none` |
@@ -29,6 +30,7 @@ path that is not absolute is looked for beside the task file, then in the workin
 an absolute one.
 
 A task whose `grader` is one of `grading.SQL_GRADERS` is answered with SQL: it needs `sql` and no `answer`.
+The answer must be right on each database of the `suite`, too.
 """
 
 from __future__ import annotations
@@ -45,17 +47,25 @@ from trl_dbbench.tasks.model import Task
 class OwnFormat(BesideFiles):
     name = "own"
     suffix = ".jsonl"
-    nested = frozenset(("tables", "answer", "skills", "database"))
+    nested = frozenset(("tables", "answer", "skills", "database", "suite"))
 
     def matches(self, entry: Mapping[str, Any]) -> bool:
         """Any entry: what no other format claims is read as this one, whose errors say what is missing."""
         return True
 
     def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
-        database = entry.get("database")
-        if isinstance(database, dict) and isinstance(database.get("path"), str):
-            entry = {**entry, "database": {**database, "path": self._located(database["path"])}}
+        entry = dict(entry)
+        if "database" in entry:
+            entry["database"] = self._found(entry["database"])
+        if isinstance(entry.get("suite"), list):
+            entry["suite"] = [self._found(each) for each in entry["suite"]]
         return Task.from_entry(entry)
+
+    def _found(self, database: Any) -> Any:
+        """The database with its whole path. What is no database is left for `Task.from_entry` to refuse."""
+        if isinstance(database, dict) and isinstance(database.get("path"), str):
+            return {**database, "path": self._located(database["path"])}
+        return database
 
     def _located(self, path: str) -> str:
         """Where a database lies: beside the tasks, or else as seen from the working directory."""

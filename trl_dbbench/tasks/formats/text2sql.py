@@ -5,8 +5,9 @@
   `{"question_id": ..., "db_id": ..., "question": ..., "evidence": ..., "SQL": ..., "difficulty": ...}`.
 
 Both come as lists in `.json` files, with the databases in folders beside them. They are judged as their own
-evaluators do, and the agent is told how the tables were made, some rows, and what BIRD's descriptions say of
-the columns (`database_description/*.csv`).
+evaluators do: where a folder of Spider's has several databases, as those of its test suites, an answer must
+be right on all of them. The agent is told how the tables were made, some rows, and what BIRD's descriptions
+say of the columns (`database_description/*.csv`).
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class SpiderFormat(BesideFiles):
             sql=gold_sql(entry, "query"),
             database=find_database(self.path, required(entry, "db_id", str), SPIDER_FOLDERS),
             grader="spider_ts",
+            with_suite=True,
         )
 
 
@@ -73,9 +75,19 @@ class BirdFormat(BesideFiles):
 
 
 def sql_task(
-    *, id: str, question: str, sql: str, database: Path, grader: str, knowledge: str | None = None
+    *,
+    id: str,
+    question: str,
+    sql: str,
+    database: Path,
+    grader: str,
+    knowledge: str | None = None,
+    with_suite: bool = False,
 ) -> Task:
     """A question that is answered with SQL.
+
+    Args:
+        with_suite: it must be right on the other SQLite files of the database's folder, too.
 
     Raises:
         TaskError: the database cannot be read, the gold SQL is no query, or the task cannot be right.
@@ -85,6 +97,7 @@ def sql_task(
     if changes := {"insert", "update", "delete"}.intersection(skills):
         raise TaskError(f"the gold SQL must be a query, is {min(changes).upper()}: {sql}")
     source = Source.of(database)
+    others = sorted(set(database.parent.glob("*.sqlite")) - {database}) if with_suite else []
     return checked(
         Task(
             id=id,
@@ -98,6 +111,7 @@ def sql_task(
             dialect="sqlite",
             knowledge=knowledge,
             schema="full",
+            suite=tuple(map(Source.of, others)),
         )
     )
 
