@@ -37,6 +37,8 @@ from test_service import figures
 
 IDLE_SECONDS = 5
 LOOK_SECONDS = 15
+REST_SECONDS = 45
+"""Until the sessions of clients that are gone are forgotten, and free memory is given back."""
 GROWTH = 0.05
 TASKS = load_tasks(DEMO)
 WAIT = "episodes are open, and no more are played at once"
@@ -121,7 +123,7 @@ def at_rest(address: str) -> dict[str, float]:
     """A reading when all episodes have ended."""
     while figures(address)["dbbench_episodes_open",]:
         time.sleep(0.5)
-    time.sleep(2 * IDLE_SECONDS)  # until the sessions of clients that are gone are forgotten, too
+    time.sleep(REST_SECONDS)
     return reading(address)
 
 
