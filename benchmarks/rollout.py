@@ -1,6 +1,6 @@
 """Rollouts against stock TRL: the same model, prompts, turns and tokens, so the work is equal.
 
-    python benchmarks/rollout.py [--sizes 1m 40m] [--steps 3] [--quick] [--json FILE]
+    python benchmarks/rollout.py [--sizes 1m 40m] [--steps 3] [--rounds 1] [--quick] [--json FILE]
 
 Four prompts of 700 tokens with eight samples each, three turns of 60 tokens that end in a tool call,
 observations of 40 tokens, and a greedy run of each prompt. The model computes as any other; then its next
@@ -10,7 +10,7 @@ the same kind of database.
 
 Prints the seconds of sampling with greedy evaluation, what the greedy rows cost, where a whole training step
 goes, the peak memory (of the GPU where there is one, else of the process), and the ratios. Each runs in a
-process of its own.
+process of its own; in several rounds they alternate, and the ratios are medians with quartiles.
 """
 
 from __future__ import annotations
@@ -375,17 +375,41 @@ def training(parts: dict[str, float]) -> float:
     return parts["log-probabilities"] + parts["backward"]
 
 
+def ratios(runs: dict[str, dict[str, float]]) -> dict[str, float]:
+    """What a round says."""
+    rollout, off = runs["ours"]["rollout"], runs["ours, greedy off"]["rollout"]
+    return {
+        "rollout": runs["stock"]["rollout"] / rollout,
+        "step": runs["stock"]["step"] / runs["ours"]["step"],
+        "training": training(runs["ours, no sharing"]) / training(runs["ours"]),
+        "greedy": (rollout / off - 1) * SAMPLES,
+        "database": runs["ours"]["database"] / rollout,
+        "memory": runs["ours"]["memory"] / runs["stock"]["memory"],
+    }
+
+
+def spread(values: list[float]) -> str:
+    """The median and, of several values, the quartiles."""
+    median = f"{statistics.median(values):.2f}"
+    if len(values) == 1:
+        return median
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return f"{median} [{low:.2f}, {high:.2f}]"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sizes", nargs="+", choices=list(SHAPES), default=list(SHAPES))
     parser.add_argument("--steps", type=int, default=3, help="measured steps, after one that warms up")
+    parser.add_argument("--rounds", type=int, default=1, help="how often all are run, one after the other")
     parser.add_argument("--database", default="sqlite", help="sqlite, local, docker or a URL")
     parser.add_argument("--quick", action="store_true", help="one step of the small model")
     parser.add_argument("--json", type=Path, help="writes the figures here")
     arguments = parser.parse_args()
     sizes, steps = (["1m"], 1) if arguments.quick else (arguments.sizes, arguments.steps)
+    rounds = 1 if arguments.quick else arguments.rounds
     print(
         f"{platform.machine()}, {torch.get_num_threads()} threads, Python {platform.python_version()}, ",
         end="",
@@ -398,35 +422,27 @@ def main() -> None:
     print(f"{'':<22}" + "".join(f"{name:>18}" for name in columns))
     figures: dict[str, Any] = {}
     for size in sizes:
-        runs = {
-            "stock": measure_alone(stock, size, steps, arguments.database),
-            "ours": measure_alone(ours, size, steps, arguments.database),
-            "ours, greedy off": measure_alone(ours, size, steps, arguments.database, greedy_eval="off"),
-            "ours, no sharing": measure_alone(ours, size, steps, arguments.database, shared_prefix="off"),
-        }
-        for name, parts in runs.items():
-            print(
-                f"{size} {name:<18}" + "".join(f"{parts.get(column, 0.0):>18.3f}" for column in columns),
-                flush=True,
-            )
-        rollout, off = runs["ours"]["rollout"], runs["ours, greedy off"]["rollout"]
-        figures[size] = {
-            "seconds": runs,
-            "rollout_ratio": runs["stock"]["rollout"] / rollout,
-            "step_ratio": runs["stock"]["step"] / runs["ours"]["step"],
-            "training_ratio": training(runs["ours, no sharing"]) / training(runs["ours"]),
-            "greedy_cost": (rollout / off - 1) * SAMPLES,
-            "database_share": runs["ours"]["database"] / rollout,
-            "memory_ratio": runs["ours"]["memory"] / runs["stock"]["memory"],
-        }
+        seconds, found = [], []
+        for _ in range(rounds):
+            runs = {
+                "stock": measure_alone(stock, size, steps, arguments.database),
+                "ours": measure_alone(ours, size, steps, arguments.database),
+                "ours, greedy off": measure_alone(ours, size, steps, arguments.database, greedy_eval="off"),
+                "ours, no sharing": measure_alone(ours, size, steps, arguments.database, shared_prefix="off"),
+            }
+            for name, parts in runs.items():
+                shown = "".join(f"{parts.get(column, 0.0):>18.3f}" for column in columns)
+                print(f"{size} {name:<18}{shown}", flush=True)
+            seconds.append(runs)
+            found.append(ratios(runs))
+        figures[size] = {"seconds": seconds, "ratios": found}
     for size, each in figures.items():
+        shown = {name: spread([one[name] for one in each["ratios"]]) for name in each["ratios"][0]}
         print(
-            f"{size}: rollout with greedy evaluation {each['rollout_ratio']:.1f} times as fast as stock, "
-            f"the whole step {each['step_ratio']:.1f} times; forward and backward "
-            f"{each['training_ratio']:.1f} times as fast as without shared prompts; greedy rows cost "
-            f"{each['greedy_cost']:.2f} of their share of rows; database time not hidden "
-            f"{100 * each['database_share']:.1f} % of the rollout; peak memory "
-            f"{each['memory_ratio']:.2f} times stock's"
+            f"{size}: rollout with greedy evaluation {shown['rollout']} times as fast as stock, the whole "
+            f"step {shown['step']} times; forward and backward {shown['training']} times as fast as without "
+            f"shared prompts; greedy rows cost {shown['greedy']} of their share of rows; database time not "
+            f"hidden {shown['database']} of the rollout; peak memory {shown['memory']} times stock's"
         )
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1))
