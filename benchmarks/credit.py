@@ -241,7 +241,7 @@ def print_table(
             continue
         reached = [tokens_to(each["curve"], target) for each in runs]
         median = statistics.median(reached)
-        ratio = f"{median / own:.2f}" if median < float("inf") > own else "-"
+        ratio = f"{median / own:.2f}" if median < float("inf") > own > 0 else "-"
         after = [100 * each["curve"][-1][1] for each in runs]
         shown = f"{median / 1000:.0f}k" if median < float("inf") else "not reached"
         print(
