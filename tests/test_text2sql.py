@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from required import lacking
 from sqlglot import exp
 
+from trl_dbbench.audit import examine
 from trl_dbbench.convert import convert
 from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError, TaskError
@@ -270,17 +271,23 @@ def test_the_gold_sql_must_run_on_the_whole_suite(tmp_path: Path, sqlite_databas
     ]
 
 
+def test_a_slip_that_the_suite_tells_apart_does_not_pass(tmp_path: Path, sqlite_database: Database) -> None:
+    """All pets of the task's own database weigh more than 3; of another's, Max does not."""
+    sql = "SELECT count(*) FROM pets WHERE weight > 3"
+    path = database(tmp_path / "pets.sqlite", PETS.replace("('Ada', 1, NULL)", "('Ada', 1, 5)"))
+    light = database(tmp_path / "light.sqlite", PETS.replace("('Ada', 1, NULL)", "('Max', 1, 2)"))
+    task = Task.from_entry(OWN | {"sql": sql, "grader": "strict", "database": {"path": str(path)}})
+    no_where = "SELECT COUNT(*) FROM pets"
+    for each, passes in ((task, True), (replace(task, suite=(Source.of(light),)), False)):
+        slips = [found.slip for found in examine(each, [sqlite_database]) if found.kind == "weak"]
+        assert (no_where in slips) is passes
+
+
 def test_a_suite_of_the_own_format(tmp_path: Path) -> None:
     """Its paths are looked for beside the file, as that of the database."""
     database(tmp_path / "pets.sqlite")
     database(tmp_path / "suite/pets.sqlite")
-    entry = {
-        "id": "t",
-        "question": "?",
-        "sql": "SELECT 1",
-        "grader": "strict",
-        "database": {"path": "pets.sqlite"},
-    }
+    entry = OWN | {"database": {"path": "pets.sqlite"}}
     (task,) = load_tasks(
         as_lines(tmp_path / "tasks.jsonl", entry | {"suite": [{"path": "suite/pets.sqlite"}]})
     )

@@ -117,7 +117,17 @@ class Examined:
     def surviving(self, slips: Sequence[str], at_most: int = MAX_SLIPS) -> list[str]:
         """Those of the statements that are right as well; no more are tried when there are `at_most`."""
         found = (sql for sql, ending in self._endings(slips) if ending is not None and self.right(ending))
-        return list(islice((sql for sql in found if not self._same_to_grader(sql)), at_most))
+        found = (sql for sql in found if not self._same_to_grader(sql) and self._right_on_suite(sql))
+        return list(islice(found, at_most))
+
+    def _right_on_suite(self, sql: str) -> bool:
+        """Whether a statement that is right on the task's own database is so on those of its suite, too."""
+        for task in islice(self.task.on_each_database(), 1, None):
+            other = self.elsewhere(task, self.database)
+            ending, _ = other.ending(sql)
+            if ending is None or not other.right(ending):
+                return False
+        return True
 
     def _same_to_grader(self, sql: str) -> bool:
         """Whether the grader makes the gold SQL of it, as one that leaves out DISTINCT may."""
