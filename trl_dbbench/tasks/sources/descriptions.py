@@ -6,7 +6,10 @@ from __future__ import annotations
 import csv
 import io
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+
+from trl_dbbench.tasks.table import Table
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +30,17 @@ def descriptions(database: Path) -> dict[str, dict[str, str]]:
         database: the path of the SQLite file.
     """
     return {path.stem.lower(): _lines(path) for path in sorted((database.parent / FOLDER).glob("*.csv"))}
+
+
+def comment_on(table: Table, told: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """A comment on the columns of a table that are described, or nothing.
+
+    Args:
+        told: what `descriptions` gives.
+    """
+    lines = told.get(table.name.lower(), {})
+    shown = [line for column in table.columns if (line := lines.get(column.name.lower()))]
+    return ["\n".join([f"/* What columns of {table.name} mean:", *shown]) + " */"] if shown else []
 
 
 def _lines(path: Path) -> dict[str, str]:

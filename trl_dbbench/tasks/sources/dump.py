@@ -133,22 +133,21 @@ class Dump:
         """
         current: str | None = None
         used: dict[str, None] = {}
-        with self.path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-            for statement in read_dump(file, first_rows):
-                if isinstance(statement, str):
-                    check_encoding(statement)
-                    if found := _USE.match(statement):
-                        current = shown_name(found[1])
-                        continue
-                elif "." in re.sub("`[^`]*`", "", statement.table):
-                    refuse(f"INSERT INTO {statement.table}")
-                if isinstance(statement, Rows) or _MAKES.match(statement):
-                    if current is not None:
-                        used[current] = None
-                    if self.name is None and len(used) > 1:
-                        self._ask_for_a_name()
-                if self.name is None or current == self.name:
-                    yield statement
+        for statement in self._read(first_rows):
+            if isinstance(statement, str):
+                check_encoding(statement)
+                if found := _USE.match(statement):
+                    current = shown_name(found[1])
+                    continue
+            elif "." in re.sub("`[^`]*`", "", statement.table):
+                refuse(f"INSERT INTO {statement.table}")
+            if isinstance(statement, Rows) or _MAKES.match(statement):
+                if current is not None:
+                    used[current] = None
+                if self.name is None and len(used) > 1:
+                    self._ask_for_a_name()
+            if self.name is None or current == self.name:
+                yield statement
         if self.name is not None and not used:
             raise TaskError(
                 f"it is of one database and does not say its name; leave 'name' ({self.name}) out."
@@ -156,9 +155,12 @@ class Dump:
         if self.name is not None and self.name not in used:
             raise TaskError(f"{unknown('database', self.name, list(used))}.")
 
-    def _ask_for_a_name(self) -> NoReturn:
+    def _read(self, first_rows: int | None) -> Iterator[str | Rows]:
         with self.path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-            statements = [each for each in read_dump(file, 1) if isinstance(each, str)]
+            yield from read_dump(file, first_rows)
+
+    def _ask_for_a_name(self) -> NoReturn:
+        statements = (each for each in self._read(1) if isinstance(each, str))
         names = dict.fromkeys(shown_name(found[1]) for found in map(_USE.match, statements) if found)
         raise TaskError(f"it has several databases; say which one with 'name': {', '.join(names)}.")
 

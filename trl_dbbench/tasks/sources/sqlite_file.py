@@ -14,7 +14,7 @@ from trl_dbbench.errors import TaskError
 from trl_dbbench.sql import quote
 from trl_dbbench.tasks.sources.base import EXAMPLE_ROWS, Step, file_digest, in_order, with_rows
 from trl_dbbench.tasks.sources.conversion import Definition, definitions, rows_of, view_step
-from trl_dbbench.tasks.sources.descriptions import descriptions
+from trl_dbbench.tasks.sources.descriptions import comment_on, descriptions
 from trl_dbbench.tasks.table import Column, Table
 
 MAX_CELL_BYTES = 1_000_000
@@ -99,15 +99,7 @@ class SQLiteFile:
                 type, sql = made[table.name]
                 # a view may compute for ever
                 rows = _first_rows(connection, table.name) if type == "table" else None
-                described = told.get(table.name.lower(), {})
-                lines = [
-                    described[column.name.lower()]
-                    for column in table.columns
-                    if column.name.lower() in described
-                ]
-                if lines:
-                    parts.append("\n".join([f"/* What columns of {table.name} mean:", *lines]) + " */")
-                parts.append(with_rows(sql, table.name, rows))
+                parts += [*comment_on(table, told), with_rows(sql, table.name, rows)]
             return "\n".join(parts)
 
     def steps(self) -> Iterator[Step | str]:
