@@ -32,8 +32,7 @@ from trl_dbbench.tasks import load_tasks
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from databases import owned
-from mcp_agents import DEMO, NEWEST, Agent, http_server
-from test_service import figures
+from mcp_agents import DEMO, NEWEST, Agent, figures, http_server
 
 IDLE_SECONDS = 5
 LOOK_SECONDS = 15

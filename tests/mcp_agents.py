@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 from databases import table
 from launching import ROOT
 from mcp import Client, StdioServerParameters
+from prometheus_client.parser import text_string_to_metric_families
 
 from trl_dbbench.tasks import Gold, Task
 
@@ -101,3 +103,19 @@ def http_server(
     finally:
         process.kill()
         process.wait()
+
+
+def page(address: str, name: str, **headers: str) -> httpx2.Response:
+    return httpx2.get(address.replace("/mcp", name), headers=headers)
+
+
+def health(address: str) -> tuple[int, dict[str, object]]:
+    answer = page(address, "/health")
+    return answer.status_code, answer.json()
+
+
+def figures(address: str, **headers: str) -> dict[tuple[str, ...], float]:
+    """(name, values of its labels in the order of their names) -> value."""
+    families = text_string_to_metric_families(page(address, "/metrics", **headers).text)
+    samples = [sample for family in families for sample in family.samples]
+    return {(each.name, *(value for _, value in sorted(each.labels.items()))): each.value for each in samples}

@@ -17,8 +17,7 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp import Client
-from mcp_agents import DEMO, TOKEN, Agent, http_server
-from prometheus_client.parser import text_string_to_metric_families
+from mcp_agents import DEMO, TOKEN, Agent, figures, health, http_server, page
 from required import lacking
 from waiting import wait_until
 
@@ -26,23 +25,6 @@ from trl_dbbench.database.server.local import start_local
 from trl_dbbench.errors import DatabaseError
 from trl_dbbench.report import read_run
 from trl_dbbench.serving.transports import MAX_REQUEST_BYTES
-
-
-def page(address: str, name: str, **headers: str) -> httpx2.Response:
-    return httpx2.get(address.replace("/mcp", name), headers=headers)
-
-
-def health(address: str) -> tuple[int, dict[str, object]]:
-    answer = page(address, "/health")
-    return answer.status_code, answer.json()
-
-
-def figures(address: str, **headers: str) -> dict[tuple[str, ...], float]:
-    """(name, values of its labels in the order of their names) -> value."""
-    families = text_string_to_metric_families(page(address, "/metrics", **headers).text)
-    samples = [sample for family in families for sample in family.samples]
-    return {(each.name, *(value for _, value in sorted(each.labels.items()))): each.value for each in samples}
-
 
 # --- monitors ---------------------------------------------------------------------------------------------
 
