@@ -39,33 +39,25 @@ demo: install  ## watch GRPO teach a tiny model: CPU only, a few minutes; then o
 		recipes/grpo_dbbench.py --config recipes/quickstart.yaml
 	$(BIN)/trl-dbbench report runs/quickstart
 
-tiny: install  ## make the demo's model and tasks anew, in recipes/tiny
-	mkdir -p runs
-	$(BIN)/trl-dbbench generate --num-tasks 16000 --seed 1 --level tiny --out runs/tiny_tasks.jsonl
-	$(BIN)/trl-dbbench generate --num-tasks 1000 --seed 2 --level tiny --out recipes/tiny/train.jsonl
-	$(BIN)/trl-dbbench generate --num-tasks 200 --seed 1 --level tiny --split test --out recipes/tiny/test.jsonl
+# $(call tiny_world,name,level,folder,teacher's tasks)
+define tiny_world
+	mkdir -p runs recipes/$(3)/model
+	$(BIN)/trl-dbbench generate --num-tasks $(4) --seed 1 --level $(2) --out runs/$(1)_tasks.jsonl
+	$(BIN)/trl-dbbench generate --num-tasks 1000 --seed 2 --level $(2) --out recipes/$(3)/train.jsonl
+	$(BIN)/trl-dbbench generate --num-tasks 200 --seed 1 --level $(2) --split test --out recipes/$(3)/test.jsonl
 	$(BIN)/accelerate launch --config_file accelerate_configs/cpu.yaml \
-		recipes/sft_dbbench.py --config recipes/sft_tiny.yaml
-	mkdir -p recipes/tiny/model
-	cp runs/tiny_sft/*.json runs/tiny_sft/*.jinja runs/tiny_sft/model.safetensors recipes/tiny/model
+		recipes/sft_dbbench.py --config recipes/sft_$(1).yaml
+	cp runs/$(1)_sft/*.json runs/$(1)_sft/*.jinja runs/$(1)_sft/model.safetensors recipes/$(3)/model
+endef
+
+tiny: install  ## make the demo's model and tasks anew, in recipes/tiny
+	$(call tiny_world,tiny,tiny,tiny,16000)
 
 tiny-multi: install  ## make the model and tasks of several turns anew, in recipes/tiny_multi
-	mkdir -p runs recipes/tiny_multi/model
-	$(BIN)/trl-dbbench generate --num-tasks 5000 --seed 1 --level multi --out runs/multi_tasks.jsonl
-	$(BIN)/trl-dbbench generate --num-tasks 1000 --seed 2 --level multi --out recipes/tiny_multi/train.jsonl
-	$(BIN)/trl-dbbench generate --num-tasks 200 --seed 1 --level multi --split test --out recipes/tiny_multi/test.jsonl
-	$(BIN)/accelerate launch --config_file accelerate_configs/cpu.yaml \
-		recipes/sft_dbbench.py --config recipes/sft_multi.yaml
-	cp runs/multi_sft/*.json runs/multi_sft/*.jinja runs/multi_sft/model.safetensors recipes/tiny_multi/model
+	$(call tiny_world,multi,multi,tiny_multi,5000)
 
 tiny-sql: install  ## make the model and tasks over several tables anew, in recipes/tiny_sql
-	mkdir -p runs recipes/tiny_sql/model
-	$(BIN)/trl-dbbench generate --num-tasks 5000 --seed 1 --level tiny_sql --out runs/sql_tasks.jsonl
-	$(BIN)/trl-dbbench generate --num-tasks 1000 --seed 2 --level tiny_sql --out recipes/tiny_sql/train.jsonl
-	$(BIN)/trl-dbbench generate --num-tasks 200 --seed 1 --level tiny_sql --split test --out recipes/tiny_sql/test.jsonl
-	$(BIN)/accelerate launch --config_file accelerate_configs/cpu.yaml \
-		recipes/sft_dbbench.py --config recipes/sft_sql.yaml
-	cp runs/sql_sft/*.json runs/sql_sft/*.jinja runs/sql_sft/model.safetensors recipes/tiny_sql/model
+	$(call tiny_world,sql,tiny_sql,tiny_sql,5000)
 
 test: install  ## run the tests but for the slow ones; with PYTEST_ARGS= all
 	$(BIN)/pytest $(PYTEST_PROCESSES) $(PYTEST_ARGS)
