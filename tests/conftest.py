@@ -2,6 +2,7 @@ import fcntl
 import gc
 import json
 import os
+import signal
 
 # both are read at import, also by what tests start
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs the hub, and some name what it lacks
@@ -75,6 +76,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _test_of(item: pytest.Item) -> str:
     """Without its parameters."""
     return item.nodeid.partition("[")[0]
+
+
+def pytest_configure() -> None:
+    """A shell that starts the tests in the background lets them ignore Ctrl-C, and with them all that they start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

@@ -7,6 +7,11 @@ from typing import NoReturn
 
 import pytest
 
+LONG = pytest.mark.skipif(
+    "TRL_DBBENCH_LONG" not in os.environ, reason="takes minutes; TRL_DBBENCH_LONG=1 runs it"
+)
+"""For what repeats a test of every run much more often, or for much longer."""
+
 
 def lacking(part: str, why: str) -> NoReturn:
     """Ends a test as a skip, or as a failure where `TRL_DBBENCH_REQUIRE` (such as `docker,local`) names the part."""

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from databases import LIMITS, opened, rows_of, table, task
 from proxies import Proxy, proxied
+from required import LONG
 from training import episodes_in, quickstart_trainer
 
 from trl_dbbench import ExecutionReward
@@ -208,14 +209,7 @@ def frozen_now_and_then(freeze: Freeze, longest: float, over: threading.Event) -
     ("steps", "longest"),
     [
         pytest.param(4, 3.0, id="4 steps", marks=pytest.mark.slow),
-        pytest.param(
-            30,
-            30.0,
-            id="30 steps",
-            marks=pytest.mark.skipif(
-                "TRL_DBBENCH_LONG" not in os.environ, reason="takes many minutes; TRL_DBBENCH_LONG=1 runs it"
-            ),
-        ),
+        pytest.param(30, 30.0, id="30 steps", marks=LONG),
     ],
 )
 def test_a_training_with_freezes_is_one_without(

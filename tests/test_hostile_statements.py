@@ -6,7 +6,6 @@ the next episode; `test_hostile.py` looks after those.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import pytest
 from databases import LIMITS, connect_arguments, opened, processes
 from hostile import CORPUS, Item
 from hostile_statements import GRAMMAR
+from required import LONG
 from sqlalchemy import make_url
 from test_hostile import CHANGE, SLOW, again_alone, normal_episode
 
@@ -43,9 +43,7 @@ def test_they_are_new() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    "TRL_DBBENCH_LONG" not in os.environ, reason="takes seven minutes; TRL_DBBENCH_LONG=1 runs it"
-)
+@LONG
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("chapter", GRAMMAR)
 @pytest.mark.parametrize("kind", ["local", "docker"])

@@ -26,6 +26,7 @@ import pytest
 import torch
 from forking import Forked
 from launching import RECIPE, ROOT, children_of, fork_ranks, launch, small
+from required import LONG
 from safetensors.torch import load_file
 from training import StopAfter, adapter_of, episodes_in, equal, make_trainer
 from transformers import Trainer, TrainerCallback, TrainerState
@@ -612,13 +613,18 @@ PRIME = {"advantage": "prime", "advantage_args": '{"beta": 0.5, "learning_rate":
     ("wanted", "options"),
     [
         pytest.param(2, {}, marks=pytest.mark.short),
-        pytest.param(10, {}, marks=pytest.mark.slow),
-        pytest.param(5, PPO, marks=pytest.mark.slow),
-        pytest.param(5, {**PPO, "critic": "model"}, marks=pytest.mark.slow),
-        pytest.param(5, PRIME, marks=pytest.mark.slow),
-        pytest.param(5, RUNNING, marks=pytest.mark.slow),
+        pytest.param(4, {}, marks=pytest.mark.slow),
+        pytest.param(2, PPO, marks=pytest.mark.slow),
+        pytest.param(2, {**PPO, "critic": "model"}, marks=pytest.mark.slow),
+        pytest.param(3, PRIME, marks=pytest.mark.slow),
+        pytest.param(3, RUNNING, marks=pytest.mark.slow),
+        pytest.param(20, {}, marks=LONG),
+        pytest.param(10, PPO, marks=LONG),
     ],
-    ids=["grpo", "grpo, often", "ppo", "ppo with a critic of its own", "prime", "a running baseline"],
+    ids=[
+        *("grpo", "grpo, often", "ppo", "ppo with a critic of its own", "prime", "a running baseline"),
+        *("grpo, very often", "ppo, very often"),
+    ],
 )
 def test_kills(start, tmp_path, wanted, options):
     """The recipe is killed at random moments of three epochs: while it plays, trains, evaluates or saves."""

@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 from forking import Forked
 from launching import CPU, QUICKSTART, RECIPE, ROOT
+from required import LONG
 from safetensors.torch import load_file
 from training import equal
 
@@ -192,8 +193,8 @@ def test_a_second_ctrl_c_ends_it_at_once(start, tmp_path):
 LOCAL = "local" if shutil.which("mysqld") or shutil.which("mariadbd") else "sqlite"
 
 
-@pytest.mark.slow
-def test_ctrl_c_at_ten_random_moments(start, tmp_path):
+@pytest.mark.parametrize("count", [pytest.param(4, marks=pytest.mark.slow), pytest.param(12, marks=LONG)])
+def test_ctrl_c_at_random_moments(count, start, tmp_path):
     """While it imports, starts its database, plays, trains, evaluates, saves or closes; in each of the ways."""
     begin = time.monotonic()
     unbroken = start(tmp_path / "unbroken", terminal=False, database=LOCAL)
@@ -203,7 +204,7 @@ def test_ctrl_c_at_ten_random_moments(start, tmp_path):
     moments, runs, told, interrupted = random.Random(15), [], 0, 0
     ways = [(way, terminal) for terminal in (True, False) for way in ("python", "launcher")]
     # in a short run most moments are before the training, of which a Ctrl-C tells
-    while interrupted < 10 or (told < 3 and interrupted < 30):
+    while interrupted < count or (told < count / 4 and interrupted < 3 * count):
         if not runs or (runs[-1] / "adapter_model.safetensors").exists():
             runs.append(tmp_path / f"run-{len(runs)}")
         way, terminal = ways[interrupted % len(ways)]
@@ -220,7 +221,7 @@ def test_ctrl_c_at_ten_random_moments(start, tmp_path):
         run.ends()
         told += TELLS in run.output
         assert run.left() == [], run.output
-    assert told >= 3
+    assert told >= count / 4
     while not (runs[-1] / "adapter_model.safetensors").exists():
         assert start(runs[-1], terminal=False, database=LOCAL).ends() == 0
     for each in runs:
