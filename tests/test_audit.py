@@ -108,9 +108,9 @@ def test_the_gold_sql_is_tried_on_all_databases(sqlite_database: Database, local
     asked = question(
         "What is the checksum of Ann?", "SELECT CRC32(name) FROM people WHERE name = 'Ann'", (3748476051,)
     )
-    assert found(asked, sqlite_database) == [
-        ("fails", "SQLite: 1305 (42000): FUNCTION dbbench.CRC32 does not exist")
-    ]
+    ((kind, said),) = found(asked, sqlite_database)
+    assert kind == "fails"
+    assert said.endswith("yet support 'CRC32()' (embedded database)")
     assert found(asked, local_database, sqlite_database)[0] == found(asked, sqlite_database)[0]
 
 

@@ -15,31 +15,6 @@ MAX_SORT_ROWS = 100_000
 """Rows that it may hold: each takes some memory, even of empty texts."""
 
 
-class Average:
-    """AVG: for whole numbers with 4 decimals, like MySQL's DECIMAL."""
-
-    def __init__(self) -> None:
-        self.total: int | float = 0
-        self.count = 0
-        self.inexact = 0
-
-    def step(self, value: Value, sign: int = 1) -> None:
-        if value is not None:
-            self.total += sign * number(value)
-            self.count += sign
-            self.inexact += sign * (not isinstance(value, int))
-
-    def inverse(self, value: Value) -> None:
-        self.step(value, -1)
-
-    def value(self) -> float | None:
-        if not self.count:
-            return None
-        return self.total / self.count if self.inexact else round(self.total / self.count, 4)
-
-    finalize = value
-
-
 class Deviation:
     """The variance and its root, of a population or a sample; by Welford's recurrence, as in MySQL."""
 
@@ -135,4 +110,3 @@ AGGREGATES: dict[str, type] = {
     "STDDEV_POP": _DeviationPopulation,
     "STDDEV_SAMP": _DeviationSample,
 }
-WINDOWS: dict[str, type] = {"AVG": Average}

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import wraps
 
 import regex
 
-from trl_dbbench.database.sqlite.values import Value, number, text
+from trl_dbbench.database.sqlite.parse import unsupported
+from trl_dbbench.database.sqlite.values import StatementError, Value, decimal, number, text
+
+_EVERY_DIGIT = Context(prec=400)
+"""Of the longest float, and places behind the point."""
 
 
 def _ints(*values: Value) -> bool:
     return all(isinstance(value, int) for value in values)
 
 
-def divide(left: Value, right: Value) -> float | None:
-    """`/`: for whole numbers with 4 decimals, like MySQL's DECIMAL; NULL for a division by zero."""
+def divide(left: Value, right: Value, places: int | None = None) -> float | None:
+    """`/`: NULL for a division by zero.
+
+    Args:
+        places: of a decimal result, the dividend's and 4; whole numbers have 4 if it is not known.
+    """
     divisor = number(right)
     if divisor == 0:
         return None
     quotient = number(left) / divisor
-    return round(quotient, 4) if _ints(left, right) else quotient
+    if places is None and not _ints(left, right):
+        return quotient
+    return decimal(quotient, 4 if places is None else places)
 
 
 def whole_divide(left: Value, right: Value) -> int | None:
@@ -42,8 +52,18 @@ def round_half_up(value: Value, digits: Value = 0) -> int | float:
     amount, places = number(value), int(number(digits))
     if isinstance(amount, float) and not math.isfinite(amount):
         return amount
-    rounded = Decimal(str(amount)).quantize(Decimal(1).scaleb(-min(max(places, -30), 15)), ROUND_HALF_UP)
+    unit = Decimal(1).scaleb(-min(max(places, -30), 15))
+    rounded = Decimal(str(amount)).quantize(unit, ROUND_HALF_UP, _EVERY_DIGIT)
     return int(rounded) if places <= 0 and not isinstance(value, str) else float(rounded)
+
+
+def round_half_even(value: Value, digits: Value = 0) -> int | float:
+    """ROUND of a float, which is rounded as the processor does it: 2.5 to 2."""
+    amount, places = number(value), min(max(int(number(digits)), -30), 15)
+    if isinstance(amount, int) or not math.isfinite(amount) or abs(amount) > 1e15:
+        return amount
+    scale = 10.0 ** abs(places)
+    return round(amount * scale) / scale if places >= 0 else float(round(amount / scale) * scale)
 
 
 def truncate(value: Value, digits: Value) -> int | float:
@@ -64,6 +84,13 @@ def cast_signed(value: Value) -> int:
     return int(match[1]) if match else 0
 
 
+def cast_unsigned(value: Value) -> int:
+    whole = cast_signed(value)
+    if whole < 0:  # MySQL's has 64 bits without a sign, which SQLite cannot hold
+        raise unsupported("CAST of a negative number AS UNSIGNED")
+    return whole
+
+
 def cast_decimal(value: Value, places: Value) -> int | float:
     rounded = round_half_up(number(value), places)
     return float(rounded) if places else int(rounded)
@@ -75,16 +102,27 @@ def format_number(value: Value, digits: Value) -> str:
 
 
 def defined(function: Callable[..., float]) -> Callable[..., float | None]:
-    """The function with NULL where it is not defined, as in MySQL."""
+    """The function with NULL where it is not defined, as in MySQL, and an error for what no float holds."""
 
     @wraps(function)
     def call(*values: Value) -> float | None:
         try:
             return function(*(number(value) for value in values))
-        except (ValueError, OverflowError, ZeroDivisionError):
+        except OverflowError:
+            shown = ",".join(map(text, values))
+            name = function.__name__
+            raise StatementError(1690, f"DOUBLE value is out of range in '{name}({shown})'") from None
+        except (ValueError, ZeroDivisionError):
             return None
 
     return call
+
+
+def power(base: float, exponent: float) -> float:
+    try:
+        return math.pow(base, exponent)
+    except ValueError:  # of 0 to a negative power, or a root of a negative number
+        raise OverflowError from None
 
 
 def logarithm(first: Value, second: Value = None) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
+from trl_dbbench.database.sqlite.aggregates import AGGREGATES
 from trl_dbbench.database.sqlite.values import StatementError
 
 MAX_TABLES_READ = 1_000
@@ -94,6 +95,58 @@ def check_limits(tree: exp.Expr) -> None:
             raise StatementError(
                 1235, "This version of MySQL doesn't yet support 'LIMIT & IN/ALL/ANY/SOME subquery'"
             )
+
+
+def check_contexts(tree: exp.Expr) -> None:
+    """Raises StatementError for an aggregate or a window function where there are no groups for it."""
+    for node in tree.find_all(exp.AggFunc, exp.Anonymous, exp.Window):
+        window = isinstance(node, exp.Window)
+        of_window = isinstance(node.parent, exp.Window) and node.arg_key == "this"
+        if of_window or (isinstance(node, exp.Anonymous) and node.name.upper() not in AGGREGATES):
+            continue
+        above = node.parent
+        inner = (exp.Where, exp.Join, exp.Group, exp.Update, exp.Insert, exp.Delete, exp.Query)
+        while above is not None and not isinstance(above, inner) and (window or not _is_aggregate(above)):
+            above = above.parent
+        if above is None or isinstance(above, exp.Query) or (window and isinstance(above, exp.Insert)):
+            continue
+        if window:
+            name = node.this.sql_name().lower() if isinstance(node.this, exp.Func) else ""
+            raise StatementError(3593, f"You cannot use the window function '{name}' in this context.'")
+        if isinstance(above, exp.Group):
+            raise StatementError(1056, f"Can't group on '{node.sql(dialect='mysql')}'")
+        raise StatementError(1111, "Invalid use of group function")
+    for select in tree.find_all(exp.Select):
+        order = select.args.get("order")
+        grouped = select.args.get("group") is not None or any(map(_has_aggregate, select.expressions))
+        if order is not None and not grouped and _has_aggregate(order):
+            raise StatementError(
+                3029,
+                "Expression #1 of ORDER BY contains aggregate function and applies to the result of a "
+                "non-aggregated query",
+            )
+
+
+def check_windows(tree: exp.Expr) -> None:
+    """Raises StatementError for a window that is sorted by the place of a column."""
+    for window in tree.find_all(exp.Window):
+        order = window.args.get("order")
+        keys = [term.this for term in order.expressions] if order is not None else []
+        if any(isinstance(key, exp.Literal) and not key.is_string for key in keys):
+            raise StatementError(
+                3592,
+                "Window '<unnamed window>': ORDER BY or PARTITION BY uses legacy position indication which "
+                "is not supported, use expression.",
+            )
+
+
+def _has_aggregate(node: exp.Expr) -> bool:
+    return any(map(_is_aggregate, node.walk(prune=lambda each: isinstance(each, exp.Query | exp.Window))))
+
+
+def _is_aggregate(node: exp.Expr) -> bool:
+    of_window = isinstance(node.parent, exp.Window) and node.arg_key == "this"
+    return isinstance(node, exp.AggFunc) and not of_window
 
 
 def listing(query: exp.Expr) -> exp.Expr | None:

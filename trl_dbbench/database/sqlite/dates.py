@@ -17,7 +17,7 @@ _DATE = regex.compile(
     r"\s*(\d{4}|\d{2})[-/.](\d{1,2})[-/.](\d{1,2})(?:[T ]+(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d+))?)?)?"
 )
 _TIME = regex.compile(r"\s*(-?\d{1,3}):(\d{1,2})(?::(\d{1,2}))?")
-_COMPACT = regex.compile(r"(\d{4})(\d{2})(\d{2})(?:(\d{2})(\d{2})(\d{2}))?$")
+_COMPACT = regex.compile(r"\s*(\d{4}|\d{2})(\d{2})(\d{2})(?:(\d{2})(\d{2})(\d{2}))?$")
 
 
 def moment(value: Value) -> datetime | None:
@@ -230,11 +230,11 @@ def _unix(value: Value = None) -> int | None:
     return None if at is None else int(at.timestamp())
 
 
-_UNITS = frozenset({"SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR"})
+UNITS = frozenset({"SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR"})
 
 
 def _extract(unit: str, value: Value) -> Value:
-    return DATE_FUNCTIONS[unit](value) if unit in _UNITS else None
+    return DATE_FUNCTIONS[unit](value) if unit in UNITS else None
 
 
 def _last_day(at: datetime) -> str:

@@ -5,24 +5,30 @@ from __future__ import annotations
 import math
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
+from inspect import signature
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
 from trl_dbbench.database.sqlite.arithmetic import (
     cast_decimal,
     cast_signed,
+    cast_unsigned,
     defined,
     divide,
     format_number,
     logarithm,
     modulo,
+    power,
+    round_half_even,
     round_half_up,
     truncate,
     whole_divide,
 )
+from trl_dbbench.database.sqlite.coercions import COERCIONS
 from trl_dbbench.database.sqlite.dates import DATE_FUNCTIONS
 from trl_dbbench.database.sqlite.patterns import like, regexp_like, regexp_replace, regexp_substr
+from trl_dbbench.database.sqlite.storage import STORAGE
 from trl_dbbench.database.sqlite.texts import (
     bounded,
     concat_ws,
@@ -138,6 +144,7 @@ _STRICT: dict[str, Callable[..., Value]] = {
     "INT_DIV": whole_divide,
     "MOD": modulo,
     "ROUND": round_half_up,
+    "ROUND_FLOAT": round_half_even,
     "TRUNCATE": truncate,
     "FLOOR": lambda value: math.floor(number(value)),
     "CEIL": lambda value: math.ceil(number(value)),
@@ -145,8 +152,8 @@ _STRICT: dict[str, Callable[..., Value]] = {
     "ABS": lambda value: abs(number(value)),
     "SIGN": lambda value: (number(value) > 0) - (number(value) < 0),
     "SQRT": defined(math.sqrt),
-    "POW": defined(math.pow),
-    "POWER": defined(math.pow),
+    "POW": defined(power),
+    "POWER": defined(power),
     "EXP": defined(math.exp),
     "LN": defined(lambda value: math.log(value)),
     "LOG": defined(logarithm),
@@ -160,6 +167,8 @@ _STRICT: dict[str, Callable[..., Value]] = {
     "GREATEST": _extreme(1),
     "LEAST": _extreme(-1),
     "CAST_SIGNED": cast_signed,
+    "CAST_UNSIGNED": cast_unsigned,
+    "CAST_FLOAT_SIGNED": lambda value: cast_signed(round_half_even(value, 0)),
     "CAST_DECIMAL": cast_decimal,
     "CAST_DOUBLE": lambda value: float(number(value)),
     "CAST_CHAR": lambda value, length=None: text(value)[: None if length is None else int(number(length))],
@@ -202,8 +211,20 @@ _STRICT: dict[str, Callable[..., Value]] = {
 
 def functions() -> dict[str, Callable[..., Value]]:
     """Every function by its name in MySQL, or for an operator by a name of our own."""
-    strict = {name: _null_in_null_out(function) for name, function in {**_STRICT, **DATE_FUNCTIONS}.items()}
+    strict = {
+        name: _null_in_null_out(function)
+        for name, function in {**_STRICT, **DATE_FUNCTIONS, **COERCIONS, **STORAGE}.items()
+    }
     return {**strict, **_SEEING_NULL}
+
+
+def takes(function: Callable[..., Value], values: Sequence[object]) -> bool:
+    """Whether a function can be called with so many values."""
+    try:
+        signature(function).bind(*values)
+    except TypeError:
+        return False
+    return True
 
 
 def _null_in_null_out(function: Callable[..., Value]) -> Callable[..., Value]:

@@ -1,18 +1,21 @@
 """MySQL's ONLY_FULL_GROUP_BY: what is selected or sorted by must have a single value in each group.
 
-A column has one if GROUP BY names it, if it equals a constant, or if it equals a column that has one. This
-holds for tables without keys: a key in GROUP BY would determine the other columns of its table.
+A column has one if GROUP BY names it, if it equals a constant, if it equals a column that has one, or if the
+primary key of its table has one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
 from sqlglot import exp
 
+from trl_dbbench.database.sqlite.aggregates import AGGREGATES
 from trl_dbbench.database.sqlite.checks import listing
+from trl_dbbench.database.sqlite.kinds import TableColumns
 from trl_dbbench.database.sqlite.names import sources
 from trl_dbbench.database.sqlite.values import StatementError
 
@@ -26,14 +29,22 @@ MAX_COMPARED_NODES = 100
 time."""
 
 
-def check_groups(tree: exp.Expr) -> None:
-    """Raises StatementError for a column outside of aggregates that has several values in a group."""
-    for select in tree.find_all(exp.Select):
-        group = select.args.get("group")
-        aggregated = any(True for each in select.expressions for _ in _outermost(each, exp.AggFunc))
+def check_groups(tree: exp.Expr, tables: Sequence[TableColumns] = ()) -> None:
+    """Raises StatementError for a column outside of aggregates that has several values in a group.
+
+    Args:
+        tables: those that the statement names, with their keys.
+    """
+    selects = list(tree.find_all(exp.Select))
+    for select in selects:
+        _check_having(select, tables)
+    for select in selects:
+        group, having = select.args.get("group"), select.args.get("having")
+        shown = [*select.expressions, *([having] if having is not None else [])]
+        aggregated = any(map(_is_aggregated, shown))
         if (group is None and not aggregated) or (not aggregated and _is_listed(select)):
             continue
-        single = _Single(select)
+        single = _Single(select, tables)
         parts = [("SELECT list", each.unalias()) for each in select.expressions]
         if group is not None:
             parts += [("ORDER BY clause", key) for key in _sort_keys(select)]
@@ -56,6 +67,21 @@ def check_groups(tree: exp.Expr) -> None:
                 )
 
 
+def _check_having(select: exp.Select, tables: Sequence[TableColumns]) -> None:
+    """Raises StatementError for a column in HAVING that neither SELECT nor GROUP BY has."""
+    having = select.args.get("having")
+    if having is None:
+        return
+    group, own, known = select.args.get("group"), sources(select), _column_names(select, tables)
+    named = [each.unalias() for each in select.expressions] + (group.expressions if group is not None else [])
+    aliases = {each.alias.lower() for each in select.expressions if each.alias}
+    for column in _outermost(having, exp.Column):
+        outer = column.table not in own if column.table else column.name.lower() not in known
+        listed = not column.table and column.name.lower() in aliases
+        if not outer and not listed and not any(_same(column, each) for each in named):
+            raise StatementError(1054, f"Unknown column '{_shown(column)}' in 'having clause'")
+
+
 def check_distinct(tree: exp.Expr) -> None:
     """Raises StatementError for SELECT DISTINCT that sorts by a column that it does not select."""
     for select in tree.find_all(exp.Select):
@@ -73,6 +99,16 @@ def check_distinct(tree: exp.Expr) -> None:
                         f"Expression #{place} of ORDER BY clause is not in SELECT list, references column "
                         f"'{_shown(column)}' which is not in SELECT list; this is incompatible with DISTINCT",
                     )
+
+
+_AGGREGATES = frozenset({*AGGREGATES, "ANY_VALUE"})
+
+
+def _is_aggregated(node: exp.Expr) -> bool:
+    """Whether an aggregate stands in an expression, outside of windows and subqueries."""
+    if isinstance(node, exp.AggFunc) or (isinstance(node, exp.Anonymous) and node.name.upper() in AGGREGATES):
+        return True
+    return not isinstance(node, _INNER) and any(map(_is_aggregated, node.iter_expressions()))
 
 
 def _is_listed(select: exp.Select) -> bool:
@@ -93,33 +129,52 @@ def _sort_keys(select: exp.Select) -> Iterator[exp.Expr]:
 class _Single:
     """What has a single value in each group of a query."""
 
-    def __init__(self, select: exp.Select) -> None:
+    def __init__(self, select: exp.Select, tables: Sequence[TableColumns]) -> None:
         self._sources = sources(select)
+        self._keyed = list(_keyed(select, tables))
         self._columns: list[exp.Column] = []
         self._expressions: set[str | None] = set()
         aliases = {
             each.alias.lower(): each.this for each in select.expressions if isinstance(each, exp.Alias)
         }
-        group = select.args.get("group")
+        group, known = select.args.get("group"), _column_names(select, tables)
         for key in group.expressions if group is not None else []:
             if isinstance(key, exp.Literal) and not key.is_string and key.name.isdigit():
                 key = select.expressions[min(int(key.name), len(select.expressions)) - 1]
             key = key.unalias()
             self._add(key)
-            if isinstance(key, exp.Column) and not key.table and key.name.lower() in aliases:
+            named = isinstance(key, exp.Column) and not key.table and key.name.lower() in aliases
+            if named and key.name.lower() not in known:  # a column goes before an alias
                 self._add(aliases[key.name.lower()])
         self._follow(list(_equalities(select)))
 
     def loose(self, node: exp.Expr) -> Iterator[str]:
         """The columns in an expression, outside of aggregates, that may have several values."""
-        if isinstance(node, exp.Anonymous) and node.name == "ANY_VALUE":
+        if isinstance(node, exp.Anonymous) and node.name.upper() in _AGGREGATES:
+            return
+        timed = isinstance(node, exp.Anonymous) and node.name.upper() in ("TIMESTAMPDIFF", "TIMESTAMPADD")
+        if timed and _normal(node) not in self._expressions:
+            for child in node.expressions[1:]:  # the first is a unit, and no column
+                yield from self.loose(child)
             return
         if isinstance(node, exp.Column | exp.Star):
             if not self._has(node):
                 yield _shown(node)
+        elif isinstance(node, exp.Window):
+            for child in (*node.this.iter_expressions(), *list(node.iter_expressions())[1:]):
+                yield from self.loose(child)
+        elif isinstance(node, exp.Query | exp.Subquery):
+            yield from self._loose_in_query(node)
         elif not isinstance(node, _INNER) and _normal(node) not in self._expressions:
             for child in node.iter_expressions():
                 yield from self.loose(child)
+
+    def _loose_in_query(self, query: exp.Expr) -> Iterator[str]:
+        """The columns of this query that a subquery names."""
+        inner = {each.alias_or_name for each in query.find_all(exp.Table, exp.Subquery)}
+        for column in query.find_all(exp.Column):
+            if column.table and column.table in self._sources - inner and not self._has(column):
+                yield _shown(column)
 
     def _add(self, node: exp.Expr) -> None:
         if isinstance(node, exp.Column):
@@ -132,7 +187,17 @@ class _Single:
         if not isinstance(node, exp.Column) or isinstance(node.this, exp.Star):
             return False
         outer = bool(node.table) and node.table not in self._sources
-        return outer or any(_same(node, each) for each in self._columns)
+        return (
+            outer
+            or self._is_named(node)
+            or any(
+                each.is_of(node) and all(self._is_named(exp.column(part, each.alias)) for part in each.key)
+                for each in self._keyed
+            )
+        )
+
+    def _is_named(self, column: exp.Column) -> bool:
+        return any(_same(column, each) for each in self._columns)
 
     def _follow(self, equalities: list[tuple[exp.Column, exp.Expr]]) -> None:
         """Adds the columns that equal a constant or another column with a single value."""
@@ -143,6 +208,45 @@ class _Single:
                 if not self._has(column) and (_is_constant(other) or self._has(other)):
                     self._columns.append(column)
                     found = True
+
+
+@dataclass(frozen=True)
+class _Keyed:
+    """A table with a primary key, as a query names it."""
+
+    alias: str
+    columns: frozenset[str]
+    key: tuple[str, ...]
+
+    def is_of(self, column: exp.Column) -> bool:
+        return column.table == self.alias if column.table else column.name.lower() in self.columns
+
+
+def _parts(select: exp.Select) -> Iterator[exp.Expr]:
+    """The tables and subqueries of FROM."""
+    first = select.args.get("from_")
+    for each in [*([first] if first is not None else []), *(select.args.get("joins") or [])]:
+        yield each.this
+
+
+def _column_names(select: exp.Select, tables: Sequence[TableColumns]) -> set[str]:
+    """The columns that a query can name, in lower case."""
+    known = {table.name: [name for name, _ in table.columns] for table in tables}
+    found: set[str] = set()
+    for source in _parts(select):
+        names = known.get(source.name, []) if isinstance(source, exp.Table) else []
+        if isinstance(source, exp.Subquery) and isinstance(source.this, exp.Query):
+            names = source.this.named_selects
+        found.update(name.lower() for name in names)
+    return found
+
+
+def _keyed(select: exp.Select, tables: Sequence[TableColumns]) -> Iterator[_Keyed]:
+    known = {table.name: table for table in tables if table.key}
+    for source in _parts(select):
+        if isinstance(source, exp.Table) and (table := known.get(source.name)) is not None:
+            names = frozenset(name.lower() for name, _ in table.columns)
+            yield _Keyed(source.alias_or_name, names, table.key)
 
 
 def _equalities(select: exp.Select) -> Iterator[tuple[exp.Column, exp.Expr]]:
@@ -185,7 +289,7 @@ def _outermost(node: exp.Expr, kind: type[E]) -> Iterator[E]:
     """The nodes of a kind in an expression, outside of aggregates and subqueries."""
     if isinstance(node, kind):
         yield node
-    elif not isinstance(node, _INNER):
+    elif not (isinstance(node, _INNER) or _is_aggregated(node)):
         for child in node.iter_expressions():
             yield from _outermost(child, kind)
 

@@ -12,13 +12,12 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from trl_dbbench.database.sqlite.aggregates import AGGREGATES, WINDOWS
+from trl_dbbench.database.sqlite.aggregates import AGGREGATES
 from trl_dbbench.database.sqlite.clock import OutOfTime, check_time, is_late, time_limit
-from trl_dbbench.database.sqlite.functions import functions
+from trl_dbbench.database.sqlite.functions import functions, takes
 from trl_dbbench.database.sqlite.values import COLLATION, MAX_TEXT_CHARACTERS, StatementError, collate
 from trl_dbbench.tasks import Table
 
@@ -172,7 +171,7 @@ class Watch:
             except (ValueError, ArithmeticError):
                 raise  # an argument that the function is not made for
             except Exception as error:
-                if isinstance(error, TypeError) and not _takes(function, values):
+                if isinstance(error, TypeError) and not takes(function, values):
                     self.failure = StatementError(
                         1582, "Incorrect parameter count in the call to native function"
                     )
@@ -202,8 +201,6 @@ class Guard(Watch):
             )
         for name, aggregate in AGGREGATES.items():
             connection.create_aggregate(f"my_{name}", -1, self._watched_aggregate(aggregate))
-        for name, window in WINDOWS.items():
-            connection.create_window_function(name, 1, self._watched_aggregate(window))
 
     def confine(self, tables: Iterable[Table]) -> None:
         """Limits how far the database, which holds these tables, may grow from now on."""
@@ -247,15 +244,6 @@ def _written() -> int:
         return int(_IO.read_text().partition("wchar:")[2].split()[0])
     except OSError:
         return 0
-
-
-def _takes(function: Callable[..., Any], values: tuple) -> bool:
-    """Whether a function can be called with so many values."""
-    try:
-        signature(function).bind(*values)
-    except TypeError:
-        return False
-    return True
 
 
 def _size(row: tuple) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
-from trl_dbbench.database.sqlite.parse import syntax_error
+from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
 
 _MESSAGES: list[tuple[str, int, str]] = [
     (r"no such column: (?:.*\.)?(.*)", 1054, "Unknown column '{0}' in 'field list'"),
@@ -25,7 +25,6 @@ _MESSAGES: list[tuple[str, int, str]] = [
         "Column count doesn't match value count at row 2",
     ),
     (r"ambiguous column name: (.*)", 1052, "Column '{0}' in field list is ambiguous"),
-    (r"misuse of (?:window function|aggregate).*", 1111, "Invalid use of group function"),
     (r"table (.*) already exists", 1050, "Table '{0}' already exists"),
     (r"there is already another table or index with this name: (.*)", 1050, "Table '{0}' already exists"),
     (r"duplicate column name: (.*)", 1060, "Duplicate column name '{0}'"),
@@ -36,6 +35,8 @@ _MESSAGES: list[tuple[str, int, str]] = [
         1222,
         "The used SELECT statements have a different number of columns",
     ),
+    (r".*ORDER BY term out of range.*", 1054, "Unknown column in 'order clause'"),
+    (r".*GROUP BY term out of range.*", 1054, "Unknown column in 'group statement'"),
     (r"no such function: (?:my_)?(.*)", 1305, f"FUNCTION {SHOWN_DATABASE}.{{0}} does not exist"),
     (
         r"wrong number of arguments to function (?:my_)?(.*)\(\)",
@@ -51,12 +52,22 @@ _MESSAGES: list[tuple[str, int, str]] = [
 ]
 
 
+_UNSUPPORTED = (
+    (r"misuse of (?:window function|aggregate)", "an aggregate of a query around this one"),
+    (r"parser stack overflow", "calls and subqueries in each other so deeply"),
+)
+
+
 def as_mysql(text: str) -> tuple[int, str]:
     """The number and message with which MySQL reports the error that SQLite reports so."""
     for pattern, code, form in _MESSAGES:
         match = re.fullmatch(pattern, text, re.DOTALL)
         if match:
             return code, form.format(*(group.strip('"').strip("`") for group in match.groups()))
+    for pattern, what in _UNSUPPORTED:
+        if re.match(pattern, text):
+            error = unsupported(what)
+            return error.code, error.text
     near = re.match(r'near "(.*)": syntax error|incomplete input', text, re.DOTALL)
     if near:
         error = syntax_error(near[1] or "")

@@ -133,8 +133,21 @@ def needed_tables(tree: exp.Expr) -> tuple[str, ...]:
     if not isinstance(tree, exp.Query | exp.DML | exp.Create | exp.Alter | exp.TruncateTable):
         return ()
     parts = {part.alias for part in tree.find_all(exp.CTE)} | {""}
-    ours = [table.name for table in _read(tree) if table.db.lower() in ("", SHOWN_DATABASE)]
-    return tuple(dict.fromkeys(name for name in ours if name not in parts))
+    ours = [table for table in _read(tree) if table.db.lower() in ("", SHOWN_DATABASE)]
+    return tuple(
+        dict.fromkeys(each.name for each in ours if each.name not in parts or _is_in_its_own_part(each))
+    )
+
+
+def _is_in_its_own_part(table: exp.Table) -> bool:
+    """Whether the table stands in a part of WITH, without RECURSIVE, that has its name."""
+    part = table.find_ancestor(exp.CTE)
+    while part is not None:
+        with_ = part.parent
+        if part.alias == table.name and isinstance(with_, exp.With) and not with_.args.get("recursive"):
+            return table.name not in [each.alias for each in with_.expressions[: part.index]]
+        part = part.find_ancestor(exp.CTE)
+    return False
 
 
 def _read(tree: exp.Expr) -> Iterator[exp.Table]:
@@ -170,6 +183,30 @@ def check_aliases(tree: exp.Expr) -> None:
         place = column.find_ancestor(*_CLAUSES, exp.Query)
         clause = _CLAUSES.get(type(place), "field list") if place is not None else "field list"
         raise StatementError(1054, f"Unknown column '{name}.{column.name}' in '{clause}'")
+
+
+def check_joins(tree: exp.Expr) -> None:
+    """Raises StatementError for a column in ON whose table comes later, or before a comma."""
+    for select in tree.find_all(exp.Select):
+        joins, first = select.args.get("joins") or [], select.args.get("from_")
+        if first is None or not any(join.args.get("on") for join in joins):
+            continue
+        own, seen = sources(select), {first.this.alias_or_name}
+        for join in joins:
+            inside = {each.alias_or_name for each in join.this.find_all(exp.Table, exp.Subquery)}
+            comma = not (
+                join.kind or join.side or join.method or join.args.get("on") or join.args.get("using")
+            )
+            seen = inside if comma else seen | inside
+            if join.args.get("on") is None:
+                continue
+            columns = join.args["on"].walk(prune=lambda node: isinstance(node, exp.Query))
+            for column in columns:
+                late = isinstance(column, exp.Column) and column.table in own - seen
+                if late:
+                    raise StatementError(
+                        1054, f"Unknown column '{column.table}.{column.name}' in 'on clause'"
+                    )
 
 
 def sources(query: exp.Expr) -> set[str]:

@@ -53,9 +53,7 @@ def parse(sql: str) -> exp.Expr:
         raise StatementError(
             1153, f"Got a packet bigger than 'max_allowed_packet' bytes ({len(sql)} characters)"
         )
-    replaced = re.sub(
-        r"\A\s*REPLACE\s+(?:LOW_PRIORITY\s+|DELAYED\s+)?(?:INTO\s+)?(?!\()", "INSERT INTO ", sql, flags=re.I
-    )
+    replaced = as_insert(sql)
     try:
         trees = [tree for tree in parse_statements(replaced, _Source) if tree is not None]
     except sqlglot.errors.ParseError as error:
@@ -76,9 +74,17 @@ def parse(sql: str) -> exp.Expr:
     if len(trees) > 1:
         raise syntax_error(trees[1].sql(dialect="mysql"))
     tree = trees[0]
-    if replaced is not sql and replaced != sql and isinstance(tree, exp.Insert):
+    if replaced != sql and isinstance(tree, exp.Insert):
         tree.set("alternative", "REPLACE")
     return tree
+
+
+_REPLACE = re.compile(r"\A\s*REPLACE\s+(?:LOW_PRIORITY\s+|DELAYED\s+)?(?:INTO\s+)?(?!\()", re.IGNORECASE)
+
+
+def as_insert(sql: str) -> str:
+    """A statement with INSERT for REPLACE, which the parser does not know as one."""
+    return _REPLACE.sub("INSERT INTO ", sql)
 
 
 def syntax_error(near: str, line: int = 1) -> StatementError:

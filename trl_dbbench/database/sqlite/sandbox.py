@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import sqlite3
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -32,10 +34,11 @@ from trl_dbbench.database.sandbox import (
 from trl_dbbench.database.sqlite import tables
 from trl_dbbench.database.sqlite.checks import check_size, names_read
 from trl_dbbench.database.sqlite.clock import OutOfTime
+from trl_dbbench.database.sqlite.coercions import shown
 from trl_dbbench.database.sqlite.guard import Guard, is_environment_fault
+from trl_dbbench.database.sqlite.kinds import Kind, TableColumns, declared
 from trl_dbbench.database.sqlite.messages import as_mysql
 from trl_dbbench.database.sqlite.parse import nested_too_deeply, syntax_error, unsupported
-from trl_dbbench.database.sqlite.patterns import like
 from trl_dbbench.database.sqlite.statements import (
     Statement,
     autocommit_of,
@@ -44,6 +47,7 @@ from trl_dbbench.database.sqlite.statements import (
     look,
     translation,
 )
+from trl_dbbench.database.sqlite.storage import stored_cell
 from trl_dbbench.database.sqlite.values import StatementError
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
 from trl_dbbench.sql import quote
@@ -66,6 +70,7 @@ class SQLiteSandbox(Sandbox):
         self._limits = self._clipping = limits
         self._views: dict[str, list[str]] = {}
         self._known: set[str] | None = {table.name for table in task.tables}
+        self._declared: dict[str, TableColumns] = {}
         self._autocommit = True
         self._broken: str | None = None
         self._closed = False
@@ -159,10 +164,11 @@ class SQLiteSandbox(Sandbox):
         self._run(creation(f"CREATE TABLE {quote(table.name)} ({columns_of(table)})"))
         if table.rows:
             places = ", ".join("?" * len(table.columns))
+            kinds = [declared(column.type) for column in table.columns]
             rows = [
                 tuple(
-                    tables.bindable(cell, table, column)
-                    for cell, column in zip(row, table.columns, strict=True)
+                    stored_cell(tables.bindable(cell, table, column), column.name, kind)
+                    for cell, column, kind in zip(row, table.columns, kinds, strict=True)
                 )
                 for row in table.rows
             ]
@@ -175,6 +181,8 @@ class SQLiteSandbox(Sandbox):
         tree = statement.tree
         # forgotten, unless it turns out that the statement leaves them as they are
         known, self._known = self._known, None
+        if known is None:
+            self._declared.clear()
         if isinstance(tree, exp.Show):
             return self._show(tree)
         if isinstance(tree, exp.Describe):
@@ -230,19 +238,33 @@ class SQLiteSandbox(Sandbox):
         return result
 
     def _run_translated(self, sql: str, statement: Statement) -> QueryResult:
-        translated = translation(sql, statement.tree)
-        grouped_wrongly = statement.misgrouped and not self._keyed()
-        if mistake := statement.misgrouped if grouped_wrongly else statement.misplaced:
-            self._run(f"EXPLAIN {translated}")  # an unknown column is the graver mistake
+        translated = translation(sql, statement.tree, self._described(statement.tables))
+        if mistake := translated.misgrouped or statement.misplaced:
+            try:
+                self._run(f"EXPLAIN {translated.sql}")  # an unknown column is the graver mistake
+            except DBAPIError as error:
+                if not re.match("misuse of|aggregate functions are not", str(error.orig)):
+                    raise
             raise StatementError(*mistake)
-        return self._run(translated)
+        return self._run(translated.sql, translated.kinds)
 
-    def _run(self, sql: str) -> QueryResult:
+    def _described(self, names: Sequence[str]) -> tuple[TableColumns, ...]:
+        """Tables and views, looked up once until a statement changes them."""
+        for name in names:
+            if name not in self._declared:
+                with self._guard.own():
+                    info = self._rows(f"PRAGMA table_info({quote(name)})")
+                columns = tuple((row[1], declared(row[2])) for row in info)
+                key = tuple(row[1] for row in info if row[5])
+                self._declared[name] = TableColumns(name, columns, key)
+        return tuple(self._declared[name] for name in names)
+
+    def _run(self, sql: str, kinds: Sequence[Kind] = ()) -> QueryResult:
         result = self._connection.exec_driver_sql(sql)
         if not result.returns_rows:
             return QueryResult(None, affected=max(result.rowcount, 0))
         try:
-            rows, limit = clip(result, self._clipping)
+            rows, limit = clip(shown(result, kinds), self._clipping)
         finally:
             result.close()
         return QueryResult(rows, limit=limit, columns=tuple(result.keys()))
@@ -341,9 +363,6 @@ class SQLiteSandbox(Sandbox):
             and not name.startswith(("sqlite_", "information_schema."))
         }
 
-    def _keyed(self) -> bool:
-        return any(column[3] for name in self._tables() for column in self._columns(name))
-
     def _table_name(self, name: str) -> str:
         if name not in self._names():
             raise StatementError(1146, f"Table '{SHOWN_DATABASE}.{name}' doesn't exist")
@@ -356,31 +375,7 @@ class SQLiteSandbox(Sandbox):
         return [tables.described(row) for row in info]
 
     def _show(self, tree: exp.Show) -> QueryResult:
-        what, target = tree.name.upper(), tree.args.get("target")
-        name = target.name if target is not None else ""
-        if tree.text("db") not in ("", SHOWN_DATABASE):
-            raise StatementError(1049, f"Unknown database '{tree.text('db')}'")
-        if what == "TABLES":
-            found: list[tuple] = [(table,) for table in sorted(self._tables())]
-            if tree.args.get("full"):
-                found = [(*row, "BASE TABLE") for row in found]
-        elif what == "DATABASES":
-            found = [(SHOWN_DATABASE,), ("information_schema",)]
-        elif what == "COLUMNS":
-            found = self._columns(name)
-            if tree.args.get("full"):
-                found = [(row[0], row[1], None, *row[2:], "", "") for row in found]
-        elif what == "CREATE TABLE":
-            table = self._table_name(name)
-            found = [(table, tables.shown(table, self._columns(table)))]
-        elif what in ("WARNINGS", "ERRORS", "INDEX", "TRIGGERS", "VARIABLES", "STATUS"):
-            found = []
-        else:
-            raise unsupported(f"SHOW {what}")
-        pattern = tree.args.get("like")
-        if pattern is not None:
-            found = [row for row in found if like(row[0], pattern.name)]
-        return self._cut(found)
+        return self._cut(tables.show(tree, self._tables(), self._table_name, self._columns))
 
     def _offer_catalog(self, wanted: frozenset[str]) -> None:
         """Makes these information_schema tables, with what they say now."""

@@ -9,11 +9,14 @@ from functools import lru_cache
 
 from sqlglot import exp
 
-from trl_dbbench.database.sqlite.checks import check_limits, check_size
+from trl_dbbench.database.sqlite.checks import check_contexts, check_limits, check_size, check_windows
+from trl_dbbench.database.sqlite.grammar import check_grammar
 from trl_dbbench.database.sqlite.groups import check_distinct, check_groups
+from trl_dbbench.database.sqlite.kinds import Kind, TableColumns
 from trl_dbbench.database.sqlite.names import (
     check_aliases,
     check_derived,
+    check_joins,
     check_spaces,
     check_words,
     needed_tables,
@@ -30,8 +33,8 @@ class Statement:
     """What is known of a statement before it runs.
 
     `tables` are the names that must be those of tables or views, in the order of the tree, `catalog` the
-    information_schema tables that it reads. `misnamed`, `misgrouped` and `misplaced` are
-    the errors (number, text) that it causes if its tables exist, `misgrouped` on tables without keys only.
+    information_schema tables that it reads. `misnamed` and `misplaced` are
+    the errors (number, text) that it causes if its tables exist.
     The tree must not be changed if the statement is short enough for the cache.
     """
 
@@ -39,7 +42,6 @@ class Statement:
     tables: tuple[str, ...]
     catalog: frozenset[str]
     misnamed: tuple[int, str] | None
-    misgrouped: tuple[int, str] | None
     misplaced: tuple[int, str] | None
 
 
@@ -52,32 +54,50 @@ def look(sql: str) -> Statement:
     return _looks.look(sql) if len(sql) <= MAX_CACHED_CHARACTERS else _look(sql)
 
 
-def translation(sql: str, tree: exp.Expr) -> str:
+@dataclass(frozen=True)
+class Translation:
+    """A statement for SQLite.
+
+    Its text, the kinds of a query's columns, and the error (number, text) that its GROUP BY causes in MySQL
+    if all its columns exist.
+    """
+
+    sql: str
+    kinds: tuple[Kind, ...]
+    misgrouped: tuple[int, str] | None
+
+
+def translation(sql: str, tree: exp.Expr, tables: tuple[TableColumns, ...]) -> Translation:
     """The statement for SQLite.
 
     Args:
         tree: what `look` found; changed if the statement is too long for the cache.
+        tables: the tables and views that it names.
 
     Raises:
         StatementError: MySQL would refuse it, or there is no counterpart.
     """
-    return _cached_translation(sql) if len(sql) <= MAX_CACHED_CHARACTERS else write(tree)
+    if len(sql) <= MAX_CACHED_CHARACTERS:
+        return _cached_translation(sql, tables)
+    return _translation(tree, tables)
 
 
 def _look(sql: str) -> Statement:
     tree = parse(sql)
     check_spaces(sql)
+    check_grammar(sql)
     check_words(tree)
     check_derived(tree)
     check_size(tree, {})
+    check_limits(tree)
     catalog = {
         table.name.lower() for table in tree.find_all(exp.Table) if table.db.lower() == "information_schema"
     }
     if unknown := sorted(catalog - set(CATALOG)):
         raise StatementError(1109, f"Unknown table '{unknown[0].upper()}' in information_schema")
-    misnamed = _mistake(tree, check_aliases)
-    misgrouped, misplaced = _mistake(tree, check_groups), _mistake(tree, check_limits, check_distinct)
-    return Statement(tree, needed_tables(tree), frozenset(catalog), misnamed, misgrouped, misplaced)
+    misnamed = _mistake(tree, check_aliases, check_joins)
+    misplaced = _mistake(tree, check_contexts, check_windows, check_distinct)
+    return Statement(tree, needed_tables(tree), frozenset(catalog), misnamed, misplaced)
 
 
 def _mistake(tree: exp.Expr, *checks: Callable[[exp.Expr], None]) -> tuple[int, str] | None:
@@ -100,8 +120,14 @@ _looks = _Looks()
 
 
 @lru_cache(maxsize=4096)
-def _cached_translation(sql: str) -> str:
-    return write(look(sql).tree.copy())
+def _cached_translation(sql: str, tables: tuple[TableColumns, ...]) -> Translation:
+    return _translation(look(sql).tree.copy(), tables)
+
+
+def _translation(tree: exp.Expr, tables: tuple[TableColumns, ...]) -> Translation:
+    misgrouped = _mistake(tree, lambda tree: check_groups(tree, tables))
+    written, kinds = write(tree, tables)
+    return Translation(written, kinds, misgrouped)
 
 
 def commits(tree: exp.Expr) -> bool:

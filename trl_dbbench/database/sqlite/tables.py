@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -19,6 +19,7 @@ from sqlglot import exp
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
 from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
+from trl_dbbench.database.sqlite.patterns import like
 from trl_dbbench.database.sqlite.translation import write
 from trl_dbbench.database.sqlite.values import COLLATION, StatementError
 from trl_dbbench.errors import TaskError
@@ -122,7 +123,7 @@ def create_other(tree: exp.Create) -> str:
     """CREATE INDEX and CREATE VIEW; other kinds have no counterpart."""
     if tree.kind not in ("INDEX", "VIEW"):
         raise unsupported(f"CREATE {tree.kind}")
-    return write(tree)
+    return write(tree)[0]
 
 
 def alter(tree: exp.Alter) -> list[str]:
@@ -228,7 +229,7 @@ def own_name(table: exp.Expr) -> str:
 def _create_from(tree: exp.Expr) -> str:
     if isinstance(tree.this, exp.Table) and isinstance(tree.expression, exp.Query):
         temporary = "TEMP " if tree.find(exp.TemporaryProperty) else ""
-        return f"CREATE {temporary}TABLE {quote(own_name(tree.this))} AS {write(tree.expression)}"
+        return f"CREATE {temporary}TABLE {quote(own_name(tree.this))} AS {write(tree.expression)[0]}"
     raise unsupported("CREATE TABLE ... LIKE")
 
 
@@ -262,7 +263,7 @@ def _column(column: exp.ColumnDef, automatic: str | None = None) -> str:
 def _default(constraint: exp.DefaultColumnConstraint) -> str:
     if isinstance(constraint.this, exp.CurrentTimestamp | exp.Anonymous):
         return "DEFAULT CURRENT_TIMESTAMP"
-    return write(constraint)
+    return write(constraint)[0]
 
 
 def _declared(kind: exp.DataType) -> str:
@@ -325,3 +326,42 @@ def bindable(cell: Any, table: Table, column: Column) -> Any:
             )
         return str(cell)  # the column's own type says what becomes of it
     return cell
+
+
+def show(
+    tree: exp.Show,
+    names: Sequence[str],
+    existing: Callable[[str], str],
+    columns_of: Callable[[str], list[tuple]],
+) -> list[tuple]:
+    """What SHOW answers.
+
+    Args:
+        names: of the tables.
+        existing: gives back the name of a table or view, or raises the error for one that is not there.
+        columns_of: gives the columns of a table or view as DESCRIBE lists them.
+
+    Raises:
+        StatementError: for an unknown database or table, and what is not supported.
+    """
+    what, target = tree.name.upper(), tree.args.get("target")
+    name = target.name if target is not None else ""
+    full = tree.args.get("full")
+    if tree.text("db") not in ("", SHOWN_DATABASE):
+        raise StatementError(1049, f"Unknown database '{tree.text('db')}'")
+    if what == "TABLES":
+        found: list[tuple] = [(table, "BASE TABLE") if full else (table,) for table in sorted(names)]
+    elif what == "DATABASES":
+        found = [(SHOWN_DATABASE,), ("information_schema",)]
+    elif what == "COLUMNS":
+        found = columns_of(name)
+        if full:
+            found = [(row[0], row[1], None, *row[2:], "", "") for row in found]
+    elif what == "CREATE TABLE":
+        found = [(existing(name), shown(name, columns_of(name)))]
+    elif what in ("WARNINGS", "ERRORS", "INDEX", "TRIGGERS", "VARIABLES", "STATUS"):
+        found = []
+    else:
+        raise unsupported(f"SHOW {what}")
+    pattern = tree.args.get("like")
+    return found if pattern is None else [row for row in found if like(row[0], pattern.name)]

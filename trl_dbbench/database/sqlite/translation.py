@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlglot import exp
 from sqlglot.dialects.sqlite import SQLite
 from sqlglot.errors import SqlglotError
 
+from trl_dbbench.database.sqlite.annotation import annotate
 from trl_dbbench.database.sqlite.checks import check_target
+from trl_dbbench.database.sqlite.kinds import Kind, TableColumns
 from trl_dbbench.database.sqlite.parse import nested_too_deeply, unsupported
 from trl_dbbench.database.sqlite.rules import rewrite
+from trl_dbbench.database.sqlite.storage import store, unify_sides
 from trl_dbbench.database.sqlite.values import StatementError
 from trl_dbbench.sql import quote
 
@@ -20,8 +25,11 @@ class _Target(SQLite):
         IDENTIFIERS = ["`"]  # noqa: RUF012
 
 
-def write(tree: exp.Expr) -> str:
-    """The statement as SQLite understands it. Changes the tree.
+def write(tree: exp.Expr, columns: Sequence[TableColumns] = ()) -> tuple[str, tuple[Kind, ...]]:
+    """The statement as SQLite understands it, and the kinds of a query's columns. Changes the tree.
+
+    Args:
+        columns: of the tables and views that it names.
 
     Raises:
         StatementError: MySQL would refuse it, or there is no counterpart.
@@ -30,10 +38,13 @@ def write(tree: exp.Expr) -> str:
         if isinstance(tree, exp.Update | exp.Delete):
             check_target(tree)
             tree = _one_table(tree)
+        shown = annotate(tree, columns)
         for node in reversed(list(tree.walk(bfs=False))):
             rewrite(node)
-        tree = _clean(tree)
-        return tree.sql(dialect=_Target, identify=True, normalize_functions=False, comments=False)
+            if isinstance(node, exp.SetOperation):
+                unify_sides(node)
+        tree = _clean(store(tree, columns))
+        return tree.sql(dialect=_Target, identify=True, normalize_functions=False, comments=False), shown
     except RecursionError:
         raise nested_too_deeply() from None
     except SqlglotError as error:

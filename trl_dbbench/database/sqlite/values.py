@@ -7,8 +7,10 @@ begins. Dates and times are texts, as MySQL writes them.
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Callable
+from decimal import ROUND_HALF_UP, Decimal
 from functools import cache, lru_cache
 from typing import Any
 
@@ -103,6 +105,14 @@ def number(value: Value) -> int | float:
         value = value.decode("utf-8", "replace")
     match = _NUMBER.match(value)
     return float(match[1]) if match else 0.0
+
+
+def decimal(value: Value, places: int) -> int | float:
+    """A number with so many places, rounded half up."""
+    amount = number(value)
+    if isinstance(amount, int) or not math.isfinite(amount) or abs(amount) >= 1e22:
+        return amount
+    return float(Decimal(repr(amount)).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP))
 
 
 def text(value: Value) -> str:

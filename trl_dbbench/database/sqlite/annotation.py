@@ -1,0 +1,173 @@
+"""The kind of value that each expression of a statement gives, from the types of the tables' columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlglot import exp
+
+from trl_dbbench.database.sqlite.clock import check_time
+from trl_dbbench.database.sqlite.expression_kinds import of_expression
+from trl_dbbench.database.sqlite.kinds import UNKNOWN, Kind, TableColumns, merged
+
+Row = list[tuple[str, Kind]]
+
+
+class _Scope:
+    """The columns that can be named in a query: those of its tables, its aliases, and what is around it."""
+
+    def __init__(self, above: _Scope | None, parts: Mapping[str, Row]) -> None:
+        self.above = above
+        self.parts = dict(parts)
+        self.sources: dict[str, dict[str, Kind]] = {}
+        self.aliases: dict[str, Kind] = {}
+
+    def find(self, column: exp.Column) -> Kind:
+        table, name = column.table.lower(), column.name.lower()
+        if table:
+            if table in self.sources:
+                return self.sources[table].get(name, UNKNOWN)
+        else:
+            found = [columns[name] for columns in self.sources.values() if name in columns]
+            if found:
+                return found[0] if len(set(found)) == 1 else UNKNOWN
+            if name in self.aliases:
+                return self.aliases[name]
+        return self.above.find(column) if self.above is not None else UNKNOWN
+
+
+class _Annotator:
+    def __init__(self, columns: Sequence[TableColumns]) -> None:
+        self._columns: dict[str, Row] = {each.name.lower(): list(each.columns) for each in columns}
+
+    def query(self, node: exp.Expr | None, above: _Scope | None, parts: Mapping[str, Row]) -> Row:
+        """Annotates a query, and gives the columns of its rows."""
+        check_time()
+        if not isinstance(node, exp.Query):
+            return []
+        parts = self._with(node, above, parts)
+        if isinstance(node, exp.Subquery):
+            row = self.query(node.this, above, parts)
+        elif isinstance(node, exp.SetOperation):
+            left, right = self.query(node.left, above, parts), self.query(node.right, above, parts)
+            row = [
+                (name, merged((kind, other))) for (name, kind), (_, other) in zip(left, right, strict=False)
+            ]
+        elif isinstance(node, exp.Select):
+            row = self._select(node, above, parts)
+        else:
+            row = []
+        node.meta["row"] = row
+        return row
+
+    def _with(self, node: exp.Expr, above: _Scope | None, parts: Mapping[str, Row]) -> Mapping[str, Row]:
+        with_ = node.args.get("with_")
+        if with_ is None:
+            return parts
+        known = dict(parts)
+        for part in with_.expressions:
+            query = part.this
+            names = [column.name for column in part.args["alias"].columns]
+            if with_.args.get("recursive") and isinstance(query, exp.SetOperation):
+                known[part.alias.lower()] = _renamed(self.query(query.left, above, known), names)
+            known[part.alias.lower()] = _renamed(self.query(query, above, known), names)
+        return known
+
+    def _select(self, node: exp.Select, above: _Scope | None, parts: Mapping[str, Row]) -> Row:
+        scope = _Scope(above, parts)
+        source = node.args.get("from_")
+        joins = node.args.get("joins") or []
+        for each in [*([source] if source is not None else []), *joins]:
+            self._source(each.this, scope)
+        row: Row = []
+        for each in node.expressions:
+            if isinstance(each, exp.Star) or (
+                isinstance(each, exp.Column) and isinstance(each.this, exp.Star)
+            ):
+                wanted = each.table.lower() if isinstance(each, exp.Column) else ""
+                row += [
+                    pair
+                    for name, columns in scope.sources.items()
+                    if not wanted or name == wanted
+                    for pair in columns.items()
+                ]
+                continue
+            kind = self.kind(each, scope)
+            row.append((each.alias_or_name, kind))
+            if isinstance(each, exp.Alias):
+                scope.aliases[each.alias.lower()] = kind
+        for name in ("where", "group", "having", "order", "limit", "windows"):
+            rest = node.args.get(name)
+            for part in rest if isinstance(rest, list) else [rest]:
+                if part is not None:
+                    self.kind(part, scope)
+        for join in joins:
+            if join.args.get("on") is not None:
+                self.kind(join.args["on"], scope)
+        return row
+
+    def _source(self, node: exp.Expr, scope: _Scope) -> None:
+        row: Row = []
+        if isinstance(node, exp.Table):
+            name = node.name.lower()
+            row = scope.parts.get(name) or self._columns.get(name) or []
+        elif isinstance(node, exp.Subquery):
+            row = _renamed(self.query(node, scope.above, scope.parts), node.alias_column_names)
+        elif isinstance(node, exp.Paren):
+            self._source(node.this, scope)
+        for join in node.args.get("joins") or []:
+            self._source(join.this, scope)
+            if join.args.get("on") is not None:
+                self.kind(join.args["on"], scope)
+        scope.sources[node.alias_or_name.lower()] = {name.lower(): kind for name, kind in row}
+
+    def change(self, node: exp.Insert | exp.Update | exp.Delete) -> None:
+        """Annotates what a statement changes tables by."""
+        scope = _Scope(None, self._with(node, None, {}))
+        target = node.this.this if isinstance(node.this, exp.Schema) else node.this
+        if isinstance(target, exp.Table):
+            self._source(target, scope)
+        if isinstance(node, exp.Insert):
+            self.query(node.expression, None, scope.parts)
+        for name, part in node.args.items():
+            if name not in ("this", "with_") and not (
+                isinstance(part, exp.Query) and isinstance(node, exp.Insert)
+            ):
+                for each in part if isinstance(part, list) else [part]:
+                    if isinstance(each, exp.Expr):
+                        self.kind(each, scope)
+
+    # --- expressions --------------------------------------------------------------------------------------
+
+    def kind(self, node: exp.Expr, scope: _Scope) -> Kind:
+        """Annotates an expression and all below it."""
+        if isinstance(node, exp.Query):
+            row = self.query(node, scope, scope.parts)
+            found = row[0][1] if len(row) == 1 else UNKNOWN
+        else:
+            for child in node.iter_expressions():
+                self.kind(child, scope)
+            found = scope.find(node) if isinstance(node, exp.Column) else of_expression(node)
+        node.meta["kind"] = found
+        return found
+
+
+def _renamed(row: Row, names: Sequence[str]) -> Row:
+    return [(name, kind) for name, (_, kind) in zip(names, row, strict=False)] if names else row
+
+
+def annotate(tree: exp.Expr, columns: Sequence[TableColumns]) -> tuple[Kind, ...]:
+    """Notes the kind of each expression in the tree, where `kind_of` finds it.
+
+    Args:
+        columns: of the tables and views that the statement names.
+
+    Returns:
+        The kinds of a query's columns; nothing for other statements.
+    """
+    annotator = _Annotator(columns)
+    if isinstance(tree, exp.Query):
+        return tuple(kind for _, kind in annotator.query(tree, None, {}))
+    if isinstance(tree, exp.Insert | exp.Update | exp.Delete):
+        annotator.change(tree)
+    return ()

@@ -1,0 +1,174 @@
+"""Calls of MySQL's functions, CAST and INTERVAL, rewritten for SQLite."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from trl_dbbench.database.sandbox import SHOWN_DATABASE
+from trl_dbbench.database.sqlite.aggregates import AGGREGATES
+from trl_dbbench.database.sqlite.coercions import (
+    as_number,
+    as_text,
+    call,
+    comparable,
+    exact,
+    in_change,
+    is_in_change,
+    unified,
+)
+from trl_dbbench.database.sqlite.comparisons import BINARY
+from trl_dbbench.database.sqlite.dates import UNITS
+from trl_dbbench.database.sqlite.functions import functions, takes
+from trl_dbbench.database.sqlite.kinds import FLOAT, INT, Kind, kind_of, words
+from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
+from trl_dbbench.database.sqlite.values import StatementError
+
+_PASSED_ON = frozenset({"IFNULL", "JSON_EXTRACT", "JSON_ARRAY", "JSON_OBJECT", "JSON_VALID", "JSON_TYPE"})
+_FUNCTIONS = functions()
+_KNOWN = frozenset(_FUNCTIONS) | frozenset(AGGREGATES)
+
+
+def interval(node: exp.Interval) -> tuple[exp.Expr, exp.Expr]:
+    unit = node.args.get("unit")
+    amount = node.this or exp.null()
+    name = "" if unit is None else unit.name.upper()
+    if name not in UNITS:
+        if isinstance(unit, exp.Var) and name and set(name.split("_")) <= UNITS:
+            raise unsupported(f"INTERVAL ... {name}")
+        raise syntax_error(node.sql(dialect="mysql"))
+    return amount, exp.Literal.string(name)
+
+
+def start(moment: exp.Expr) -> exp.Expr:
+    """What an interval is added to; of a text that another was added to, MySQL shows the time as well."""
+    added = isinstance(moment, exp.Anonymous) and moment.this in ("my_DATE_ADD", "my_DATE_SUB")
+    return call("MOMENT", moment) if added and kind_of(moment).name == "text" else moment
+
+
+_T = exp.DataType.Type
+_INTEGERS = {_T.BIGINT, _T.UBIGINT, _T.INT, _T.UINT, _T.SMALLINT, _T.TINYINT, _T.YEAR}
+_TEXTS = {_T.CHAR, _T.NCHAR, _T.VARCHAR, _T.NVARCHAR, _T.TEXT, _T.CHARACTER_SET, _T.JSON}
+
+
+def cast(node: exp.Expr) -> exp.Expr:
+    kind = node.args["to"]
+    sizes = [exp.Literal.number(size.name) for size in kind.expressions]
+    if kind.this in _INTEGERS:
+        name = "CAST_FLOAT_SIGNED" if kind_of(node.this) == FLOAT else "CAST_SIGNED"
+        whole = call(name, in_change(as_number(node.this), "FULL_INTEGER"))
+        return call("CAST_UNSIGNED", whole) if kind.this in (_T.UBIGINT, _T.UINT) else whole
+    if kind.this in (_T.DECIMAL, _T.UDECIMAL):
+        places = sizes[1] if len(sizes) > 1 else exp.Literal.number(0)
+        return call("CAST_DECIMAL", in_change(as_number(node.this), "FULL_DECIMAL"), places)
+    if kind.this in (_T.FLOAT, _T.DOUBLE, _T.UDOUBLE):
+        return call("CAST_DOUBLE", in_change(as_number(node.this)))
+    if kind.this in _TEXTS:
+        return call("CAST_CHAR", as_text(node.this), *sizes[:1])
+    if kind.this in (_T.BINARY, _T.VARBINARY):
+        return exp.Collate(this=node.this, expression=exp.var(BINARY))
+    if kind.this == _T.DATE:
+        return call("DATE", node.this)
+    if kind.this == _T.TIME:
+        return call("TIME", node.this)
+    if kind.this in (_T.DATETIME, _T.TIMESTAMP, _T.TIMESTAMPTZ, _T.TIMESTAMPNTZ):
+        return call("TIMESTAMP", node.this)
+    raise syntax_error(node.sql(dialect="mysql"))
+
+
+def function_call(node: exp.Expr) -> exp.Expr:
+    name, arguments = str(node.this).upper(), list(node.expressions)
+    if name == "VALUES":
+        return exp.column(arguments[0].copy(), "excluded")
+    if name == "ANY_VALUE" and len(arguments) == 1:
+        return arguments[0]
+    if name in _PASSED_ON:
+        if name == "IFNULL":
+            node.set("expressions", [unified(each, kind_of(node)) for each in arguments])
+        return node
+    if name not in _KNOWN:
+        of_grammar = any(isinstance(each, _NO_ARGUMENTS) for each in arguments)
+        if of_grammar or isinstance(node.parent, exp.Window):
+            raise syntax_error(f"{name}(")
+        if name in _MISSING or name.startswith(("ST_", "MBR", "JSON_", "INET", "IS_IPV", "GTID_")):
+            raise unsupported(f"{name}()")
+        raise StatementError(1305, f"FUNCTION {SHOWN_DATABASE}.{name} does not exist")
+    if name in ("TIMESTAMPDIFF", "TIMESTAMPADD") and arguments:
+        arguments[0] = exp.Literal.string(arguments[0].name.upper())
+    if name in ("DATE_ADD", "DATE_SUB", "ADDDATE", "SUBDATE") and arguments:
+        arguments[0] = start(arguments[0].unnest())
+    arguments = _converted(name, arguments, kind_of(node))
+    if name == "MOD" and len(arguments) == 2 and is_in_change(node):
+        arguments[1] = call("DIVISOR", arguments[1])
+    names = {"ADDDATE": "DATE_ADD", "SUBDATE": "DATE_SUB"}
+    flat = [
+        each
+        for argument in arguments
+        for each in (interval(argument) if isinstance(argument, exp.Interval) else (argument,))
+    ]
+    if name in _FUNCTIONS and not takes(_FUNCTIONS[names.get(name, name)], flat):
+        raise StatementError(1582, f"Incorrect parameter count in the call to native function '{name}'")
+    return exact(call(names.get(name, name), *flat), kind_of(node) if name in _COMPUTING else INT)
+
+
+_NO_ARGUMENTS = (exp.Interval, exp.Distinct, exp.Star, exp.Select, exp.SetOperation, exp.Order)
+"""What MySQL's grammar allows in the brackets of its own functions only."""
+_MISSING = words(
+    """
+    ACOS ADDTIME AES_DECRYPT AES_ENCRYPT ASIN ATAN ATAN2 BENCHMARK BIN BIN_TO_UUID BIT_AND BIT_COUNT
+    BIT_LENGTH BIT_OR BIT_XOR CHARSET COERCIBILITY COLLATION COMPRESS CONV CONVERT_TZ COT CRC32
+    CURRENT_ROLE EXPORT_SET EXTRACTVALUE FORMAT_BYTES FORMAT_PICO_TIME FOUND_ROWS FROM_BASE64
+    GEOMCOLLECTION GEOMETRYCOLLECTION GET_FORMAT GET_LOCK GROUPING ICU_VERSION IS_FREE_LOCK IS_USED_LOCK
+    IS_UUID LAST_INSERT_ID LINESTRING LOAD_FILE MAKETIME MAKE_SET MD5 MICROSECOND MULTILINESTRING
+    MULTIPOINT MULTIPOLYGON NAME_CONST OCT PERIOD_ADD PERIOD_DIFF POINT POLYGON PS_CURRENT_THREAD_ID
+    PS_THREAD_ID QUOTE RANDOM_BYTES REGEXP_INSTR RELEASE_ALL_LOCKS RELEASE_LOCK ROLES_GRAPHML ROW_COUNT
+    SEC_TO_TIME SESSION_USER SHA SHA1 SHA2 SOUNDEX SOURCE_POS_WAIT STATEMENT_DIGEST
+    STATEMENT_DIGEST_TEXT STRING_TO_VECTOR SUBTIME SYSTEM_USER TIMEDIFF TIMESTAMPADD TIME_TO_SEC
+    TO_BASE64 TO_SECONDS UNCOMPRESS UNCOMPRESSED_LENGTH UNHEX UPDATEXML UUID_SHORT UUID_TO_BIN
+    VALIDATE_PASSWORD_STRENGTH VECTOR_DIM VECTOR_TO_STRING WEIGHT_STRING YEARWEEK
+    """
+)
+"""Functions of MySQL's that the embedded database lacks, besides families of them."""
+
+
+_COMPUTING = frozenset({"ABS", "MOD", "TRUNCATE"})
+_OF_TEXTS = words(
+    """
+    CONCAT CONCAT_WS UPPER UCASE LOWER LCASE LEFT RIGHT SUBSTR SUBSTRING MID SUBSTRING_INDEX
+    REPLACE REPEAT REVERSE LPAD RPAD LTRIM RTRIM INSERT LENGTH CHAR_LENGTH CHARACTER_LENGTH
+    OCTET_LENGTH LOCATE INSTR ASCII ORD STRCMP FIND_IN_SET REGEXP_LIKE REGEXP_REPLACE
+    REGEXP_SUBSTR
+    """
+)
+_OF_NUMBERS = words(
+    """
+    ABS CEIL CEILING FLOOR ROUND TRUNCATE MOD POW POWER SQRT SIGN EXP LN LOG FORMAT
+    """
+)
+
+
+_UNORDERED = ({"text", "date"}, {"text", "datetime"}, {"text", "date", "datetime"})
+"""Kinds of which MySQL's GREATEST and LEAST compare neither the texts nor the dates."""
+
+
+def _converted(name: str, arguments: list[exp.Expr], kind: Kind) -> list[exp.Expr]:
+    """The arguments as a function takes them."""
+    if name in _OF_TEXTS:
+        return [as_text(each) for each in arguments]
+    if name in _OF_NUMBERS:
+        rounded = [as_number(each) for each in arguments]
+        to_even = (
+            name in ("ROUND", "FORMAT") and arguments and kind_of(arguments[0]).name in ("float", "text")
+        )
+        if not to_even:
+            return rounded
+        digits = rounded[1:] or [exp.Literal.number(0)]
+        return [call("ROUND_FLOAT", rounded[0], *digits), *rounded[1:]]
+    if name in ("NULLIF", "FIELD"):
+        return comparable(arguments)
+    if name in ("GREATEST", "LEAST"):
+        kinds = {kind_of(each).name for each in arguments}
+        if "text" in kinds and kinds in _UNORDERED:
+            raise unsupported(f"{name} of a date and a text")
+    if name in ("GREATEST", "LEAST", "ELT"):
+        return [unified(each, kind) for each in arguments]
+    return arguments

@@ -1,0 +1,131 @@
+"""MySQL's comparisons and what chooses by them, rewritten for SQLite: `=` and `<`, IN, LIKE, CASE, IF."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlglot import exp
+
+from trl_dbbench.database.sqlite.coercions import as_text, call, comparable, unified
+from trl_dbbench.database.sqlite.kinds import keep_kind, kind_of
+from trl_dbbench.database.sqlite.values import COLLATION
+
+BINARY = "BINARY"
+
+
+def is_binary(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Collate) and node.expression.name == BINARY
+
+
+def collated(node: exp.Expr) -> exp.Expr:
+    if (isinstance(node, exp.Literal) and not node.is_string) or isinstance(
+        node, exp.Collate | exp.Star | exp.Tuple
+    ):
+        return node
+    return keep_kind(exp.Collate(this=node, expression=exp.var(COLLATION)), node)
+
+
+def _comparison(name: str) -> Callable[[exp.Expr], exp.Expr]:
+    def rule(node: exp.Expr) -> exp.Expr:
+        left, right = node.this, node.expression
+        if isinstance(node.parent, exp.Update | exp.OnConflict) and node.arg_key == "expressions":
+            return node  # an assignment
+        if isinstance(left, exp.Tuple) or is_binary(left) or is_binary(right):
+            return node
+        if isinstance(right, exp.Any | exp.All):
+            return _quantified(name, left, right)
+        return call(name, *comparable([left, right], strict=name != "NULL_SAFE_EQ"))
+
+    return rule
+
+
+def _quantified(name: str, left: exp.Expr, right: exp.Any | exp.All) -> exp.Expr:
+    """`a < ALL (SELECT ...)`: it is false for no row; with ANY: it is true for a row."""
+    rows = exp.CTE(
+        this=right.this.unnest(),
+        alias=exp.TableAlias(this=exp.to_identifier("my_q"), columns=[exp.to_identifier("c")]),
+    )
+    holds: exp.Expr = call(name, left, exp.column("c", "my_q"))
+    if isinstance(right, exp.All):
+        holds = exp.Not(this=exp.Coalesce(this=holds, expressions=[exp.Literal.number(0)]))
+    query = exp.select("1").from_("my_q").where(holds)
+    query.set("with_", exp.With(expressions=[rows]))
+    found: exp.Expr = exp.Exists(this=query)
+    return exp.Not(this=found) if isinstance(right, exp.All) else found
+
+
+def _in(node: exp.Expr) -> exp.Expr:
+    if isinstance(node.this, exp.Tuple) or is_binary(node.this):
+        return node
+    if node.args.get("query"):
+        node.set("this", collated(node.this))
+        return node
+    return call("IN", *comparable([node.this, *node.expressions]))
+
+
+def _between(node: exp.Expr) -> exp.Expr:
+    return call("BETWEEN", *comparable([node.this, node.args["low"], node.args["high"]]))
+
+
+def _like(node: exp.Expr) -> exp.Expr:
+    exact = is_binary(node.this) or is_binary(node.expression)
+    escape = exp.Literal.string("\\")
+    sides = (as_text(_bare(node.this)), as_text(_bare(node.expression)))
+    like = call("LIKE", *sides, escape, exp.Literal.number(int(exact)))
+    return exp.Not(this=like) if node.args.get("negate") else like
+
+
+def _escape(node: exp.Expr) -> exp.Expr:
+    like = node.find(exp.Anonymous)
+    assert like is not None
+    like.expressions[2].replace(node.expression)
+    return node.this
+
+
+def _bare(node: exp.Expr) -> exp.Expr:
+    return node.this if isinstance(node, exp.Collate) else node
+
+
+def _regexp(node: exp.Expr) -> exp.Expr:
+    flags = exp.Literal.string("c" if is_binary(node.this) or is_binary(node.expression) else "")
+    return call("REGEXP_LIKE", as_text(_bare(node.this)), as_text(_bare(node.expression)), flags)
+
+
+def _case(node: exp.Expr) -> exp.Expr:
+    """`CASE a WHEN b THEN x ...`: first the number of the value that equals a, then the result by number."""
+    subject = node.this
+    if subject is not None:
+        node.set("this", call("FIELD", *comparable([subject, *(branch.this for branch in node.args["ifs"])])))
+        for place, branch in enumerate(node.args["ifs"], 1):
+            branch.set("this", exp.Literal.number(place))
+    for branch in node.args["ifs"]:
+        branch.set("true", unified(branch.args["true"], kind_of(node)))
+    if node.args.get("default") is not None:
+        node.set("default", unified(node.args["default"], kind_of(node)))
+    return node
+
+
+def _if(node: exp.Expr) -> exp.Expr:
+    for name in ("true", "false"):
+        if not isinstance(node.parent, exp.Case) and node.args.get(name) is not None:
+            node.set(name, unified(node.args[name], kind_of(node)))
+    return node
+
+
+COMPARISONS: dict[type, Callable[[exp.Expr], exp.Expr]] = {
+    exp.EQ: _comparison("EQ"),
+    exp.NEQ: _comparison("NE"),
+    exp.LT: _comparison("LT"),
+    exp.LTE: _comparison("LE"),
+    exp.GT: _comparison("GT"),
+    exp.GTE: _comparison("GE"),
+    exp.NullSafeEQ: _comparison("NULL_SAFE_EQ"),
+    exp.In: _in,
+    exp.Between: _between,
+    exp.Like: _like,
+    exp.Escape: _escape,
+    exp.RegexpLike: _regexp,
+    exp.Case: _case,
+    exp.If: _if,
+}
+"""The rules of `rules` for them."""

@@ -1,0 +1,121 @@
+"""MySQL's types of values, and which of them each kind of expression gives.
+
+SQLite's values have no types but their own: dates are texts there, and decimals floats. What MySQL makes of
+an expression depends on its type all the same: `CONCAT(1.50)` is `1.50`, a date equals `'2020-1-5'`, and the
+sum of two decimals has as many places as the longer of them. `annotation` finds the types in
+a statement.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from sqlglot import exp
+
+
+class Kind(NamedTuple):
+    """A type of MySQL's, as far as it matters here.
+
+    `name` is int, decimal, float, text, date, datetime, time, null or unknown; `places` are those of a
+    decimal; `size` is the number of digits of a decimal, of characters of a text, and of bits of an integer,
+    if it is bounded.
+    """
+
+    name: str
+    places: int = 0
+    size: int | None = None
+    unsigned: bool = False
+
+    @property
+    def is_moment(self) -> bool:
+        return self.name in ("date", "datetime")
+
+    @property
+    def is_number(self) -> bool:
+        return self.name in ("int", "decimal", "float")
+
+
+class TableColumns(NamedTuple):
+    """A table's or view's columns in their order, and the names of those that are its primary key."""
+
+    name: str
+    columns: tuple[tuple[str, Kind], ...]
+    key: tuple[str, ...] = ()
+
+
+INT, FLOAT, TEXT = Kind("int"), Kind("float"), Kind("text")
+DATE, DATETIME, TIME = Kind("date"), Kind("datetime"), Kind("time")
+NULL, UNKNOWN = Kind("null"), Kind("unknown")
+
+MAX_PLACES = 30
+
+
+def words(text: str) -> frozenset[str]:
+    """A set of names."""
+    return frozenset(text.split())
+
+
+_BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "integer": 32, "bigint": 64}
+_DECLARED = re.compile(r"(?:my_)?([a-z]+)(?:[ _(]+(\d+))?(?:[ _,]+(\d+))?", re.IGNORECASE)
+
+
+def declared(type: str) -> Kind:
+    """The kind of a column that is declared with this type in SQLite (see `tables`)."""
+    found = _DECLARED.match(type)
+    if not found:
+        return UNKNOWN
+    name, size = found[1].lower(), int(found[2]) if found[2] else None
+    if name in _BITS:
+        return Kind("int", size=_BITS[name], unsigned="unsigned" in type.lower())
+    if name == "decimal":
+        return Kind("decimal", int(found[3] or 0), size)
+    if name in ("float", "double", "real"):
+        return FLOAT
+    if name in ("varchar", "char", "nvarchar", "nchar"):
+        return Kind("text", size=size)
+    if name in ("text", "tinytext", "mediumtext", "longtext"):
+        return TEXT
+    return {"date": DATE, "datetime": DATETIME, "timestamp": DATETIME, "time": TIME}.get(name, UNKNOWN)
+
+
+def kind_of(node: exp.Expr | None) -> Kind:
+    """What `annotate` found for an expression."""
+    return UNKNOWN if node is None else node.meta.get("kind", UNKNOWN)
+
+
+def keep_kind(new: exp.Expr, old: exp.Expr) -> exp.Expr:
+    """The expression, with the kind of the one that it replaces."""
+    if "kind" in old.meta:
+        new.meta["kind"] = old.meta["kind"]
+    return new
+
+
+def merged(kinds: Iterable[Kind]) -> Kind:
+    """What a value has of which each kind may come: that of CASE, COALESCE or a column of UNION."""
+    known = [kind for kind in kinds if kind.name != "null"]
+    names = {kind.name for kind in known}
+    if not known:
+        return NULL
+    if "unknown" in names or names == {"time", "date"} or names == {"time", "datetime"}:
+        return UNKNOWN
+    if names == {"date", "datetime"}:
+        return DATETIME
+    if len(names) == 1:
+        return Kind(known[0].name, max(kind.places for kind in known))
+    return arithmetic(known) if all(kind.is_number for kind in known) else TEXT
+
+
+def arithmetic(kinds: Sequence[Kind], places: int | None = None) -> Kind:
+    """What arithmetic gives; `places` are those of a decimal result."""
+    names = {"float" if kind.name in ("text", "time") else kind.name for kind in kinds}
+    if "unknown" in names:
+        return UNKNOWN
+    if "null" in names or "float" in names:
+        return FLOAT
+    if "decimal" in names:
+        return Kind(
+            "decimal", min(max(kind.places for kind in kinds) if places is None else places, MAX_PLACES)
+        )
+    return INT

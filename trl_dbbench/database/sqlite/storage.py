@@ -1,0 +1,207 @@
+"""New values of columns as MySQL stores them: rounded, as dates, or refused, and the columns of a UNION."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from decimal import ROUND_HALF_UP, Decimal
+
+from sqlglot import exp
+
+from trl_dbbench.database.sqlite.coercions import as_number, call, unified
+from trl_dbbench.database.sqlite.dates import moment
+from trl_dbbench.database.sqlite.kinds import DATETIME, TEXT, UNKNOWN, Kind, TableColumns, kind_of
+from trl_dbbench.database.sqlite.parse import syntax_error
+from trl_dbbench.database.sqlite.values import StatementError, Value, decimal, text
+
+
+def unify_sides(node: exp.SetOperation) -> None:
+    """Gives both sides of a UNION or its like columns of the same kinds, where they are written out."""
+    kinds = [kind for _, kind in node.meta.get("row", ())]
+    for side in (node.left.unnest(), node.right.unnest()):
+        if not isinstance(side, exp.Select) or len(side.expressions) != len(kinds):
+            continue
+        for each, kind in zip(list(side.expressions), kinds, strict=True):
+            value = each.this if isinstance(each, exp.Alias) else each
+            new = unified(value.copy(), kind) if not isinstance(value, exp.Star) else value
+            if isinstance(new, exp.Anonymous) and new.this in ("my_MOMENT", "my_WRITTEN"):
+                value.replace(new)
+
+
+def store(tree: exp.Expr, columns: Sequence[TableColumns]) -> exp.Expr:
+    """The statement, with the values that it writes as their columns hold them."""
+    if isinstance(tree, exp.Update):
+        _assign(tree.expressions)
+    if isinstance(tree, exp.Insert) and not tree.args.get("ignore"):
+        _insert(tree, columns)
+        conflict = tree.args.get("conflict")
+        if conflict is not None:
+            _assign(conflict.expressions)
+    return tree
+
+
+def _assign(assignments: list[exp.Expr]) -> None:
+    for each in assignments:
+        if isinstance(each, exp.EQ):
+            each.set("expression", stored(each.expression, each.this.name, kind_of(each.this)))
+
+
+def _insert(tree: exp.Insert, columns: Sequence[TableColumns]) -> None:
+    schema = tree.this if isinstance(tree.this, exp.Schema) else None
+    target = schema.this if schema is not None else tree.this
+    if schema is not None and not all(isinstance(each, exp.Identifier) for each in schema.expressions):
+        raise syntax_error(schema.sql(dialect="mysql"))
+    known = next((each.columns for each in columns if each.name == target.name), None)
+    if known is None:
+        return
+    kinds = {name.lower(): kind for name, kind in known}
+    names = [each.name for each in schema.expressions] if schema is not None else [name for name, _ in known]
+    if len({name.lower() for name in names}) < len(names):
+        twice = next(name for name in names if [each.lower() for each in names].count(name.lower()) > 1)
+        raise StatementError(1110, f"Column '{twice}' specified twice")
+    wanted = [(name, kinds.get(name.lower(), UNKNOWN)) for name in names]
+    source = tree.expression
+    if isinstance(source, exp.Values):
+        for row in source.expressions:
+            if isinstance(row, exp.Tuple) and len(row.expressions) == len(wanted):
+                cells = zip(row.expressions, wanted, strict=True)
+                row.set("expressions", [stored(cell, name, kind) for cell, (name, kind) in cells])
+    elif isinstance(source, exp.Query) and len(source.meta.get("row", ())) == len(wanted):
+        tree.set("expression", _selected(source, wanted))
+
+
+def _selected(source: exp.Query, wanted: list[tuple[str, Kind]]) -> exp.Expr:
+    """The rows of a query, as they are stored."""
+    cells, names = [], []
+    for place, ((name, kind), (_, own)) in enumerate(zip(wanted, source.meta["row"], strict=True)):
+        cell = exp.column(f"c{place}", "my_rows")
+        cell.meta["kind"] = own
+        names.append(exp.to_identifier(f"c{place}"))
+        cells.append(stored(cell, name, kind))
+    part = exp.CTE(this=source, alias=exp.TableAlias(this=exp.to_identifier("my_rows"), columns=names))
+    query = exp.Select(expressions=cells).from_("my_rows")
+    query.set("with_", exp.With(expressions=[part]))
+    return query
+
+
+def stored(node: exp.Expr, column: str, kind: Kind) -> exp.Expr:
+    """A new value of a column of this kind."""
+    if isinstance(node, exp.Null | exp.Column) and (isinstance(node, exp.Null) or kind_of(node) == kind):
+        return node
+    name = exp.Literal.string(column)
+    match kind.name:
+        case "int":
+            float_ = exp.Literal.number(int(kind_of(node).name in ("float", "text")))
+            bounds = [exp.Literal.string(str(bound)) for bound in _range(kind)]
+            return call("STORE_INT", as_number(node), name, float_, *bounds)
+        case "decimal":
+            sizes = (exp.Literal.number(kind.size or 10), exp.Literal.number(kind.places))
+            return call("STORE_DECIMAL", as_number(node), name, *sizes)
+        case "float":
+            return call("STORE_FLOAT", as_number(node), name)
+        case "date" | "datetime":
+            return call("STORE_DATE", node, name, exp.Literal.number(int(kind == DATETIME)))
+        case "text" if kind.size is not None:
+            return call("STORE_TEXT", unified(node, TEXT), name, exp.Literal.number(kind.size))
+        case "text":
+            return unified(node, TEXT)
+    return node
+
+
+def stored_cell(value: Value, column: str, kind: Kind) -> Value:
+    """A cell of a task's table, as a column of this kind holds it.
+
+    Raises:
+        StatementError: MySQL would refuse it.
+    """
+    if value is None:
+        return None
+    match kind.name:
+        case "int" if not isinstance(value, int):
+            return _store_int(value, column, 1, *_range(kind))
+        case "decimal":
+            return _store_decimal(value, column, kind.size or 10, kind.places)
+        case "date" | "datetime" if not _WRITTEN[kind.name].fullmatch(text(value)):
+            return _store_date(value, column, kind == DATETIME)
+        case "text" if kind.size is not None:
+            return _store_text(value, column, kind.size)
+    return value
+
+
+_WRITTEN = {
+    "date": re.compile(r"[12]\d{3}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])"),
+    "datetime": re.compile(r"[12]\d{3}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8]) [01]\d:[0-5]\d:[0-5]\d"),
+}
+"""Texts that certainly are what MySQL writes."""
+
+
+def _range(kind: Kind) -> tuple[int, int]:
+    values = 2 ** (kind.size or 64)
+    low = 0 if kind.unsigned else -values // 2
+    return low, low + values - 1
+
+
+def _amount(value: Value, column: str, type: str) -> int | float:
+    """A number, or an error for a text that is none."""
+    if isinstance(value, str | bytes):
+        written = text(value).strip()
+        try:
+            return float(written) if not written.lstrip("+-").isdecimal() else int(written)
+        except ValueError:
+            raise StatementError(
+                1366, f"Incorrect {type} value: '{written}' for column '{column}' at row 1"
+            ) from None
+    return value
+
+
+def _out_of_range(column: str) -> StatementError:
+    return StatementError(1264, f"Out of range value for column '{column}' at row 1")
+
+
+def _store_int(value: Value, column: str, is_float: int, low: str | int, high: str | int) -> Value:
+    amount = _amount(value, column, "integer")
+    if isinstance(amount, float):
+        if not math.isfinite(amount):
+            raise _out_of_range(column)
+        half_up = (
+            int(Decimal(repr(amount)).quantize(Decimal(1), ROUND_HALF_UP))
+            if abs(amount) < 1e18
+            else int(amount)
+        )
+        amount = round(amount) if is_float and not isinstance(value, str) else half_up
+    if not int(low) <= amount <= int(high):
+        raise _out_of_range(column)
+    return amount
+
+
+def _store_decimal(value: Value, column: str, digits: int, places: int) -> Value:
+    amount = _amount(value, column, "decimal")
+    rounded = decimal(amount, places)
+    if abs(rounded) >= 10 ** (digits - places):
+        raise _out_of_range(column)
+    return rounded
+
+
+def _store_date(value: Value, column: str, with_time: int) -> Value:
+    found = moment(value)
+    if found is None:
+        type = "datetime" if with_time else "date"
+        raise StatementError(1292, f"Incorrect {type} value: '{text(value)}' for column '{column}' at row 1")
+    return found.isoformat(" ") if with_time else found.date().isoformat()
+
+
+def _store_text(value: Value, column: str, size: int) -> Value:
+    if len(text(value)) > size:
+        raise StatementError(1406, f"Data too long for column '{column}' at row 1")
+    return value
+
+
+STORAGE: dict[str, Callable[..., Value]] = {
+    "STORE_INT": _store_int,
+    "STORE_DECIMAL": _store_decimal,
+    "STORE_FLOAT": lambda value, column: float(_amount(value, column, "double")),
+    "STORE_DATE": _store_date,
+    "STORE_TEXT": _store_text,
+}
+"""They return NULL for NULL."""
