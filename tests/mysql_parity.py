@@ -97,7 +97,7 @@ def is_open(theirs: Sandbox, mine: QueryResult, wanted: QueryResult, sql: str) -
     """
     if mine.rows is None or wanted.rows is None or len(mine.rows) != len(wanted.rows):
         return False
-    (tree,) = parse_statements(sql)
+    tree = parsed(sql)
     if not isinstance(tree, exp.Select) or not (tree.args.get("order") or tree.args.get("limit")):
         return False
     offset, keys = int(tree.args["offset"].expression.name) if tree.args.get("offset") else 0, []
@@ -144,11 +144,17 @@ def same_rows(mine: QueryResult, wanted: QueryResult, sql: str) -> bool:
 
 
 def is_sorted(sql: str) -> bool:
-    try:
-        (tree,) = parse_statements(sql)
-    except (SqlglotError, RecursionError):
-        return False
+    tree = parsed(sql)
     return isinstance(tree, exp.Query) and tree.args.get("order") is not None
+
+
+def parsed(sql: str) -> exp.Expr | None:
+    """The statement, if it is one that can be parsed."""
+    try:
+        trees = [tree for tree in parse_statements(sql) if tree is not None]
+    except (SqlglotError, RecursionError):
+        return None
+    return trees[0] if len(trees) == 1 else None
 
 
 def cell(value: Any) -> Any:
