@@ -39,6 +39,7 @@ num_generations num_generations_eval max_completion_length shuffle_dataset pad_t
 generation_batch_size steps_per_generation temperature top_p top_k chat_template_kwargs
 ds3_gather_for_generation vllm_server_timeout vllm_group_port
 # advantages and the loss
+vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min
 num_iterations epsilon epsilon_high delta loss_type importance_sampling_level reward_weights
 multi_objective_aggregation scale_rewards mask_truncated_completions top_entropy_quantile entropy_coef
 use_adaptive_entropy entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target
@@ -100,8 +101,6 @@ OTHER_VALUES: dict[str, Any] = {
     "vllm_tensor_parallel_size": 2,
     "vllm_importance_sampling_mode": "token_truncate",
     "vllm_importance_sampling_cap": 2.0,
-    "vllm_importance_sampling_clip_max": 2.0,
-    "vllm_importance_sampling_clip_min": 0.5,
     "max_tool_calling_iterations": 5,
     "train_sampling_strategy": "sequential",
     "data_seed": 3,

@@ -21,6 +21,7 @@ from trl_dbbench import ConfigError, DBBenchGRPOConfig
 from trl_dbbench.engines.vllm import engine as vllm
 from trl_dbbench.engines.vllm import servers
 from trl_dbbench.engines.vllm.engine import VLLMEngine
+from trl_dbbench.engines.vllm.servers import VLLMServers
 from trl_dbbench.errors import EngineError
 from trl_dbbench.rollout import Completion, Sampling
 
@@ -30,9 +31,9 @@ def engine_of(tmp_path):
     """An engine connected to these servers."""
     engines = []
 
-    def make(*servers: FakeServer, connect: bool = True, **settings) -> VLLMEngine:
+    def make(*servers: FakeServer, connect: bool = True, **settings) -> VLLMServers:
         engines.append(
-            VLLMEngine([server.url for server in servers], [EOS], tmp_path / "adapters", **settings)
+            VLLMServers([server.url for server in servers], [EOS], tmp_path / "adapters", **settings)
         )
         if connect:
             engines[-1].connect()
@@ -176,7 +177,7 @@ def test_the_copies_of_a_prompt_and_their_later_turns_go_to_one_server(fakes, en
 def test_ranks_start_with_different_servers(fakes, engine_of):
     servers = fakes(2)
     for rank in range(2):
-        ask(engine_of(*servers, rank=rank), request((5, 6, rank)))
+        ask(engine_of(*servers), request((5, 6, rank)), rank=rank)
     assert [prompts_at(server) for server in servers] == [{0}, {1}]
 
 
@@ -256,11 +257,11 @@ def test_without_a_server_the_rollout_waits_and_says_so(fakes, engine_of, caplog
         server.stop()
 
     def announce(seconds: float) -> None:
-        VLLMEngine._announce(engine, seconds)
+        VLLMServers.announce(engine, seconds)
         if seconds:  # the first new try comes at once
             servers[1].start()
 
-    monkeypatch.setattr(engine, "_announce", announce)
+    monkeypatch.setattr(engine, "announce", announce)
     turns = ask(engine, *COPIES)
 
     assert [turn.ids for turn in turns] == [[11, 12, EOS]] * 12
@@ -273,7 +274,7 @@ def test_servers_that_are_still_starting_are_waited_for(fakes, engine_of, monkey
     (server,) = fakes(1)
     server.stop()
     engine = engine_of(server, connect=False)
-    monkeypatch.setattr(engine, "_announce", lambda seconds: server.start() if seconds else None)
+    monkeypatch.setattr(engine, "announce", lambda seconds: server.start() if seconds else None)
     engine.connect()
     assert len(ask(engine, request())) == 1
 
@@ -313,7 +314,7 @@ def test_something_else_at_the_address(fakes, engine_of):
 
 def test_a_bug_in_an_episode_ends_the_rollout(fakes, engine_of):
     (server,) = fakes(1)
-    engine = engine_of(server)
+    engine = VLLMEngine(engine_of(server))
     release = Event()
     server.interfere = lambda path, body: release.wait(20) and None
 
@@ -348,6 +349,30 @@ def test_each_adapter_gets_a_new_name_and_the_old_one_goes(fakes, engine_of, tmp
     engine.close()
     assert [server.adapters for server in servers] == [{}, {}]
     assert list((tmp_path / "adapters").iterdir()) == []
+
+
+def test_an_adapter_stays_as_long_as_a_rollout_generates_with_it(fakes, engine_of, tmp_path):
+    """Another one is loaded meanwhile. A server that was started anew gets both."""
+    servers = fakes(2)
+    engine = engine_of(*servers)
+    engine.load_adapter(save)
+    with engine.holding() as older:
+        engine.load_adapter(save)
+        newer = engine.adapter
+        assert newer != older
+        servers[0].stop()
+        servers[0].start()
+        rollout = VLLMEngine(engine, older)
+        with start_blocking_portal() as portal:
+            futures = [portal.start_task_soon(rollout.generate, each) for each in COPIES]
+            rollout.serve(futures)
+        assert {body["model"] for server in servers for body in server.turns} == {older.name}
+        ask(engine, *COPIES)
+        assert servers[1].turns[-1]["model"] == newer.name
+        engine.connect()
+        assert servers[0].adapters.keys() == servers[1].adapters.keys() == {older.name, newer.name}
+    assert servers[0].adapters.keys() == servers[1].adapters.keys() == {newer.name}
+    assert [folder.name for folder in (tmp_path / "adapters").iterdir()] == [newer.name]
 
 
 def test_what_a_killed_run_left_is_deleted(fakes, engine_of, tmp_path):
@@ -409,7 +434,7 @@ def test_full_weights_that_cannot_be_sent(
 def test_with_full_weights_a_server_that_failed_is_not_asked_again(fakes, engine_of, caplog):
     """One that comes back may have other weights."""
     stays, fails = fakes(2)
-    engine = VLLMEngine([stays.url, fails.url], [EOS], full_weights=True)
+    engine = VLLMServers([stays.url, fails.url], [EOS], full_weights=True)
     engine.connect()
     fails.stop()
     engine.connect()

@@ -24,6 +24,7 @@ from trl_dbbench.engines.base import EngineSettings, open_backend
 from trl_dbbench.engines.policy import Policy, ServedPolicy
 from trl_dbbench.engines.transformers.engine import TransformersEngine
 from trl_dbbench.engines.vllm.engine import VLLMEngine
+from trl_dbbench.engines.vllm.servers import VLLMServers
 from trl_dbbench.evaluation import evaluate
 from trl_dbbench.player import Player
 from trl_dbbench.rollout import Episode, Rules, Sampling
@@ -80,6 +81,34 @@ def test_three_steps_with_the_adapter_loaded_anew_for_each(trainer_on, real_serv
     assert from_base[0] < NOISE, "a fresh LoRA adapter changes nothing"
     assert min(from_base[1:]) > 100 * NOISE
     assert any(not torch.equal(before[name], weight) for name, weight in adapter_of(trainer).items())
+
+
+def test_batches_that_are_played_ahead_are_of_older_weights(trainer_on, real_servers):
+    """Their log-probabilities are those of the adapter before the last update, and they reach the loss."""
+    trainer = trainer_on(*real_servers, rollouts_ahead=1, max_steps=4)
+    weights = []
+
+    def of_adapter(batch, adapter) -> torch.Tensor:
+        now = adapter_of(trainer)
+        trainer.model.load_state_dict(adapter, strict=False)
+        difference = distance(trainer, batch)
+        trainer.model.load_state_dict(now, strict=False)
+        return difference
+
+    def look(batch):
+        weights.append(adapter_of(trainer))
+        used = torch.equal(batch["old_per_token_logps"], batch["sampling_per_token_logps"])
+        return of_adapter(batch, weights[-2:][0]), of_adapter(batch, weights[-1]), used
+
+    seen = train_and_look(trainer, look)
+    assert len(seen) == 4
+    for from_older, _, reaches_the_loss in seen:
+        assert len(from_older) > 200
+        assert from_older.max() < NOISE
+        assert reaches_the_loss
+    assert min(from_now.max() for _, from_now, _ in seen[2:]) > 10 * NOISE
+    older = [e["policy_step"] for e in episodes_in(Path(trainer.args.output_dir)) if e["phase"] == "train"]
+    assert older == [0] * 16 + [1] * 8 + [2] * 8
 
 
 def test_log_probabilities_in_bf16(trainer_on, bf16_server):
@@ -225,9 +254,9 @@ def test_a_turn_ends_with_the_token_that_ended_it(real_servers, tmp_path):
     """...which is none of the eos tokens that the model declares, but one of those that the engine was given."""
     url = real_servers[0].url
     prompt = {"temperature": 1.0, "seed": 5}
-    (long,) = ask(VLLMEngine([url], [EOS], tmp_path), request((5, 6, 7), new=12, **prompt))
+    (long,) = ask(VLLMServers([url], [EOS], tmp_path), request((5, 6, 7), new=12, **prompt))
     ends = long.ids[4]
-    (short,) = ask(VLLMEngine([url], [ends], tmp_path), request((5, 6, 7), new=12, **prompt))
+    (short,) = ask(VLLMServers([url], [ends], tmp_path), request((5, 6, 7), new=12, **prompt))
     assert short.ids == long.ids[: long.ids.index(ends) + 1]
     assert len(short.logprobs) == len(short.ids)
 
@@ -240,7 +269,7 @@ def test_a_turn_does_not_depend_on_its_neighbours(real_servers, tmp_path):
         request((9,) * 40, row=2, temperature=1.2, top_p=0.9, seed=2),
         request((5, 6, 7), row=3, temperature=0.8, seed=1, turn=1),
     ]
-    engine = VLLMEngine([real_servers[0].url], [EOS], tmp_path)
+    engine = VLLMServers([real_servers[0].url], [EOS], tmp_path)
     together = [completion.ids for completion in ask(engine, *turns)]
     assert together == [ask(engine, turn)[0].ids for turn in turns]
     assert len(set(map(tuple, together))) == 4
@@ -261,7 +290,7 @@ def test_greedy_turns_are_the_transformers_engines(
     model = get_peft_model(base, LoraConfig(target_modules="all-linear", init_lora_weights=False)).eval()
     tokenizer = AutoTokenizer.from_pretrained(servable_model)
     tasks = demo_tasks[:12]
-    remote = VLLMEngine([server.url for server in real_servers], [EOS], tmp_path / "adapters")
+    remote = VLLMServers([server.url for server in real_servers], [EOS], tmp_path / "adapters")
 
     def save(folder):
         model.save_pretrained(folder)
@@ -269,7 +298,7 @@ def test_greedy_turns_are_the_transformers_engines(
 
     try:
         remote.load_adapter(save)
-        theirs = greedy(remote, tasks, tokenizer, sqlite_database)
+        theirs = greedy(VLLMEngine(remote, remote.adapter), tasks, tokenizer, sqlite_database)
     finally:
         remote.close()
     ours = greedy(TransformersEngine(model, [EOS], tokenizer.pad_token_id), tasks, tokenizer, sqlite_database)
@@ -326,7 +355,7 @@ def test_an_adapter_that_is_too_large_is_refused_with_the_servers_reason(
     real_servers, servable_model, tmp_path
 ):
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(servable_model), LoraConfig(r=32))
-    engine = VLLMEngine([server.url for server in real_servers], [EOS], tmp_path)
+    engine = VLLMServers([server.url for server in real_servers], [EOS], tmp_path)
     with pytest.raises(ConfigError, match=r"LoRA rank 32 is greater than max_lora_rank 16.*--max-lora-rank"):
         engine.load_adapter(lambda folder: model.save_pretrained(folder) or folder)
     engine.close()
@@ -347,7 +376,7 @@ def test_a_server_killed_in_mid_step_loses_nothing(trainer_on, real_servers, mon
         return await ask(self, server, request)
 
     monkeypatch.setattr(VLLMEngine, "_ask", ask_or_kill)
-    load = VLLMEngine.load_adapter
+    load = VLLMServers.load_adapter
 
     def start_again_and_load(self, save):
         if trainer.state.global_step == 2:
@@ -355,7 +384,7 @@ def test_a_server_killed_in_mid_step_loses_nothing(trainer_on, real_servers, mon
             dies.wait()
         load(self, save)
 
-    monkeypatch.setattr(VLLMEngine, "load_adapter", start_again_and_load)
+    monkeypatch.setattr(VLLMServers, "load_adapter", start_again_and_load)
     with caplog.at_level(logging.WARNING):
         trainer.train()
 

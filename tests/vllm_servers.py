@@ -29,6 +29,7 @@ from safetensors.torch import save_file
 from trl.generation import vllm_client, vllm_generation
 
 from trl_dbbench.engines.vllm.engine import VLLMEngine
+from trl_dbbench.engines.vllm.servers import VLLMServers
 from trl_dbbench.prompts import TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT
 from trl_dbbench.rollout import Completion, Request, Sampling
 from trl_dbbench.tasks import Task
@@ -366,8 +367,9 @@ def request(ids: Sequence[int] = (5, 6, 7), row: int = 0, turn: int = 0, new: in
     return Request(tuple(ids), new, Sampling(**sampling), row, turn)
 
 
-def ask(engine: VLLMEngine, *requests: Request) -> list[Completion]:
+def ask(servers: VLLMServers, *requests: Request, rank: int = 0) -> list[Completion]:
     """One rollout, in which each row makes its requests one after the other."""
+    engine = VLLMEngine(servers, servers.adapter, rank)
     episodes = [[each for each in requests if each.row == row] for row in {each.row: 0 for each in requests}]
 
     async def play(turns: Sequence[Request]) -> list[Completion]:

@@ -82,7 +82,9 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
         batch = Accuracy().add(episodes)
         self.accuracy.add(episodes)
         right, played = batch.counts["overall"]
-        tqdm.write(f"step {step}: greedy {right} of {played} right; so far {self.accuracy.describe()}")
+        older = {episode.get("policy_step", step) for episode in episodes} - {step}
+        whose = "".join(f", weights of step {each}" for each in sorted(older))
+        tqdm.write(f"step {step}{whose}: greedy {right} of {played} right; so far {self.accuracy.describe()}")
         metrics = {f"greedy/{name}": value for name, value in self.accuracy.metrics().items()}
         if (rate := batch.rate()) is not None:
             metrics["greedy/batch_accuracy"] = rate

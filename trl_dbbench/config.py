@@ -10,11 +10,13 @@ from trl import GRPOConfig
 from trl_dbbench.advantages import AdvantageFunction, check_needs, get_advantage
 from trl_dbbench.alarms import check_alarms
 from trl_dbbench.console import shows_bars
+from trl_dbbench.correction import MODES, NO_CORRECTION, check_correction, uses_rollout_logprobs
 from trl_dbbench.credit.estimators import grpo
 from trl_dbbench.engines.base import server_addresses
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.few_shot import DEFAULT_WAY, WAYS, check_few_shot
 from trl_dbbench.protocol import get_protocol
+from trl_dbbench.reference import check_reference
 from trl_dbbench.samplers import check_task_sampling
 from trl_dbbench.templates import load_chat_template
 from trl_dbbench.unsupported import check_settings
@@ -24,6 +26,7 @@ CHOICES = {
     "shared_prefix": ("auto", "off"),
     "kl_reference": ("base", "rollout"),
     "task_sampling": ("shuffle", "skill", "frontier"),
+    "rollout_correction": (NO_CORRECTION, *MODES),
 }
 
 
@@ -94,6 +97,13 @@ class DBBenchGRPOConfig(GRPOConfig):
         use_rollout_logprobs (`bool`, *optional*, defaults to `False`):
             Take the old log-probabilities of the loss from the rollout, instead of TRL's own scoring pass
             (or of a ratio of 1 where there is none).
+        rollouts_ahead (`int`, *optional*, defaults to `0`):
+            So many batches are played, on vLLM servers, while an earlier one is trained on: 0, 1 or 2. Their
+            weights are so many generations old (see `docs/vllm.md`).
+        rollout_correction (`str`, *optional*, defaults to `"none"`):
+            What becomes of tokens that the policy would choose otherwise by now: `"token_tis"`,
+            `"token_mask"`, `"sequence_tis"` or `"sequence_mask"` (see `correction.py`), bounded by TRL's
+            `vllm_importance_sampling_clip_max` and `_clip_min`; `"none"` leaves it to the loss's clipping.
         shared_prefix (`str`, *optional*, defaults to `"auto"`):
             `"auto"` computes a prompt once for all its episodes of a batch in the forward passes of training,
             where that is known to be right; `"off"` computes it for each. With dropout, `"auto"` draws once
@@ -219,6 +229,17 @@ class DBBenchGRPOConfig(GRPOConfig):
     use_rollout_logprobs: bool = field(
         default=False, metadata={"help": "Take the old log-probabilities of the loss from the rollout."}
     )
+    rollouts_ahead: int = field(
+        default=0,
+        metadata={"help": "Batches that vLLM servers play while an earlier one is trained on: 0 to 2."},
+    )
+    rollout_correction: str = field(
+        default=NO_CORRECTION,
+        metadata={
+            "help": "How the loss corrects for older weights in the rollout, by importance sampling.",
+            "choices": [NO_CORRECTION, *MODES],
+        },
+    )
     shared_prefix: str = field(
         default="auto",
         metadata={
@@ -328,7 +349,7 @@ class DBBenchGRPOConfig(GRPOConfig):
         advantage = self.advantage_function()
         if single:
             check_needs(self.advantage, advantage, "groups")
-        self._check_reference()
+        check_reference(self)
         if self.observation_characters < 0:
             raise ConfigError(
                 f"observation_characters must be 0 (no limit) or more, is {self.observation_characters}."
@@ -345,9 +366,15 @@ class DBBenchGRPOConfig(GRPOConfig):
             self.vllm_server_urls = server_addresses(self.vllm_server_urls)
         check_alarms(self)
         check_settings(self)
+        check_correction(self)
 
     def __getstate__(self) -> dict[str, object]:  # training_args.bin is pushed to the hub
         return vars(self) | {"hub_token": None}
+
+    @property
+    def needs_rollout_logprobs(self) -> bool:
+        """Whether something is trained on the rollout's log-probabilities, so that engines must know them."""
+        return uses_rollout_logprobs(self)
 
     def advantage_function(self) -> AdvantageFunction | None:
         """What gives each token its advantage; `None` leaves what TRL computes. Another object each time.
@@ -357,33 +384,3 @@ class DBBenchGRPOConfig(GRPOConfig):
         """
         function = get_advantage(self.advantage, self.advantage_args)
         return grpo if function is None and self.kl_in_reward else function  # TRL knows no penalties
-
-    def _check_reference(self) -> None:
-        of_rollout = self.kl_reference == "rollout"
-        used = {
-            "reference_model_name_or_path": bool(self.reference_model_name_or_path),
-            "kl_reference: rollout": of_rollout,
-            "kl_in_reward": self.kl_in_reward,
-        }
-        for name in (name for name, given in used.items() if given and self.beta == 0.0):
-            raise ConfigError(f"{name} is used only with beta above 0; set beta, or leave it out.")
-        if self.reference_model_name_or_path and self.sync_ref_model:
-            raise ConfigError(
-                "reference_model_name_or_path is a reference that stays as it is, sync_ref_model moves it "
-                "towards the policy; leave one of them out."
-            )
-        if of_rollout and (self.reference_model_name_or_path or self.sync_ref_model):
-            raise ConfigError(
-                "kl_reference: rollout needs no model as its reference; leave reference_model_name_or_path "
-                "and sync_ref_model out, or set kl_reference: base."
-            )
-        if of_rollout and self.kl_in_reward:
-            raise ConfigError(
-                "kl_in_reward takes how far the policy has moved from the base from its reward, which from "
-                "its own rollout is always 0; set kl_reference: base."
-            )
-        if self.kl_in_reward and self.advantage == "grpo" and self.scale_rewards != "group":
-            raise ConfigError(
-                f"kl_in_reward scales rewards by their group, scale_rewards is {self.scale_rewards!r}; leave "
-                "it at group, or take another advantage: rloo for none, reinforce_pp for batch."
-            )

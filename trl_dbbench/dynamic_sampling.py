@@ -96,11 +96,6 @@ class DynamicGRPOTrainer(ScoredGRPOTrainer):
             return self._known_rewards
         return super()._ask_for_rewards(inputs, prompts, completions, completion_ids_list)
 
-    @property
-    def _played_already(self) -> bool:
-        """Whether the rows that are to be scored have their episodes."""
-        return self._known_rewards is not None
-
     # --- groups whose rewards differ --------------------------------------------------------------
 
     def _with_spread(self, rows: list[Row]) -> list[Row]:

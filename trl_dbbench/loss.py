@@ -1,7 +1,5 @@
 """Which rows are in the loss: TRL's loss, over the episodes whose environment did not fail.
 
-With `use_rollout_logprobs`, the old log-probabilities are those of the rollout.
-
 A row that failed is masked, so that it adds nothing to any sum; with `mask_truncated_completions` one that
 was truncated too, by `Episode.truncated` instead of its last id. But in what the sum is divided by, a failed
 row may still count, by TRL's `loss_type`:
@@ -24,7 +22,7 @@ from typing import Any
 
 import torch
 
-from trl_dbbench.resume import ResumableGRPOTrainer, replaced
+from trl_dbbench.correction import CorrectedGRPOTrainer
 from trl_dbbench.rollout import Episode, Status
 
 FAILED = "environment_failed"
@@ -36,7 +34,7 @@ OVER_ROWS = ("grpo", "sapo", "dr_grpo", "luspo")
 OVER_TOKENS = ("dapo", "cispo", "vespo")
 
 
-class PlayedRowsGRPOTrainer(ResumableGRPOTrainer):
+class PlayedRowsGRPOTrainer(CorrectedGRPOTrainer):
     """A trainer that leaves failed episodes out of the loss. Its rollouts give an `episode` for each row."""
 
     beta: float
@@ -47,13 +45,7 @@ class PlayedRowsGRPOTrainer(ResumableGRPOTrainer):
         self.mask_truncated_completions = False  # TRL would go by the last id
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        known = self.model.training and self.args.use_rollout_logprobs
-        # TRL scores the completions where steps and generations are not aligned, and here would for nothing
-        aligned = {"gradient_accumulation_steps": self.args.steps_per_generation * self.num_iterations}
-        with replaced(self.args, **aligned if known else {}):
-            output = super()._generate_and_score_completions(inputs)
-        if known:
-            output["old_per_token_logps"] = output["sampling_per_token_logps"]
+        output = super()._generate_and_score_completions(inputs)
         episodes: list[Episode] = [row["episode"] for row in inputs]
         failed = torch.tensor([e.status == Status.ENVIRONMENT_FAULT for e in episodes])
         truncated = torch.tensor([e.truncated for e in episodes]) & self.args.mask_truncated_completions

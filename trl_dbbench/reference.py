@@ -27,6 +27,38 @@ from trl_dbbench.loss import PlayedRowsGRPOTrainer
 from trl_dbbench.resume import replaced
 
 
+def check_reference(args: Any) -> None:
+    """Raises ConfigError for settings of the reference that cannot be together."""
+    of_rollout = args.kl_reference == "rollout"
+    used = {
+        "reference_model_name_or_path": bool(args.reference_model_name_or_path),
+        "kl_reference: rollout": of_rollout,
+        "kl_in_reward": args.kl_in_reward,
+    }
+    for name in (name for name, given in used.items() if given and args.beta == 0.0):
+        raise ConfigError(f"{name} is used only with beta above 0; set beta, or leave it out.")
+    if args.reference_model_name_or_path and args.sync_ref_model:
+        raise ConfigError(
+            "reference_model_name_or_path is a reference that stays as it is, sync_ref_model moves it "
+            "towards the policy; leave one of them out."
+        )
+    if of_rollout and (args.reference_model_name_or_path or args.sync_ref_model):
+        raise ConfigError(
+            "kl_reference: rollout needs no model as its reference; leave reference_model_name_or_path "
+            "and sync_ref_model out, or set kl_reference: base."
+        )
+    if of_rollout and args.kl_in_reward:
+        raise ConfigError(
+            "kl_in_reward takes how far the policy has moved from the base from its reward, which from "
+            "its own rollout is always 0; set kl_reference: base."
+        )
+    if args.kl_in_reward and args.advantage == "grpo" and args.scale_rewards != "group":
+        raise ConfigError(
+            f"kl_in_reward scales rewards by their group, scale_rewards is {args.scale_rewards!r}; leave "
+            "it at group, or take another advantage: rloo for none, reinforce_pp for batch."
+        )
+
+
 def load_reference(trainer: GRPOTrainer, name_or_path: str) -> PreTrainedModel:
     """Loads a model and makes it ready as TRL makes its own reference ready.
 

@@ -187,6 +187,8 @@ class Episode:
     """The ids of the earlier episodes that its prompt showed."""
     endpoint: str | None = None
     """Which model played it and where, if an endpoint did: then there are texts, and no token ids."""
+    policy_step: int | None = None
+    """Updates of the weights that played it, where it was played ahead of its training."""
 
     def __repr__(self) -> str:
         end = f"status={self.status!s}, right={self.right}, turns={len(self.turns)}"

@@ -5,12 +5,14 @@ What changes and what stays:
 ```
 TRL                                        here
 _get_train_sampler(...)                ->  super, over tasks in an order of `samplers.py`
-_generate_and_score_completions(rows)  ->  chooses rows (`dynamic_sampling.py`), super, logs the episodes
+_generate_and_score_completions(rows)  ->  chooses rows (`dynamic_sampling.py`; some were played already,
+                                           `ahead.py`), super, logs the episodes
   _generate(prompts)                   ->  super, whose rollout_func is ours: greedy runs, then samples
   _calculate_rewards(...)              ->  super, whose parts are kept with each episode (`scoring.py`)
   advantages                               TRL's, or those that `advantage` names (`advantages.py`)
   KL                                       TRL's, or that of `kl_reference`, `kl_in_reward` (`reference.py`)
-  loss, optimizer                          TRL's own, the loss over rows that were played (`loss.py`)
+  loss, optimizer                          TRL's own, the loss over rows that were played (`loss.py`), and
+                                           compared with who played them (`correction.py`)
 ```
 
 Checkpoints from which a run goes on exactly, and SIGTERM, are a base class's (`resume.py`).
@@ -37,6 +39,7 @@ from trl import GRPOTrainer
 from trl.extras.profiling import profiling_context
 
 from trl_dbbench.adapters import load_trainable
+from trl_dbbench.ahead import AheadGRPOTrainer, Batch
 from trl_dbbench.alarms import AlarmCallback, alarm_metrics
 from trl_dbbench.callbacks import (
     EpisodeLogCallback,
@@ -47,7 +50,6 @@ from trl_dbbench.callbacks import (
 )
 from trl_dbbench.config import DBBenchGRPOConfig
 from trl_dbbench.database import Database
-from trl_dbbench.dynamic_sampling import DynamicGRPOTrainer
 from trl_dbbench.engines.base import open_backend
 from trl_dbbench.engines.policy import TrainedPolicy
 from trl_dbbench.few_shot import Shots
@@ -67,7 +69,7 @@ from trl_dbbench.templates import load_chat_template
 from trl_dbbench.unsupported import check_arguments
 
 
-class DBBenchGRPOTrainer(DynamicGRPOTrainer):
+class DBBenchGRPOTrainer(AheadGRPOTrainer):
     """Trainer for GRPO on DB-Bench tasks.
 
     Example:
@@ -144,6 +146,7 @@ class DBBenchGRPOTrainer(DynamicGRPOTrainer):
             self._tokenizer.chat_template = load_chat_template(args.chat_template)
         policy = TrainedPolicy(self)
         self.backend = open_backend(args, policy)
+        self._check_ahead()
         contexts = filter(None, [policy.context, *self.backend.contexts])
         self.player = Player.of(
             self._tokenizer,
@@ -164,7 +167,6 @@ class DBBenchGRPOTrainer(DynamicGRPOTrainer):
         self._order_tasks(train_dataset)
         self._add_callbacks()
         self._rows: list[dict[str, Any]] = []
-        self._greedy: list[Episode] = []
 
     def _add_callbacks(self) -> None:
         functions = zip(self.reward_func_names, self.reward_funcs, strict=True)
@@ -218,7 +220,8 @@ class DBBenchGRPOTrainer(DynamicGRPOTrainer):
 
     def _rollout(self, prompts: list, trainer: GRPOTrainer) -> dict[str, Any]:
         """TRL's `rollout_func`: plays this rank's rows and returns their ids, masks and episodes."""
-        episodes = [row["episode"] for row in self._rows] if self._played_already else self._play(self._rows)
+        played = all("episode" in row for row in self._rows)
+        episodes = [row["episode"] for row in self._rows] if played else self._play(self._rows)
         self._stop_without_database(self.player.database.gave_up)
         return {
             "prompt_ids": [episode.prompt_ids for episode in episodes],
@@ -230,15 +233,11 @@ class DBBenchGRPOTrainer(DynamicGRPOTrainer):
         }
 
     def _play(self, rows: Sequence[dict[str, Any]], part: int = 0) -> list[Episode]:
-        starts = self._starts(rows, part)
-        greedy = self._greedy_starts(starts) if self.model.training else None
+        batch = self._batch(rows, self._step, part)
         with profiling_context(self, "rollout"), self.engine() as engine:
-            if greedy is not None and self.args.greedy_eval == "separate":
-                self._greedy += self.player.play_all(greedy, engine)
-                return self.player.play_all(starts, engine)
-            both = self.player.play_all([*(greedy or []), *starts], engine)
-            self._greedy += both[: -len(starts)]
-            return both[-len(starts) :]
+            greedy, episodes = batch.play(self.player, engine)
+        self._greedy += greedy
+        return episodes
 
     @contextmanager
     def engine(self) -> Iterator[Engine]:
@@ -248,28 +247,26 @@ class DBBenchGRPOTrainer(DynamicGRPOTrainer):
         with self.backend.engine() as engine, meet():
             yield engine
 
-    def _starts(self, rows: Sequence[dict[str, Any]], part: int) -> list[Start]:
+    def _batch(self, rows: Sequence[dict[str, Any]], step: int, part: int = 0) -> Batch:
         ids: dict[str, list[int]] = {}  # copies of a prompt are rendered once
-        starts = []
-        for place, row in enumerate(rows, self.accelerator.process_index * len(rows)):
+        starts: list[Start] = []
+        first_row = self.accelerator.process_index * len(rows)
+        for place, row in enumerate(rows, first_row):
             prompt = str(row["prompt"])
             if prompt not in ids:
                 ids[prompt] = self.player.chat.prompt_ids(row["prompt"])
             sampling = Sampling(self.temperature, greedy=True)
             if self.model.training:
-                where = (self.args.seed, self._step, place, part)[: 4 if part else 3]
+                where = (self.args.seed, step, place, part)[: 4 if part else 3]
                 seed = np.random.SeedSequence(where).generate_state(1)[0]
                 sampling = Sampling(self.temperature, self.top_p, self.top_k or 0, seed=int(seed))
             task = Task.from_json(row["task"])
             starts.append(Start(task, ids[prompt], sampling, shots=row.get("shots", ())))
-        return starts
-
-    def _greedy_starts(self, starts: Sequence[Start]) -> list[Start] | None:
-        if self.greedy_eval is None:
-            return None
-        first_row, every = self.accelerator.process_index * len(starts), self.args.steps_per_generation
-        rollout = self._step // (every * self.num_iterations)
-        return self.greedy_eval.starts(starts, rollout, first_row, self.num_generations)
+        greedy = None
+        if self.model.training and self.greedy_eval is not None:
+            rollout = step // self._micro_steps
+            greedy = self.greedy_eval.starts(starts, rollout, first_row, self.num_generations)
+        return Batch(starts, greedy, self.args.greedy_eval == "separate")
 
     # --- what is kept of it -----------------------------------------------------------------------
 

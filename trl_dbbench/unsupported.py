@@ -47,7 +47,7 @@ _SERVER = Refusal(
 )
 _CORRECTION = Refusal(
     "has no effect: TRL corrects only what its own vLLM integration has generated",
-    "Leave it out; use_rollout_logprobs: true has the loss compare with the rollout's log-probabilities.",
+    "Leave it out; rollout_correction says how, bounded by vllm_importance_sampling_clip_max and _clip_min.",
 )
 _BATCHES = Refusal(
     "would divide the batches otherwise than into a group of num_generations samples for each prompt",
@@ -78,8 +78,6 @@ REFUSED_SETTINGS: dict[str, Refusal] = {
     "vllm_importance_sampling_correction": _CORRECTION,
     "vllm_importance_sampling_mode": _CORRECTION,
     "vllm_importance_sampling_cap": _CORRECTION,  # before what TRL copies it to
-    "vllm_importance_sampling_clip_max": _CORRECTION,
-    "vllm_importance_sampling_clip_min": _CORRECTION,
     # how long an episode is
     "max_tool_calling_iterations": Refusal(
         "has no effect on DB-Bench rollouts", "Set max_turns, the turns of an episode at most."

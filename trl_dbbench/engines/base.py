@@ -56,6 +56,11 @@ class Backend(Protocol):
         """Whether a forward pass is a collective operation of all ranks (FSDP, ZeRO-3), so that they cannot
         synchronise outside it while they play."""
 
+    @property
+    def detached(self) -> bool:
+        """Whether an engine goes on with the weights that it began with, in other threads too, while the
+        model here is trained and further engines are made."""
+
     def engine(self) -> AbstractContextManager[Engine]:
         """An engine with the weights as they are now. All ranks enter it together."""
 

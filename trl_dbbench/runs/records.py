@@ -69,6 +69,8 @@ class EpisodeRecord(TypedDict):
     phase: Phase
     step: int
     """Updates before it. The episode of an update from step 3 to 4 has 3."""
+    policy_step: NotRequired[int]
+    """Updates of the weights that played it, where it was played ahead of its training (`rollouts_ahead`)."""
     task_id: str
     task_digest: NotRequired[str]
     question: str
@@ -133,6 +135,8 @@ def episode_record(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
         record["shots"] = list(episode.shots)
     if episode.endpoint is not None:
         record["endpoint"] = episode.endpoint
+    if episode.policy_step is not None:
+        record["policy_step"] = episode.policy_step
     return record
 
 

@@ -17,6 +17,8 @@ class TransformersBackend:
         ConfigError: if the engine cannot run this model.
     """
 
+    detached = False  # it is the model that is trained
+
     def __init__(self, policy: Policy):
         check_model(policy.model)
         self._policy = policy

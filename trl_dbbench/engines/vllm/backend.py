@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from trl_dbbench.engines.policy import Policy, ServedPolicy
 from trl_dbbench.engines.vllm.engine import VLLMEngine
+from trl_dbbench.engines.vllm.servers import VLLMServers
 from trl_dbbench.engines.vllm.weights import weights_of
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.ranks import Ranks
@@ -39,6 +40,10 @@ class VLLMBackend:
 
     collective = False  # the ranks' own models do not generate
 
+    @property
+    def detached(self) -> bool:
+        return not self._weights.full
+
     def __init__(self, args: Any, policy: Policy | ServedPolicy):
         if not args.vllm_server_urls:
             raise ConfigError(
@@ -47,22 +52,21 @@ class VLLMBackend:
             )
         self._policy = policy
         self._weights = weights_of(policy, args)
-        self._engine = VLLMEngine(
+        self._servers = VLLMServers(
             args.vllm_server_urls,
             policy.eos_token_ids,
             self._weights.adapters,
-            rank=Ranks().number,
             full_weights=self._weights.full,
             logprobs_of=self._weights.logprobs_of,
         )
-        self._on_main_process(self._engine.connect)
-        self._weights.open(self._engine, self._on_main_process)
+        self._on_main_process(self._servers.connect)
+        self._weights.open(self._servers, self._on_main_process)
         if Ranks().is_main:
             self._compare_models()
 
     @property
     def contexts(self) -> Sequence[int]:
-        lengths = [self._policy.context, *(server.context for server in self._engine.servers)]
+        lengths = [self._policy.context, *(server.context for server in self._servers.servers)]
         return [length for length in lengths if length]
 
     @contextmanager
@@ -72,11 +76,12 @@ class VLLMBackend:
         Raises:
             ConfigError, EngineError: as above; on all ranks, whichever met it.
         """
-        self._weights.bring(self._engine, self._on_main_process)
-        yield self._engine
+        self._weights.bring(self._servers, self._on_main_process)
+        with self._servers.holding() as adapter:
+            yield VLLMEngine(self._servers, adapter, Ranks().number)
 
     def close(self) -> None:
-        self._engine.close()
+        self._servers.close()
 
     def _on_main_process(self, action: Callable[[], T]) -> T:
         """What `action` returns there, on all ranks, as what it raises."""
@@ -85,7 +90,7 @@ class VLLMBackend:
         if ranks.is_main:
             try:
                 result = action()
-                outcome = result, self._engine.servers, self._engine.adapter
+                outcome = result, self._servers.servers, self._servers.adapter
             except Exception as error:  # whatever it is: the other ranks would wait for ever
                 outcome = error
         told = ranks.from_main(outcome)
@@ -93,11 +98,11 @@ class VLLMBackend:
             raise told
         result, *known = told
         if not ranks.is_main:
-            self._engine.join(*known)
+            self._servers.join(*known)
         return result
 
     def _compare_models(self) -> None:
-        for server in self._engine.servers:
+        for server in self._servers.servers:
             if server.up and server.root != self._policy.name_or_path:
                 logger.warning(
                     "vLLM server %s serves %s, the policy is %s; make sure that they are the same model.",

@@ -14,23 +14,19 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from pathlib import Path
-from typing import Any
 
 import httpx2
 
-from trl_dbbench.engines.vllm.servers import (
-    CONNECT_SECONDS,
-    CONNECTION_LIMITS,
+from trl_dbbench.engines.vllm.server import (
+    Adapter,
     Server,
     ServerFailure,
-    VLLMServers,
     check,
     describe,
     message_of,
     read_turn,
-    wait_times,
 )
+from trl_dbbench.engines.vllm.servers import CONNECT_SECONDS, CONNECTION_LIMITS, VLLMServers, wait_times
 from trl_dbbench.rollout import Completion, Request
 
 logger = logging.getLogger(__name__)
@@ -41,29 +37,21 @@ TURN_SECONDS = 600.0
 TURN_TIMEOUT = httpx2.Timeout(TURN_SECONDS, connect=CONNECT_SECONDS, pool=None)
 
 
-class VLLMEngine(VLLMServers):
-    """An engine around vLLM servers.
+class VLLMEngine:
+    """An engine of one rollout. Others may go on at the same servers meanwhile, with other weights.
 
     Args:
+        servers: those that answer, and how they are asked.
+        adapter: with which they are to generate; they have loaded it.
         rank: of this process. Ranks start with different servers.
-        urls, eos_token_ids, adapters, **settings: as in [`VLLMServers`].
     """
 
-    def __init__(
-        self,
-        urls: Sequence[str],
-        eos_token_ids: Sequence[int],
-        adapters: str | Path | None = None,
-        *,
-        rank: int = 0,
-        **settings: Any,
-    ):
-        super().__init__(urls, eos_token_ids, adapters, **settings)
+    def __init__(self, servers: VLLMServers, adapter: Adapter | None = None, rank: int = 0):
+        self.servers = servers
+        self.adapter = adapter
         self._rank = rank
-
-        # of one rollout
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._async_http: httpx2.AsyncClient | None = None
+        self._http: httpx2.AsyncClient | None = None
         self._round: asyncio.Task[None] | None = None
         self._prompts: dict[int, tuple[int, ...]] = {}  # row -> its prompt
         self._homes: dict[tuple[int, ...], Server] = {}  # prompt -> the server of its episodes
@@ -75,13 +63,13 @@ class VLLMEngine(VLLMServers):
             EngineError: if no server answers.
             ConfigError: if a server refuses the request.
         """
-        waits = wait_times(self._patience)
+        waits = wait_times(self.servers.patience)
         while True:
             server = self._home(request)
             if server is None:
-                seconds = None if self._all_lost else next(waits, None)
+                seconds = None if self.servers.all_lost else next(waits, None)
                 if seconds is None:
-                    raise self._given_up()
+                    raise self.servers.given_up()
                 await self._try_all_again(seconds)
                 continue
             try:
@@ -101,21 +89,21 @@ class VLLMEngine(VLLMServers):
         finally:
             for episode in episodes:
                 episode.cancel()  # no effect on those that are done
-            if self._loop is not None and self._async_http is not None:
-                asyncio.run_coroutine_threadsafe(self._async_http.aclose(), self._loop).result()
-            self._loop = self._async_http = self._round = None
+            if self._loop is not None and self._http is not None:
+                asyncio.run_coroutine_threadsafe(self._http.aclose(), self._loop).result()
+            self._loop = self._http = self._round = None
             self._prompts, self._homes = {}, {}
 
     async def _ask(self, server: Server, request: Request) -> Completion:
-        if self._async_http is None:
+        if self._http is None:
             self._loop = asyncio.get_running_loop()
-            self._async_http = httpx2.AsyncClient(
-                timeout=TURN_TIMEOUT, limits=CONNECTION_LIMITS, headers=self._headers
+            self._http = httpx2.AsyncClient(
+                timeout=TURN_TIMEOUT, limits=CONNECTION_LIMITS, headers=self.servers.headers
             )
         model = self.adapter.name if self.adapter else server.base_model
         try:
-            response = await self._async_http.post(
-                f"{server.url}/v1/completions", json=self._body(model, request)
+            response = await self._http.post(
+                f"{server.url}/v1/completions", json=self.servers.body(model, request)
             )
         except httpx2.TransportError as error:
             raise ServerFailure(describe(error)) from error
@@ -132,9 +120,9 @@ class VLLMEngine(VLLMServers):
         prompt = self._prompts.setdefault(request.row, tuple(request.ids))  # the first request's
         home = self._homes.get(prompt)
         if home is None or not home.up:
-            count = len(self.servers)
+            servers = self.servers.servers
             prompts = Counter(server.url for server in self._homes.values())
-            order = [self.servers[(self._rank + place) % count] for place in range(count)]
+            order = [servers[(self._rank + place) % len(servers)] for place in range(len(servers))]
             home = min(
                 (server for server in order if server.up),
                 key=lambda server: prompts[server.url],
@@ -148,9 +136,9 @@ class VLLMEngine(VLLMServers):
         """Waits, then makes ready what can be: once for all the episodes that have no server."""
 
         async def play_round() -> None:
-            self._announce(seconds)
+            self.servers.announce(seconds)
             await asyncio.sleep(seconds)
-            await asyncio.to_thread(self._make_ready)
+            await asyncio.to_thread(self.servers.make_ready)
 
         if self._round is None or self._round.done():
             self._round = asyncio.create_task(play_round())

@@ -2,7 +2,7 @@
 
 The main process connects to them before each rollout. An adapter is saved to a folder that the servers can
 read, and each is asked to load it under a name that no other weights ever had, so that no cached prefix is of
-older weights.
+older weights. It stays there as long as a rollout generates with it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,21 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
+from trl_dbbench.engines.vllm.server import (
+    Adapter,
+    Server,
+    ServerFailure,
+    check,
+    describe,
+    message_of,
+    read_turn,
+)
 from trl_dbbench.errors import ConfigError, EngineError
 from trl_dbbench.rollout import Request, Sampling
 
@@ -38,50 +47,6 @@ LONGEST_WAIT_SECONDS = 30.0
 # a connection kept open may be closed by the server just when it is used again, which looks like a failure
 CONNECTION_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
 READY_TIMEOUT = httpx2.Timeout(READY_SECONDS, connect=CONNECT_SECONDS)
-
-
-class ServerFailure(Exception):
-    """This server cannot answer now; another may."""
-
-
-@dataclass(frozen=True)
-class Adapter:
-    """A LoRA adapter that lies at `path`, a folder or hub id. `folder` was made for it and goes with it."""
-
-    name: str
-    path: str
-    folder: str | None = None
-
-
-@dataclass
-class Server:
-    """What is known of a server."""
-
-    url: str
-    up: bool = False
-    base_model: str = ""
-    """The name that it gives the model without adapter."""
-    root: str = ""
-    """Where it has that model from: a folder or a hub id."""
-    context: int | None = None
-    """Tokens of prompt and completion together."""
-    processed: bool = False
-    """Whether its log-probabilities are those after temperature, top-p and top-k (`processed_logprobs`) or
-    those of temperature 1 (`raw_logprobs`, vLLM's default)."""
-    adapter: str | None = None
-    """The name of the adapter that it holds."""
-
-    @property
-    def failed(self) -> bool:
-        """Whether it was up once, and is no more."""
-        return bool(self.base_model) and not self.up
-
-    def policys_logprobs(self, sampling: Sampling) -> bool:
-        """Whether its log-probabilities are the policy's own: of the logits / temperature, whatever top-p and
-        top-k."""
-        if self.processed and not sampling.greedy:  # vLLM takes any lower temperature for 0.01
-            return sampling.top_p == 1 and sampling.top_k == 0 and sampling.temperature >= 0.01
-        return sampling.temperature == 1
 
 
 class VLLMServers:
@@ -117,14 +82,15 @@ class VLLMServers:
         self._adapters = Path(adapters).resolve() if adapters is not None else None
         self._full_weights = full_weights
         self._logprobs_of = logprobs_of
-        self._patience = patience
+        self.patience = patience
         key = os.environ.get("VLLM_API_KEY")
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._http = httpx2.Client(timeout=READY_TIMEOUT, limits=CONNECTION_LIMITS, headers=self._headers)
+        self.headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx2.Client(timeout=READY_TIMEOUT, limits=CONNECTION_LIMITS, headers=self.headers)
 
         self._run, self._loads = uuid.uuid4().hex[:8], 0
         self._loaded: list[Adapter] = []
-        self._clean_up = weakref.finalize(self, _remove, self._loaded, self.servers, self._headers)
+        self._held: list[Adapter] = []  # of rollouts under way
+        self._clean_up = weakref.finalize(self, _remove, self._loaded, self.servers, self.headers)
 
     def connect(self) -> None:
         """Makes every server ready that can be, and waits for one if none can.
@@ -133,15 +99,15 @@ class VLLMServers:
             EngineError: if none answers.
             ConfigError: if a server answers and cannot be used as it was started.
         """
-        for seconds in wait_times(self._patience):
-            self._announce(seconds)
+        for seconds in wait_times(self.patience):
+            self.announce(seconds)
             time.sleep(seconds)
-            self._make_ready()
+            self.make_ready()
             if any(server.up for server in self.servers):
                 return
-            if self._all_lost:
+            if self.all_lost:
                 break
-        raise self._given_up()
+        raise self.given_up()
 
     def join(self, servers: Sequence[Server], adapter: Adapter | None) -> None:
         """Takes over what the main process knows."""
@@ -179,12 +145,34 @@ class VLLMServers:
         return f"dbb-{self._run}-{self._loads}"
 
     def _replace(self, adapter: Adapter) -> None:
-        before = list(self._loaded)
         self.adapter = adapter
         self._loaded.append(adapter)
         self.connect()
-        _remove(before, self.servers, self._headers)
-        self._loaded[:] = [adapter]
+        self._remove_unused()
+
+    @contextmanager
+    def holding(self) -> Iterator[Adapter | None]:
+        """The adapter as it is now, which servers keep until the block ends, whatever is loaded meanwhile."""
+        adapter = self.adapter
+        if adapter is None:
+            yield None
+            return
+        self._held.append(adapter)
+        try:
+            yield adapter
+        finally:
+            self._held.remove(adapter)
+            self._remove_unused()
+
+    @property
+    def _used(self) -> list[Adapter]:
+        """The adapters that servers have to hold."""
+        return [*self._held, *([self.adapter] if self.adapter else [])]
+
+    def _remove_unused(self) -> None:
+        unused = [adapter for adapter in self._loaded if adapter not in self._used]
+        _remove(unused, self.servers, self.headers)
+        self._loaded[:] = [adapter for adapter in self._loaded if adapter not in unused]
 
     def close(self) -> None:
         """Unloads and deletes the last adapter. Happens at the end of the process, too."""
@@ -192,11 +180,12 @@ class VLLMServers:
         self._http.close()
 
     @property
-    def _all_lost(self) -> bool:
+    def all_lost(self) -> bool:
         """Whether there is nothing to wait for."""
         return self._full_weights and all(server.failed for server in self.servers)
 
-    def _make_ready(self) -> None:
+    def make_ready(self) -> None:
+        """Greets servers that were lost, and loads what is missing on each that answers."""
         with ThreadPoolExecutor(len(self.servers)) as pool:
             list(pool.map(self._make_server_ready, self.servers))
 
@@ -208,8 +197,9 @@ class VLLMServers:
                 self._greet(server)
             elif self._adapters is None:
                 self._call(server, "GET", "/health")
-            if self.adapter is not None and server.adapter != self.adapter.name:
-                self._load(server, self.adapter)
+            for adapter in self._used:
+                if adapter.name not in server.adapters:
+                    self._load(server, adapter)
             server.up = True
         except ServerFailure as failure:
             logger.warning("vLLM server %s cannot be used now: %s.", server.url, failure)
@@ -225,9 +215,9 @@ class VLLMServers:
             raise ConfigError(
                 f"what answers at {server.url} is no vLLM server; give its address without a path."
             ) from None
-        server.adapter = None  # it may be another process than the one that was there before
+        server.adapters = set()  # it may be another process than the one that was there before
         probe = Request((self._eos_token_ids[0],), 1, Sampling(top_k=1), row=0, turn=0)
-        response = self._call(server, "POST", "/v1/completions", self._body(server.base_model, probe))
+        response = self._call(server, "POST", "/v1/completions", self.body(server.base_model, probe))
         # the likeliest token is the only one that top_k 1 leaves: of probability 1, if that is what is told
         server.processed = read_turn(server, response)[1] == [0.0]
         sampling = self._logprobs_of
@@ -242,8 +232,8 @@ class VLLMServers:
                 f"(--logprobs-mode {mode}) gives the policy's own only with {rule}; set are temperature "
                 f"{sampling.temperature}, top_p {sampling.top_p}, top_k {sampling.top_k}. Start it with the "
                 "other of raw_logprobs (for temperature 1) and processed_logprobs (for top_p 1 and top_k "
-                "0), change these settings, or do without use_rollout_logprobs and "
-                "off_policy_mask_threshold."
+                "0), change these settings, or do without use_rollout_logprobs, "
+                "rollouts_ahead, rollout_correction and off_policy_mask_threshold."
             )
 
     def _load(self, server: Server, adapter: Adapter) -> None:
@@ -251,7 +241,7 @@ class VLLMServers:
         response = self._send(server, "POST", "/v1/load_lora_adapter", body)
         said = message_of(response)
         if response.is_success or "already been loaded" in said:
-            server.adapter = adapter.name
+            server.adapters.add(adapter.name)
             return
         if response.status_code >= 500 and not self._send(server, "GET", "/health").is_success:
             raise ServerFailure(said)
@@ -276,9 +266,11 @@ class VLLMServers:
         except httpx2.TransportError as error:
             raise ServerFailure(describe(error)) from error
 
-    def _body(self, model: str, request: Request) -> dict[str, Any]:
-        """All settings are named: for others the server takes what the model's generation_config.json
-        says."""
+    def body(self, model: str, request: Request) -> dict[str, Any]:
+        """The request for a turn, for `/v1/completions`.
+
+        All settings are named: for others the server takes what the model's generation_config.json says.
+        """
         sampling = request.sampling
         return {
             "model": model,
@@ -298,13 +290,15 @@ class VLLMServers:
             "stop_token_ids": self._eos_token_ids,
         }
 
-    def _announce(self, seconds: float) -> None:
+    def announce(self, seconds: float) -> None:
+        """Says that servers are waited for."""
         if seconds:
             logger.warning("No vLLM server answers; trying again in %g seconds.", seconds)
 
-    def _given_up(self) -> EngineError:
+    def given_up(self) -> EngineError:
+        """The error where no server answered for too long."""
         urls = ", ".join(server.url for server in self.servers)
-        what = "answers any more" if self._all_lost else f"answered for {self._patience:g} seconds"
+        what = "answers any more" if self.all_lost else f"answered for {self.patience:g} seconds"
         return EngineError(
             f"no vLLM server {what}, of {urls}; the log says how each failed. Start them again, and "
             "continue a training with resume_from_checkpoint."
@@ -319,45 +313,6 @@ def wait_times(patience: float) -> Iterator[float]:
         yield (seconds := min(seconds, LONGEST_WAIT_SECONDS, patience))
         patience -= seconds
         seconds *= 2
-
-
-def check(server: Server, response: httpx2.Response) -> None:
-    if response.status_code >= 500 or response.status_code in (408, 429):  # timeout, too many requests
-        raise ServerFailure(f"status {response.status_code}, {message_of(response)}")
-    if not response.is_success:
-        raise ConfigError(
-            f"the vLLM server {server.url} refuses a request (status {response.status_code}): "
-            f"{message_of(response)}. Compare how it was started with what the recipe asks."
-        )
-
-
-def read_turn(server: Server, response: httpx2.Response) -> tuple[list[int], list[float]]:
-    choice = response.json()["choices"][0]
-    ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
-    if not ids or logprobs is None or len(ids) != len(logprobs):
-        raise ConfigError(
-            f"the vLLM server {server.url} returns no token ids with log-probabilities; they need vLLM "
-            "0.10.2 or newer."
-        )
-    if max(logprobs) > 0:
-        raise ConfigError(
-            f"the vLLM server {server.url} returns logits for log-probabilities; start it with "
-            "--logprobs-mode raw_logprobs or processed_logprobs."
-        )
-    return ids, logprobs
-
-
-def message_of(response: httpx2.Response) -> str:
-    """The error message of a response."""
-    try:
-        body = response.json()
-        return body["error"]["message"] if "error" in body else str(body["detail"])
-    except (ValueError, KeyError, TypeError):
-        return response.text[:500]
-
-
-def describe(error: Exception) -> str:
-    return f"{type(error).__name__} {error}".strip(" .")
 
 
 def _remove(adapters: Sequence[Adapter], servers: Sequence[Server], headers: dict[str, str]) -> None:

@@ -17,7 +17,7 @@ from peft import PeftType
 from trl.generation.vllm_generation import VLLMGeneration
 
 from trl_dbbench.engines.policy import Policy, ServedPolicy, TrainedPolicy
-from trl_dbbench.engines.vllm.engine import VLLMEngine
+from trl_dbbench.engines.vllm.servers import VLLMServers
 from trl_dbbench.errors import ConfigError, EngineError
 from trl_dbbench.ranks import together
 from trl_dbbench.rollout import Sampling
@@ -42,10 +42,10 @@ class Weights(Protocol):
     full: bool
     logprobs_of: Sampling | None
 
-    def open(self, engine: VLLMEngine, on_main_process: OnMainProcess) -> None:
+    def open(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
         """Once, when the servers are connected."""
 
-    def bring(self, engine: VLLMEngine, on_main_process: OnMainProcess) -> None:
+    def bring(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
         """Before each rollout: the servers have the current weights when it returns."""
 
 
@@ -81,10 +81,8 @@ def weights_of(policy: Policy | ServedPolicy, args: Any) -> Weights:
 
 
 def _logprobs_used(policy: TrainedPolicy, args: Any) -> Sampling | None:
-    """The policy's sampling, if something is trained on the rollout's log-probabilities, TRL's off-policy
-    mask too."""
-    used = args.use_rollout_logprobs or args.off_policy_mask_threshold is not None
-    return policy.sampling if used else None
+    """The policy's sampling, if something is trained on the rollout's log-probabilities."""
+    return policy.sampling if args.needs_rollout_logprobs else None
 
 
 class ServedWeights:
@@ -97,12 +95,12 @@ class ServedWeights:
     def __init__(self, policy: ServedPolicy):
         self._adapter = policy.adapter
 
-    def open(self, engine: VLLMEngine, on_main_process: OnMainProcess) -> None:
+    def open(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
         if (adapter := self._adapter) is not None:
-            on_main_process(lambda: engine.use_adapter(adapter))
+            on_main_process(lambda: servers.use_adapter(adapter))
 
-    def bring(self, engine: VLLMEngine, on_main_process: OnMainProcess) -> None:
-        on_main_process(engine.connect)
+    def bring(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
+        on_main_process(servers.connect)
 
 
 class AdapterWeights:
@@ -116,16 +114,16 @@ class AdapterWeights:
         self._policy = policy
         self._sent: Any = None
 
-    def open(self, engine: VLLMEngine, on_main_process: OnMainProcess) -> None:
+    def open(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
         """Nothing to do before the first rollout."""
 
-    def bring(self, engine: VLLMEngine, on_main_process: OnMainProcess) -> None:
+    def bring(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
         def load() -> None:
             version = self._policy.version
             if version != self._sent:
-                engine.load_adapter(self._policy.save_adapter)
+                servers.load_adapter(self._policy.save_adapter)
             else:
-                engine.connect()
+                servers.connect()
             self._sent = version
 
         on_main_process(load)
@@ -144,21 +142,21 @@ class FullWeights:
         self._sent: Any = None
         self._senders: list[_Sender] = []
 
-    def open(self, engine: VLLMEngine, on_main_process: OnMainProcess) -> None:
-        for number, server in enumerate(engine.servers):
+    def open(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
+        for number, server in enumerate(servers.servers):
             with together():
                 self._senders.append(self._sender(server.url, self._args.vllm_group_port + number))
-        on_main_process(engine.connect)  # those that the senders have waited for
+        on_main_process(servers.connect)  # those that the senders have waited for
 
-    def bring(self, engine: VLLMEngine, on_main_process: OnMainProcess) -> None:
+    def bring(self, servers: VLLMServers, on_main_process: OnMainProcess) -> None:
         def is_old() -> bool:
-            engine.connect()
+            servers.connect()
             version, sent = self._policy.version, self._sent
             self._sent = version
             return version != sent
 
         if on_main_process(is_old):
-            for server, sender in zip(engine.servers, self._senders, strict=True):
+            for server, sender in zip(servers.servers, self._senders, strict=True):
                 if server.up:
                     with together():  # no rank generates before the main process has sent all
                         self._send(server.url, sender)
