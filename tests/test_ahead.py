@@ -10,6 +10,7 @@ from threading import Event
 
 import pytest
 import torch
+from launching import RECIPE, fork_ranks, small
 from training import StopAfter, episodes_in, make_trainer, sampled, train_and_look, varied
 from transformers import TrainerCallback
 from vllm_servers import EOS, FakeServer, completion
@@ -46,10 +47,11 @@ def played(trainer) -> list[tuple]:
 
 
 def adapters_by_seed(server: FakeServer) -> dict[int, set[str]]:
-    """The adapters that each episode's turns were asked of."""
+    """The adapters that each sampled turn was asked of."""
     asked = defaultdict(set)
     for body in server.turns:
-        asked[body["seed"]].add(body["model"])
+        if body["temperature"] > 0:
+            asked[body["seed"]].add(body["model"])
     return asked
 
 
@@ -172,6 +174,22 @@ def test_servers_that_are_lost_end_the_run_and_its_threads(trainer_on, fakes, mo
     with pytest.raises(EngineError, match="no vLLM server answered"):
         trainer.train()
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("dbbench-ahead")]
+
+
+def test_two_ranks_play_ahead(fakes, tmp_path):
+    """Each its rows, in threads of its own; what they agree on, they agree on between the batches."""
+    (server,) = fakes(1)
+    options = ("--vllm_server_urls", server.url, "--use_peft", "true", "--rollouts_ahead", 2)
+    options += ("--max_steps", 4, "--per_device_train_batch_size", 2, "--output_dir", tmp_path)
+    status, output = fork_ranks(*small(RECIPE, *options))
+    assert status == 0, output
+    steps = [(e["step"], e["policy_step"], e["phase"]) for e in episodes_in(tmp_path)]
+    assert steps == [
+        (step, max(0, step - 2), phase) for step in range(4) for phase in ("greedy", *["train"] * 4)
+    ]
+    assert len(adapters_by_seed(server)) == 16
+    assert all(len(names) == 1 for names in adapters_by_seed(server).values())
+    assert server.adapters == {}
 
 
 # --- the loss -------------------------------------------------------------------------------------------
