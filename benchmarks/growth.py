@@ -1,11 +1,13 @@
-"""How rollouts and tasks grow: seconds against samples, turns, prompt length; load time and memory against
-tasks.
+"""How rollouts, training steps and tasks grow: seconds of a rollout against samples, turns and prompt length;
+of a whole step against samples and prompt length, with shared prompts and without; load time and memory
+against tasks.
 
     python benchmarks/growth.py [--size 40m] [--series turns] [--quick] [--json FILE]
 
 The model has random parameters, a million unless --size says 40m; prompts, turns and observations are random
 ids of fixed lengths, so that nothing but the numbers named differs. Each line gives the seconds and their
-ratio to the first line's, beside the ratio of the work.
+ratio to the first line's, beside the ratio of the work. Whole steps are those of `rollout.py`, each in a
+process of its own: the median of two, after one that warms up.
 """
 
 from __future__ import annotations
@@ -20,9 +22,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import rollout as benchmark
 import torch
 from rollout import SHAPES, qwen2
 from transformers import Qwen2ForCausalLM
@@ -35,7 +40,9 @@ from trl_dbbench.rollout import Request, Sampling
 PROMPTS, TURN, OBSERVATION = 4, 40, 30
 BASE = {"samples": 8, "turns": 3, "prompt": 400}
 SERIES = {"samples": (4, 8, 16, 32, 64), "turns": (1, 2, 3, 4, 5, 6), "prompt": (100, 200, 400, 800, 1600)}
+STEPS = {"samples": (2, 4, 8, 16, 32), "prompt": (200, 400, 800, 1600)}
 TASKS = (100, 1_000, 10_000, 100_000)
+ALL = [*SERIES, *(f"step-{name}" for name in STEPS), "tasks"]
 
 
 def rollout(model: Qwen2ForCausalLM, samples: int, turns: int, prompt: int) -> float:
@@ -54,6 +61,27 @@ def rollout(model: Qwen2ForCausalLM, samples: int, turns: int, prompt: int) -> f
             for request, completion in zip(requests, engine.complete(requests), strict=True):
                 rows[request.row] += completion.ids + some(OBSERVATION)
     return time.perf_counter() - clock
+
+
+def whole_step(size: str, samples: int, prompt: int, shared_prefix: str) -> float:
+    benchmark.SAMPLES, benchmark.PROMPT_TOKENS = samples, prompt
+    return benchmark.measure(benchmark.ours, size, 2, "sqlite", shared_prefix=shared_prefix)["step"]
+
+
+def whole_steps(name: str, values: Sequence[int], size: str) -> list[dict[str, float]]:
+    """Seconds of a training step, its prompts computed once for all samples and once for each."""
+    print(f"\n{'step, ' + name:>14}{'shared':>10}{'off':>10}{'times':>8}")
+    figures = []
+    for value in values:
+        shape = {"samples": benchmark.SAMPLES, "prompt": benchmark.PROMPT_TOKENS} | {name: value}
+        seconds = {}
+        for sharing in ("auto", "off"):
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                seconds[sharing] = pool.submit(whole_step, size, *shape.values(), sharing).result()
+        figures.append({name: value, **seconds})
+        times = seconds["off"] / seconds["auto"]
+        print(f"{value:>14}{seconds['auto']:>10.2f}{seconds['off']:>10.2f}{times:>8.2f}", flush=True)
+    return figures
 
 
 def load(path: Path) -> dict[str, float]:
@@ -96,7 +124,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--size", choices=list(SHAPES), default="1m", help="parameters of the model")
-    parser.add_argument("--series", nargs="+", choices=[*SERIES, "tasks"], default=[*SERIES, "tasks"])
+    parser.add_argument("--series", nargs="+", choices=ALL, default=ALL)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
         "--quick", action="store_true", help="one pass over a few points, 10,000 tasks at most"
@@ -122,6 +150,11 @@ def main() -> None:
             figures[name].append({name: value, "seconds": seconds})
             ratio = seconds / figures[name][0]["seconds"]
             print(f"{value:>8}{seconds:>10.2f}{ratio:>8.1f}{value / values[0]:>9.1f}", flush=True)
+
+    for name, points in STEPS.items():
+        if f"step-{name}" in arguments.series:
+            points = points[::2] if arguments.quick else points
+            figures[f"step-{name}"] = whole_steps(name, points, arguments.size)
 
     if "tasks" in arguments.series:
         figures["tasks"] = tasks(TASKS[:3], 1_000) if arguments.quick else tasks(TASKS, 10_000)
