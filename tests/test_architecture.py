@@ -32,7 +32,7 @@ gold generate
 markup protocol
 templates chat judge dataset
 rollout
-dialogue loop
+dialogue loop outcome
 player attention shared_prompts
 engines endpoints calls
 runs.records runs.read runs.settings metrics
