@@ -12,11 +12,20 @@ from collections.abc import Awaitable, Callable
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from openenv import GenericEnvClient
 from openenv.cli._validation import validate_running_environment
 from openenv.validation import Level, run_validation
+from openenv.validation.graders.runtime.basic import (
+    ObservationSchemaGrader,
+    RewardWellFormedGrader,
+    StateContractGrader,
+)
+from openenv.validation.parsers.openenv_yaml import OpenEnvYamlParser
+from openenv.validation.runtime.collector import collect_runtime_evidence
+from openenv.validation.runtime.contracts import RuntimePlan, RuntimeReset
 
 from trl_dbbench.serving.openenv.client import DatabaseEnv, ValuesAction
 
@@ -105,10 +114,18 @@ async def run(code: str) -> str:
 
 @does
 async def validate(url: str, package: str) -> list[Any]:
-    """What `openenv validate URL` and `openenv validate --level static PACKAGE` say."""
+    """What `openenv validate URL` and `openenv validate --level static PACKAGE` say; and what the graders of its level
+    `runtime`, which otherwise begin with the build of an image, say of an episode on the server."""
     running = await asyncio.to_thread(validate_running_environment, url)
     report = run_validation(Path(package), max_level=Level.STATIC, skip_build=True)
-    return [running, report.verdict.value]
+    actions = [{"sql": "SELECT 1"}, {"sql": "SELEC"}, {"answer": ["no idea"]}]
+    reset = RuntimeReset(episode_id="mine", seed=7)
+    plan = RuntimePlan(plan_schema_version="1", reset=reset, actions=actions)
+    evidence = await asyncio.to_thread(collect_runtime_evidence, url, plan, episode_timeout_s=60)
+    subject = SimpleNamespace(manifest=OpenEnvYamlParser().parse(Path(package)), runtime_evidence=evidence)
+    graders = RewardWellFormedGrader, ObservationSchemaGrader, StateContractGrader
+    graded = [(result.check_id, result.status.value) for result in (each().run(subject) for each in graders)]
+    return [running, report.verdict.value, dict(graded)]
 
 
 async def main() -> None:

@@ -243,10 +243,12 @@ def test_a_killed_client_leaves_nothing(client: Any, address: str, folder: Path,
 
 
 def test_openenvs_own_validation_passes(client: Any, address: str) -> None:
-    running, manifest = client("validate", url=address, package=str(ROOT / "recipes" / "openenv"))
+    running, manifest, episode = client("validate", url=address, package=str(ROOT / "recipes" / "openenv"))
     assert running["passed"] and running["mode"] == "simulation", running
     assert running["summary"]["passed_count"] == running["summary"]["total_count"] == 6
     assert manifest == "pass"
+    graded = ("reward_well_formed", "observation_schema", "state_contract")
+    assert episode == {f"runtime.{each}": "pass" for each in graded}
 
 
 def test_who_may_connect_and_how_many(client: Any) -> None:
