@@ -30,6 +30,7 @@ from trl_dbbench.protocol import PRODUCTS
 from trl_dbbench.rollout import Episode, Status
 from trl_dbbench.serving import monitoring
 from trl_dbbench.serving.desk import ENDINGS, Counted, Desk, Opening, counted
+from trl_dbbench.serving.http import MAX_CONNECTIONS
 from trl_dbbench.serving.openenv.client import (
     QueryAction,
     SQLAction,
@@ -107,8 +108,7 @@ class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
             task_id, index: choose the task, by its id or its place in the split.
 
         Raises:
-            Refused: if there is no such task, or none that has not been played and none is named, or too many
-                episodes are open.
+            Refused: if there is no such task, or none is named and all have been played.
         """
         self.close()
         if unknown:
@@ -229,7 +229,7 @@ def application(desk: Desk) -> FastAPI:
         ACTIONS[desk.protocol.name],
         SQLObservation,
         concurrency_config=ConcurrencyConfig(
-            max_concurrent_envs=desk.database.statements_at_once,
+            max_concurrent_envs=MAX_CONNECTIONS,
             # for sessions that a request has opened and nobody closes; that of a connection outlives it
             session_timeout=desk.idle_seconds,
         ),
