@@ -83,16 +83,21 @@ def http_server(
     *options: object, token: str = "", tasks: Path = DEMO
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server on a free port, and its URL. It must end well at SIGTERM."""
-    environment = ENVIRONMENT | {"TRL_DBBENCH_MCP_TOKEN": token}
     if "--http" not in options:
         options = ("--http", "0", *options)
-    process = subprocess.Popen(
-        command(*options, tasks=tasks), env=environment, stderr=subprocess.PIPE, text=True
-    )
+    with started(command(*options, tasks=tasks), token) as server:
+        yield server
+
+
+@contextmanager
+def started(words: list[str], token: str = "") -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The server that these words start, and its URL. It must end well at SIGTERM."""
+    environment = ENVIRONMENT | {"TRL_DBBENCH_MCP_TOKEN": token}
+    process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
         lines = []
-        while not (found := re.search(r"MCP server: (http://[\d.]+:\d+/mcp)", lines[-1] if lines else "")):
+        while not (found := re.search(r" server: (http://[\d.]+:\d+[/mcp]*)", lines[-1] if lines else "")):
             lines.append(process.stderr.readline())
             assert lines[-1], lines
         yield process, found[1]
@@ -106,7 +111,7 @@ def http_server(
 
 
 def page(address: str, name: str, **headers: str) -> httpx2.Response:
-    return httpx2.get(address.replace("/mcp", name), headers=headers)
+    return httpx2.get(address.removesuffix("/mcp") + name, headers=headers)
 
 
 def health(address: str) -> tuple[int, dict[str, object]]:

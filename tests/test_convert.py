@@ -293,7 +293,7 @@ def test_verl_finds_the_columns_and_types_it_reads(to, tmp_path: Path):
         "ability": "string",
         "reward_model": "struct<style: string, ground_truth: string>",
         "extra_info": "struct<split: string, index: int64, id: string, operation: string, "
-        "skills: list<element: string>, task: string>",
+        "skills: list<element: string>, task: string, tools_kwargs: struct<task: string>>",
     }
     # as verl's RLHFDataset opens it
     rows = load_dataset(
@@ -308,13 +308,15 @@ def test_verl_finds_the_columns_and_types_it_reads(to, tmp_path: Path):
         "grader": "lifelong",
     }
     assert [row["extra_info"]["index"] for row in rows] == [0, 1]
-    assert rows[1]["extra_info"] | {"task": ""} == {
+    assert rows[1]["extra_info"]["tools_kwargs"] == {"task": rows[1]["extra_info"]["task"]}
+    assert rows[1]["extra_info"] | {"task": "", "tools_kwargs": {}} == {
         "split": "test",
         "index": 1,
         "id": "c",
         "operation": "DELETE",
         "skills": ["delete"],
         "task": "",
+        "tools_kwargs": {},
     }
     assert set(rows["data_source"]) == {"trl_dbbench"}
 

@@ -24,7 +24,7 @@ from waiting import wait_until
 from trl_dbbench.database.server.local import start_local
 from trl_dbbench.errors import DatabaseError
 from trl_dbbench.report import read_run
-from trl_dbbench.serving.transports import MAX_REQUEST_BYTES
+from trl_dbbench.serving.http import MAX_REQUEST_BYTES
 
 # --- monitors ---------------------------------------------------------------------------------------------
 
@@ -43,7 +43,7 @@ def test_what_monitors_read() -> None:
     with http_server("--database", "sqlite") as (_, address):
         begin = health(address)[1]["tasks_left"]
         asyncio.run(play(address))
-        assert health(address) == (200, {"status": "ok", "episodes_open": 1, "tasks_left": begin - 3})
+        assert health(address) == (200, {"status": "healthy", "episodes_open": 1, "tasks_left": begin - 3})
         read = figures(address)
         assert read["dbbench_episodes_total", "False", "answered"] == 2
         assert read["dbbench_episodes_open",] == 1

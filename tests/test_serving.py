@@ -55,8 +55,8 @@ from trl_dbbench.runs.records import EpisodeRecord
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.serving.desk import Desk
 from trl_dbbench.serving.folder import Folder
-from trl_dbbench.serving.tools import Tools
-from trl_dbbench.serving.transports import Address
+from trl_dbbench.serving.http import Address
+from trl_dbbench.serving.mcp.tools import Tools
 from trl_dbbench.tasks import Gold, Task, load_tasks
 
 PAGE = ROOT / "docs" / "serve.md"
@@ -416,7 +416,7 @@ WRONG = {
     "a statement before the start": (
         "execute_sql",
         {"episode": "e1", "sql": "SELECT 1"},
-        "There is no episode 'e1'. Call start_task, which names one.",
+        "There is no episode 'e1'. Begin one, which gives its name.",
     ),
     "a statement too long": (
         "execute_sql",
@@ -470,7 +470,7 @@ def test_nothing_more_can_be_done_in_an_episode_that_has_ended(
             assert await agent.submit(episode, "21") == "The answer is recorded. It is wrong."
             again = (
                 False,
-                "This episode has ended: its answer was submitted. Call start_task for another one.",
+                "This episode has ended: its answer was submitted. Begin another one.",
             )
             assert await agent.call("submit", episode=episode, answer=["22"]) == again
             assert await agent.call("execute_sql", episode=episode, sql="SELECT 1") == again
@@ -649,7 +649,7 @@ def test_an_address_that_is_refused(text: str, token: str | None, told: str) -> 
     ("options", "told"),
     [
         (["--mcp", "--protocol", "text"], "--protocol text cannot be served; allowed: tools, tools_sql."),
-        ([], "say how to serve: --mcp is what there is."),
+        ([], "say how to serve: --mcp or --openenv."),
         (["--mcp", "--http", "0.0.0.0:8808"], "can be reached from other machines"),
     ],
 )

@@ -14,9 +14,10 @@ from trl_dbbench.database import Database, open_database
 from trl_dbbench.dataset import note_source, to_dataset, to_fresh_dataset
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.generate.fresh import SCHEME, FreshTasks
+from trl_dbbench.outcome import OUTCOME_PRESETS, OutcomeReward
 from trl_dbbench.prompts import MODES, Opening, opening, read_messages
 from trl_dbbench.protocol import get_protocol
-from trl_dbbench.rewards import OUTCOME_PRESETS, OutcomeReward, RewardFunction, load_reward_functions
+from trl_dbbench.rewards import RewardFunction, load_reward_functions
 from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.tasks.model import SCHEMAS
 

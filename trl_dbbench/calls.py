@@ -11,17 +11,28 @@ import json
 from collections import deque
 from typing import Any
 
+from trl_dbbench.database import Database
 from trl_dbbench.endpoints.messages import Call
 from trl_dbbench.errors import EnvironmentFault
+from trl_dbbench.judge import Judge
+from trl_dbbench.loop import play
 from trl_dbbench.protocol import AgentProtocol
-from trl_dbbench.rollout import Completion, Episode, Turn
+from trl_dbbench.rollout import Completion, Episode, Rules, Start, Status, Turn
+
+OVER = {
+    Status.ANSWERED: "The answer is recorded. The session is over.",
+    Status.TURN_LIMIT: "No call is left. The session is over.",
+    Status.OUT_OF_TOKENS: "The session is over.",
+    Status.ENVIRONMENT_FAULT: "The database has failed. The session is over.",
+}
+"""What a model reads from then on whose trainer lets it call on after an episode's end."""
 
 
 class Refused(Exception):
     """A call that cannot be carried out; its text is for the agent. It is no turn of any episode."""
 
 
-def written(tool: str, **arguments: Any) -> str:
+def written(tool: str, /, **arguments: Any) -> str:
     """The turn that means this call, as the protocols `tools` and `tools_sql` read it."""
     return Call("", tool, json.dumps(arguments, ensure_ascii=False)).text()
 
@@ -98,3 +109,28 @@ class Calls:
         while self._replies:
             if not (reply := self._replies.popleft()).done():
                 reply.set_exception(why)
+
+
+async def play_calls(
+    start: Start, calls: Calls, *, protocol: AgentProtocol, database: Database, judge: Judge, rules: Rules
+) -> Episode:
+    """Plays a task, see `loop.play`, whose turns are these calls; answers all of them when it is over.
+
+    Raises:
+        Exception: what has ended the episode, if neither the agent nor the database has, such as a mistake of
+            a grader. The calls that wait are refused then.
+    """
+    try:
+        episode = await play(
+            start,
+            dialogue=lambda episode: calls,
+            protocol=protocol,
+            database=database,
+            judge=judge,
+            rules=rules,
+        )
+    except BaseException as error:
+        calls.refuse(Refused(f"The episode failed: {error!r}"))  # or they would wait for ever
+        raise
+    calls.end(episode, late="")
+    return episode

@@ -21,27 +21,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from trl.trainer.utils import get_callable_name
 
-from trl_dbbench.calls import Calls, Refused, written
+from trl_dbbench.calls import OVER, Calls, play_calls, written
 from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.judge import Judge
-from trl_dbbench.loop import play
 from trl_dbbench.protocol import ToolsProtocol, ToolsSQLProtocol
 from trl_dbbench.rewards import RewardFunction, with_step_rewards
 from trl_dbbench.rollout import Episode, Rules, Start, Status, Turn
 from trl_dbbench.tasks import Task
-
-_OVER = {
-    Status.ANSWERED: "The answer is recorded. The session is over.",
-    Status.TURN_LIMIT: "No call is left. The session is over.",
-    Status.OUT_OF_TOKENS: "The session is over.",
-    Status.ENVIRONMENT_FAULT: "The database has failed. The session is over.",
-}
 
 
 async def _reply(calls: Calls, text: str) -> Turn | Episode:
@@ -81,7 +74,14 @@ class Environment:
         start = Start(Task.from_json(task), prompt_ids=[])
         self._judge.check_task(start.task, self._protocol)
         self._dialogue = self._portal.call(Calls, self._protocol)
-        self._playing = self._portal.start_task_soon(self._play, start, self._dialogue)
+        play = partial(
+            play_calls,
+            protocol=self._protocol,
+            database=self._database,
+            judge=self._judge,
+            rules=self._rules,
+        )
+        self._playing = self._portal.start_task_soon(play, start, self._dialogue)
 
     @property
     def episode(self) -> Episode:
@@ -103,32 +103,16 @@ class Environment:
             self._portal.call(self._dialogue.leave)
             self._playing.result()
 
-    async def _play(self, start: Start, dialogue: Calls) -> Episode:
-        try:
-            episode = await play(
-                start,
-                dialogue=lambda episode: dialogue,
-                protocol=self._protocol,
-                database=self._database,
-                judge=self._judge,
-                rules=self._rules,
-            )
-        except BaseException as error:
-            dialogue.refuse(Refused(f"The episode failed: {error!r}"))  # or the call would wait for ever
-            raise
-        dialogue.end(episode, late="")
-        return episode
-
     def _call(self, name: str, **arguments: Any) -> str:
         if self._playing is None or self._dialogue is None:
             raise ConfigError("the environment has no episode yet: call reset(task=...) first.")
         if self._playing.done():
-            return _OVER[self._playing.result().status]
+            return OVER[self._playing.result().status]
         came = self._portal.call(_reply, self._dialogue, written(name, **arguments))
         if isinstance(came, Turn):
             return came.observation or ""
         last = came.turns[-1].observation if came.status == Status.TURN_LIMIT else None
-        return "\n".join(filter(None, (last, _OVER[came.status])))
+        return "\n".join(filter(None, (last, OVER[came.status])))
 
 
 class DatabaseEnvironment(Environment):

@@ -20,7 +20,7 @@ update goes on without it. Where a reward function finds that the environment fa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from torch import nn
@@ -34,6 +34,7 @@ from trl_dbbench.grading.rows import same_rows, same_state
 from trl_dbbench.judge import Judge
 from trl_dbbench.learned_rewards import LearnedReward, RewardModel
 from trl_dbbench.lookup import look_up, place_of
+from trl_dbbench.outcome import OUTCOME_PRESETS, OutcomeReward
 from trl_dbbench.process_rewards import ProcessRewardModel
 from trl_dbbench.protocol import Invalid
 from trl_dbbench.retrace import of_each
@@ -43,40 +44,6 @@ from trl_dbbench.sql import sorts_rows
 from trl_dbbench.step_rewards import StateProgress, answer_seen, executes
 
 RewardFunction = Callable[..., Sequence[float | None] | Sequence[list[float | None] | None]]
-
-
-@dataclass(frozen=True)
-class OutcomeReward:
-    """One value for each way an episode can end.
-
-    An episode that runs out of tokens counts as one that runs out of turns.
-    """
-
-    right: float = 1.0
-    wrong: float = -1.0
-    turn_limit: float = -0.8
-    invalid_action: float = -0.2
-
-    __name__ = "outcome"
-
-    def __call__(self, episode: Sequence[Episode], **kwargs: object) -> list[float | None]:
-        return [self._value(e) for e in episode]
-
-    def _value(self, episode: Episode) -> float | None:
-        match episode.status:
-            case Status.ANSWERED:
-                return self.right if episode.right else self.wrong
-            case Status.TURN_LIMIT | Status.OUT_OF_TOKENS:
-                return self.turn_limit
-            case Status.INVALID_ACTION:
-                return self.invalid_action
-        return None
-
-
-OUTCOME_PRESETS = {
-    "greedy_then_grpo": OutcomeReward(right=1.0, wrong=-1.0, turn_limit=-0.8, invalid_action=-0.2),
-    "reinforce": OutcomeReward(right=1.0, wrong=-0.1, turn_limit=-0.3, invalid_action=-0.1),
-}
 
 
 class ExecutionReward:

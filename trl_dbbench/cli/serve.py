@@ -1,13 +1,15 @@
-"""`serve`: tasks for agents that connect to us."""
+"""`serve`: tasks for agents and trainers that connect to us."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,70 +20,163 @@ from trl_dbbench.runs.settings import RunSettings, versions
 from trl_dbbench.tasks import Task, load_tasks
 
 if TYPE_CHECKING:
+    from trl_dbbench.rollout import Episode
     from trl_dbbench.serving.desk import Desk
+    from trl_dbbench.serving.http import Address
+    from trl_dbbench.serving.stopping import Stop
 
 TOKEN_VARIABLE = "TRL_DBBENCH_MCP_TOKEN"
+OPENENV_PORT = "8000"
+
+
+ByMCP = Annotated[bool, typer.Option("--mcp", help="As tools of the Model Context Protocol.")]
+ByOpenEnv = Annotated[bool, typer.Option("--openenv", help="As an OpenEnv environment.")]
+HTTP = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="A port alone is one of 127.0.0.1. MCP's default is standard input and output, OpenEnv's 8000.",
+    ),
+]
+TokenVariable = Annotated[
+    str, typer.Option(help="The environment variable with the token that HTTP clients send as bearer.")
+]
+Save = Annotated[Path | None, typer.Option(help="The folder that episodes are added to.")]
+Tell = Annotated[bool, typer.Option("--tell", help="MCP: submit says whether the answer was right.")]
+RewardName = Annotated[
+    str | None,
+    typer.Option("--reward", help="OpenEnv: what episodes are worth, a name as in rewards: [outcome]."),
+]
+IdleSeconds = Annotated[
+    float, typer.Option(min=0.1, help="An episode without a call for so long is ended, as not right.")
+]
+DrainSeconds = Annotated[
+    float, typer.Option(min=0, help="After SIGTERM or Ctrl-C, open episodes may go on for so long.")
+]
 
 
 def serve(
     tasks: Tasks,
-    mcp: Annotated[bool, typer.Option("--mcp", help="As tools of the Model Context Protocol.")] = False,
+    mcp: ByMCP = False,
+    openenv: ByOpenEnv = False,
     tasks_format: TaskFormatName = None,
     database: DatabaseSpec = "auto",
     docker_image: DockerImage = None,
-    http: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Streamable HTTP; a port alone is one of 127.0.0.1. By default: standard input and output.",
-        ),
-    ] = None,
-    token_env: Annotated[
-        str,
-        typer.Option(help="The environment variable with the token that HTTP clients send as bearer."),
-    ] = TOKEN_VARIABLE,
-    save: Annotated[Path | None, typer.Option(help="The folder that episodes are added to.")] = None,
-    tell: Annotated[bool, typer.Option("--tell", help="submit says whether the answer was right.")] = False,
+    http: HTTP = None,
+    token_env: TokenVariable = TOKEN_VARIABLE,
+    save: Save = None,
+    tell: Tell = False,
+    reward: RewardName = None,
     protocol: Annotated[str, typer.Option(help="tools, or tools_sql for answers that are SQL.")] = "tools",
     grader: RunsGrader = None,
     max_turns: Annotated[int, typer.Option(min=1, help="Calls of an episode, its answer included.")] = 3,
     observation_characters: Annotated[
         int, typer.Option(min=0, help="Longer observations are cut; 0 cuts nothing.")
     ] = 800,
-    idle_seconds: Annotated[
-        float, typer.Option(min=0.1, help="An episode without a call for so long is ended, as not right.")
-    ] = 900,
-    drain_seconds: Annotated[
-        float,
-        typer.Option(min=0, help="After SIGTERM or Ctrl-C, open episodes may go on for so long."),
-    ] = 0,
+    idle_seconds: IdleSeconds = 900,
+    drain_seconds: DrainSeconds = 0,
 ) -> None:
-    """Serves tasks to any MCP client: an agent starts one, works on a database of its own, and submits.
+    """Serves tasks to MCP clients, or to trainers as an OpenEnv environment. Each episode has a database.
 
     Ends with the client, or at SIGTERM and Ctrl-C, and leaves no database behind. Episodes are judged as in a
     training, and kept in the form that report, replay and export read.
     """
-    try:
-        from trl_dbbench.serving.tools import ENDINGS, Tools
-        from trl_dbbench.serving.transports import Address, Stop, serve_http, serve_stdio
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"serve needs {error.name}: pip install 'trl-dbbench[mcp]'") from None
+    if mcp is openenv:
+        raise ConfigError("say how to serve: --mcp or --openenv.")
+    if (tell and openenv) or (reward is not None and mcp):
+        raise ConfigError("--tell is for --mcp, and --reward for --openenv.")
+    transport = _transport("mcp" if mcp else "openenv", tell)
+    from trl_dbbench.serving.desk import ENDINGS
+    from trl_dbbench.serving.http import MAX_CONNECTIONS, Address
+    from trl_dbbench.serving.stopping import Stop
 
-    if not mcp:
-        raise ConfigError("say how to serve: --mcp is what there is.")
     if protocol not in ENDINGS:
         raise ConfigError(f"--protocol {protocol} cannot be served; allowed: {', '.join(ENDINGS)}.")
-    logging.getLogger("mcp").setLevel(logging.WARNING)  # it has a line for each request
+    http = http or (OPENENV_PORT if openenv else None)
     address = None if http is None else Address.of(http, os.environ.get(token_env) or None)
     loaded = load_tasks(tasks, format=tasks_format)
     settings = RunSettings(protocol, observation_characters, max_turns, grader=grader)
     with Stop().taken() as stop, open_database(database, docker_image=docker_image) as opened:
         desk = _desk(loaded, opened, settings, idle_seconds, save)
+        if openenv:
+            desk.reward, desk.most_open = _reward(reward, opened), MAX_CONNECTIONS
+        asyncio.run(transport(desk, stop, drain_seconds, address))
+
+
+Transport = Callable[["Desk", "Stop", float, "Address | None"], Coroutine[Any, Any, None]]
+
+
+def _transport(extra: str, tell: bool) -> Transport:
+    """Raises ConfigError if what it needs is not installed."""
+    _check_versions(extra)
+    try:
+        return _mcp(tell) if extra == "mcp" else _openenv()
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"serve --{extra} needs {error.name}: {_install(extra)}") from None
+
+
+def _mcp(tell: bool) -> Transport:
+    from trl_dbbench.serving.mcp.tools import Tools
+    from trl_dbbench.serving.mcp.transports import serve_stdio, serve_streamable_http
+
+    logging.getLogger("mcp").setLevel(logging.WARNING)  # it has a line for each request
+
+    async def run(desk: Desk, stop: Stop, drain_seconds: float, address: Address | None) -> None:
         server = Tools(desk, tell=tell).server()
         if address is None:
-            asyncio.run(serve_stdio(server, desk, stop, drain_seconds))
+            await serve_stdio(server, desk, stop, drain_seconds)
         else:
-            asyncio.run(serve_http(server, desk, stop, drain_seconds, address))
+            await serve_streamable_http(server, desk, stop, drain_seconds, address)
+
+    return run
+
+
+def _openenv() -> Transport:
+    from trl_dbbench.serving.http import serve_http
+    from trl_dbbench.serving.openenv.environment import application
+
+    async def run(desk: Desk, stop: Stop, drain_seconds: float, address: Address | None) -> None:
+        assert address is not None
+        await serve_http(application(desk), desk, stop, drain_seconds, address, name="OpenEnv")
+
+    return run
+
+
+def _check_versions(extra: str) -> None:
+    """Raises ConfigError where the other extra's `mcp` is: OpenEnv needs its version 1, our own server 2."""
+    try:
+        found = version("mcp")
+    except PackageNotFoundError:
+        return
+    major = int(found.split(".")[0])
+    if (major >= 2) is not (extra == "mcp"):
+        needed = "2.3 or later" if extra == "mcp" else "1"
+        raise ConfigError(
+            f"serve --{extra} needs mcp {needed}, and mcp {found} is installed: the extras mcp and openenv "
+            f"exclude each other. In a virtual environment of its own: {_install(extra)}"
+        )
+
+
+def _install(extra: str) -> str:
+    return f"pip install 'trl-dbbench[{extra}]'"
+
+
+def _reward(name: str | None, database: Database) -> Callable[[Episode], None]:
+    """Puts what an episode is worth into its `rewards`."""
+    function: Callable[..., Any]
+    if name is None:
+        from trl_dbbench.outcome import OutcomeReward
+
+        function = OutcomeReward()
+    else:  # with PyTorch, which takes seconds
+        from trl_dbbench.rewards import load_reward_functions, with_step_rewards
+
+        (function,) = map(with_step_rewards, load_reward_functions([name], database=database))
+
+    def reward(episode: Episode) -> None:
+        (episode.rewards[function.__name__],) = function(episode=[episode])
+
+    return reward
 
 
 def _desk(

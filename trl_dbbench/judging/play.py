@@ -22,8 +22,9 @@ from trl_dbbench.evaluation import Evaluation, evaluate, play_in_batches, shots_
 from trl_dbbench.few_shot import Example, with_examples
 from trl_dbbench.files import found_from_everywhere
 from trl_dbbench.judging.arms import Arm, Sampling, gold_of, shortest_names
+from trl_dbbench.outcome import OUTCOME_PRESETS
 from trl_dbbench.player import Player
-from trl_dbbench.rewards import OUTCOME_PRESETS, with_step_rewards
+from trl_dbbench.rewards import with_step_rewards
 from trl_dbbench.rollout import Episode, Status
 from trl_dbbench.runs.records import EpisodeRecord, episode_record
 from trl_dbbench.runs.rescore import loaded_rewards, outcome_of

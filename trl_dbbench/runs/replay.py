@@ -26,11 +26,9 @@ from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.few_shot import shown_in
 from trl_dbbench.judge import Judge
+from trl_dbbench.outcome import OutcomeReward
 from trl_dbbench.player import Player
 from trl_dbbench.protocol import AgentProtocol
-from trl_dbbench.rewards import (
-    OutcomeReward,
-)
 from trl_dbbench.rollout import Completion, Request, Rules, Sampling, Start, Status
 from trl_dbbench.runs.conversations import protocol_of
 from trl_dbbench.runs.differences import Difference, Replayed, compare

@@ -15,9 +15,8 @@ from trl_dbbench.database import Database
 from trl_dbbench.database.dialect import Dialect
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.learned_rewards import LearnedReward
+from trl_dbbench.outcome import OUTCOME_PRESETS, OutcomeReward
 from trl_dbbench.rewards import (
-    OUTCOME_PRESETS,
-    OutcomeReward,
     RewardFunction,
     describe_reward,
     load_reward_functions,

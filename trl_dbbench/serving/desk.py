@@ -15,11 +15,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter, Gauge, Histogram
 
 from trl_dbbench.calls import Calls, Refused
 from trl_dbbench.database import Database
@@ -42,7 +44,34 @@ OPEN = Gauge("dbbench_episodes_open", "Episodes that are being played.")
 LEFT = Gauge("dbbench_tasks_left", "Tasks that have not been handed out yet.")
 DATABASE = Gauge("dbbench_database_up", "Whether the database has answered in the last seconds.")
 
+CALLS = Histogram(
+    "dbbench_call_seconds",
+    "From a call's coming to its reply.",
+    ["tool", "outcome"],
+    buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
+)
+
+ENDINGS = {"tools": ("commit_final_answer", "answers"), "tools_sql": ("submit_sql", "query")}
+"""The protocols that can be served -> the tool that ends an episode there, and its argument."""
+
 STOPPED = "the server was stopped before the episode ended"
+
+
+@dataclass
+class Counted:
+    """A call that is carried out; `outcome` is `ok`, `error`, or `refused` until it is known."""
+
+    outcome: str = "refused"
+
+
+@contextmanager
+def counted(tool: str) -> Iterator[Counted]:
+    """Counts a call and its time."""
+    start, call = time.monotonic(), Counted()
+    try:
+        yield call
+    finally:
+        CALLS.labels(tool, call.outcome).observe(time.monotonic() - start)
 
 
 @dataclass(frozen=True)
@@ -65,6 +94,8 @@ class Desk:
         idle_seconds: an episode that is not called for so long is ended, and so not right.
         folder: keeps the episodes, if they are to be kept. Tasks that were played there are handed out by
             their ids only.
+        reward: what episodes are worth, if that is wanted; it comes into their `rewards`.
+        most_open: episodes that are played at once; if left out, as many as the database executes statements.
 
     Raises:
         TaskError, ConfigError: if episodes of a task could not be judged.
@@ -77,6 +108,8 @@ class Desk:
     rules: Rules
     idle_seconds: float
     folder: Folder | None = None
+    reward: Callable[[Episode], None] | None = None
+    most_open: int | None = None
     _open: dict[str, tuple[Calls, asyncio.Task[None]]] = field(default_factory=dict, init=False)
     _ended: dict[str, str] = field(default_factory=dict, init=False)
     closing: bool = field(default=False, init=False)
@@ -119,8 +152,7 @@ class Desk:
         """
         if self.closing:
             raise Refused("The server is stopping.")
-        # a sandbox more could wait for a connection in the thread that a statement needs
-        if self.open >= self.database.statements_at_once:
+        if self.open >= (self.most_open or self.database.statements_at_once):
             raise Refused(
                 f"{self.open} episodes are open, and no more are played at once. Submit one, or wait: "
                 f"one that is not used ends after {self.idle_seconds:g} seconds."
@@ -147,8 +179,13 @@ class Desk:
         if name in self._ended:
             raise Refused(self._ended[name])
         if name not in self._open:
-            raise Refused(f"There is no episode {name!r}. Call start_task, which names one.")
+            raise Refused(f"There is no episode {name!r}. Begin one, which gives its name.")
         return await self._open[name][0].call(text)
+
+    def leave(self, name: str) -> None:
+        """Ends an episode, if it is open, because its client is gone."""
+        if name in self._open:
+            self._open[name][0].leave()
 
     async def drain(self, seconds: float) -> None:
         """Begins no new episodes, and lets the open ones go on until they end, or for so long."""
@@ -192,6 +229,8 @@ class Desk:
                 rules=self.rules,
             )
             episode.endpoint = client
+            if self.reward is not None:
+                await self.database.in_thread(self.reward, episode)
             EPISODES.labels(episode.status, episode.right).inc()
             if self.folder is not None:
                 await self.database.in_thread(self.folder.add, episode)
@@ -222,9 +261,7 @@ _ENDINGS = {
 }
 
 
-_SAID = {
-    why: f"This episode has ended: {said}. Call start_task for another one." for why, said in _ENDINGS.items()
-}
+_SAID = {why: f"This episode has ended: {said}. Begin another one." for why, said in _ENDINGS.items()}
 
 
 def ended(episode: Episode) -> str:

@@ -4,9 +4,10 @@ The columns are what verl's "Prepare Data for Post-Training" asks for
 (https://verl.readthedocs.io/en/latest/preparation/prepare_data.html): `data_source`, which chooses the reward
 function; `prompt`, messages to which `RLHFDataset` (verl/utils/dataset/rl_dataset.py) applies the chat
 template; `ability`; `reward_model` with `style` and `ground_truth`; `extra_info`, whose `index` that class
-reads and the rest of which reaches the reward function.
+reads and the rest of which reaches the reward function, and whose `tools_kwargs` reach the tools.
 
-The whole task stands in `extra_info.task`, so nothing is lost, and reading a file is reading that.
+The whole task stands in `extra_info.task`, so nothing is lost, and reading a file is reading that. It
+stands in `tools_kwargs` again, since tools get nothing else of a row.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class VerlFormat:
                 "operation": task.operation,
                 "skills": list(task.skills),
                 "task": task.to_json(),
+                "tools_kwargs": {"task": task.to_json()},
             },
         }
 
@@ -64,13 +66,14 @@ class VerlFormat:
 
         text = pa.string()
         info = {"split": text, "index": pa.int64(), "id": text, "operation": text, "skills": pa.list_(text)}
+        info |= {"task": text, "tools_kwargs": pa.struct({"task": text})}
         return pa.schema(
             {
                 "data_source": text,
                 "prompt": pa.list_(pa.struct({"role": text, "content": text})),
                 "ability": text,
                 "reward_model": pa.struct({"style": text, "ground_truth": text}),
-                "extra_info": pa.struct(info | {"task": text}),
+                "extra_info": pa.struct(info),
             }
         )
 

@@ -7,29 +7,17 @@ one of that protocol: `submit` is `commit_final_answer`, or `submit_sql` where t
 from __future__ import annotations
 
 import json
-import time
 from importlib.metadata import version
 from typing import Any
 
 from mcp.server.lowlevel import Server
 from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool
-from prometheus_client import Histogram
 
 from trl_dbbench.calls import Refused, written
 from trl_dbbench.protocol import PRODUCTS
 from trl_dbbench.rollout import Episode, Status
-from trl_dbbench.serving.desk import Desk, ended
+from trl_dbbench.serving.desk import ENDINGS, Desk, counted, ended
 from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS
-
-ENDINGS = {"tools": ("commit_final_answer", "answers"), "tools_sql": ("submit_sql", "query")}
-"""The protocols that can be served -> the tool that ends an episode there, and its argument."""
-
-CALLS = Histogram(
-    "dbbench_call_seconds",
-    "From a tool call's coming to its reply.",
-    ["tool", "outcome"],
-    buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
-)
 
 INSTRUCTIONS = (
     "Tasks on an SQL database. Call start_task for a task and the name of an episode, work on it with "
@@ -98,16 +86,14 @@ class Tools:
         return ListToolsResult(tools=self._tools)
 
     async def _call(self, context: Any, params: Any) -> CallToolResult:
-        start, outcome = time.monotonic(), "refused"
+        known = any(params.name == each.name for each in self._tools)
         try:
-            result = await self._carried_out(params.name, params.arguments or {}, _client(context))
-            outcome = "error" if result.is_error else "ok"
-            return result
+            with counted(params.name if known else "unknown") as call:
+                result = await self._carried_out(params.name, params.arguments or {}, _client(context))
+                call.outcome = "error" if result.is_error else "ok"
+                return result
         except Refused as refusal:
             return _said(str(refusal), error=True)
-        finally:
-            tool = params.name if any(params.name == each.name for each in self._tools) else "unknown"
-            CALLS.labels(tool, outcome).observe(time.monotonic() - start)
 
     async def _carried_out(self, name: str, arguments: dict[str, Any], client: str) -> CallToolResult:
         given = self._checked(name, arguments)

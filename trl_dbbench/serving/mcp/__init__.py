@@ -1,0 +1,1 @@
+"""Tasks as tools of a Model Context Protocol server."""
