@@ -9,8 +9,9 @@ compares:
 - `database`: a database per episode, made and dropped on a pooled connection;
 - `connection`: AgentBench's pattern, a connection and a database per episode.
 
-Eight episodes play each task, as a group of GRPO's does. Prints milliseconds per episode, the wall time over
-the number of episodes, at 1, 8 and 32 at a time, and the ratios at 8.
+Eight episodes play each task, as a group of GRPO's does. Tasks come again in every pass, as in epochs of a
+training and in evaluations; of those of `changes once` none comes again. Prints milliseconds per episode, the
+wall time over the number of episodes, at 1, 8 and 32 at a time, and the ratios at 8.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -39,6 +40,8 @@ from trl_dbbench.tasks import Task
 
 GROUP = 8
 AT_A_TIME = (1, 8, 32)
+WARM_UP = 2
+"""Passes: the first opens connections and makes tables, the second finds out which tables come again."""
 
 
 def statements(task: Task) -> list[str]:
@@ -85,16 +88,25 @@ def own_database(database: Database, *, pooled: bool) -> Callable[[Task], None]:
     return episode
 
 
-def measure(episode: Callable[[Task], None], tasks: Sequence[Task], at_a_time: int, repeats: int) -> float:
-    """Milliseconds per episode, the median of some passes over the tasks, after one that warms up."""
-    work = [task for task in tasks for _ in range(GROUP)]
-    seconds = []
+def measure(episode: Callable[[Task], None], passes: Iterable[Sequence[Task]], at_a_time: int) -> float:
+    """Milliseconds per episode, the median of passes over tasks, after those that warm up."""
+    milliseconds = []
     with ThreadPoolExecutor(at_a_time) as pool:
-        for _ in range(repeats + 1):
+        for tasks in passes:
+            work = [task for task in tasks for _ in range(GROUP)]
             clock = time.perf_counter()
             list(pool.map(episode, work))
-            seconds.append(time.perf_counter() - clock)
-    return 1000 * statistics.median(seconds[1:]) / len(work)
+            milliseconds.append(1000 * (time.perf_counter() - clock) / len(work))
+    return statistics.median(milliseconds[WARM_UP:])
+
+
+def passes_over(tasks: Iterator[Task], count: int, passes: int, *, again: bool) -> Iterator[list[Task]]:
+    """So many tasks for each pass, the same ones `again` or always others."""
+    taken: list[Task] = []
+    for _ in range(passes):
+        taken = taken if taken and again else list(itertools.islice(tasks, count))
+        assert len(taken) == count
+        yield taken
 
 
 def main() -> None:
@@ -111,12 +123,18 @@ def main() -> None:
         (6, 1, (8,)) if arguments.quick else (arguments.tasks, arguments.repeats, AT_A_TIME)
     )
 
+    passes = WARM_UP + repeats
     pool = generate_tasks(8 * count, seed=1)
     kinds = {
         "reads": [task for task in pool if task.is_question][:count],
         "changes": [task for task in pool if not task.is_question][:count],
     }
-    assert all(len(tasks) == count for tasks in kinds.values())
+    others = (
+        task
+        for seed in itertools.count(2)
+        for task in generate_tasks(8 * count, seed=seed)
+        if not task.is_question
+    )
     print(
         f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}; milliseconds per "
         "episode"
@@ -130,17 +148,21 @@ def main() -> None:
                 print(f"{spec}: left out: {error}")
                 continue
             print(
-                f"\n{database.describe()}\n{'':<22}" + "".join(f"{f'{n} at a time':>16}" for n in at_a_time)
+                f"\n{database.describe()}\n{'':<26}" + "".join(f"{f'{n} at a time':>16}" for n in at_a_time)
             )
             patterns = {"shared": shared(database)}
             if database.dialect is not SQLITE:
                 patterns["database"] = own_database(database, pooled=True)
                 patterns["connection"] = own_database(database, pooled=False)
-            for (kind, tasks), (name, episode) in itertools.product(kinds.items(), patterns.items()):
-                costs = {n: measure(episode, tasks, n, repeats) for n in at_a_time}
+            for kind, (name, episode) in itertools.product((*kinds, "changes once"), patterns.items()):
+                costs = {}
+                for n in at_a_time:
+                    again = kind in kinds
+                    tasks = iter(kinds[kind]) if again else others
+                    costs[n] = measure(episode, passes_over(tasks, count, passes, again=again), n)
                 figures.append({"database": spec, "kind": kind, "pattern": name, "milliseconds": costs})
                 print(
-                    f"{kind:<10}{name:<12}" + "".join(f"{cost:>16.2f}" for cost in costs.values()), flush=True
+                    f"{kind:<14}{name:<12}" + "".join(f"{cost:>16.2f}" for cost in costs.values()), flush=True
                 )
     print()
     cost = {(each["database"], each["kind"], each["pattern"]): each["milliseconds"][8] for each in figures}

@@ -220,16 +220,6 @@ def test_a_change_has_its_tables_from_the_start(server_database: Database) -> No
         assert sandbox._slot is not None
 
 
-def test_a_slot_is_lent_again_with_nothing_left(server_database: Database) -> None:
-    with server_database.fresh_sandbox(task(table("first", "a"))) as sandbox:
-        sandbox.execute("INSERT INTO first VALUES ('x')")
-        slot = sandbox._slot
-    with server_database.fresh_sandbox(task(MEDALS)) as sandbox:
-        sandbox.execute("DELETE FROM medals")
-        assert sandbox._slot is slot
-        assert rows_of(sandbox) == {"medals": []}
-
-
 def test_readers_whose_connections_the_server_closed_are_replaced(local_database: Database) -> None:
     with local_database.sandbox(task(MEDALS)) as sandbox:
         rows = sandbox.execute("SELECT * FROM medals").rows

@@ -36,7 +36,7 @@ from trl_dbbench.database.retry import MAX_PAUSE_SECONDS, MAX_STANDSTILLS, MAX_T
 from trl_dbbench.database.server.database import ServerDatabase
 from trl_dbbench.database.server.ownership import Account, create_account
 from trl_dbbench.database.server.start import Server
-from trl_dbbench.database.server.tenancy import ADMIN_CONNECTIONS, KILL_CONNECTIONS
+from trl_dbbench.database.server.tenancy import ADMIN_CONNECTIONS, KILL_CONNECTIONS, MAKER_CONNECTIONS
 from trl_dbbench.errors import DatabaseError, EnvironmentFault
 from trl_dbbench.tasks import Gold, Task
 
@@ -473,7 +473,7 @@ def test_accounts_are_made_over_a_few_connections(server: Server, monkeypatch: p
     with open_database(server.url) as database, ThreadPoolExecutor(48) as pool:
         monkeypatch.setattr("trl_dbbench.database.server.slots.ownership.create_account", slow)
         list(pool.map(lambda _: database.sandbox(CHANGE).execute("DELETE FROM medals"), range(48)))
-    assert 1 < most <= ADMIN_CONNECTIONS + KILL_CONNECTIONS
+    assert 1 < most <= ADMIN_CONNECTIONS + MAKER_CONNECTIONS + KILL_CONNECTIONS
 
 
 def test_a_connection_is_waited_for(server: Server) -> None:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pymysql.charset import charset_by_name
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 from pymysql.err import OperationalError
@@ -41,8 +42,9 @@ MAX_INSERT_BYTES = 256 * 1024
 CONNECT_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 """Pauses between tries to connect to a server that has no connection left: it frees them slowly."""
 
+_CHANGE_USER = 0x11
 _RESET_CONNECTION = 0x1F
-"""A command of the protocol (COM_RESET_CONNECTION), for which PyMySQL has no method."""
+"""Commands of the protocol (COM_CHANGE_USER, COM_RESET_CONNECTION), for which PyMySQL has no methods."""
 
 SPARE_FILES = 64
 """Files and sockets that the rest of the process may still open beside all connections."""
@@ -91,6 +93,9 @@ class BoundedConnection(Connection):
     _result: Any
     _execute_command: Any
     _read_ok_packet: Any
+    _read_packet: Any
+    _process_auth: Any
+    _auth_plugin_name: Any
 
     def _read_bytes(self, num_bytes: int) -> bytes:
         if num_bytes > MAX_ROW_BYTES:
@@ -113,17 +118,38 @@ class BoundedConnection(Connection):
             self.next_result(unbuffered=True)
 
     def reset(self) -> None:
-        """Makes the session as it was when the connection was opened.
+        """Ends all that statements have left in the session; `set_up` must follow.
 
-        Ends its transaction and its locks, and drops its variables, temporary tables and prepared statements.
+        That is its transaction, its locks, variables, temporary tables and prepared statements.
         """
         self._execute_command(_RESET_CONNECTION, b"")
         self._read_ok_packet()
-        # as when it connects
-        self.set_character_set(self.charset, self.collation)
+
+    def change_user(self, user: str, password: str, database: str) -> None:
+        """Makes the session one of another account, in a database, and ends what `reset` does.
+
+        `set_up` must follow. It costs two exchanges with the server; a new connection costs many times that.
+        """
+        self.user, self.password = user.encode(), password.encode("latin1")
+        name = self.user + b"\0"
+        plugin = str(self._auth_plugin_name or "").encode() + b"\0"
+        charset: Any = charset_by_name(self.charset)
+        # no answer to the greeting that the connection began with: the server then sends a new one
+        place = b"\0" + database.encode() + b"\0" + charset.id.to_bytes(2, "little")
+        no_attributes = b"\0"
+        self._execute_command(_CHANGE_USER, name + place + plugin + no_attributes)
+        packet = self._read_packet()
+        if packet.is_auth_switch_request():
+            packet.read_uint8()
+            self._process_auth(packet.read_string(), packet)
+
+    def set_up(self) -> None:
+        """Sets the session's character set and its time limit, as when it connects."""
+        setting = f"SET NAMES {self.charset}"
         if self.init_command is not None:
-            with self.cursor() as cursor:
-                cursor.execute(self.init_command)
+            setting += f", {str(self.init_command).removeprefix('SET ')}"
+        with self.cursor() as cursor:
+            cursor.execute(setting)
         self.autocommit(True)
 
     def hang_up(self) -> None:
@@ -136,18 +162,21 @@ class _Cursor(Cursor):
     max_stmt_length = MAX_INSERT_BYTES
 
 
-def make_engine(url: URL, read_seconds: float, *, connections: int = 4, **arguments: Any) -> Engine:
+def make_engine(
+    url: URL, read_seconds: float, *, connections: int = 4, ping: bool = True, **arguments: Any
+) -> Engine:
     """Connections with autocommit, which send statements as they are: `%` and `:name` mean nothing special.
 
     Args:
         read_seconds: how long to wait for an answer, and for one of the `connections` to become free.
+        ping: whether to find out first if the server has closed a connection that was idle.
         arguments: for PyMySQL. With an `init_command` there is no pool: the engine is a single session's.
     """
     pool: dict[str, Any] = {
         "pool_size": connections,
         "max_overflow": 0,
         "pool_timeout": read_seconds,
-        "pool_pre_ping": True,
+        "pool_pre_ping": ping,
         "pool_recycle": 1800,
     }
     if "init_command" in arguments:
@@ -165,6 +194,7 @@ def make_engine(url: URL, read_seconds: float, *, connections: int = 4, **argume
             **arguments,
         },
         execution_options={"no_parameters": True},
+        skip_autocommit_rollback=True,
         **pool,
     )
     event.listen(engine, "do_connect", lambda dialect, record, args, kwargs: _connect(*args, **kwargs))

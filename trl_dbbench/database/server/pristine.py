@@ -141,10 +141,18 @@ class PristineDatabases:
 
 def fill(connection: Connection, table: Table, database: str | None = None) -> None:
     """Makes a table with its rows, in `database` or in the database in use."""
-    target = f"`{database}`.{quote(table.name)}" if database else quote(table.name)
-    connection.exec_driver_sql(f"CREATE TABLE {target} ({columns_of(table)})")
+    connection.exec_driver_sql(f"CREATE TABLE {_place(table, database)} ({columns_of(table)})")
+    fill_rows(connection, table, database)
+
+
+def fill_rows(connection: Connection, table: Table, database: str | None = None) -> None:
+    """Puts its rows into an empty table."""
     if table.rows:
         names = ", ".join(quote(column.name) for column in table.columns).replace("%", "%%")
         places = ", ".join(["%s"] * len(table.columns))
-        target = target.replace("%", "%%")
+        target = _place(table, database).replace("%", "%%")
         connection.exec_driver_sql(f"INSERT INTO {target} ({names}) VALUES ({places})", list(table.rows))
+
+
+def _place(table: Table, database: str | None) -> str:
+    return f"`{database}`.{quote(table.name)}" if database else quote(table.name)

@@ -89,10 +89,11 @@ class Readers:
                 own = (number for number, (_, last) in enumerate(self._idle) if last is reader)
                 session, last = self._idle.pop(next(own, 0))
         try:
-            session = session or self._connect()
-            if last is not reader:
-                session.renew()
-            if database is not None and (last is not reader or session.database != database):
+            if session is None:
+                session, last = self._connect(), None
+            if last is not reader:  # a new session, too: what it has been asked shows in ROW_COUNT()
+                session.renew(database or "")
+            elif database is not None and session.database != database:
                 session.use(database)
         except EnvironmentFault:
             if session is not None:

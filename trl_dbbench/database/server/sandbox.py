@@ -4,7 +4,8 @@ An episode begins with the pristine tables: a statement that can only read them 
 first statement that might do more gets the episode a slot with tables of its own, which it keeps; an episode
 whose task asks for a change gets the slot at once, while the model is still writing. Slots are reused, unless
 their agent ran anything but plain reads and writes (SET, BEGIN, LOCK TABLES, a user variable, ...): it may
-have changed its session or the password of its account, so such a slot is thrown away.
+have changed its session or the password of its account, so such a slot is thrown away. A reused one still has
+its tables for a task that has the same (see `slot.py`).
 
 Of a source that tasks share, the slot gets only the tables that its statements touch, when they do (see
 `sources.py`); what touches none of them reads the pristine ones on. As soon as a statement does anything but
@@ -66,6 +67,10 @@ until the connection ends."""
 
 _FULL = failure(TABLE_FULL, "The table is full", limit="size")
 _OF_ROWS = re.compile(r"[\s(]*+(?:SELECT|WITH|INSERT|REPLACE|UPDATE|DELETE)\b", re.IGNORECASE)
+_OF_COLUMNS = re.compile(
+    r"\s*(?:SHOW\s+(?:FULL\s+)?(?:TABLES|COLUMNS|FIELDS|CREATE\s+TABLE)\b|DESC(?:RIBE)?\s+(?:`[^`]+`|\w+)[\s;]*$)",
+    re.IGNORECASE,
+)
 _DENIED = failure(1227, "Access denied; you need a privilege that you do not have")
 _DENIED_TO_READERS = frozenset({1044, 1142, 1143, 1227, 1370})
 """Errors that only the readers' account may get: one with a database of its own is allowed these things
@@ -150,12 +155,19 @@ class ServerSandbox(Sandbox):
         slot = self._own()
         if slot.full and not reads:
             return _FULL
+        if not (_only_rows(sql, kind) or (reads and _OF_COLUMNS.match(sql))):
+            with self._tenancy.making(self._task):
+                self._tenancy.slots.show(slot)
+        if not reads:
+            slot.changes(sql)
         with self._session(slot) as session:
             slot.plain = slot.plain and kind in ("reads", "plain")
             slot.stateless = slot.stateless and kind != "other"
             # a SELECT changes something where the agent has made a function that does so
             self.changed = not (reads and slot.stateless)
             result = session.execute(sql, limits)
+            if not reads:
+                slot.has_changed(result)
             if session.broken:
                 slot.plain = False  # the statement may still run, and hold the tables
             if self.changed and result.undone and not slot.stateless:
@@ -194,7 +206,7 @@ class ServerSandbox(Sandbox):
         if loaded is None or loaded.names <= self._copied:
             return
         needed = loaded.names
-        if kind in ("reads", "plain") and _OF_ROWS.match(sql) and "_schema" not in sql.lower():
+        if _only_rows(sql, kind):
             named = loaded.named_in(sql)
             needed = named if reads else loaded.touched_by(named)
         if missing := needed - self._copied:
@@ -280,6 +292,11 @@ class ServerSandbox(Sandbox):
             elif self._tenancy.server_failed(code):
                 raise
             raise _Unreadable from None
+
+
+def _only_rows(sql: str, kind: Kind) -> bool:
+    """Whether a statement reads or changes rows of tables, and nothing else of them."""
+    return kind in ("reads", "plain") and bool(_OF_ROWS.match(sql)) and "_schema" not in sql.lower()
 
 
 def _read_once(session: Session, sql: str, limits: Limits | None) -> QueryResult:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from pymysql.err import MySQLError
@@ -16,6 +17,7 @@ from trl_dbbench.database.error_numbers import SYNTAX_ERROR, TOO_LARGE
 from trl_dbbench.database.sandbox import Limits, QueryResult, TableState, clip, failure, timed_out
 from trl_dbbench.database.server import ownership
 from trl_dbbench.database.server.connections import (
+    KILL_SECONDS,
     BoundedConnection,
     as_fault,
     error_code,
@@ -23,6 +25,7 @@ from trl_dbbench.database.server.connections import (
     make_engine,
 )
 from trl_dbbench.database.server.names import Names, sent
+from trl_dbbench.database.server.ownership import Account
 from trl_dbbench.database.server.pulse import Pulse
 from trl_dbbench.database.server.watchdog import Watchdog
 from trl_dbbench.errors import DatabaseError, EnvironmentFault
@@ -78,6 +81,7 @@ class Session:
         self._killer = killer
         self._watchdog = watchdog
         self._pulse = pulse
+        self._url = url
         self._engine = make_engine(
             url, limits.seconds + GRACE_SECONDS, init_command=dialect.set_time_limit(limits.seconds)
         )
@@ -94,16 +98,40 @@ class Session:
         self.connection.exec_driver_sql(f"USE `{database}`")
         self.database = database
 
-    def renew(self) -> None:
-        """Ends all that statements have left in the session, for the next episode; `use` must follow.
+    def renew(self, database: str = "", account: Account | None = None) -> None:
+        """Ends all that statements have left in the session, for the next episode.
+
+        Args:
+            database: as for `use`. account: whose session it becomes; its own account's if left out.
 
         Raises:
             EnvironmentFault: the connection is lost, or the server was restarted.
         """
         try:
-            self._driver.reset()
+            if account is not None and account.name != self._url.username:
+                self._driver.change_user(account.name, account.password, database)
+                self._url = self._url.set(username=account.name, password=account.password)
+                self.database = database
+                self._driver.set_up()
+            else:
+                self._driver.reset()
+                self._driver.set_up()
+                if database:  # MariaDB stays in it, but forgets its character set
+                    self.use(database)
             self._check()  # FOUND_ROWS() outlives a reset; this makes it what it is in a new session
         except (MySQLError, SQLAlchemyError, OSError) as error:
+            self.broken = str(error)
+            raise EnvironmentFault(f"The session cannot be used again: {error}") from None
+
+    def clear(self) -> None:
+        """Ends what statements have left in the session, so that nobody waits for it; `renew` must follow.
+
+        Raises:
+            EnvironmentFault: the connection is lost.
+        """
+        try:
+            self._driver.reset()
+        except (MySQLError, OSError) as error:
             self.broken = str(error)
             raise EnvironmentFault(f"The session cannot be used again: {error}") from None
 
@@ -250,10 +278,9 @@ class Session:
 
     def _kill(self, what: str = "QUERY") -> bool:
         """Stops the running statement, or the connection. Returns whether the server has accepted it."""
-        # an account that may not kill the statements of others may still kill its own
-        for each in (self._killer, self._engine):
+        for engine in self._killers():
             try:
-                with each.connect() as connection:
+                with engine.connect() as connection:
                     connection.exec_driver_sql(f"KILL {what} {self.number}")
                 return True
             except SQLAlchemyError as error:
@@ -262,6 +289,11 @@ class Session:
             except DatabaseError:  # too many open files, which whoever opens the next session will say
                 return False
         return False
+
+    def _killers(self) -> Iterator[Engine]:
+        yield self._killer
+        # an account that may not kill the statements of others may still kill its own
+        yield make_engine(self._url, KILL_SECONDS, init_command=self._dialect.set_time_limit(KILL_SECONDS))
 
     def _lives(self) -> bool:
         try:

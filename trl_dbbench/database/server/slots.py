@@ -2,10 +2,15 @@
 
 An episode keeps its slot until it gives it back, but is sure of the connection only while a statement runs: a
 server lends fewer connections than a run may have episodes. When they run out, the slot that has been idle
-longest loses its connection and later opens a new one. An agent's session (transaction, variables, temporary
-tables) ends with the connection, so if the agent has used its session, the slot's tables are lost with it and
-must be made again. Slots whose agents have not done so share fewer connections than a server lends: each
-takes memory on both sides, and a descriptor here.
+longest loses its connection, which becomes another's (`Session.renew`). An agent's session (transaction,
+variables, temporary tables) ends with that, so if the agent has used its session, the slot's tables are lost
+with it and must be made again. Slots whose agents have not done so share fewer connections than a server
+lends: each takes memory on both sides, and a descriptor here.
+
+A slot that is given back keeps its tables for the next episode of a task that has the same (see `slot.py`).
+Another task gets the slot that was given back last, and makes its own there. Only for tables that were
+dropped so and are asked for again, there are more slots than episodes at once. When these are `MAX_SLOTS`,
+such tables take the place of those that have been idle longest.
 """
 
 from __future__ import annotations
@@ -21,81 +26,31 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from trl_dbbench.database.dialect import ServerDialect
-from trl_dbbench.database.sandbox import Loss
 from trl_dbbench.database.server import ownership
 from trl_dbbench.database.server.ownership import Account
-from trl_dbbench.database.server.pristine import fill
 from trl_dbbench.database.server.session import Session
+from trl_dbbench.database.server.slot import Slot
 from trl_dbbench.errors import EnvironmentFault
-from trl_dbbench.sql import quote
 from trl_dbbench.tasks import Table
+from trl_dbbench.tasks.model import TablesKey
 
 REMOVING_THREADS = 4
 
+MAX_SLOTS = 256
+"""So many slots there are at most for keeping tables. Each takes some 100 kB on the server's disk."""
+
+MAX_DROPPED = 4096
+"""So many tables are remembered of those that were dropped last."""
+
 CONNECTIONS_PER_STATEMENT = 4
 """Connections that episodes share without need for a certain one, for each statement that may run at once."""
-
-
-class Slot:
-    """An account, a database, perhaps a connection, and what is known of the agent that has them.
-
-    `plain`: all its statements leave nothing behind but rows in the tables. `stateless`: none of them left
-    anything in the session. `full`: its tables have grown as large as they may.
-    """
-
-    def __init__(self, name: str, account: Account | None) -> None:
-        self.name = name
-        self.account = account
-        self.session: Session | None = None
-        self.plain = True
-        self.stateless = True
-        self.full = False
-        self.busy = False
-        self.used = 0
-        self.tables: tuple[Table, ...] | None = None
-        """`None` if the database may not exist, or may hold anything."""
-        self.failed = False
-        """The server failed during a statement: nobody knows what the statement did."""
-        self.interrupted = False
-        """A statement was stopped at a limit, perhaps in a transaction: nobody knows what it left."""
-        self._cut_off = False
-
-    @property
-    def lost(self) -> Loss | None:
-        """Whose doing it is that the agent's changes are gone, or cannot be told from others."""
-        if self.failed or self._cut_off:
-            return "environment"
-        broken = self.session is not None and self.session.broken is not None
-        return "agent" if self.interrupted or (broken and not self.stateless) else None
-
-    def hang_up(self) -> None:
-        if self.session is not None:
-            self._cut_off = self._cut_off or not self.stateless
-            self.session.disconnect()
-            self.session = None
-
-    def make(self, session: Session, tables: tuple[Table, ...]) -> None:
-        """Makes the tables, and before the first ones the database."""
-        if self.tables is None:
-            session.connection.exec_driver_sql(f"CREATE DATABASE `{self.name}` CHARACTER SET utf8mb4")
-            session.use(self.name)
-        self.tables = None
-        for table in tables:
-            fill(session.connection, table)
-        self.tables = tables
-
-    def empty(self, session: Session) -> None:
-        """Drops the tables, after an episode that cannot have made any others."""
-        if self.tables:
-            names = ", ".join(quote(table.name) for table in self.tables)
-            session.connection.exec_driver_sql(f"DROP TABLE {names}")
-        self.tables = ()
 
 
 class Slots:
     """The slots of a run on one server. Thread-safe.
 
     Args:
+        admin: makes and removes slots. makers: make the tables in them.
         names: the names of slots to be made.
         connect: opens a session under an account; `None` stands for the account of the database's URL.
         has_accounts: whether slots have accounts of their own. own_server: whether nobody else uses the
@@ -107,6 +62,7 @@ class Slots:
     def __init__(
         self,
         admin: Engine,
+        makers: Engine,
         names: Iterator[str],
         connect: Callable[[Account | None], Session],
         *,
@@ -117,6 +73,7 @@ class Slots:
         statements: int,
     ) -> None:
         self._admin = admin
+        self._makers = makers
         self._dialect = dialect
         self._own_server = own_server
         self._names = names
@@ -129,33 +86,43 @@ class Slots:
         self._uses = itertools.count()
         self._all: set[Slot] = set()
         self._idle: list[Slot] = []
+        """The one that has been idle longest comes first. None of them has a session."""
+        self._dropped: dict[TablesKey, None] = {}
+        """What tables other tasks' have taken the place of, in that order."""
+        self._sessions: list[Session] = []
+        """Those that nobody uses, of any account."""
         self._free = threading.Condition()
         self._removing = ThreadPoolExecutor(REMOVING_THREADS, thread_name_prefix="dbbench-removing")
         self._closed = False
 
-    def take(self, tables: tuple[Table, ...]) -> Slot:
-        """A slot with these tables.
+    def take(self, key: TablesKey, tables: tuple[Table, ...]) -> Slot:
+        """A slot with these tables, which `key` stands for.
 
         Raises:
             DBAPIError, EnvironmentFault: the tables cannot be made.
         """
-        with self._free:
-            slot = self._idle.pop() if self._idle else None
-        if slot is not None:
+        if (slot := self._take_idle(key)) is not None:
             try:
-                with self.using(slot) as session:
-                    slot.make(session, tables)
-                return slot
-            except Exception:  # the server may have closed the idle connection
+                return self._with_tables(slot, key, tables)
+            except Exception:  # the server may have closed an idle connection
                 self._remove(slot)
         slot = self._new()
         try:
-            with self.using(slot) as session:
-                slot.make(session, tables)
+            return self._with_tables(slot, key, tables)
         except BaseException:
             self._remove(slot)
             raise
-        return slot
+
+    def show(self, slot: Slot) -> None:
+        """Prepares the slot's tables for a statement that may show more of them than rows and columns.
+
+        Raises:
+            DBAPIError: the server failed.
+        """
+        slot.key = None
+        if slot.kept:
+            with self._makers.connect() as maker:
+                slot.make_anew(maker)
 
     @contextmanager
     def using(self, slot: Slot) -> Iterator[Session]:
@@ -170,14 +137,7 @@ class Slots:
             if slot.session is not None and slot.session.broken is not None:
                 self._hang_up(slot)
             if slot.session is None:
-                self._make_room()
-                try:
-                    slot.session = self._connect(slot.account)
-                    if slot.tables is not None:
-                        slot.session.use(slot.name)
-                except BaseException:
-                    self._hang_up(slot)
-                    raise
+                slot.session = self._session_of(slot)
             yield slot.session
         finally:
             with self._free:
@@ -187,25 +147,27 @@ class Slots:
 
     def give_back(self, slot: Slot) -> None:
         """Lends the slot to the next episode, unless this one may have left something in it."""
-        if (
-            slot.plain
-            and not slot.full
-            and not slot.lost
-            and (slot.session is None or not slot.session.broken)
-        ):
-            with contextlib.suppress(Exception):
-                with self.using(slot) as session:
-                    session.renew()
-                    session.use(slot.name)  # MariaDB stays in it, but forgets its character set
-                    slot.empty(session)
-                with self._free:
-                    if not self._closed:
-                        self._idle.append(slot)
-                        connected = [each for each in self._idle if each.session is not None]
-                        if len(connected) > self._idle_connections:
-                            self._hang_up(connected[0])
-                        return
-        self._remove(slot)
+        with self._free:
+            session = slot.session
+            broken = session is not None and session.broken is not None
+            lent_again = slot.plain and not slot.full and not slot.lost and not broken
+            if lent_again:
+                slot.session = None
+        if not lent_again:
+            self._remove(slot)
+            return
+        if session is not None:
+            self._put_back(session)
+        try:
+            if not slot.can_keep:
+                with self._makers.connect() as maker:
+                    slot.empty(maker)
+        except Exception:  # whose that is, whoever needs the server next finds out
+            self._remove(slot)
+            return
+        with self._free:
+            if not self._closed:
+                self._idle.append(slot)
 
     def close(self) -> None:
         """Ends all connections. What the slots hold on the server is left for the caller to remove."""
@@ -214,11 +176,16 @@ class Slots:
             slots = list(self._all)
             self._all.clear()
             self._idle.clear()
+            sessions = list(self._sessions)
+            self._sessions.clear()
             self._free.notify_all()
         answers = True  # a server that does not is not asked again and again
         for slot in slots:
             answers = answers and self._roll_back_prepared(slot)
             slot.hang_up()
+        for session in sessions:
+            session.disconnect()
+        self._makers.dispose()
         self._removing.shutdown(wait=False, cancel_futures=True)
 
     def _new(self) -> Slot:
@@ -232,10 +199,60 @@ class Slots:
             self._all.add(slot)
         return slot
 
-    def _make_room(self) -> None:
-        """Counts one more connection, after closing another slot's if there are too many."""
+    def _take_idle(self, key: TablesKey) -> Slot | None:
+        """An idle slot with the tables, or an empty one, or another's; `None` if a new one is worth it."""
         with self._free:
-            while self._connected >= self._shared_connections:
+            for wanted in (key, None):
+                for place in reversed(range(len(self._idle))):
+                    if self._idle[place].key == wanted:
+                        return self._idle.pop(place)
+            come_again = key in self._dropped
+            if not self._idle or (come_again and len(self._all) < MAX_SLOTS):
+                return None
+            # tables that may never come again take the place of the latest: the server has it at hand, and
+            # those that were kept long stay
+            slot = self._idle.pop(0 if come_again else -1)
+            if slot.key is not None:
+                self._dropped.pop(slot.key, None)
+                self._dropped[slot.key] = None
+            if len(self._dropped) > MAX_DROPPED:
+                del self._dropped[next(iter(self._dropped))]
+            return slot
+
+    def _with_tables(self, slot: Slot, key: TablesKey, tables: tuple[Table, ...]) -> Slot:
+        with self._makers.connect() as maker:
+            if slot.key == key:
+                slot.restore(maker)
+            else:
+                slot.make(maker, key, tables)
+        with self.using(slot):  # its connection is opened while the model is writing
+            return slot
+
+    def _session_of(self, slot: Slot) -> Session:
+        """A session of the slot's account, in its database, as new."""
+        session = self._spare_session()
+        try:
+            if session is not None:
+                try:
+                    session.renew(slot.name, slot.account)
+                    return session
+                except EnvironmentFault:  # the server may have closed it while it was idle
+                    session.disconnect()
+            session = self._connect(slot.account)
+            session.renew(slot.name)
+            return session
+        except BaseException:
+            if session is not None:
+                session.disconnect()
+            with self._free:
+                self._connected -= 1
+                self._free.notify()
+            raise
+
+    def _spare_session(self) -> Session | None:
+        """A session for another slot; `None` if one more can be opened, which is counted already."""
+        with self._free:
+            while not self._sessions and self._connected >= self._shared_connections:
                 if self._closed:
                     raise EnvironmentFault("The database was closed or its server restarted")
                 others = [slot for slot in self._all if slot.session is not None and not slot.busy]
@@ -243,11 +260,34 @@ class Slots:
                     others = [slot for slot in others if slot.stateless]
                 elif self._connected < self._max_connections:
                     break
-                if others:
-                    self._hang_up(min(others, key=lambda slot: slot.used))
-                else:
+                if not others:
                     self._free.wait()
+                    continue
+                slot = min(others, key=lambda slot: slot.used)
+                if slot.stateless and slot.session is not None and slot.session.broken is None:
+                    session, slot.session = slot.session, None
+                    return session
+                self._hang_up(slot)
+            if self._sessions:
+                return self._sessions.pop()
             self._connected += 1
+            return None
+
+    def _put_back(self, session: Session) -> None:
+        """Keeps a session for whoever needs one next; what an agent left in it ends now."""
+        with contextlib.suppress(EnvironmentFault):
+            session.clear()
+        with self._free:
+            keep = (
+                session.broken is None and not self._closed and len(self._sessions) < self._idle_connections
+            )
+            if keep:
+                self._sessions.append(session)
+            else:
+                self._connected -= 1
+            self._free.notify()
+        if not keep:
+            session.disconnect()
 
     def _hang_up(self, slot: Slot) -> None:
         self._roll_back_prepared(slot)

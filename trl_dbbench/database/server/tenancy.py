@@ -52,6 +52,9 @@ logger = logging.getLogger("trl_dbbench.database")
 ADMIN_CONNECTIONS = 8
 """For the run's lock, and for making and removing tables and accounts."""
 
+MAKER_CONNECTIONS = 4
+"""For making the tables of slots, and for giving them their rows again."""
+
 KILL_CONNECTIONS = 4
 
 OBSERVERS = 4
@@ -129,6 +132,7 @@ class Tenancy:
         self.observers = Readers(lambda: self._connect(None), dialect, OBSERVERS)
         self.slots = Slots(
             self._admin,
+            make_engine(url, ADMIN_SECONDS, connections=MAKER_CONNECTIONS, ping=False),
             names,
             self._connect,
             dialect=dialect,
@@ -170,7 +174,9 @@ class Tenancy:
             TaskError: the tables cannot be made as the task describes them.
         """
         with self.making(task):
-            return self.slots.take(task.tables if task.source is None else ())
+            if task.source is not None:
+                return self.slots.take(b"", ())
+            return self.slots.take(task.tables_key, task.tables)
 
     @contextmanager
     def making(self, task: Task) -> Iterator[None]:
@@ -262,7 +268,8 @@ class Tenancy:
         lent = int(keeper.exec_driver_sql("SELECT @@max_connections").scalar() or 0)
         _, others = keeper.exec_driver_sql("SHOW STATUS LIKE 'Threads_connected'").one()
         by_server, by_process = int(0.9 * (lent - int(others)) / ranks), connections_for_files()
-        share = min(by_server, by_process) - ADMIN_CONNECTIONS - KILL_CONNECTIONS - OBSERVERS - LOADERS
+        ours = ADMIN_CONNECTIONS + MAKER_CONNECTIONS + KILL_CONNECTIONS + OBSERVERS + LOADERS
+        share = min(by_server, by_process) - ours
         if share < MIN_CONNECTIONS and by_process < by_server:
             raise DatabaseError(f"{self._shown()}: too few connections: {files_advice()}")
         if share < FEW_CONNECTIONS:
