@@ -204,6 +204,15 @@ def test_the_loss_compares_with_the_policy_that_played(trainer_on, fakes):
         assert torch.equal(old, played)
 
 
+def test_an_engine_that_knows_no_log_probabilities_is_named(trainer_on, fakes):
+    (server,) = fakes(1)
+    trainer = trainer_on(server, rollouts_ahead=1, max_steps=1)
+    trainer.backend._servers.servers[0].processed = True  # of another temperature than 1, they are not ours
+    trainer.temperature, trainer.top_p = 0.7, 0.9
+    with pytest.raises(ConfigError, match="does not know them all"):
+        trainer.train()
+
+
 RATIOS = {
     "token_tis": lambda ratios, mask: ratios.clamp(max=1.5),
     "token_mask": lambda ratios, mask: ratios.where((ratios >= 0.5) & (ratios <= 1.5), 0),

@@ -158,6 +158,7 @@ class AheadGRPOTrainer(DynamicGRPOTrainer):
             finally:
                 while self._under_way:
                     self._under_way.popleft().give_up()
+                self._threads = None
 
     def _rows_to_play(self, rows: list[Row]) -> list[Row]:
         rows = super()._rows_to_play(rows)

@@ -123,8 +123,20 @@ class CorrectedGRPOTrainer(ResumableGRPOTrainer):
         with replaced(self.args, **aligned if known else {}), replaced(self, use_vllm=corrected):
             output = super()._generate_and_score_completions(inputs)
         if known:
-            output["old_per_token_logps"] = output["sampling_per_token_logps"]
+            output["old_per_token_logps"] = self._known(output)
         return output
+
+    def _known(self, output: dict[str, Any]) -> torch.Tensor:
+        """The rollout's log-probabilities (B, T)."""
+        logprobs = output["sampling_per_token_logps"]
+        sampled = (output["completion_mask"] * output["tool_mask"]).bool()
+        if self._any_rank(bool(logprobs[sampled].isnan().any())):
+            raise ConfigError(
+                f"the loss is to compare with the rollout's log-probabilities, and the engine "
+                f"{self.args.engine!r} does not know them all (NaN). Leave use_rollout_logprobs and "
+                "rollouts_ahead out, or let the engine tell them."
+            )
+        return logprobs
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         with replaced(self, use_vllm="importance_sampling_ratio" in inputs):
