@@ -173,6 +173,7 @@ class AheadGRPOTrainer(DynamicGRPOTrainer):
         self._note_ahead(episodes, time.perf_counter() - began)
         for row, episode in zip(batch.rows, episodes, strict=True):
             row["episode"] = episode
+        self._played_already = True
         while len(self._under_way) < self.args.rollouts_ahead:
             following = generation + len(self._under_way) + 1
             if following * self._micro_steps >= self.state.max_steps * self.args.gradient_accumulation_steps:

@@ -61,6 +61,8 @@ class DynamicGRPOTrainer(ScoredGRPOTrainer):
     _left_out: Sequence[EpisodeRecord] = ()  # of all ranks
     _left_out_tasks: Sequence[str] = ()
     _known_rewards: torch.Tensor | None = None
+    _played_already = False
+    """Whether the rows that are to be scored have their episodes."""
     _pending_extra_logs: dict[str, list[Any]]  # TRL's: columns of its table of completions
 
     def _order_tasks(self, dataset: Dataset) -> None:
@@ -83,6 +85,7 @@ class DynamicGRPOTrainer(ScoredGRPOTrainer):
         Those that were played on the way have their `episode`. To be called on all ranks.
         """
         self._left_out, self._left_out_tasks, self._known_rewards = (), (), None
+        self._played_already = False
         if not self.model.training:  # examples for held-out tasks stay the same over the run
             return rows if self.shots is None else self.shots.put(rows, 0)
         if isinstance(self._order, Frontier):
@@ -151,6 +154,7 @@ class DynamicGRPOTrainer(ScoredGRPOTrainer):
         """Notes for later what of all ranks is trained on, and what is not."""
         rewards = torch.cat([group.rewards for group in groups])
         self._known_rewards = rewards.to(self.accelerator.device)
+        self._played_already = True
         columns = {name: None for group in groups for logged in group.extra for name in logged}
         for logged in self._own([each for group in groups for each in group.extra]):
             for name in columns:

@@ -220,8 +220,7 @@ class DBBenchGRPOTrainer(AheadGRPOTrainer):
 
     def _rollout(self, prompts: list, trainer: GRPOTrainer) -> dict[str, Any]:
         """TRL's `rollout_func`: plays this rank's rows and returns their ids, masks and episodes."""
-        played = all("episode" in row for row in self._rows)
-        episodes = [row["episode"] for row in self._rows] if played else self._play(self._rows)
+        episodes = [row["episode"] for row in self._rows] if self._played_already else self._play(self._rows)
         self._stop_without_database(self.player.database.gave_up)
         return {
             "prompt_ids": [episode.prompt_ids for episode in episodes],
