@@ -23,6 +23,8 @@ KINDS = {
     "zero2": DistributedType.DEEPSPEED,
     "zero3": DistributedType.DEEPSPEED,
     "fsdp2": DistributedType.FSDP,
+    "multi_node": DistributedType.MULTI_GPU,
+    "multi_node_zero3": DistributedType.DEEPSPEED,
 }
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
 
@@ -50,12 +52,15 @@ def test_accelerate_reads_it(name):
     assert config.mixed_precision == ("no" if name == "cpu" else "bf16")
     assert (config.num_processes > 1) == (config.distributed_type != DistributedType.NO)
     assert bool(config.deepspeed_config) == (config.distributed_type == DistributedType.DEEPSPEED)
+    assert (config.num_machines > 1) == name.startswith("multi_node")
     assert bool(config.fsdp_config) == (config.distributed_type == DistributedType.FSDP)
 
 
 def test_the_sharded_ones_are_of_the_stage_in_their_name():
     assert load_config_from_file(str(ACCELERATE_CONFIGS / "zero2.yaml")).deepspeed_config["zero_stage"] == 2
-    assert load_config_from_file(str(ACCELERATE_CONFIGS / "zero3.yaml")).deepspeed_config["zero_stage"] == 3
+    for name in ("zero3", "multi_node_zero3"):
+        config = load_config_from_file(str(ACCELERATE_CONFIGS / f"{name}.yaml"))
+        assert config.deepspeed_config["zero_stage"] == 3
     assert load_config_from_file(str(ACCELERATE_CONFIGS / "fsdp2.yaml")).fsdp_config["fsdp_version"] == 2
 
 

@@ -1,7 +1,8 @@
 """What README and docs/ tell to type runs: page by page, line by line, in a folder where a new user would be.
 
 A tiny model stands for the large ones, files have a few tasks, and trainings take two steps, in this process.
-The lines of own_tables.md, evaluate.md, endpoints.md and serve.md run in tests of their own, those that install, make
+The lines of own_tables.md, evaluate.md, endpoints.md and serve.md run in tests of their own, as those of multi_node.md
+do with CPUs in test_hosts.py; those that install, make
 or test the project are what `.ci/run` does, and vLLM is started by `vllm_servers.py`.
 """
 
@@ -27,7 +28,7 @@ from test_extending import FILES, TASK
 
 from trl_dbbench import shipped
 
-ELSEWHERE = {"own_tables.md", "evaluate.md", "endpoints.md", "environments.md", "serve.md"}
+ELSEWHERE = {"own_tables.md", "evaluate.md", "endpoints.md", "environments.md", "serve.md", "multi_node.md"}
 NOT_OURS = {"git", "make", "python3.11", "pip", "pytest", "export", "vllm", "head"}
 GRID = "--tune"
 """The benchmark of credit.md with all its runs, which take hours."""

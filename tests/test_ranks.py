@@ -27,7 +27,7 @@ def two_ranks(tiny_model, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("two_ranks")
     scenarios = (
         "refuses,one_group,estimators,ppo,ppo_model,prime,shares_prompts,"
-        "stays_away,opening_fails,reward_fails,engine_fails,episode_fails"
+        "stays_away,opening_fails,opening_fails_elsewhere,sees_another_checkpoint,reward_fails,engine_fails,episode_fails"
     )
     status, output = fork_ranks(TWO_RANKS, scenarios, tiny_model, folder)
     assert status == 0, output
@@ -69,6 +69,21 @@ def test_a_database_that_stays_away_from_one_rank_ends_all(two_ranks):
 
 def test_a_database_that_one_rank_cannot_open_ends_all(two_ranks):
     assert seen(two_ranks, "opening_fails") == [{"error": "On rank 1: no route to host"}] * 2
+
+
+def test_a_server_of_one_machine_is_refused_on_all_with_what_to_name_instead(two_ranks):
+    for rank in seen(two_ranks, "opening_fails_elsewhere"):
+        assert rank["error"].startswith(
+            "DatabaseError: On rank 1: 2003: cannot connect. This rank runs on beta, and"
+        )
+        assert "'local' starts a server for alpha alone" in rank["error"]
+        assert "mysql+pymysql://" in rank["error"]
+
+
+def test_machines_that_see_other_checkpoints_do_not_go_on(two_ranks):
+    for rank in seen(two_ranks, "sees_another_checkpoint"):
+        assert rank["error"].startswith("ConfigError: resume_from_checkpoint: rank 0 sees checkpoint-3 in ")
+        assert "and rank 1 on beta none. output_dir must be one folder" in rank["error"]
 
 
 # --- a group over both ranks ----------------------------------------------------------------------

@@ -47,7 +47,9 @@ from trl_dbbench import (
     shared_prompts,
 )
 from trl_dbbench.advantages import ADVANTAGES
-from trl_dbbench.database import Database, Sandbox
+from trl_dbbench.checkpoints import find_checkpoint
+from trl_dbbench.database import Database, Limits, Sandbox
+from trl_dbbench.database.sqlite.database import SQLiteDatabase
 from trl_dbbench.engines.transformers.engine import TransformersEngine
 from trl_dbbench.engines.vllm.engine import VLLMEngine
 from trl_dbbench.rollout import Completion, Request
@@ -302,6 +304,24 @@ def opening_fails(model: str, folder: Path, rank: int) -> dict:
             return {"error": "none"}
     except DatabaseError as error:
         return {"error": str(error)}
+
+
+def opening_fails_elsewhere(model: str, folder: Path, rank: int) -> dict:
+    """Rank 0 starts a server, which rank 1 cannot reach from another machine."""
+    host = patch("socket.gethostname", return_value=("alpha", "beta")[rank])
+    refused = patch("trl_dbbench.database.open._join", side_effect=DatabaseError("2003: cannot connect."))
+    started = patch("trl_dbbench.database.open._start", return_value=SQLiteDatabase(Limits()))
+    with host, refused, started:
+        return {"error": error_of(lambda: open_database("local").__enter__())}
+
+
+def sees_another_checkpoint(model: str, folder: Path, rank: int) -> dict:
+    """Each machine has a folder of its own under the same name."""
+    if rank == 0:
+        (folder / "0" / "checkpoint-3").mkdir(parents=True)
+        (folder / "0" / "checkpoint-3" / "trainer_state.json").write_text("{}")
+    with patch("socket.gethostname", return_value=("alpha", "beta")[rank]):
+        return {"error": error_of(lambda: find_checkpoint(folder / str(rank), True))}
 
 
 def train_and_compare(trainer: DBBenchGRPOTrainer) -> list[float]:

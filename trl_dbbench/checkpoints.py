@@ -34,17 +34,34 @@ SIZES = "checkpoint-files.json"  # name -> bytes
 
 
 def find_checkpoint(output_dir: str | Path, asked: str | bool | None) -> str | None:
-    """The folder to go on from; `None` starts at the beginning.
+    """The folder to go on from; `None` starts at the beginning. All ranks call it, and get the same.
 
     Args:
         asked: the setting `resume_from_checkpoint`. `True` or `"true"` is the last checkpoint of `output_dir`
             that is whole, if there is one; else a folder.
 
     Raises:
-        ConfigError: if the folder named is no checkpoint, one that was not written to its end, or damaged.
+        ConfigError: if the folder named is no checkpoint, one that was not written to its end, or damaged;
+            if ranks on several machines do not see the same.
     """
     if asked in (None, False, "", "false", "False"):
         return None
+    with together():
+        found = _find_here(output_dir, asked)
+    ranks = Ranks()
+    names = ranks.gather(found and Path(found).name)
+    for rank, (name, host) in enumerate(zip(names, ranks.hosts(), strict=True)):
+        if name != names[0]:
+            raise ConfigError(
+                f"resume_from_checkpoint: rank 0 sees {names[0] or 'no checkpoint'} in {output_dir}, and "
+                f"rank {rank} on {host} {name or 'none'}. output_dir must be one folder that all machines "
+                "share; without one, copy the checkpoint to the same place on each."
+            )
+    return found
+
+
+def _find_here(output_dir: str | Path, asked: str | bool | None) -> str | None:
+    """What this process finds."""
     folders = _checkpoints(Path(output_dir))
     if asked in (True, "true", "True"):
         while folders and (wrong := flaw(folders[-1])):

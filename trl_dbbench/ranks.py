@@ -1,15 +1,16 @@
 """How the ranks of a run agree: on a value of the main process, on a failure of one of them, and on the end.
 
 Ranks that are not told of a failure would wait for the failed one in their next collective. On a single
-machine the launcher ends them wherever they are; on several machines they wait until the collective times
-out, after ten minutes or thirty. Ranks that are told end in order instead, with an error that says where to
-look.
+machine the launcher ends them wherever they are; on several machines they wait until the connection breaks,
+or the collective times out after `ddp_timeout` seconds. Ranks that are told end in order instead, with an
+error that says where to look.
 
 A process that has not set up accelerate is alone, and is not made to import it: that takes seconds.
 """
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,6 +53,10 @@ class Ranks:
         from accelerate.utils import gather_object
 
         return gather_object([value])
+
+    def hosts(self) -> list[str]:
+        """The names of the machines on which the ranks run, in the ranks' order, on all ranks."""
+        return self.gather(socket.gethostname())
 
     def wait(self) -> None:
         """Returns when all ranks have come here. Not to be called after one has failed: it may never come."""

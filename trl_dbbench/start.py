@@ -28,6 +28,7 @@ from trl_dbbench.adapters import check_is_model
 from trl_dbbench.checkpoints import whole_checkpoints
 from trl_dbbench.errors import ConfigError, DBBenchError, loading, user_errors
 from trl_dbbench.files import check_not_misspelled
+from trl_dbbench.lost_ranks import limit_waiting, naming_lost_ranks
 from trl_dbbench.ranks import Ranks
 from trl_dbbench.shipped import SCRIPT_KEY, is_there, with_paths
 from trl_dbbench.stopping import ordered_end, set_up_logging
@@ -56,8 +57,9 @@ def start(arguments: Sequence[type], main: Callable[..., Trainer]) -> None:
             for each in given:
                 if isinstance(each, TrainingArguments):
                     set_up_logging(each.process_index)
+                    limit_waiting(each.ddp_timeout)
                     put_timestamp(each)
-        with user_errors(), parser.saying_where():
+        with user_errors(), parser.saying_where(), naming_lost_ranks():
             ended(main(*given))
 
 

@@ -49,13 +49,14 @@ def open_database(
 
     `spec` is one of:
 
-    - `"docker"`: MySQL in a container of `docker_image`, which only this machine can reach. Without a
+    - `"docker"`: MySQL in a container of `docker_image`, which only the engine's machine can reach. Without a
       `docker_image`, the one named by the environment variable `TRL_DBBENCH_DOCKER_IMAGE`, else `mysql:8.4`;
     - `"local"`: a private `mysqld` or `mariadbd` from the PATH on a unix socket, which only this machine can
       reach;
     - `"sqlite"`: embedded, with MySQL's dialect translated; each process has its own;
     - `"mysql+pymysql://user:password@host:port/"`: a running server, needed by ranks on several machines;
-    - `"auto"`: the first of docker, local and sqlite that works. One line of the log says which.
+    - `"auto"`: the first of docker, local and sqlite that works; sqlite, where ranks run on several machines.
+      One line of the log says which.
 
     or it names several servers of one product, over which the sandboxes are spread (`several.py`): a list of
     URLs, the same joined by commas or blanks, or `"local:3"` or `{"docker": 2}` for so many servers to start.
@@ -140,6 +141,7 @@ def _check_not_twice(named: Sequence[str]) -> None:
 @contextmanager
 def _open(named: Sequence[str], docker_image: str, options: dict[str, Any]) -> Iterator[Database]:
     ranks = Ranks()
+    hosts = ranks.hosts()
     options["ranks"] = ranks.count
     database: Database | None = None
     problem: str | None = None
@@ -147,7 +149,7 @@ def _open(named: Sequence[str], docker_image: str, options: dict[str, Any]) -> I
     if ranks.is_main:
         run = new_run()
         try:
-            database = _choose(named, docker_image, run, options)
+            database = _choose(named, docker_image, run, options, several_hosts=len(set(hosts)) > 1)
             told = (databases_of(database.url), run)
         except DatabaseError as error:
             problem = str(error)
@@ -158,7 +160,7 @@ def _open(named: Sequence[str], docker_image: str, options: dict[str, Any]) -> I
                 urls, run = told
                 database = _together(urls, lambda url: _join(url, run, ranks.number, options))
             except DatabaseError as error:
-                problem = f"On rank {ranks.number}: {error}"
+                problem = f"On rank {ranks.number}: {error}{_advice(named, hosts, ranks.number)}"
         problem = next((each for each in ranks.gather(problem) if each is not None), None)
         if problem is not None or database is None:
             raise DatabaseError(problem or "The main process opened no database.")
@@ -171,10 +173,26 @@ def _open(named: Sequence[str], docker_image: str, options: dict[str, Any]) -> I
             database.close()
 
 
-def _choose(named: Sequence[str], docker_image: str, run: str, options: dict[str, Any]) -> Database:
+def _advice(named: Sequence[str], hosts: Sequence[str], rank: int) -> str:
+    """What to do where a rank cannot reach a server that the main process has started on another machine."""
+    started = next((each for each in named if each in ("docker", "local")), None)
+    if started is None or hosts[rank] == hosts[0]:
+        return ""
+    return (
+        f" This rank runs on {hosts[rank]}, and {started!r} starts a server for {hosts[0]} alone. Where "
+        f"ranks run on several machines, name a server that all of them reach, such as {_EXAMPLE}, or take "
+        "sqlite, of which each rank has its own."
+    )
+
+
+def _choose(
+    named: Sequence[str], docker_image: str, run: str, options: dict[str, Any], several_hosts: bool
+) -> Database:
     """Opens what is named. A server that this starts is stopped with the database."""
     if list(named) == ["auto"]:
-        return _first_that_works(docker_image, run, options)
+        return (
+            _embedded_for_hosts(options) if several_hosts else _first_that_works(docker_image, run, options)
+        )
     database = _together(named, lambda spec: _start(spec, docker_image, run, options))
     logger.info("Database: %s.", database.describe())
     return database
@@ -208,6 +226,17 @@ def _start(spec: str, docker_image: str, run: str, options: dict[str, Any]) -> D
         return SQLiteDatabase(options["limits"])
     _check_known(spec)
     return ServerDatabase(spec, run=run, **options)
+
+
+def _embedded_for_hosts(options: dict[str, Any]) -> Database:
+    embedded = SQLiteDatabase(options["limits"])
+    logger.info(
+        'Database: "auto" chose "sqlite", as ranks run on several machines and a server that one starts '
+        "cannot be reached from the others: %s. %s For MySQL, name the URL of a server.",
+        embedded.describe(),
+        SQLiteDatabase.DIFFERENCES,
+    )
+    return embedded
 
 
 def _first_that_works(docker_image: str, run: str, options: dict[str, Any]) -> Database:
