@@ -1,6 +1,6 @@
 """How often the embedded database answers as MySQL does.
 
-    python benchmarks/parity.py [--statements 100000] [--processes 2] [--corpus FILE] [--json FILE]
+    python benchmarks/parity.py [--statements 100000] [--processes 2] [--corpus FILE] [--seed 0] [--json FILE]
 
 Executes statements on MySQL in Docker and on the embedded database, and compares rows (in their order where
 the statement determines it), the tables after a change, and the kinds of errors. Statements are drawn at
@@ -108,15 +108,15 @@ def run(part: Part, path: Path | None) -> list[tuple[str, str, str]]:
     return list(play(*_databases, world, written))
 
 
-def parts(count: int, path: Path | None) -> Iterator[Part]:
+def parts(count: int, path: Path | None, first: int) -> Iterator[Part]:
     named = corpus(path) if path else {}
     for name in named:
         yield "corpus", 0, name
-        for seed in range(SLIPS):
+        for seed in range(first, first + SLIPS):
             yield "corpus with a slip", seed, name
     left = count - (1 + SLIPS) * sum(map(len, named.values()))
     worlds = max(-(-left // A_WORLD), 0)
-    for seed in range(worlds):
+    for seed in range(first, first + worlds):
         yield "generated" if seed % 4 else "generated with a slip", seed, ""
 
 
@@ -136,12 +136,13 @@ def main() -> None:
     parser.add_argument("--statements", type=int, default=100_000)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--corpus", type=Path)
+    parser.add_argument("--seed", type=int, default=0, help="the first of the seeds that are drawn from")
     parser.add_argument("--wrong", type=int, default=0)
     parser.add_argument("--json", type=Path, help="add a line with the figures to this file")
     arguments = parser.parse_args()
     by_source, by_construct = defaultdict(Counter), {name: Counter() for name in CONSTRUCTS}
     wrong, began = [], time.monotonic()
-    todo = list(parts(arguments.statements, arguments.corpus))
+    todo = list(parts(arguments.statements, arguments.corpus, arguments.seed))
     with ProcessPoolExecutor(arguments.processes, initializer=start) as pool:
         running = {pool.submit(run, part, arguments.corpus): part for part in todo}
         for done in tqdm(as_completed(running), total=len(running), unit="world", disable=None):
