@@ -91,13 +91,92 @@ SAME = """
     UPDATE p SET i = 1 MOD 0
     DELETE FROM p WHERE t = 5
     DELETE FROM p WHERE '' <> i
+    SELECT id, * FROM p
+    SELECT (*) FROM p
+    SELECT (ABS id) FROM p
+    SELECT DISTINCT AS id FROM p
+    SELECT id, MIN(i) OVER (ORDER ORDER BY id) FROM p
+    SELECT id, SUM(i) OVER (ORDER BY id ROWS 1 PRECEDING AND CURRENT ROW) FROM p
+    SELECT id, FIRST_VALUE(i) OVER (ORDER BY SUM(id)) FROM p
+    SELECT id, p.rank(i) OVER (ORDER BY id) FROM p
+    SELECT GROUP_CONCAT( ORDER BY id) FROM p
+    SELECT GROUP_CONCAT(id SEPARATOR ) '; ' FROM p
+    SELECT CAST(m AS DECIMAL(10AND1)) FROM p
+    SELECT id FROM p WHERE ( YEAR '2020-01-01') > 1
+    SELECT DATE() 'x' FROM p
+    SELECT d + + INTERVAL 1 DAY FROM p
+    SELECT TIMESTAMPDIFF(id, d, dt) FROM p
+    SELECT SUBSTRING(t -3) FROM p
+    SELECT id FROM p WHERE id IS NOT NOT NULL
+    SELECT id FROM p WHERE i BETWEEN id id AND 7
+    SELECT id FROM p WHERE id IN IF (1, 2, 3)
+    SELECT id FROM p WHERE id > 1 AND t , 'x'
+    SELECT id FROM p WHERE t.date (SELECT 1)
+    SELECT q.id FROM p JOIN p 'q' ON q.id = p.id
+    SELECT id FROM p WHERE (id, 1) IN (id, 2)
+    SELECT id FROM p WHERE SUM(nope) > 1
+    SELECT p.id FROM p JOIN p q ON q.nope = SUM(id)
+    SELECT nope FROM p WHERE SUM(id) > 1
+    SELECT id FROM p GROUP BY SUM(nope)
+    SELECT 2, COUNT(*) FROM p GROUP BY 2
+    SELECT MINS(IF(d < 'x', 1, 2)) FROM p
+    WITH RECURSIVE AS r (SELECT 1 AS n) SELECT n FROM r
+    INSERT INTO p (id, i) ( VALUES 5, 4)
+    INSERT INTO p (id, i) VALUES (nope)
+    UPDATE p SET 'x' = 1
+    SELECT id FROM p WHERE 1 = 0 AND SUBSTRING('Zoe', 2) = d
+    SELECT id FROM p WHERE d BETWEEN 'x' AND '2021-01-01'
+    SELECT d NOT IN ('x') FROM p
+    SELECT id FROM p WHERE d BETWEEN '1995-01-01' AND '2021-12-31' '1997-12-31'
+    SELECT t, COUNT(*) FROM p GROUP BY (t)
+    SELECT id FROM p WHERE id > 1 AND t NOT NULL
+    SELECT AVG(f) OVER (ORDER BY id ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) FROM p
+    SELECT CONCAT(d, ' 12:00:00') = d, d IN (CONCAT(d, ' 12:00:00')) FROM p
+    SELECT DATE('2020-12-312020-12-31'), DATE('2020-12-31x')
+    SELECT '2019-12-31' + INTERVAL 5 HOUR < 3000, DATE_SUB('2019-12-31', INTERVAL 1 DAY) + 0
+    SELECT CONCAT(CASE WHEN id = 1 THEN m ELSE 1 END), CAST(IF(id = 1, m, 1) AS CHAR), CONCAT(IFNULL(m, 1)) FROM p
+    WITH q AS (SELECT AVG(id * id) AS b FROM p) SELECT b * 1000 FROM q
+    SELECT m * -1, 0 * -m FROM p
+    SELECT CONCAT(t, 'a') FROM p EXCEPT SELECT 'XA'
+    SELECT a.id, c.id FROM p a LEFT JOIN p b ON b.id = a.i AND 2 IN (7, b.i) RIGHT JOIN p c ON c.id = a.i
+    SELECT c.id FROM p a JOIN p b ON b.id = a.i AND 7 = 4 RIGHT JOIN p c ON c.id = b.id
+    DELETE FROM p WHERE EXISTS (SELECT 1 FROM p q WHERE q.id = nope)
+    DELETE FROM p WHERE MOD(NULL, id - 1) = 1 OR NULL / 0 > 1
+    DELETE FROM p WHERE d > 5
+    DELETE FROM p WHERE t OR id > 5
+    DELETE FROM p WHERE NOT t
+    DELETE FROM p WHERE DATE_SUB('2019-12-31', INTERVAL 5 MONTH) < -1
+    UPDATE p SET t = IF(t, 'a', 'b')
+    UPDATE p SET f = -t
+    UPDATE p SET f = ROUND(t, 1)
+    UPDATE p SET f = t DIV 2
+    UPDATE p SET f = LOG(0)
+    UPDATE p SET i = YEAR(t)
+    UPDATE p SET i = EXTRACT(YEAR FROM t)
+    UPDATE p SET i = DATEDIFF(t, d)
+    UPDATE p SET d = t + INTERVAL 1 DAY
+    UPDATE p SET d = DATE_ADD('2019-12-31' '2019-12-31', INTERVAL 4 YEAR)
+    UPDATE p SET d = DATE_ADD(d, INTERVAL t DAY)
+    UPDATE p SET d = CAST(t AS DATE)
+    UPDATE p SET d = STR_TO_DATE('x', '%Y-%m-%d')
+    UPDATE p SET d = '2020-01-01x'
+    INSERT INTO p (id, f) SELECT 7, AVG(t) FROM p
 """
 NOT_SUPPORTED = """
     SELECT CAST(-1 AS UNSIGNED)
     SELECT TIME_TO_SEC('01:00:00')
     SELECT GREATEST(d, t) FROM p
     SELECT id FROM p WHERE id = (SELECT MAX(p.id) FROM p q)
-    SELECT c.id FROM p a JOIN p b ON b.id = a.i AND 7 = 4 RIGHT JOIN p c ON c.id = b.id
+    SELECT * FROM p a JOIN p b ON b.id = a.i AND 7 = 4 RIGHT JOIN p c ON c.id = b.id
+    SELECT DISTINCT DISTINCT id FROM p
+    SELECT UPPER(NULL) REGEXP 'a' FROM p
+    SELECT IF(id, t, 'a') <> d FROM p
+    SELECT t, SUM((SELECT AVG(id) FROM p)) FROM p GROUP BY t
+    SELECT d IN (CONCAT('2020-01-01', ''), d), '2020-02-29' + INTERVAL 7 HOUR IN (d, '2020-01-01') FROM p
+    SELECT (id, 1) FROM p
+    INSERT INTO p (id, i) VALUES (7, id)
+    UPDATE p SET t = LEFT('abc', t)
+    UPDATE p SET i = YEAR(20201301)
 """
 
 
@@ -174,6 +253,8 @@ def test_the_order_counts_where_a_statement_sorts() -> None:
     assert same_rows(rows((1,), (2,)), rows((2,), (1,)), "SELECT i FROM p")
     assert not same_rows(rows((1,), (2,)), rows((2,), (1,)), "SELECT i FROM p ORDER BY i")
     assert not same_rows(rows(("1",)), rows((1,)), "SELECT i FROM p")
+    assert not same_rows(rows(), rows((1,)), "SELECT i FROM p")
+    assert not same_rows(rows((1,), (2,)), rows((1,)), "SELECT i FROM p")
     assert not same_rows(rows(("a",)), rows(("A",)), "SELECT t FROM p")
     assert same_rows(rows(("a",)), rows(("A",)), "SELECT DISTINCT t FROM p")
 

@@ -13,8 +13,10 @@ MAX_TABLES_READ = 1_000
 """Tables that a statement may read when its views and CTEs are expanded."""
 
 
-def check_target(tree: exp.Update | exp.Delete) -> None:
+def check_target(tree: exp.Expr) -> None:
     """Raises StatementError for a statement that changes a table and reads it, but for a derived table."""
+    if not isinstance(tree, exp.Update | exp.Delete):
+        return
     name = tree.this.name
     for select in tree.find_all(exp.Select):
         source = select.args.get("from_")
@@ -125,6 +127,45 @@ def check_contexts(tree: exp.Expr) -> None:
                 "Expression #1 of ORDER BY contains aggregate function and applies to the result of a "
                 "non-aggregated query",
             )
+
+
+def until_misplaced(tree: exp.Expr) -> exp.Expr:
+    """What MySQL has read of a query when it meets an aggregate that has no groups.
+
+    It reads what FROM holds, what is selected, WHERE, ON, GROUP BY and the rest, in this order, and not the
+    aggregate's own argument. Changes the tree.
+    """
+    node = next((each for each in tree.find_all(exp.AggFunc) if _is_misplaced(each)), None)
+    if node is None:
+        return tree
+    below: exp.Expr = exp.Literal.number(1)
+    node.replace(below)
+    while below.parent is not None:
+        above = below.parent
+        if isinstance(above, exp.And) and below.arg_key == "this":
+            above.set("expression", exp.true())
+        if isinstance(above, exp.Select):
+            read = _READ_IN_ORDER.index(below.arg_key) if below.arg_key in _READ_IN_ORDER else 0
+            for part in _READ_IN_ORDER[max(read, 2) + 1 :]:
+                if part == "joins":
+                    for join in above.args.get("joins") or []:
+                        join.set("on", exp.true() if join.args.get("on") else None)
+                else:
+                    above.set(part, None)
+            if read < 2:
+                above.set("where", None)
+                above.set("expressions", [exp.Literal.number(1) for _ in above.expressions])
+        below = above
+    return tree
+
+
+_READ_IN_ORDER = ("with_", "from_", "expressions", "where", "joins", "group", "having", "windows", "order")
+"""The parts of a query in the order in which MySQL looks at their names."""
+
+
+def _is_misplaced(aggregate: exp.Expr) -> bool:
+    above = aggregate.find_ancestor(exp.Where, exp.Join, exp.Group, exp.Query, exp.Having, exp.Order)
+    return isinstance(above, exp.Where | exp.Join | exp.Group)
 
 
 def check_windows(tree: exp.Expr) -> None:

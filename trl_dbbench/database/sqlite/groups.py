@@ -105,7 +105,9 @@ _AGGREGATES = frozenset({*AGGREGATES, "ANY_VALUE"})
 
 
 def _is_aggregated(node: exp.Expr) -> bool:
-    """Whether an aggregate stands in an expression, outside of windows and subqueries."""
+    """Whether an aggregate stands in an expression, outside of subqueries; that of a window is none."""
+    if isinstance(node, exp.Window):
+        return any(map(_is_aggregated, [*node.this.iter_expressions(), *list(node.iter_expressions())[1:]]))
     if isinstance(node, exp.AggFunc) or (isinstance(node, exp.Anonymous) and node.name.upper() in AGGREGATES):
         return True
     return not isinstance(node, _INNER) and any(map(_is_aggregated, node.iter_expressions()))
@@ -141,7 +143,7 @@ class _Single:
         for key in group.expressions if group is not None else []:
             if isinstance(key, exp.Literal) and not key.is_string and key.name.isdigit():
                 key = select.expressions[min(int(key.name), len(select.expressions)) - 1]
-            key = key.unalias()
+            key = key.unalias().unnest()
             self._add(key)
             named = isinstance(key, exp.Column) and not key.table and key.name.lower() in aliases
             if named and key.name.lower() not in known:  # a column goes before an alias

@@ -32,6 +32,7 @@ _NAMED = frozenset(
         (exp.Column, "this"),
         (exp.ColumnDef, "this"),
         (exp.Schema, "expressions"),
+        (exp.Window, "alias"),
     }
 )
 """Where a name stands in a tree: the node above it and its place there."""

@@ -54,6 +54,8 @@ def parse(sql: str) -> exp.Expr:
     try:
         trees = [tree for tree in parse_statements(replaced, _Source) if tree is not None]
     except sqlglot.errors.ParseError as error:
+        if _TWICE.search(sql):
+            raise unsupported("DISTINCT DISTINCT") from None
         if not error.errors:
             raise syntax_error(sql) from None
         first = error.errors[0]
@@ -74,6 +76,7 @@ def parse(sql: str) -> exp.Expr:
     return tree
 
 
+_TWICE = re.compile(r"\bDISTINCT\s+DISTINCT\b", re.IGNORECASE)
 _REPLACE = re.compile(r"\A\s*REPLACE\s+(?:LOW_PRIORITY\s+|DELAYED\s+)?(?:INTO\s+)?(?!\()", re.IGNORECASE)
 
 
