@@ -61,6 +61,10 @@ _TEXTS = {_T.CHAR, _T.NCHAR, _T.VARCHAR, _T.NVARCHAR, _T.TEXT, _T.CHARACTER_SET,
 def cast(node: exp.Expr) -> exp.Expr:
     kind = node.args["to"]
     sizes = [exp.Literal.number(size.name) for size in kind.expressions]
+    if kind.this in (_T.DECIMAL, _T.UDECIMAL) and any(
+        int(size.name) > most for size, most in zip(sizes, (65, 30), strict=False)
+    ):
+        raise StatementError(1426, f"Too-big precision specified for '{node.this.sql()}'. Maximum is 65.")
     if kind.this in _INTEGERS:
         name = "CAST_FLOAT_SIGNED" if kind_of(node.this) == FLOAT else "CAST_SIGNED"
         whole = call(name, in_change(as_number(node.this), "FULL_INTEGER"))

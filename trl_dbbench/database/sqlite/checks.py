@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from sqlglot import exp
 
 from trl_dbbench.database.sqlite.aggregates import AGGREGATES
+from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import StatementError
 
 MAX_TABLES_READ = 1_000
@@ -69,12 +70,28 @@ def single_row(subquery: exp.Expr) -> exp.Expr:
     of_rows = subquery.parent is None or isinstance(subquery.parent, _OF_ROWS) or listing(subquery)
     if of_rows or _has_one_row(subquery.unnest()):
         return subquery
+    if _is_read_for_some(subquery):
+        raise unsupported("several rows of a subquery that depends on the query around it")
     rows = exp.select("*").from_(exp.Subquery(this=subquery.this)).limit(2)
     number = exp.Subquery(this=exp.select("COUNT(*)").from_("my_rows"))
-    query = exp.select("*").from_("my_rows").where(exp.Anonymous(this="my_ONE_ROW", expressions=[number]))
+    # MySQL does not read it beside NULL, which the subquery on the other side may be
+    parent = subquery.parent
+    beside = parent.args.get("this") if parent is not None and subquery.arg_key == "expression" else None
+    perhaps = isinstance(beside, exp.Expr) and beside.find(exp.Query) is not None
+    checked = [number, exp.Literal.number(int(perhaps))]
+    query = exp.select("*").from_("my_rows").where(exp.Anonymous(this="my_ONE_ROW", expressions=checked))
     part = exp.CTE(this=rows, alias=exp.TableAlias(this=exp.to_identifier("my_rows")), materialized=True)
     query.set("with_", exp.With(expressions=[part]))
     return exp.Subquery(this=query)
+
+
+def _is_read_for_some(subquery: exp.Expr) -> bool:
+    """Whether a subquery depends on the rows around it, of which MySQL may read others than SQLite does."""
+    above = subquery.find_ancestor(exp.Where, exp.Join, exp.Query)
+    if not isinstance(above, exp.Where | exp.Join) or above.find(exp.Connector) is None:
+        return False
+    own = {each.alias_or_name for each in subquery.find_all(exp.Table, exp.Subquery)}
+    return any(column.table and column.table not in own for column in subquery.find_all(exp.Column))
 
 
 def _has_one_row(query: exp.Expr) -> bool:

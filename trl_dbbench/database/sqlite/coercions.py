@@ -176,6 +176,9 @@ def check_numbers(nodes: Sequence[exp.Expr]) -> None:
     for node in nodes:
         literal = node.this if isinstance(node, exp.Neg) else node
         number = isinstance(literal, exp.Literal) and not literal.is_string
+        computed = kind_of(node).is_number and not number and node.find(exp.Column, exp.Query) is None
+        if computed and is_in_change(node):
+            raise unsupported("a computed number beside a date in a statement that changes rows")
         if number and is_in_change(node) and (literal is not node or moment(literal.name) is None):
             raise StatementError(1292, f"Incorrect date value: '{node.sql()}'")
 

@@ -13,7 +13,7 @@ from sqlglot import exp
 from sqlglot.dialects.mysql import MySQL
 from sqlglot.tokens import Token, TokenType
 
-from trl_dbbench.database.sqlite.dates import UNITS
+from trl_dbbench.database.sqlite.dates import UNITS, is_date
 from trl_dbbench.database.sqlite.names import RESERVED
 from trl_dbbench.database.sqlite.parse import as_insert, syntax_error
 from trl_dbbench.database.sqlite.values import StatementError
@@ -49,6 +49,7 @@ _PAIRS = frozenset(
         ),
         *((_T.INTO, _T.L_PAREN), (_T.SELECT, _T.ALIAS), (_T.RLIKE, _T.NOT), (_T.LIKE, _T.NOT)),
         *((_T.WITH, _T.ALIAS), (_T.COMMA, _T.JOIN), (_T.DISTINCT, _T.ALIAS), (_T.DISTINCT, _T.ORDER_BY)),
+        (_T.DISTINCT, _T.FROM),
         *((_T.VALUES, _T.NUMBER), (_T.VALUES, _T.STRING), (_T.VALUES, _T.NULL)),
         *((_T.RECURSIVE, _T.ALIAS), (_T.SET, _T.STRING)),
         *((_T.PARTITION_BY, _T.ORDER_BY), (_T.PARTITION_BY, _T.R_PAREN)),
@@ -71,6 +72,7 @@ _INTRODUCERS = re.compile(
 """Words that may stand before a text."""
 _UNITS = UNITS | {"MICROSECOND"}
 _SIGNS = frozenset({_T.PLUS, _T.DASH})
+_NO_VALUES = _BEFORE_AN_ITEM | _OPERATORS | _SIGNS | {_T.SEMICOLON, _T.WHERE, _T.AND, _T.OR}
 _VALUES = frozenset({_T.VAR, _T.IDENTIFIER, _T.NUMBER, _T.STRING, _T.R_PAREN})
 _OF_DATE = frozenset({"DATE", "TIME", "TIMESTAMP", "YEAR"})
 _AFTER_A_VALUE = _UNITS | {"END", "ESCAPE", "PRECEDING", "FOLLOWING", "ROW"}
@@ -122,7 +124,7 @@ def check_grammar(sql: str) -> None:
         empty = (before.token_type, token.token_type) == (_T.L_PAREN, _T.R_PAREN)
         dotted = place > 1 and tokens[place - 2].token_type == _T.DOT
         of_date = earlier.text.upper() in _OF_DATE and not dotted
-        without = (signed and earlier.token_type not in _VALUES) or (empty and of_date)
+        without = (signed and earlier.token_type in _NO_VALUES) or (empty and of_date)
         is_null = (before.token_type, token.token_type) == (_T.NOT, _T.NULL) and queries
         without |= is_null and (earlier.token_type in _VALUES or _is_name(earlier))
         if _is_wrong(before, token, functions) or without:
@@ -196,6 +198,8 @@ def _is_misplaced(before: Token, token: Token, level: _Level) -> bool:
     ends_value = before.token_type in _VALUES or _is_name(before)
     if level.between and ends_value and (kind == _T.NUMBER or _is_name(token)):
         return True
+    if token.text.upper() == "MEMBER" and kind == _T.VAR and ends_value and level.clause < 2:
+        return True
     if kind == _T.AND and not level.between and before.text.upper() in ("PRECEDING", "FOLLOWING"):
         return True
     if kind == _T.COMMA and level.clause in (_CLAUSES[_T.WHERE], _CLAUSES[_T.HAVING]):
@@ -218,6 +222,9 @@ def _is_wrong(before: Token, token: Token, functions: list[str]) -> bool:
     if first in _OPERATORS and second in _OPERATORS:
         return True
     inside = functions[-1] if functions else ""
+    dated = second == _T.STRING and first in (_T.DATE, _T.TIMESTAMP)
+    if dated and (not is_date(token.text) or (first == _T.DATE and ":" in token.text)):
+        raise StatementError(1525, f"Incorrect {before.text.upper()} value: '{token.text}'")
     if before.text.upper() == "SEPARATOR" and inside == "GROUP_CONCAT" and second != _T.STRING:
         return True
     if second == _T.STRING and first == _T.YEAR:

@@ -175,7 +175,10 @@ class _Single:
         """The columns of this query that a subquery names."""
         inner = {each.alias_or_name for each in query.find_all(exp.Table, exp.Subquery)}
         for column in query.find_all(exp.Column):
-            if column.table and column.table in self._sources - inner and not self._has(column):
+            own = column.find_ancestor(exp.Select)
+            outer = not column.table and own is query.unnest() and own.args.get("from_") is None
+            outer = outer or (bool(column.table) and column.table in self._sources - inner)
+            if outer and not self._has(column):
                 yield _shown(column)
 
     def _add(self, node: exp.Expr) -> None:
@@ -291,7 +294,7 @@ def _outermost(node: exp.Expr, kind: type[E]) -> Iterator[E]:
     """The nodes of a kind in an expression, outside of aggregates and subqueries."""
     if isinstance(node, kind):
         yield node
-    elif not (isinstance(node, _INNER) or _is_aggregated(node)):
+    elif not (isinstance(node, _INNER) or (isinstance(node, exp.Anonymous) and _is_aggregated(node))):
         for child in node.iter_expressions():
             yield from _outermost(child, kind)
 

@@ -111,6 +111,8 @@ def check_words(tree: exp.Expr) -> None:
     """Raises StatementError for a reserved word as a name without backticks, unless a dot is beside it."""
     for name in tree.find_all(exp.Identifier):
         parent = name.parent
+        if not name.name and isinstance(parent, exp.Table):
+            raise StatementError(1103, "Incorrect table name ''")
         if parent is None or (type(parent), name.arg_key) not in _NAMED or name.args.get("quoted"):
             continue
         beside_dot = parent.args.get("table") or parent.args.get("db")
