@@ -132,6 +132,11 @@ SAME = """
     SELECT t FROM p GROUP BY t HAVING COUNT(*) > 20 AND p.i > 1
     SELECT COUNT(*) / (SELECT COUNT(*) posts WHERE i > 5) FROM p
     SELECT id FROM p WHERE t > DATE '1981-12-%'
+    SELECT id, SUM(i) OVER (ORDER BY id ROWS UNBOUNDEDS PRECEDING) FROM p
+    INSERT INTO p (idSUM(id) i) SELECT id, i FROM p
+    SELECT p.id FROM p JOIN p q ON q.id = SUM(id) WHERE p.i = (SELECT MIN(i) FROM p)
+    SELECT member.id FROM p member WHERE member.id > 1
+    SELECT id member FROM p
     SELECT CAST(id AS DECIMAL(101)) FROM p
     SELECT DISTINCT FROM p
     SELECT p.id FROM p JOIN `` ON id = 1

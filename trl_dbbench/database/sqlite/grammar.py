@@ -85,6 +85,10 @@ _OF_GRAMMAR = (exp.Query, exp.Order, exp.Ordered, exp.Interval, exp.Distinct)
 
 def check_shape(tree: exp.Expr) -> None:
     """Raises StatementError for nodes of a tree that cannot stand where they do."""
+    if isinstance(tree, exp.Insert) and isinstance(tree.this, exp.Schema):
+        for column in tree.this.expressions:
+            if not isinstance(column, exp.Identifier):
+                raise syntax_error(column.sql(dialect="mysql"))
     for node in tree.find_all(exp.Alias, exp.Star, exp.DataTypeParam, exp.Is, exp.In, exp.Dot):
         parent = node.parent
         match node:
@@ -198,7 +202,7 @@ def _is_misplaced(before: Token, token: Token, level: _Level) -> bool:
     ends_value = before.token_type in _VALUES or _is_name(before)
     if level.between and ends_value and (kind == _T.NUMBER or _is_name(token)):
         return True
-    if token.text.upper() == "MEMBER" and kind == _T.VAR and ends_value and level.clause < 2:
+    if token.text.upper() == "MEMBER" and kind == _T.VAR and ends_value and level.lists:
         return True
     if kind == _T.AND and not level.between and before.text.upper() in ("PRECEDING", "FOLLOWING"):
         return True

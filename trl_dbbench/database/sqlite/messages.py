@@ -47,6 +47,11 @@ _MESSAGES: list[tuple[str, int, str]] = [
         "Incorrect parameter count in the call to native function '{0}'",
     ),
     (r"CHECK constraint failed: (.*)", 1366, "Incorrect numeric value for column '{0}'"),
+    (
+        r"frame (starting|ending) offset must be .*",
+        1064,
+        "You have an error in your SQL syntax: the {0} offset of a frame must be a whole number",
+    ),
     (r"database or disk is full", 1114, "The table is full"),
     (r"no tables specified", 1096, "No tables used"),
     (r"too many columns.*", 1117, "Too many columns"),

@@ -205,7 +205,7 @@ def check_joins(tree: exp.Expr) -> None:
                 continue
             columns = join.args["on"].walk(prune=lambda node: isinstance(node, exp.Query))
             for column in columns:
-                late = isinstance(column, exp.Column) and column.table in own - seen
+                late = isinstance(column, exp.Column) and column.table in own - seen - {""}
                 if late:
                     raise StatementError(
                         1054, f"Unknown column '{column.table}.{column.name}' in 'on clause'"

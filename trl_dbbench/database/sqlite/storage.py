@@ -12,7 +12,7 @@ from sqlglot import exp
 from trl_dbbench.database.sqlite.coercions import as_number, call, unified
 from trl_dbbench.database.sqlite.dates import is_date, moment
 from trl_dbbench.database.sqlite.kinds import DATETIME, TEXT, UNKNOWN, Kind, TableColumns, kind_of
-from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
+from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import StatementError, Value, decimal, text
 
 
@@ -50,8 +50,6 @@ def _assign(assignments: list[exp.Expr]) -> None:
 def _insert(tree: exp.Insert, columns: Sequence[TableColumns]) -> None:
     schema = tree.this if isinstance(tree.this, exp.Schema) else None
     target = schema.this if schema is not None else tree.this
-    if schema is not None and not all(isinstance(each, exp.Identifier) for each in schema.expressions):
-        raise syntax_error(schema.sql(dialect="mysql"))
     known = next((each.columns for each in columns if each.name == target.name), None)
     if known is None:
         return
