@@ -26,7 +26,7 @@ from trl_dbbench.database.sqlite.values import StatementError
 
 _PASSED_ON = frozenset({"IFNULL", "JSON_EXTRACT", "JSON_ARRAY", "JSON_OBJECT", "JSON_VALID", "JSON_TYPE"})
 _FUNCTIONS = functions()
-_KNOWN = frozenset(_FUNCTIONS) | frozenset(AGGREGATES)
+_KNOWN = frozenset(_FUNCTIONS) | frozenset(AGGREGATES) | {"ADDDATE", "SUBDATE"}
 
 
 def interval(node: exp.Interval) -> tuple[exp.Expr, exp.Expr]:
@@ -71,7 +71,8 @@ def cast(node: exp.Expr) -> exp.Expr:
         return call("CAST_UNSIGNED", whole) if kind.this in (_T.UBIGINT, _T.UINT) else whole
     if kind.this in (_T.DECIMAL, _T.UDECIMAL):
         places = sizes[1] if len(sizes) > 1 else exp.Literal.number(0)
-        return call("CAST_DECIMAL", in_change(as_number(node.this), "FULL_DECIMAL"), places)
+        digits = sizes[0] if sizes else exp.Literal.number(10)
+        return call("CAST_DECIMAL", in_change(as_number(node.this), "FULL_DECIMAL"), places, digits)
     if kind.this in (_T.FLOAT, _T.DOUBLE, _T.UDOUBLE):
         return call("CAST_DOUBLE", numeric(node.this))
     if kind.this in _TEXTS:
@@ -117,8 +118,12 @@ def function_call(node: exp.Expr) -> exp.Expr:
         if arguments[0].name.upper().removeprefix("SQL_TSI_") not in UNITS | {"MICROSECOND"}:
             raise syntax_error(arguments[0].sql(dialect="mysql"))
         arguments[0] = exp.Literal.string(arguments[0].name.upper())
+    if name in ("ADDDATE", "SUBDATE") and len(arguments) == 2 and not isinstance(arguments[1], exp.Interval):
+        arguments[1] = exp.Interval(this=arguments[1], unit=exp.var("DAY"))
     if name in ("DATE_ADD", "DATE_SUB", "ADDDATE", "SUBDATE") and arguments:
         arguments[0] = start(arguments[0].unnest())
+    if name in _OF_DATES and arguments and kind_of(arguments[0]).is_number:
+        arguments[0] = call("DATED", arguments[0])
     strict = is_in_change(node)
     if strict:
         arguments = _checked(name, arguments)
@@ -133,6 +138,8 @@ def function_call(node: exp.Expr) -> exp.Expr:
         for argument in arguments
         for each in (interval(argument) if isinstance(argument, exp.Interval) else (argument,))
     ]
+    if not flat and name in ("CONCAT", "CHAR"):
+        raise StatementError(1582, f"Incorrect parameter count in the call to native function '{name}'")
     if name in _FUNCTIONS and not takes(_FUNCTIONS[names.get(name, name)], flat):
         raise StatementError(1582, f"Incorrect parameter count in the call to native function '{name}'")
     return exact(call(names.get(name, name), *flat), kind_of(node) if name in _COMPUTING else INT)

@@ -67,6 +67,8 @@ def single_row(subquery: exp.Expr) -> exp.Expr:
 
     Any other comes back as it is.
     """
+    if isinstance(subquery.parent, exp.SetOperation):  # where SQLite takes no brackets
+        return exp.select("*").from_(exp.Subquery(this=subquery.this))
     of_rows = subquery.parent is None or isinstance(subquery.parent, _OF_ROWS) or listing(subquery)
     if of_rows or _has_one_row(subquery.unnest()):
         return subquery

@@ -225,6 +225,13 @@ def _moment(value: Value) -> str:
     return _LOWEST if found is None else found.isoformat(" ")
 
 
+def _dated(value: Value) -> Value:
+    """A number that is to be a date; MySQL makes dates of some short ones, and reads years as years."""
+    if not isinstance(value, str) and moment(value) is None:
+        raise unsupported("a number that is no date as a date")
+    return value
+
+
 def _day(value: Value) -> Value:
     """A date without its time; any other text as it is."""
     found = moment(value)
@@ -280,6 +287,7 @@ COERCIONS: dict[str, Callable[..., Value]] = {
     "DECIMAL": decimal,
     "MOMENT": _moment,
     "DAY_OF": _day,
+    "DATED": _dated,
     "SURE_MOMENT": _sure_moment,
     "DATE_NUMBER": _date_number,
     "FULL_NUMBER": _full_number,

@@ -48,7 +48,14 @@ _PAIRS = frozenset(
             (_T.FROM, _T.FROM),
         ),
         *((_T.INTO, _T.L_PAREN), (_T.SELECT, _T.ALIAS), (_T.RLIKE, _T.NOT), (_T.LIKE, _T.NOT)),
-        *((_T.WITH, _T.ALIAS), (_T.COMMA, _T.JOIN), (_T.DISTINCT, _T.ALIAS), (_T.DISTINCT, _T.ORDER_BY)),
+        *(
+            (_T.WITH, _T.ALIAS),
+            (_T.COMMA, _T.JOIN),
+            (_T.COMMA, _T.CROSS),
+            (_T.COMMA, _T.INNER),
+            (_T.DISTINCT, _T.ALIAS),
+            (_T.DISTINCT, _T.ORDER_BY),
+        ),
         (_T.DISTINCT, _T.FROM),
         *((_T.VALUES, _T.NUMBER), (_T.VALUES, _T.STRING), (_T.VALUES, _T.NULL)),
         *((_T.RECURSIVE, _T.ALIAS), (_T.SET, _T.STRING)),
@@ -205,6 +212,8 @@ def _is_misplaced(before: Token, token: Token, level: _Level) -> bool:
     if token.text.upper() == "MEMBER" and kind == _T.VAR and ends_value and level.lists:
         return True
     if kind == _T.AND and not level.between and before.text.upper() in ("PRECEDING", "FOLLOWING"):
+        return True
+    if kind in (_T.UNION, _T.EXCEPT, _T.INTERSECT) and level.clause >= _CLAUSES[_T.ORDER_BY]:
         return True
     if kind == _T.COMMA and level.clause in (_CLAUSES[_T.WHERE], _CLAUSES[_T.HAVING]):
         return True

@@ -16,7 +16,7 @@ from sqlglot import exp
 from trl_dbbench.database.sqlite.aggregates import AGGREGATES
 from trl_dbbench.database.sqlite.checks import listing
 from trl_dbbench.database.sqlite.kinds import TableColumns
-from trl_dbbench.database.sqlite.names import sources
+from trl_dbbench.database.sqlite.names import parts, sources
 from trl_dbbench.database.sqlite.values import StatementError
 
 E = TypeVar("E", bound=exp.Expr)
@@ -227,18 +227,11 @@ class _Keyed:
         return column.table == self.alias if column.table else column.name.lower() in self.columns
 
 
-def _parts(select: exp.Select) -> Iterator[exp.Expr]:
-    """The tables and subqueries of FROM."""
-    first = select.args.get("from_")
-    for each in [*([first] if first is not None else []), *(select.args.get("joins") or [])]:
-        yield each.this
-
-
 def _column_names(select: exp.Select, tables: Sequence[TableColumns]) -> set[str]:
     """The columns that a query can name, in lower case."""
     known = {table.name: [name for name, _ in table.columns] for table in tables}
     found: set[str] = set()
-    for source in _parts(select):
+    for source in parts(select):
         names = known.get(source.name, []) if isinstance(source, exp.Table) else []
         if isinstance(source, exp.Subquery) and isinstance(source.this, exp.Query):
             names = source.this.named_selects
@@ -248,7 +241,7 @@ def _column_names(select: exp.Select, tables: Sequence[TableColumns]) -> set[str
 
 def _keyed(select: exp.Select, tables: Sequence[TableColumns]) -> Iterator[_Keyed]:
     known = {table.name: table for table in tables if table.key}
-    for source in _parts(select):
+    for source in parts(select):
         if isinstance(source, exp.Table) and (table := known.get(source.name)) is not None:
             names = frozenset(name.lower() for name, _ in table.columns)
             yield _Keyed(source.alias_or_name, names, table.key)

@@ -52,6 +52,7 @@ _MESSAGES: list[tuple[str, int, str]] = [
         1064,
         "You have an error in your SQL syntax: the {0} offset of a frame must be a whole number",
     ),
+    (r"(?:second )?argument (?:of|to) (.*) must be a positive .*", 1210, "Incorrect arguments to {0}"),
     (r"database or disk is full", 1114, "The table is full"),
     (r"no tables specified", 1096, "No tables used"),
     (r"too many columns.*", 1117, "Too many columns"),
@@ -62,6 +63,8 @@ _MESSAGES: list[tuple[str, int, str]] = [
 
 _UNSUPPORTED = (
     (r"misuse of (?:window function|aggregate)", "an aggregate of a query around this one"),
+    (r"DISTINCT is not supported for window", "<window function>(DISTINCT ..)"),
+    (r".* may not be used as a window function", "this function as a window function"),
     (r"parser stack overflow", "calls and subqueries in each other so deeply"),
 )
 

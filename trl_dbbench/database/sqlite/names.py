@@ -212,6 +212,13 @@ def check_joins(tree: exp.Expr) -> None:
                     )
 
 
+def parts(select: exp.Select) -> Iterator[exp.Expr]:
+    """The tables and subqueries of FROM."""
+    first = select.args.get("from_")
+    for each in [*([first] if first is not None else []), *(select.args.get("joins") or [])]:
+        yield each.this
+
+
 def sources(query: exp.Expr) -> set[str]:
     """The names of a query's own tables, as its aliases have them."""
     own = query.walk(prune=lambda node: node is not query and isinstance(node, exp.Select))

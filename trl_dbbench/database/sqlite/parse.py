@@ -71,6 +71,8 @@ def parse(sql: str) -> exp.Expr:
     if len(trees) > 1:
         raise syntax_error(trees[1].sql(dialect="mysql"))
     tree = trees[0]
+    if replaced == sql and isinstance(tree, exp.Insert) and tree.args.get("alternative"):
+        raise syntax_error(f"OR {tree.args['alternative']}")
     if replaced != sql and isinstance(tree, exp.Insert):
         tree.set("alternative", "REPLACE")
     return tree

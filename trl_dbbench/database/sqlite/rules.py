@@ -265,7 +265,8 @@ def _select(node: exp.Expr) -> exp.Expr:
     source = node.args.get("from_")
     if source is not None and isinstance(source.this, exp.Table) and source.this.name.upper() == "DUAL":
         node.set("from_", None)
-    if node.args.get("distinct") or isinstance(node.parent, exp.SetOperation):
+    above = node.parent.parent if isinstance(node.parent, exp.Subquery) else node.parent
+    if node.args.get("distinct") or isinstance(above, exp.SetOperation):
         node.set("expressions", [_collated_column(column) for column in node.expressions])
     return node
 
@@ -299,7 +300,8 @@ def _collated_column(column: exp.Expr) -> exp.Expr:
     if isinstance(column, exp.Alias):
         column.set("this", _collated_column(column.this))
         return column
-    plain = isinstance(column, exp.Column | exp.Star | exp.Literal | exp.Collate)
+    number = isinstance(column, exp.Literal) and not column.is_string
+    plain = number or isinstance(column, exp.Column | exp.Star | exp.Collate)
     return column if plain else collated(column)
 
 

@@ -17,6 +17,7 @@ from trl_dbbench.database.sqlite.checks import (
     check_windows,
     until_misplaced,
 )
+from trl_dbbench.database.sqlite.foreign import check_foreign
 from trl_dbbench.database.sqlite.grammar import check_grammar, check_shape
 from trl_dbbench.database.sqlite.groups import check_distinct, check_groups
 from trl_dbbench.database.sqlite.kinds import Kind, TableColumns
@@ -28,6 +29,7 @@ from trl_dbbench.database.sqlite.names import (
     check_words,
     needed_tables,
 )
+from trl_dbbench.database.sqlite.output_names import check_columns
 from trl_dbbench.database.sqlite.parse import parse
 from trl_dbbench.database.sqlite.tables import CATALOG, create
 from trl_dbbench.database.sqlite.translation import write
@@ -100,6 +102,7 @@ def _look(sql: str) -> Statement:
     check_spaces(sql)
     check_grammar(sql)
     check_shape(tree)
+    check_foreign(sql, tree)
     check_words(tree)
     check_derived(tree)
     check_size(tree, {})
@@ -142,7 +145,9 @@ def _cached_translation(sql: str, tables: tuple[TableColumns, ...]) -> Translati
 def _translation(
     tree: exp.Expr, misplaced: tuple[int, str] | None, tables: tuple[TableColumns, ...]
 ) -> Translation:
-    misgrouped = _mistake(tree, check_target, lambda tree: check_groups(tree, tables))
+    misgrouped = _mistake(
+        tree, check_target, lambda tree: check_groups(tree, tables), lambda tree: check_columns(tree, tables)
+    )
     written, kinds, constants = write(until_misplaced(tree) if misplaced else tree, tables)
     return Translation(written, kinds, constants, misgrouped)
 

@@ -203,10 +203,17 @@ def _store_text(value: Value, column: str, size: int) -> Value:
     return value
 
 
+def _store_float(value: Value, column: str) -> float:
+    amount = float(_amount(value, column, "double"))
+    if not math.isfinite(amount):
+        raise _out_of_range(column)
+    return amount
+
+
 STORAGE: dict[str, Callable[..., Value]] = {
     "STORE_INT": _store_int,
     "STORE_DECIMAL": _store_decimal,
-    "STORE_FLOAT": lambda value, column: float(_amount(value, column, "double")),
+    "STORE_FLOAT": _store_float,
     "STORE_DATE": _store_date,
     "STORE_TEXT": _store_text,
 }

@@ -12,6 +12,7 @@ from trl_dbbench.database.sqlite.annotation import annotate
 from trl_dbbench.database.sqlite.calls import check_name
 from trl_dbbench.database.sqlite.coercions import strict_truths
 from trl_dbbench.database.sqlite.kinds import Kind, TableColumns
+from trl_dbbench.database.sqlite.output_names import check_twice, qualify_order
 from trl_dbbench.database.sqlite.parse import nested_too_deeply, unsupported
 from trl_dbbench.database.sqlite.rules import rewrite
 from trl_dbbench.database.sqlite.storage import store, unify_sides
@@ -41,9 +42,13 @@ def write(
     try:
         if isinstance(tree, exp.Update | exp.Delete):
             tree = _one_table(tree)
+        if isinstance(tree, exp.Subquery) and not any(map(tree.args.get, ("order", "limit", "with_"))):
+            tree = tree.unnest()
         for each in tree.find_all(exp.Anonymous):
             check_name(each)
         shown = annotate(tree, columns)
+        check_twice(tree)
+        qualify_order(tree)
         nodes = list(tree.walk(bfs=False))
         if isinstance(tree, exp.DML):
             strict_truths(tree)
