@@ -287,7 +287,7 @@ def test_what_it_cannot_answer_it_refuses(sqlite_database: Database, mysql: Data
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_random_statements(sqlite_database: Database, mysql: Database, seed: int) -> None:
-    """Of 100,000 of them 0.6 % were answered otherwise: see `benchmarks/parity.py`."""
+    """See `benchmarks/parity.py` for the shares of many more."""
     rng = random.Random(seed)
     world = tables(rng)
     writer = Writer(rng, world)

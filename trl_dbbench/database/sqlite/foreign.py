@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from sqlglot import exp
-from sqlglot.dialects.mysql import MySQL
 from sqlglot.tokens import Token, TokenType
 
 from trl_dbbench.database.sqlite.kinds import words
@@ -23,10 +22,10 @@ _ONLY_OVER = (
 )
 
 
-def check_foreign(sql: str, tree: exp.Expr) -> None:
+def check_foreign(tokens: Sequence[Token], tree: exp.Expr) -> None:
     """Raises StatementError for words and clauses that MySQL does not know."""
-    for token in _foreign_words(MySQL().tokenize(sql)):
-        raise syntax_error(sql[token.start :])
+    for token in _foreign_words(tokens):
+        raise syntax_error(token.text)
     if isinstance(tree, exp.Update) and tree.args.get("from_") is not None:
         raise syntax_error(tree.args["from_"].sql(dialect="mysql").strip())
     if isinstance(tree, exp.DML) and tree.args.get("returning") is not None:

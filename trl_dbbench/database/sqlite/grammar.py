@@ -117,8 +117,12 @@ def check_shape(tree: exp.Expr) -> None:
             raise syntax_error(node.sql(dialect="mysql"))
 
 
-def check_grammar(sql: str) -> None:
-    """Raises StatementError for a text that is no statement of MySQL's."""
+def check_grammar(sql: str) -> list[Token]:
+    """The words of a statement.
+
+    Raises:
+        StatementError: the text is no statement of MySQL's.
+    """
     sql = as_insert(sql)
     tokens = MySQL().tokenize(sql)
     functions: list[str] = []
@@ -157,6 +161,7 @@ def check_grammar(sql: str) -> None:
         or sum({_T.L_PAREN: 1, _T.R_PAREN: -1}.get(each.token_type, 0) for each in tokens)
     ):
         raise syntax_error("")
+    return tokens
 
 
 @dataclass

@@ -100,9 +100,9 @@ def _look(sql: str) -> Statement:
             check_grammar(sql)  # a bracket that is missing is the graver mistake
         raise
     check_spaces(sql)
-    check_grammar(sql)
+    tokens = check_grammar(sql)
     check_shape(tree)
-    check_foreign(sql, tree)
+    check_foreign(tokens, tree)
     check_words(tree)
     check_derived(tree)
     check_size(tree, {})
