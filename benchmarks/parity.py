@@ -1,6 +1,7 @@
 """How often the embedded database answers as MySQL does.
 
-    python benchmarks/parity.py [--statements 100000] [--processes 2] [--corpus FILE] [--json FILE]
+    python benchmarks/parity.py [--statements 100000] [--processes 2] [--corpus FILE] [--slips 10] [--seed 0]
+        [--json FILE] [--wrong N]
 
 Executes statements on MySQL in Docker and on the embedded database, and compares rows (in their order where
 the statement determines it), the tables after a change, and the kinds of errors. Statements are drawn at
@@ -37,8 +38,6 @@ from random_sql import Writer, slip, tables
 
 A_WORLD = 100
 """Statements over the same tables."""
-SLIPS = 10
-"""For each statement of the corpus."""
 
 Part = tuple[str, int, str]
 """A source, a seed, and the database of the corpus."""
@@ -108,15 +107,15 @@ def run(part: Part, path: Path | None) -> list[tuple[str, str, str]]:
     return list(play(*_databases, world, written))
 
 
-def parts(count: int, path: Path | None) -> Iterator[Part]:
+def parts(count: int, path: Path | None, first: int, slips: int) -> Iterator[Part]:
     named = corpus(path) if path else {}
     for name in named:
         yield "corpus", 0, name
-        for seed in range(SLIPS):
+        for seed in range(first, first + slips):
             yield "corpus with a slip", seed, name
-    left = count - (1 + SLIPS) * sum(map(len, named.values()))
+    left = count - (1 + slips) * sum(map(len, named.values()))
     worlds = max(-(-left // A_WORLD), 0)
-    for seed in range(worlds):
+    for seed in range(first, first + worlds):
         yield "generated" if seed % 4 else "generated with a slip", seed, ""
 
 
@@ -136,12 +135,14 @@ def main() -> None:
     parser.add_argument("--statements", type=int, default=100_000)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--corpus", type=Path)
+    parser.add_argument("--slips", type=int, default=10, help="for each statement of the corpus")
+    parser.add_argument("--seed", type=int, default=0, help="the first of the seeds that are drawn from")
     parser.add_argument("--wrong", type=int, default=0)
     parser.add_argument("--json", type=Path, help="add a line with the figures to this file")
     arguments = parser.parse_args()
     by_source, by_construct = defaultdict(Counter), {name: Counter() for name in CONSTRUCTS}
     wrong, began = [], time.monotonic()
-    todo = list(parts(arguments.statements, arguments.corpus))
+    todo = list(parts(arguments.statements, arguments.corpus, arguments.seed, arguments.slips))
     with ProcessPoolExecutor(arguments.processes, initializer=start) as pool:
         running = {pool.submit(run, part, arguments.corpus): part for part in todo}
         for done in tqdm(as_completed(running), total=len(running), unit="world", disable=None):

@@ -91,13 +91,158 @@ SAME = """
     UPDATE p SET i = 1 MOD 0
     DELETE FROM p WHERE t = 5
     DELETE FROM p WHERE '' <> i
+    SELECT id, * FROM p
+    SELECT (*) FROM p
+    SELECT (ABS id) FROM p
+    SELECT DISTINCT AS id FROM p
+    SELECT id, MIN(i) OVER (ORDER ORDER BY id) FROM p
+    SELECT id, SUM(i) OVER (ORDER BY id ROWS 1 PRECEDING AND CURRENT ROW) FROM p
+    SELECT id, FIRST_VALUE(i) OVER (ORDER BY SUM(id)) FROM p
+    SELECT id, p.rank(i) OVER (ORDER BY id) FROM p
+    SELECT GROUP_CONCAT( ORDER BY id) FROM p
+    SELECT GROUP_CONCAT(id SEPARATOR ) '; ' FROM p
+    SELECT CAST(m AS DECIMAL(10AND1)) FROM p
+    SELECT id FROM p WHERE ( YEAR '2020-01-01') > 1
+    SELECT DATE() 'x' FROM p
+    SELECT d + + INTERVAL 1 DAY FROM p
+    SELECT TIMESTAMPDIFF(id, d, dt) FROM p
+    SELECT SUBSTRING(t -3) FROM p
+    SELECT id FROM p WHERE id IS NOT NOT NULL
+    SELECT id FROM p WHERE i BETWEEN id id AND 7
+    SELECT id FROM p WHERE id IN IF (1, 2, 3)
+    SELECT id FROM p WHERE id > 1 AND t , 'x'
+    SELECT id FROM p WHERE t.date (SELECT 1)
+    SELECT q.id FROM p JOIN p 'q' ON q.id = p.id
+    SELECT id FROM p WHERE (id, 1) IN (id, 2)
+    SELECT id FROM p WHERE SUM(nope) > 1
+    SELECT p.id FROM p JOIN p q ON q.nope = SUM(id)
+    SELECT nope FROM p WHERE SUM(id) > 1
+    SELECT id FROM p GROUP BY SUM(nope)
+    SELECT 2, COUNT(*) FROM p GROUP BY 2
+    SELECT MINS(IF(d < 'x', 1, 2)) FROM p
+    WITH RECURSIVE AS r (SELECT 1 AS n) SELECT n FROM r
+    INSERT INTO p (id, i) ( VALUES 5, 4)
+    INSERT INTO p (id, i) VALUES (nope)
+    UPDATE p SET 'x' = 1
+    SELECT id FROM p WHERE 1 = 0 AND SUBSTRING('Zoe', 2) = d
+    SELECT id FROM p WHERE d BETWEEN 'x' AND '2021-01-01'
+    SELECT d NOT IN ('x') FROM p
+    SELECT id FROM p WHERE d BETWEEN '1995-01-01' AND '2021-12-31' '1997-12-31'
+    SELECT t, COUNT(*) FROM p GROUP BY (t)
+    SELECT t FROM p GROUP BY t HAVING COUNT(*) > 20 AND p.i > 1
+    SELECT COUNT(*) / (SELECT COUNT(*) posts WHERE i > 5) FROM p
+    SELECT id FROM p WHERE t > DATE '1981-12-%'
+    SELECT id AS x FROM p WHERE x = 1
+    SELECT id AS i FROM p WHERE i = 3
+    SELECT id AS x FROM p WHERE (SELECT x) = 1
+    SELECT * FROM (SELECT id AS a FROM p WHERE a = 1) q
+    SELECT id FROM p WHERE id IN (SELECT id AS a FROM p WHERE a = 1)
+    WITH d AS (SELECT id AS a FROM p) SELECT a AS b FROM d WHERE b = 1
+    WITH d AS (SELECT id AS a FROM p) SELECT a AS b FROM d WHERE a = 1
+    SELECT id AS a, i AS a FROM p ORDER BY a
+    SELECT p.id, q.i FROM p JOIN p q ON p.id = q.id ORDER BY id
+    SELECT * FROM p JOIN p q ON p.id = q.id ORDER BY id
+    SELECT COUNT(*) FROM (SELECT * FROM p JOIN p q ON q.id = p.id) x
+    SELECT COUNT(*) FROM (SELECT * FROM p JOIN p q USING (id)) x
+    SELECT COUNT(*) FROM (SELECT MAX(i), MAX(i) FROM p) x
+    SELECT id AS a FROM p UNION SELECT i FROM p ORDER BY i
+    SELECT id FROM p UNION SELECT i FROM p ORDER BY p.id
+    SELECT id FROM p LIMIT 1 UNION SELECT 1
+    (SELECT id FROM p ORDER BY id DESC LIMIT 1) UNION ALL (SELECT 1 FROM p LIMIT 1)
+    (SELECT 'Ann') UNION (SELECT 'ann')
+    (SELECT id FROM p ORDER BY id DESC LIMIT 1)
+    SELECT id FROM p OFFSET 1
+    SELECT id FROM p FETCH FIRST 1 ROWS ONLY
+    SELECT id FROM p WHERE t ILIKE 'x'
+    SELECT id::text FROM p
+    SELECT CAST(t AS INT) FROM p
+    SELECT CAST(t AS VARCHAR(3)), CONVERT(t, INT) FROM p
+    SELECT CONVERT(t, CHAR), CONVERT(t USING utf8mb4), CONVERT(m, SIGNED) FROM p
+    SELECT COUNT(*) FILTER (WHERE id > 1) FROM p
+    SELECT DISTINCT ON (t) id FROM p
+    SELECT id FROM p ORDER BY i NULLS FIRST
+    SELECT id, RANK() FROM p
+    SELECT LAG(i, -1) OVER (ORDER BY id) FROM p
+    SELECT MAX(id, i) FROM p
+    SELECT CONCAT() FROM p
+    SELECT [id] FROM p
+    SELECT id FROM p WHERE id == 1
+    SELECT id FROM p WHERE id IN ()
+    SELECT p.id FROM p LEFT JOIN p q
+    SELECT d + INTERVAL '1 day' FROM p
+    SELECT ADDDATE(d, 1), SUBDATE(d, 1), ADDDATE(d, INTERVAL 1 DAY) FROM p
+    SELECT YEAR(20200131), CAST(m AS DECIMAL(10,1)), CAST(m AS DECIMAL) FROM p
+    INSERT INTO p (id) VALUES (1) ON CONFLICT DO NOTHING
+    INSERT OR REPLACE INTO p (id) VALUES (1)
+    INSERT INTO p (id, f) VALUES (9, '1e400')
+    UPDATE p SET i = q.i FROM p q WHERE q.id = p.id
+    DELETE FROM p WHERE id = 1 RETURNING id
+    SELECT id, SUM(i) OVER (ORDER BY id ROWS UNBOUNDEDS PRECEDING) FROM p
+    INSERT INTO p (idSUM(id) i) SELECT id, i FROM p
+    SELECT p.id FROM p JOIN p q ON q.id = SUM(id) WHERE p.i = (SELECT MIN(i) FROM p)
+    SELECT member.id FROM p member WHERE member.id > 1
+    SELECT id member FROM p
+    SELECT CAST(id AS DECIMAL(101)) FROM p
+    SELECT DISTINCT FROM p
+    SELECT p.id FROM p JOIN `` ON id = 1
+    SELECT NULL + INTERVAL 4 HOUR, IF(id = 1, d, NULL) + INTERVAL 1 DAY FROM p
+    SELECT id FROM p WHERE id > 1 AND t NOT NULL
+    SELECT AVG(f) OVER (ORDER BY id ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) FROM p
+    SELECT CONCAT(d, ' 12:00:00') = d, d IN (CONCAT(d, ' 12:00:00')) FROM p
+    SELECT DATE('2020-12-312020-12-31'), DATE('2020-12-31x')
+    SELECT '2019-12-31' + INTERVAL 5 HOUR < 3000, DATE_SUB('2019-12-31', INTERVAL 1 DAY) + 0
+    SELECT CONCAT(CASE WHEN id = 1 THEN m ELSE 1 END), CAST(IF(id = 1, m, 1) AS CHAR), CONCAT(IFNULL(m, 1)) FROM p
+    WITH q AS (SELECT AVG(id * id) AS b FROM p) SELECT b * 1000 FROM q
+    SELECT m * -1, 0 * -m FROM p
+    SELECT CONCAT(t, 'a') FROM p EXCEPT SELECT 'XA'
+    SELECT a.id, c.id FROM p a LEFT JOIN p b ON b.id = a.i AND 2 IN (7, b.i) RIGHT JOIN p c ON c.id = a.i
+    SELECT c.id FROM p a JOIN p b ON b.id = a.i AND 7 = 4 RIGHT JOIN p c ON c.id = b.id
+    DELETE FROM p WHERE EXISTS (SELECT 1 FROM p q WHERE q.id = nope)
+    DELETE FROM p WHERE MOD(NULL, id - 1) = 1 OR NULL / 0 > 1
+    DELETE FROM p WHERE d > 5
+    DELETE FROM p WHERE t OR id > 5
+    DELETE FROM p WHERE NOT t
+    DELETE FROM p WHERE DATE_SUB('2019-12-31', INTERVAL 5 MONTH) < -1
+    UPDATE p SET t = IF(t, 'a', 'b')
+    UPDATE p SET f = -t
+    UPDATE p SET f = ROUND(t, 1)
+    UPDATE p SET f = t DIV 2
+    UPDATE p SET f = LOG(0)
+    UPDATE p SET i = YEAR(t)
+    UPDATE p SET i = EXTRACT(YEAR FROM t)
+    UPDATE p SET i = DATEDIFF(t, d)
+    UPDATE p SET d = t + INTERVAL 1 DAY
+    UPDATE p SET d = DATE_ADD('2019-12-31' '2019-12-31', INTERVAL 4 YEAR)
+    UPDATE p SET d = DATE_ADD(d, INTERVAL t DAY)
+    UPDATE p SET d = CAST(t AS DATE)
+    UPDATE p SET d = STR_TO_DATE('x', '%Y-%m-%d')
+    UPDATE p SET d = '2020-01-01x'
+    INSERT INTO p (id, f) SELECT 7, AVG(t) FROM p
 """
 NOT_SUPPORTED = """
     SELECT CAST(-1 AS UNSIGNED)
     SELECT TIME_TO_SEC('01:00:00')
     SELECT GREATEST(d, t) FROM p
     SELECT id FROM p WHERE id = (SELECT MAX(p.id) FROM p q)
-    SELECT c.id FROM p a JOIN p b ON b.id = a.i AND 7 = 4 RIGHT JOIN p c ON c.id = b.id
+    SELECT * FROM p a JOIN p b ON b.id = a.i AND 7 = 4 RIGHT JOIN p c ON c.id = b.id
+    SELECT DISTINCT DISTINCT id FROM p
+    SELECT UPPER(NULL) REGEXP 'a' FROM p
+    SELECT IF(id, t, 'a') <> d FROM p
+    SELECT t, SUM((SELECT AVG(id) FROM p)) FROM p GROUP BY t
+    SELECT d IN (CONCAT('2020-01-01', ''), d), '2020-02-29' + INTERVAL 7 HOUR IN (d, '2020-01-01') FROM p
+    SELECT (id, 1) FROM p
+    SELECT YEAR(i) FROM p
+    SELECT CAST(1234.5 AS DECIMAL(5,2))
+    SELECT p.id FROM p FULL JOIN p q ON q.id = p.id
+    SELECT id FROM p QUALIFY ROW_NUMBER() OVER (ORDER BY id) = 1
+    SELECT SUM(i) OVER (ORDER BY id GROUPS 1 PRECEDING) FROM p
+    SELECT SUM(DISTINCT i) OVER (ORDER BY id) FROM p
+    SELECT id FROM p WHERE id > 1 AND i = (SELECT q.i FROM p q WHERE q.id > p.id)
+    SELECT (SELECT MAX(i) FROM p WHERE 1 = 0) - (SELECT id FROM p)
+    DELETE FROM p WHERE d > TO_DAYS('2019-12-31')
+    INSERT INTO p (id, i) VALUES (7, id)
+    UPDATE p SET t = LEFT('abc', t)
+    UPDATE p SET i = YEAR(20201301)
 """
 
 
@@ -142,7 +287,7 @@ def test_what_it_cannot_answer_it_refuses(sqlite_database: Database, mysql: Data
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_random_statements(sqlite_database: Database, mysql: Database, seed: int) -> None:
-    """Of 100,000 of them 0.6 % were answered otherwise: see `benchmarks/parity.py`."""
+    """See `benchmarks/parity.py` for the shares of many more."""
     rng = random.Random(seed)
     world = tables(rng)
     writer = Writer(rng, world)
@@ -174,6 +319,8 @@ def test_the_order_counts_where_a_statement_sorts() -> None:
     assert same_rows(rows((1,), (2,)), rows((2,), (1,)), "SELECT i FROM p")
     assert not same_rows(rows((1,), (2,)), rows((2,), (1,)), "SELECT i FROM p ORDER BY i")
     assert not same_rows(rows(("1",)), rows((1,)), "SELECT i FROM p")
+    assert not same_rows(rows(), rows((1,)), "SELECT i FROM p")
+    assert not same_rows(rows((1,), (2,)), rows((1,)), "SELECT i FROM p")
     assert not same_rows(rows(("a",)), rows(("A",)), "SELECT t FROM p")
     assert same_rows(rows(("a",)), rows(("A",)), "SELECT DISTINCT t FROM p")
 

@@ -1,10 +1,12 @@
-"""What is asked of a statement's syntax tree: whether its rows come in an order."""
+"""What is asked of a statement's syntax tree: whether there is one, and whether its rows come in an order."""
 
 from __future__ import annotations
 
 import pytest
+from sqlglot.errors import ParseError
 
-from trl_dbbench.sql import sorts_rows
+from trl_dbbench.database.dialect import MYSQL
+from trl_dbbench.sql import parse_statements, sorts_rows
 
 SORTED = [
     "SELECT a FROM t ORDER BY a",
@@ -51,3 +53,16 @@ def test_the_outer_query_sorts(sql: str) -> None:
 @pytest.mark.parametrize("sql", IN_NO_ORDER)
 def test_the_outer_query_leaves_the_order_open(sql: str) -> None:
     assert not sorts_rows(sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT DATE_SUB(a b, INTERVAL 1 YEAR) FROM t",
+        "UPDATE t SET a = DATE_ADD(aFROM INTERVAL 11 MONTH)",
+    ],
+)
+def test_texts_over_which_the_parser_stumbles_are_refused(sql: str) -> None:
+    with pytest.raises(ParseError):
+        parse_statements(sql)
+    assert MYSQL.kind_of(sql) == "other"

@@ -15,6 +15,7 @@ from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.dialects.mysql import MySQL
 from sqlglot.dialects.sqlite import SQLite
+from sqlglot.errors import ParseError
 
 MAX_STATEMENT_CHARACTERS = 65_536
 """Longer statements are refused before they are sent: servers and parsers take seconds to read what a model
@@ -58,7 +59,11 @@ def parse_statements(sql: str, dialect: type[Dialect] = MySQL) -> list[exp.Expr 
     tokens = read.tokenize(sql)
     if len(tokens) > MAX_NODES:
         raise RecursionError(f"the statement has more than {MAX_NODES} parts")
-    return read.parser(max_nodes=MAX_NODES).parse(tokens, sql)
+    try:
+        return read.parser(max_nodes=MAX_NODES).parse(tokens, sql)
+    except (AttributeError, TypeError, LookupError, ValueError, AssertionError) as error:
+        # sqlglot's parser goes on where a database has given up, and stumbles over what is not there
+        raise ParseError(f"the parser stumbled: {error!r}") from error
 
 
 def lexemes(sql: str) -> Iterator[tuple[Lexeme, str]]:

@@ -91,8 +91,10 @@ def cast_unsigned(value: Value) -> int:
     return whole
 
 
-def cast_decimal(value: Value, places: Value) -> int | float:
+def cast_decimal(value: Value, places: Value, digits: int) -> int | float:
     rounded = round_half_up(number(value), places)
+    if abs(rounded) >= 10 ** (digits - places):  # MySQL gives the largest one that fits
+        raise unsupported("CAST of a number AS DECIMAL with fewer digits")
     return float(rounded) if places else int(rounded)
 
 

@@ -14,6 +14,7 @@ from trl_dbbench.database.sqlite.coercions import (
     exact,
     in_change,
     is_in_change,
+    numeric,
     unified,
 )
 from trl_dbbench.database.sqlite.comparisons import BINARY
@@ -25,7 +26,7 @@ from trl_dbbench.database.sqlite.values import StatementError
 
 _PASSED_ON = frozenset({"IFNULL", "JSON_EXTRACT", "JSON_ARRAY", "JSON_OBJECT", "JSON_VALID", "JSON_TYPE"})
 _FUNCTIONS = functions()
-_KNOWN = frozenset(_FUNCTIONS) | frozenset(AGGREGATES)
+_KNOWN = frozenset(_FUNCTIONS) | frozenset(AGGREGATES) | {"ADDDATE", "SUBDATE"}
 
 
 def interval(node: exp.Interval) -> tuple[exp.Expr, exp.Expr]:
@@ -36,11 +37,18 @@ def interval(node: exp.Interval) -> tuple[exp.Expr, exp.Expr]:
         if isinstance(unit, exp.Var) and name and set(name.split("_")) <= UNITS:
             raise unsupported(f"INTERVAL ... {name}")
         raise syntax_error(node.sql(dialect="mysql"))
-    return amount, exp.Literal.string(name)
+    return in_change(amount, "FULL_INTEGER"), exp.Literal.string(name)
+
+
+def check_count(node: exp.Expr | None) -> None:
+    """Refuses a text in the place of a number of characters, where rows are changed."""
+    if node is not None and kind_of(node).name == "text" and is_in_change(node):
+        raise unsupported("a text as a count in a statement that changes rows")
 
 
 def start(moment: exp.Expr) -> exp.Expr:
     """What an interval is added to; of a text that another was added to, MySQL shows the time as well."""
+    moment = in_change(moment, "FULL_DATE")
     added = isinstance(moment, exp.Anonymous) and moment.this in ("my_DATE_ADD", "my_DATE_SUB")
     return call("MOMENT", moment) if added and kind_of(moment).name == "text" else moment
 
@@ -53,26 +61,47 @@ _TEXTS = {_T.CHAR, _T.NCHAR, _T.VARCHAR, _T.NVARCHAR, _T.TEXT, _T.CHARACTER_SET,
 def cast(node: exp.Expr) -> exp.Expr:
     kind = node.args["to"]
     sizes = [exp.Literal.number(size.name) for size in kind.expressions]
+    if kind.this in (_T.DECIMAL, _T.UDECIMAL) and any(
+        int(size.name) > most for size, most in zip(sizes, (65, 30), strict=False)
+    ):
+        raise StatementError(1426, f"Too-big precision specified for '{node.this.sql()}'. Maximum is 65.")
     if kind.this in _INTEGERS:
         name = "CAST_FLOAT_SIGNED" if kind_of(node.this) == FLOAT else "CAST_SIGNED"
         whole = call(name, in_change(as_number(node.this), "FULL_INTEGER"))
         return call("CAST_UNSIGNED", whole) if kind.this in (_T.UBIGINT, _T.UINT) else whole
     if kind.this in (_T.DECIMAL, _T.UDECIMAL):
         places = sizes[1] if len(sizes) > 1 else exp.Literal.number(0)
-        return call("CAST_DECIMAL", in_change(as_number(node.this), "FULL_DECIMAL"), places)
+        digits = sizes[0] if sizes else exp.Literal.number(10)
+        return call("CAST_DECIMAL", in_change(as_number(node.this), "FULL_DECIMAL"), places, digits)
     if kind.this in (_T.FLOAT, _T.DOUBLE, _T.UDOUBLE):
-        return call("CAST_DOUBLE", in_change(as_number(node.this)))
+        return call("CAST_DOUBLE", numeric(node.this))
     if kind.this in _TEXTS:
         return call("CAST_CHAR", as_text(node.this), *sizes[:1])
     if kind.this in (_T.BINARY, _T.VARBINARY):
         return exp.Collate(this=node.this, expression=exp.var(BINARY))
     if kind.this == _T.DATE:
-        return call("DATE", node.this)
+        return call("DATE", in_change(node.this, "FULL_DATE"))
     if kind.this == _T.TIME:
         return call("TIME", node.this)
     if kind.this in (_T.DATETIME, _T.TIMESTAMP, _T.TIMESTAMPTZ, _T.TIMESTAMPNTZ):
-        return call("TIMESTAMP", node.this)
+        return call("TIMESTAMP", in_change(node.this, "FULL_DATE"))
     raise syntax_error(node.sql(dialect="mysql"))
+
+
+def check_name(node: exp.Anonymous) -> None:
+    """Raises StatementError for a function that does not exist; MySQL looks at this before anything else."""
+    name = str(node.this).upper()
+    if isinstance(node.parent, exp.Dot):
+        raise StatementError(1305, f"FUNCTION {node.parent.sql(dialect='mysql')} does not exist")
+    if name in _PASSED_ON or name in ("VALUES", "ANY_VALUE") or name in _KNOWN:
+        return
+    if any(isinstance(each, _NO_ARGUMENTS) for each in node.expressions) or isinstance(
+        node.parent, exp.Window
+    ):
+        raise syntax_error(f"{name}(")
+    if name in _MISSING or name.startswith(("ST_", "MBR", "JSON_", "INET", "IS_IPV", "GTID_")):
+        raise unsupported(f"{name}()")
+    raise StatementError(1305, f"FUNCTION {SHOWN_DATABASE}.{name} does not exist")
 
 
 def function_call(node: exp.Expr) -> exp.Expr:
@@ -85,26 +114,32 @@ def function_call(node: exp.Expr) -> exp.Expr:
         if name == "IFNULL":
             node.set("expressions", [unified(each, kind_of(node)) for each in arguments])
         return node
-    if name not in _KNOWN:
-        of_grammar = any(isinstance(each, _NO_ARGUMENTS) for each in arguments)
-        if of_grammar or isinstance(node.parent, exp.Window):
-            raise syntax_error(f"{name}(")
-        if name in _MISSING or name.startswith(("ST_", "MBR", "JSON_", "INET", "IS_IPV", "GTID_")):
-            raise unsupported(f"{name}()")
-        raise StatementError(1305, f"FUNCTION {SHOWN_DATABASE}.{name} does not exist")
     if name in ("TIMESTAMPDIFF", "TIMESTAMPADD") and arguments:
+        if arguments[0].name.upper().removeprefix("SQL_TSI_") not in UNITS | {"MICROSECOND"}:
+            raise syntax_error(arguments[0].sql(dialect="mysql"))
         arguments[0] = exp.Literal.string(arguments[0].name.upper())
+    if name in ("ADDDATE", "SUBDATE") and len(arguments) == 2 and not isinstance(arguments[1], exp.Interval):
+        arguments[1] = exp.Interval(this=arguments[1], unit=exp.var("DAY"))
     if name in ("DATE_ADD", "DATE_SUB", "ADDDATE", "SUBDATE") and arguments:
         arguments[0] = start(arguments[0].unnest())
+    if name in _OF_DATES and arguments and kind_of(arguments[0]).is_number:
+        arguments[0] = call("DATED", arguments[0])
+    strict = is_in_change(node)
+    if strict:
+        arguments = _checked(name, arguments)
     arguments = _converted(name, arguments, kind_of(node))
-    if name == "MOD" and len(arguments) == 2 and is_in_change(node):
-        arguments[1] = call("DIVISOR", arguments[1])
+    if name == "MOD" and len(arguments) == 2 and strict:
+        arguments[1] = call("DIVISOR", arguments[1], arguments[0].copy())
     names = {"ADDDATE": "DATE_ADD", "SUBDATE": "DATE_SUB"}
+    if strict and name == "STR_TO_DATE":
+        names[name] = "FULL_STR_TO_DATE"
     flat = [
         each
         for argument in arguments
         for each in (interval(argument) if isinstance(argument, exp.Interval) else (argument,))
     ]
+    if not flat and name in ("CONCAT", "CHAR"):
+        raise StatementError(1582, f"Incorrect parameter count in the call to native function '{name}'")
     if name in _FUNCTIONS and not takes(_FUNCTIONS[names.get(name, name)], flat):
         raise StatementError(1582, f"Incorrect parameter count in the call to native function '{name}'")
     return exact(call(names.get(name, name), *flat), kind_of(node) if name in _COMPUTING else INT)
@@ -150,12 +185,46 @@ _UNORDERED = ({"text", "date"}, {"text", "datetime"}, {"text", "date", "datetime
 """Kinds of which MySQL's GREATEST and LEAST compare neither the texts nor the dates."""
 
 
+_OF_DATES = words(
+    """
+    DATE TIMESTAMP YEAR MONTH DAY DAYOFMONTH DAYOFWEEK DAYOFYEAR WEEKDAY WEEK WEEKOFYEAR QUARTER
+    MONTHNAME DAYNAME LAST_DAY TO_DAYS DATEDIFF DATE_FORMAT UNIX_TIMESTAMP TIMESTAMPDIFF
+    """
+)
+_COUNTS = {
+    **dict.fromkeys(("LEFT", "RIGHT", "REPEAT", "LPAD", "RPAD", "FORMAT", "ROUND", "TRUNCATE"), (1,)),
+    **dict.fromkeys(("SUBSTR", "SUBSTRING", "MID"), (1, 2)),
+    "SUBSTRING_INDEX": (2,),
+    "LOCATE": (2,),
+    "ELT": (0,),
+    "SPACE": (0,),
+}
+"""Which arguments of functions are numbers of characters, or places."""
+_OF_TIMES = frozenset({"TIME", "HOUR", "MINUTE", "SECOND", "TIME_FORMAT"})
+
+
+def _checked(name: str, arguments: list[exp.Expr]) -> list[exp.Expr]:
+    """The arguments of a function in a statement that changes rows: they must be what the function takes."""
+    if name in _OF_TIMES and arguments and kind_of(arguments[0]).name == "text":
+        raise unsupported(f"{name} of a text in a statement that changes rows")
+    for place in _COUNTS.get(name, ()):
+        check_count(arguments[place] if place < len(arguments) else None)
+    if name in _OF_DATES and arguments and kind_of(arguments[0]).is_number:
+        raise unsupported(f"{name} of a number in a statement that changes rows")
+    if name in ("LN", "LOG", "LOG2", "LOG10"):
+        return [call("POSITIVE", each) for each in arguments]
+    if name not in _OF_DATES:
+        return arguments
+    dates = {"DATEDIFF": (0, 1), "TIMESTAMPDIFF": (1, 2)}.get(name, (0,))
+    return [in_change(each, "FULL_DATE") if n in dates else each for n, each in enumerate(arguments)]
+
+
 def _converted(name: str, arguments: list[exp.Expr], kind: Kind) -> list[exp.Expr]:
     """The arguments as a function takes them."""
     if name in _OF_TEXTS:
         return [as_text(each) for each in arguments]
     if name in _OF_NUMBERS:
-        rounded = [as_number(each) for each in arguments]
+        rounded = [numeric(each) for each in arguments]
         to_even = (
             name in ("ROUND", "FORMAT") and arguments and kind_of(arguments[0]).name in ("float", "text")
         )

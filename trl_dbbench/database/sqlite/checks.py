@@ -7,14 +7,17 @@ from collections.abc import Mapping
 from sqlglot import exp
 
 from trl_dbbench.database.sqlite.aggregates import AGGREGATES
+from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import StatementError
 
 MAX_TABLES_READ = 1_000
 """Tables that a statement may read when its views and CTEs are expanded."""
 
 
-def check_target(tree: exp.Update | exp.Delete) -> None:
+def check_target(tree: exp.Expr) -> None:
     """Raises StatementError for a statement that changes a table and reads it, but for a derived table."""
+    if not isinstance(tree, exp.Update | exp.Delete):
+        return
     name = tree.this.name
     for select in tree.find_all(exp.Select):
         source = select.args.get("from_")
@@ -64,15 +67,33 @@ def single_row(subquery: exp.Expr) -> exp.Expr:
 
     Any other comes back as it is.
     """
+    if isinstance(subquery.parent, exp.SetOperation):  # where SQLite takes no brackets
+        return exp.select("*").from_(exp.Subquery(this=subquery.this))
     of_rows = subquery.parent is None or isinstance(subquery.parent, _OF_ROWS) or listing(subquery)
     if of_rows or _has_one_row(subquery.unnest()):
         return subquery
+    if _is_read_for_some(subquery):
+        raise unsupported("several rows of a subquery that depends on the query around it")
     rows = exp.select("*").from_(exp.Subquery(this=subquery.this)).limit(2)
     number = exp.Subquery(this=exp.select("COUNT(*)").from_("my_rows"))
-    query = exp.select("*").from_("my_rows").where(exp.Anonymous(this="my_ONE_ROW", expressions=[number]))
+    # MySQL does not read it beside NULL, which the subquery on the other side may be
+    parent = subquery.parent
+    beside = parent.args.get("this") if parent is not None and subquery.arg_key == "expression" else None
+    perhaps = isinstance(beside, exp.Expr) and beside.find(exp.Query) is not None
+    checked = [number, exp.Literal.number(int(perhaps))]
+    query = exp.select("*").from_("my_rows").where(exp.Anonymous(this="my_ONE_ROW", expressions=checked))
     part = exp.CTE(this=rows, alias=exp.TableAlias(this=exp.to_identifier("my_rows")), materialized=True)
     query.set("with_", exp.With(expressions=[part]))
     return exp.Subquery(this=query)
+
+
+def _is_read_for_some(subquery: exp.Expr) -> bool:
+    """Whether a subquery depends on the rows around it, of which MySQL may read others than SQLite does."""
+    above = subquery.find_ancestor(exp.Where, exp.Join, exp.Query)
+    if not isinstance(above, exp.Where | exp.Join) or above.find(exp.Connector) is None:
+        return False
+    own = {each.alias_or_name for each in subquery.find_all(exp.Table, exp.Subquery)}
+    return any(column.table and column.table not in own for column in subquery.find_all(exp.Column))
 
 
 def _has_one_row(query: exp.Expr) -> bool:
@@ -125,6 +146,45 @@ def check_contexts(tree: exp.Expr) -> None:
                 "Expression #1 of ORDER BY contains aggregate function and applies to the result of a "
                 "non-aggregated query",
             )
+
+
+def until_misplaced(tree: exp.Expr) -> exp.Expr:
+    """What MySQL has read of a query when it meets an aggregate that has no groups.
+
+    It reads what FROM holds, what is selected, WHERE, ON, GROUP BY and the rest, in this order, and not the
+    aggregate's own argument. Changes the tree.
+    """
+    node = next((each for each in tree.find_all(exp.AggFunc) if _is_misplaced(each)), None)
+    if node is None:
+        return tree
+    below: exp.Expr = exp.Literal.number(1)
+    node.replace(below)
+    while below.parent is not None:
+        above = below.parent
+        if isinstance(above, exp.And) and below.arg_key == "this":
+            above.set("expression", exp.true())
+        if isinstance(above, exp.Select):
+            read = _READ_IN_ORDER.index(below.arg_key) if below.arg_key in _READ_IN_ORDER else 0
+            for part in _READ_IN_ORDER[max(read, 2) + 1 :]:
+                if part == "joins":
+                    for join in above.args.get("joins") or []:
+                        join.set("on", exp.true() if join.args.get("on") else None)
+                else:
+                    above.set(part, None)
+            if read < 2:
+                above.set("where", None)
+                above.set("expressions", [exp.Literal.number(1) for _ in above.expressions])
+        below = above
+    return tree
+
+
+_READ_IN_ORDER = ("with_", "from_", "expressions", "where", "joins", "group", "having", "windows", "order")
+"""The parts of a query in the order in which MySQL looks at their names."""
+
+
+def _is_misplaced(aggregate: exp.Expr) -> bool:
+    above = aggregate.find_ancestor(exp.Where, exp.Join, exp.Group, exp.Query, exp.Having, exp.Order)
+    return isinstance(above, exp.Where | exp.Join | exp.Group)
 
 
 def check_windows(tree: exp.Expr) -> None:

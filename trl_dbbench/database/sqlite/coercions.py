@@ -6,6 +6,7 @@ call the functions at the end of the page.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -13,8 +14,9 @@ from typing import Any
 
 from sqlglot import exp
 
-from trl_dbbench.database.sqlite.dates import moment
+from trl_dbbench.database.sqlite.dates import is_date, moment
 from trl_dbbench.database.sqlite.kinds import DATE, DATETIME, Kind, keep_kind, kind_of
+from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import StatementError, Value, decimal, number, text
 
 
@@ -26,14 +28,49 @@ def call(name: str, *arguments: exp.Expr | None) -> exp.Anonymous:
 def as_text(node: exp.Expr) -> exp.Expr:
     """A number as MySQL writes it, with all places of a decimal; anything else is a text already."""
     kind = kind_of(node)
-    if kind.name == "decimal":
-        return call("WRITTEN", node, exp.Literal.number(kind.places))
-    return node
+    if kind.name != "decimal":
+        return node
+    for part, name in _chosen(node):
+        part.set(name, as_text(part.args[name]))
+    return node if _chosen(node) else call("WRITTEN", node, exp.Literal.number(kind.places))
+
+
+def _chosen(node: exp.Expr) -> list[tuple[exp.Expr, str]]:
+    """The nodes, and their arguments, among which CASE or IF chooses: MySQL writes each by its own type."""
+    if isinstance(node, exp.Case):
+        default = [(node, "default")] if node.args.get("default") is not None else []
+        return [*((branch, "true") for branch in node.args["ifs"]), *default]
+    if isinstance(node, exp.If):
+        return [(node, name) for name in ("true", "false") if node.args.get(name) is not None]
+    return [(node, "this")] if isinstance(node, exp.Paren) and _chosen(node.this) else []
 
 
 def as_number(node: exp.Expr) -> exp.Expr:
-    """A date as the number 20200131, or 20200131235959."""
-    return call("DATE_NUMBER", node) if kind_of(node).is_moment else node
+    """A date as the number 20200131, or 20200131235959; also a text that an interval was added to."""
+    return call("DATE_NUMBER", node) if kind_of(node).is_moment or _is_moved(node) else node
+
+
+def numeric(node: exp.Expr) -> exp.Expr:
+    """A value in the place of a number, which must be one in a statement that changes rows."""
+    return as_number(node) if _is_moved(node) else in_change(as_number(node))
+
+
+def _is_moved(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and node.this in ("my_DATE_ADD", "my_DATE_SUB")
+
+
+def strict_truths(tree: exp.Expr) -> None:
+    """Texts in the place of truth values, in a statement that changes rows: they must be numbers."""
+    for node in list(tree.find_all(exp.Connector, exp.Not, exp.Where, exp.If, exp.Is)):
+        of_value = (
+            isinstance(node, exp.If) and isinstance(node.parent, exp.Case) and node.parent.this is not None
+        )
+        if of_value or (isinstance(node, exp.Is) and not isinstance(node.expression, exp.Boolean)):
+            continue
+        for side in ("this", "expression"):
+            value = node.args.get(side)
+            if isinstance(value, exp.Expr):
+                node.set(side, in_change(value))
 
 
 def exact(node: exp.Expr, kind: Kind, places: int | None = None) -> exp.Expr:
@@ -76,11 +113,11 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
         kind in (DATE, Kind("null")) or (n in constants and (constants[n] or "00:00:00").endswith("00:00:00"))
         for n, kind in enumerate(kinds)
     )
-    read = []
+    read: list[exp.Expr] = []
     for n, (node, kind) in enumerate(zip(nodes, kinds, strict=True)):
         if n in constants:
-            written = constants[n]
-            read.append(exp.Literal.string(written[:10] if days else written) if written else node)
+            written = constants[n] or _LOWEST
+            read.append(exp.Literal.string(written[:10] if days else written))
         elif (kind == DATE and days) or kind.name == "null":
             read.append(node)
         else:
@@ -89,35 +126,76 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
                 and kind.name == "text"
                 and (is_in_change(node) or node.find(exp.Column, exp.Query) is None)
             )
-            read.append(call("FULL_MOMENT" if checked else "MOMENT", node))
+            # beside a date, MySQL reads the date alone of a text that may differ from row to row
+            day = (
+                len(nodes) == 2 and DATE in kinds and kind.name == "text" and node.find(exp.Column, exp.Query)
+            )
+            name = "FULL_MOMENT" if checked else "SURE_MOMENT" if _may_be_null(node) else "MOMENT"
+            read.append(call(name, call("DAY_OF", node) if day else node))
     return [keep_kind(new, node) for new, node in zip(read, nodes, strict=True)]
+
+
+def _may_be_null(node: exp.Expr) -> bool:
+    """Whether MySQL makes NULL, and not the lowest date, of a text that is no date."""
+    name = node.name.upper() if isinstance(node, exp.Anonymous) else ""
+    chooses = isinstance(node, exp.If | exp.Case | exp.Coalesce) or name in ("IFNULL", "NULLIF", "IF")
+    return kind_of(node).name == "text" and chooses and node.find(exp.Column, exp.Query) is not None
 
 
 def is_in_change(node: exp.Expr) -> bool:
     """Whether an expression stands in a statement that changes rows, where MySQL is strict."""
-    return node.find_ancestor(exp.Insert, exp.Update, exp.Delete) is not None
+    change = node.find_ancestor(exp.Insert, exp.Update, exp.Delete)
+    return change is not None and not change.args.get("ignore")
 
 
 def in_change(node: exp.Expr, check: str = "FULL_NUMBER") -> exp.Expr:
-    """A text in the place of a number: in a statement that changes rows, it must be one to the end."""
+    """A text in the place of a number, or with another check of a date: in a statement that changes rows, it
+    must be one to the end."""
     if kind_of(node).name != "text" or not is_in_change(node):
         return node
     return keep_kind(call(check, node), node)
 
 
 def _numeric(nodes: Sequence[exp.Expr]) -> list[exp.Expr]:
-    return [in_change(node) for node in nodes]
+    return [numeric(node) for node in nodes]
+
+
+def _incorrect(written: str) -> StatementError:
+    if _BEGUN.match(written):
+        return unsupported("a text that begins like a date and is none")
+    return StatementError(1525, f"Incorrect DATE value: '{written}'")
+
+
+_BEGUN = re.compile(r"\s*\d{2,4}-\d\d?-\d\d?\d")
+
+
+def check_numbers(nodes: Sequence[exp.Expr]) -> None:
+    """Raises StatementError for a number that is no date beside a column of dates, where rows are changed."""
+    if not any(isinstance(node, exp.Column) and kind_of(node).is_moment for node in nodes):
+        return
+    for node in nodes:
+        literal = node.this if isinstance(node, exp.Neg) else node
+        number = isinstance(literal, exp.Literal) and not literal.is_string
+        computed = kind_of(node).is_number and not number and node.find(exp.Column, exp.Query) is None
+        if computed and is_in_change(node):
+            raise unsupported("a computed number beside a date in a statement that changes rows")
+        if number and is_in_change(node) and (literal is not node or moment(literal.name) is None):
+            raise StatementError(1292, f"Incorrect date value: '{node.sql()}'")
 
 
 def _constant(node: exp.Literal, strict: bool) -> str | None:
     """A constant as a date and time, or `None`."""
     found = moment(node.name)
     if found is None and strict and node.is_string:
-        raise StatementError(1525, f"Incorrect DATE value: '{node.name}'")
+        raise _incorrect(node.name)
     return None if found is None else found.isoformat(" ")
 
 
 # --- what SQLite calls -------------------------------------------------------------------------------------
+
+
+_LOWEST = "0000-00-00 00:00:00"
+"""What MySQL compares in the place of a text that is no date."""
 
 
 def _full_number(value: Value) -> int | float:
@@ -144,12 +222,31 @@ def _written(value: Value, places: int | None = None) -> str:
 def _moment(value: Value) -> str:
     """A date and time as a text that sorts; what is none comes before all of them."""
     found = moment(value)
-    return "0000-00-00 00:00:00" if found is None else found.isoformat(" ")
+    return _LOWEST if found is None else found.isoformat(" ")
+
+
+def _dated(value: Value) -> Value:
+    """A number that is to be a date; MySQL makes dates of some short ones, and reads years as years."""
+    if not isinstance(value, str) and moment(value) is None:
+        raise unsupported("a number that is no date as a date")
+    return value
+
+
+def _day(value: Value) -> Value:
+    """A date without its time; any other text as it is."""
+    found = moment(value)
+    return value if found is None else found.date().isoformat()
+
+
+def _sure_moment(value: Value) -> str:
+    if moment(value) is None:
+        raise unsupported("a text that is no date, chosen among dates")
+    return _moment(value)
 
 
 def _full_moment(value: Value) -> str:
     if moment(value) is None:
-        raise StatementError(1525, f"Incorrect DATE value: '{text(value)}'")
+        raise _incorrect(text(value))
     return _moment(value)
 
 
@@ -159,7 +256,20 @@ def _full_integer(value: Value) -> Value:
     return value
 
 
-def _divisor(value: Value) -> Value:
+def _full_date(value: Value) -> Value:
+    if not is_date(text(value)):
+        raise StatementError(1292, f"Incorrect datetime value: '{text(value)}'")
+    return value
+
+
+def _positive(value: Value) -> Value:
+    if number(value) <= 0:
+        raise StatementError(3020, "Invalid argument for logarithm")
+    return value
+
+
+def _divisor(value: Value, dividend: Value) -> Value:
+    """The divisor; MySQL does not look at that of NULL."""
     if number(value) == 0:
         raise StatementError(1365, "Division by 0")
     return value
@@ -176,11 +286,16 @@ COERCIONS: dict[str, Callable[..., Value]] = {
     "WRITTEN": _written,
     "DECIMAL": decimal,
     "MOMENT": _moment,
+    "DAY_OF": _day,
+    "DATED": _dated,
+    "SURE_MOMENT": _sure_moment,
     "DATE_NUMBER": _date_number,
     "FULL_NUMBER": _full_number,
     "FULL_DECIMAL": _full_decimal,
     "FULL_INTEGER": _full_integer,
     "FULL_MOMENT": _full_moment,
+    "FULL_DATE": _full_date,
+    "POSITIVE": _positive,
     "DIVISOR": _divisor,
 }
 """They return NULL for NULL."""

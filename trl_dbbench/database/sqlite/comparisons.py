@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
-from trl_dbbench.database.sqlite.coercions import as_text, call, comparable, unified
+from trl_dbbench.database.sqlite.coercions import as_text, call, check_numbers, comparable, unified
 from trl_dbbench.database.sqlite.kinds import keep_kind, kind_of
+from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import COLLATION
 
 BINARY = "BINARY"
@@ -34,6 +35,7 @@ def _comparison(name: str) -> Callable[[exp.Expr], exp.Expr]:
             return node
         if isinstance(right, exp.Any | exp.All):
             return _quantified(name, left, right)
+        check_numbers([left, right])
         return call(name, *comparable([left, right], strict=name != "NULL_SAFE_EQ"))
 
     return rule
@@ -60,11 +62,17 @@ def _in(node: exp.Expr) -> exp.Expr:
     if node.args.get("query"):
         node.set("this", collated(node.this))
         return node
-    return call("IN", *comparable([node.this, *node.expressions]))
+    sides = [node.this, *node.expressions]
+    of_texts = kind_of(node.this).name == "text" and not isinstance(node.this, exp.Literal | exp.Column)
+    if of_texts and len(sides) > 2 and any(kind_of(each).is_moment for each in sides):
+        raise unsupported("a computed text IN dates")
+    return call("IN", *comparable(sides, strict=len(sides) == 2))
 
 
 def _between(node: exp.Expr) -> exp.Expr:
-    return call("BETWEEN", *comparable([node.this, node.args["low"], node.args["high"]]))
+    sides = [node.this, node.args["low"], node.args["high"]]
+    check_numbers(sides)
+    return call("BETWEEN", *comparable(sides))
 
 
 def _like(node: exp.Expr) -> exp.Expr:
@@ -86,7 +94,17 @@ def _bare(node: exp.Expr) -> exp.Expr:
     return node.this if isinstance(node, exp.Collate) else node
 
 
+def _is_of_null(node: exp.Expr) -> bool:
+    """Whether it is a function of texts whose text is NULL itself, which has no character set in MySQL."""
+    if kind_of(node).name != "text" or not isinstance(node, exp.Func):
+        return False
+    first = node.expressions[0] if not isinstance(node.this, exp.Expr) and node.expressions else node.this
+    return isinstance(first, exp.Null) or (isinstance(first, exp.Func) and _is_of_null(first))
+
+
 def _regexp(node: exp.Expr) -> exp.Expr:
+    if _is_of_null(node.this):
+        raise unsupported("REGEXP of a function of NULL")
     flags = exp.Literal.string("c" if is_binary(node.this) or is_binary(node.expression) else "")
     return call("REGEXP_LIKE", as_text(_bare(node.this)), as_text(_bare(node.expression)), flags)
 

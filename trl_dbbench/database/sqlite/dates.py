@@ -11,10 +11,11 @@ from typing import Any
 import regex
 
 from trl_dbbench.database.sqlite.patterns import MAX_REGEX_SECONDS, in_regex_time
-from trl_dbbench.database.sqlite.values import MAX_PATTERN_CHARACTERS, Value
+from trl_dbbench.database.sqlite.values import MAX_PATTERN_CHARACTERS, StatementError, Value, number
 
 _DATE = regex.compile(
-    r"\s*(\d{4}|\d{2})[-/.](\d{1,2})[-/.](\d{1,2})(?:[T ]+(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d+))?)?)?"
+    r"\s*(\d{4}|\d{2})[-/.](\d{1,2})[-/.](\d{1,2})(?!\d)"
+    r"(?:[T ]+(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d+))?)?)?"
 )
 _TIME = regex.compile(r"\s*(-?\d{1,3}):(\d{1,2})(?::(\d{1,2}))?")
 _COMPACT = regex.compile(r"\s*(\d{4}|\d{2})(\d{2})(\d{2})(?:(\d{2})(\d{2})(\d{2}))?$")
@@ -34,6 +35,13 @@ def moment(value: Value) -> datetime | None:
         return datetime(*parts)  # type: ignore[arg-type]
     except ValueError:
         return None
+
+
+def is_date(written: str) -> bool:
+    """Whether a text is a date, or a date and time, to its end: MySQL reads what begins with one as well, but
+    for statements that change rows."""
+    whole = _DATE.fullmatch(written.rstrip()) or _COMPACT.match(written)
+    return whole is not None and moment(written) is not None
 
 
 def _clock(value: Value) -> tuple[int, int, int] | None:
@@ -76,17 +84,17 @@ def date_add(value: Value, amount: Value, unit: str) -> str | None:
     with_time = ":" in str(value) or unit in ("SECOND", "MINUTE", "HOUR")
     try:
         if unit in _MONTHS:
-            months = start.year * 12 + start.month - 1 + int(float(amount)) * _MONTHS[unit]
+            months = start.year * 12 + start.month - 1 + int(number(amount)) * _MONTHS[unit]
             year, month = divmod(months, 12)
             day = min(start.day, calendar.monthrange(year, month + 1)[1])
             return _write(start.replace(year=year, month=month + 1, day=day), with_time)
-        return _write(start + timedelta(seconds=_SECONDS[unit] * float(amount)), with_time)
+        return _write(start + timedelta(seconds=_SECONDS[unit] * number(amount)), with_time)
     except (KeyError, ValueError, OverflowError):
         return None
 
 
 def date_sub(value: Value, amount: Value, unit: str) -> str | None:
-    return date_add(value, -float(amount), unit)
+    return date_add(value, -number(amount), unit)
 
 
 def timestampdiff(unit: str, first: Value, second: Value) -> int | None:
@@ -208,6 +216,14 @@ def str_to_date(value: Value, form: Value) -> str | None:
     return f"{year:04}-{month:02}-{day:02}" + (f" {clock}" if has_clock else "")
 
 
+def full_str_to_date(value: Value, form: Value) -> str:
+    """`str_to_date` in a statement that changes rows, where the value must match."""
+    found = str_to_date(value, form)
+    if found is None:
+        raise StatementError(1411, f"Incorrect datetime value: '{value}' for function str_to_date")
+    return found
+
+
 def _now() -> str:
     return _write(datetime.now(), True)
 
@@ -277,6 +293,7 @@ DATE_FUNCTIONS: dict[str, Callable[..., Value]] = {
     "DATE_FORMAT": date_format,
     "TIME_FORMAT": lambda value, form: date_format(f"2000-01-01 {_time_text(value)}", form),
     "STR_TO_DATE": str_to_date,
+    "FULL_STR_TO_DATE": full_str_to_date,
     "DATEDIFF": datediff,
     "TIMESTAMPDIFF": timestampdiff,
     "DATE_ADD": date_add,

@@ -27,6 +27,7 @@ from trl_dbbench.database.sqlite.arithmetic import (
 )
 from trl_dbbench.database.sqlite.coercions import COERCIONS
 from trl_dbbench.database.sqlite.dates import DATE_FUNCTIONS
+from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.patterns import like, regexp_like, regexp_replace, regexp_substr
 from trl_dbbench.database.sqlite.storage import STORAGE
 from trl_dbbench.database.sqlite.texts import (
@@ -89,8 +90,14 @@ def _extreme(sign: int) -> Callable[..., Value]:
     return function
 
 
-def one_row(rows: Value) -> int:
-    """True, for the number of rows that a subquery has in the place of a value."""
+def one_row(rows: Value, perhaps: int) -> int:
+    """True, for the number of rows that a subquery has in the place of a value.
+
+    Args:
+        perhaps: it may be that MySQL does not read it.
+    """
+    if number(rows) > 1 and perhaps:
+        raise unsupported("a subquery with several rows beside another")
     if number(rows) > 1:
         raise StatementError(1242, "Subquery returns more than 1 row")
     return 1

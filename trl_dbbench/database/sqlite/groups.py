@@ -16,7 +16,7 @@ from sqlglot import exp
 from trl_dbbench.database.sqlite.aggregates import AGGREGATES
 from trl_dbbench.database.sqlite.checks import listing
 from trl_dbbench.database.sqlite.kinds import TableColumns
-from trl_dbbench.database.sqlite.names import sources
+from trl_dbbench.database.sqlite.names import parts, sources
 from trl_dbbench.database.sqlite.values import StatementError
 
 E = TypeVar("E", bound=exp.Expr)
@@ -105,7 +105,9 @@ _AGGREGATES = frozenset({*AGGREGATES, "ANY_VALUE"})
 
 
 def _is_aggregated(node: exp.Expr) -> bool:
-    """Whether an aggregate stands in an expression, outside of windows and subqueries."""
+    """Whether an aggregate stands in an expression, outside of subqueries; that of a window is none."""
+    if isinstance(node, exp.Window):
+        return any(map(_is_aggregated, [*node.this.iter_expressions(), *list(node.iter_expressions())[1:]]))
     if isinstance(node, exp.AggFunc) or (isinstance(node, exp.Anonymous) and node.name.upper() in AGGREGATES):
         return True
     return not isinstance(node, _INNER) and any(map(_is_aggregated, node.iter_expressions()))
@@ -141,7 +143,7 @@ class _Single:
         for key in group.expressions if group is not None else []:
             if isinstance(key, exp.Literal) and not key.is_string and key.name.isdigit():
                 key = select.expressions[min(int(key.name), len(select.expressions)) - 1]
-            key = key.unalias()
+            key = key.unalias().unnest()
             self._add(key)
             named = isinstance(key, exp.Column) and not key.table and key.name.lower() in aliases
             if named and key.name.lower() not in known:  # a column goes before an alias
@@ -173,7 +175,10 @@ class _Single:
         """The columns of this query that a subquery names."""
         inner = {each.alias_or_name for each in query.find_all(exp.Table, exp.Subquery)}
         for column in query.find_all(exp.Column):
-            if column.table and column.table in self._sources - inner and not self._has(column):
+            own = column.find_ancestor(exp.Select)
+            outer = not column.table and own is query.unnest() and own.args.get("from_") is None
+            outer = outer or (bool(column.table) and column.table in self._sources - inner)
+            if outer and not self._has(column):
                 yield _shown(column)
 
     def _add(self, node: exp.Expr) -> None:
@@ -222,18 +227,11 @@ class _Keyed:
         return column.table == self.alias if column.table else column.name.lower() in self.columns
 
 
-def _parts(select: exp.Select) -> Iterator[exp.Expr]:
-    """The tables and subqueries of FROM."""
-    first = select.args.get("from_")
-    for each in [*([first] if first is not None else []), *(select.args.get("joins") or [])]:
-        yield each.this
-
-
 def _column_names(select: exp.Select, tables: Sequence[TableColumns]) -> set[str]:
     """The columns that a query can name, in lower case."""
     known = {table.name: [name for name, _ in table.columns] for table in tables}
     found: set[str] = set()
-    for source in _parts(select):
+    for source in parts(select):
         names = known.get(source.name, []) if isinstance(source, exp.Table) else []
         if isinstance(source, exp.Subquery) and isinstance(source.this, exp.Query):
             names = source.this.named_selects
@@ -243,7 +241,7 @@ def _column_names(select: exp.Select, tables: Sequence[TableColumns]) -> set[str
 
 def _keyed(select: exp.Select, tables: Sequence[TableColumns]) -> Iterator[_Keyed]:
     known = {table.name: table for table in tables if table.key}
-    for source in _parts(select):
+    for source in parts(select):
         if isinstance(source, exp.Table) and (table := known.get(source.name)) is not None:
             names = frozenset(name.lower() for name, _ in table.columns)
             yield _Keyed(source.alias_or_name, names, table.key)
@@ -289,7 +287,7 @@ def _outermost(node: exp.Expr, kind: type[E]) -> Iterator[E]:
     """The nodes of a kind in an expression, outside of aggregates and subqueries."""
     if isinstance(node, kind):
         yield node
-    elif not (isinstance(node, _INNER) or _is_aggregated(node)):
+    elif not (isinstance(node, _INNER) or (isinstance(node, exp.Anonymous) and _is_aggregated(node))):
         for child in node.iter_expressions():
             yield from _outermost(child, kind)
 

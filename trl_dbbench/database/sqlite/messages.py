@@ -29,6 +29,8 @@ _MESSAGES: list[tuple[str, int, str]] = [
     (r"there is already another table or index with this name: (.*)", 1050, "Table '{0}' already exists"),
     (r"duplicate column name: (.*)", 1060, "Duplicate column name '{0}'"),
     (r"sub-select returns \d+ columns - expected (\d+)", 1241, "Operand should contain {0} column(s)"),
+    (r"IN\(\.\.\.\) element has \d+ terms? - expected (\d+)", 1241, "Operand should contain {0} column(s)"),
+    (r"no such window: (.*)", 3579, "Window name '{0}' is not defined."),
     (r"row value misused", 1241, "Operand should contain 1 column(s)"),
     (
         r"SELECTs to the left and right of .*",
@@ -36,6 +38,7 @@ _MESSAGES: list[tuple[str, int, str]] = [
         "The used SELECT statements have a different number of columns",
     ),
     (r".*ORDER BY term out of range.*", 1054, "Unknown column in 'order clause'"),
+    (r"aggregate functions are not allowed in the GROUP BY clause", 1056, "Can't group on an aggregate"),
     (r".*GROUP BY term out of range.*", 1054, "Unknown column in 'group statement'"),
     (r"no such function: (?:my_)?(.*)", 1305, f"FUNCTION {SHOWN_DATABASE}.{{0}} does not exist"),
     (
@@ -44,6 +47,12 @@ _MESSAGES: list[tuple[str, int, str]] = [
         "Incorrect parameter count in the call to native function '{0}'",
     ),
     (r"CHECK constraint failed: (.*)", 1366, "Incorrect numeric value for column '{0}'"),
+    (
+        r"frame (starting|ending) offset must be .*",
+        1064,
+        "You have an error in your SQL syntax: the {0} offset of a frame must be a whole number",
+    ),
+    (r"(?:second )?argument (?:of|to) (.*) must be a positive .*", 1210, "Incorrect arguments to {0}"),
     (r"database or disk is full", 1114, "The table is full"),
     (r"no tables specified", 1096, "No tables used"),
     (r"too many columns.*", 1117, "Too many columns"),
@@ -54,6 +63,8 @@ _MESSAGES: list[tuple[str, int, str]] = [
 
 _UNSUPPORTED = (
     (r"misuse of (?:window function|aggregate)", "an aggregate of a query around this one"),
+    (r"DISTINCT is not supported for window", "<window function>(DISTINCT ..)"),
+    (r".* may not be used as a window function", "this function as a window function"),
     (r"parser stack overflow", "calls and subqueries in each other so deeply"),
 )
 

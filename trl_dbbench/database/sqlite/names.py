@@ -32,6 +32,7 @@ _NAMED = frozenset(
         (exp.Column, "this"),
         (exp.ColumnDef, "this"),
         (exp.Schema, "expressions"),
+        (exp.Window, "alias"),
     }
 )
 """Where a name stands in a tree: the node above it and its place there."""
@@ -110,6 +111,8 @@ def check_words(tree: exp.Expr) -> None:
     """Raises StatementError for a reserved word as a name without backticks, unless a dot is beside it."""
     for name in tree.find_all(exp.Identifier):
         parent = name.parent
+        if not name.name and isinstance(parent, exp.Table):
+            raise StatementError(1103, "Incorrect table name ''")
         if parent is None or (type(parent), name.arg_key) not in _NAMED or name.args.get("quoted"):
             continue
         beside_dot = parent.args.get("table") or parent.args.get("db")
@@ -202,11 +205,18 @@ def check_joins(tree: exp.Expr) -> None:
                 continue
             columns = join.args["on"].walk(prune=lambda node: isinstance(node, exp.Query))
             for column in columns:
-                late = isinstance(column, exp.Column) and column.table in own - seen
+                late = isinstance(column, exp.Column) and column.table in own - seen - {""}
                 if late:
                     raise StatementError(
                         1054, f"Unknown column '{column.table}.{column.name}' in 'on clause'"
                     )
+
+
+def parts(select: exp.Select) -> Iterator[exp.Expr]:
+    """The tables and subqueries of FROM."""
+    first = select.args.get("from_")
+    for each in [*([first] if first is not None else []), *(select.args.get("joins") or [])]:
+        yield each.this
 
 
 def sources(query: exp.Expr) -> set[str]:

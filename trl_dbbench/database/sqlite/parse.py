@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 
 import sqlglot.errors
@@ -12,8 +11,6 @@ from sqlglot.parsers.mysql import MySQLParser
 
 from trl_dbbench.database.sqlite.values import StatementError
 from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS, parse_statements
-
-logger = logging.getLogger("trl_dbbench.database")
 
 _KEPT_FUNCTIONS: tuple[str, ...] = (
     *("COUNT", "SUM", "AVG", "MIN", "MAX", "COALESCE", "ROW_NUMBER", "RANK", "DENSE_RANK", "PERCENT_RANK"),
@@ -57,28 +54,31 @@ def parse(sql: str) -> exp.Expr:
     try:
         trees = [tree for tree in parse_statements(replaced, _Source) if tree is not None]
     except sqlglot.errors.ParseError as error:
-        first = error.errors[0] if error.errors else {}
+        if _TWICE.search(sql):
+            raise unsupported("DISTINCT DISTINCT") from None
+        if not error.errors:
+            raise syntax_error(sql) from None
+        first = error.errors[0]
         near = f"{first.get('highlight') or ''}{first.get('end_context') or ''}"
         raise syntax_error(near, first.get("line") or 1) from None
     except sqlglot.errors.SqlglotError:
         raise syntax_error(sql) from None
     except RecursionError:
         raise nested_too_deeply() from None
-    except (AttributeError, TypeError, LookupError, ValueError, AssertionError) as error:
-        # sqlglot's parser goes on where MySQL has given up, and stumbles over what is not there
-        logger.debug("not parsed: %r", sql, exc_info=error)
-        raise syntax_error(sql) from None
     trees = [tree for tree in trees if not isinstance(tree, exp.Semicolon)]
     if not trees:
         raise StatementError(1065, "Query was empty")
     if len(trees) > 1:
         raise syntax_error(trees[1].sql(dialect="mysql"))
     tree = trees[0]
+    if replaced == sql and isinstance(tree, exp.Insert) and tree.args.get("alternative"):
+        raise syntax_error(f"OR {tree.args['alternative']}")
     if replaced != sql and isinstance(tree, exp.Insert):
         tree.set("alternative", "REPLACE")
     return tree
 
 
+_TWICE = re.compile(r"\bDISTINCT\s+DISTINCT\b", re.IGNORECASE)
 _REPLACE = re.compile(r"\A\s*REPLACE\s+(?:LOW_PRIORITY\s+|DELAYED\s+)?(?:INTO\s+)?(?!\()", re.IGNORECASE)
 
 

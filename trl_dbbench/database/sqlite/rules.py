@@ -13,18 +13,19 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
-from trl_dbbench.database.sqlite.calls import cast, function_call, interval, start
+from trl_dbbench.database.sqlite.calls import cast, check_count, function_call, interval, start
 from trl_dbbench.database.sqlite.checks import single_row
 from trl_dbbench.database.sqlite.coercions import (
-    as_number,
     as_text,
     call,
     exact,
     in_change,
     is_in_change,
+    numeric,
     unified,
 )
 from trl_dbbench.database.sqlite.comparisons import BINARY, COMPARISONS, collated
+from trl_dbbench.database.sqlite.joins import turn_right_joins
 from trl_dbbench.database.sqlite.kinds import Kind, keep_kind, kind_of
 from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
 from trl_dbbench.database.sqlite.values import COLLATION, StatementError
@@ -52,7 +53,7 @@ def _plus(name: str) -> Callable[[exp.Expr], exp.Expr]:
 
 def _arithmetic(node: exp.Expr) -> exp.Expr:
     for side in ("this", "expression"):
-        node.set(side, in_change(as_number(node.args[side])))
+        node.set(side, numeric(node.args[side]))
     return exact(_again(node), kind_of(node))
 
 
@@ -64,31 +65,41 @@ def _again(node: exp.Expr) -> exp.Expr:
 def _quotient(node: exp.Expr) -> exp.Expr:
     kind = kind_of(node)
     places = exp.Literal.number(kind.places) if kind.name == "decimal" else None
-    return call("DIV", as_number(node.this), _divisor(node), places)
+    return call("DIV", numeric(node.this), _divisor(node), places)
 
 
 def _divisor(node: exp.Expr) -> exp.Expr:
-    divisor = as_number(node.expression)
-    return call("DIVISOR", divisor) if is_in_change(node) else divisor
+    divisor = numeric(node.expression)
+    return call("DIVISOR", divisor, numeric(node.this).copy()) if is_in_change(node) else divisor
 
 
 def _negative(node: exp.Expr) -> exp.Expr:
-    node.set("this", as_number(node.this))
+    node.set("this", numeric(node.this))
     return node
 
 
 def _total(node: exp.Expr) -> exp.Expr:
     """SUM and AVG, which give decimals of a number of places."""
+    if any(each.find(exp.Avg) for each in node.find_all(exp.Subquery)):
+        raise unsupported("a sum of a subquery's mean")
     if not isinstance(node.this, exp.Distinct):
-        node.set("this", as_number(node.this))
+        node.set("this", numeric(node.this))
     inside = isinstance(node.parent, exp.Window)
-    return node if inside else _of_mean(_again(node), kind_of(node))
+    return node if inside else _of_mean(node, kind_of(node))
 
 
 def _of_mean(node: exp.Expr, kind: Kind) -> exp.Expr:
     """A total, rounded; MySQL keeps a mean with nine places, or a multiple of them, until it is shown."""
-    mean = isinstance(node.this if isinstance(node, exp.Window) else node, exp.Avg)
-    return exact(node, kind, -(-kind.places // 9) * 9 if mean else kind.places)
+    mean = isinstance(node.this if isinstance(node, exp.Window) else node, exp.Avg) and not _is_kept(node)
+    return exact(_again(node), kind, -(-kind.places // 9) * 9 if mean else kind.places)
+
+
+def _is_kept(node: exp.Expr) -> bool:
+    """Whether it is a column of a table that is made for the statement, and rounded there."""
+    above = node.parent.parent if isinstance(node.parent, exp.Alias) else node.parent
+    while isinstance(above, exp.Query | exp.Subquery):
+        above = above.parent
+    return isinstance(above, exp.CTE | exp.From | exp.Join)
 
 
 def _extreme(node: exp.Expr) -> exp.Expr:
@@ -119,6 +130,15 @@ def _collate(node: exp.Expr) -> exp.Expr:
 def _trim(node: exp.Expr) -> exp.Expr:
     where = exp.Literal.string(str(node.args.get("position") or "BOTH").upper())
     return call("TRIM", as_text(node.this), node.expression or exp.Literal.string(" "), where)
+
+
+def _substring(node: exp.Expr) -> exp.Expr:
+    start, length = node.args.get("start"), node.args.get("length")
+    if start is None:
+        raise syntax_error(")")
+    for each in (start, length):
+        check_count(each)
+    return call("SUBSTRING", as_text(node.this), start, length)
 
 
 def _group_concat(node: exp.Expr) -> exp.Expr:
@@ -229,13 +249,15 @@ def _window(node: exp.Expr) -> exp.Expr:
     node.set("partition_by", [collated(each) for each in node.args.get("partition_by") or []] or None)
     if not isinstance(node.this, exp.Sum | exp.Avg):
         return node
-    return _of_mean(_again(node), kind_of(node))
+    return _of_mean(node, kind_of(node))
 
 
 def _select(node: exp.Expr) -> exp.Expr:
     if node.args.get("having") is not None and node.args.get("group") is None:
         _having_alone(node)
-    _check_right_joins(node.args.get("joins") or [])
+    if any(isinstance(each.unalias(), exp.Tuple) for each in node.expressions):
+        raise unsupported("a row among the columns")
+    turn_right_joins(node)
     node.set("locks", None)
     node.set("operation_modifiers", None)
     if node.args.get("into"):
@@ -243,21 +265,10 @@ def _select(node: exp.Expr) -> exp.Expr:
     source = node.args.get("from_")
     if source is not None and isinstance(source.this, exp.Table) and source.this.name.upper() == "DUAL":
         node.set("from_", None)
-    if node.args.get("distinct") or isinstance(node.parent, exp.Union):
+    above = node.parent.parent if isinstance(node.parent, exp.Subquery) else node.parent
+    if node.args.get("distinct") or isinstance(above, exp.SetOperation):
         node.set("expressions", [_collated_column(column) for column in node.expressions])
     return node
-
-
-def _check_right_joins(joins: list[exp.Join]) -> None:
-    """Refuses what SQLite 3.40 answers wrong: before RIGHT JOIN, a constant condition removes all rows."""
-    last = max((n for n, join in enumerate(joins) if join.side.upper() == "RIGHT"), default=0)
-    for join in joins[:last]:
-        condition = join.args.get("on")
-        if condition is None:
-            continue
-        terms = condition.flatten() if isinstance(condition, exp.And) else [condition]
-        if any(term.find(exp.Column, exp.Query) is None for term in terms):
-            raise unsupported("a constant in ON before RIGHT JOIN")
 
 
 def _having_alone(node: exp.Expr) -> None:
@@ -289,7 +300,8 @@ def _collated_column(column: exp.Expr) -> exp.Expr:
     if isinstance(column, exp.Alias):
         column.set("this", _collated_column(column.this))
         return column
-    plain = isinstance(column, exp.Column | exp.Star | exp.Literal | exp.Collate)
+    number = isinstance(column, exp.Literal) and not column.is_string
+    plain = number or isinstance(column, exp.Column | exp.Star | exp.Collate)
     return column if plain else collated(column)
 
 
@@ -312,8 +324,8 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     **COMPARISONS,
     exp.Subquery: single_row,
     exp.Div: _quotient,
-    exp.IntDiv: lambda node: call("INT_DIV", as_number(node.this), _divisor(node)),
-    exp.Mod: lambda node: exact(call("MOD", as_number(node.this), _divisor(node)), kind_of(node)),
+    exp.IntDiv: lambda node: call("INT_DIV", numeric(node.this), _divisor(node)),
+    exp.Mod: lambda node: exact(call("MOD", numeric(node.this), _divisor(node)), kind_of(node)),
     exp.Add: _plus("DATE_ADD"),
     exp.Sub: _plus("DATE_SUB"),
     exp.Mul: _arithmetic,
@@ -330,12 +342,12 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.Cast: cast,
     exp.Collate: _collate,
     exp.Trim: _trim,
-    exp.Extract: lambda node: call("EXTRACT", exp.Literal.string(node.name.upper()), node.expression),
-    exp.StrPosition: lambda node: call("LOCATE", as_text(node.args["substr"]), as_text(node.this)),
-    exp.Substring: lambda node: call(
-        "SUBSTRING", as_text(node.this), node.args.get("start"), node.args.get("length")
+    exp.Extract: lambda node: call(
+        "EXTRACT", exp.Literal.string(node.name.upper()), in_change(node.expression, "FULL_DATE")
     ),
-    exp.Chr: lambda node: call("CHAR", *node.expressions),
+    exp.StrPosition: lambda node: call("LOCATE", as_text(node.args["substr"]), as_text(node.this)),
+    exp.Substring: _substring,
+    exp.Chr: lambda node: call("CHAR", *map(numeric, node.expressions)),
     exp.Concat: lambda node: call("CONCAT", *map(as_text, node.expressions)),
     exp.CurrentDate: _call_of("CURDATE"),
     exp.CurrentTime: _call_of("CURTIME"),

@@ -238,7 +238,7 @@ class SQLiteSandbox(Sandbox):
         return result
 
     def _run_translated(self, sql: str, statement: Statement) -> QueryResult:
-        translated = translation(sql, statement.tree, self._described(statement.tables))
+        translated = translation(sql, statement, self._described(statement.tables))
         if mistake := translated.misgrouped or statement.misplaced:
             try:
                 self._run(f"EXPLAIN {translated.sql}")  # an unknown column is the graver mistake
@@ -246,6 +246,8 @@ class SQLiteSandbox(Sandbox):
                 if not re.match("misuse of|aggregate functions are not", str(error.orig)):
                     raise
             raise StatementError(*mistake)
+        if translated.constants:
+            self._run(f"SELECT {', '.join(translated.constants)}")
         return self._run(translated.sql, translated.kinds)
 
     def _described(self, names: Sequence[str]) -> tuple[TableColumns, ...]:

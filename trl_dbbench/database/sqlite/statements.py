@@ -9,8 +9,16 @@ from functools import lru_cache
 
 from sqlglot import exp
 
-from trl_dbbench.database.sqlite.checks import check_contexts, check_limits, check_size, check_windows
-from trl_dbbench.database.sqlite.grammar import check_grammar
+from trl_dbbench.database.sqlite.checks import (
+    check_contexts,
+    check_limits,
+    check_size,
+    check_target,
+    check_windows,
+    until_misplaced,
+)
+from trl_dbbench.database.sqlite.foreign import check_foreign
+from trl_dbbench.database.sqlite.grammar import check_grammar, check_shape
 from trl_dbbench.database.sqlite.groups import check_distinct, check_groups
 from trl_dbbench.database.sqlite.kinds import Kind, TableColumns
 from trl_dbbench.database.sqlite.names import (
@@ -21,6 +29,7 @@ from trl_dbbench.database.sqlite.names import (
     check_words,
     needed_tables,
 )
+from trl_dbbench.database.sqlite.output_names import check_columns
 from trl_dbbench.database.sqlite.parse import parse
 from trl_dbbench.database.sqlite.tables import CATALOG, create
 from trl_dbbench.database.sqlite.translation import write
@@ -58,20 +67,21 @@ def look(sql: str) -> Statement:
 class Translation:
     """A statement for SQLite.
 
-    Its text, the kinds of a query's columns, and the error (number, text) that its GROUP BY causes in MySQL
-    if all its columns exist.
+    Its text, the kinds of a query's columns, the constants that MySQL evaluates before it looks at any row,
+    and the error (number, text) that its GROUP BY or its target causes in MySQL if all its columns exist.
     """
 
     sql: str
     kinds: tuple[Kind, ...]
+    constants: tuple[str, ...]
     misgrouped: tuple[int, str] | None
 
 
-def translation(sql: str, tree: exp.Expr, tables: tuple[TableColumns, ...]) -> Translation:
-    """The statement for SQLite.
+def translation(sql: str, statement: Statement, tables: tuple[TableColumns, ...]) -> Translation:
+    """The statement for SQLite; of one that is misplaced, what MySQL reads until it finds that out.
 
     Args:
-        tree: what `look` found; changed if the statement is too long for the cache.
+        statement: what `look` found; its tree is changed if the statement is too long for the cache.
         tables: the tables and views that it names.
 
     Raises:
@@ -79,13 +89,20 @@ def translation(sql: str, tree: exp.Expr, tables: tuple[TableColumns, ...]) -> T
     """
     if len(sql) <= MAX_CACHED_CHARACTERS:
         return _cached_translation(sql, tables)
-    return _translation(tree, tables)
+    return _translation(statement.tree, statement.misplaced, tables)
 
 
 def _look(sql: str) -> Statement:
-    tree = parse(sql)
+    try:
+        tree = parse(sql)
+    except StatementError as error:
+        if error.code == 1436:
+            check_grammar(sql)  # a bracket that is missing is the graver mistake
+        raise
     check_spaces(sql)
-    check_grammar(sql)
+    tokens = check_grammar(sql)
+    check_shape(tree)
+    check_foreign(tokens, tree)
     check_words(tree)
     check_derived(tree)
     check_size(tree, {})
@@ -121,13 +138,18 @@ _looks = _Looks()
 
 @lru_cache(maxsize=4096)
 def _cached_translation(sql: str, tables: tuple[TableColumns, ...]) -> Translation:
-    return _translation(look(sql).tree.copy(), tables)
+    statement = look(sql)
+    return _translation(statement.tree.copy(), statement.misplaced, tables)
 
 
-def _translation(tree: exp.Expr, tables: tuple[TableColumns, ...]) -> Translation:
-    misgrouped = _mistake(tree, lambda tree: check_groups(tree, tables))
-    written, kinds = write(tree, tables)
-    return Translation(written, kinds, misgrouped)
+def _translation(
+    tree: exp.Expr, misplaced: tuple[int, str] | None, tables: tuple[TableColumns, ...]
+) -> Translation:
+    misgrouped = _mistake(
+        tree, check_target, lambda tree: check_groups(tree, tables), lambda tree: check_columns(tree, tables)
+    )
+    written, kinds, constants = write(until_misplaced(tree) if misplaced else tree, tables)
+    return Translation(written, kinds, constants, misgrouped)
 
 
 def commits(tree: exp.Expr) -> bool:

@@ -10,9 +10,9 @@ from decimal import ROUND_HALF_UP, Decimal
 from sqlglot import exp
 
 from trl_dbbench.database.sqlite.coercions import as_number, call, unified
-from trl_dbbench.database.sqlite.dates import moment
+from trl_dbbench.database.sqlite.dates import is_date, moment
 from trl_dbbench.database.sqlite.kinds import DATETIME, TEXT, UNKNOWN, Kind, TableColumns, kind_of
-from trl_dbbench.database.sqlite.parse import syntax_error
+from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import StatementError, Value, decimal, text
 
 
@@ -50,8 +50,6 @@ def _assign(assignments: list[exp.Expr]) -> None:
 def _insert(tree: exp.Insert, columns: Sequence[TableColumns]) -> None:
     schema = tree.this if isinstance(tree.this, exp.Schema) else None
     target = schema.this if schema is not None else tree.this
-    if schema is not None and not all(isinstance(each, exp.Identifier) for each in schema.expressions):
-        raise syntax_error(schema.sql(dialect="mysql"))
     known = next((each.columns for each in columns if each.name == target.name), None)
     if known is None:
         return
@@ -63,7 +61,15 @@ def _insert(tree: exp.Insert, columns: Sequence[TableColumns]) -> None:
     wanted = [(name, kinds.get(name.lower(), UNKNOWN)) for name in names]
     source = tree.expression
     if isinstance(source, exp.Values):
-        for row in source.expressions:
+        for place, row in enumerate(source.expressions, 1):
+            if (
+                isinstance(row, exp.Tuple)
+                and len(row.expressions) != len(wanted)
+                and set(names) <= set(kinds)
+            ):
+                raise StatementError(1136, f"Column count doesn't match value count at row {place}")
+            if row.find(exp.Column) is not None and set(names) <= set(kinds):
+                raise unsupported("a column in VALUES")
             if isinstance(row, exp.Tuple) and len(row.expressions) == len(wanted):
                 cells = zip(row.expressions, wanted, strict=True)
                 row.set("expressions", [stored(cell, name, kind) for cell, (name, kind) in cells])
@@ -185,7 +191,7 @@ def _store_decimal(value: Value, column: str, digits: int, places: int) -> Value
 
 def _store_date(value: Value, column: str, with_time: int) -> Value:
     found = moment(value)
-    if found is None:
+    if found is None or not is_date(text(value)):
         type = "datetime" if with_time else "date"
         raise StatementError(1292, f"Incorrect {type} value: '{text(value)}' for column '{column}' at row 1")
     return found.isoformat(" ") if with_time else found.date().isoformat()
@@ -197,10 +203,17 @@ def _store_text(value: Value, column: str, size: int) -> Value:
     return value
 
 
+def _store_float(value: Value, column: str) -> float:
+    amount = float(_amount(value, column, "double"))
+    if not math.isfinite(amount):
+        raise _out_of_range(column)
+    return amount
+
+
 STORAGE: dict[str, Callable[..., Value]] = {
     "STORE_INT": _store_int,
     "STORE_DECIMAL": _store_decimal,
-    "STORE_FLOAT": lambda value, column: float(_amount(value, column, "double")),
+    "STORE_FLOAT": _store_float,
     "STORE_DATE": _store_date,
     "STORE_TEXT": _store_text,
 }

@@ -9,8 +9,10 @@ from sqlglot.dialects.sqlite import SQLite
 from sqlglot.errors import SqlglotError
 
 from trl_dbbench.database.sqlite.annotation import annotate
-from trl_dbbench.database.sqlite.checks import check_target
+from trl_dbbench.database.sqlite.calls import check_name
+from trl_dbbench.database.sqlite.coercions import strict_truths
 from trl_dbbench.database.sqlite.kinds import Kind, TableColumns
+from trl_dbbench.database.sqlite.output_names import check_twice, qualify_order
 from trl_dbbench.database.sqlite.parse import nested_too_deeply, unsupported
 from trl_dbbench.database.sqlite.rules import rewrite
 from trl_dbbench.database.sqlite.storage import store, unify_sides
@@ -25,8 +27,11 @@ class _Target(SQLite):
         IDENTIFIERS = ["`"]  # noqa: RUF012
 
 
-def write(tree: exp.Expr, columns: Sequence[TableColumns] = ()) -> tuple[str, tuple[Kind, ...]]:
-    """The statement as SQLite understands it, and the kinds of a query's columns. Changes the tree.
+def write(
+    tree: exp.Expr, columns: Sequence[TableColumns] = ()
+) -> tuple[str, tuple[Kind, ...], tuple[str, ...]]:
+    """The statement as SQLite understands it, the kinds of a query's columns, and the constants among the
+    dates that it compares, which MySQL reads before any row. Changes the tree.
 
     Args:
         columns: of the tables and views that it names.
@@ -36,19 +41,36 @@ def write(tree: exp.Expr, columns: Sequence[TableColumns] = ()) -> tuple[str, tu
     """
     try:
         if isinstance(tree, exp.Update | exp.Delete):
-            check_target(tree)
             tree = _one_table(tree)
+        if isinstance(tree, exp.Subquery) and not any(map(tree.args.get, ("order", "limit", "with_"))):
+            tree = tree.unnest()
+        for each in tree.find_all(exp.Anonymous):
+            check_name(each)
         shown = annotate(tree, columns)
-        for node in reversed(list(tree.walk(bfs=False))):
+        check_twice(tree)
+        qualify_order(tree)
+        nodes = list(tree.walk(bfs=False))
+        if isinstance(tree, exp.DML):
+            strict_truths(tree)
+        for node in reversed(nodes):
             rewrite(node)
             if isinstance(node, exp.SetOperation):
                 unify_sides(node)
         tree = _clean(store(tree, columns))
-        return tree.sql(dialect=_Target, identify=True, normalize_functions=False, comments=False), shown
+        constants = tuple(_written(each) for each in tree.find_all(exp.Anonymous) if _is_checked(each))
+        return _written(tree), shown, constants
     except RecursionError:
         raise nested_too_deeply() from None
     except SqlglotError as error:
         raise unsupported(str(error)[:80]) from None
+
+
+def _written(tree: exp.Expr) -> str:
+    return tree.sql(dialect=_Target, identify=True, normalize_functions=False, comments=False)
+
+
+def _is_checked(node: exp.Anonymous) -> bool:
+    return node.this == "my_FULL_MOMENT" and node.find(exp.Column, exp.Query) is None
 
 
 def _one_table(tree: exp.Update | exp.Delete) -> exp.Expr:

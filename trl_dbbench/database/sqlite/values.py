@@ -112,7 +112,7 @@ def decimal(value: Value, places: int) -> int | float:
     amount = number(value)
     if isinstance(amount, int) or not math.isfinite(amount) or abs(amount) >= 1e22:
         return amount
-    return float(Decimal(repr(amount)).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP))
+    return float(Decimal(repr(amount)).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)) + 0.0  # no -0
 
 
 def text(value: Value) -> str:

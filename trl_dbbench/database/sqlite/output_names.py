@@ -1,0 +1,136 @@
+"""The names of a query's output columns: where they may stand, and where one stands for two.
+
+SQLite knows them in WHERE and ON as well, where MySQL does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from sqlglot import exp
+
+from trl_dbbench.database.sqlite.kinds import TableColumns
+from trl_dbbench.database.sqlite.names import parts
+from trl_dbbench.database.sqlite.values import StatementError
+
+Known = Mapping[str, set[str] | None]
+"""Tables and parts of WITH, with their columns in lower case; `None` if they cannot be seen."""
+
+
+def check_columns(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
+    """Raises StatementError for an output column's name in WHERE or ON, and for one that stands for two."""
+    known: dict[str, set[str] | None] = {
+        table.name: {name.lower() for name, _ in table.columns} for table in tables
+    }
+    for part in tree.find_all(exp.CTE):
+        renamed = {column.name.lower() for column in part.args["alias"].columns}
+        known[part.alias] = renamed or _selected(part.this)
+    for operation in tree.find_all(exp.SetOperation):
+        _check_global_order(operation)
+    for select in tree.find_all(exp.Select):
+        _check_order(select, [_columns(each, known) for each in parts(select)])
+        _check_conditions(select, known)
+
+
+def _check_conditions(select: exp.Select, known: Known) -> None:
+    aliases = {each.alias.lower() for each in select.expressions if isinstance(each, exp.Alias)}
+    query: exp.Select | None = select
+    while query is not None and aliases:
+        for source in parts(query):
+            columns = _columns(source, known)
+            aliases = aliases - columns if columns is not None else set()
+        above = query.find_ancestor(exp.Select, exp.From, exp.CTE)
+        query = above if isinstance(above, exp.Select) else None
+    joins = [join.args.get("on") for join in select.args.get("joins") or []]
+    for clause, word in [(select.args.get("where"), "where"), *((on, "on") for on in joins)]:
+        for column in clause.find_all(exp.Column) if clause is not None and aliases else ():
+            if column.table or column.name.lower() not in aliases:
+                continue
+            inner = column.find_ancestor(exp.Select)
+            if inner is select or (inner is not None and inner.args.get("from_") is None):
+                raise StatementError(1054, f"Unknown column '{column.name}' in '{word} clause'")
+
+
+def _check_order(select: exp.Select, own: list[set[str] | None]) -> None:
+    for key in _keys(select):
+        name = key.name.lower()
+        same = {each.unalias().sql() for each in select.expressions if each.alias_or_name.lower() == name}
+        among = sum(columns is not None and name in columns for columns in own)
+        named = any(join.args.get("using") or join.method for join in select.args.get("joins") or [])
+        starred = any(isinstance(each, exp.Star) for each in select.expressions)
+        if len(same) > 1 or (starred and not same and among > 1 and not named):
+            raise StatementError(1052, f"Column '{key.name}' in order clause is ambiguous")
+
+
+def _check_global_order(operation: exp.SetOperation) -> None:
+    order, names = operation.args.get("order"), _selected(operation)
+    for term in order.expressions if order is not None else ():
+        key = term.this
+        if isinstance(key, exp.Column) and key.table:
+            raise StatementError(
+                1250, f"Table '{key.table}' from one of the SELECTs cannot be used in global ORDER clause"
+            )
+        if isinstance(key, exp.Column) and names is not None and key.name.lower() not in names:
+            raise StatementError(1054, f"Unknown column '{key.name}' in 'order clause'")
+
+
+def _keys(select: exp.Select) -> Iterator[exp.Column]:
+    """The columns without a table that ORDER BY names."""
+    order = select.args.get("order")
+    for term in order.expressions if order is not None else ():
+        if isinstance(term.this, exp.Column) and not term.this.table:
+            yield term.this
+
+
+def _columns(source: exp.Expr, known: Known) -> set[str] | None:
+    if isinstance(source, exp.Table):
+        return known.get(source.name)
+    return _selected(source.this) if isinstance(source, exp.Subquery) else None
+
+
+def _selected(query: exp.Expr) -> set[str] | None:
+    """The names of a query's columns in lower case."""
+    query = query.unnest()
+    while isinstance(query, exp.SetOperation):
+        query = query.left.unnest()
+    if not isinstance(query, exp.Select) or query.is_star:
+        return None
+    return {name.lower() for name in query.named_selects}
+
+
+def qualify_order(tree: exp.Expr) -> None:
+    """Gives the columns in ORDER BY the tables that they have where they are selected.
+
+    `SELECT a.id FROM a JOIN b ... ORDER BY id` sorts by what is selected; to SQLite, `id` is ambiguous.
+    """
+    for select in tree.find_all(exp.Select):
+        selected = {
+            each.name.lower(): each
+            for each in select.expressions
+            if isinstance(each, exp.Column) and each.table
+        }
+        aliases = {each.alias.lower() for each in select.expressions if isinstance(each, exp.Alias)}
+        for key in _keys(select) if select.args.get("joins") else ():
+            column = selected.get(key.name.lower())
+            if column is not None and key.name.lower() not in aliases:
+                key.set("table", column.args["table"].copy())
+
+
+def check_twice(tree: exp.Expr) -> None:
+    """Raises StatementError for a derived table or a part of WITH with two columns of a name.
+
+    Its columns must have been annotated.
+    """
+    for node in tree.find_all(exp.Subquery, exp.CTE):
+        derived = isinstance(node, exp.CTE) or isinstance(node.parent, exp.From | exp.Join)
+        joins = list(node.find_all(exp.Join))
+        if not derived or any(join.method for join in joins):
+            continue
+        once = {each.name.lower() for join in joins for each in join.args.get("using") or []}
+        alias = node.args.get("alias")
+        names = [name.lower() for name, _ in node.this.meta.get("row", ()) if name.lower() not in once]
+        if isinstance(node.this, exp.Select):
+            names += [each.sql().lower() for each in node.this.expressions if not each.alias_or_name]
+        for name in names if not (alias is not None and alias.columns) else ():
+            if name and names.count(name) > 1:
+                raise StatementError(1060, f"Duplicate column name '{name}'")
