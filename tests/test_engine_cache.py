@@ -147,6 +147,18 @@ def test_every_turn_is_what_a_full_forward_gives(build, sampling, long, monkeypa
     assert turns > 100
 
 
+@pytest.mark.parametrize(
+    ("tokens", "prompts", "samples", "shared"),
+    [(60, 2, 8, True), (60, 2, 2, False), (200, 2, 2, True), (200, 4, 1, False)],
+    ids=["short-with-many-rows", "short-with-few-rows", "long-with-few-rows", "a-row-each"],
+)
+def test_prompts_are_shared_where_that_pays(tokens, prompts, samples, shared):
+    engine = TransformersEngine(make(qwen2), EOS, 0)
+    ids = [(prompt, *[5] * tokens) for prompt in range(prompts) for _ in range(samples)]
+    engine.complete([Request(each, 1, Sampling(greedy=True), row, 0) for row, each in enumerate(ids)])
+    assert (engine._prompts is not None) == shared
+
+
 @pytest.mark.parametrize("keeps", [True, False], ids=["past-kept", "prefilled-again"])
 @pytest.mark.parametrize("build", [qwen2, llama, sliding_window])
 def test_all_is_computed_where_the_model_lies(build, keeps, monkeypatch):

@@ -333,8 +333,8 @@ class TransformersEngine:
         rows.sort(key=lambda row: row.source)  # those of a prompt side by side
         self._prompts = None
         if (
-            width >= SHARE_PREFIX_MIN_TOKENS
-            and len(prompts) < len(rows)
+            len(prompts) < len(rows)
+            and width * len(rows) >= SHARE_PREFIX_MIN_TOKENS * len(prompts)
             and can_share(self._config, self._device)
         ):
             self._prompts, self._cache = SharedPrefix(cache, start), RowCache(OWN_SPARE_COLUMNS)

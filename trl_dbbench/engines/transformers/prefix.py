@@ -22,8 +22,8 @@ from trl_dbbench.attention import PLAIN, fused, sees_all
 from trl_dbbench.engines.transformers.cache import RowCache, RowLayer
 
 ATTENTION = "dbbench_shared_prefix"
-SHARE_PREFIX_MIN_TOKENS = 128
-"""Prompts from so many tokens on are worth it."""
+SHARE_PREFIX_MIN_TOKENS = 256
+"""Prompts are worth it from so many tokens on, counted once for each of their rows."""
 
 OWN_SPARE_COLUMNS = 32
 """Columns by which a full buffer of the rows' own past grows; few, since they are read too
