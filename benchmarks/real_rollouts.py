@@ -157,8 +157,8 @@ def play_stages(url: str, meter: Meter, tasks: Sequence[Task]) -> None:
     with open_database(url) as database:
         judge, protocol = Judge(database), TextProtocol()
         for number, task in enumerate([tasks[-1], *tasks]):
-            for _ in range(GROUP):
-                with meter.stage("opening"):
+            for sample in range(GROUP):
+                with meter.stage("opening" if sample else "making"):
                     sandbox = database.sandbox(task)
                 for sql in statements(task):
                     with meter.stage("statement"):

@@ -42,7 +42,7 @@ GROUP = 8
 """Episodes of a prompt."""
 
 WAYS = ("reads", "changes")
-STAGES = ("opening", "statement", "judging", "closing", "again")
+STAGES = ("making", "opening", "statement", "judging", "closing", "again")
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,15 @@ class Play:
     """What an episode will do.
 
     `prompt`: its number in the step, and `prompt_tokens` its length. `reads`: whether it only reads, on
-    connections that episodes share. `again`: what a statement costs more where more episodes are open than a
-    server lends connections.
+    connections that episodes share. `making`: replaces `opening` for the first of the prompt's readings on a
+    database, for which the others wait. `again`: what a statement costs more where more episodes are open
+    than a server lends connections.
     """
 
     turns: Sequence[Turn]
     prompt: int = 0
     prompt_tokens: int = 0
+    making: Job = Job()
     opening: Job = Job()
     judging: Job = Job()
     closing: Job = Job()
@@ -249,6 +251,8 @@ class Rank:
         self._lent = {True: setup.statements + SPARE_READERS, False: setup.slots}
         self._open = [{True: 0, False: 0} for _ in places]
         self._made = [0] * setup.databases
+        self.tables: dict[tuple[int, int, int], simpy.Event] = {}
+        """Those that readings share, by step, prompt and database."""
 
     def enter(self, reads: bool) -> int:
         """The database of the next episode, which is counted there; see `SeveralDatabases`."""
@@ -330,7 +334,7 @@ class Simulation:
         server = self._vllm[self._home(number, play.prompt, homes[number])]
         place = rank.enter(play.reads)
         reader = rank.readers[place] if play.reads else None
-        opening = self.env.process(self._job(rank, place, play.opening))
+        opening = self.env.process(self._open(rank, place, step, play))
         for turn in play.turns:
             yield from self._compute(rank.core, "trainer", self._setup.turn_client)
             yield self.env.timeout(self._setup.vllm_trip)
@@ -353,11 +357,29 @@ class Simulation:
             )
         return homes[prompt]
 
-    def _job(self, rank: Rank, place: int, job: Job, connections: simpy.Resource | None = None) -> Events:
-        """Work on a database, in a thread and, where they are shared, on one of `connections`."""
+    def _open(self, rank: Rank, place: int, step: int, play: Play) -> Events:
+        made = rank.tables.get((step, play.prompt, place)) if play.reads else None
+        if made is not None or not play.reads:
+            yield from self._job(rank, place, play.opening, after=made)
+            return
+        made = rank.tables[step, play.prompt, place] = self.env.event()
+        yield from self._job(rank, place, play.making)
+        made.succeed()
+
+    def _job(
+        self,
+        rank: Rank,
+        place: int,
+        job: Job,
+        connections: simpy.Resource | None = None,
+        after: simpy.Event | None = None,
+    ) -> Events:
+        """Work on a database, in a thread, which may wait for one of `connections`, or for `after`."""
         with rank.threads.request() as thread:
             yield thread
             began = self.env.now
+            if after is not None:
+                yield after
             with connections.request() if connections is not None else nullcontext() as connection:
                 if connection is not None:
                     yield connection

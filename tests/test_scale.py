@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,8 +37,18 @@ def test_an_episode_alone_takes_the_sum_of_its_parts() -> None:
 
 
 def test_the_tables_are_made_while_the_first_turn_is_written() -> None:
-    play = Play((Turn(20, statement=Job(wait=0.1)),), opening=Job(wait=0.5))
+    play = Play((Turn(20, statement=Job(wait=0.1)),), opening=Job(wait=0.5), reads=False)
     assert seconds(Setup(CURVE), play) == pytest.approx(0.5 + 0.1)
+
+
+def test_the_tables_of_readings_are_made_once_for_a_prompt_and_its_other_episodes_wait() -> None:
+    """One makes them in 0.5 s, the other needs 0.1 s after that; changes have tables of their own."""
+    same = [Play((Turn(10, statement=Job(wait=0.2)),), making=Job(wait=0.5), opening=Job(wait=0.1))] * 2
+    assert seconds(Setup(CURVE), *same) == pytest.approx(0.5 + 0.1 + 0.2)
+    assert seconds(Setup(CURVE, statements=1), *same) == pytest.approx(0.5 + 0.1 + 0.2 + 0.2)
+    assert seconds(Setup(CURVE, databases=2), *same) == pytest.approx(0.5 + 0.2)
+    own = [replace(play, reads=False) for play in same]
+    assert seconds(Setup(CURVE), *own) == pytest.approx(0.1 + 0.2)
 
 
 def test_an_episode_is_judged_and_closed_after_its_last_turn() -> None:
