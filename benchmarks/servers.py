@@ -15,12 +15,13 @@ import multiprocessing
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import create_engine
 
@@ -69,11 +70,29 @@ def episodes_a_second(database: Database, seconds: float) -> float:
 
 
 @contextmanager
-def slow_way(url: str, delay: float) -> Iterator[str]:
-    """A URL that leads to the server through a proxy, in a process of its own: its work is not ours."""
+def local_server(max_connections: int) -> Iterator[str]:
+    """The URL of a private server that lends so many connections."""
+    server = start_local()
+    try:
+        engine = create_engine(server.url)
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"SET GLOBAL max_connections = {max_connections}")
+        engine.dispose()
+        yield server.url
+    finally:
+        server.stop()
+
+
+@contextmanager
+def elsewhere(target: Callable[..., None], *arguments: Any) -> Iterator[str]:
+    """The URL of a server that runs in a process of its own: its work is not ours.
+
+    Args:
+        target: called with the arguments and a connection, sends its URL there and goes on for ever.
+    """
     processes = multiprocessing.get_context("spawn")
     ours, its = processes.Pipe()
-    process = processes.Process(target=pass_on, args=(url, delay, its), daemon=True)
+    process = processes.Process(target=target, args=(*arguments, its), daemon=True)
     process.start()
     try:
         yield ours.recv()
@@ -83,6 +102,7 @@ def slow_way(url: str, delay: float) -> Iterator[str]:
 
 
 def pass_on(url: str, delay: float, told: Connection) -> None:
+    """A proxy in front of the server at the URL; `delay` is in seconds."""
     with proxied(url) as (proxy, through):
         proxy.delay = delay
         told.send(through)
@@ -101,13 +121,8 @@ def main() -> None:
     with ExitStack() as stack:
         urls = []
         for _ in range(2):
-            server = start_local()
-            stack.callback(server.stop)
-            engine = create_engine(server.url)
-            with engine.connect() as connection:
-                connection.exec_driver_sql(f"SET GLOBAL max_connections = {arguments.connections}")
-            engine.dispose()
-            urls.append(stack.enter_context(slow_way(server.url, arguments.delay / 1000)))
+            url = stack.enter_context(local_server(arguments.connections))
+            urls.append(stack.enter_context(elsewhere(pass_on, url, arguments.delay / 1000)))
         figures = {}
         for used in (urls[:1], urls):
             with open_database(used) as database:

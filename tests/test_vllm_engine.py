@@ -177,7 +177,7 @@ def test_the_copies_of_a_prompt_and_their_later_turns_go_to_one_server(fakes, en
 def test_ranks_start_with_different_servers(fakes, engine_of):
     servers = fakes(2)
     for rank in range(2):
-        ask(engine_of(*servers), request((5, 6, rank)), rank=rank)
+        ask(engine_of(*servers), request((5, 6, rank)), first=rank)
     assert [prompts_at(server) for server in servers] == [{0}, {1}]
 
 

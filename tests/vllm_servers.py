@@ -367,9 +367,9 @@ def request(ids: Sequence[int] = (5, 6, 7), row: int = 0, turn: int = 0, new: in
     return Request(tuple(ids), new, Sampling(**sampling), row, turn)
 
 
-def ask(servers: VLLMServers, *requests: Request, rank: int = 0) -> list[Completion]:
+def ask(servers: VLLMServers, *requests: Request, first: int = 0) -> list[Completion]:
     """One rollout, in which each row makes its requests one after the other."""
-    engine = VLLMEngine(servers, servers.adapter, rank)
+    engine = VLLMEngine(servers, servers.adapter, first)
     episodes = [[each for each in requests if each.row == row] for row in {each.row: 0 for each in requests}]
 
     async def play(turns: Sequence[Request]) -> list[Completion]:

@@ -77,8 +77,10 @@ class VLLMBackend:
             ConfigError, EngineError: as above; on all ranks, whichever met it.
         """
         self._weights.bring(self._servers, self._on_main_process)
+        ranks = Ranks()
+        first = ranks.number * len(self._servers.servers) // ranks.count  # so that they share all servers
         with self._servers.holding() as adapter:
-            yield VLLMEngine(self._servers, adapter, Ranks().number)
+            yield VLLMEngine(self._servers, adapter, first)
 
     def close(self) -> None:
         self._servers.close()

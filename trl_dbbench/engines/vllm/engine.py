@@ -43,13 +43,13 @@ class VLLMEngine:
     Args:
         servers: those that answer, and how they are asked.
         adapter: with which they are to generate; they have loaded it.
-        rank: of this process. Ranks start with different servers.
+        first: the place of the server that gets the first prompt. Ranks start with different ones.
     """
 
-    def __init__(self, servers: VLLMServers, adapter: Adapter | None = None, rank: int = 0):
+    def __init__(self, servers: VLLMServers, adapter: Adapter | None = None, first: int = 0):
         self.servers = servers
         self.adapter = adapter
-        self._rank = rank
+        self._first = first
         self._loop: asyncio.AbstractEventLoop | None = None
         self._http: httpx2.AsyncClient | None = None
         self._round: asyncio.Task[None] | None = None
@@ -122,7 +122,7 @@ class VLLMEngine:
         if home is None or not home.up:
             servers = self.servers.servers
             prompts = Counter(server.url for server in self._homes.values())
-            order = [servers[(self._rank + place) % len(servers)] for place in range(len(servers))]
+            order = [servers[(self._first + place) % len(servers)] for place in range(len(servers))]
             home = min(
                 (server for server in order if server.up),
                 key=lambda server: prompts[server.url],
