@@ -352,8 +352,9 @@ class Simulation:
         """The vLLM server of a prompt: that with the fewest of this rank's prompts; see `VLLMEngine`."""
         if prompt not in homes:
             prompts, number = Counter(homes.values()), len(self._vllm)
+            first = rank * number // len(self._ranks)
             homes[prompt] = min(
-                ((rank + each) % number for each in range(number)), key=lambda each: prompts[each]
+                ((first + each) % number for each in range(number)), key=lambda each: prompts[each]
             )
         return homes[prompt]
 
