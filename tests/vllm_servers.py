@@ -46,6 +46,11 @@ kill -KILL 0
 Reply = tuple[int, Any]
 
 
+class _HTTPServer(ThreadingHTTPServer):
+    request_queue_size = 256  # as many may come at once
+    daemon_threads = True
+
+
 class FakeServer:
     """Speaks as much of vLLM as the engine asks for, over real HTTP, and keeps what it was asked.
 
@@ -94,8 +99,7 @@ class FakeServer:
             def log_message(self, *args: object) -> None:
                 pass
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
-        self._http.daemon_threads = True
+        self._http = _HTTPServer(("127.0.0.1", self.port), Handler)
         Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
 
     def stop(self) -> None:
