@@ -80,7 +80,6 @@ class _UnderWay:
 
     Args:
         rows: this rank's.
-        generation: its number in the run, from 0.
         policy_step: updates of the weights that play it.
         engine: gives what plays; entered here, and left when the episodes are asked for.
         threads: where it is played.
@@ -90,13 +89,12 @@ class _UnderWay:
         self,
         rows: list[Row],
         batch: Batch,
-        generation: int,
         policy_step: int,
         player: Player,
         engine: AbstractContextManager[Engine],
         threads: ThreadPoolExecutor,
     ):
-        self.rows, self.generation, self.policy_step = rows, generation, policy_step
+        self.rows, self.policy_step = rows, policy_step
         self._stack = ExitStack()
         self._engine = _Stoppable(self._stack.enter_context(engine))
         self._played = threads.submit(batch.play, player, self._engine)
@@ -185,9 +183,7 @@ class AheadGRPOTrainer(DynamicGRPOTrainer):
         assert self._threads is not None
         batch = self._batch(rows, generation * self._micro_steps)
         step = self.state.global_step
-        self._under_way.append(
-            _UnderWay(rows, batch, generation, step, self.player, self.engine(), self._threads)
-        )
+        self._under_way.append(_UnderWay(rows, batch, step, self.player, self.engine(), self._threads))
 
     def _note_ahead(self, episodes: Sequence[Episode], waited: float) -> None:
         """Logged, with `rollouts_ahead`:
@@ -205,11 +201,6 @@ class AheadGRPOTrainer(DynamicGRPOTrainer):
         updates, tokens, _ = every.sum(dim=0).tolist()
         self._metrics["train"]["ahead/staleness"].append(updates / max(tokens, 1))
         self._metrics["train"]["ahead/waited_seconds"].append(every[:, 2].max().item())
-
-    @property
-    def _micro_steps(self) -> int:
-        """Of a generation."""
-        return self.args.steps_per_generation * self.num_iterations
 
     def _rows_of(self, generation: int) -> list[Row]:
         """This rank's rows of a generation, as the data loader will give them."""

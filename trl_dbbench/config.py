@@ -237,7 +237,7 @@ class DBBenchGRPOConfig(GRPOConfig):
         default=NO_CORRECTION,
         metadata={
             "help": "How the loss corrects for older weights in the rollout, by importance sampling.",
-            "choices": [NO_CORRECTION, *MODES],
+            "choices": list(CHOICES["rollout_correction"]),
         },
     )
     shared_prefix: str = field(

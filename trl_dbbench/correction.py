@@ -27,6 +27,7 @@ import torch
 
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.resume import ResumableGRPOTrainer, replaced
+from trl_dbbench.unsupported import default_of
 
 MODES = {
     "token_tis": "token_truncate",
@@ -37,7 +38,7 @@ MODES = {
 """Of `rollout_correction` -> TRL's names, of `vllm_importance_sampling_mode`."""
 
 NO_CORRECTION = "none"
-_BOUNDS = {"vllm_importance_sampling_clip_max": 3.0, "vllm_importance_sampling_clip_min": None}
+_BOUNDS = ("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min")
 
 
 def check_correction(args: Any) -> None:
@@ -49,8 +50,8 @@ def check_correction(args: Any) -> None:
     if args.rollouts_ahead not in (0, 1, 2):
         raise ConfigError(f"rollouts_ahead must be 0, 1 or 2, is {args.rollouts_ahead}.")
     if args.rollout_correction == NO_CORRECTION:
-        for name, default in _BOUNDS.items():
-            if getattr(args, name) != default:
+        for name in _BOUNDS:
+            if getattr(args, name) != default_of(name):
                 raise ConfigError(
                     f"{name} bounds what rollout_correction multiplies with, which is none; set it to one of "
                     f"{', '.join(MODES)}, or leave {name} out."
@@ -118,7 +119,7 @@ class CorrectedGRPOTrainer(ResumableGRPOTrainer):
         training = self.model.training
         known = training and compares_with_rollout(self.args)
         # TRL scores the completions where steps and generations are not aligned, and here would for nothing
-        aligned = {"gradient_accumulation_steps": self.args.steps_per_generation * self.num_iterations}
+        aligned = {"gradient_accumulation_steps": self._micro_steps}
         corrected = training and self.args.rollout_correction != NO_CORRECTION
         with replaced(self.args, **aligned if known else {}), replaced(self, use_vllm=corrected):
             output = super()._generate_and_score_completions(inputs)

@@ -246,8 +246,13 @@ class ResumableGRPOTrainer(SharedPromptsGRPOTrainer):
 
     # --- rollouts that are still to be trained on -------------------------------------------------
 
+    @property
+    def _micro_steps(self) -> int:
+        """Of a generation."""
+        return self.args.steps_per_generation * self.num_iterations
+
     def _within_generation(self) -> bool:
-        return self._step % (self.args.steps_per_generation * self.num_iterations) != 0
+        return self._step % self._micro_steps != 0
 
     def _shape_of_rollouts(self) -> dict[str, int]:
         """What must be the same for saved rollouts to be of use."""

@@ -168,7 +168,7 @@ def check_trackers(report_to: str | list[str] | None) -> None:
 
 
 def default_of(setting: str) -> Any:
-    """What a setting of `REFUSED_SETTINGS` must be."""
+    """What TRL sets a setting to; one of `REFUSED_SETTINGS` must be that."""
     owner, _, name = setting.rpartition(".")
     kind = AcceleratorConfig if owner else GRPOConfig
     return kind.__dataclass_fields__[name].default

@@ -173,6 +173,12 @@ def _open(named: Sequence[str], docker_image: str, options: dict[str, Any]) -> I
             database.close()
 
 
+_OF_ONE_MACHINE = (
+    "as ranks run on several machines, where a server that one starts cannot be reached from the others (for "
+    "MySQL, name the URL of a server)"
+)
+
+
 def _advice(named: Sequence[str], hosts: Sequence[str], rank: int) -> str:
     """What to do where a rank cannot reach a server that the main process has started on another machine."""
     started = next((each for each in named if each in ("docker", "local")), None)
@@ -190,9 +196,9 @@ def _choose(
 ) -> Database:
     """Opens what is named. A server that this starts is stopped with the database."""
     if list(named) == ["auto"]:
-        return (
-            _embedded_for_hosts(options) if several_hosts else _first_that_works(docker_image, run, options)
-        )
+        if several_hosts:
+            return _embedded(_OF_ONE_MACHINE, options)
+        return _first_that_works(docker_image, run, options)
     database = _together(named, lambda spec: _start(spec, docker_image, run, options))
     logger.info("Database: %s.", database.describe())
     return database
@@ -228,11 +234,12 @@ def _start(spec: str, docker_image: str, run: str, options: dict[str, Any]) -> D
     return ServerDatabase(spec, run=run, **options)
 
 
-def _embedded_for_hosts(options: dict[str, Any]) -> Database:
+def _embedded(why: str, options: dict[str, Any]) -> Database:
+    """What "auto" chooses where no server will do."""
     embedded = SQLiteDatabase(options["limits"])
     logger.info(
-        'Database: "auto" chose "sqlite", as ranks run on several machines and a server that one starts '
-        "cannot be reached from the others: %s. %s For MySQL, name the URL of a server.",
+        'Database: "auto" chose "sqlite", %s: %s. %s',
+        why,
         embedded.describe(),
         SQLiteDatabase.DIFFERENCES,
     )
@@ -252,13 +259,7 @@ def _first_that_works(docker_image: str, run: str, options: dict[str, Any]) -> D
             continue
         logger.info('Database: "auto" chose "%s": %s.', name, database.describe())
         return database
-    embedded = SQLiteDatabase(options["limits"])
-    logger.info(
-        'Database: "auto" chose "sqlite", for want of Docker and of mysqld or mariadbd on the PATH: %s. %s',
-        embedded.describe(),
-        SQLiteDatabase.DIFFERENCES,
-    )
-    return embedded
+    return _embedded("for want of Docker and of mysqld or mariadbd on the PATH", options)
 
 
 def _own(server: Server, run: str, options: dict[str, Any]) -> ServerDatabase:

@@ -137,8 +137,7 @@ class Slot:
                 continue
             maker.exec_driver_sql(f"DELETE FROM `{self.name}`.{quote(table.name)}")
             fill_rows(maker, table, self.name)
-        self.changed.clear()
-        self._rows_changed, self._seconds = 0, 0.0
+        self._forget_changes()
         self.kept = True
 
     def make_anew(self, maker: Connection) -> None:
@@ -159,6 +158,9 @@ class Slot:
             self.tables = None
             maker.exec_driver_sql(f"DROP TABLE {names}")
         self.tables, self.key, self.kept = (), None, False
+        self._forget_changes()
+
+    def _forget_changes(self) -> None:
         self.changed.clear()
         self._rows_changed, self._seconds = 0, 0.0
 
