@@ -6,6 +6,7 @@ import contextlib
 import getpass
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -46,17 +47,22 @@ def start_local() -> Server:
         raise
     url = f"mysql+pymysql://root@localhost/?unix_socket={folder}/sock"
 
+    def kill() -> None:
+        if process.poll() is None:
+            # the guardian and its server: without it the server would answer for a moment longer
+            os.killpg(process.pid, signal.SIGKILL)
+
     def stop() -> None:
         process.terminate()
         try:
             process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            process.kill()
+            kill()
         shutil.rmtree(folder, ignore_errors=True)
 
     def restart() -> None:
         nonlocal process
-        process.kill()
+        kill()
         process.wait()
         shutil.rmtree(folder, ignore_errors=True)  # this data was never meant to be recovered
         folder.mkdir(mode=0o700)
@@ -66,7 +72,7 @@ def start_local() -> Server:
         url,
         f"private server {program}",
         stop=once(stop),
-        kill=lambda: process.kill(),
+        kill=kill,
         alive=lambda: process.poll() is None,
         restart=restart,
     )
