@@ -51,6 +51,13 @@ class Dialect:
         """Whether a statement changes nothing, wherever it runs, and reveals nothing about its session."""
         return self.looks_like_read(sql) and self.kind_of(sql) == "reads"
 
+    def is_traceless(self, sql: str) -> bool:
+        """Whether a read leaves nothing in its session that such a read could find there.
+
+        Each function that it calls must be known to be so; in doubt the answer is no.
+        """
+        return _is_traceless(sql) if len(sql) > MAX_CACHED_CHARACTERS else _cached_is_traceless(sql)
+
     def kind_of(self, sql: str) -> Kind:
         """What a statement leaves behind.
 
@@ -201,6 +208,23 @@ _STATEFUL_FUNCTIONS = frozenset(
 _READS = (exp.Select, exp.SetOperation, exp.Subquery, exp.Show, exp.Describe)
 _CHANGES = (exp.Insert, exp.Update, exp.Delete)
 
+_TRACELESS_BEFORE_BRACKET = re.compile(
+    r"""ALL|AND|ANY|AS|BETWEEN|BY|CASE|CHAR|DECIMAL|DISTINCT|DIV|ELSE|EXCEPT|EXISTS|FROM|HAVING|IN|INTERSECT
+    |INTERVAL|IS|JOIN|LIKE|NOT|ON|OR|OVER|REGEXP|SELECT|SOME|THEN|UNION|USING|VARCHAR|WHEN|WHERE|XOR
+    |AVG|COUNT|GROUP_CONCAT|MAX|MIN|STDDEV|SUM|VARIANCE|DENSE_RANK|FIRST_VALUE|LAG|LAST_VALUE|LEAD|NTILE
+    |RANK|ROW_NUMBER
+    |CAST|COALESCE|CONVERT|GREATEST|IF|IFNULL|ISNULL|LEAST|NULLIF|ABS|CEIL|CEILING|FLOOR|LN|LOG|MOD|PI
+    |POW|POWER|ROUND|SIGN|SQRT|TRUNCATE
+    |CHAR_LENGTH|CONCAT|CONCAT_WS|FIELD|FIND_IN_SET|FORMAT|INSTR|LEFT|LENGTH|LOCATE|LOWER|LPAD|LTRIM|MID
+    |POSITION|REPLACE|REVERSE|RIGHT|RPAD|RTRIM|SUBSTR|SUBSTRING|SUBSTRING_INDEX|TRIM|UPPER
+    |CURDATE|DATE|DATEDIFF|DATE_ADD|DATE_FORMAT|DATE_SUB|DAY|DAYNAME|DAYOFMONTH|DAYOFWEEK|DAYOFYEAR
+    |EXTRACT|HOUR|LAST_DAY|MINUTE|MONTH|MONTHNAME|NOW|QUARTER|SECOND|STR_TO_DATE|TIME|TIMESTAMPDIFF|WEEK
+    |WEEKDAY|YEAR""",
+    re.VERBOSE | re.IGNORECASE,
+)
+"""Words of the grammar, and built-in functions, which no agent can replace."""
+_SYSTEM_DATABASES = frozenset({"mysql", "sys"})
+
 _VARYING = re.compile(
     r"""\b(?:NOW|SYSDATE|CURDATE|CURTIME|UNIX_TIMESTAMP|UTC_DATE|UTC_TIME|UTC_TIMESTAMP|LOCALTIME
         |LOCALTIMESTAMP|RAND|UUID|UUID_SHORT|RANDOM_BYTES|CONNECTION_ID|DATABASE|SCHEMA|USER|SESSION_USER
@@ -226,6 +250,23 @@ def _is_denied(sql: str) -> bool:
         return True  # where a string ends that holds backslashes depends on the session's sql_mode
     dynamic = "PREPARE" in words or "IMMEDIATE" in words
     return dynamic and any(_is_denied(text[1:-1]) for kind, text in parts if kind == "string")
+
+
+def _is_traceless(sql: str) -> bool:
+    before = ""
+    for kind, text in lexemes(sql):
+        if kind == "gap" and text.isspace():
+            continue
+        if kind in ("gap", "executed") or text in ("@", "{", "\\"):
+            return False
+        if text.strip("`").lower() in _SYSTEM_DATABASES:
+            return False
+        if kind == "string" and "\\" in text:
+            return False  # where it ends depends on the session's sql_mode
+        if text == "(" and before and not _TRACELESS_BEFORE_BRACKET.fullmatch(before):
+            return False
+        before = text if kind in ("word", "quoted") else ""
+    return True
 
 
 def _kind_of(sql: str) -> Kind:
@@ -263,3 +304,4 @@ def _without_comments(sql: str) -> str:
 
 
 _cached_kind_of = lru_cache(maxsize=4096)(_kind_of)
+_cached_is_traceless = lru_cache(maxsize=4096)(_is_traceless)

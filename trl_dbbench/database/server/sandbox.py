@@ -143,7 +143,10 @@ class ServerSandbox(Sandbox):
             and (self._slot is None or self._touches_no_copy(sql))
         ):
             result = readers.read(
-                lambda session: _read_once(session, sql, limits), database=pristine.name, reader=self
+                lambda session: _read_once(session, sql, limits),
+                database=pristine.name,
+                reader=self,
+                traceless=dialect.is_traceless(sql),
             )
             if result.error_code not in _DENIED_TO_READERS:
                 return result
