@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Callable, Iterator
+from functools import lru_cache, wraps
+from typing import Literal, TypeVar
 
 from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
@@ -24,6 +25,8 @@ repeats."""
 MAX_CACHED_CHARACTERS = 1_000
 """What was found out about a statement is cached only up to this length: the caches hold thousands of
 statements."""
+
+T = TypeVar("T")
 
 _DIALECTS: dict[str, type[Dialect]] = {"mysql": MySQL, "sqlite": SQLite}
 
@@ -46,6 +49,17 @@ _LEXEME_IN_COMMENT = re.compile(_LEXEMES % r"| \*/", re.VERBOSE | re.DOTALL)
 
 # sqlglot warns about everything that it cannot parse; an agent's mistakes do not belong in the log
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
+
+
+def cached(function: Callable[[str], T]) -> Callable[[str], T]:
+    """The function of a statement, which remembers what it found out about those of usual length."""
+    remembered = lru_cache(maxsize=4096)(function)
+
+    @wraps(function)
+    def call(sql: str) -> T:
+        return function(sql) if len(sql) > MAX_CACHED_CHARACTERS else remembered(sql)
+
+    return call
 
 
 def parse_statements(sql: str, dialect: type[Dialect] = MySQL) -> list[exp.Expr | None]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 
 from sqlglot import exp
@@ -23,7 +22,7 @@ from trl_dbbench.database.error_numbers import (
     RESOURCE_FAULTS,
     TIME_LIMITS,
 )
-from trl_dbbench.sql import MAX_CACHED_CHARACTERS, MAX_STATEMENT_CHARACTERS, lexemes, parse_statements
+from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS, cached, lexemes, parse_statements
 
 Kind = Literal["reads", "plain", "tables", "denied", "other"]
 
@@ -44,8 +43,7 @@ class Dialect:
         The words decide: a text that merely quotes one of them is not considered a read, and neither is a
         very long one.
         """
-        short = len(sql) <= MAX_STATEMENT_CHARACTERS
-        return short and bool(_READ.match(sql)) and not _NOT_ONLY_READ.search(sql)
+        return len(sql) <= MAX_STATEMENT_CHARACTERS and _looks_like_read(sql)
 
     def only_reads(self, sql: str) -> bool:
         """Whether a statement changes nothing, wherever it runs, and reveals nothing about its session."""
@@ -56,7 +54,7 @@ class Dialect:
 
         Each function that it calls must be known to be so; in doubt the answer is no.
         """
-        return _is_traceless(sql) if len(sql) > MAX_CACHED_CHARACTERS else _cached_is_traceless(sql)
+        return _is_traceless(sql)
 
     def kind_of(self, sql: str) -> Kind:
         """What a statement leaves behind.
@@ -71,7 +69,7 @@ class Dialect:
             return "denied"
         if _EXECUTED_COMMENT.search(sql) or len(sql) > MAX_STATEMENT_CHARACTERS:
             return "other"
-        return _kind_of(sql) if len(sql) > MAX_CACHED_CHARACTERS else _cached_kind_of(sql)
+        return _kind_of(sql)
 
     def varies(self, sql: str) -> bool:
         """Whether a statement, or a column's type, may give something else each time.
@@ -252,6 +250,12 @@ def _is_denied(sql: str) -> bool:
     return dynamic and any(_is_denied(text[1:-1]) for kind, text in parts if kind == "string")
 
 
+@cached
+def _looks_like_read(sql: str) -> bool:
+    return bool(_READ.match(sql)) and not _NOT_ONLY_READ.search(sql)
+
+
+@cached
 def _is_traceless(sql: str) -> bool:
     before = ""
     for kind, text in lexemes(sql):
@@ -269,6 +273,7 @@ def _is_traceless(sql: str) -> bool:
     return True
 
 
+@cached
 def _kind_of(sql: str) -> Kind:
     try:
         parsed = parse_statements(_without_comments(sql))
@@ -301,7 +306,3 @@ def _without_comments(sql: str) -> str:
     if not any(mark in sql for mark in ("#", "--", "/*")):
         return sql
     return "".join(" " if kind == "gap" else text for kind, text in lexemes(sql))
-
-
-_cached_kind_of = lru_cache(maxsize=4096)(_kind_of)
-_cached_is_traceless = lru_cache(maxsize=4096)(_is_traceless)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trl_dbbench.errors import TaskError
@@ -79,6 +79,7 @@ class Task:
     knowledge: str | None = None
     schema: str = "names"
     suite: tuple[Source, ...] = ()
+    _tables_key: TablesKey | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def is_question(self) -> bool:
@@ -88,7 +89,10 @@ class Task:
     @property
     def tables_key(self) -> TablesKey:
         """Stands for all that is in the tables: tasks with the same key can read the same tables."""
-        return self.source or content_key(self.tables)
+        if self._tables_key is None:  # each episode asks for it, and it takes as long as the tables are large
+            object.__setattr__(self, "_tables_key", self.source or content_key(self.tables))
+        assert self._tables_key is not None
+        return self._tables_key
 
     def on_each_database(self) -> Iterator[Task]:
         """The task as it is without its suite, and then over each database of that."""

@@ -60,6 +60,8 @@ class PristineDatabases:
         self._takes = itertools.count()
         self._lock = threading.Lock()
         self._kept: dict[TablesKey, PristineDatabase] = {}
+        self._source_bytes = 0
+        """Of the sources among the kept."""
         self._refused: dict[TablesKey, str] = {}
         """Sources that cannot be loaded, and why: trying takes long."""
 
@@ -82,7 +84,10 @@ class PristineDatabases:
             kept.last_take = next(self._takes)
         if mine:
             try:
-                kept.made.set_result(self._make(task))
+                made = self._make(task)
+                with self._lock:
+                    self._source_bytes += made.bytes if isinstance(made, Loaded) else 0
+                kept.made.set_result(made)
             except BaseException as error:
                 with self._lock:
                     del self._kept[key]
@@ -101,7 +106,7 @@ class PristineDatabases:
         surplus: list[str] = []
         with self._lock:
             kept.users -= 1
-            number, size = len(self._kept), self._source_bytes()
+            number, size = len(self._kept), self._source_bytes
             if number > MAX_DATABASES or size > MAX_SOURCE_BYTES:
                 unused = [key for key, each in self._kept.items() if not each.users]
                 for key in sorted(unused, key=lambda key: self._kept[key].last_take):
@@ -110,15 +115,12 @@ class PristineDatabases:
                         continue
                     surplus.append(self._kept.pop(key).name)
                     number, size = number - 1, size - (loaded.bytes if loaded else 0)
+                self._source_bytes = size
         # what cannot be dropped here is removed with everything else when the run ends
         with contextlib.suppress(SQLAlchemyError):
             for name in surplus:
                 with self._admin.connect() as admin:
                     drop_database(admin, name)
-
-    def _source_bytes(self) -> int:
-        done = (each for each in self._kept.values() if each.made.done() and not each.made.exception())
-        return sum(each.loaded.bytes for each in done if each.loaded is not None)
 
     def _make(self, task: Task) -> str | Loaded:
         if task.source is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +32,9 @@ class Watchdog:
         self._numbers = itertools.count()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._wakes = 0.0
+        """When the thread looks again by itself. It is not woken for what is due later: that would cost each
+        statement a change of threads."""
         self._closed = False
 
     def __call__(
@@ -41,13 +45,19 @@ class Watchdog:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="dbbench-watchdog", daemon=True)
                 self._thread.start()
-            self._push(watch, left())
-            if self._due[0][2] is watch:
+            self._drop_done()
+            if self._push(watch, left()) < self._wakes:
                 self._changed.notify()
         return watch
 
-    def _push(self, watch: Watch, seconds: float) -> None:
-        heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), watch))
+    def _drop_done(self) -> None:
+        while self._due and self._due[0][2].done:
+            heapq.heappop(self._due)
+
+    def _push(self, watch: Watch, seconds: float) -> float:
+        due = time.monotonic() + seconds
+        heapq.heappush(self._due, (due, next(self._numbers), watch))
+        return due
 
     def close(self) -> None:
         with self._changed:
@@ -57,13 +67,12 @@ class Watchdog:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while self._due and self._due[0][2].done:
-                    heapq.heappop(self._due)
+                self._drop_done()
                 if self._closed:
                     return
-                wait = self._due[0][0] - time.monotonic() if self._due else None
-                if wait is None or wait > 0:
-                    self._changed.wait(wait)
+                self._wakes = self._due[0][0] if self._due else math.inf
+                if (wait := self._wakes - time.monotonic()) > 0:
+                    self._changed.wait(None if wait == math.inf else wait)
                     continue
                 watch = heapq.heappop(self._due)[2]
                 if (left := watch.left()) > 0:
@@ -85,19 +94,18 @@ class Watch:
         self.hung_up = False
         self._kill = kill
         self._hang_up = hang_up
+        self.done = False
         self._lock = threading.Lock()
-        self._ended = threading.Event()
-
-    @property
-    def done(self) -> bool:
-        return self._ended.is_set()
+        self._running = threading.Lock()  # an Event takes several times as long to make
+        self._running.acquire()
 
     def __enter__(self) -> Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            self._ended.set()
+            self.done = True
+        self._running.release()
 
     def fire(self) -> None:
         with self._lock:
@@ -106,7 +114,7 @@ class Watch:
             self.fired = True
             self.heard = self._kill()
         # a server that does not accept the kill has failed; the connection's own time limit will notice
-        if self.heard and not self._ended.wait(HANG_UP_SECONDS):
+        if self.heard and not self._running.acquire(timeout=HANG_UP_SECONDS):
             with self._lock:
                 if self.done:
                     return
