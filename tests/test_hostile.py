@@ -103,22 +103,22 @@ def hold_out(
         begin = peak_megabytes(reset=True)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             found = list(pool.map(lambda attacked: attack(database, names, fresh, *attacked), attacks))
-        for _ in range(2):
-            again_alone(found, lambda n: attack(database, names, fresh, *attacks[n]), alone)
+        for beside in (nullcontext, alone):  # waiting for all other tests to end is the last resort
+            again(found, lambda n: attack(database, names, fresh, *attacks[n]), beside)
         wrong += [line for each in found for line in each]
         if (grown := peak_megabytes() - begin) > MEGABYTES:
             wrong.append(f"the process grew by {grown:.0f} MB")
     assert not wrong, "\n".join([f"{len(wrong)} violations", *wrong])
 
 
-def again_alone(
+def again(
     found: list[list[str]],
     attack: Callable[[int], list[str]],
-    alone: Callable[[], AbstractContextManager[None]],
+    beside: Callable[[], AbstractContextManager[None]],
 ) -> None:
     """What only takes long may do so because of what runs beside it on a slow machine."""
     slow = [n for n, each in enumerate(found) if each and all(SLOW in line for line in each)]
-    with alone() if slow else nullcontext():
+    with beside() if slow else nullcontext():
         for n in slow:
             found[n] = attack(n)
 

@@ -20,7 +20,7 @@ from hostile import CORPUS, Item
 from hostile_statements import GRAMMAR
 from required import LONG
 from sqlalchemy import make_url
-from test_hostile import CHANGE, SLOW, again_alone, normal_episode
+from test_hostile import CHANGE, SLOW, again, normal_episode
 
 from trl_dbbench.database import Database
 from trl_dbbench.errors import EnvironmentFault
@@ -56,7 +56,7 @@ def test_chapter(kind: str, chapter: str, alone: Callable[[], AbstractContextMan
             items = map(statements, GRAMMAR[chapter])
             found = list(pool.map(lambda item: attack(database, item), items))
         wrong = []
-        again_alone(found, lambda n: attack(database, statements(GRAMMAR[chapter][n])), alone)
+        again(found, lambda n: attack(database, statements(GRAMMAR[chapter][n])), alone)
         wrong += [line for each in found for line in each]
         wrong += still_killed(database)
         more_memory, more_disk = megabytes(database)
