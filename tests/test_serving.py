@@ -497,11 +497,9 @@ def test_calls_that_come_at_once_are_turns_one_after_another(sqlite_database: Da
     asyncio.run(play())
 
 
-def test_no_more_episodes_are_open_than_statements_can_run(
-    sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_episodes_are_open_than_the_limit(sqlite_database: Database) -> None:
     async def play() -> None:
-        async with agent_of(sqlite_database, [QUESTION]) as agent:
+        async with agent_of(sqlite_database, [QUESTION], most_open=1) as agent:
             episode = (await agent.start("how-many"))["episode"]
             assert await agent.call("start_task", task_id="how-many") == (
                 False,
@@ -510,7 +508,6 @@ def test_no_more_episodes_are_open_than_statements_can_run(
             await agent.submit(episode, "22")
             await agent.start("how-many")
 
-    monkeypatch.setattr(sqlite_database, "statements_at_once", 1)
     asyncio.run(play())
 
 

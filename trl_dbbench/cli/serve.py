@@ -87,7 +87,7 @@ def serve(
         raise ConfigError("--tell is for --mcp, and --reward for --openenv.")
     transport = _transport("mcp" if mcp else "openenv", tell)
     from trl_dbbench.serving.desk import ENDINGS
-    from trl_dbbench.serving.http import MAX_CONNECTIONS, Address
+    from trl_dbbench.serving.http import Address
     from trl_dbbench.serving.stopping import Stop
 
     if protocol not in ENDINGS:
@@ -99,7 +99,7 @@ def serve(
     with Stop().taken() as stop, open_database(database, docker_image=docker_image) as opened:
         desk = _desk(loaded, opened, settings, idle_seconds, save)
         if openenv:
-            desk.reward, desk.most_open = _reward(reward, opened), MAX_CONNECTIONS
+            desk.reward = _reward(reward, opened)
         asyncio.run(transport(desk, stop, drain_seconds, address))
 
 

@@ -82,6 +82,10 @@ class Opening:
     task: Task
 
 
+MAX_OPEN_EPISODES = 1024
+"""An agent thinks for most of its time, so that its sandbox waits for statements, and not they for it."""
+
+
 @dataclass
 class Desk:
     """Hands out tasks, and plays what comes of them. For one event loop.
@@ -95,7 +99,7 @@ class Desk:
         folder: keeps the episodes, if they are to be kept. Tasks that were played there are handed out by
             their ids only.
         reward: what episodes are worth, if that is wanted; it comes into their `rewards`.
-        most_open: episodes that are played at once; if left out, as many as the database executes statements.
+        most_open: episodes that are played at once.
 
     Raises:
         TaskError, ConfigError: if episodes of a task could not be judged.
@@ -109,7 +113,7 @@ class Desk:
     idle_seconds: float
     folder: Folder | None = None
     reward: Callable[[Episode], None] | None = None
-    most_open: int | None = None
+    most_open: int = MAX_OPEN_EPISODES
     _open: dict[str, tuple[Calls, asyncio.Task[None]]] = field(default_factory=dict, init=False)
     _ended: dict[str, str] = field(default_factory=dict, init=False)
     closing: bool = field(default=False, init=False)
@@ -152,7 +156,7 @@ class Desk:
         """
         if self.closing:
             raise Refused("The server is stopping.")
-        if self.open >= (self.most_open or self.database.statements_at_once):
+        if self.open >= self.most_open:
             raise Refused(
                 f"{self.open} episodes are open, and no more are played at once. Submit one, or wait: "
                 f"one that is not used ends after {self.idle_seconds:g} seconds."
