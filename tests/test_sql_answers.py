@@ -350,7 +350,9 @@ def test_a_task_with_sql_alone(sqlite_database: Database) -> None:
     )
     with pytest.raises(TaskError, match="a question needs its gold 'answer'"):
         Task.from_json(line.replace("bird_ex", "lifelong"))
-    with pytest.raises(TaskError, match="a question needs its gold 'sql' for the grader bird_ex"):
+    with pytest.raises(
+        TaskError, match="a question needs its gold 'sql' or 'results' for the grader bird_ex"
+    ):
         Task.from_json(line.replace('"sql": "SELECT nation FROM medals"', '"answer": [["Peru"]]'))
     with pytest.raises(TaskError, match="unknown schema 'most'; allowed: names, full, none"):
         Task.from_json(line.replace('"full"', '"most"'))

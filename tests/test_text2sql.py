@@ -22,6 +22,7 @@ from examples import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from required import lacking
+from spider2_layout import spider2
 from sqlglot import exp
 
 from trl_dbbench.audit import examine
@@ -590,11 +591,8 @@ def test_any_field_with_anything_in_it(tmp_path: Path, entry: dict[str, Any], da
 def test_a_database_that_is_not_there(tmp_path: Path) -> None:
     """The places where it was looked for, and what is there instead."""
     path = as_list(tmp_path / "spider" / "dev.json", SPIDER | {"db_id": "pet"})
-    looked = (
-        f"{path}, entry 1: there is no database 'pet': pet.sqlite was looked for in a folder pet/ of "
-        + ", ".join(
-            f"{home}/{name}" for home in (path.parent, tmp_path) for name in ("database", "test_database")
-        )
+    looked = f"{path}, entry 1: there is no database 'pet': pet/pet.sqlite was looked for in " + ", ".join(
+        f"{home}/{name}" for home in (path.parent, tmp_path) for name in ("database", "test_database")
     )
 
     def told() -> str:
@@ -602,13 +600,13 @@ def test_a_database_that_is_not_there(tmp_path: Path) -> None:
             load_tasks(path)
         return str(error.value)
 
-    assert told() == f"{looked}. Unpack the SQLite files of the benchmark into one of these folders."
+    assert told() == f"{looked}. Unpack the databases of the benchmark into one of these folders."
     dump = path.parent / "MINIDEV_mysql" / "BIRD_dev.sql"
     dump.parent.mkdir()
     dump.write_text("CREATE TABLE")
     assert told() == (
-        f"{looked}. {dump} is a dump for a server, which is not read yet. Unpack the SQLite files of the benchmark "
-        "into one of these folders."
+        f"{looked}. {dump} is for servers: take the task file that goes with it, such as mini_dev_mysql.json, or "
+        "unpack the SQLite files of the benchmark into one of these folders."
     )
     database(path.parent / "database/flights/flights.sqlite")
     assert told() == f"{looked}, which have 1 others. Bring the database there."
@@ -638,6 +636,7 @@ def layouts(tmp_path: Path) -> dict[str, Path]:
         "spider": as_list(tmp_path / "spider.json", SPIDER, SPIDER),
         "bird": as_list(tmp_path / "bird.json", BIRD, BIRD | {"question_id": 8}),
         "critic": as_lines(tmp_path / "critic.jsonl", CRITIC, CRITIC | {"instance_id": "pets_2"}),
+        "spider2": spider2(tmp_path, {"local001": {"": "name\nRex\n"}, "local002": {"": "n\n3\n"}}),
     }
 
 

@@ -29,6 +29,8 @@ def validate(
 ) -> None:
     """Executes every gold solution through the sandboxes and graders that training uses.
 
+    Of tasks whose gold is results there is no SQL to execute: their databases have to open.
+
     Exits with 1 if one does not score as correct.
     """
     if grader is not None:
@@ -41,6 +43,10 @@ def validate(
                 typer.echo(f"{validation.task.id}: {validation.problem}")
             else:
                 correct += 1
+    if of_results := sum(bool(task.gold.results) for task in loaded):
+        typer.echo(
+            f"{of_results} have gold results and no gold SQL: nothing was executed but a look at their tables"
+        )
     typer.echo(f"{correct} of {len(loaded)} gold solutions score as correct")
     raise typer.Exit(int(correct < len(loaded)))
 

@@ -125,6 +125,14 @@ class SQLGrader:
         """
         return self.score(predicted, gold, self.ordered(gold_sql))
 
+    def best(self, predicted: Result, golds: Sequence[Result], gold_sql: str | None) -> float:
+        """How right a result is beside that of the golds which it is most like, 0 to 1.
+
+        Args:
+            gold_sql: without one the order of rows counts only for graders that always mind it.
+        """
+        return max(self.value(predicted, gold, gold_sql or "") for gold in golds)
+
 
 def _unordered(score: Callable[[Result, Result], float]) -> ScorerFunction:
     return lambda predicted, gold, ordered: score(predicted, gold)

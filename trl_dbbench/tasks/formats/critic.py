@@ -28,10 +28,11 @@ from trl_dbbench.skills import operation_of
 from trl_dbbench.tasks.fields import first_id, json_object, optional, required
 from trl_dbbench.tasks.formats.base import BesideFiles, Unsupported
 from trl_dbbench.tasks.formats.text2sql import find_database, sql_task
-from trl_dbbench.tasks.model import Task
+from trl_dbbench.tasks.model import Gold, Task
+from trl_dbbench.tasks.source import Source
 
 FOLDERS = (".", "databases", "database")
-DATABASE_NAMES = ("{}_template.sqlite", "{}.sqlite")
+DATABASE_NAMES = ("{0}/{0}_template.sqlite", "{0}/{0}.sqlite")
 """The evaluators work on a copy of the first, and may leave a changed one under the second name."""
 
 STATEMENTS = ("preprocess_sql", "clean_up_sql", "clean_up_sqls")
@@ -56,8 +57,8 @@ class CriticFormat(BesideFiles):
         return sql_task(
             id=id,
             question=question,
-            sql=_solution(entry, id),
-            database=database,
+            gold=Gold(sql=_solution(entry, id)),
+            source=Source.of(database),
             grader="critic_ordered" if _ordered(entry) else "critic",
             knowledge="\n".join(told) or None,
         )

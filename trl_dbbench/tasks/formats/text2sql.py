@@ -37,13 +37,17 @@ class SpiderFormat(BesideFiles):
         return {"db_id", "question", "query"} <= entry.keys()
 
     def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
+        question = required(entry, "question", str)
+        gold = Gold(sql=gold_sql(entry, "query"))
+        database = find_database(self.path, required(entry, "db_id", str), SPIDER_FOLDERS)
+        others = sorted({*database.parent.glob("*.sqlite")} - {database})
         return sql_task(
             id=f"spider-{default_id}",
-            question=required(entry, "question", str),
-            sql=gold_sql(entry, "query"),
-            database=find_database(self.path, required(entry, "db_id", str), SPIDER_FOLDERS),
+            question=question,
+            gold=gold,
+            source=Source.of(database),
             grader="spider_ts",
-            with_suite=True,
+            suite=tuple(map(Source.of, others)),
         )
 
 
@@ -61,11 +65,14 @@ class BirdFormat(BesideFiles):
                     "SQLite, such as mini_dev_sqlite.json, with the folder dev_databases beside it."
                 )
         evidence = (optional(entry, "evidence", str) or "").strip()
+        question, gold = required(entry, "question", str), Gold(sql=gold_sql(entry, "SQL"))
+        db_id = required(entry, "db_id", str)
+        source = Source.of(find_database(self.path, db_id, BIRD_FOLDERS))
         return sql_task(
             id=first_id(entry, ("question_id",), f"bird-{default_id}"),
-            question=required(entry, "question", str),
-            sql=gold_sql(entry, "SQL"),
-            database=find_database(self.path, required(entry, "db_id", str), BIRD_FOLDERS),
+            question=question,
+            gold=gold,
+            source=source,
             grader="bird_ex",
             knowledge=f"Hint: {evidence}" if evidence else None,
         )
@@ -78,40 +85,36 @@ def sql_task(
     *,
     id: str,
     question: str,
-    sql: str,
-    database: Path,
+    gold: Gold,
+    source: Source,
     grader: str,
     knowledge: str | None = None,
-    with_suite: bool = False,
+    suite: tuple[Source, ...] = (),
 ) -> Task:
-    """A question that is answered with SQL.
-
-    Args:
-        with_suite: it must be right on the other SQLite files of the database's folder, too.
+    """A question that is answered with SQL, of the dialect that its database is of.
 
     Raises:
         TaskError: the database cannot be read, the gold SQL is no query, or the task cannot be right.
     """
-    skills = skills_in(None, sql, "sqlite")
+    dialect = source.opened.dialects[0]
+    skills = skills_in(None, gold.sql, dialect)
     # it may be one that sqlglot cannot parse: then there are no skills to go by
     if changes := {"insert", "update", "delete"}.intersection(skills):
-        raise TaskError(f"the gold SQL must be a query, is {min(changes).upper()}: {sql}")
-    source = Source.of(database)
-    others = sorted(set(database.parent.glob("*.sqlite")) - {database}) if with_suite else []
+        raise TaskError(f"the gold SQL must be a query, is {min(changes).upper()}: {gold.sql}")
     return checked(
         Task(
             id=id,
             question=question,
             tables=source.tables(),
             operation="SELECT",
-            gold=Gold(sql=sql),
+            gold=gold,
             skills=skills,
             grader=grader,
             source=source,
-            dialect="sqlite",
+            dialect=dialect,
             knowledge=knowledge,
             schema="full",
-            suite=tuple(map(Source.of, others)),
+            suite=suite,
         )
     )
 
@@ -132,15 +135,15 @@ def gold_sql(entry: Mapping[str, Any], key: str) -> str:
 
 
 def find_database(
-    path: Path | None, db_id: str, folders: Sequence[str], names: Sequence[str] = ("{}.sqlite",)
+    path: Path | None, db_id: str, folders: Sequence[str], names: Sequence[str] = ("{0}/{0}.sqlite",)
 ) -> Path:
-    """The SQLite file of a database.
+    """The file of a database.
 
     Args:
         path: the task file. What is not beside it is looked for beside its folder.
-        db_id: the database's name: it lies in a folder of that name.
-        folders: in which such folders may lie; the first one wins.
-        names: of the file, with `{}` for the database's name; the first one wins.
+        db_id: the database's name.
+        folders: in which it may lie; the first one wins.
+        names: of the file in such a folder, with `{0}` for the database's name; the first one wins.
 
     Raises:
         TaskError: there is none, saying where it was looked for.
@@ -154,24 +157,27 @@ def find_database(
     ]
     for home in homes:
         for name in names:
-            if (found := home / db_id / name.format(db_id)).is_file():
+            if (found := home / name.format(db_id)).is_file():
                 return found
-    raise TaskError(_no_database(here, db_id, homes, names[0]))
+    raise TaskError(_no_database(here, db_id, homes, names))
 
 
-def _no_database(here: Path, db_id: str, homes: Sequence[Path], name: str) -> str:
-    looked = f"there is no database '{db_id}': {name.format(db_id)} was looked for in a folder {db_id}/ of "
+def _no_database(here: Path, db_id: str, homes: Sequence[Path], names: Sequence[str]) -> str:
+    looked = f"there is no database '{db_id}': {names[0].format(db_id)} was looked for in "
     looked += ", ".join(map(str, homes))
-    known = [
-        each.name for home in homes if home.is_dir() for each in home.iterdir() if any(each.glob("*.sqlite"))
-    ]
-    if near := nearest(db_id, known):
+    known = {
+        each.parent.name if "/" in name else each.name.removesuffix(name.format(""))
+        for home in homes
+        for name in names
+        for each in home.glob(name.format("*"))
+    }
+    if near := nearest(db_id, sorted(known)):
         return f"{looked}, where '{near}' is nearest. Correct the name, or bring the database there."
     if known:
         return f"{looked}, which have {len(known)} others. Bring the database there."
     if dumps := sorted([*here.glob("*.sql"), *here.glob("*/*.sql")]):
         return (
-            f"{looked}. {dumps[0]} is a dump for a server, which is not read yet. Unpack the SQLite files of "
-            "the benchmark into one of these folders."
+            f"{looked}. {dumps[0]} is for servers: take the task file that goes with it, such as "
+            "mini_dev_mysql.json, or unpack the SQLite files of the benchmark into one of these folders."
         )
-    return f"{looked}. Unpack the SQLite files of the benchmark into one of these folders."
+    return f"{looked}. Unpack the databases of the benchmark into one of these folders."
