@@ -292,6 +292,7 @@ def test_graders_of_sql_are_named_like_the_others() -> None:
     assert list(SQL_GRADERS) == [
         *("strict", "bird_ex", "bird_soft_f1", "spider_ts", "spider_ts_distinct"),
         *("spider2", "spider2_ordered", "critic", "critic_ordered", "critic_mysql"),
+        "critic_mysql_no_distinct",
     ]
     with pytest.raises(ConfigError, match=r"unknown grader 'bird'; allowed: .*lifelong, strict, bird_ex"):
         get_grader("bird")

@@ -382,13 +382,13 @@ def test_where_birds_databases_lie(tmp_path: Path, folder: str) -> None:
     assert task.source is not None and Path(task.source.path).samefile(file)
 
 
-@pytest.mark.parametrize(("part", "product"), [("mysql", "MySQL"), ("postgresql", "PostgreSQL")])
-def test_birds_files_for_servers_are_not_read_yet(tmp_path: Path, part: str, product: str) -> None:
+@pytest.mark.parametrize("name", ["mini_dev_postgresql", "mini_dev_pg-00000-of-00001"])
+def test_birds_files_for_postgresql_are_not_read(tmp_path: Path, name: str) -> None:
     database(tmp_path / "dev_databases/pets/pets.sqlite")
-    path = as_list(tmp_path / f"mini_dev_{part}.json", BIRD)
+    path = as_list(tmp_path / f"{name}.json", BIRD)
     message = (
-        rf"mini_dev_{part}\.json, entry 1: the file has SQL for {product}, whose dumps are not read yet\. Use "
-        r"BIRD's file for SQLite, such as mini_dev_sqlite\.json, with the folder dev_databases beside it\.$"
+        rf"{name}\.json, entry 1: the file has SQL for PostgreSQL, which is not executed here\. Use BIRD's file "
+        r"for SQLite or for MySQL, such as mini_dev_mysql\.json\.$"
     )
     with pytest.raises(TaskError, match=message):
         load_tasks(path)
@@ -467,7 +467,7 @@ LEFT_OUT = [
     ({"clean_up_sql": "DROP TABLE t"}, "needs 'clean_up_sql', statements beside the solution"),
     ({"sol_sql": ["SELECT 1", "SELECT 2"]}, "'sol_sql' is not a single query"),
     ({"sol_sql": "DELETE FROM pets"}, "'sol_sql' is not a single query"),
-    ({"dialect": "MySQL"}, "of MySQL; only SQLite is read"),
+    ({"dialect": "Oracle"}, "of Oracle; only SQLite and MySQL are read"),
 ]
 
 
@@ -531,7 +531,7 @@ def test_each_reason_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
             "line 1: the gold 'sol_sql' is missing or empty. The benchmark",
         ),
         ("live.jsonl", CRITIC | {"sol_sql": [""]}, "line 1: the gold 'sol_sql' is missing or empty"),
-        ("live.jsonl", CRITIC | {"sol_sql": [5]}, "'sol_sql' must be SQL or a list of it, holds 5"),
+        ("live.jsonl", CRITIC | {"sol_sql": [5]}, "'sol_sql' must be a text or a list of texts, holds 5"),
         ("live.jsonl", CRITIC | {"conditions": "order"}, "'conditions' must be dict, is str"),
         (
             "live.jsonl",

@@ -83,11 +83,12 @@ def scores(
     for each in scored:
         if each.problem:
             typer.echo(f"{each.task.id}: {each.problem}")
+    width = max(map(len, SQL_GRADERS))
     for name in SQL_GRADERS:
         values = [value for each in scored if (value := each.values[name]) is not None]
         low, high = wilson_interval(sum(value >= 1 for value in values), len(values))
         typer.echo(
-            f"{name:18} {sum(values) / max(len(values), 1):6.1%} of {len(values)}; "
+            f"{name:<{width}}  {sum(values) / max(len(values), 1):6.1%} of {len(values)}; "
             f"right [{low:.1%}, {high:.1%}]"
         )
     if json_file is not None:

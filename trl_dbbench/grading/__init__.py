@@ -36,7 +36,7 @@ from typing import Any, ClassVar, Protocol
 
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading.answers import grade_agentbench_fc, grade_agentbench_text, grade_lifelong
-from trl_dbbench.grading.scored_sql import for_critic, for_spider
+from trl_dbbench.grading.scored_sql import for_critic, for_spider, without_distinct
 from trl_dbbench.grading.scorers import (
     Result,
     bird_ex,
@@ -163,10 +163,11 @@ SQL_GRADERS: dict[str, SQLGrader] = {
         SQLGrader("critic", critic, for_critic, _always(False)),
         SQLGrader("critic_ordered", critic, for_critic, _always(True)),
         SQLGrader("critic_mysql", _unordered(critic_mysql)),
+        SQLGrader("critic_mysql_no_distinct", _unordered(critic_mysql), without_distinct),
     )
 }
-"""For answers that are SQL. `spider_ts_distinct` leaves DISTINCT where it is (`keep_distinct`);
-`..._ordered` minds the order of rows."""
+"""For answers that are SQL. `spider_ts_distinct` leaves DISTINCT where it is (`keep_distinct`), which
+`critic_mysql_no_distinct` takes out; `..._ordered` minds the order of rows."""
 
 GRADERS: dict[str, Grader] = {
     grader.name: grader

@@ -14,7 +14,9 @@ the own format name databases, which are looked for beside the task file (see `t
 |---|---|---|
 | `spider` | `dev.json`, `train_spider.json`, `train_others.json` | `database/<db_id>/<db_id>.sqlite` |
 | `bird` | `dev.json`, `train.json`, `mini_dev_sqlite.json` | `dev_databases/<db_id>/<db_id>.sqlite` |
+| | `mini_dev_mysql.json` | `BIRD_dev.sql`, a dump |
 | `critic` | LiveSQLBench's and BIRD-CRITIC's `.jsonl` on SQLite | `<db_id>/<db_id>_template.sqlite` |
+| | BIRD-CRITIC's on MySQL | `mysql_table_dumps/<db_id>_template_dump.sql` |
 | `spider2` | `spider2-lite.jsonl`, its local part | `resource/databases/spider2-localdb/<db>.sqlite` |
 
 A format of your own is a class with a `name`, `matches` and `read`, and to be written a `suffix` and `write`

@@ -1,4 +1,4 @@
-"""Spider and BIRD: questions on SQLite files, answered with SQL.
+"""Spider and BIRD: questions on SQLite files, and BIRD's on MySQL, answered with SQL.
 
 - Spider (https://yale-lily.github.io/spider): `{"db_id": ..., "question": ..., "query": ...}`.
 - BIRD (https://bird-bench.github.io) and its mini-dev:
@@ -8,26 +8,40 @@ Both come as lists in `.json` files, with the databases in folders beside them. 
 evaluators do: where a folder of Spider's has several databases, as those of its test suites, an answer must
 be right on all of them. The agent is told how the tables were made, some rows, and what BIRD's descriptions
 say of the columns (`database_description/*.csv`).
+
+BIRD's mini-dev for MySQL (`mini_dev_mysql.json`) has one dump of all its databases, `BIRD_dev.sql`. A task is
+of the tables of its own database, which `dev_tables.json` names.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.lookup import nearest
+from trl_dbbench.lookup import nearest, unknown
 from trl_dbbench.tasks.fields import first_id, optional, required
-from trl_dbbench.tasks.formats.base import BesideFiles, folder_of
+from trl_dbbench.tasks.formats.base import BesideFiles, find_beside, folder_of
 from trl_dbbench.tasks.model import Gold, Task, checked, skills_in
 from trl_dbbench.tasks.source import Source
+from trl_dbbench.tasks.sources.descriptions import FOLDER
+
+logger = logging.getLogger(__name__)
 
 SPIDER_FOLDERS = ("database", "test_database")
 BIRD_FOLDERS = ("dev_databases", "train_databases", "databases", ".")
 
-SERVERS = {"mysql": "MySQL", "postgresql": "PostgreSQL"}
-"""Of which BIRD has files too: how their names end -> product."""
+MYSQL_DUMPS = ("MINIDEV_mysql/BIRD_dev.sql", "BIRD_dev.sql")
+MYSQL_TABLES = ("dev_tables.json", "MINIDEV_mysql/dev_tables.json")
+"""Says which tables of the dump are whose."""
+
+_OF_SERVER = re.compile(r"_(mysql|postgresql|pg)(-\d+-of-\d+)?$")
+"""How the names of BIRD's files for servers end."""
 
 
 class SpiderFormat(BesideFiles):
@@ -58,16 +72,19 @@ class BirdFormat(BesideFiles):
         return {"db_id", "question", "SQL"} <= entry.keys()
 
     def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
-        for ending, product in SERVERS.items():
-            if self.path is not None and self.path.stem.endswith(f"_{ending}"):
-                raise TaskError(
-                    f"the file has SQL for {product}, whose dumps are not read yet. Use BIRD's file for "
-                    "SQLite, such as mini_dev_sqlite.json, with the folder dev_databases beside it."
-                )
+        server = None if self.path is None else _OF_SERVER.search(self.path.stem)
+        if server is not None and server[1] != "mysql":
+            raise TaskError(
+                "the file has SQL for PostgreSQL, which is not executed here. Use BIRD's file for SQLite or "
+                "for MySQL, such as mini_dev_mysql.json."
+            )
         evidence = (optional(entry, "evidence", str) or "").strip()
         question, gold = required(entry, "question", str), Gold(sql=gold_sql(entry, "SQL"))
         db_id = required(entry, "db_id", str)
-        source = Source.of(find_database(self.path, db_id, BIRD_FOLDERS))
+        if server is None:
+            source = Source.of(find_database(self.path, db_id, BIRD_FOLDERS))
+        else:
+            source = _part_of_dump(self.path, db_id)
         return sql_task(
             id=first_id(entry, ("question_id",), f"bird-{default_id}"),
             question=question,
@@ -76,6 +93,55 @@ class BirdFormat(BesideFiles):
             grader="bird_ex",
             knowledge=f"Hint: {evidence}" if evidence else None,
         )
+
+
+# --- BIRD on MySQL: one dump with the tables of all databases ---------------------------------------
+
+
+def _part_of_dump(path: Path | None, db_id: str) -> Source:
+    """The tables of one database, with what BIRD says of their columns.
+
+    Raises:
+        TaskError: a file is not there or cannot be read, or knows no such database.
+    """
+    dump = Source.of(find_beside(path, *MYSQL_DUMPS, lies_in="BIRD's mini-dev"))
+    of_database = find_beside(path, *MYSQL_TABLES, lies_in="BIRD's mini-dev, beside mini_dev_mysql.json")
+    tables = _tables_by_database(of_database, of_database.stat().st_mtime_ns)
+    if db_id not in tables:
+        raise TaskError(f"{unknown('database', db_id, [*tables])}, by {of_database}")
+    here = folder_of(path)
+    homes = [home / folder / db_id / FOLDER for home in (here, here.parent) for folder in BIRD_FOLDERS]
+    return Source.of(
+        dump.path,
+        only=_names_in(dump, db_id, tables[db_id]),
+        descriptions=next((home for home in homes if home.is_dir()), None),
+    )
+
+
+@lru_cache(maxsize=16)
+def _tables_by_database(file: Path, changed: int) -> dict[str, tuple[str, ...]]:
+    try:
+        listed = json.loads(file.read_text(encoding="utf-8"))
+        return {each["db_id"]: tuple(map(str, each["table_names_original"])) for each in listed}
+    except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
+        raise TaskError(
+            f"{file} cannot be read as a list of databases with 'db_id' and 'table_names_original': "
+            f"{type(error).__name__}: {error}"
+        ) from None
+
+
+@lru_cache(maxsize=256)
+def _names_in(dump: Source, db_id: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """What the dump calls these tables: servers on other systems than Linux do not keep capitals."""
+    known = {table.name.casefold(): table.name for table in dump.tables()}
+    missing = [name for name in names if name.casefold() not in known]
+    if len(missing) == len(names):
+        raise TaskError(
+            f"the dump '{dump.path}' has no table of the database '{db_id}': no {', '.join(names)}"
+        )
+    if missing:
+        logger.warning("'%s' has not all tables of %s: no %s", dump.path, db_id, ", ".join(missing))
+    return tuple(known[name.casefold()] for name in names if name not in missing)
 
 
 # --- for all such formats -------------------------------------------------------------------------
