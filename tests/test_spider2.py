@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import examples
 from fakes import RULES
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
 from spider2_layout import entry_of, lines, spider2
 
 from trl_dbbench.audit import examine
@@ -230,6 +233,28 @@ def test_entries_that_cannot_be_right(tmp_path: Path, fields: dict[str, Any], me
     spider2(tmp_path, OWNED)
     with pytest.raises(TaskError, match=message):
         load_tasks(lines(tmp_path / "spider2-lite.jsonl", entry_of("local001") | fields))
+
+
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    text=st.text(st.sampled_from("a1,\n\"'\\\r\t .-eENnaif\0é"), max_size=30),
+    marks=st.dictionaries(
+        st.sampled_from(["condition_cols", "ignore_order"]),
+        st.recursive(
+            st.none() | st.booleans() | st.integers(-2, 3) | st.text(max_size=2), st.lists, max_leaves=4
+        ),
+    ),
+)
+def test_gold_files_with_anything_in_them(tmp_path: Path, text: str, marks: dict[str, Any]) -> None:
+    """A task, which is the same in the own format, or one error."""
+    path = spider2(tmp_path, {"local001": {"": text}}, marks={"local001": marks})
+    try:
+        task = only(path)
+    except TaskError as error:
+        assert str(error).startswith((f"{path}, line 1: ", f"{path}: 1 of 1 entries are left out; "))
+    else:
+        again = Task.from_json(task.to_json())
+        assert again == task and repr(again) == repr(task)
 
 
 # --- judging --------------------------------------------------------------------------------------
@@ -482,4 +507,6 @@ def test_protocols_that_it_can_be_played_in(tmp_path: Path, sqlite_database: Dat
 def test_results_are_shown_in_reports(tmp_path: Path) -> None:
     gold = only(spider2(tmp_path, OWNED)).gold
     assert gold.shown == ((("Ann", 2), ("Bo", 1)),)
+    long = Gold(results=(Result(("n",), tuple((n,) for n in range(100))),)).shown
+    assert long is not None and long[0][-1] == (19,)
     assert Gold(answer=(1,)).shown == (1,) and Gold(sql="SELECT 1").shown is None

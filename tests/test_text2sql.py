@@ -22,7 +22,7 @@ from examples import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from required import lacking
-from spider2_layout import spider2
+from spider2_layout import entry_of, spider2
 from sqlglot import exp
 
 from trl_dbbench.audit import examine
@@ -80,6 +80,9 @@ CRITIC = {
     "conditions": {"decimal": -1, "distinct": False, "order": True},
     "difficulty_tier": "Simple",
 }
+
+CRITIC_MYSQL = CRITIC | {"dialect": "MySQL", "conditions": None, "efficiency": False}
+SPIDER2 = entry_of("local001")
 
 
 def database(path: Path, script: str = PETS) -> Path:
@@ -564,13 +567,15 @@ def test_ids_are_unique(tmp_path: Path) -> None:
 
 
 @examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(entry=st.sampled_from([SPIDER, BIRD, CRITIC]), data=st.data())
+@given(entry=st.sampled_from([SPIDER, BIRD, CRITIC, SPIDER2, CRITIC_MYSQL]), data=st.data())
 def test_any_field_with_anything_in_it(tmp_path: Path, entry: dict[str, Any], data: st.DataObject) -> None:
     """A task, or one error that names the place."""
     file = tmp_path / "databases/pets/pets.sqlite"
     for each in (file, tmp_path / "database/pets/pets.sqlite"):
         if not each.exists():
             database(each)
+            spider2(tmp_path, {"local001": {"": "n\n3\n"}})
+            (tmp_path / "pets_template_dump.sql").write_text("CREATE TABLE `pets` (`name` text);")
     key = data.draw(st.sampled_from(sorted(entry)))
     value = data.draw(
         st.none()

@@ -38,6 +38,9 @@ SCHEMAS = ("names", "full", "none")
 
 OPERATIONS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
+SHOWN_ROWS = 20
+"""Of a gold result, in reports."""
+
 TablesKey = bytes | Source
 
 
@@ -58,8 +61,8 @@ class Gold:
 
     @property
     def shown(self) -> tuple | None:
-        """For people: the gold answer, or the rows of each of the results."""
-        return tuple(each.rows for each in self.results) or self.answer
+        """For people: the gold answer, or the first rows of each of the results."""
+        return tuple(tuple(each.rows[:SHOWN_ROWS]) for each in self.results) or self.answer
 
 
 @dataclass(frozen=True, slots=True)

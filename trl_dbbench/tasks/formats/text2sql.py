@@ -104,6 +104,7 @@ def _part_of_dump(path: Path | None, db_id: str) -> Source:
     Raises:
         TaskError: a file is not there or cannot be read, or knows no such database.
     """
+    _check_name(db_id)
     dump = Source.of(find_beside(path, *MYSQL_DUMPS, lies_in="BIRD's mini-dev"))
     of_database = find_beside(path, *MYSQL_TABLES, lies_in="BIRD's mini-dev, beside mini_dev_mysql.json")
     tables = _tables_by_database(of_database, of_database.stat().st_mtime_ns)
@@ -214,8 +215,7 @@ def find_database(
     Raises:
         TaskError: there is none, saying where it was looked for.
     """
-    if db_id in ("", "..") or Path(db_id).name != db_id:
-        raise TaskError(f"a database needs a name that is no path, has {db_id!r}")
+    _check_name(db_id)
     here = folder_of(path)
     homes = [
         *(here / folder for folder in folders),
@@ -226,6 +226,11 @@ def find_database(
             if (found := home / name.format(db_id)).is_file():
                 return found
     raise TaskError(_no_database(here, db_id, homes, names))
+
+
+def _check_name(db_id: str) -> None:
+    if db_id in ("", "..") or Path(db_id).name != db_id:
+        raise TaskError(f"a database needs a name that is no path, has {db_id!r}")
 
 
 def _no_database(here: Path, db_id: str, homes: Sequence[Path], names: Sequence[str]) -> str:
