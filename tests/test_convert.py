@@ -536,7 +536,7 @@ def own(tmp_path: Path) -> Path:
         (
             "out.jsonl",
             "agent",
-            "unknown task format 'agent'; allowed: own, agentbench, lifelong, verl, spider, bird, critic, or the dotted path",
+            "unknown task format 'agent'; allowed: own, agentbench, lifelong, verl, spider, bird, critic, spider2, or the dotted path",
         ),
         (
             "out.jsonl",

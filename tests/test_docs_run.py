@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 from forking import Forked
 from launching import ROOT, run_here
+from spider2_layout import spider2
 from test_docs import COMMANDS
 from test_extending import FILES, TASK
 
@@ -78,7 +79,7 @@ AGENTBENCH = {
 
 
 def benchmarks() -> None:
-    """Spider and BIRD as they are unpacked, with one question each, and somebody's answers."""
+    """Spider, BIRD and Spider2-lite as they are unpacked, with one question each, and somebody's answers."""
     question = {"db_id": "bank", "question": "How many accounts?"}
     for folder, databases, key, names in (
         ("data/spider", "database", "query", ("dev",)),
@@ -91,6 +92,7 @@ def benchmarks() -> None:
         for name in names:
             entry = question | {key: "SELECT COUNT(*) FROM account", "question_id": 0}
             Path(folder, f"{name}.json").write_text(json.dumps([entry]))
+    spider2(Path("data/spider2-lite"), {"local001": {"": "n\n3\n"}})
     Path("predicted.sql").write_text("SELECT 2\tbank\n")
     Path("runs/bird").mkdir(parents=True)
     turns = [{"text": "", "action": "answer", "answer": "SELECT 2"}]

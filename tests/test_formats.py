@@ -235,7 +235,7 @@ def test_a_named_format_comes_first(here: Path) -> None:
 
 def test_an_unknown_format_is_named_with_those_allowed(tmp_path: Path, command: Command) -> None:
     path = own_file(tmp_path, *TASKS)
-    known = "own, agentbench, lifelong, verl, spider, bird, critic"
+    known = "own, agentbench, lifelong, verl, spider, bird, critic, spider2"
     message = f"unknown task format 'wikisql'; allowed: {known}, or the dotted path"
     with pytest.raises(ConfigError, match=message):
         load_tasks(path, format="wikisql")

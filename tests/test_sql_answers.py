@@ -292,6 +292,7 @@ def test_graders_of_sql_are_named_like_the_others() -> None:
     assert list(SQL_GRADERS) == [
         *("strict", "bird_ex", "bird_soft_f1", "spider_ts", "spider_ts_distinct"),
         *("spider2", "spider2_ordered", "critic", "critic_ordered", "critic_mysql"),
+        "critic_mysql_no_distinct",
     ]
     with pytest.raises(ConfigError, match=r"unknown grader 'bird'; allowed: .*lifelong, strict, bird_ex"):
         get_grader("bird")
@@ -350,7 +351,9 @@ def test_a_task_with_sql_alone(sqlite_database: Database) -> None:
     )
     with pytest.raises(TaskError, match="a question needs its gold 'answer'"):
         Task.from_json(line.replace("bird_ex", "lifelong"))
-    with pytest.raises(TaskError, match="a question needs its gold 'sql' for the grader bird_ex"):
+    with pytest.raises(
+        TaskError, match="a question needs its gold 'sql' or 'results' for the grader bird_ex"
+    ):
         Task.from_json(line.replace('"sql": "SELECT nation FROM medals"', '"answer": [["Peru"]]'))
     with pytest.raises(TaskError, match="unknown schema 'most'; allowed: names, full, none"):
         Task.from_json(line.replace('"full"', '"most"'))

@@ -22,6 +22,7 @@ from examples import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from required import lacking
+from spider2_layout import entry_of, spider2
 from sqlglot import exp
 
 from trl_dbbench.audit import examine
@@ -79,6 +80,9 @@ CRITIC = {
     "conditions": {"decimal": -1, "distinct": False, "order": True},
     "difficulty_tier": "Simple",
 }
+
+CRITIC_MYSQL = CRITIC | {"dialect": "MySQL", "conditions": None, "efficiency": False}
+SPIDER2 = entry_of("local001")
 
 
 def database(path: Path, script: str = PETS) -> Path:
@@ -381,13 +385,13 @@ def test_where_birds_databases_lie(tmp_path: Path, folder: str) -> None:
     assert task.source is not None and Path(task.source.path).samefile(file)
 
 
-@pytest.mark.parametrize(("part", "product"), [("mysql", "MySQL"), ("postgresql", "PostgreSQL")])
-def test_birds_files_for_servers_are_not_read_yet(tmp_path: Path, part: str, product: str) -> None:
+@pytest.mark.parametrize("name", ["mini_dev_postgresql", "mini_dev_pg-00000-of-00001"])
+def test_birds_files_for_postgresql_are_not_read(tmp_path: Path, name: str) -> None:
     database(tmp_path / "dev_databases/pets/pets.sqlite")
-    path = as_list(tmp_path / f"mini_dev_{part}.json", BIRD)
+    path = as_list(tmp_path / f"{name}.json", BIRD)
     message = (
-        rf"mini_dev_{part}\.json, entry 1: the file has SQL for {product}, whose dumps are not read yet\. Use "
-        r"BIRD's file for SQLite, such as mini_dev_sqlite\.json, with the folder dev_databases beside it\.$"
+        rf"{name}\.json, entry 1: the file has SQL for PostgreSQL, which is not executed here\. Use BIRD's file "
+        r"for SQLite or for MySQL, such as mini_dev_mysql\.json\.$"
     )
     with pytest.raises(TaskError, match=message):
         load_tasks(path)
@@ -466,7 +470,7 @@ LEFT_OUT = [
     ({"clean_up_sql": "DROP TABLE t"}, "needs 'clean_up_sql', statements beside the solution"),
     ({"sol_sql": ["SELECT 1", "SELECT 2"]}, "'sol_sql' is not a single query"),
     ({"sol_sql": "DELETE FROM pets"}, "'sol_sql' is not a single query"),
-    ({"dialect": "MySQL"}, "of MySQL; only SQLite is read"),
+    ({"dialect": "Oracle"}, "of Oracle; only SQLite and MySQL are read"),
 ]
 
 
@@ -530,7 +534,7 @@ def test_each_reason_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
             "line 1: the gold 'sol_sql' is missing or empty. The benchmark",
         ),
         ("live.jsonl", CRITIC | {"sol_sql": [""]}, "line 1: the gold 'sol_sql' is missing or empty"),
-        ("live.jsonl", CRITIC | {"sol_sql": [5]}, "'sol_sql' must be SQL or a list of it, holds 5"),
+        ("live.jsonl", CRITIC | {"sol_sql": [5]}, "'sol_sql' must be a text or a list of texts, holds 5"),
         ("live.jsonl", CRITIC | {"conditions": "order"}, "'conditions' must be dict, is str"),
         (
             "live.jsonl",
@@ -563,13 +567,15 @@ def test_ids_are_unique(tmp_path: Path) -> None:
 
 
 @examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(entry=st.sampled_from([SPIDER, BIRD, CRITIC]), data=st.data())
+@given(entry=st.sampled_from([SPIDER, BIRD, CRITIC, SPIDER2, CRITIC_MYSQL]), data=st.data())
 def test_any_field_with_anything_in_it(tmp_path: Path, entry: dict[str, Any], data: st.DataObject) -> None:
     """A task, or one error that names the place."""
     file = tmp_path / "databases/pets/pets.sqlite"
     for each in (file, tmp_path / "database/pets/pets.sqlite"):
         if not each.exists():
             database(each)
+            spider2(tmp_path, {"local001": {"": "n\n3\n"}})
+            (tmp_path / "pets_template_dump.sql").write_text("CREATE TABLE `pets` (`name` text);")
     key = data.draw(st.sampled_from(sorted(entry)))
     value = data.draw(
         st.none()
@@ -590,11 +596,8 @@ def test_any_field_with_anything_in_it(tmp_path: Path, entry: dict[str, Any], da
 def test_a_database_that_is_not_there(tmp_path: Path) -> None:
     """The places where it was looked for, and what is there instead."""
     path = as_list(tmp_path / "spider" / "dev.json", SPIDER | {"db_id": "pet"})
-    looked = (
-        f"{path}, entry 1: there is no database 'pet': pet.sqlite was looked for in a folder pet/ of "
-        + ", ".join(
-            f"{home}/{name}" for home in (path.parent, tmp_path) for name in ("database", "test_database")
-        )
+    looked = f"{path}, entry 1: there is no database 'pet': pet/pet.sqlite was looked for in " + ", ".join(
+        f"{home}/{name}" for home in (path.parent, tmp_path) for name in ("database", "test_database")
     )
 
     def told() -> str:
@@ -602,13 +605,13 @@ def test_a_database_that_is_not_there(tmp_path: Path) -> None:
             load_tasks(path)
         return str(error.value)
 
-    assert told() == f"{looked}. Unpack the SQLite files of the benchmark into one of these folders."
+    assert told() == f"{looked}. Unpack the databases of the benchmark into one of these folders."
     dump = path.parent / "MINIDEV_mysql" / "BIRD_dev.sql"
     dump.parent.mkdir()
     dump.write_text("CREATE TABLE")
     assert told() == (
-        f"{looked}. {dump} is a dump for a server, which is not read yet. Unpack the SQLite files of the benchmark "
-        "into one of these folders."
+        f"{looked}. {dump} is for servers: take the task file that goes with it, such as mini_dev_mysql.json, or "
+        "unpack the SQLite files of the benchmark into one of these folders."
     )
     database(path.parent / "database/flights/flights.sqlite")
     assert told() == f"{looked}, which have 1 others. Bring the database there."
@@ -638,6 +641,7 @@ def layouts(tmp_path: Path) -> dict[str, Path]:
         "spider": as_list(tmp_path / "spider.json", SPIDER, SPIDER),
         "bird": as_list(tmp_path / "bird.json", BIRD, BIRD | {"question_id": 8}),
         "critic": as_lines(tmp_path / "critic.jsonl", CRITIC, CRITIC | {"instance_id": "pets_2"}),
+        "spider2": spider2(tmp_path, {"local001": {"": "name\nRex\n"}, "local002": {"": "n\n3\n"}}),
     }
 
 

@@ -260,6 +260,7 @@ def _fields(task: Task) -> dict[str, Any]:
         "answer": gold.answer,
         "sql": gold.sql,
         "state_md5": gold.state_md5,
+        "results": gold.results,
         "skills": task.skills,
         "grader": task.grader,
         "database": task.source,

@@ -1,7 +1,7 @@
 """Says whether an episode ended right: its answer against the gold answer, or its tables against the gold's.
 
 Where answers are SQL, both the answer and the gold SQL are executed on the tables as they were at the start,
-and what they give is compared.
+and what they give is compared. Where the gold is results, what the answer gives has to be one of them.
 
 A change is judged by its full final tables: the gold SQL is executed on a sandbox of its own, once per
 task, and the columns and rows that it leaves are compared. The published five-digit hash is computed beside
@@ -162,7 +162,7 @@ class Judge:
                 f"protocol {protocol.name} asks for something else. Set protocol: text_sql or tools_sql, or "
                 "another grader."
             )
-        if task.gold.sql is None:
+        if task.gold.sql is None and not task.gold.results:
             raise TaskError(
                 f"task '{task.id}' has no gold SQL, which the grader {grader.name} of the protocol "
                 f"{protocol.name} needs. Add 'sql', or set protocol: text or tools."
@@ -175,16 +175,22 @@ class Judge:
         return bool(grader.judge(answer.for_grader(grader.name), gold))
 
     def _sql_right(self, task: Task, sql: str, grader: SQLGrader) -> bool:
-        if task.gold.sql is None:
-            raise EnvironmentFault(f"the grader {grader.name} needs gold SQL, which the task has not")
         for each in task.on_each_database():
-            gold = self._gold_result(each, grader.rewrite(task.gold.sql))
+            golds = self._gold_results(each, grader)
             if not sql.strip() or len(sql) > MAX_STATEMENT_CHARACTERS:
                 return False
             predicted, _ = whole_result(self._database, each, grader.rewrite(sql))
-            if predicted is None or grader.value(predicted, gold, task.gold.sql) < 1:
+            if predicted is None or grader.best(predicted, golds, task.gold.sql) < 1:
                 return False
         return True
+
+    def _gold_results(self, task: Task, grader: SQLGrader) -> Sequence[Result]:
+        """Of which an answer has to give one."""
+        if task.gold.results:
+            return task.gold.results
+        if task.gold.sql is None:
+            raise EnvironmentFault(f"the grader {grader.name} needs gold SQL, which the task has not")
+        return [self._gold_result(task, grader.rewrite(task.gold.sql))]
 
     def _gold_result(self, task: Task, sql: str) -> Result:
         key = _key(task, sql)

@@ -15,7 +15,7 @@ from trl_dbbench.gold import whole_result
 from trl_dbbench.grading import SQL_GRADERS, SQLGrader
 from trl_dbbench.grading.scorers import Result
 from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS
-from trl_dbbench.tasks import Task
+from trl_dbbench.tasks import Gold, Task
 
 _BIRD_MARK = "\t----- bird -----\t"
 
@@ -34,8 +34,8 @@ class Scores:
 
 
 def can_be_scored(task: Task) -> bool:
-    """Whether it is a question with gold SQL."""
-    return task.is_question and task.gold.sql is not None
+    """Whether it is a question with gold SQL, or with the results that it would give."""
+    return task.is_question and (task.gold.sql is not None or bool(task.gold.results))
 
 
 def score_all(
@@ -48,7 +48,7 @@ def score_all(
         workers: tasks that are scored side by side.
 
     Raises:
-        TaskError: a task is a change, or has no gold SQL.
+        TaskError: a task is a change, or has neither gold SQL nor gold results.
         EnvironmentFault: the database failed.
     """
     for task in tasks:
@@ -81,23 +81,23 @@ def _scored_on_one(task: Task, sql: str | None, database: Database) -> Scores:
             gave[statement] = whole_result(database, task, statement)
         return gave[statement]
 
-    assert task.gold.sql is not None
     if sql is None or not sql.strip():
         return Scores(task, sql, dict.fromkeys(SQL_GRADERS, 0.0), "there is no prediction")
     if len(sql) > MAX_STATEMENT_CHARACTERS:
         return Scores(task, sql, dict.fromkeys(SQL_GRADERS, 0.0), "the prediction is too long")
-    values = {name: _value(grader, sql, task.gold.sql, result) for name, grader in SQL_GRADERS.items()}
-    failed = [(what, result(each)) for what, each in (("the gold SQL", task.gold.sql), ("it", sql))]
+    values = {name: _value(grader, sql, task.gold, result) for name, grader in SQL_GRADERS.items()}
+    failed = [("the gold SQL", result(task.gold.sql))] if task.gold.sql is not None else []
+    failed.append(("it", result(sql)))
     problem = next((f"{what} fails: {why}" for what, (found, why) in failed if found is None), None)
     return Scores(task, sql, values, problem)
 
 
-def _value(grader: SQLGrader, sql: str, gold_sql: str, result: Any) -> float | None:
-    gold, _ = result(grader.rewrite(gold_sql))
+def _value(grader: SQLGrader, sql: str, gold: Gold, result: Any) -> float | None:
+    golds = gold.results or (result(grader.rewrite(gold.sql or ""))[0],)
     predicted, _ = result(grader.rewrite(sql))
-    if gold is None:
+    if golds[0] is None:
         return None
-    return 0.0 if predicted is None else grader.value(predicted, gold, gold_sql)
+    return 0.0 if predicted is None else grader.best(predicted, golds, gold.sql)
 
 
 def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:

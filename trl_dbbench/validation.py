@@ -11,6 +11,7 @@ from trl_dbbench.errors import TaskError
 from trl_dbbench.gold import execute_alone, whole_result
 from trl_dbbench.grading import Grader, SQLGrader, get_grader
 from trl_dbbench.judge import Judge, answer_graders, published_right
+from trl_dbbench.sql import quote
 from trl_dbbench.tasks import Task
 
 
@@ -28,7 +29,8 @@ def validate(
     """Executes every gold solution.
 
     - A question's gold answer must be right to its graders and, where there is gold SQL, its rows too.
-    - Where answers are SQL, the gold SQL must run, twice alike, and be right to the grader.
+    - Where answers are SQL, the gold SQL must run, twice alike, and be right to the grader. Where the gold is
+      results, there is nothing to run: the database must open, and each of them be right to the grader.
     - A change's gold SQL must run and, where a hash is published, leave tables of that hash.
 
     Yields in the order of the tasks.
@@ -88,6 +90,8 @@ def _sql_problem(task: Task, database: Database, grader: SQLGrader) -> str | Non
 
 
 def _sql_problem_on_one(task: Task, database: Database, grader: SQLGrader) -> str | None:
+    if task.gold.results:
+        return _results_problem(task, database, grader)
     if task.gold.sql is None:
         return f"the grader {grader.name} needs gold SQL"
     sql = grader.rewrite(task.gold.sql)
@@ -101,6 +105,16 @@ def _sql_problem_on_one(task: Task, database: Database, grader: SQLGrader) -> st
         "which gives no rows" if not first.rows else f"which gives {first.rows[:3]} and then {again.rows[:3]}"
     )
     return f"the gold SQL, {empty}, is not right to the grader {grader.name}"
+
+
+def _results_problem(task: Task, database: Database, grader: SQLGrader) -> str | None:
+    result = execute_alone(database, task, f"SELECT * FROM {quote(task.tables[0].name)} LIMIT 1")
+    if result.error:
+        return f"its database cannot be read: {result.error}"
+    for gold in task.gold.results:
+        if grader.value(gold, gold, "") < 1:
+            return f"the gold result {gold.rows[:3]} is not right to the grader {grader.name}"
+    return None
 
 
 def _change_problem(task: Task, judge: Judge) -> str | None:

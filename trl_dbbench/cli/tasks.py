@@ -29,6 +29,8 @@ def validate(
 ) -> None:
     """Executes every gold solution through the sandboxes and graders that training uses.
 
+    Of tasks whose gold is results there is no SQL to execute: their databases have to open.
+
     Exits with 1 if one does not score as correct.
     """
     if grader is not None:
@@ -41,6 +43,10 @@ def validate(
                 typer.echo(f"{validation.task.id}: {validation.problem}")
             else:
                 correct += 1
+    if of_results := sum(bool(task.gold.results) for task in loaded):
+        typer.echo(
+            f"{of_results} have gold results and no gold SQL: nothing was executed but a look at their tables"
+        )
     typer.echo(f"{correct} of {len(loaded)} gold solutions score as correct")
     raise typer.Exit(int(correct < len(loaded)))
 
@@ -77,11 +83,12 @@ def scores(
     for each in scored:
         if each.problem:
             typer.echo(f"{each.task.id}: {each.problem}")
+    width = max(map(len, SQL_GRADERS))
     for name in SQL_GRADERS:
         values = [value for each in scored if (value := each.values[name]) is not None]
         low, high = wilson_interval(sum(value >= 1 for value in values), len(values))
         typer.echo(
-            f"{name:18} {sum(values) / max(len(values), 1):6.1%} of {len(values)}; "
+            f"{name:<{width}}  {sum(values) / max(len(values), 1):6.1%} of {len(values)}; "
             f"right [{low:.1%}, {high:.1%}]"
         )
     if json_file is not None:

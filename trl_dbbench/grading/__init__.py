@@ -36,7 +36,7 @@ from typing import Any, ClassVar, Protocol
 
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading.answers import grade_agentbench_fc, grade_agentbench_text, grade_lifelong
-from trl_dbbench.grading.scored_sql import for_critic, for_spider
+from trl_dbbench.grading.scored_sql import for_critic, for_spider, without_distinct
 from trl_dbbench.grading.scorers import (
     Result,
     bird_ex,
@@ -125,6 +125,14 @@ class SQLGrader:
         """
         return self.score(predicted, gold, self.ordered(gold_sql))
 
+    def best(self, predicted: Result, golds: Sequence[Result], gold_sql: str | None) -> float:
+        """How right a result is beside that of the golds which it is most like, 0 to 1.
+
+        Args:
+            gold_sql: without one the order of rows counts only for graders that always mind it.
+        """
+        return max(self.value(predicted, gold, gold_sql or "") for gold in golds)
+
 
 def _unordered(score: Callable[[Result, Result], float]) -> ScorerFunction:
     return lambda predicted, gold, ordered: score(predicted, gold)
@@ -155,10 +163,11 @@ SQL_GRADERS: dict[str, SQLGrader] = {
         SQLGrader("critic", critic, for_critic, _always(False)),
         SQLGrader("critic_ordered", critic, for_critic, _always(True)),
         SQLGrader("critic_mysql", _unordered(critic_mysql)),
+        SQLGrader("critic_mysql_no_distinct", _unordered(critic_mysql), without_distinct),
     )
 }
-"""For answers that are SQL. `spider_ts_distinct` leaves DISTINCT where it is (`keep_distinct`);
-`..._ordered` minds the order of rows."""
+"""For answers that are SQL. `spider_ts_distinct` leaves DISTINCT where it is (`keep_distinct`), which
+`critic_mysql_no_distinct` takes out; `..._ordered` minds the order of rows."""
 
 GRADERS: dict[str, Grader] = {
     grader.name: grader

@@ -28,7 +28,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 from trl_dbbench.grading.rows import same_rows
 
@@ -300,7 +301,19 @@ def csv_cells(result: Result) -> Result:
     if not result.columns:
         return result
     written = pandas.DataFrame([*result.rows], columns=[*result.columns]).to_csv(index=False)
-    read = pandas.read_csv(io.StringIO(written))
+    return read_csv(io.StringIO(written))
+
+
+def read_csv(file: Path | IO[str]) -> Result:
+    """What pandas makes of a CSV file, which is how Spider 2.0 reads its golds: no number is NaN there.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no CSV.
+    """
+    import pandas
+
+    read = pandas.read_csv(file)
     rows = list(zip(*(read.iloc[:, place].tolist() for place in range(read.shape[1])), strict=True))
     return Result([*map(str, read.columns)], rows)
 

@@ -122,7 +122,7 @@ def key_of(record: EpisodeRecord) -> str:
 
 def gold_of(tasks: Iterable[Task]) -> dict[str, dict[str, Any]]:
     """What tasks ask for, by `key_of` of their episodes."""
-    return {task.digest: {"sql": task.gold.sql, "answer": task.gold.answer} for task in tasks}
+    return {task.digest: {"sql": task.gold.sql, "answer": task.gold.shown} for task in tasks}
 
 
 def by_task(episodes: Iterable[EpisodeRecord]) -> dict[str, list[EpisodeRecord]]:

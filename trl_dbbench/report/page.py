@@ -194,7 +194,8 @@ def _task_detail(task: Task) -> dict[str, Any]:
         }
         for table in task.tables
     ]
-    answer = None if task.gold.answer is None else json.dumps(task.gold.answer, ensure_ascii=False)
+    gold = task.gold.shown
+    answer = None if gold is None else json.dumps(gold, ensure_ascii=False)
     return {"tables": tables, "sql": task.gold.sql, "answer": answer}
 
 

@@ -16,17 +16,18 @@ from typing import Any
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import DEFAULT_GRADER, GRADERS, SQL_GRADERS
+from trl_dbbench.grading.scorers import Result
 from trl_dbbench.lookup import unknown
 from trl_dbbench.skills import NAMED, operation_of, skills_of
 from trl_dbbench.tasks.fields import as_object, check_known, json_object, optional, required
 from trl_dbbench.tasks.schema import described
 from trl_dbbench.tasks.source import Source
-from trl_dbbench.tasks.table import Table, content_key, read_table
+from trl_dbbench.tasks.table import Table, content_key, read_rows, read_table
 from trl_dbbench.tasks.types import check_type
 
 FIELDS = (
     *("id", "question", "tables", "operation", "skills", "grader", "answer", "sql", "state_md5"),
-    *("database", "suite", "dialect", "knowledge", "schema"),
+    *("results", "database", "suite", "dialect", "knowledge", "schema"),
 )
 """Of the own format."""
 
@@ -37,6 +38,9 @@ SCHEMAS = ("names", "full", "none")
 
 OPERATIONS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
+SHOWN_ROWS = 20
+"""Of a gold result, in reports."""
+
 TablesKey = bytes | Source
 
 
@@ -45,13 +49,20 @@ class Gold:
     """What a right episode ends in.
 
     Questions have an `answer`: labels (AgentBench) or rows (tuples). Where answers are SQL, the `sql` that
-    gives it is enough. Changes have the `sql` that makes the gold state and, in published data, its hash
-    `state_md5` (32 hex digits; `""` stands for the hash of an empty table, which MySQL gives as NULL).
+    gives it is enough, or `results` in its place: an answer has to give one of them. Changes have the `sql`
+    that makes the gold state and, in published data, its hash `state_md5` (32 hex digits; `""` stands for the
+    hash of an empty table, which MySQL gives as NULL).
     """
 
     answer: tuple | None = None
     sql: str | None = None
     state_md5: str | None = None
+    results: tuple[Result, ...] = ()
+
+    @property
+    def shown(self) -> tuple | None:
+        """For people: the gold answer, or the first rows of each of the results."""
+        return tuple(tuple(each.rows[:SHOWN_ROWS]) for each in self.results) or self.answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +167,8 @@ class Task:
         if self.suite:
             entry["suite"] = [each.to_entry() for each in self.suite]
         # left out where they say nothing: a task's digest is that of this text
+        if self.gold.results:
+            entry["results"] = [{"columns": each.columns, "rows": each.rows} for each in self.gold.results]
         usual = {
             "dialect": "mysql" if self.source is None else self.source.opened.dialects[0],
             "knowledge": None,
@@ -172,8 +185,6 @@ class Task:
             TaskError: if they describe none, saying why.
         """
         check_known(entry, FIELDS, "field")
-        sql = optional(entry, "sql", str)
-        answer = optional(entry, "answer", list)
         grader = entry.get("grader", DEFAULT_GRADER)
         if grader is not None and grader not in (*GRADERS, *SQL_GRADERS):
             raise TaskError(
@@ -181,8 +192,7 @@ class Task:
                 "cannot name code to run: set a grader of your own with `grader:` in the recipe or with "
                 "--grader."
             )
-        if answer is not None and (grader in SQL_GRADERS or (grader in GRADERS and GRADERS[grader].rows)):
-            answer = GRADERS[DEFAULT_GRADER].gold(answer)
+        gold = _gold(entry, grader)
         source = None
         if database := optional(entry, "database", dict):
             source = Source.from_entry(database)
@@ -210,9 +220,10 @@ class Task:
                 )
                 if source is None
                 else source.tables(),
-                operation=entry.get("operation") or (operation_in(sql, dialect) if sql else "SELECT"),
-                gold=Gold(None if answer is None else tuple(answer), sql, optional(entry, "state_md5", str)),
-                skills=skills_in(entry.get("skills"), sql, dialect),
+                operation=entry.get("operation")
+                or (operation_in(gold.sql, dialect) if gold.sql else "SELECT"),
+                gold=gold,
+                skills=skills_in(entry.get("skills"), gold.sql, dialect),
                 grader=grader,
                 source=source,
                 dialect=dialect,
@@ -230,6 +241,27 @@ def _own_table(table: Mapping[str, Any]) -> Table:
     return read_table(table, name="name", columns="columns", rows="rows")
 
 
+def _gold(entry: Mapping[str, Any], grader: str | None) -> Gold:
+    answer = optional(entry, "answer", list)
+    if answer is not None and (grader in SQL_GRADERS or (grader in GRADERS and GRADERS[grader].rows)):
+        answer = GRADERS[DEFAULT_GRADER].gold(answer)
+    return Gold(
+        None if answer is None else tuple(answer),
+        optional(entry, "sql", str),
+        optional(entry, "state_md5", str),
+        tuple(map(_result, optional(entry, "results", list) or ())),
+    )
+
+
+def _result(entry: Any) -> Result:
+    result = as_object(entry, "gold result")
+    check_known(result, ("columns", "rows"), "field of a gold result")
+    columns = required(result, "columns", list)
+    if not columns or not all(isinstance(name, str) for name in columns):
+        raise TaskError(f"the 'columns' of a gold result must be a list of names, are {columns!r}")
+    return Result(tuple(columns), read_rows(required(result, "rows", list), len(columns), "a gold result"))
+
+
 def _describe(table: Table) -> str:
     columns = ", ".join(column.name for column in table.columns)
     return f"The table is named {table.name} and has these columns: {columns}"
@@ -244,8 +276,10 @@ def checked(task: Task) -> Task:
     operation, gold = task.operation, task.gold
     if operation not in OPERATIONS:
         raise TaskError(f"unknown operation {operation!r}; allowed: {', '.join(OPERATIONS)}")
-    if operation == "SELECT" and task.grader in SQL_GRADERS and not gold.sql:
-        raise TaskError(f"a question needs its gold 'sql' for the grader {task.grader}")
+    if gold.results:
+        _check_results(task)
+    elif operation == "SELECT" and task.grader in SQL_GRADERS and not gold.sql:
+        raise TaskError(f"a question needs its gold 'sql' or 'results' for the grader {task.grader}")
     if operation == "SELECT" and gold.answer is None and task.grader not in SQL_GRADERS:
         raise TaskError("a question needs its gold 'answer'")
     if operation != "SELECT" and not gold.sql:
@@ -278,6 +312,17 @@ def checked(task: Task) -> Task:
     except (TypeError, ValueError, RecursionError) as error:
         raise TaskError(f"holds what JSON cannot: {error}") from None
     return task
+
+
+def _check_results(task: Task) -> None:
+    if task.operation != "SELECT" or task.grader not in SQL_GRADERS:
+        raise TaskError(
+            f"gold 'results' are for questions that are answered with SQL: name one of the graders "
+            f"{', '.join(SQL_GRADERS)}, or give the gold 'answer'"
+        )
+    if task.gold.sql or task.suite:
+        other = "'sql', which gives the gold" if task.gold.sql else "a 'suite', on whose databases it differs"
+        raise TaskError(f"a task has gold 'results' or {other}, not both; leave one out")
 
 
 def operation_in(sql: str, dialect: str = "mysql") -> str:

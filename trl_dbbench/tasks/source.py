@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,20 +22,33 @@ class Source:
     """A database in a SQLite file, in a folder of CSV or parquet files, or in a dump of MySQL's.
 
     `digest`, 16 hex digits, stands for all that is in it: a task whose database is another is another task.
-    `name` is that of the database, where a dump has several.
+    `name` is that of the database, where a dump has several. Of a dump there may be `only` tables of these
+    names; `descriptions` is the path of a folder of CSV files that say what their columns mean.
     """
 
     path: str
     digest: str
     name: str | None = None
+    only: tuple[str, ...] = ()
+    descriptions: str | None = None
 
     @classmethod
-    def of(cls, path: str | Path, digest: str | None = None, name: str | None = None) -> Source:
+    def of(
+        cls,
+        path: str | Path,
+        digest: str | None = None,
+        name: str | None = None,
+        only: Sequence[str] = (),
+        descriptions: str | Path | None = None,
+    ) -> Source:
         """The database at this path.
 
         Args:
             digest: what it was when the task was written; it must still be the same.
             name: of the database, if a dump has several.
+            only: the names of tables, if the others of a dump are left out.
+            descriptions: a folder of what the columns of a dump mean (see `sources.descriptions`); that of a
+                SQLite file lies beside it.
 
         Raises:
             TaskError: there is none, a program still writes to it, or it is another one by now.
@@ -44,6 +57,7 @@ class Source:
             found = Path(path).expanduser().absolute()
             kind = _kind_at(found)
             now = kind.digest_of(found)
+            where = None if descriptions is None else str(Path(descriptions).expanduser().absolute())
         except (OSError, ValueError, RuntimeError) as error:  # no such user, or a NUL in the path
             reason = getattr(error, "strerror", None) or error
             raise TaskError(
@@ -52,12 +66,17 @@ class Source:
             ) from None
         if name is not None and kind is not Dump:
             raise TaskError(f"the database '{path}' is the only one there; leave 'name' ({name}) out.")
+        if (only or descriptions) and kind is not Dump:
+            given = "only" if only else "descriptions"
+            raise TaskError(
+                f"the database '{path}' is no dump of MySQL's: leave '{given}' out, which is for one."
+            )
         if digest is not None and digest != now:
             raise TaskError(
                 f"the database '{path}' is another one than when the task was written (digest {now}, then "
                 f"{digest}). Bring the file back, or leave 'digest' out if the task fits it as it is now."
             )
-        return cls(str(found), now, name)
+        return cls(str(found), now, name, tuple(only), where)
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any]) -> Source:
@@ -66,15 +85,22 @@ class Source:
         Raises:
             TaskError: as `of`, or the entry has other fields.
         """
-        check_known(entry, ("path", "digest", "name"), "field of a database")
+        check_known(entry, ("path", "digest", "name", "only", "descriptions"), "field of a database")
+        only = optional(entry, "only", list) or ()
+        if not all(isinstance(name, str) for name in only):
+            raise TaskError(f"'only' must be a list of the names of tables, is {only!r}")
         return cls.of(
-            required(entry, "path", str), optional(entry, "digest", str), optional(entry, "name", str)
+            required(entry, "path", str),
+            optional(entry, "digest", str),
+            optional(entry, "name", str),
+            only,
+            optional(entry, "descriptions", str),
         )
 
-    def to_entry(self) -> dict[str, str]:
+    def to_entry(self) -> dict[str, Any]:
         """As a task's entry names it; `from_entry` gives an equal one back."""
-        named = {} if self.name is None else {"name": self.name}
-        return {"path": self.path, "digest": self.digest, **named}
+        more = {"name": self.name, "only": [*self.only], "descriptions": self.descriptions}
+        return {"path": self.path, "digest": self.digest, **{key: more[key] for key in more if more[key]}}
 
     @property
     def opened(self) -> Kind:
@@ -123,7 +149,14 @@ def _kind_at(path: Path) -> type[SQLiteFile] | type[Folder] | type[Dump]:
 def _opened(source: Source) -> Kind:
     path = Path(source.path)
     kind = _kind_at(path)
-    return Dump(path, source.name) if kind is Dump else kind(path, source.digest)
+    if kind is not Dump:
+        return kind(path, source.digest)
+    if not source.only and source.descriptions is None:
+        return Dump(path, source.name)
+    whole = replace(source, only=(), descriptions=None).opened  # which is read once for all of its parts
+    assert isinstance(whole, Dump)
+    described_in = None if source.descriptions is None else Path(source.descriptions)
+    return Dump(path, source.name, whole, source.only, described_in)
 
 
 @lru_cache(maxsize=1024)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import intern
@@ -57,19 +57,31 @@ def read_table(table: Mapping[str, Any], *, name: str, columns: str, rows: str) 
         raise TaskError(
             f"table '{title}' has the column '{twice[0]}' twice; MySQL ignores case in column names"
         )
+    return Table(title, tuple(read), read_rows(required(table, rows, list), len(read), f"table '{title}'"))
+
+
+def read_rows(rows: Sequence[Any], width: int, where: str) -> tuple[tuple[Cell, ...], ...]:
+    """Rows out of an entry, each with a cell for each of `width` columns.
+
+    Args:
+        where: they stand, as an error names it.
+
+    Raises:
+        TaskError: if a row or cell is none.
+    """
     lines = []
-    for number, row in enumerate(required(table, rows, list), 1):
-        if not isinstance(row, list | tuple) or len(row) != len(read):
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, list | tuple) or len(row) != width:
             size = f"{len(row)} cells" if isinstance(row, list | tuple) else repr(row)
-            raise TaskError(f"table '{title}', row {number} has {size}, the table has {len(read)} columns")
+            raise TaskError(f"{where}, row {number} has {size}, the table has {width} columns")
         if wrong := [cell for cell in row if not _is_cell(cell)]:
             raise TaskError(
-                f"table '{title}', row {number} has the cell {wrong[0]!r}; a cell is a string, a finite "
-                "number, true, false or null"
+                f"{where}, row {number} has the cell {wrong[0]!r}; a cell is a string, a finite number, "
+                "true, false or null"
             )
         # the same names come again and again in a file of many tasks: one object for each
         lines.append(tuple(intern(cell) if isinstance(cell, str) else cell for cell in row))
-    return Table(title, tuple(read), tuple(lines))
+    return tuple(lines)
 
 
 @lru_cache(maxsize=10_000)

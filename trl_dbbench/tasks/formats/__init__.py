@@ -14,7 +14,10 @@ the own format name databases, which are looked for beside the task file (see `t
 |---|---|---|
 | `spider` | `dev.json`, `train_spider.json`, `train_others.json` | `database/<db_id>/<db_id>.sqlite` |
 | `bird` | `dev.json`, `train.json`, `mini_dev_sqlite.json` | `dev_databases/<db_id>/<db_id>.sqlite` |
+| | `mini_dev_mysql.json` | `BIRD_dev.sql`, a dump |
 | `critic` | LiveSQLBench's and BIRD-CRITIC's `.jsonl` on SQLite | `<db_id>/<db_id>_template.sqlite` |
+| | BIRD-CRITIC's on MySQL | `mysql_table_dumps/<db_id>_template_dump.sql` |
+| `spider2` | `spider2-lite.jsonl`, its local part | `resource/databases/spider2-localdb/<db>.sqlite` |
 
 A format of your own is a class with a `name`, `matches` and `read`, and to be written a `suffix` and `write`
 (see `base`), named by its dotted path, such as `trl-dbbench validate tasks.jsonl --format my_formats.Spider`.
@@ -34,6 +37,7 @@ from trl_dbbench.tasks.formats.base import TaskFormat, WritableFormat
 from trl_dbbench.tasks.formats.critic import CriticFormat
 from trl_dbbench.tasks.formats.lifelong import LifelongFormat
 from trl_dbbench.tasks.formats.own import OwnFormat
+from trl_dbbench.tasks.formats.spider2 import Spider2Format
 from trl_dbbench.tasks.formats.text2sql import BirdFormat, SpiderFormat
 from trl_dbbench.tasks.formats.verl import VerlFormat
 from trl_dbbench.tasks.model import Task
@@ -50,6 +54,7 @@ READ_ONLY: dict[str, TaskFormat] = {
     "spider": SpiderFormat(),
     "bird": BirdFormat(),
     "critic": CriticFormat(),
+    "spider2": Spider2Format(),
 }
 
 _ALL: dict[str, TaskFormat] = {**FORMATS, **READ_ONLY}

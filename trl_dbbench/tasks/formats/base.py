@@ -140,6 +140,26 @@ def folder_of(path: Path | None) -> Path:
     return (path if path.is_dir() else path.parent).absolute()
 
 
+def find_beside(path: Path | None, *names: str, lies_in: str) -> Path:
+    """The first of these files and folders of a benchmark, beside the task file or beside its folder.
+
+    Args:
+        path: the task file.
+        lies_in: where the benchmark has it, for the error.
+
+    Raises:
+        TaskError: none of them is there.
+    """
+    here = folder_of(path)
+    for home in (here, here.parent):
+        for name in names:
+            if (home / name).exists():
+                return home / name
+    raise TaskError(
+        f"there is no '{names[0]}' in {here} nor in {here.parent}. Bring it there: it is in {lies_in}."
+    )
+
+
 def check_plain(task: Task, title: str) -> None:
     """For formats that are older than answers in SQL and databases in files.
 

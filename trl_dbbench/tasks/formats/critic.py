@@ -1,4 +1,4 @@
-"""LiveSQLBench and BIRD-CRITIC on SQLite: questions and issues, answered with SQL.
+"""LiveSQLBench on SQLite, BIRD-CRITIC on SQLite and MySQL: questions and issues, answered with SQL.
 
 https://github.com/bird-bench/livesqlbench, https://github.com/bird-bench/BIRD-CRITIC-1. A line of JSON an
 entry, whose databases lie in folders beside the file:
@@ -6,14 +6,17 @@ entry, whose databases lie in folders beside the file:
 | field | |
 |---|---|
 | `instance_id` | the task's id |
+| `dialect` | left out, it is the one that the id begins with (`MySQL_12`), else SQLite |
 | `selected_database`, `db_id` | the database: `<name>/<name>_template.sqlite` or `<name>/<name>.sqlite` |
+| | on MySQL the dump `mysql_table_dumps/<name>_template_dump.sql` |
 | `query` | the question, or the issue with the statements in `issue_sql` |
 | `sol_sql` | the gold statement; the benchmarks send it on request |
 | `conditions` | whether the `order` of rows counts; what it says of decimals, the evaluators do not use |
 | `external_knowledge` | a text, or numbers of lines in `<name>/<name>_kb.jsonl`, which the agent is told |
 
 Entries that only the benchmarks' own Python can judge (`test_cases`, which is never executed) are left out,
-and so are those that change the database.
+and so are those that change the database. On MySQL the text of most tests is that of the default comparison,
+by which such an entry is judged.
 """
 
 from __future__ import annotations
@@ -28,11 +31,30 @@ from trl_dbbench.skills import operation_of
 from trl_dbbench.tasks.fields import first_id, json_object, optional, required
 from trl_dbbench.tasks.formats.base import BesideFiles, Unsupported
 from trl_dbbench.tasks.formats.text2sql import find_database, sql_task
-from trl_dbbench.tasks.model import Task
+from trl_dbbench.tasks.model import Gold, Task
+from trl_dbbench.tasks.source import Source
 
 FOLDERS = (".", "databases", "database")
-DATABASE_NAMES = ("{}_template.sqlite", "{}.sqlite")
+DATABASE_NAMES = ("{0}/{0}_template.sqlite", "{0}/{0}.sqlite")
 """The evaluators work on a copy of the first, and may leave a changed one under the second name."""
+
+DUMP_FOLDERS = ("mysql_table_dumps", "evaluation/mysql_table_dumps", ".")
+DUMP_NAMES = ("{0}_template_dump.sql", "{0}_dump.sql")
+
+OTHERS = ("postgresql", "oracle", "sqlserver")
+"""Dialects of BIRD-CRITIC that are left out."""
+
+NEEDS_PYTHON = "judged by 'test_cases', Python that would have to be executed"
+
+_TEST = (
+    "def test_case(pred_sqls, sol_sqls, db_name, conn):",
+    "result = ex_base(pred_sqls, sol_sqls, db_name, conn)",
+)
+DEFAULT_TESTS = (
+    [*_TEST, 'assert result == 1, f"ex_base returned {result} but expected 1."'],
+    [*_TEST, "assert result == 1"],
+)
+"""The lines of a test that is the default comparison, but for those that leave DISTINCT out."""
 
 STATEMENTS = ("preprocess_sql", "clean_up_sql", "clean_up_sqls")
 
@@ -49,50 +71,90 @@ class CriticFormat(BesideFiles):
     def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
         question = required(entry, "query", str)
         id = first_id(entry, ("instance_id",), f"critic-{default_id}")
+        mysql = _is_of_mysql(entry, id)
         _check_supported(entry, id)
+        grader = _mysql_grader(entry, id) if mysql else _sqlite_grader(entry, id)
         name = required(entry, "selected_database" if "selected_database" in entry else "db_id", str)
-        database = find_database(self.path, name, FOLDERS, DATABASE_NAMES)
+        where = (DUMP_FOLDERS, DUMP_NAMES) if mysql else (FOLDERS, DATABASE_NAMES)
+        database = find_database(self.path, name, *where)
         told = [*_issue(entry), *_knowledge(entry, database.with_name(f"{name}_kb.jsonl"))]
         return sql_task(
             id=id,
             question=question,
-            sql=_solution(entry, id),
-            database=database,
-            grader="critic_ordered" if _ordered(entry) else "critic",
+            gold=Gold(sql=_solution(entry, id, "mysql" if mysql else "sqlite")),
+            source=Source.of(database),
+            grader=grader,
             knowledge="\n".join(told) or None,
         )
 
 
+def _is_of_mysql(entry: Mapping[str, Any], id: str) -> bool:
+    begins = id.partition("_")[0]
+    dialect = optional(entry, "dialect", str) or (
+        begins if begins.lower() in ("mysql", *OTHERS) else "SQLite"
+    )
+    if dialect.lower() not in ("mysql", "sqlite"):
+        raise Unsupported(id, f"of {dialect}; only SQLite and MySQL are read")
+    return dialect.lower() == "mysql"
+
+
 def _check_supported(entry: Mapping[str, Any], id: str) -> None:
     """Raises Unsupported for what cannot be judged by comparing the rows of two queries."""
-    if (dialect := optional(entry, "dialect", str)) and dialect.lower() != "sqlite":
-        raise Unsupported(id, f"of {dialect}; only SQLite is read")
     if (optional(entry, "category", str) or "").lower().startswith("management"):
         raise Unsupported(id, "of the category Management, which changes the database")
-    if entry.get("test_cases"):
-        raise Unsupported(id, "judged by 'test_cases', Python that would have to be executed")
     if found := [key for key in STATEMENTS if entry.get(key)]:
         raise Unsupported(id, f"needs '{found[0]}', statements beside the solution")
 
 
-def _solution(entry: Mapping[str, Any], id: str) -> str:
-    statements = _statements(entry, "sol_sql")
+def _sqlite_grader(entry: Mapping[str, Any], id: str) -> str:
+    if entry.get("test_cases"):
+        raise Unsupported(id, NEEDS_PYTHON)
+    return "critic_ordered" if _ordered(entry) else "critic"
+
+
+def _mysql_grader(entry: Mapping[str, Any], id: str) -> str:
+    """Of the default comparison, which tests have as their text or which is made where there is no test."""
+    if entry.get("efficiency"):
+        raise Unsupported(id, "judged by the cost of its plan ('efficiency')")
+    found = {_compared_by(test) for test in _texts(entry, "test_cases")}
+    if None in found:
+        raise Unsupported(id, NEEDS_PYTHON)
+    return "critic_mysql_no_distinct" if found == {"critic_mysql_no_distinct"} else "critic_mysql"
+
+
+def _compared_by(test: str) -> str | None:
+    """The grader that compares as a test does; `None` if it is any other than those two of the benchmark."""
+    lines = [line for each in test.splitlines() if (line := each.strip())]
+    grader = "critic_mysql"
+    if sorted(lines[1:3]) == [
+        "pred_sqls = remove_distinct(pred_sqls)",
+        "sol_sqls = remove_distinct(sol_sqls)",
+    ]:
+        del lines[1:3]
+        grader = "critic_mysql_no_distinct"
+    if lines[-1:] == ["return result"]:
+        lines.pop()
+    return grader if lines in DEFAULT_TESTS else None
+
+
+def _solution(entry: Mapping[str, Any], id: str, dialect: str) -> str:
+    statements = _texts(entry, "sol_sql")
     if not statements:
         raise TaskError(
             "the gold 'sol_sql' is missing or empty. The benchmark sends it on request: put it into the file "
             "first, as its README says."
         )
-    if len(statements) > 1 or operation_of(statements[0], "sqlite") != "SELECT":
+    if len(statements) > 1 or operation_of(statements[0], dialect) != "SELECT":
         raise Unsupported(id, "'sol_sql' is not a single query")
     return statements[0]
 
 
-def _statements(entry: Mapping[str, Any], key: str) -> list[str]:
-    """A field that is a statement or a list of them; the empty ones are left out."""
+def _texts(entry: Mapping[str, Any], key: str) -> list[str]:
+    """A field that is a text or a list of them; the empty ones are left out."""
     given = optional(entry, key, (str, list)) or []
     listed = [given] if isinstance(given, str) else given
     if wrong := [each for each in listed if not isinstance(each, str)]:
-        raise TaskError(f"'{key}' must be SQL or a list of it, holds {wrong[0]!r}")
+        raise TaskError(f"'{key}' must be a text or a list of texts, holds {wrong[0]!r}")
     return [each.strip() for each in listed if each.strip()]
 
 
@@ -102,7 +164,7 @@ def _ordered(entry: Mapping[str, Any]) -> bool:
 
 
 def _issue(entry: Mapping[str, Any]) -> list[str]:
-    statements = _statements(entry, "issue_sql")
+    statements = _texts(entry, "issue_sql")
     return ["The SQL with the issue:", *statements] if statements else []
 
 

@@ -18,6 +18,7 @@
 | `skills` | optional | names from `skills.NAMED`; read off `sql` if left out |
 | `grader` | optional | from `grading.GRADERS`; `lifelong` if left out, `null` for the protocol's own |
 | `state_md5` | optional | the gold state's published hash |
+| `results` | instead of `sql` | what SQL may give that is right: each has `columns`, names, and `rows` |
 | `database` | instead of `tables` | a database beside the tasks, see below |
 | `suite` | with `database` | a list of further databases, with the same tables and other rows |
 | `dialect` | optional | of `sql` and of the agent's: `sqlite` over a SQLite file or a folder, else `mysql` |
@@ -25,12 +26,13 @@
 | `schema` | optional | what it is told of the tables: `names` if left out, `full` or `none` |
 
 A `database` has the `path` of a SQLite file, of a folder of CSV or parquet files, or of a dump of MySQL's
-(`.sql`); the `name` of the database, if a dump has several; and the `digest` that it must have, if given. A
-path that is not absolute is looked for beside the task file, then in the working directory; it is written as
-an absolute one.
+(`.sql`), and the `digest` that it must have, if given. Of a dump it may have the `name` of the database, if
+there are several; the names of tables that there are `only`; and `descriptions`, the path of a folder of CSV
+files that say what columns mean. A path that is not absolute is looked for beside the task file, then in the
+working directory; it is written as an absolute one.
 
-A task whose `grader` is one of `grading.SQL_GRADERS` is answered with SQL: it needs `sql` and no `answer`.
-The answer must be right on each database of the `suite`, too.
+A task whose `grader` is one of `grading.SQL_GRADERS` is answered with SQL: it needs `sql` or `results`, and
+no `answer`. The answer must give what `sql` does, on each database of the `suite`, or one of the `results`.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from trl_dbbench.tasks.model import Task
 class OwnFormat(BesideFiles):
     name = "own"
     suffix = ".jsonl"
-    nested = frozenset(("tables", "answer", "skills", "database", "suite"))
+    nested = frozenset(("tables", "answer", "skills", "results", "database", "suite"))
 
     def matches(self, entry: Mapping[str, Any]) -> bool:
         """Any entry: what no other format claims is read as this one, whose errors say what is missing."""
@@ -63,9 +65,10 @@ class OwnFormat(BesideFiles):
 
     def _found(self, database: Any) -> Any:
         """The database with its whole path. What is no database is left for `Task.from_entry` to refuse."""
-        if isinstance(database, dict) and isinstance(database.get("path"), str):
-            return {**database, "path": self._located(database["path"])}
-        return database
+        if not isinstance(database, dict):
+            return database
+        paths = {key: database[key] for key in ("path", "descriptions") if isinstance(database.get(key), str)}
+        return {**database, **{key: self._located(path) for key, path in paths.items()}}
 
     def _located(self, path: str) -> str:
         """Where a database lies: beside the tasks, or else as seen from the working directory."""

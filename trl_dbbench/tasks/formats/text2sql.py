@@ -1,4 +1,4 @@
-"""Spider and BIRD: questions on SQLite files, answered with SQL.
+"""Spider and BIRD: questions on SQLite files, and BIRD's on MySQL, answered with SQL.
 
 - Spider (https://yale-lily.github.io/spider): `{"db_id": ..., "question": ..., "query": ...}`.
 - BIRD (https://bird-bench.github.io) and its mini-dev:
@@ -8,26 +8,40 @@ Both come as lists in `.json` files, with the databases in folders beside them. 
 evaluators do: where a folder of Spider's has several databases, as those of its test suites, an answer must
 be right on all of them. The agent is told how the tables were made, some rows, and what BIRD's descriptions
 say of the columns (`database_description/*.csv`).
+
+BIRD's mini-dev for MySQL (`mini_dev_mysql.json`) has one dump of all its databases, `BIRD_dev.sql`. A task is
+of the tables of its own database, which `dev_tables.json` names.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.lookup import nearest
+from trl_dbbench.lookup import nearest, unknown
 from trl_dbbench.tasks.fields import first_id, optional, required
-from trl_dbbench.tasks.formats.base import BesideFiles, folder_of
+from trl_dbbench.tasks.formats.base import BesideFiles, find_beside, folder_of
 from trl_dbbench.tasks.model import Gold, Task, checked, skills_in
 from trl_dbbench.tasks.source import Source
+from trl_dbbench.tasks.sources.descriptions import FOLDER
+
+logger = logging.getLogger(__name__)
 
 SPIDER_FOLDERS = ("database", "test_database")
 BIRD_FOLDERS = ("dev_databases", "train_databases", "databases", ".")
 
-SERVERS = {"mysql": "MySQL", "postgresql": "PostgreSQL"}
-"""Of which BIRD has files too: how their names end -> product."""
+MYSQL_DUMPS = ("MINIDEV_mysql/BIRD_dev.sql", "BIRD_dev.sql")
+MYSQL_TABLES = ("dev_tables.json", "MINIDEV_mysql/dev_tables.json")
+"""Says which tables of the dump are whose."""
+
+_OF_SERVER = re.compile(r"_(mysql|postgresql|pg)(-\d+-of-\d+)?$")
+"""How the names of BIRD's files for servers end."""
 
 
 class SpiderFormat(BesideFiles):
@@ -37,13 +51,17 @@ class SpiderFormat(BesideFiles):
         return {"db_id", "question", "query"} <= entry.keys()
 
     def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
+        question = required(entry, "question", str)
+        gold = Gold(sql=gold_sql(entry, "query"))
+        database = find_database(self.path, required(entry, "db_id", str), SPIDER_FOLDERS)
+        others = sorted({*database.parent.glob("*.sqlite")} - {database})
         return sql_task(
             id=f"spider-{default_id}",
-            question=required(entry, "question", str),
-            sql=gold_sql(entry, "query"),
-            database=find_database(self.path, required(entry, "db_id", str), SPIDER_FOLDERS),
+            question=question,
+            gold=gold,
+            source=Source.of(database),
             grader="spider_ts",
-            with_suite=True,
+            suite=tuple(map(Source.of, others)),
         )
 
 
@@ -54,21 +72,77 @@ class BirdFormat(BesideFiles):
         return {"db_id", "question", "SQL"} <= entry.keys()
 
     def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
-        for ending, product in SERVERS.items():
-            if self.path is not None and self.path.stem.endswith(f"_{ending}"):
-                raise TaskError(
-                    f"the file has SQL for {product}, whose dumps are not read yet. Use BIRD's file for "
-                    "SQLite, such as mini_dev_sqlite.json, with the folder dev_databases beside it."
-                )
+        server = None if self.path is None else _OF_SERVER.search(self.path.stem)
+        if server is not None and server[1] != "mysql":
+            raise TaskError(
+                "the file has SQL for PostgreSQL, which is not executed here. Use BIRD's file for SQLite or "
+                "for MySQL, such as mini_dev_mysql.json."
+            )
         evidence = (optional(entry, "evidence", str) or "").strip()
+        question, gold = required(entry, "question", str), Gold(sql=gold_sql(entry, "SQL"))
+        db_id = required(entry, "db_id", str)
+        if server is None:
+            source = Source.of(find_database(self.path, db_id, BIRD_FOLDERS))
+        else:
+            source = _part_of_dump(self.path, db_id)
         return sql_task(
             id=first_id(entry, ("question_id",), f"bird-{default_id}"),
-            question=required(entry, "question", str),
-            sql=gold_sql(entry, "SQL"),
-            database=find_database(self.path, required(entry, "db_id", str), BIRD_FOLDERS),
+            question=question,
+            gold=gold,
+            source=source,
             grader="bird_ex",
             knowledge=f"Hint: {evidence}" if evidence else None,
         )
+
+
+# --- BIRD on MySQL: one dump with the tables of all databases ---------------------------------------
+
+
+def _part_of_dump(path: Path | None, db_id: str) -> Source:
+    """The tables of one database, with what BIRD says of their columns.
+
+    Raises:
+        TaskError: a file is not there or cannot be read, or knows no such database.
+    """
+    _check_name(db_id)
+    dump = Source.of(find_beside(path, *MYSQL_DUMPS, lies_in="BIRD's mini-dev"))
+    of_database = find_beside(path, *MYSQL_TABLES, lies_in="BIRD's mini-dev, beside mini_dev_mysql.json")
+    tables = _tables_by_database(of_database, of_database.stat().st_mtime_ns)
+    if db_id not in tables:
+        raise TaskError(f"{unknown('database', db_id, [*tables])}, by {of_database}")
+    here = folder_of(path)
+    homes = [home / folder / db_id / FOLDER for home in (here, here.parent) for folder in BIRD_FOLDERS]
+    return Source.of(
+        dump.path,
+        only=_names_in(dump, db_id, tables[db_id]),
+        descriptions=next((home for home in homes if home.is_dir()), None),
+    )
+
+
+@lru_cache(maxsize=16)
+def _tables_by_database(file: Path, changed: int) -> dict[str, tuple[str, ...]]:
+    try:
+        listed = json.loads(file.read_text(encoding="utf-8"))
+        return {each["db_id"]: tuple(map(str, each["table_names_original"])) for each in listed}
+    except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
+        raise TaskError(
+            f"{file} cannot be read as a list of databases with 'db_id' and 'table_names_original': "
+            f"{type(error).__name__}: {error}"
+        ) from None
+
+
+@lru_cache(maxsize=256)
+def _names_in(dump: Source, db_id: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """What the dump calls these tables: servers on other systems than Linux do not keep capitals."""
+    known = {table.name.casefold(): table.name for table in dump.tables()}
+    missing = [name for name in names if name.casefold() not in known]
+    if len(missing) == len(names):
+        raise TaskError(
+            f"the dump '{dump.path}' has no table of the database '{db_id}': no {', '.join(names)}"
+        )
+    if missing:
+        logger.warning("'%s' has not all tables of %s: no %s", dump.path, db_id, ", ".join(missing))
+    return tuple(known[name.casefold()] for name in names if name not in missing)
 
 
 # --- for all such formats -------------------------------------------------------------------------
@@ -78,40 +152,36 @@ def sql_task(
     *,
     id: str,
     question: str,
-    sql: str,
-    database: Path,
+    gold: Gold,
+    source: Source,
     grader: str,
     knowledge: str | None = None,
-    with_suite: bool = False,
+    suite: tuple[Source, ...] = (),
 ) -> Task:
-    """A question that is answered with SQL.
-
-    Args:
-        with_suite: it must be right on the other SQLite files of the database's folder, too.
+    """A question that is answered with SQL, of the dialect that its database is of.
 
     Raises:
         TaskError: the database cannot be read, the gold SQL is no query, or the task cannot be right.
     """
-    skills = skills_in(None, sql, "sqlite")
+    dialect = source.opened.dialects[0]
+    skills = skills_in(None, gold.sql, dialect)
     # it may be one that sqlglot cannot parse: then there are no skills to go by
     if changes := {"insert", "update", "delete"}.intersection(skills):
-        raise TaskError(f"the gold SQL must be a query, is {min(changes).upper()}: {sql}")
-    source = Source.of(database)
-    others = sorted(set(database.parent.glob("*.sqlite")) - {database}) if with_suite else []
+        raise TaskError(f"the gold SQL must be a query, is {min(changes).upper()}: {gold.sql}")
     return checked(
         Task(
             id=id,
             question=question,
             tables=source.tables(),
             operation="SELECT",
-            gold=Gold(sql=sql),
+            gold=gold,
             skills=skills,
             grader=grader,
             source=source,
-            dialect="sqlite",
+            dialect=dialect,
             knowledge=knowledge,
             schema="full",
-            suite=tuple(map(Source.of, others)),
+            suite=suite,
         )
     )
 
@@ -132,21 +202,20 @@ def gold_sql(entry: Mapping[str, Any], key: str) -> str:
 
 
 def find_database(
-    path: Path | None, db_id: str, folders: Sequence[str], names: Sequence[str] = ("{}.sqlite",)
+    path: Path | None, db_id: str, folders: Sequence[str], names: Sequence[str] = ("{0}/{0}.sqlite",)
 ) -> Path:
-    """The SQLite file of a database.
+    """The file of a database.
 
     Args:
         path: the task file. What is not beside it is looked for beside its folder.
-        db_id: the database's name: it lies in a folder of that name.
-        folders: in which such folders may lie; the first one wins.
-        names: of the file, with `{}` for the database's name; the first one wins.
+        db_id: the database's name.
+        folders: in which it may lie; the first one wins.
+        names: of the file in such a folder, with `{0}` for the database's name; the first one wins.
 
     Raises:
         TaskError: there is none, saying where it was looked for.
     """
-    if db_id in ("", "..") or Path(db_id).name != db_id:
-        raise TaskError(f"a database needs a name that is no path, has {db_id!r}")
+    _check_name(db_id)
     here = folder_of(path)
     homes = [
         *(here / folder for folder in folders),
@@ -154,24 +223,32 @@ def find_database(
     ]
     for home in homes:
         for name in names:
-            if (found := home / db_id / name.format(db_id)).is_file():
+            if (found := home / name.format(db_id)).is_file():
                 return found
-    raise TaskError(_no_database(here, db_id, homes, names[0]))
+    raise TaskError(_no_database(here, db_id, homes, names))
 
 
-def _no_database(here: Path, db_id: str, homes: Sequence[Path], name: str) -> str:
-    looked = f"there is no database '{db_id}': {name.format(db_id)} was looked for in a folder {db_id}/ of "
+def _check_name(db_id: str) -> None:
+    if db_id in ("", "..") or Path(db_id).name != db_id:
+        raise TaskError(f"a database needs a name that is no path, has {db_id!r}")
+
+
+def _no_database(here: Path, db_id: str, homes: Sequence[Path], names: Sequence[str]) -> str:
+    looked = f"there is no database '{db_id}': {names[0].format(db_id)} was looked for in "
     looked += ", ".join(map(str, homes))
-    known = [
-        each.name for home in homes if home.is_dir() for each in home.iterdir() if any(each.glob("*.sqlite"))
-    ]
-    if near := nearest(db_id, known):
+    known = {
+        each.parent.name if "/" in name else each.name.removesuffix(name.format(""))
+        for home in homes
+        for name in names
+        for each in home.glob(name.format("*"))
+    }
+    if near := nearest(db_id, sorted(known)):
         return f"{looked}, where '{near}' is nearest. Correct the name, or bring the database there."
     if known:
         return f"{looked}, which have {len(known)} others. Bring the database there."
     if dumps := sorted([*here.glob("*.sql"), *here.glob("*/*.sql")]):
         return (
-            f"{looked}. {dumps[0]} is a dump for a server, which is not read yet. Unpack the SQLite files of "
-            "the benchmark into one of these folders."
+            f"{looked}. {dumps[0]} is for servers: take the task file that goes with it, such as "
+            "mini_dev_mysql.json, or unpack the SQLite files of the benchmark into one of these folders."
         )
-    return f"{looked}. Unpack the SQLite files of the benchmark into one of these folders."
+    return f"{looked}. Unpack the databases of the benchmark into one of these folders."

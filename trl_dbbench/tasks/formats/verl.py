@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from trl_dbbench.errors import TaskError
@@ -81,5 +82,8 @@ class VerlFormat:
 def _ground_truth(task: Task) -> str:
     """The gold as JSON: verl hands it to the reward function as it is, and Arrow needs one type for all."""
     gold = task.gold
-    held = {"answer": gold.answer, "sql": gold.sql, "state_md5": gold.state_md5, "grader": task.grader}
+    held: dict[str, Any] = {"answer": gold.answer, "sql": gold.sql, "state_md5": gold.state_md5}
+    if gold.results:
+        held["results"] = [asdict(each) for each in gold.results]
+    held["grader"] = task.grader
     return json.dumps(held, ensure_ascii=False)

@@ -23,13 +23,13 @@ _COLUMN, _NAME, _MEANING, _VALUES = (
 )
 
 
-def descriptions(database: Path) -> dict[str, dict[str, str]]:
+def descriptions(folder: Path) -> dict[str, dict[str, str]]:
     """A line on each column that is described: by the names of table and column, in small letters.
 
     Args:
-        database: the path of the SQLite file.
+        folder: of the CSV files. Where there is none, nothing is described.
     """
-    return {path.stem.lower(): _lines(path) for path in sorted((database.parent / FOLDER).glob("*.csv"))}
+    return {path.stem.lower(): _lines(path) for path in sorted(folder.glob("*.csv"))}
 
 
 def comment_on(table: Table, told: Mapping[str, Mapping[str, str]]) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -22,12 +22,14 @@ from trl_dbbench.errors import TaskError
 from trl_dbbench.lookup import unknown
 from trl_dbbench.sql import only_statement
 from trl_dbbench.tasks.sources.base import EXAMPLE_ROWS, Step, file_digest, in_order, with_rows
+from trl_dbbench.tasks.sources.descriptions import comment_on, descriptions
 from trl_dbbench.tasks.sources.dump_statements import (
     DumpColumn,
     check_encoding,
     columns_of,
     joined,
     kind_of,
+    named,
     refuse,
     rows_put,
     table_made,
@@ -47,13 +49,26 @@ class Dump:
 
     Args:
         name: of the database, if there are several.
+        whole: the same dump, of which this one has only some tables.
+        only: the names of these.
+        described_in: a folder with what their columns mean, see `descriptions`.
     """
 
     dialects = ("mysql",)
 
-    def __init__(self, path: Path, name: str | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        name: str | None,
+        whole: Dump | None = None,
+        only: Sequence[str] = (),
+        described_in: Path | None = None,
+    ) -> None:
         self.path = path
         self.name = name
+        self._whole = whole or self
+        self._only = frozenset(only)
+        self._described_in = described_in
 
     @staticmethod
     def digest_of(path: Path) -> str:
@@ -64,10 +79,18 @@ class Dump:
         return file_digest(path)
 
     def tables(self) -> tuple[Table, ...]:
-        return self._schema.tables
+        tables = self._whole._schema.tables
+        known = [table.name for table in tables]
+        if strange := sorted(self._only.difference(known)):
+            raise TaskError(f"the dump '{self.path}': {unknown('table', strange[0], known)}.")
+        return tuple(table for table in tables if self._has(table.name))
 
     def described(self, dialect: str) -> str:
-        return self._schema.described
+        told = {} if self._described_in is None else descriptions(self._described_in)
+        return self._whole._schema.described(self.tables(), told)
+
+    def _has(self, table: str) -> bool:
+        return not self._only or table in self._only
 
     def steps(self) -> Iterator[Step | str]:
         left_out: Counter[str] = Counter()
@@ -82,6 +105,8 @@ class Dump:
                     continue
                 words = words_of(statement)
                 kind = kind_of(words)
+                if kind in ("table", "alter", "drop") and not self._has(named(words)):
+                    continue
                 if kind == "table":
                     made = table_made(words)
                     parts = words_of(made)
@@ -91,7 +116,8 @@ class Dump:
                     yield Step(joined(words))
                 elif kind == "view":
                     name, _, made = view_made(words)
-                    views[name] = made  # the first one only stands in for it until all tables are there
+                    if self._has(name):
+                        views[name] = made  # the first one only stands in for it until all tables are there
                 elif kind == "zone" and not zone:
                     zone = True
                     yield Step("SET SESSION time_zone = '+00:00'")
@@ -157,7 +183,7 @@ class Dump:
 
     def _read(self, first_rows: int | None) -> Iterator[str | Rows]:
         with self.path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-            yield from read_dump(file, first_rows)
+            yield from read_dump(file, first_rows, self._only)
 
     def _ask_for_a_name(self) -> NoReturn:
         statements = (each for each in self._read(1) if isinstance(each, str))
@@ -177,13 +203,14 @@ class _Schema:
     def tables(self) -> tuple[Table, ...]:
         return tuple(Table(name, columns) for name, columns in self._columns.items())
 
-    @property
-    def described(self) -> str:
-        parts = []
+    def described(self, tables: Sequence[Table], told: Mapping[str, Mapping[str, str]]) -> str:
+        """These of its tables, with what `descriptions` tells of their columns."""
+        parts, chosen = [], {table.name: table for table in tables}
         for name, made in self.made.items():
-            is_view = " VIEW " in made.partition("`")[0]
-            rows = None if is_view else [list(map(_Written, row)) for row in self._rows.get(name, [])]
-            parts.append(with_rows(made, name, rows))
+            if name in chosen:
+                is_view = " VIEW " in made.partition("`")[0]
+                rows = None if is_view else [list(map(_Written, row)) for row in self._rows.get(name, [])]
+                parts += [*comment_on(chosen[name], told), with_rows(made, name, rows)]
         return "\n".join(parts)
 
     def see_table(self, made: str) -> None:

@@ -68,6 +68,13 @@ def kind_of(words: Sequence[Word]) -> str:
     return f"{first} {second}".upper() if second.isalpha() else first.upper()
 
 
+def named(words: Sequence[Word]) -> str:
+    """The table, or the view, that a statement makes, alters or drops."""
+    return next(
+        (shown_name(word.text) for word in words[2:] if word.upper not in ("IF", "NOT", "EXISTS")), ""
+    )
+
+
 def table_made(words: Sequence[Word]) -> str:
     """CREATE TABLE with its columns, and of its options those that say how its texts and numbers are.
 

@@ -6,7 +6,7 @@ No more than one statement is in memory, and of an INSERT no more than some of i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import IO, NamedTuple
 
@@ -78,12 +78,15 @@ class Word(NamedTuple):
         return self.text.upper() if self.kind == "word" else self.text
 
 
-def read_dump(file: IO[str], first_rows: int | None = None) -> Iterator[str | Rows]:
+def read_dump(
+    file: IO[str], first_rows: int | None = None, only: Collection[str] = ()
+) -> Iterator[str | Rows]:
     """The statements of a dump. What a server would execute of a comment is part of its statement.
 
     Args:
         file: opened as UTF-8 with `errors="surrogateescape"` and `newline=""`.
         first_rows: reads so many rows of each INSERT and skips the others; all if left out.
+        only: reads no INSERT into other tables than these; into all, if there are none.
 
     Raises:
         TaskError: an INSERT has anything but values in its rows, or the file ends in a statement.
@@ -97,7 +100,10 @@ def read_dump(file: IO[str], first_rows: int | None = None) -> Iterator[str | Ro
         if found := text.take(_DELIMITER):
             delimiter = found[1]
         elif delimiter == ";" and (found := text.take(_INSERT)):
-            yield from _rows(text, found, first_rows)
+            if not only or shown_name(found["table"]) in only:
+                yield from _rows(text, found, first_rows)
+            else:
+                _skip(text)
         elif statement := "".join(_parts(text, delimiter)).strip():
             yield statement
 
@@ -189,9 +195,13 @@ def _rows(text: _Text, insert: re.Match[str], wanted: int | None) -> Iterator[Ro
         if row["end"] == ";":
             return
         if enough:
-            for _ in _parts(text, ";"):
-                pass
+            _skip(text)
             return
+
+
+def _skip(text: _Text) -> None:
+    for _ in _parts(text, ";"):
+        pass
 
 
 def _parts(text: _Text, delimiter: str) -> Iterator[str]:

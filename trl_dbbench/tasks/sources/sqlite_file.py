@@ -14,7 +14,7 @@ from trl_dbbench.errors import TaskError
 from trl_dbbench.sql import quote
 from trl_dbbench.tasks.sources.base import EXAMPLE_ROWS, Step, file_digest, in_order, with_rows
 from trl_dbbench.tasks.sources.conversion import Definition, definitions, rows_of, view_step
-from trl_dbbench.tasks.sources.descriptions import comment_on, descriptions
+from trl_dbbench.tasks.sources.descriptions import FOLDER, comment_on, descriptions
 from trl_dbbench.tasks.table import Column, Table
 
 MAX_CELL_BYTES = 1_000_000
@@ -92,7 +92,7 @@ class SQLiteFile:
             if dialect == "mysql":
                 made = {each.name: ("table", each.create(whole=True)) for each in self._definitions}
                 made |= {name: ("view", step.sql) for name, step in self._views() if isinstance(step, Step)}
-            parts, told = [], descriptions(self.path)
+            parts, told = [], descriptions(self.path.parent / FOLDER)
             for table in self.tables():
                 if table.name not in made:  # a view that no server can have
                     continue
