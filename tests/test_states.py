@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 import pytest
 from databases import rows_of, table, task
 
 from trl_dbbench.database import Database
+from trl_dbbench.gold import gold_state
 from trl_dbbench.grading.states import state_hash
 from trl_dbbench.judge import Judge
 from trl_dbbench.protocol import Answer
@@ -106,3 +109,22 @@ def test_a_state_does_not_depend_on_the_agents_session(server_database: Database
         assert rows_of(sandbox) == {
             "times": [("Perú", datetime(2020, 1, 2, 3, 4, 5)), ("Chad", None), ("Mali", None)]
         }
+
+
+def test_a_group_that_is_judged_at_once_executes_the_gold_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge, made, begin = Judge(database), [], threading.Barrier(8)
+    monkeypatch.setattr(
+        "trl_dbbench.judge.gold_state", lambda *asked: (made.append(asked), gold_state(*asked))[1]
+    )
+
+    def judged(_: int) -> bool:
+        with database.sandbox(ONE_MORE) as sandbox:
+            assert sandbox.execute(GOLD).error is None
+            begin.wait(60)
+            return judge(ONE_MORE, Answer("done"), sandbox, "text").right
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(judged, range(8)))
+    assert len(made) == 1

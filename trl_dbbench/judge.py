@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -62,15 +62,34 @@ class _Remembered(Generic[T]):
 
     def __init__(self) -> None:
         self._kept: OrderedDict[_Key, T] = OrderedDict()
+        self._making: dict[_Key, threading.Lock] = {}
         self._lock = threading.Lock()
 
-    def get(self, key: _Key) -> T | None:
+    def get(self, key: _Key, make: Callable[[], T], keep: Callable[[T], bool]) -> T:
+        """What is kept, or else is made now; whoever wants the same meanwhile waits for it.
+
+        Args:
+            keep: whether it is to be remembered.
+        """
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
-            return self._kept.get(key)
+                return self._kept[key]
+            making = self._making.setdefault(key, threading.Lock())
+        with making:
+            with self._lock:
+                if key in self._kept:
+                    return self._kept[key]
+            try:
+                made = make()
+                if keep(made):
+                    self._put(key, made)
+            finally:
+                with self._lock:
+                    self._making.pop(key, None)
+        return made
 
-    def put(self, key: _Key, value: T) -> None:
+    def _put(self, key: _Key, value: T) -> None:
         with self._lock:
             self._kept[key] = value
             if len(self._kept) > _MAX_REMEMBERED:
@@ -193,15 +212,13 @@ class Judge:
         return [self._gold_result(task, grader.rewrite(task.gold.sql))]
 
     def _gold_result(self, task: Task, sql: str) -> Result:
-        key = _key(task, sql)
-        if (kept := self._results.get(key)) is not None:
-            return kept
-        gold, problem = whole_result(self._database, task, sql)
-        if gold is None:
-            raise EnvironmentFault(f"the gold SQL cannot be judged by: {problem}")
-        if len(gold.rows) <= _MAX_KEPT_ROWS and len(repr(gold.rows)) <= _MAX_KEPT_CHARACTERS:
-            self._results.put(key, gold)
-        return gold
+        def make() -> Result:
+            gold, problem = whole_result(self._database, task, sql)
+            if gold is None:
+                raise EnvironmentFault(f"the gold SQL cannot be judged by: {problem}")
+            return gold
+
+        return self._results.get(_key(task, sql), make, _is_small)
 
     def gold_state(self, task: Task) -> GoldState:
         """The tables that a right change leaves; remembered, but for one that ran out of time.
@@ -209,16 +226,19 @@ class Judge:
         Raises:
             EnvironmentFault: if the database fails.
         """
+
+        def make() -> GoldState:
+            gold = gold_state(self._database, task)
+            if gold.error:
+                logger.warning("the gold SQL of task %s fails on this database: %s", task.id, gold.error)
+            return gold
+
         assert task.gold.sql is not None
-        key = _key(task, task.gold.sql)
-        if (kept := self._states.get(key)) is not None:
-            return kept
-        gold = gold_state(self._database, task)
-        if gold.error:
-            logger.warning("the gold SQL of task %s fails on this database: %s", task.id, gold.error)
-        if not gold.out_of_time:
-            self._states.put(key, gold)
-        return gold
+        return self._states.get(_key(task, task.gold.sql), make, lambda gold: not gold.out_of_time)
+
+
+def _is_small(gold: Result) -> bool:
+    return len(gold.rows) <= _MAX_KEPT_ROWS and len(repr(gold.rows)) <= _MAX_KEPT_CHARACTERS
 
 
 def grader_of(task: Task, protocol_grader: str) -> Grader | SQLGrader:
