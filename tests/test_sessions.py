@@ -65,6 +65,7 @@ def test_a_reader_is_lent_as_new(server_database: Database, left: str) -> None:
         ("DESCRIBE medals", True),
         ("SELECT ROW_COUNT ()", False),
         ("SELECT `FOUND_ROWS`()", False),
+        ('SELECT "FOUND_ROWS"()', False),
         ("SELECT 1--LAST_INSERT_ID(77)", False),
         ("SELECT {fn LAST_INSERT_ID(77)}", False),
         ("SELECT @x", False),

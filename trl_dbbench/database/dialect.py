@@ -269,7 +269,7 @@ def _is_traceless(sql: str) -> bool:
             return False  # where it ends depends on the session's sql_mode
         if text == "(" and before and not _TRACELESS_BEFORE_BRACKET.fullmatch(before):
             return False
-        before = text if kind in ("word", "quoted") else ""
+        before = "" if kind == "sign" else text
     return True
 
 
