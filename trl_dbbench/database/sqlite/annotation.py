@@ -69,8 +69,14 @@ class _Annotator:
             query = part.this
             names = [column.name for column in part.args["alias"].columns]
             if with_.args.get("recursive") and isinstance(query, exp.SetOperation):
-                known[part.alias.lower()] = _renamed(self.query(query.left, above, known), names)
-            known[part.alias.lower()] = _renamed(self.query(query, above, known), names)
+                first = query.left
+                while isinstance(first, exp.SetOperation):
+                    first = first.left
+                for each in (first, query.left):  # whose kinds MySQL keeps for all rows
+                    known[part.alias.lower()] = _renamed(self.query(each, above, known), names)
+                self.query(query, above, known)
+            else:
+                known[part.alias.lower()] = _renamed(self.query(query, above, known), names)
         return known
 
     def _select(self, node: exp.Select, above: _Scope | None, parts: Mapping[str, Row]) -> Row:

@@ -16,6 +16,9 @@ _EVERY_DIGIT = Context(prec=400)
 """Of the longest float, and places behind the point."""
 
 
+_BIGINT = 2**63
+
+
 def _ints(*values: Value) -> bool:
     return all(isinstance(value, int) for value in values)
 
@@ -37,7 +40,12 @@ def divide(left: Value, right: Value, places: int | None = None) -> float | None
 
 def whole_divide(left: Value, right: Value) -> int | None:
     one, other = number(left), number(right)
-    return None if other == 0 else int(Decimal(str(one)) / Decimal(str(other)))
+    if other == 0:
+        return None
+    quotient = int(Decimal(str(one)) / Decimal(str(other)))
+    if not -_BIGINT <= quotient < _BIGINT:
+        raise StatementError(1690, f"BIGINT value is out of range in '({text(left)} DIV {text(right)})'")
+    return quotient
 
 
 def modulo(left: Value, right: Value) -> int | float | None:
@@ -77,11 +85,14 @@ _INTEGER = regex.compile(r"\s*([+-]?\d+)")
 
 def cast_signed(value: Value) -> int:
     if isinstance(value, float):
-        return int(round_half_up(value))
+        return min(max(int(round_half_up(value)), -_BIGINT), _BIGINT - 1) if math.isfinite(value) else 0
     if isinstance(value, int):
         return value
     match = _INTEGER.match(text(value))
-    return int(match[1]) if match else 0
+    whole = int(match[1][:40]) if match else 0
+    if not -_BIGINT <= whole < _BIGINT:  # MySQL's is a number without a sign, read as one with a sign
+        raise unsupported("CAST of a text with more than 19 digits")
+    return whole
 
 
 def cast_unsigned(value: Value) -> int:

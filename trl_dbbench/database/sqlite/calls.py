@@ -14,13 +14,14 @@ from trl_dbbench.database.sqlite.coercions import (
     exact,
     in_change,
     is_in_change,
+    is_moved,
     numeric,
     unified,
 )
 from trl_dbbench.database.sqlite.comparisons import BINARY
 from trl_dbbench.database.sqlite.dates import UNITS
 from trl_dbbench.database.sqlite.functions import functions, takes
-from trl_dbbench.database.sqlite.kinds import FLOAT, INT, Kind, kind_of, words
+from trl_dbbench.database.sqlite.kinds import DATE, FLOAT, INT, Kind, kind_of, words
 from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
 from trl_dbbench.database.sqlite.values import StatementError
 
@@ -46,11 +47,19 @@ def check_count(node: exp.Expr | None) -> None:
         raise unsupported("a text as a count in a statement that changes rows")
 
 
-def start(moment: exp.Expr) -> exp.Expr:
+def move(name: str, moment: exp.Expr, amount: exp.Interval, kind: Kind) -> exp.Expr:
+    """DATE_ADD or DATE_SUB, which gives this kind of value."""
+    strict = is_in_change(moment)
+    arguments = [_start(moment), *interval(amount)]
+    if not strict:
+        return call(name, *arguments)
+    return call(f"FULL_{name}", *arguments, exp.Literal.number(int(kind == DATE)))
+
+
+def _start(moment: exp.Expr) -> exp.Expr:
     """What an interval is added to; of a text that another was added to, MySQL shows the time as well."""
     moment = in_change(moment, "FULL_DATE")
-    added = isinstance(moment, exp.Anonymous) and moment.this in ("my_DATE_ADD", "my_DATE_SUB")
-    return call("MOMENT", moment) if added and kind_of(moment).name == "text" else moment
+    return call("MOMENT", moment) if is_moved(moment) and kind_of(moment).name == "text" else moment
 
 
 _T = exp.DataType.Type
@@ -120,8 +129,8 @@ def function_call(node: exp.Expr) -> exp.Expr:
         arguments[0] = exp.Literal.string(arguments[0].name.upper())
     if name in ("ADDDATE", "SUBDATE") and len(arguments) == 2 and not isinstance(arguments[1], exp.Interval):
         arguments[1] = exp.Interval(this=arguments[1], unit=exp.var("DAY"))
-    if name in ("DATE_ADD", "DATE_SUB", "ADDDATE", "SUBDATE") and arguments:
-        arguments[0] = start(arguments[0].unnest())
+    if name in _MOVING and len(arguments) == 2 and isinstance(arguments[1], exp.Interval):
+        return move(_MOVING[name], arguments[0].unnest(), arguments[1], kind_of(node))
     if name in _OF_DATES and arguments and kind_of(arguments[0]).is_number:
         arguments[0] = call("DATED", arguments[0])
     strict = is_in_change(node)
@@ -130,21 +139,15 @@ def function_call(node: exp.Expr) -> exp.Expr:
     arguments = _converted(name, arguments, kind_of(node))
     if name == "MOD" and len(arguments) == 2 and strict:
         arguments[1] = call("DIVISOR", arguments[1], arguments[0].copy())
-    names = {"ADDDATE": "DATE_ADD", "SUBDATE": "DATE_SUB"}
-    if strict and name == "STR_TO_DATE":
-        names[name] = "FULL_STR_TO_DATE"
-    flat = [
-        each
-        for argument in arguments
-        for each in (interval(argument) if isinstance(argument, exp.Interval) else (argument,))
-    ]
-    if not flat and name in ("CONCAT", "CHAR"):
+    if (not arguments and name in ("CONCAT", "CHAR")) or name in _MOVING:
         raise StatementError(1582, f"Incorrect parameter count in the call to native function '{name}'")
-    if name in _FUNCTIONS and not takes(_FUNCTIONS[names.get(name, name)], flat):
+    if name in _FUNCTIONS and not takes(_FUNCTIONS[name], arguments):
         raise StatementError(1582, f"Incorrect parameter count in the call to native function '{name}'")
-    return exact(call(names.get(name, name), *flat), kind_of(node) if name in _COMPUTING else INT)
+    own = "FULL_STR_TO_DATE" if strict and name == "STR_TO_DATE" else name
+    return exact(call(own, *arguments), kind_of(node) if name in _COMPUTING else INT)
 
 
+_MOVING = {"DATE_ADD": "DATE_ADD", "ADDDATE": "DATE_ADD", "DATE_SUB": "DATE_SUB", "SUBDATE": "DATE_SUB"}
 _NO_ARGUMENTS = (exp.Interval, exp.Distinct, exp.Star, exp.Select, exp.SetOperation, exp.Order)
 """What MySQL's grammar allows in the brackets of its own functions only."""
 _MISSING = words(

@@ -30,6 +30,18 @@ def check_target(tree: exp.Expr) -> None:
                 )
 
 
+def check_missing(tree: exp.Expr) -> None:
+    """Raises StatementError for clauses of queries that the embedded database does not have."""
+    for node in tree.find_all(exp.Select, exp.Join, exp.WindowSpec):
+        if isinstance(node, exp.Select) and node.args.get("qualify") is not None:
+            raise unsupported("QUALIFY")
+        if isinstance(node, exp.Join) and node.side.upper() == "FULL":
+            raise unsupported("FULL JOIN")
+        frame = isinstance(node, exp.WindowSpec)
+        if frame and (str(node.args.get("kind")).upper() == "GROUPS" or node.args.get("exclude") is not None):
+            raise unsupported("GROUPS and EXCLUDE in a frame")
+
+
 def names_read(tree: exp.Expr) -> list[str]:
     """The tables and views that a statement names, in lower case, each as often as it is named."""
     return [table.name.lower() for table in tree.find_all(exp.Table)]

@@ -47,16 +47,19 @@ def _chosen(node: exp.Expr) -> list[tuple[exp.Expr, str]]:
 
 def as_number(node: exp.Expr) -> exp.Expr:
     """A date as the number 20200131, or 20200131235959; also a text that an interval was added to."""
-    return call("DATE_NUMBER", node) if kind_of(node).is_moment or _is_moved(node) else node
+    return call("DATE_NUMBER", node) if kind_of(node).is_moment or is_moved(node) else node
 
 
 def numeric(node: exp.Expr) -> exp.Expr:
     """A value in the place of a number, which must be one in a statement that changes rows."""
-    return as_number(node) if _is_moved(node) else in_change(as_number(node))
+    return as_number(node) if is_moved(node) else in_change(as_number(node))
 
 
-def _is_moved(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Anonymous) and node.this in ("my_DATE_ADD", "my_DATE_SUB")
+_MOVING = frozenset({"my_DATE_ADD", "my_DATE_SUB", "my_FULL_DATE_ADD", "my_FULL_DATE_SUB"})
+
+
+def is_moved(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and node.this in _MOVING
 
 
 def strict_truths(tree: exp.Expr) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import regex
 
+from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.patterns import MAX_REGEX_SECONDS, in_regex_time
 from trl_dbbench.database.sqlite.values import MAX_PATTERN_CHARACTERS, StatementError, Value, number
 
@@ -86,15 +87,46 @@ def date_add(value: Value, amount: Value, unit: str) -> str | None:
         if unit in _MONTHS:
             months = start.year * 12 + start.month - 1 + int(number(amount)) * _MONTHS[unit]
             year, month = divmod(months, 12)
+            if year == 0:
+                raise _before_year_one()
             day = min(start.day, calendar.monthrange(year, month + 1)[1])
             return _write(start.replace(year=year, month=month + 1, day=day), with_time)
-        return _write(start + timedelta(seconds=_SECONDS[unit] * number(amount)), with_time)
+        moved = timedelta(seconds=_SECONDS[unit] * number(amount))
+        if -366 < start.toordinal() + moved.days <= 0:
+            raise _before_year_one()
+        return _write(start + moved, with_time)
     except (KeyError, ValueError, OverflowError):
         return None
 
 
+def _before_year_one() -> StatementError:
+    """MySQL knows the year 0, and Python does not."""
+    return unsupported("dates of the year 0")
+
+
 def date_sub(value: Value, amount: Value, unit: str) -> str | None:
     return date_add(value, -number(amount), unit)
+
+
+def _full(move: Callable[[Value, Value, str], str | None]) -> Callable[[Value, Value, str, int], str]:
+    """`date_add` or `date_sub` in a statement that changes rows, where the result must be a date.
+
+    The last argument says whether the value is of MySQL's type DATE, and remains one.
+    """
+
+    def moved(value: Value, amount: Value, unit: str, is_date: int) -> str:
+        if moment(value) is None:
+            raise unsupported("an interval added to what is no date, in a statement that changes rows")
+        found = move(value, amount, unit)
+        if found is None and is_date:
+            raise StatementError(
+                6527, f"DATE value is out of range in '({value} + interval {amount} {unit.lower()})'"
+            )
+        if found is None:
+            raise StatementError(1441, "Datetime function: datetime field overflow")
+        return found
+
+    return moved
 
 
 def timestampdiff(unit: str, first: Value, second: Value) -> int | None:
@@ -298,6 +330,8 @@ DATE_FUNCTIONS: dict[str, Callable[..., Value]] = {
     "TIMESTAMPDIFF": timestampdiff,
     "DATE_ADD": date_add,
     "DATE_SUB": date_sub,
+    "FULL_DATE_ADD": _full(date_add),
+    "FULL_DATE_SUB": _full(date_sub),
     "EXTRACT": _extract,
     "UNIX_TIMESTAMP": _unix,
     "FROM_UNIXTIME": _from_unix,

@@ -27,6 +27,7 @@ from trl_dbbench.database.sqlite.arithmetic import (
 )
 from trl_dbbench.database.sqlite.coercions import COERCIONS
 from trl_dbbench.database.sqlite.dates import DATE_FUNCTIONS
+from trl_dbbench.database.sqlite.overflow import OVERFLOW
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.patterns import like, regexp_like, regexp_replace, regexp_substr
 from trl_dbbench.database.sqlite.storage import STORAGE
@@ -220,7 +221,7 @@ def functions() -> dict[str, Callable[..., Value]]:
     """Every function by its name in MySQL, or for an operator by a name of our own."""
     strict = {
         name: _null_in_null_out(function)
-        for name, function in {**_STRICT, **DATE_FUNCTIONS, **COERCIONS, **STORAGE}.items()
+        for name, function in {**_STRICT, **DATE_FUNCTIONS, **COERCIONS, **OVERFLOW, **STORAGE}.items()
     }
     return {**strict, **_SEEING_NULL}
 

@@ -49,7 +49,7 @@ _CLAUSES: dict[type[exp.Expr], str] = {
 }
 
 
-_ADJACENT = (
+ADJACENT = (
     *(
         "ADDDATE",
         "BIT_AND",
@@ -76,7 +76,8 @@ _ADJACENT = (
         "VAR_SAMP",
     ),
 )
-_APART = re.compile(rf"\b(?:{'|'.join(_ADJACENT)})\s+\(", re.IGNORECASE)
+"""Functions whose bracket must stand beside them."""
+_APART = re.compile(rf"\b(?:{'|'.join(ADJACENT)})\s+\(", re.IGNORECASE)
 _BEFORE_NAMES = frozenset(
     {"INTO", "TABLE", "EXISTS", "AS", "FROM", "JOIN", "UPDATE", "ON", "REFERENCES", "WITH", "."}
 )
@@ -90,7 +91,7 @@ def check_spaces(sql: str) -> None:
     for before, name, bracket, after in zip([None, *tokens], tokens, tokens[1:], tokens[2:], strict=False):
         apart = bracket.token_type == TokenType.L_PAREN and name.end + 1 < bracket.start
         is_name = (
-            name.token_type in (TokenType.IDENTIFIER, TokenType.STRING) or name.text.upper() not in _ADJACENT
+            name.token_type in (TokenType.IDENTIFIER, TokenType.STRING) or name.text.upper() not in ADJACENT
         )
         if not apart or is_name or (before is not None and before.text.upper() in _BEFORE_NAMES):
             continue

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
-from trl_dbbench.database.sqlite.calls import cast, check_count, function_call, interval, start
+from trl_dbbench.database.sqlite.calls import cast, check_count, function_call, move
 from trl_dbbench.database.sqlite.checks import single_row
 from trl_dbbench.database.sqlite.coercions import (
     as_text,
@@ -27,6 +27,7 @@ from trl_dbbench.database.sqlite.coercions import (
 from trl_dbbench.database.sqlite.comparisons import BINARY, COMPARISONS, collated
 from trl_dbbench.database.sqlite.joins import turn_right_joins
 from trl_dbbench.database.sqlite.kinds import Kind, keep_kind, kind_of
+from trl_dbbench.database.sqlite.overflow import checked
 from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
 from trl_dbbench.database.sqlite.values import COLLATION, StatementError
 
@@ -45,7 +46,7 @@ def _plus(name: str) -> Callable[[exp.Expr], exp.Expr]:
     def rule(node: exp.Expr) -> exp.Expr:
         for moment, amount in ((node.this, node.expression), (node.expression, node.this)):
             if isinstance(amount, exp.Interval):
-                return call(name, start(moment), *interval(amount))
+                return move(name, moment, amount, kind_of(node))
         return _arithmetic(node)
 
     return rule
@@ -54,7 +55,7 @@ def _plus(name: str) -> Callable[[exp.Expr], exp.Expr]:
 def _arithmetic(node: exp.Expr) -> exp.Expr:
     for side in ("this", "expression"):
         node.set(side, numeric(node.args[side]))
-    return exact(_again(node), kind_of(node))
+    return exact(checked(_again(node), kind_of(node)), kind_of(node))
 
 
 def _again(node: exp.Expr) -> exp.Expr:

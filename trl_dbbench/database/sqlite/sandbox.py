@@ -62,6 +62,9 @@ _COMMANDS = frozenset(
     {"CALL", "PREPARE", "EXECUTE", "GRANT", "REVOKE", "ANALYZE", "OPTIMIZE", "CHECK", "HANDLER", "LOAD"}
 )
 
+_MISPLACED = re.compile("misuse of|aggregate functions are not|circular|multiple re|recursive aggregate")
+"""SQLite's own words for what is found to be misplaced before."""
+
 
 class SQLiteSandbox(Sandbox):
     """A database in memory, with MySQL's collation and functions."""
@@ -243,7 +246,7 @@ class SQLiteSandbox(Sandbox):
             try:
                 self._run(f"EXPLAIN {translated.sql}")  # an unknown column is the graver mistake
             except DBAPIError as error:
-                if not re.match("misuse of|aggregate functions are not", str(error.orig)):
+                if not _MISPLACED.match(str(error.orig)):
                     raise
             raise StatementError(*mistake)
         if translated.constants:

@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from sqlglot import exp
+from sqlglot.dialects.mysql import MySQL
 
 from trl_dbbench.database.sqlite.checks import (
     check_contexts,
     check_limits,
+    check_missing,
     check_size,
     check_target,
     check_windows,
     until_misplaced,
 )
-from trl_dbbench.database.sqlite.foreign import check_foreign
-from trl_dbbench.database.sqlite.grammar import check_grammar, check_shape
+from trl_dbbench.database.sqlite.grammar import check_brackets, check_grammar
 from trl_dbbench.database.sqlite.groups import check_distinct, check_groups
 from trl_dbbench.database.sqlite.kinds import Kind, TableColumns
 from trl_dbbench.database.sqlite.names import (
@@ -31,6 +32,7 @@ from trl_dbbench.database.sqlite.names import (
 )
 from trl_dbbench.database.sqlite.output_names import check_columns
 from trl_dbbench.database.sqlite.parse import parse
+from trl_dbbench.database.sqlite.recursion import check_recursion
 from trl_dbbench.database.sqlite.tables import CATALOG, create
 from trl_dbbench.database.sqlite.translation import write
 from trl_dbbench.database.sqlite.values import StatementError
@@ -97,12 +99,11 @@ def _look(sql: str) -> Statement:
         tree = parse(sql)
     except StatementError as error:
         if error.code == 1436:
-            check_grammar(sql)  # a bracket that is missing is the graver mistake
+            check_brackets(MySQL().tokenize(sql))  # one that is missing is the graver mistake
         raise
     check_spaces(sql)
-    tokens = check_grammar(sql)
-    check_shape(tree)
-    check_foreign(tokens, tree)
+    check_missing(tree)
+    check_grammar(sql)
     check_words(tree)
     check_derived(tree)
     check_size(tree, {})
@@ -113,7 +114,7 @@ def _look(sql: str) -> Statement:
     if unknown := sorted(catalog - set(CATALOG)):
         raise StatementError(1109, f"Unknown table '{unknown[0].upper()}' in information_schema")
     misnamed = _mistake(tree, check_aliases, check_joins)
-    misplaced = _mistake(tree, check_contexts, check_windows, check_distinct)
+    misplaced = _mistake(tree, check_contexts, check_windows, check_distinct, check_recursion)
     return Statement(tree, needed_tables(tree), frozenset(catalog), misnamed, misplaced)
 
 

@@ -198,9 +198,10 @@ def _store_date(value: Value, column: str, with_time: int) -> Value:
 
 
 def _store_text(value: Value, column: str, size: int) -> Value:
-    if len(text(value)) > size:
+    written = text(value)
+    if len(written.rstrip(" ")) > size:
         raise StatementError(1406, f"Data too long for column '{column}' at row 1")
-    return value
+    return written[:size] if len(written) > size else value  # without the spaces that are too many
 
 
 def _store_float(value: Value, column: str) -> float:
