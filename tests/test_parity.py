@@ -248,6 +248,13 @@ SAME = """
     SELECT 1e18 DIV 0.1
     SELECT CAST(1e30 AS SIGNED)
     INSERT INTO p (id, t) VALUES (9, 'x                                  ')
+    SELECT ABS(-9223372036854775807 - 1)
+    SELECT nope FROM p WHERE d = 'x'
+    SELECT id FROM p WHERE d = 'x' OR nope = 1
+    SELECT id FROM p WHERE nope = 1 AND d = 'x'
+    SELECT d = 'x', nope FROM p
+    SELECT id FROM p WHERE d = 'x' ORDER BY nope
+    SELECT p.id FROM p JOIN p q ON nope = 1 WHERE p.d = 'x'
 """
 NOT_SUPPORTED = """
     SELECT DATE_SUB(d, INTERVAL 2020 YEAR) FROM p

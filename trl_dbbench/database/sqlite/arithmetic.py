@@ -48,6 +48,13 @@ def whole_divide(left: Value, right: Value) -> int | None:
     return quotient
 
 
+def absolute(value: Value) -> int | float:
+    amount = abs(number(value))
+    if amount == _BIGINT and isinstance(amount, int):
+        raise StatementError(1690, f"BIGINT value is out of range in 'abs({text(value)})'")
+    return amount
+
+
 def modulo(left: Value, right: Value) -> int | float | None:
     one, other = number(left), number(right)
     if other == 0:

@@ -161,21 +161,27 @@ def check_contexts(tree: exp.Expr) -> None:
 
 
 def until_misplaced(tree: exp.Expr) -> exp.Expr:
-    """What MySQL has read of a query when it meets an aggregate that has no groups.
-
-    It reads what FROM holds, what is selected, WHERE, ON, GROUP BY and the rest, in this order, and not the
-    aggregate's own argument. Changes the tree.
-    """
+    """What MySQL has read of a query when it meets an aggregate that has no groups, without its argument.
+    Changes the tree."""
     node = next((each for each in tree.find_all(exp.AggFunc) if _is_misplaced(each)), None)
-    if node is None:
-        return tree
-    below: exp.Expr = exp.Literal.number(1)
+    return tree if node is None else until(tree, node, exp.Literal.number(1))
+
+
+def until(tree: exp.Expr, node: exp.Expr, instead: exp.Expr) -> exp.Expr:
+    """What MySQL has read of a statement when it meets a node, with another in its place. Changes the tree.
+
+    Of a query it reads what FROM holds, what is selected, WHERE, ON, GROUP BY and the rest, in this order.
+    """
+    below = instead
     node.replace(below)
     while below.parent is not None:
         above = below.parent
-        if isinstance(above, exp.And) and below.arg_key == "this":
+        if isinstance(above, exp.Connector) and below.arg_key == "this":
             above.set("expression", exp.true())
         if isinstance(above, exp.Select):
+            if below.arg_key == "expressions":
+                for each in above.expressions[(below.index or 0) + 1 :]:
+                    each.replace(exp.Literal.number(1))
             read = _READ_IN_ORDER.index(below.arg_key) if below.arg_key in _READ_IN_ORDER else 0
             for part in _READ_IN_ORDER[max(read, 2) + 1 :]:
                 if part == "joins":

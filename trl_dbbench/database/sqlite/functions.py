@@ -11,6 +11,7 @@ from inspect import signature
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
 from trl_dbbench.database.sqlite.arithmetic import (
+    absolute,
     cast_decimal,
     cast_signed,
     cast_unsigned,
@@ -157,7 +158,7 @@ _STRICT: dict[str, Callable[..., Value]] = {
     "FLOOR": lambda value: math.floor(number(value)),
     "CEIL": lambda value: math.ceil(number(value)),
     "CEILING": lambda value: math.ceil(number(value)),
-    "ABS": lambda value: abs(number(value)),
+    "ABS": absolute,
     "SIGN": lambda value: (number(value) > 0) - (number(value) < 0),
     "SQRT": defined(math.sqrt),
     "POW": defined(power),

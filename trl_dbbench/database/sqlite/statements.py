@@ -17,6 +17,7 @@ from trl_dbbench.database.sqlite.checks import (
     check_size,
     check_target,
     check_windows,
+    until,
     until_misplaced,
 )
 from trl_dbbench.database.sqlite.grammar import check_brackets, check_grammar
@@ -37,6 +38,9 @@ from trl_dbbench.database.sqlite.tables import CATALOG, create
 from trl_dbbench.database.sqlite.translation import write
 from trl_dbbench.database.sqlite.values import StatementError
 from trl_dbbench.sql import MAX_CACHED_CHARACTERS
+
+NO_DATE = 1525
+"""MySQL's error for a constant beside a date that is none."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,12 @@ _looks = _Looks()
 @lru_cache(maxsize=4096)
 def _cached_translation(sql: str, tables: tuple[TableColumns, ...]) -> Translation:
     statement = look(sql)
-    return _translation(statement.tree.copy(), statement.misplaced, tables)
+    try:
+        return _translation(statement.tree.copy(), statement.misplaced, tables)
+    except StatementError as error:
+        if error.code != NO_DATE:
+            raise
+        return _until_date(statement.tree.copy(), error, tables)
 
 
 def _translation(
@@ -151,6 +160,16 @@ def _translation(
     )
     written, kinds, constants = write(until_misplaced(tree) if misplaced else tree, tables)
     return Translation(written, kinds, constants, misgrouped)
+
+
+def _until_date(tree: exp.Expr, error: StatementError, tables: tuple[TableColumns, ...]) -> Translation:
+    """What MySQL has read of a statement when it meets a text that is no date: a name before may be wrong."""
+    wrong = (each for each in tree.find_all(exp.Literal) if each.is_string and f"'{each.name}'" in error.text)
+    literal = next(wrong, None)
+    if literal is None or isinstance(tree, exp.Update):
+        raise error
+    written, _, _ = write(until(tree, literal, exp.Literal.string("2000-01-01")), tables)
+    return Translation(written, (), (), (error.code, error.text))
 
 
 def commits(tree: exp.Expr) -> bool:
