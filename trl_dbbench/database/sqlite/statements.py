@@ -22,7 +22,7 @@ from trl_dbbench.database.sqlite.checks import (
 )
 from trl_dbbench.database.sqlite.grammar import check_brackets, check_grammar
 from trl_dbbench.database.sqlite.groups import check_distinct, check_groups
-from trl_dbbench.database.sqlite.kinds import Kind, TableColumns
+from trl_dbbench.database.sqlite.kinds import Kind, TableColumns, words
 from trl_dbbench.database.sqlite.names import (
     check_aliases,
     check_derived,
@@ -38,6 +38,9 @@ from trl_dbbench.database.sqlite.tables import CATALOG, create
 from trl_dbbench.database.sqlite.translation import write
 from trl_dbbench.database.sqlite.values import StatementError
 from trl_dbbench.sql import MAX_CACHED_CHARACTERS
+
+COMMANDS = words("CALL PREPARE EXECUTE GRANT REVOKE ANALYZE OPTIMIZE CHECK HANDLER LOAD")
+"""Statements of MySQL's that the embedded database does not have, by their first word."""
 
 NO_DATE = 1525
 """MySQL's error for a constant beside a date that is none."""
@@ -149,7 +152,7 @@ def _cached_translation(sql: str, tables: tuple[TableColumns, ...]) -> Translati
     except StatementError as error:
         if error.code != NO_DATE:
             raise
-        return _until_date(statement.tree.copy(), error, tables)
+        return until_date(statement.tree.copy(), error, tables)
 
 
 def _translation(
@@ -162,7 +165,7 @@ def _translation(
     return Translation(written, kinds, constants, misgrouped)
 
 
-def _until_date(tree: exp.Expr, error: StatementError, tables: tuple[TableColumns, ...]) -> Translation:
+def until_date(tree: exp.Expr, error: StatementError, tables: tuple[TableColumns, ...]) -> Translation:
     """What MySQL has read of a statement when it meets a text that is no date: a name before may be wrong."""
     wrong = (each for each in tree.find_all(exp.Literal) if each.is_string and f"'{each.name}'" in error.text)
     literal = next(wrong, None)
