@@ -31,6 +31,7 @@ from trl_dbbench.database.sqlite.dates import DATE_FUNCTIONS
 from trl_dbbench.database.sqlite.overflow import OVERFLOW
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.patterns import like, regexp_like, regexp_replace, regexp_substr
+from trl_dbbench.database.sqlite.recursion import RECURSION
 from trl_dbbench.database.sqlite.storage import STORAGE
 from trl_dbbench.database.sqlite.texts import (
     bounded,
@@ -222,7 +223,14 @@ def functions() -> dict[str, Callable[..., Value]]:
     """Every function by its name in MySQL, or for an operator by a name of our own."""
     strict = {
         name: _null_in_null_out(function)
-        for name, function in {**_STRICT, **DATE_FUNCTIONS, **COERCIONS, **OVERFLOW, **STORAGE}.items()
+        for name, function in {
+            **_STRICT,
+            **DATE_FUNCTIONS,
+            **COERCIONS,
+            **OVERFLOW,
+            **RECURSION,
+            **STORAGE,
+        }.items()
     }
     return {**strict, **_SEEING_NULL}
 

@@ -8,7 +8,7 @@ from trl_dbbench.database.sandbox import SHOWN_DATABASE
 from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
 
 MISPLACED = re.compile("misuse of|aggregate functions are not|circular|multiple re|recursive aggregate")
-"""Of SQLite's messages, those about what stands where it may not: MySQL's words for it are found elsewhere."""
+"""SQLite's messages about what stands where it may not; MySQL's words for it are found elsewhere."""
 
 _MESSAGES: list[tuple[str, int, str]] = [
     (r"no such column: (?:.*\.)?(.*)", 1054, "Unknown column '{0}' in 'field list'"),

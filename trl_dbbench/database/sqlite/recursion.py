@@ -6,18 +6,25 @@ text is an error, and 1.5 in a column of whole numbers becomes 2. SQLite would k
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from sqlglot import exp
 
 from trl_dbbench.database.sqlite.aggregates import AGGREGATES
+from trl_dbbench.database.sqlite.coercions import call
 from trl_dbbench.database.sqlite.kinds import TEXT, Kind, kind_of, merged
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.storage import stored
-from trl_dbbench.database.sqlite.values import StatementError
+from trl_dbbench.database.sqlite.values import StatementError, Value
+
+MAX_DEPTH = 1_000
+"""MySQL's cte_max_recursion_depth."""
 
 _STORED = "stored"
 """Where a query that depends on its part keeps the kinds of the columns."""
+_NAMES = "names"
+"""Where a part whose depth is counted keeps the names of its columns."""
+_DEPTH = "my_depth"
 
 
 def check_recursion(tree: exp.Expr) -> None:
@@ -118,7 +125,9 @@ def note_columns(tree: exp.Expr) -> None:
         ]
         for block in blocks if rows and not _names_itself(part, blocks[0]) else ():
             select = block.unnest()
-            if not _names_itself(part, block) or any(len(row) != len(select.expressions) for row in rows):
+            if block is not select and _names_itself(part, block):
+                block.replace(select)  # of brackets SQLite makes a query of its own
+            if not _names_itself(part, select) or any(len(row) != len(select.expressions) for row in rows):
                 continue
             names = [each.name for each in named] or [each.alias_or_name for each in rows[0]]
             columns = [_column([row[place].unalias() for row in rows]) for place in range(len(rows[0]))]
@@ -128,8 +137,73 @@ def note_columns(tree: exp.Expr) -> None:
                 if _check_column(part, name, kind, value.unalias())
             ]
 
+        part.meta[_NAMES] = _counted_names(part, rows)
 
-def _shown(query: exp.Expr) -> list[exp.Expr]:
+
+def _counted_names(part: exp.CTE, rows: Sequence[Sequence[exp.Expr]]) -> list[str]:
+    """The names of the columns of a part whose depth can be counted in a further one; else none.
+
+    It cannot where UNION looks for rows that are there already, or where `*` would show it.
+    """
+    blocks = list(_blocks(part.this))
+    plain = all(isinstance(block, exp.Select) and not block.is_star for block in blocks)
+    kept = all(not each.args.get("distinct") for each in part.this.find_all(exp.Union))
+    if not (plain and kept and rows and rows[0]):
+        return []
+    names = [each.name for each in part.args["alias"].columns] or [each.alias_or_name for each in rows[0]]
+    return names if all(names) and len({name.lower() for name in names}) == len(rows[0]) else []
+
+
+def count_depth(tree: exp.Expr) -> None:
+    """Has the parts of WITH RECURSIVE fail where MySQL stops; their nodes have been rewritten.
+
+    They get a further column, which counts, and another name; a part of the old name has the other columns.
+    """
+    for part in list(tree.find_all(exp.CTE)):
+        names, name = part.meta.get(_NAMES), part.alias
+        if not names:
+            continue
+        hidden = exp.to_identifier(f"my_all_{name}", quoted=True)
+        for block in list(_blocks(part.this)):
+            own = _own(part, block)
+            depth: exp.Expr = exp.Literal.number(0)
+            for table in own:
+                depth = call("DEEPER", exp.column(_DEPTH, table.alias_or_name))
+                table.set("alias", exp.TableAlias(this=exp.to_identifier(table.alias_or_name, quoted=True)))
+                table.set("this", hidden.copy())
+            block.append("expressions", depth)
+        columns = [exp.to_identifier(each, quoted=True) for each in names]
+        shown = exp.CTE(
+            this=exp.select(*(exp.column(each.copy()) for each in columns)).from_(
+                exp.Table(this=hidden.copy())
+            ),
+            alias=exp.TableAlias(this=exp.to_identifier(name, quoted=True)),
+        )
+        counted = [*columns, exp.to_identifier(_DEPTH)]
+        part.set("alias", exp.TableAlias(this=hidden, columns=counted))
+        part.set("materialized", True)
+        with_ = part.parent
+        assert isinstance(with_, exp.With)
+        parts = list(with_.expressions)
+        parts.insert(parts.index(part) + 1, shown)
+        with_.set("expressions", parts)
+
+
+def _deeper(depth: Value) -> int:
+    """The depth of a row, by that of the one that it was made of."""
+    if depth + 1 >= MAX_DEPTH:
+        raise StatementError(
+            3636,
+            f"Recursive query aborted after {MAX_DEPTH + 1} iterations. Try increasing "
+            "@@cte_max_recursion_depth to a larger value.",
+        )
+    return depth + 1
+
+
+RECURSION: dict[str, Callable[[Value], Value]] = {"DEEPER": _deeper}
+
+
+def _shown(query: exp.Expr) -> Sequence[exp.Expr]:
     """What a query selects, where it is written out."""
     return query.expressions if isinstance(query, exp.Select) and not query.is_star else []
 

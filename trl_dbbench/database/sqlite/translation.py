@@ -14,7 +14,7 @@ from trl_dbbench.database.sqlite.coercions import strict_truths
 from trl_dbbench.database.sqlite.kinds import Kind, TableColumns
 from trl_dbbench.database.sqlite.output_names import check_twice, qualify_order
 from trl_dbbench.database.sqlite.parse import nested_too_deeply, unsupported
-from trl_dbbench.database.sqlite.recursion import is_recursive, note_columns, store_columns
+from trl_dbbench.database.sqlite.recursion import count_depth, is_recursive, note_columns, store_columns
 from trl_dbbench.database.sqlite.rules import rewrite
 from trl_dbbench.database.sqlite.storage import store, unify_sides
 from trl_dbbench.database.sqlite.values import StatementError
@@ -59,6 +59,7 @@ def write(
             store_columns(node)
             if isinstance(node, exp.SetOperation) and not is_recursive(node):
                 unify_sides(node)
+        count_depth(tree)
         tree = _clean(store(tree, columns))
         constants = tuple(_written(each) for each in tree.find_all(exp.Anonymous) if _is_checked(each))
         return _written(tree), shown, constants
