@@ -10,13 +10,16 @@ from trl_dbbench.database.sqlite.coercions import (
     as_number,
     as_text,
     call,
+    chooses,
     comparable,
     exact,
     in_change,
     is_in_change,
     is_moved,
+    may_fail,
     numeric,
     unified,
+    unless_null,
 )
 from trl_dbbench.database.sqlite.comparisons import BINARY
 from trl_dbbench.database.sqlite.dates import UNITS
@@ -53,11 +56,15 @@ def move(name: str, moment: exp.Expr, amount: exp.Interval, kind: Kind) -> exp.E
     arguments = [_start(moment), *interval(amount)]
     if not strict:
         return call(name, *arguments)
-    return call(f"FULL_{name}", *arguments, exp.Literal.number(int(kind == DATE)))
+    made = call(f"FULL_{name}", *arguments, exp.Literal.number(int(kind == DATE)))
+    return unless_null(arguments[:1], made) if may_fail(arguments[1]) else made
 
 
 def _start(moment: exp.Expr) -> exp.Expr:
     """What an interval is added to; of a text that another was added to, MySQL shows the time as well."""
+    among = kind_of(moment).name == "text" and chooses(moment)
+    if among and any(kind_of(each).is_moment for each in moment.walk()):
+        raise unsupported("an interval added to a date among texts")
     moment = in_change(moment, "FULL_DATE")
     return call("MOMENT", moment) if is_moved(moment) and kind_of(moment).name == "text" else moment
 
@@ -144,7 +151,13 @@ def function_call(node: exp.Expr) -> exp.Expr:
     if name in _FUNCTIONS and not takes(_FUNCTIONS[name], arguments):
         raise StatementError(1582, f"Incorrect parameter count in the call to native function '{name}'")
     own = "FULL_STR_TO_DATE" if strict and name == "STR_TO_DATE" else name
-    return exact(call(own, *arguments), kind_of(node) if name in _COMPUTING else INT)
+    made = exact(call(own, *arguments), kind_of(node) if name in _COMPUTING else INT)
+    last = max((n for n, each in enumerate(arguments) if strict and may_fail(each)), default=0)
+    if not last or name in _READING_ALL:
+        return made
+    if name not in _STOPPING:
+        raise unsupported(f"{name} of what may be no number in a statement that changes rows")
+    return unless_null(arguments[:last], made)
 
 
 _MOVING = {"DATE_ADD": "DATE_ADD", "ADDDATE": "DATE_ADD", "DATE_SUB": "DATE_SUB", "SUBDATE": "DATE_SUB"}
@@ -184,6 +197,14 @@ _OF_NUMBERS = words(
 )
 
 
+_READING_ALL = words("MOD DATEDIFF LEFT REPEAT LPAD LOCATE FORMAT")
+"""Functions that evaluate all of their arguments, even if the first is NULL."""
+_STOPPING = words(
+    """
+    CONCAT POW POWER ROUND TRUNCATE GREATEST LEAST NULLIF REPLACE INSTR STRCMP DATE_FORMAT TIMESTAMPDIFF
+    """
+)
+"""Functions that evaluate no argument behind one that is NULL."""
 _UNORDERED = ({"text", "date"}, {"text", "datetime"}, {"text", "date", "datetime"})
 """Kinds of which MySQL's GREATEST and LEAST compare neither the texts nor the dates."""
 

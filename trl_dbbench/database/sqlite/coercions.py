@@ -138,11 +138,18 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
     return [keep_kind(new, node) for new, node in zip(read, nodes, strict=True)]
 
 
+def chooses(node: exp.Expr) -> bool:
+    """Whether an expression gives one of several values as it is."""
+    name = node.name.upper().removeprefix("MY_") if isinstance(node, exp.Anonymous) else ""
+    named = name in ("IFNULL", "NULLIF", "IF", "GREATEST", "LEAST", "ELT")
+    return named or isinstance(node.unnest(), exp.If | exp.Case | exp.Coalesce)
+
+
 def _may_be_null(node: exp.Expr) -> bool:
     """Whether MySQL makes NULL, and not the lowest date, of a text that is no date."""
     name = node.name.upper() if isinstance(node, exp.Anonymous) else ""
-    chooses = isinstance(node, exp.If | exp.Case | exp.Coalesce) or name in ("IFNULL", "NULLIF", "IF")
-    return kind_of(node).name == "text" and chooses and node.find(exp.Column, exp.Query) is not None
+    chosen = isinstance(node, exp.If | exp.Case | exp.Coalesce) or name in ("IFNULL", "NULLIF", "IF")
+    return kind_of(node).name == "text" and chosen and node.find(exp.Column, exp.Query) is not None
 
 
 def is_in_change(node: exp.Expr) -> bool:
@@ -157,6 +164,17 @@ def in_change(node: exp.Expr, check: str = "FULL_NUMBER") -> exp.Expr:
     if kind_of(node).name != "text" or not is_in_change(node):
         return node
     return keep_kind(call(check, node), node)
+
+
+def may_fail(node: exp.Expr) -> bool:
+    """Whether an expression, rewritten for a statement that changes rows, has a check that may raise."""
+    return any(str(each.this).startswith(("my_FULL_", "my_DIVISOR")) for each in node.find_all(exp.Anonymous))
+
+
+def unless_null(earlier: Sequence[exp.Expr], computed: exp.Expr) -> exp.Expr:
+    """What is computed of these and further values, which MySQL does not look at where one of these is NULL."""
+    tests = [exp.Is(this=exp.paren(each.copy()), expression=exp.null()) for each in earlier]
+    return exp.Case(ifs=[exp.If(this=test, true=exp.null()) for test in tests], default=computed)
 
 
 def _numeric(nodes: Sequence[exp.Expr]) -> list[exp.Expr]:

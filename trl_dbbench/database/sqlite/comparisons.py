@@ -6,7 +6,16 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
-from trl_dbbench.database.sqlite.coercions import as_text, call, check_numbers, comparable, unified
+from trl_dbbench.database.sqlite.coercions import (
+    as_text,
+    call,
+    check_numbers,
+    comparable,
+    is_in_change,
+    may_fail,
+    unified,
+    unless_null,
+)
 from trl_dbbench.database.sqlite.kinds import keep_kind, kind_of
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import COLLATION
@@ -36,9 +45,19 @@ def _comparison(name: str) -> Callable[[exp.Expr], exp.Expr]:
         if isinstance(right, exp.Any | exp.All):
             return _quantified(name, left, right)
         check_numbers([left, right])
-        return call(name, *comparable([left, right], strict=name != "NULL_SAFE_EQ"))
+        return _lazy(name, comparable([left, right], strict=name != "NULL_SAFE_EQ"), is_in_change(node))
 
     return rule
+
+
+def _lazy(name: str, sides: list[exp.Expr], in_change: bool) -> exp.Expr:
+    """A comparison; MySQL does not look at what stands behind NULL, and it may be a mistake in a change."""
+    compared = call(name, *sides)
+    if not in_change or not any(map(may_fail, sides[1:])):
+        return compared
+    if name == "NULL_SAFE_EQ":
+        raise unsupported("<=> with what may be no number in a statement that changes rows")
+    return unless_null(sides[:1], compared)
 
 
 def _quantified(name: str, left: exp.Expr, right: exp.Any | exp.All) -> exp.Expr:
@@ -72,20 +91,19 @@ def _in(node: exp.Expr) -> exp.Expr:
 def _between(node: exp.Expr) -> exp.Expr:
     sides = [node.this, node.args["low"], node.args["high"]]
     check_numbers(sides)
-    return call("BETWEEN", *comparable(sides))
+    return _lazy("BETWEEN", comparable(sides), is_in_change(node))
 
 
 def _like(node: exp.Expr) -> exp.Expr:
     exact = is_binary(node.this) or is_binary(node.expression)
     escape = exp.Literal.string("\\")
     sides = (as_text(_bare(node.this)), as_text(_bare(node.expression)))
-    like = call("LIKE", *sides, escape, exp.Literal.number(int(exact)))
+    like = _lazy("LIKE", [*sides, escape, exp.Literal.number(int(exact))], is_in_change(node))
     return exp.Not(this=like) if node.args.get("negate") else like
 
 
 def _escape(node: exp.Expr) -> exp.Expr:
-    like = node.find(exp.Anonymous)
-    assert like is not None
+    like = next(each for each in node.find_all(exp.Anonymous) if each.this == "my_LIKE")
     like.expressions[2].replace(node.expression)
     return node.this
 
@@ -113,6 +131,8 @@ def _case(node: exp.Expr) -> exp.Expr:
     """`CASE a WHEN b THEN x ...`: first the number of the value that equals a, then the result by number."""
     subject = node.this
     if subject is not None:
+        if is_in_change(node) and any(may_fail(branch.this) for branch in node.args["ifs"]):
+            raise unsupported("CASE with what may be no number in a statement that changes rows")
         node.set("this", call("FIELD", *comparable([subject, *(branch.this for branch in node.args["ifs"])])))
         for place, branch in enumerate(node.args["ifs"], 1):
             branch.set("this", exp.Literal.number(place))

@@ -137,8 +137,7 @@ _CASTS = {
 
 def _rounded(node: exp.Expr) -> Kind:
     """ROUND and TRUNCATE: to a number of places that stands there, or to as many as the number has."""
-    value, *digits = node.expressions
-    kind = _counted(kind_of(value))
+    kind, digits = _counted(_first(node)), node.expressions[1:]
     if kind.name != "decimal":
         return arithmetic([kind])
     if not digits:

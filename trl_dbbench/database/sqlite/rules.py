@@ -21,8 +21,10 @@ from trl_dbbench.database.sqlite.coercions import (
     exact,
     in_change,
     is_in_change,
+    may_fail,
     numeric,
     unified,
+    unless_null,
 )
 from trl_dbbench.database.sqlite.comparisons import BINARY, COMPARISONS, collated
 from trl_dbbench.database.sqlite.joins import turn_right_joins
@@ -67,6 +69,13 @@ def _quotient(node: exp.Expr) -> exp.Expr:
     kind = kind_of(node)
     places = exp.Literal.number(kind.places) if kind.name == "decimal" else None
     return call("DIV", numeric(node.this), _divisor(node), places)
+
+
+def _whole_quotient(node: exp.Expr) -> exp.Expr:
+    dividend, divisor = numeric(node.this), numeric(node.expression)
+    fails = is_in_change(node) and may_fail(divisor)
+    quotient = call("INT_DIV", dividend, _divisor(node))
+    return unless_null([dividend], quotient) if fails else quotient
 
 
 def _divisor(node: exp.Expr) -> exp.Expr:
@@ -325,7 +334,7 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     **COMPARISONS,
     exp.Subquery: single_row,
     exp.Div: _quotient,
-    exp.IntDiv: lambda node: call("INT_DIV", numeric(node.this), _divisor(node)),
+    exp.IntDiv: _whole_quotient,
     exp.Mod: lambda node: exact(call("MOD", numeric(node.this), _divisor(node)), kind_of(node)),
     exp.Add: _plus("DATE_ADD"),
     exp.Sub: _plus("DATE_SUB"),
