@@ -37,11 +37,10 @@ def interval(node: exp.Interval) -> tuple[exp.Expr, exp.Expr]:
     unit = node.args.get("unit")
     amount = node.this or exp.null()
     name = "" if unit is None else unit.name.upper()
-    if name not in UNITS:
-        if isinstance(unit, exp.Var) and name and set(name.split("_")) <= UNITS:
-            raise unsupported(f"INTERVAL ... {name}")
-        raise syntax_error(node.sql(dialect="mysql"))
-    return in_change(amount, "FULL_INTEGER"), exp.Literal.string(name)
+    if name not in UNITS:  # such as DAY_HOUR, or what the parser takes for a second interval
+        raise unsupported(f"INTERVAL ... {name}")
+    whole = isinstance(amount, exp.Literal) and amount.name.isdecimal()
+    return amount if whole else in_change(amount, "FULL_INTEGER"), exp.Literal.string(name)
 
 
 def check_count(node: exp.Expr | None) -> None:

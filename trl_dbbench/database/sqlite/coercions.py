@@ -172,7 +172,7 @@ def may_fail(node: exp.Expr) -> bool:
 
 
 def unless_null(earlier: Sequence[exp.Expr], computed: exp.Expr) -> exp.Expr:
-    """What is computed of these and further values, which MySQL does not look at where one of these is NULL."""
+    """What is computed of these and of values that MySQL does not look at where one of these is NULL."""
     tests = [exp.Is(this=exp.paren(each.copy()), expression=exp.null()) for each in earlier]
     return exp.Case(ifs=[exp.If(this=test, true=exp.null()) for test in tests], default=computed)
 
