@@ -123,7 +123,9 @@ def function_call(node: exp.Expr) -> exp.Expr:
     name, arguments = str(node.this).upper(), list(node.expressions)
     if name == "VALUES":
         return exp.column(arguments[0].copy(), "excluded")
-    if name == "ANY_VALUE" and len(arguments) == 1:
+    if name == "ANY_VALUE":
+        if len(arguments) != 1:
+            raise StatementError(1582, "Incorrect parameter count in the call to native function 'ANY_VALUE'")
         return arguments[0]
     if name in _PASSED_ON:
         if name == "IFNULL":
@@ -145,7 +147,7 @@ def function_call(node: exp.Expr) -> exp.Expr:
     arguments = _converted(name, arguments, kind_of(node))
     if name == "MOD" and len(arguments) == 2 and strict:
         arguments[1] = call("DIVISOR", arguments[1], arguments[0].copy())
-    if (not arguments and name in ("CONCAT", "CHAR")) or name in _MOVING:
+    if len(arguments) < _FEWEST.get(name, 0) or name in _MOVING:
         raise StatementError(1582, f"Incorrect parameter count in the call to native function '{name}'")
     if name in _FUNCTIONS and not takes(_FUNCTIONS[name], arguments):
         raise StatementError(1582, f"Incorrect parameter count in the call to native function '{name}'")
@@ -196,6 +198,12 @@ _OF_NUMBERS = words(
 )
 
 
+_FEWEST = {
+    **dict.fromkeys(("GREATEST", "LEAST", "ELT", "FIELD", "CONCAT_WS"), 2),
+    **dict.fromkeys(("LPAD", "RPAD"), 3),
+    "CONCAT": 1,
+}
+"""The fewest arguments of functions that take any number here."""
 _READING_ALL = words("MOD DATEDIFF LEFT REPEAT LPAD LOCATE FORMAT")
 """Functions that evaluate all of their arguments, even if the first is NULL."""
 _STOPPING = words(

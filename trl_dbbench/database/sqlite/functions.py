@@ -35,6 +35,7 @@ from trl_dbbench.database.sqlite.recursion import RECURSION
 from trl_dbbench.database.sqlite.storage import STORAGE
 from trl_dbbench.database.sqlite.texts import (
     bounded,
+    characters,
     concat_ws,
     insert_text,
     locate,
@@ -132,6 +133,7 @@ _SEEING_NULL: dict[str, Callable[..., Value]] = {
     "REGEXP_SUBSTR": regexp_substr,
     "REGEXP_REPLACE": regexp_replace,
     "CONCAT_WS": concat_ws,
+    "CHAR": characters,
     "ONE_ROW": one_row,
     "FIELD": field,
     "ELT": elt,
@@ -214,7 +216,6 @@ _STRICT: dict[str, Callable[..., Value]] = {
     "FIND_IN_SET": lambda part, items: field(part, *text(items).split(",")) if items else 0,
     "ASCII": lambda value: text(value).encode()[0] if text(value) else 0,
     "ORD": lambda value: int.from_bytes(text(value)[:1].encode()),
-    "CHAR": lambda *codes: "".join(chr(int(number(code)) % 0x110000) for code in codes),
     "HEX": lambda value: f"{value:X}" if isinstance(value, int) else text(value).encode().hex().upper(),
 }
 

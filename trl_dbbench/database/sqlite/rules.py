@@ -126,6 +126,8 @@ def _is(node: exp.Expr) -> exp.Expr:
 
 
 def _first_of(node: exp.Expr) -> exp.Expr:
+    if not node.expressions:  # SQLite's has two arguments at least
+        return exp.paren(node.this)
     node.set("this", unified(node.this, kind_of(node)))
     node.set("expressions", [unified(each, kind_of(node)) for each in node.expressions])
     return node
@@ -149,6 +151,12 @@ def _substring(node: exp.Expr) -> exp.Expr:
     for each in (start, length):
         check_count(each)
     return call("SUBSTRING", as_text(node.this), start, length)
+
+
+def _characters(node: exp.Expr) -> exp.Expr:
+    if not node.args.get("charset"):
+        raise unsupported("CHAR() without USING, which gives bytes")
+    return call("CHAR", *map(numeric, node.expressions))
 
 
 def _group_concat(node: exp.Expr) -> exp.Expr:
@@ -357,7 +365,7 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     ),
     exp.StrPosition: lambda node: call("LOCATE", as_text(node.args["substr"]), as_text(node.this)),
     exp.Substring: _substring,
-    exp.Chr: lambda node: call("CHAR", *map(numeric, node.expressions)),
+    exp.Chr: _characters,
     exp.Concat: lambda node: call("CONCAT", *map(as_text, node.expressions)),
     exp.CurrentDate: _call_of("CURDATE"),
     exp.CurrentTime: _call_of("CURTIME"),
