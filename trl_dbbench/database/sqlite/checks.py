@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from sqlglot import exp
 
 from trl_dbbench.database.sqlite.aggregates import AGGREGATES
+from trl_dbbench.database.sqlite.names import sources
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import StatementError
 
@@ -38,8 +39,23 @@ def check_missing(tree: exp.Expr) -> None:
         if isinstance(node, exp.Join) and node.side.upper() == "FULL":
             raise unsupported("FULL JOIN")
         frame = isinstance(node, exp.WindowSpec)
+        if isinstance(node, exp.Select):
+            _check_aggregates(node)
         if frame and (str(node.args.get("kind")).upper() == "GROUPS" or node.args.get("exclude") is not None):
             raise unsupported("GROUPS and EXCLUDE in a frame")
+
+
+def _check_aggregates(select: exp.Select) -> None:
+    """Refuses an aggregate of a column of a query around this one, to which it belongs in MySQL."""
+    above = select.find_ancestor(exp.Select)
+    own = sources(select) if above is not None else set()
+    while above is not None:
+        outer = sources(above) - own
+        for node in select.find_all(exp.AggFunc):
+            names = {column.table for column in node.find_all(exp.Column)} - {""}
+            if names and names <= outer and node.find_ancestor(exp.Select) is select:
+                raise unsupported("an aggregate of a query around this one")
+        above = above.find_ancestor(exp.Select)
 
 
 def names_read(tree: exp.Expr) -> list[str]:

@@ -30,6 +30,8 @@ def checked(node: exp.Expr, kind: Kind) -> exp.Expr:
     """A sum, difference or product, with a check where its result may be too large."""
     if kind.name == "float" and isinstance(node, exp.Mul):
         return call("FINITE", node)
+    if kind.name == "int" and kind.unsigned:
+        return call("UNSIGNED", node)
     if kind.name != "int" or _bits(node) <= _BITS:
         return node
     if any(not each.is_string and _bits(each) > _BITS for each in node.find_all(exp.Literal)):
@@ -69,11 +71,19 @@ def _whole(value: Value) -> Value:
     return value
 
 
+def _unsigned(value: Value) -> Value:
+    if value < 0:
+        raise StatementError(1690, "BIGINT UNSIGNED value is out of range")
+    if isinstance(value, float):
+        raise unsupported("whole numbers above 9223372036854775807")
+    return value
+
+
 def _finite(value: Value) -> Value:
     if isinstance(value, float) and not math.isfinite(value):
         raise StatementError(1690, "DOUBLE value is out of range")
     return value
 
 
-OVERFLOW: dict[str, Callable[[Value], Value]] = {"WHOLE": _whole, "FINITE": _finite}
+OVERFLOW: dict[str, Callable[[Value], Value]] = {"WHOLE": _whole, "UNSIGNED": _unsigned, "FINITE": _finite}
 """They return NULL for NULL."""

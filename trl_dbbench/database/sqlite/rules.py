@@ -74,7 +74,7 @@ def _quotient(node: exp.Expr) -> exp.Expr:
 def _whole_quotient(node: exp.Expr) -> exp.Expr:
     dividend, divisor = numeric(node.this), numeric(node.expression)
     fails = is_in_change(node) and may_fail(divisor)
-    quotient = call("INT_DIV", dividend, _divisor(node))
+    quotient = checked(call("INT_DIV", dividend, _divisor(node)), kind_of(node))
     return unless_null([dividend], quotient) if fails else quotient
 
 

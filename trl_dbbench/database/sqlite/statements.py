@@ -169,9 +169,11 @@ def until_date(tree: exp.Expr, error: StatementError, tables: tuple[TableColumns
     """What MySQL has read of a statement when it meets a text that is no date: a name before may be wrong."""
     wrong = (each for each in tree.find_all(exp.Literal) if each.is_string and f"'{each.name}'" in error.text)
     literal = next(wrong, None)
-    if literal is None or isinstance(tree, exp.Update):
+    if isinstance(tree, exp.Update):
         raise error
-    written, _, _ = write(until(tree, literal, exp.Literal.string("2000-01-01")), tables)
+    if literal is not None:
+        tree = until(tree, literal, exp.Literal.string("2000-01-01"))
+    written, _, _ = write(tree, tables)
     return Translation(written, (), (), (error.code, error.text))
 
 
