@@ -160,7 +160,8 @@ class _Single:
                 yield from self.loose(child)
             return
         if isinstance(node, exp.Column | exp.Star):
-            if not self._has(node) and not isinstance(node.parent, exp.Count):
+            of_rows = isinstance(node, exp.Star) and isinstance(node.parent, exp.Count)
+            if not of_rows and not self._has(node):
                 yield _shown(node)
         elif isinstance(node, exp.Window):
             for child in (*node.this.iter_expressions(), *list(node.iter_expressions())[1:]):
