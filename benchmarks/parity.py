@@ -8,7 +8,7 @@ the statement determines it), the tables after a change, and the kinds of errors
 random over random tables, one in four with a slip in it; with --corpus, those of a file with `db_id` and
 `sql` in each line are added, over tables made to fit them, as they are and with slips. Prints the share of
 each verdict by source and by construct; a statement counts for each construct that it has. --wrong N prints
-the first N statements that were answered otherwise, as they are found. Ctrl+C ends it with the figures so far.
+the first N that were answered otherwise, as they are found. Ctrl+C ends it with the figures so far.
 """
 
 from __future__ import annotations
