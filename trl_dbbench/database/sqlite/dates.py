@@ -18,7 +18,7 @@ _DATE = regex.compile(
     r"\s*(\d{4}|\d{2})[-/.](\d{1,2})[-/.](\d{1,2})(?!\d)"
     r"(?:[T ]+(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d+))?)?)?"
 )
-_TIME = regex.compile(r"\s*(-?\d{1,3}):(\d{1,2})(?::(\d{1,2}))?")
+_TIME = regex.compile(r"\s*(\d{1,3}):(\d{1,2})(?::(\d{1,2}))?")
 _COMPACT = regex.compile(r"\s*(\d{4}|\d{2})(\d{2})(\d{2})(?:(\d{2})(\d{2})(\d{2}))?$")
 
 
@@ -26,7 +26,7 @@ def moment(value: Value) -> datetime | None:
     """The date and time that a text or a number (20200131) means, or `None`."""
     written = str(value)
     match = _DATE.match(written) or _COMPACT.match(written)
-    if not match:
+    if not match or written[match.end() : match.end() + 1].isdigit():
         return None
     parts = [int(part or 0) for part in match.groups()[:6]]
     parts += [0] * (6 - len(parts))
@@ -49,8 +49,13 @@ def _clock(value: Value) -> tuple[int, int, int] | None:
     found = moment(value)
     if found:
         return found.hour, found.minute, found.second
-    match = _TIME.match(str(value))
-    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
+    match = _TIME.fullmatch(str(value).rstrip())
+    if match is None:
+        if any(map(str.isdigit, str(value))):  # MySQL makes times of numbers and of some other texts
+            raise unsupported("the time of what is neither a time nor a date")
+        return None
+    hour, minute, second = (int(part or 0) for part in match.groups())
+    return (hour, minute, second) if max(minute, second) < 60 else None
 
 
 def _write(value: datetime, with_time: bool) -> str:
