@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import wraps
@@ -116,8 +117,26 @@ def cast_decimal(value: Value, places: Value, digits: int) -> int | float:
     return float(rounded) if places else int(rounded)
 
 
+def cast_float(value: Value) -> float:
+    """CAST AS FLOAT: of single precision, of which MySQL shows six digits."""
+    amount = float(number(value))
+    if amount != float(f"{amount:.6g}") or struct.unpack("f", struct.pack("f", amount))[0] != amount:
+        raise unsupported("CAST AS FLOAT of a number that needs more digits")
+    return amount
+
+
+def hexadecimal(value: Value) -> str:
+    if isinstance(value, int | float):
+        if value % 1 == 0.5:  # which MySQL rounds by the kind of number
+            raise unsupported("HEX of a half")
+        return f"{round(value) % (2 * _BIGINT):X}"
+    return text(value).encode().hex().upper()
+
+
 def format_number(value: Value, digits: Value) -> str:
     places = min(max(int(number(digits)), 0), 30)
+    if places > 15 and isinstance(value, str):
+        raise unsupported("FORMAT of a text with more than 15 places")
     return f"{Decimal(str(round_half_up(number(value), places))):,.{places}f}"
 
 

@@ -43,10 +43,12 @@ def interval(node: exp.Interval) -> tuple[exp.Expr, exp.Expr]:
     return amount if whole else in_change(amount, "FULL_INTEGER"), exp.Literal.string(name)
 
 
-def check_count(node: exp.Expr | None) -> None:
-    """Refuses a text in the place of a number of characters, where rows are changed."""
-    if node is not None and kind_of(node).name == "text" and is_in_change(node):
+def counted(node: exp.Expr) -> exp.Expr:
+    """A number of characters or places, which must be whole: MySQL rounds each kind of number its own way."""
+    kind = kind_of(node)
+    if kind.name == "text" and is_in_change(node):
         raise unsupported("a text as a count in a statement that changes rows")
+    return node if kind.name in ("int", "null") else call("COUNT", as_number(node))
 
 
 def move(name: str, moment: exp.Expr, amount: exp.Interval, kind: Kind) -> exp.Expr:
@@ -88,6 +90,8 @@ def cast(node: exp.Expr) -> exp.Expr:
         places = sizes[1] if len(sizes) > 1 else exp.Literal.number(0)
         digits = sizes[0] if sizes else exp.Literal.number(10)
         return call("CAST_DECIMAL", in_change(as_number(node.this), "FULL_DECIMAL"), places, digits)
+    if kind.this == _T.FLOAT and not sizes:
+        return call("CAST_FLOAT", numeric(node.this))
     if kind.this in (_T.FLOAT, _T.DOUBLE, _T.UDOUBLE):
         return call("CAST_DOUBLE", numeric(node.this))
     if kind.this in _TEXTS:
@@ -142,6 +146,9 @@ def function_call(node: exp.Expr) -> exp.Expr:
     if name in _OF_DATES and arguments and kind_of(arguments[0]).is_number:
         arguments[0] = call("DATED", arguments[0])
     strict = is_in_change(node)
+    for place in _COUNTS.get(name, ()):
+        if place < len(arguments):
+            arguments[place] = counted(arguments[place])
     if strict:
         arguments = _checked(name, arguments)
     arguments = _converted(name, arguments, kind_of(node))
@@ -193,7 +200,8 @@ _OF_TEXTS = words(
 )
 _OF_NUMBERS = words(
     """
-    ABS CEIL CEILING FLOOR ROUND TRUNCATE MOD POW POWER SQRT SIGN EXP LN LOG FORMAT
+    ABS CEIL CEILING FLOOR ROUND TRUNCATE MOD POW POWER SQRT SIGN EXP LN LOG LOG2 LOG10 SIN COS TAN RADIANS
+    DEGREES FORMAT STD STDDEV STDDEV_POP STDDEV_SAMP VARIANCE VAR_POP VAR_SAMP
     """
 )
 
@@ -212,10 +220,6 @@ _STOPPING = words(
     """
 )
 """Functions that evaluate no argument behind one that is NULL."""
-_UNORDERED = ({"text", "date"}, {"text", "datetime"}, {"text", "date", "datetime"})
-"""Kinds of which MySQL's GREATEST and LEAST compare neither the texts nor the dates."""
-
-
 _OF_DATES = words(
     """
     DATE TIMESTAMP YEAR MONTH DAY DAYOFMONTH DAYOFWEEK DAYOFYEAR WEEKDAY WEEK WEEKOFYEAR QUARTER
@@ -234,12 +238,26 @@ _COUNTS = {
 _OF_TIMES = frozenset({"TIME", "HOUR", "MINUTE", "SECOND", "TIME_FORMAT"})
 
 
+def _check_kinds(name: str, arguments: list[exp.Expr]) -> None:
+    """Refuses what MySQL compares or reads in ways of its own."""
+    kinds = [kind_of(each) for each in arguments]
+    mixed = any(kind.is_moment for kind in kinds) and not all(
+        kind.is_moment or kind.name == "null" for kind in kinds
+    )
+    if name in ("GREATEST", "LEAST", "STRCMP") and mixed:
+        raise unsupported(f"{name} of a date and something else")
+    if name in ("STRCMP", "FROM_DAYS") and any(kind.is_moment for kind in kinds):
+        raise unsupported(f"{name} of dates")
+    other = name == "UNIX_TIMESTAMP" and any(kind.name == "text" for kind in kinds)
+    other = other or (name in _OF_TIMES and bool(kinds) and kinds[0].is_number)
+    if other or (name == "FROM_UNIXTIME" and kinds and kinds[0].name not in ("int", "null")):
+        raise unsupported(f"{name} of such a value")
+
+
 def _checked(name: str, arguments: list[exp.Expr]) -> list[exp.Expr]:
     """The arguments of a function in a statement that changes rows: they must be what the function takes."""
     if name in _OF_TIMES and arguments and kind_of(arguments[0]).name == "text":
         raise unsupported(f"{name} of a text in a statement that changes rows")
-    for place in _COUNTS.get(name, ()):
-        check_count(arguments[place] if place < len(arguments) else None)
     if name in _OF_DATES and arguments and kind_of(arguments[0]).is_number:
         raise unsupported(f"{name} of a number in a statement that changes rows")
     if name in ("LN", "LOG", "LOG2", "LOG10"):
@@ -252,6 +270,8 @@ def _checked(name: str, arguments: list[exp.Expr]) -> list[exp.Expr]:
 
 def _converted(name: str, arguments: list[exp.Expr], kind: Kind) -> list[exp.Expr]:
     """The arguments as a function takes them."""
+    if name in ("GREATEST", "LEAST", "STRCMP", "UNIX_TIMESTAMP", "FROM_UNIXTIME", "FROM_DAYS", *_OF_TIMES):
+        _check_kinds(name, arguments)
     if name in _OF_TEXTS:
         return [as_text(each) for each in arguments]
     if name in _OF_NUMBERS:
@@ -263,12 +283,14 @@ def _converted(name: str, arguments: list[exp.Expr], kind: Kind) -> list[exp.Exp
             return rounded
         digits = rounded[1:] or [exp.Literal.number(0)]
         return [call("ROUND_FLOAT", rounded[0], *digits), *rounded[1:]]
-    if name in ("NULLIF", "FIELD"):
+    if name == "NULLIF" and len(arguments) == 2:
+        return [*comparable(arguments, strict=True), arguments[0].copy()]
+    if name == "FIELD":
         return comparable(arguments)
-    if name in ("GREATEST", "LEAST"):
-        kinds = {kind_of(each).name for each in arguments}
-        if "text" in kinds and kinds in _UNORDERED:
-            raise unsupported(f"{name} of a date and a text")
+    if name == "TIME" and len(arguments) == 1:
+        return [*arguments, exp.Literal.number(int(kind_of(arguments[0]).name == "text"))]
+    if name == "DATE_FORMAT":
+        return [*arguments[:1], *map(as_text, arguments[1:])]
     if name in ("GREATEST", "LEAST", "ELT"):
         return [unified(each, kind) for each in arguments]
     return arguments

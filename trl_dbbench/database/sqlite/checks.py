@@ -177,10 +177,18 @@ def check_contexts(tree: exp.Expr) -> None:
 
 
 def until_misplaced(tree: exp.Expr) -> exp.Expr:
-    """What MySQL has read of a query when it meets an aggregate that has no groups, without its argument.
-    Changes the tree."""
+    """What MySQL has read of a query when it meets an aggregate that has no groups. Changes the tree.
+
+    It has read the argument only in a subquery where an aggregate of the query around may stand.
+    """
     node = next((each for each in tree.find_all(exp.AggFunc) if _is_misplaced(each)), None)
-    return tree if node is None else until(tree, node, exp.Literal.number(1))
+    if node is None:
+        return tree
+    select, argument = node.find_ancestor(exp.Select), node.this
+    above = select and select.find_ancestor(exp.Where, exp.Join, exp.From, exp.CTE, exp.Group, exp.Select)
+    inner = isinstance(above, exp.Select)
+    plain = isinstance(argument, exp.Expr) and not isinstance(argument, exp.Star | exp.Distinct | exp.Order)
+    return until(tree, node, argument.copy() if inner and plain else exp.Literal.number(1))
 
 
 def until(tree: exp.Expr, node: exp.Expr, instead: exp.Expr) -> exp.Expr:

@@ -50,9 +50,9 @@ def as_number(node: exp.Expr) -> exp.Expr:
     return call("DATE_NUMBER", node) if kind_of(node).is_moment or is_moved(node) else node
 
 
-def numeric(node: exp.Expr) -> exp.Expr:
+def numeric(node: exp.Expr, check: str = "FULL_NUMBER") -> exp.Expr:
     """A value in the place of a number, which must be one in a statement that changes rows."""
-    return as_number(node) if is_moved(node) else in_change(as_number(node))
+    return as_number(node) if is_moved(node) else in_change(as_number(node), check)
 
 
 _MOVING = frozenset({"my_DATE_ADD", "my_DATE_SUB", "my_FULL_DATE_ADD", "my_FULL_DATE_SUB"})
@@ -283,6 +283,12 @@ def _full_date(value: Value) -> Value:
     return value
 
 
+def _count(value: Value) -> int:
+    if number(value) % 1:
+        raise unsupported("a number of characters or places that is not whole")
+    return int(number(value))
+
+
 def _positive(value: Value) -> Value:
     if number(value) <= 0:
         raise StatementError(3020, "Invalid argument for logarithm")
@@ -316,6 +322,7 @@ COERCIONS: dict[str, Callable[..., Value]] = {
     "FULL_INTEGER": _full_integer,
     "FULL_MOMENT": _full_moment,
     "FULL_DATE": _full_date,
+    "COUNT": _count,
     "POSITIVE": _positive,
     "DIVISOR": _divisor,
 }

@@ -45,7 +45,7 @@ def _comparison(name: str) -> Callable[[exp.Expr], exp.Expr]:
         if isinstance(right, exp.Any | exp.All):
             return _quantified(name, left, right)
         check_numbers([left, right])
-        return _lazy(name, comparable([left, right], strict=name != "NULL_SAFE_EQ"), is_in_change(node))
+        return _lazy(name, comparable([left, right], strict=True), is_in_change(node))
 
     return rule
 

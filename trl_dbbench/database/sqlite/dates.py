@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+import math
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from functools import lru_cache
@@ -88,15 +89,20 @@ def date_add(value: Value, amount: Value, unit: str) -> str | None:
     if start is None:
         return None
     with_time = ":" in str(value) or unit in ("SECOND", "MINUTE", "HOUR")
+    whole = number(amount)
+    if whole % 1:
+        if isinstance(amount, str) or unit == "SECOND":
+            raise unsupported("parts of a unit in INTERVAL")
+        whole = math.floor(abs(whole) + 0.5) * (1 if whole > 0 else -1)
     try:
         if unit in _MONTHS:
-            months = start.year * 12 + start.month - 1 + int(number(amount)) * _MONTHS[unit]
+            months = start.year * 12 + start.month - 1 + int(whole) * _MONTHS[unit]
             year, month = divmod(months, 12)
             if year == 0:
                 raise _before_year_one()
             day = min(start.day, calendar.monthrange(year, month + 1)[1])
             return _write(start.replace(year=year, month=month + 1, day=day), with_time)
-        moved = timedelta(seconds=_SECONDS[unit] * number(amount))
+        moved = timedelta(seconds=_SECONDS[unit] * whole)
         if -366 < start.toordinal() + moved.days <= 0:
             raise _before_year_one()
         return _write(start + moved, with_time)
@@ -110,7 +116,7 @@ def _before_year_one() -> StatementError:
 
 
 def date_sub(value: Value, amount: Value, unit: str) -> str | None:
-    return date_add(value, -number(amount), unit)
+    return date_add(value, f"-{amount}" if isinstance(amount, str) else -number(amount), unit)
 
 
 def _full(move: Callable[[Value, Value, str], str | None]) -> Callable[[Value, Value, str, int], str]:
@@ -266,6 +272,8 @@ def _now() -> str:
 
 
 def _from_unix(seconds: Value, form: Value = None) -> str | None:
+    if seconds < 0:
+        return None
     try:
         written = _write(datetime.fromtimestamp(float(seconds)), True)
     except (ValueError, OverflowError, OSError):
@@ -273,8 +281,11 @@ def _from_unix(seconds: Value, form: Value = None) -> str | None:
     return written if form is None else date_format(written, form)
 
 
-def _time_text(value: Value) -> str | None:
+def _time_text(value: Value, of_text: Value = 0) -> str | None:
+    """The time of a date and time; of a text without one, MySQL reads the first number as seconds."""
     found = _clock(value)
+    if of_text and found is not None and ":" not in value:
+        raise unsupported("TIME of a text that is a date")
     return None if found is None else f"{found[0]:02}:{found[1]:02}:{found[2]:02}"
 
 
@@ -288,6 +299,13 @@ UNITS = frozenset({"SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER"
 
 def _extract(unit: str, value: Value) -> Value:
     return DATE_FUNCTIONS[unit](value) if unit in UNITS else None
+
+
+def _from_days(days: Value) -> str:
+    whole = int(number(days))
+    if whole != number(days) or not 366 <= whole <= date.max.toordinal() + 365:
+        raise _before_year_one()
+    return date.fromordinal(whole - 365).isoformat()
 
 
 def _last_day(at: datetime) -> str:
@@ -341,5 +359,5 @@ DATE_FUNCTIONS: dict[str, Callable[..., Value]] = {
     "UNIX_TIMESTAMP": _unix,
     "FROM_UNIXTIME": _from_unix,
     "MAKEDATE": lambda year, day: _write(datetime(int(year), 1, 1) + timedelta(days=int(day) - 1), False),
-    "FROM_DAYS": lambda days: date.fromordinal(int(days) - 365).isoformat(),
+    "FROM_DAYS": _from_days,
 }

@@ -83,6 +83,11 @@ def _quotient(node: exp.Expr) -> Kind:
     return Kind("decimal", min(left.places + 4, MAX_PLACES)) if both.name in ("int", "decimal") else both
 
 
+def _shifted(node: exp.Expr) -> list[exp.Expr]:
+    """What LAG and LEAD give: a row's value, or else the default."""
+    return [each for each in (node.this, node.args.get("default")) if each is not None]
+
+
 def _remainder(kinds: list[Kind]) -> Kind:
     """Of a division; it has the sign of the dividend."""
     return arithmetic(kinds)._replace(unsigned=bool(kinds) and kinds[0].unsigned)
@@ -233,7 +238,8 @@ _NODES: dict[type[exp.Expr], Callable[[exp.Expr], Kind]] = {
         (exp.Paren, exp.Alias, exp.Collate, exp.Window, exp.IgnoreNulls, exp.RespectNulls), _same
     ),
     **dict.fromkeys((exp.Min, exp.Max), _of_distinct),
-    **dict.fromkeys((exp.Lag, exp.Lead, exp.FirstValue, exp.LastValue, exp.NthValue), _same),
+    **dict.fromkeys((exp.Lag, exp.Lead), lambda node: merged(map(kind_of, _shifted(node)))),
+    **dict.fromkeys((exp.FirstValue, exp.LastValue, exp.NthValue), _same),
     **dict.fromkeys((exp.Add, exp.Sub), _plus),
     exp.Mul: _product,
     exp.Div: _quotient,

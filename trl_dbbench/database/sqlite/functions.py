@@ -13,11 +13,13 @@ from trl_dbbench.database.sandbox import SHOWN_DATABASE
 from trl_dbbench.database.sqlite.arithmetic import (
     absolute,
     cast_decimal,
+    cast_float,
     cast_signed,
     cast_unsigned,
     defined,
     divide,
     format_number,
+    hexadecimal,
     logarithm,
     modulo,
     power,
@@ -138,7 +140,7 @@ _SEEING_NULL: dict[str, Callable[..., Value]] = {
     "FIELD": field,
     "ELT": elt,
     "ISNULL": lambda value: int(value is None),
-    "NULLIF": lambda left, right: None if compare(left, right) == 0 else left,
+    "NULLIF": lambda left, right, value: None if compare(left, right) == 0 else value,
     "DATABASE": lambda: SHOWN_DATABASE,
     "SCHEMA": lambda: SHOWN_DATABASE,
     "VERSION": lambda: "8.4.0-sqlite",
@@ -183,6 +185,7 @@ _STRICT: dict[str, Callable[..., Value]] = {
     "CAST_FLOAT_SIGNED": lambda value: cast_signed(round_half_even(value, 0)),
     "CAST_DECIMAL": cast_decimal,
     "CAST_DOUBLE": lambda value: float(number(value)),
+    "CAST_FLOAT": cast_float,
     "CAST_CHAR": lambda value, length=None: text(value)[: None if length is None else int(number(length))],
     "FORMAT": format_number,
     "CONCAT": lambda *values: bounded("".join(text(value) for value in values)),
@@ -216,7 +219,7 @@ _STRICT: dict[str, Callable[..., Value]] = {
     "FIND_IN_SET": lambda part, items: field(part, *text(items).split(",")) if items else 0,
     "ASCII": lambda value: text(value).encode()[0] if text(value) else 0,
     "ORD": lambda value: int.from_bytes(text(value)[:1].encode()),
-    "HEX": lambda value: f"{value:X}" if isinstance(value, int) else text(value).encode().hex().upper(),
+    "HEX": hexadecimal,
 }
 
 

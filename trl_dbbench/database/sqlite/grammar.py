@@ -6,6 +6,7 @@ never stand side by side.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -13,13 +14,17 @@ from sqlglot.dialects.mysql import MySQL
 from sqlglot.tokens import Token, TokenType
 
 from trl_dbbench.database.sqlite.dates import is_date
-from trl_dbbench.database.sqlite.parse import as_insert, syntax_error
+from trl_dbbench.database.sqlite.parse import as_insert, syntax_error, unsupported
 from trl_dbbench.database.sqlite.syntax import check_syntax
 from trl_dbbench.database.sqlite.values import StatementError
 
 _T = TokenType
 _BEFORE_AN_ITEM = frozenset({_T.L_PAREN, _T.COMMA})
 _AFTER_AN_ITEM = frozenset({_T.R_PAREN, _T.COMMA, _T.SEMICOLON})
+
+
+_TYPES = {"DATE": "DATE", "TIMESTAMP": "DATETIME"}
+"""Words before a constant, and what it must be."""
 
 
 def check_grammar(sql: str) -> None:
@@ -31,15 +36,25 @@ def check_grammar(sql: str) -> None:
     check_brackets(tokens)
     if not check_syntax(sql, tokens):
         _check_lists(sql, tokens)
-    for before, token in pairwise(tokens):
-        dated = token.token_type == _T.STRING and before.token_type in (_T.DATE, _T.TIMESTAMP)
-        if dated and (not is_date(token.text) or (before.token_type == _T.DATE and ":" in token.text)):
-            raise StatementError(1525, f"Incorrect {before.text.upper()} value: '{token.text}'")
+    _check_dates(tokens)
     for token in _limits(tokens):
         if token.token_type == _T.VAR:
             raise StatementError(1327, f"Undeclared variable: {token.text}")
         if token.token_type != _T.NUMBER or not token.text.isdecimal():
             raise syntax_error(sql[token.start :])
+
+
+def _check_dates(tokens: Sequence[Token]) -> None:
+    """Raises StatementError for a constant such as DATE 'x' that is none."""
+    for before, token in pairwise(tokens):
+        word, written = before.text.upper(), token.text
+        if token.token_type != _T.STRING or word not in _TYPES:
+            continue
+        if is_date(written) and (":" in written) == (word == "TIMESTAMP"):
+            continue
+        if written[-1:] in string.punctuation and is_date(written.rstrip(string.punctuation)):
+            raise unsupported("a date with a sign behind it")
+        raise StatementError(1525, f"Incorrect {_TYPES[word]} value: '{written}'")
 
 
 def _limits(tokens: Sequence[Token]) -> Iterator[Token]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
-from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
+from trl_dbbench.database.sqlite.parse import unsupported
 
 MISPLACED = re.compile("misuse of|aggregate functions are not|circular|multiple re|recursive aggregate")
 """SQLite's messages about what stands where it may not; MySQL's words for it are found elsewhere."""
@@ -83,7 +83,7 @@ def as_mysql(text: str) -> tuple[int, str]:
             error = unsupported(what)
             return error.code, error.text
     near = re.match(r'near "(.*)": syntax error|incomplete input', text, re.DOTALL)
-    if near:
-        error = syntax_error(near[1] or "")
+    if near:  # MySQL's grammar has it, as has been found out before
+        error = unsupported(f"{near[1]} here")
         return error.code, error.text
     return 1105, f"Unknown error: {text}"

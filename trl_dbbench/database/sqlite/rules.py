@@ -13,7 +13,7 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
-from trl_dbbench.database.sqlite.calls import cast, check_count, function_call, move
+from trl_dbbench.database.sqlite.calls import cast, counted, function_call, move
 from trl_dbbench.database.sqlite.checks import single_row
 from trl_dbbench.database.sqlite.coercions import (
     as_text,
@@ -72,9 +72,12 @@ def _quotient(node: exp.Expr) -> exp.Expr:
 
 
 def _whole_quotient(node: exp.Expr) -> exp.Expr:
-    dividend, divisor = numeric(node.this), numeric(node.expression)
-    fails = is_in_change(node) and may_fail(divisor)
-    quotient = checked(call("INT_DIV", dividend, _divisor(node)), kind_of(node))
+    strict = is_in_change(node)
+    dividend, divisor = (numeric(side, "FULL_DECIMAL") for side in (node.this, node.expression))
+    fails = strict and may_fail(divisor)
+    if strict:
+        divisor = call("DIVISOR", divisor, dividend.copy())
+    quotient = checked(call("INT_DIV", dividend, divisor), kind_of(node))
     return unless_null([dividend], quotient) if fails else quotient
 
 
@@ -148,9 +151,8 @@ def _substring(node: exp.Expr) -> exp.Expr:
     start, length = node.args.get("start"), node.args.get("length")
     if start is None:
         raise syntax_error(")")
-    for each in (start, length):
-        check_count(each)
-    return call("SUBSTRING", as_text(node.this), start, length)
+    counts = [counted(each) for each in (start, length) if each is not None]
+    return call("SUBSTRING", as_text(node.this), *counts)
 
 
 def _characters(node: exp.Expr) -> exp.Expr:
