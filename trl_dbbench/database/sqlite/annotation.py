@@ -9,6 +9,7 @@ from sqlglot import exp
 from trl_dbbench.database.sqlite.clock import check_time
 from trl_dbbench.database.sqlite.expression_kinds import of_expression
 from trl_dbbench.database.sqlite.kinds import UNKNOWN, Kind, TableColumns, merged
+from trl_dbbench.database.sqlite.parse import unsupported
 
 Row = list[tuple[str, Kind]]
 
@@ -91,12 +92,7 @@ class _Annotator:
                 isinstance(each, exp.Column) and isinstance(each.this, exp.Star)
             ):
                 wanted = each.table.lower() if isinstance(each, exp.Column) else ""
-                row += [
-                    pair
-                    for name, columns in scope.sources.items()
-                    if not wanted or name == wanted
-                    for pair in columns.items()
-                ]
+                row += _starred(scope.sources, joins, wanted)
                 continue
             kind = self.kind(each, scope)
             row.append((each.alias_or_name, kind))
@@ -156,6 +152,29 @@ class _Annotator:
             found = scope.find(node) if isinstance(node, exp.Column) else of_expression(node)
         node.meta["kind"] = found
         return found
+
+
+def _starred(sources: Mapping[str, Mapping[str, Kind]], joins: Sequence[exp.Join], wanted: str) -> Row:
+    """The columns of `*`, or of `t.*`.
+
+    Raises:
+        StatementError: MySQL has those of USING first, and SQLite does not.
+    """
+    if wanted:
+        return list(sources.get(wanted, {}).items())
+    row: Row = []
+    named = {join.alias_or_name.lower(): join for join in joins}
+    for name, columns in sources.items():
+        join = named.get(name)
+        shared = {each.name.lower() for each in join.args.get("using") or []} if join is not None else set()
+        if join is not None and join.method:
+            shared = {column for column in columns if column in dict(row)}
+        if join is not None and shared:
+            first = [column for column, _ in row[: len(shared)]]
+            if set(first) != shared or join.side.upper() == "RIGHT" or len(joins) > 1:
+                raise unsupported("* of tables that are joined by USING or NATURAL")
+        row += [(column, kind) for column, kind in columns.items() if column not in shared]
+    return row
 
 
 def _renamed(row: Row, names: Sequence[str]) -> Row:

@@ -164,6 +164,30 @@ def _ordinal(day: int) -> str:
     return f"{day}{ending}"
 
 
+def _week(at: datetime, mode: int) -> tuple[int, int]:
+    """The year and week of a day in one of MySQL's eight ways to count them, as its `calc_week` does."""
+    monday, of_year = mode & 1, not mode & 2
+    full = (mode & 4) // 4 ^ (not monday)  # the first week is the first one with its first day, not with four
+    year, first = at.year, date(at.year, 1, 1).toordinal()
+    place = (first + 370 + (not monday)) % 7
+
+    def short(place: int) -> bool:
+        return place != 0 if full else place >= 4
+
+    if at.month == 1 and at.day <= 7 - place:
+        if of_year and short(place):
+            return year, 0
+        of_year, year = False, year - 1
+        days = 366 if calendar.isleap(year) else 365
+        first, place = first - days, (place + 53 * 7 - days) % 7
+    passed = at.toordinal() - (first + 7 - place if short(place) else first - place)
+    if not of_year and passed >= 52 * 7:
+        place = (place + (366 if calendar.isleap(year) else 365)) % 7
+        if not short(place):
+            return year + 1, 1
+    return year, passed // 7 + 1
+
+
 _FORMATS: dict[str, Callable[[datetime], str]] = {
     "a": lambda at: at.strftime("%a"),
     "b": lambda at: at.strftime("%b"),
@@ -186,14 +210,14 @@ _FORMATS: dict[str, Callable[[datetime], str]] = {
     "S": lambda at: f"{at.second:02}",
     "s": lambda at: f"{at.second:02}",
     "T": lambda at: f"{at.hour:02}:{at.minute:02}:{at.second:02}",
-    "U": lambda at: at.strftime("%U"),
-    "u": lambda at: at.strftime("%W"),
-    "V": lambda at: at.strftime("%U"),
-    "v": lambda at: at.strftime("%V"),
+    "U": lambda at: f"{_week(at, 0)[1]:02}",
+    "u": lambda at: f"{_week(at, 1)[1]:02}",
+    "V": lambda at: f"{_week(at, 2)[1]:02}",
+    "v": lambda at: f"{_week(at, 3)[1]:02}",
     "W": lambda at: at.strftime("%A"),
     "w": lambda at: at.strftime("%w"),
-    "X": lambda at: f"{at.year:04}",
-    "x": lambda at: at.strftime("%G"),
+    "X": lambda at: f"{_week(at, 2)[0]:04}",
+    "x": lambda at: f"{_week(at, 3)[0]:04}",
     "Y": lambda at: f"{at.year:04}",
     "y": lambda at: f"{at.year % 100:02}",
 }
@@ -254,7 +278,7 @@ def str_to_date(value: Value, form: Value) -> str | None:
     if not year and not month and "day" not in found:
         return clock if has_clock else None
     day = int(found.get("day", 0))
-    if month > 12 or (year and month and day > calendar.monthrange(year, month)[1]):
+    if not month or not day or month > 12 or day > calendar.monthrange(year or 4, month)[1]:
         return None
     return f"{year:04}-{month:02}-{day:02}" + (f" {clock}" if has_clock else "")
 
@@ -333,9 +357,7 @@ DATE_FUNCTIONS: dict[str, Callable[..., Value]] = {
     "DAYOFWEEK": _of_date(lambda at: at.isoweekday() % 7 + 1),
     "DAYOFYEAR": _of_date(lambda at: at.timetuple().tm_yday),
     "WEEKDAY": _of_date(lambda at: at.weekday()),
-    "WEEK": lambda value, mode=0: _of_date(lambda at: int(at.strftime("%U" if mode in (0, 2) else "%V")))(
-        value
-    ),
+    "WEEK": lambda value, mode=0: _of_date(lambda at: _week(at, int(number(mode)) % 8)[1])(value),
     "WEEKOFYEAR": _of_date(lambda at: at.isocalendar()[1]),
     "QUARTER": _of_date(lambda at: (at.month + 2) // 3),
     "MONTHNAME": _of_date(lambda at: calendar.month_name[at.month]),

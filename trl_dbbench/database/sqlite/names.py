@@ -138,20 +138,27 @@ def needed_tables(tree: exp.Expr) -> tuple[str, ...]:
         return ()
     parts = {part.alias for part in tree.find_all(exp.CTE)} | {""}
     ours = [table for table in _read(tree) if table.db.lower() in ("", SHOWN_DATABASE)]
-    return tuple(
-        dict.fromkeys(each.name for each in ours if each.name not in parts or _is_in_its_own_part(each))
-    )
+    return tuple(dict.fromkeys(each.name for each in ours if each.name not in parts or _is_hidden(each)))
 
 
-def _is_in_its_own_part(table: exp.Table) -> bool:
-    """Whether the table stands in a part of WITH, without RECURSIVE, that has its name."""
-    part = table.find_ancestor(exp.CTE)
-    while part is not None:
-        with_ = part.parent
-        if part.alias == table.name and isinstance(with_, exp.With) and not with_.args.get("recursive"):
-            return table.name not in [each.alias for each in with_.expressions[: part.index]]
-        part = part.find_ancestor(exp.CTE)
-    return False
+def _is_hidden(table: exp.Table) -> bool:
+    """Whether no part of WITH that has the table's name can be seen where the table stands: a part sees those
+    before it, and with RECURSIVE itself."""
+    below: exp.Expr = table
+    above = below.parent
+    while above is not None:
+        with_ = above.args.get("with_")
+        if isinstance(above, exp.With):
+            names = [part.alias for part in above.expressions]
+            seen = names[: (below.index or 0) + bool(above.args.get("recursive"))]
+        else:
+            seen = (
+                [part.alias for part in with_.expressions] if with_ is not None and with_ is not below else []
+            )
+        if table.name in seen:
+            return False
+        below, above = above, above.parent
+    return True
 
 
 def _read(tree: exp.Expr) -> Iterator[exp.Table]:
