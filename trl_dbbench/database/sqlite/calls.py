@@ -283,6 +283,8 @@ def _converted(name: str, arguments: list[exp.Expr], kind: Kind) -> list[exp.Exp
             return rounded
         digits = rounded[1:] or [exp.Literal.number(0)]
         return [call("ROUND_FLOAT", rounded[0], *digits), *rounded[1:]]
+    if name == "STR_TO_DATE" and not all(isinstance(each, exp.Literal | exp.Null) for each in arguments[1:]):
+        raise unsupported("STR_TO_DATE with a computed format")
     if name == "NULLIF" and len(arguments) == 2:
         return [*comparable(arguments, strict=True), arguments[0].copy()]
     if name == "FIELD":

@@ -89,7 +89,8 @@ def _extreme(sign: int) -> Callable[..., Value]:
     def function(first: Value, *rest: Value) -> Value:
         best, order = first, comparison_with(first)
         for value in rest:
-            if sign * (order(value) or 0) > 0:
+            placed = sign * (order(value) or 0)
+            if placed > 0 or (sign > 0 and placed == 0):  # of equal texts, GREATEST gives the last one
                 best, order = value, comparison_with(value)
         return best
 

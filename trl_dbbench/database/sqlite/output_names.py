@@ -156,6 +156,34 @@ def _loose(join: exp.Join) -> list[exp.Column]:
     return [node for node in nodes if isinstance(node, exp.Column) and not node.table]
 
 
+def rename_columns(tree: exp.Expr) -> None:
+    """Gives the columns of derived tables the names that stand behind the alias, which SQLite does not know.
+
+    Raises:
+        StatementError: there are more or fewer names than columns. The tree must have been annotated.
+    """
+    for node in tree.find_all(exp.Subquery):
+        names, query = node.alias_column_names, node.this
+        if not names:
+            continue
+        if len(query.meta.get("row", names)) != len(names):
+            raise StatementError(
+                1353,
+                "In definition of view, derived table or common table expression, SELECT list and column "
+                "names list have different column counts",
+            )
+        own = isinstance(query, exp.Select) and any(isinstance(each, exp.Alias) for each in query.expressions)
+        sorted_ = any(query.args.get(each) for each in ("group", "having", "order"))
+        if not isinstance(query, exp.Select) or query.is_star or (own and sorted_):
+            raise unsupported("names of columns behind such a derived table")
+        named = [
+            exp.alias_(each.unalias(), name, quoted=True)
+            for each, name in zip(query.expressions, names, strict=True)
+        ]
+        query.set("expressions", named)
+        node.args["alias"].set("columns", None)
+
+
 def check_twice(tree: exp.Expr) -> None:
     """Raises StatementError for a derived table or a part of WITH with two columns of a name.
 

@@ -171,8 +171,11 @@ def until_date(tree: exp.Expr, error: StatementError, tables: tuple[TableColumns
     literal = next(wrong, None)
     if isinstance(tree, exp.Update):
         raise error
+    where = tree.args.get("where")
     if literal is not None:
         tree = until(tree, literal, exp.Literal.string("2000-01-01"))
+    elif where is not None:  # it is computed, and most likely there
+        tree = until(tree, where.this, where.this.copy())
     written, _, _ = write(tree, tables)
     return Translation(written, (), (), (error.code, error.text))
 

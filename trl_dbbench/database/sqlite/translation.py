@@ -12,7 +12,7 @@ from trl_dbbench.database.sqlite.annotation import annotate
 from trl_dbbench.database.sqlite.calls import check_name
 from trl_dbbench.database.sqlite.coercions import strict_truths
 from trl_dbbench.database.sqlite.kinds import Kind, TableColumns
-from trl_dbbench.database.sqlite.output_names import check_twice, qualify_joins, qualify_order
+from trl_dbbench.database.sqlite.output_names import check_twice, qualify_joins, qualify_order, rename_columns
 from trl_dbbench.database.sqlite.parse import nested_too_deeply, unsupported
 from trl_dbbench.database.sqlite.recursion import count_depth, is_recursive, note_columns, store_columns
 from trl_dbbench.database.sqlite.rules import rewrite
@@ -48,6 +48,7 @@ def write(
         for each in tree.find_all(exp.Anonymous):
             check_name(each)
         shown = annotate(tree, columns)
+        rename_columns(tree)
         check_twice(tree)
         qualify_order(tree)
         qualify_joins(tree, columns)
