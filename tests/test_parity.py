@@ -249,6 +249,12 @@ SAME = """
     SELECT CAST(1e30 AS SIGNED)
     INSERT INTO p (id, t) VALUES (9, 'x                                  ')
     SELECT ABS(-9223372036854775807 - 1)
+    SELECT id FROM p WHERE '1,429' NOT IN (SELECT 1 FROM p)
+    SELECT id FROM p WHERE t IN (SELECT id FROM p UNION SELECT i FROM p)
+    SELECT STR_TO_DATE('2019-12-31', '%Y-%m-%d' '%Y-%m-%d'), STR_TO_DATE('2019-12', '%Y-%m-%d'), STR_TO_DATE('10', '%H:%i')
+    SELECT a.id, b.f, COUNT(*) FROM p a JOIN p b ON b.id = a.i GROUP BY a.id
+    SELECT a.id, b.f, COUNT(*) FROM p a JOIN p b ON b.id = a.i AND 1 = 1 GROUP BY a.id
+    SELECT a.id, b.f, COUNT(*) FROM p a, p b WHERE b.id = a.i AND 1 GROUP BY a.id
     SELECT GREATEST('ann','Ann'), GREATEST('Ann','ann'), LEAST('ann','Ann'), LEAST('Ann','ann'), GREATEST('a','A','á'), LEAST('a','A','á')
     SELECT GREATEST('a','b','B'), LEAST('b','a','A'), GREATEST('b','B','a')
     SELECT GREATEST(t, 'X') FROM p
@@ -373,7 +379,6 @@ SAME = """
     DELETE FROM p WHERE NULL BETWEEN 'x' + 1 AND 2
     DELETE FROM p WHERE NULL NOT LIKE CONCAT('x' + 1) ESCAPE '|'
     DELETE FROM p WHERE CONCAT(NULL, 'x' + 1) OR NULL DIV ('x' + 1)
-    DELETE FROM p WHERE NULL IN ('x' + 1, 2)
     DELETE FROM p WHERE DATE_ADD(NULL, INTERVAL 'x' DAY)
     UPDATE p SET f = i DIV (t + 0)
     WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 1000) SELECT COUNT(*), MAX(n) FROM r
@@ -393,6 +398,14 @@ NOT_SUPPORTED = """
     SELECT DATE_SUB(d, INTERVAL 2020 YEAR) FROM p
     SELECT CAST('99999999999999999999' AS SIGNED)
     SELECT 9223372036854775808 + 1
+    SELECT id FROM p WHERE id IN (SELECT t FROM p)
+    SELECT id FROM p WHERE d IN (SELECT dt FROM p)
+    DELETE FROM p WHERE NULL IN ('x' + 1, 2)
+    INSERT INTO p (p.id, i) VALUES (6, -4)
+    SELECT a.id, b.f, COUNT(*) FROM p a JOIN p b ON b.id = a.i AND 'Pear' REGEXP '[0-9]+' GROUP BY a.id
+    SELECT a.id, b.f, COUNT(*) FROM p a JOIN p b ON b.id = a.i WHERE 1 = 0 GROUP BY a.id
+    SELECT t, f, COUNT(*) FROM p WHERE f = 1 AND 1 = 0 GROUP BY t
+    SELECT a.id, b.f, COUNT(*) FROM p a LEFT JOIN p b ON b.id = a.i AND 1 = 0 GROUP BY a.id
     SELECT * FROM p a JOIN p b USING (id, i)
     SELECT * FROM p RIGHT JOIN (SELECT 9 AS id, 5 AS z) x USING (id)
     SELECT id FROM p UNION SELECT i FROM p ORDER BY id + 1

@@ -11,12 +11,13 @@ from trl_dbbench.database.sqlite.coercions import (
     call,
     check_numbers,
     comparable,
+    in_change,
     is_in_change,
     may_fail,
     unified,
     unless_null,
 )
-from trl_dbbench.database.sqlite.kinds import keep_kind, kind_of
+from trl_dbbench.database.sqlite.kinds import UNKNOWN, keep_kind, kind_of
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import COLLATION
 
@@ -79,13 +80,29 @@ def _in(node: exp.Expr) -> exp.Expr:
     if isinstance(node.this, exp.Tuple) or is_binary(node.this):
         return node
     if node.args.get("query"):
-        node.set("this", collated(node.this))
+        node.set("this", collated(_beside_rows(node)))
         return node
     sides = [node.this, *node.expressions]
     of_texts = kind_of(node.this).name == "text" and not isinstance(node.this, exp.Literal | exp.Column)
     if of_texts and len(sides) > 2 and any(kind_of(each).is_moment for each in sides):
         raise unsupported("a computed text IN dates")
+    if is_in_change(node) and any(map(may_fail, node.expressions)):
+        raise unsupported("IN with what may be no number in a statement that changes rows")
     return call("IN", *comparable(sides, strict=len(sides) == 2))
+
+
+def _beside_rows(node: exp.Expr) -> exp.Expr:
+    """The value that is looked for in a query's rows, of the kind that these have: to SQLite, no text is a
+    number."""
+    value, kinds = node.this, [kind for _, kind in node.args["query"].unnest().meta.get("row", ())]
+    own, theirs = kind_of(value), kinds[0] if len(kinds) == 1 else UNKNOWN
+    if own.name == theirs.name or {own.name, theirs.name} & {"null", "unknown"}:
+        return value
+    if own.is_number and theirs.is_number:
+        return value
+    if own.name == "text" and theirs.is_number:
+        return call("CAST_DOUBLE", in_change(value))
+    raise unsupported("IN with rows of another type")
 
 
 def _between(node: exp.Expr) -> exp.Expr:

@@ -243,7 +243,8 @@ _MONTH_NAMES = {name.lower(): number for number, name in enumerate(calendar.mont
 
 
 @lru_cache(maxsize=256)
-def _parser(form: str) -> Any:
+def _parts(form: str) -> tuple[str, ...]:
+    """The patterns of a format's parts, one after another."""
     parts, at = [], 0
     while at < len(form):
         if form[at] == "%" and at + 1 < len(form):
@@ -252,7 +253,27 @@ def _parser(form: str) -> Any:
         else:
             parts.append(r"\s*" if form[at].isspace() else regex.escape(form[at]))
             at += 1
-    return regex.compile("".join(parts))
+    return tuple(parts)
+
+
+@lru_cache(maxsize=1024)
+def _parser(parts: tuple[str, ...]) -> Any:
+    try:
+        return regex.compile("".join(parts))
+    except regex.error:  # a part stands there twice
+        raise unsupported("STR_TO_DATE with a part twice") from None
+
+
+def _read(written: str, form: str) -> Any:
+    """How a text matches a format; MySQL stops to look at the format where the text ends."""
+    parts = _parts(form)
+    match = in_regex_time(lambda: _parser(parts).match(written, timeout=MAX_REGEX_SECONDS))
+    for count in range(len(parts) - 1, 0, -1):
+        if match is not None:
+            break
+        start = _parser(parts[:count])
+        match = in_regex_time(lambda: start.fullmatch(written, timeout=MAX_REGEX_SECONDS))  # noqa: B023
+    return match
 
 
 def str_to_date(value: Value, form: Value) -> str | None:
@@ -260,7 +281,7 @@ def str_to_date(value: Value, form: Value) -> str | None:
     if len(str(form)) > MAX_PATTERN_CHARACTERS:
         return None
     written = str(value).strip()
-    match = in_regex_time(lambda: _parser(str(form)).match(written, timeout=MAX_REGEX_SECONDS))
+    match = _read(written, str(form))
     if not match:
         return None
     found = {name: part for name, part in match.groupdict().items() if part is not None}

@@ -27,14 +27,19 @@ _TYPES = {"DATE": "DATE", "TIMESTAMP": "DATETIME"}
 """Words before a constant, and what it must be."""
 
 
-def check_grammar(sql: str) -> None:
-    """Raises StatementError for a text that is no statement of MySQL's."""
+def check_grammar(sql: str) -> bool:
+    """Raises StatementError for a text that is no statement of MySQL's.
+
+    Returns:
+        Whether it is certain that it is one.
+    """
     sql = as_insert(sql)
     tokens = MySQL().tokenize(sql)
     if tokens and tokens[0].token_type in (_T.COMMA, _T.FROM):
         raise syntax_error(sql)
     check_brackets(tokens)
-    if not check_syntax(sql, tokens):
+    certain = check_syntax(sql, tokens)
+    if not certain:
         _check_lists(sql, tokens)
     _check_dates(tokens)
     for token in _limits(tokens):
@@ -42,6 +47,7 @@ def check_grammar(sql: str) -> None:
             raise StatementError(1327, f"Undeclared variable: {token.text}")
         if token.token_type != _T.NUMBER or not token.text.isdecimal():
             raise syntax_error(sql[token.start :])
+    return certain
 
 
 def _check_dates(tokens: Sequence[Token]) -> None:

@@ -32,7 +32,7 @@ from trl_dbbench.database.sqlite.names import (
     needed_tables,
 )
 from trl_dbbench.database.sqlite.output_names import check_columns
-from trl_dbbench.database.sqlite.parse import parse
+from trl_dbbench.database.sqlite.parse import parse, unsupported
 from trl_dbbench.database.sqlite.recursion import check_recursion
 from trl_dbbench.database.sqlite.tables import CATALOG, create
 from trl_dbbench.database.sqlite.translation import write
@@ -107,6 +107,8 @@ def _look(sql: str) -> Statement:
     except StatementError as error:
         if error.code == 1436:
             check_brackets(MySQL().tokenize(sql))  # one that is missing is the graver mistake
+        if error.code == 1064 and check_grammar(sql):
+            raise unsupported("a statement of this form") from None
         raise
     check_spaces(sql)
     check_missing(tree)
