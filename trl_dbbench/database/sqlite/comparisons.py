@@ -83,9 +83,9 @@ def _in(node: exp.Expr) -> exp.Expr:
         node.set("this", collated(_beside_rows(node)))
         return node
     sides = [node.this, *node.expressions]
-    of_texts = kind_of(node.this).name == "text" and not isinstance(node.this, exp.Literal | exp.Column)
-    if of_texts and len(sides) > 2 and any(kind_of(each).is_moment for each in sides):
-        raise unsupported("a computed text IN dates")
+    of_texts = kind_of(node.this).name == "text" and len(sides) > 2
+    if of_texts and any(kind_of(each).is_moment for each in sides):
+        raise unsupported("a text IN dates")
     if is_in_change(node) and any(map(may_fail, node.expressions)):
         raise unsupported("IN with what may be no number in a statement that changes rows")
     return call("IN", *comparable(sides, strict=len(sides) == 2))

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from sqlglot import exp
 from sqlglot.dialects.mysql import MySQL
+from sqlglot.errors import SqlglotError
 
 from trl_dbbench.database.sqlite.checks import (
     check_contexts,
@@ -107,7 +108,7 @@ def _look(sql: str) -> Statement:
     except StatementError as error:
         if error.code == 1436:
             check_brackets(MySQL().tokenize(sql))  # one that is missing is the graver mistake
-        if error.code == 1064 and check_grammar(sql):
+        if error.code == 1064 and _is_grammatical(sql):
             raise unsupported("a statement of this form") from None
         raise
     check_spaces(sql)
@@ -125,6 +126,14 @@ def _look(sql: str) -> Statement:
     misnamed = _mistake(tree, check_aliases, check_joins)
     misplaced = _mistake(tree, check_contexts, check_windows, check_distinct, check_recursion)
     return Statement(tree, needed_tables(tree), frozenset(catalog), misnamed, misplaced)
+
+
+def _is_grammatical(sql: str) -> bool:
+    """Whether MySQL's grammar has a statement that the parser does not."""
+    try:
+        return check_grammar(sql)
+    except (StatementError, SqlglotError, RecursionError):
+        return False
 
 
 def _mistake(tree: exp.Expr, *checks: Callable[[exp.Expr], None]) -> tuple[int, str] | None:
