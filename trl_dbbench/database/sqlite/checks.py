@@ -41,8 +41,18 @@ def check_missing(tree: exp.Expr) -> None:
         frame = isinstance(node, exp.WindowSpec)
         if isinstance(node, exp.Select):
             _check_aggregates(node)
+            _check_field(node)
         if frame and (str(node.args.get("kind")).upper() == "GROUPS" or node.args.get("exclude") is not None):
             raise unsupported("GROUPS and EXCLUDE in a frame")
+
+
+def _check_field(select: exp.Select) -> None:
+    """Refuses FIELD in WHERE beside an outer join, which MySQL takes for an inner one then."""
+    where = select.args.get("where")
+    if where is None or not any(join.side for join in select.args.get("joins") or []):
+        return
+    if any(each.name.upper() == "FIELD" for each in where.find_all(exp.Anonymous)):
+        raise unsupported("FIELD in WHERE beside an outer join")
 
 
 def _check_aggregates(select: exp.Select) -> None:

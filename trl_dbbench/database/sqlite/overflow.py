@@ -66,7 +66,7 @@ def _bits(node: exp.Expr) -> int:
 
 
 def _whole(value: Value) -> Value:
-    if isinstance(value, float):
+    if isinstance(value, float) and abs(value) >= 2**_BITS:  # of whole numbers, SQLite makes one only then
         raise StatementError(1690, "BIGINT value is out of range")
     return value
 
@@ -74,7 +74,7 @@ def _whole(value: Value) -> Value:
 def _unsigned(value: Value) -> Value:
     if value < 0:
         raise StatementError(1690, "BIGINT UNSIGNED value is out of range")
-    if isinstance(value, float):
+    if isinstance(value, float) and value >= 2**_BITS:
         raise unsupported("whole numbers above 9223372036854775807")
     return value
 
