@@ -167,6 +167,15 @@ def _if(node: exp.Expr) -> exp.Expr:
     return node
 
 
+def _connector(node: exp.Expr) -> exp.Expr:
+    """AND and OR. MySQL knows what a constant makes of them, and may not look at the other side at all."""
+    sides = (node.this, node.expression)
+    constant = is_in_change(node) and any(side.find(exp.Column, exp.Query) is None for side in sides)
+    if constant and any(map(may_fail, sides)):
+        raise unsupported("a constant beside what may be no number in a statement that changes rows")
+    return node
+
+
 COMPARISONS: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.EQ: _comparison("EQ"),
     exp.NEQ: _comparison("NE"),
@@ -177,6 +186,8 @@ COMPARISONS: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.NullSafeEQ: _comparison("NULL_SAFE_EQ"),
     exp.In: _in,
     exp.Between: _between,
+    exp.And: _connector,
+    exp.Or: _connector,
     exp.Like: _like,
     exp.Escape: _escape,
     exp.RegexpLike: _regexp,

@@ -124,7 +124,7 @@ class Words:
             if self.peek() != "." or self.peek(1) == "*":
                 return
             self.at += 1
-            if not (self.kind() == _T.IDENTIFIER or _is_word(self.peek())):
+            if not (self.kind() in (_T.IDENTIFIER, _T.NUMBER) or _is_word(self.peek())):
                 self.fail()
             self.at += 1
 
