@@ -110,6 +110,9 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
     if not any(kind.is_moment for kind in kinds):
         return _numeric(nodes) if any(kind.is_number for kind in kinds) else list(nodes)
     constants = {n: _constant(node, strict) for n, node in enumerate(nodes) if isinstance(node, exp.Literal)}
+    for n in constants:
+        if nodes[n].is_string and not is_date(nodes[n].name) and is_in_change(nodes[n]):
+            raise unsupported("a text that is no date beside dates in a statement that changes rows")
     if any(kind.name in ("int", "decimal", "float") and not constants.get(n) for n, kind in enumerate(kinds)):
         return [as_number(node) for node in nodes]
     days = all(

@@ -72,11 +72,7 @@ def _of_date(function: Callable[[datetime], Value]) -> Callable[[Value], Value]:
 
 
 def _of_clock(place: int) -> Callable[[Value], int | None]:
-    def call(value: Value) -> int | None:
-        found = _clock(value)
-        return None if found is None else found[place]
-
-    return call
+    return lambda value: None if (found := _clock(value)) is None else found[place]
 
 
 _MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
@@ -288,10 +284,9 @@ def str_to_date(value: Value, form: Value) -> str | None:
     month = int(found.get("month", 0))
     if "name" in found:
         month = next((n for name, n in _MONTH_NAMES.items() if name.startswith(found["name"].lower())), 0)
-    year = int(found.get("year", 0))
+    year, hour = int(found.get("year", 0)), int(found.get("hour", 0))
     if "short" in found:
         year = int(found["short"]) + (2000 if int(found["short"]) < 70 else 1900)
-    hour = int(found.get("hour", 0))
     if "half" in found:
         hour = hour % 12 + (12 if found["half"].lower() == "pm" else 0)
     clock = f"{hour:02}:{int(found.get('minute', 0)):02}:{int(found.get('second', 0)):02}"
@@ -327,9 +322,8 @@ def _from_unix(seconds: Value, form: Value = None) -> str | None:
 
 
 def _time_text(value: Value, of_text: Value = 0) -> str | None:
-    """The time of a date and time; of a text without one, MySQL reads the first number as seconds."""
     found = _clock(value)
-    if of_text and found is not None and ":" not in value:
+    if of_text and found is not None and ":" not in value:  # MySQL reads its first number as seconds
         raise unsupported("TIME of a text that is a date")
     return None if found is None else f"{found[0]:02}:{found[1]:02}:{found[2]:02}"
 
@@ -347,10 +341,9 @@ def _extract(unit: str, value: Value) -> Value:
 
 
 def _from_days(days: Value) -> str:
-    whole = int(number(days))
-    if whole != number(days) or not 366 <= whole <= date.max.toordinal() + 365:
+    if number(days) % 1 or not 366 <= number(days) <= date.max.toordinal() + 365:
         raise _before_year_one()
-    return date.fromordinal(whole - 365).isoformat()
+    return date.fromordinal(int(number(days)) - 365).isoformat()
 
 
 def _last_day(at: datetime) -> str:
