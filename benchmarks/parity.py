@@ -17,6 +17,7 @@ import argparse
 import json
 import random
 import re
+import signal
 import sys
 import time
 from collections import Counter, defaultdict
@@ -142,11 +143,12 @@ def main() -> None:
     arguments = parser.parse_args()
     by_source, by_construct = defaultdict(Counter), {name: Counter() for name in CONSTRUCTS}
     shown, began = 0, time.monotonic()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background ignores
     todo = list(parts(arguments.statements, arguments.corpus, arguments.seed, arguments.slips))
     with ProcessPoolExecutor(arguments.processes, initializer=start) as pool:
         running = {pool.submit(run, part, arguments.corpus): part for part in todo}
         try:
-            for done in tqdm(as_completed(running), total=len(running), unit="world", disable=None):
+            for done in tqdm(as_completed(running), total=len(running), unit="world", mininterval=10):
                 for sql, verdict, said in done.result():
                     by_source["all"][verdict] += 1
                     by_source[running[done][0]][verdict] += 1
