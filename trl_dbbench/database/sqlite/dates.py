@@ -312,7 +312,7 @@ def _now() -> str:
 
 
 def _from_unix(seconds: Value, form: Value = None) -> str | None:
-    if seconds < 0:
+    if number(seconds) < 0:
         return None
     try:
         written = _write(datetime.fromtimestamp(float(seconds)), True)
@@ -323,7 +323,7 @@ def _from_unix(seconds: Value, form: Value = None) -> str | None:
 
 def _time_text(value: Value, of_text: Value = 0) -> str | None:
     found = _clock(value)
-    if of_text and found is not None and ":" not in value:  # MySQL reads its first number as seconds
+    if of_text and found is not None and ":" not in str(value):  # MySQL reads its first number as seconds
         raise unsupported("TIME of a text that is a date")
     return None if found is None else f"{found[0]:02}:{found[1]:02}:{found[2]:02}"
 

@@ -10,7 +10,7 @@ from sqlglot import exp
 from trl_dbbench.database.sqlite.coercions import call
 from trl_dbbench.database.sqlite.kinds import Kind, kind_of, words
 from trl_dbbench.database.sqlite.parse import unsupported
-from trl_dbbench.database.sqlite.values import StatementError, Value
+from trl_dbbench.database.sqlite.values import StatementError, Value, number
 
 _BITS = 63
 """Those of a BIGINT without its sign."""
@@ -72,7 +72,7 @@ def _whole(value: Value) -> Value:
 
 
 def _unsigned(value: Value) -> Value:
-    if value < 0:
+    if number(value) < 0:
         raise StatementError(1690, "BIGINT UNSIGNED value is out of range")
     if isinstance(value, float) and value >= 2**_BITS:
         raise unsupported("whole numbers above 9223372036854775807")

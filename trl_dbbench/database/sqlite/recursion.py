@@ -15,7 +15,7 @@ from trl_dbbench.database.sqlite.coercions import call
 from trl_dbbench.database.sqlite.kinds import TEXT, Kind, kind_of, merged
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.storage import stored
-from trl_dbbench.database.sqlite.values import StatementError, Value
+from trl_dbbench.database.sqlite.values import StatementError, Value, number
 
 MAX_DEPTH = 1_000
 """MySQL's cte_max_recursion_depth."""
@@ -191,13 +191,14 @@ def count_depth(tree: exp.Expr) -> None:
 
 def _deeper(depth: Value) -> int:
     """The depth of a row, by that of the one that it was made of."""
-    if depth + 1 >= MAX_DEPTH:
+    deeper = int(number(depth)) + 1
+    if deeper >= MAX_DEPTH:
         raise StatementError(
             3636,
             f"Recursive query aborted after {MAX_DEPTH + 1} iterations. Try increasing "
             "@@cte_max_recursion_depth to a larger value.",
         )
-    return depth + 1
+    return deeper
 
 
 RECURSION: dict[str, Callable[[Value], Value]] = {"DEEPER": _deeper}
