@@ -7,8 +7,8 @@ Executes statements on MySQL in Docker and on the embedded database, and compare
 the statement determines it), the tables after a change, and the kinds of errors. Statements are drawn at
 random over random tables, one in four with a slip in it; with --corpus, those of a file with `db_id` and
 `sql` in each line are added, over tables made to fit them, as they are and with slips. Prints the share of
-each verdict by source and by construct; a statement counts for each construct that it has. --wrong N prints N
-of the statements that were answered otherwise.
+each verdict by source and by construct; a statement counts for each construct that it has. --wrong N prints
+the first N that were answered otherwise, as they are found. Ctrl+C ends it with the figures so far.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import argparse
 import json
 import random
 import re
+import signal
 import sys
 import time
 from collections import Counter, defaultdict
@@ -141,23 +142,26 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="add a line with the figures to this file")
     arguments = parser.parse_args()
     by_source, by_construct = defaultdict(Counter), {name: Counter() for name in CONSTRUCTS}
-    wrong, began = [], time.monotonic()
+    shown, began = 0, time.monotonic()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background ignores
     todo = list(parts(arguments.statements, arguments.corpus, arguments.seed, arguments.slips))
     with ProcessPoolExecutor(arguments.processes, initializer=start) as pool:
         running = {pool.submit(run, part, arguments.corpus): part for part in todo}
-        for done in tqdm(as_completed(running), total=len(running), unit="world", disable=None):
-            for sql, verdict, said in done.result():
-                by_source["all"][verdict] += 1
-                by_source[running[done][0]][verdict] += 1
-                for name, pattern in CONSTRUCTS.items():
-                    if re.search(pattern, sql, re.IGNORECASE):
-                        by_construct[name][verdict] += 1
-                if verdict in WRONG:
-                    wrong.append((verdict, sql, said))
+        try:
+            for done in tqdm(as_completed(running), total=len(running), unit="world", mininterval=10):
+                for sql, verdict, said in done.result():
+                    by_source["all"][verdict] += 1
+                    by_source[running[done][0]][verdict] += 1
+                    for name, pattern in CONSTRUCTS.items():
+                        if re.search(pattern, sql, re.IGNORECASE):
+                            by_construct[name][verdict] += 1
+                    if verdict in WRONG and shown < arguments.wrong:
+                        shown += 1
+                        print(f"[{verdict}] {running[done]} {sql}\n  ours: {said[:400]}", flush=True)
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
     for counts in (by_source, by_construct):
         print(*shares({name: count for name, count in counts.items() if count}), sep="\n", end="\n\n")
-    for verdict, sql, said in wrong[: arguments.wrong]:
-        print(f"[{verdict}] {sql}\n  ours: {said[:400]}")
     seconds = round(time.monotonic() - began)
     print(f"{sum(by_source['all'].values()):,} statements in {seconds:,} s")
     if arguments.json:

@@ -14,6 +14,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from trl_dbbench.database import Database, QueryResult, Sandbox
+from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.sql import parse_statements
 from trl_dbbench.tasks import Gold, Table, Task
 
@@ -48,7 +49,11 @@ def play(
 
 
 def one(ours: Sandbox, theirs: Sandbox, sql: str) -> tuple[Verdict, str, bool]:
-    mine, wanted = ours.execute(sql), theirs.execute(sql)
+    wanted = theirs.execute(sql)
+    try:
+        mine = ours.execute(sql)
+    except EnvironmentFault as fault:  # a mistake of the emulation, which may be made of any statement
+        return "other error", f"{fault}\n  MySQL: {told(wanted)}", True
     said = f"{told(mine)}\n  MySQL: {told(wanted)}"
     changed = theirs.changed
     verdict = compare(mine, wanted, sql)

@@ -9,6 +9,7 @@ from sqlglot import exp
 from trl_dbbench.database.sqlite.clock import check_time
 from trl_dbbench.database.sqlite.expression_kinds import of_expression
 from trl_dbbench.database.sqlite.kinds import UNKNOWN, Kind, TableColumns, merged
+from trl_dbbench.database.sqlite.parse import unsupported
 
 Row = list[tuple[str, Kind]]
 
@@ -69,8 +70,14 @@ class _Annotator:
             query = part.this
             names = [column.name for column in part.args["alias"].columns]
             if with_.args.get("recursive") and isinstance(query, exp.SetOperation):
-                known[part.alias.lower()] = _renamed(self.query(query.left, above, known), names)
-            known[part.alias.lower()] = _renamed(self.query(query, above, known), names)
+                first = query.left
+                while isinstance(first, exp.SetOperation):
+                    first = first.left
+                for each in (first, query.left):  # whose kinds MySQL keeps for all rows
+                    known[part.alias.lower()] = _renamed(self.query(each, above, known), names)
+                self.query(query, above, known)
+            else:
+                known[part.alias.lower()] = _renamed(self.query(query, above, known), names)
         return known
 
     def _select(self, node: exp.Select, above: _Scope | None, parts: Mapping[str, Row]) -> Row:
@@ -85,12 +92,7 @@ class _Annotator:
                 isinstance(each, exp.Column) and isinstance(each.this, exp.Star)
             ):
                 wanted = each.table.lower() if isinstance(each, exp.Column) else ""
-                row += [
-                    pair
-                    for name, columns in scope.sources.items()
-                    if not wanted or name == wanted
-                    for pair in columns.items()
-                ]
+                row += _starred(scope.sources, joins, wanted)
                 continue
             kind = self.kind(each, scope)
             row.append((each.alias_or_name, kind))
@@ -150,6 +152,29 @@ class _Annotator:
             found = scope.find(node) if isinstance(node, exp.Column) else of_expression(node)
         node.meta["kind"] = found
         return found
+
+
+def _starred(sources: Mapping[str, Mapping[str, Kind]], joins: Sequence[exp.Join], wanted: str) -> Row:
+    """The columns of `*`, or of `t.*`.
+
+    Raises:
+        StatementError: MySQL has those of USING first, and SQLite does not.
+    """
+    if wanted:
+        return list(sources.get(wanted, {}).items())
+    row: Row = []
+    named = {join.alias_or_name.lower(): join for join in joins}
+    for name, columns in sources.items():
+        join = named.get(name)
+        shared = {each.name.lower() for each in join.args.get("using") or []} if join is not None else set()
+        if join is not None and join.method:
+            shared = {column for column in columns if column in dict(row)}
+        if join is not None and shared:
+            first = [column for column, _ in row[: len(shared)]]
+            if set(first) != shared or join.side.upper() == "RIGHT" or len(joins) > 1:
+                raise unsupported("* of tables that are joined by USING or NATURAL")
+        row += [(column, kind) for column, kind in columns.items() if column not in shared]
+    return row
 
 
 def _renamed(row: Row, names: Sequence[str]) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import wraps
@@ -14,6 +15,9 @@ from trl_dbbench.database.sqlite.values import StatementError, Value, decimal, n
 
 _EVERY_DIGIT = Context(prec=400)
 """Of the longest float, and places behind the point."""
+
+
+_BIGINT = 2**63
 
 
 def _ints(*values: Value) -> bool:
@@ -37,7 +41,19 @@ def divide(left: Value, right: Value, places: int | None = None) -> float | None
 
 def whole_divide(left: Value, right: Value) -> int | None:
     one, other = number(left), number(right)
-    return None if other == 0 else int(Decimal(str(one)) / Decimal(str(other)))
+    if other == 0:
+        return None
+    quotient = int(Decimal(str(one)) / Decimal(str(other)))
+    if not -_BIGINT <= quotient < _BIGINT:
+        raise StatementError(1690, f"BIGINT value is out of range in '({text(left)} DIV {text(right)})'")
+    return quotient
+
+
+def absolute(value: Value) -> int | float:
+    amount = abs(number(value))
+    if amount == _BIGINT and isinstance(amount, int):
+        raise StatementError(1690, f"BIGINT value is out of range in 'abs({text(value)})'")
+    return amount
 
 
 def modulo(left: Value, right: Value) -> int | float | None:
@@ -77,11 +93,14 @@ _INTEGER = regex.compile(r"\s*([+-]?\d+)")
 
 def cast_signed(value: Value) -> int:
     if isinstance(value, float):
-        return int(round_half_up(value))
+        return min(max(int(round_half_up(value)), -_BIGINT), _BIGINT - 1) if math.isfinite(value) else 0
     if isinstance(value, int):
         return value
     match = _INTEGER.match(text(value))
-    return int(match[1]) if match else 0
+    whole = int(match[1][:40]) if match else 0
+    if not -_BIGINT <= whole < _BIGINT:  # MySQL's is a number without a sign, read as one with a sign
+        raise unsupported("CAST of a text with more than 19 digits")
+    return whole
 
 
 def cast_unsigned(value: Value) -> int:
@@ -98,8 +117,26 @@ def cast_decimal(value: Value, places: Value, digits: int) -> int | float:
     return float(rounded) if places else int(rounded)
 
 
+def cast_float(value: Value) -> float:
+    """CAST AS FLOAT: of single precision, of which MySQL shows six digits."""
+    amount = float(number(value))
+    if amount != float(f"{amount:.6g}") or struct.unpack("f", struct.pack("f", amount))[0] != amount:
+        raise unsupported("CAST AS FLOAT of a number that needs more digits")
+    return amount
+
+
+def hexadecimal(value: Value) -> str:
+    if isinstance(value, int | float):
+        if value % 1 == 0.5:  # which MySQL rounds by the kind of number
+            raise unsupported("HEX of a half")
+        return f"{round(value) % (2 * _BIGINT):X}"
+    return text(value).encode().hex().upper()
+
+
 def format_number(value: Value, digits: Value) -> str:
     places = min(max(int(number(digits)), 0), 30)
+    if places > 15 and isinstance(value, str):
+        raise unsupported("FORMAT of a text with more than 15 places")
     return f"{Decimal(str(round_half_up(number(value), places))):,.{places}f}"
 
 

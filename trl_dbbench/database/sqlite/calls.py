@@ -10,17 +10,21 @@ from trl_dbbench.database.sqlite.coercions import (
     as_number,
     as_text,
     call,
+    chooses,
     comparable,
     exact,
     in_change,
     is_in_change,
+    is_moved,
+    may_fail,
     numeric,
     unified,
+    unless_null,
 )
 from trl_dbbench.database.sqlite.comparisons import BINARY
 from trl_dbbench.database.sqlite.dates import UNITS
 from trl_dbbench.database.sqlite.functions import functions, takes
-from trl_dbbench.database.sqlite.kinds import FLOAT, INT, Kind, kind_of, words
+from trl_dbbench.database.sqlite.kinds import DATE, FLOAT, INT, Kind, kind_of, words
 from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
 from trl_dbbench.database.sqlite.values import StatementError
 
@@ -33,24 +37,37 @@ def interval(node: exp.Interval) -> tuple[exp.Expr, exp.Expr]:
     unit = node.args.get("unit")
     amount = node.this or exp.null()
     name = "" if unit is None else unit.name.upper()
-    if name not in UNITS:
-        if isinstance(unit, exp.Var) and name and set(name.split("_")) <= UNITS:
-            raise unsupported(f"INTERVAL ... {name}")
-        raise syntax_error(node.sql(dialect="mysql"))
-    return in_change(amount, "FULL_INTEGER"), exp.Literal.string(name)
+    if name not in UNITS:  # such as DAY_HOUR, or what the parser takes for a second interval
+        raise unsupported(f"INTERVAL ... {name}")
+    whole = isinstance(amount, exp.Literal) and amount.name.isdecimal()
+    return amount if whole else in_change(amount, "FULL_INTEGER"), exp.Literal.string(name)
 
 
-def check_count(node: exp.Expr | None) -> None:
-    """Refuses a text in the place of a number of characters, where rows are changed."""
-    if node is not None and kind_of(node).name == "text" and is_in_change(node):
+def counted(node: exp.Expr) -> exp.Expr:
+    """A number of characters or places, which must be whole: MySQL rounds each kind of number its own way."""
+    kind = kind_of(node)
+    if kind.name == "text" and is_in_change(node):
         raise unsupported("a text as a count in a statement that changes rows")
+    return node if kind.name in ("int", "null") else call("COUNT", as_number(node))
 
 
-def start(moment: exp.Expr) -> exp.Expr:
+def move(name: str, moment: exp.Expr, amount: exp.Interval, kind: Kind) -> exp.Expr:
+    """DATE_ADD or DATE_SUB, which gives this kind of value."""
+    strict = is_in_change(moment)
+    arguments = [_start(moment), *interval(amount)]
+    if not strict:
+        return call(name, *arguments)
+    made = call(f"FULL_{name}", *arguments, exp.Literal.number(int(kind == DATE)))
+    return unless_null(arguments[:1], made) if may_fail(arguments[1]) else made
+
+
+def _start(moment: exp.Expr) -> exp.Expr:
     """What an interval is added to; of a text that another was added to, MySQL shows the time as well."""
+    among = kind_of(moment).name == "text" and chooses(moment)
+    if among and any(kind_of(each).is_moment for each in moment.walk()):
+        raise unsupported("an interval added to a date among texts")
     moment = in_change(moment, "FULL_DATE")
-    added = isinstance(moment, exp.Anonymous) and moment.this in ("my_DATE_ADD", "my_DATE_SUB")
-    return call("MOMENT", moment) if added and kind_of(moment).name == "text" else moment
+    return call("MOMENT", moment) if is_moved(moment) and kind_of(moment).name == "text" else moment
 
 
 _T = exp.DataType.Type
@@ -73,6 +90,8 @@ def cast(node: exp.Expr) -> exp.Expr:
         places = sizes[1] if len(sizes) > 1 else exp.Literal.number(0)
         digits = sizes[0] if sizes else exp.Literal.number(10)
         return call("CAST_DECIMAL", in_change(as_number(node.this), "FULL_DECIMAL"), places, digits)
+    if kind.this == _T.FLOAT and not sizes:
+        return call("CAST_FLOAT", numeric(node.this))
     if kind.this in (_T.FLOAT, _T.DOUBLE, _T.UDOUBLE):
         return call("CAST_DOUBLE", numeric(node.this))
     if kind.this in _TEXTS:
@@ -108,7 +127,9 @@ def function_call(node: exp.Expr) -> exp.Expr:
     name, arguments = str(node.this).upper(), list(node.expressions)
     if name == "VALUES":
         return exp.column(arguments[0].copy(), "excluded")
-    if name == "ANY_VALUE" and len(arguments) == 1:
+    if name == "ANY_VALUE":
+        if len(arguments) != 1:
+            raise StatementError(1582, "Incorrect parameter count in the call to native function 'ANY_VALUE'")
         return arguments[0]
     if name in _PASSED_ON:
         if name == "IFNULL":
@@ -120,31 +141,34 @@ def function_call(node: exp.Expr) -> exp.Expr:
         arguments[0] = exp.Literal.string(arguments[0].name.upper())
     if name in ("ADDDATE", "SUBDATE") and len(arguments) == 2 and not isinstance(arguments[1], exp.Interval):
         arguments[1] = exp.Interval(this=arguments[1], unit=exp.var("DAY"))
-    if name in ("DATE_ADD", "DATE_SUB", "ADDDATE", "SUBDATE") and arguments:
-        arguments[0] = start(arguments[0].unnest())
+    if name in _MOVING and len(arguments) == 2 and isinstance(arguments[1], exp.Interval):
+        return move(_MOVING[name], arguments[0].unnest(), arguments[1], kind_of(node))
     if name in _OF_DATES and arguments and kind_of(arguments[0]).is_number:
         arguments[0] = call("DATED", arguments[0])
     strict = is_in_change(node)
+    for place in _COUNTS.get(name, ()):
+        if place < len(arguments):
+            arguments[place] = counted(arguments[place])
     if strict:
         arguments = _checked(name, arguments)
     arguments = _converted(name, arguments, kind_of(node))
     if name == "MOD" and len(arguments) == 2 and strict:
         arguments[1] = call("DIVISOR", arguments[1], arguments[0].copy())
-    names = {"ADDDATE": "DATE_ADD", "SUBDATE": "DATE_SUB"}
-    if strict and name == "STR_TO_DATE":
-        names[name] = "FULL_STR_TO_DATE"
-    flat = [
-        each
-        for argument in arguments
-        for each in (interval(argument) if isinstance(argument, exp.Interval) else (argument,))
-    ]
-    if not flat and name in ("CONCAT", "CHAR"):
+    if len(arguments) < _FEWEST.get(name, 0) or name in _MOVING:
         raise StatementError(1582, f"Incorrect parameter count in the call to native function '{name}'")
-    if name in _FUNCTIONS and not takes(_FUNCTIONS[names.get(name, name)], flat):
+    if name in _FUNCTIONS and not takes(_FUNCTIONS[name], arguments):
         raise StatementError(1582, f"Incorrect parameter count in the call to native function '{name}'")
-    return exact(call(names.get(name, name), *flat), kind_of(node) if name in _COMPUTING else INT)
+    own = "FULL_STR_TO_DATE" if strict and name == "STR_TO_DATE" else name
+    made = exact(call(own, *arguments), kind_of(node) if name in _COMPUTING else INT)
+    last = max((n for n, each in enumerate(arguments) if strict and may_fail(each)), default=0)
+    if not last or name in _READING_ALL:
+        return made
+    if name not in _STOPPING:
+        raise unsupported(f"{name} of what may be no number in a statement that changes rows")
+    return unless_null(arguments[:last], made)
 
 
+_MOVING = {"DATE_ADD": "DATE_ADD", "ADDDATE": "DATE_ADD", "DATE_SUB": "DATE_SUB", "SUBDATE": "DATE_SUB"}
 _NO_ARGUMENTS = (exp.Interval, exp.Distinct, exp.Star, exp.Select, exp.SetOperation, exp.Order)
 """What MySQL's grammar allows in the brackets of its own functions only."""
 _MISSING = words(
@@ -176,15 +200,26 @@ _OF_TEXTS = words(
 )
 _OF_NUMBERS = words(
     """
-    ABS CEIL CEILING FLOOR ROUND TRUNCATE MOD POW POWER SQRT SIGN EXP LN LOG FORMAT
+    ABS CEIL CEILING FLOOR ROUND TRUNCATE MOD POW POWER SQRT SIGN EXP LN LOG LOG2 LOG10 SIN COS TAN RADIANS
+    DEGREES FORMAT STD STDDEV STDDEV_POP STDDEV_SAMP VARIANCE VAR_POP VAR_SAMP
     """
 )
 
 
-_UNORDERED = ({"text", "date"}, {"text", "datetime"}, {"text", "date", "datetime"})
-"""Kinds of which MySQL's GREATEST and LEAST compare neither the texts nor the dates."""
-
-
+_FEWEST = {
+    **dict.fromkeys(("GREATEST", "LEAST", "ELT", "FIELD", "CONCAT_WS"), 2),
+    **dict.fromkeys(("LPAD", "RPAD"), 3),
+    "CONCAT": 1,
+}
+"""The fewest arguments of functions that take any number here."""
+_READING_ALL = words("MOD DATEDIFF LEFT REPEAT LPAD LOCATE FORMAT")
+"""Functions that evaluate all of their arguments, even if the first is NULL."""
+_STOPPING = words(
+    """
+    CONCAT POW POWER ROUND TRUNCATE GREATEST LEAST NULLIF REPLACE INSTR STRCMP DATE_FORMAT TIMESTAMPDIFF
+    """
+)
+"""Functions that evaluate no argument behind one that is NULL."""
 _OF_DATES = words(
     """
     DATE TIMESTAMP YEAR MONTH DAY DAYOFMONTH DAYOFWEEK DAYOFYEAR WEEKDAY WEEK WEEKOFYEAR QUARTER
@@ -203,12 +238,26 @@ _COUNTS = {
 _OF_TIMES = frozenset({"TIME", "HOUR", "MINUTE", "SECOND", "TIME_FORMAT"})
 
 
+def _check_kinds(name: str, arguments: list[exp.Expr]) -> None:
+    """Refuses what MySQL compares or reads in ways of its own."""
+    kinds = [kind_of(each) for each in arguments]
+    mixed = any(kind.is_moment for kind in kinds) and not all(
+        kind.is_moment or kind.name == "null" for kind in kinds
+    )
+    if name in ("GREATEST", "LEAST", "STRCMP") and mixed:
+        raise unsupported(f"{name} of a date and something else")
+    if name in ("STRCMP", "FROM_DAYS") and any(kind.is_moment for kind in kinds):
+        raise unsupported(f"{name} of dates")
+    other = name == "UNIX_TIMESTAMP" and any(kind.name == "text" for kind in kinds)
+    other = other or (name in _OF_TIMES and bool(kinds) and kinds[0].is_number)
+    if other or (name == "FROM_UNIXTIME" and kinds and kinds[0].name not in ("int", "null")):
+        raise unsupported(f"{name} of such a value")
+
+
 def _checked(name: str, arguments: list[exp.Expr]) -> list[exp.Expr]:
     """The arguments of a function in a statement that changes rows: they must be what the function takes."""
     if name in _OF_TIMES and arguments and kind_of(arguments[0]).name == "text":
         raise unsupported(f"{name} of a text in a statement that changes rows")
-    for place in _COUNTS.get(name, ()):
-        check_count(arguments[place] if place < len(arguments) else None)
     if name in _OF_DATES and arguments and kind_of(arguments[0]).is_number:
         raise unsupported(f"{name} of a number in a statement that changes rows")
     if name in ("LN", "LOG", "LOG2", "LOG10"):
@@ -221,6 +270,8 @@ def _checked(name: str, arguments: list[exp.Expr]) -> list[exp.Expr]:
 
 def _converted(name: str, arguments: list[exp.Expr], kind: Kind) -> list[exp.Expr]:
     """The arguments as a function takes them."""
+    if name in ("GREATEST", "LEAST", "STRCMP", "UNIX_TIMESTAMP", "FROM_UNIXTIME", "FROM_DAYS", *_OF_TIMES):
+        _check_kinds(name, arguments)
     if name in _OF_TEXTS:
         return [as_text(each) for each in arguments]
     if name in _OF_NUMBERS:
@@ -232,12 +283,16 @@ def _converted(name: str, arguments: list[exp.Expr], kind: Kind) -> list[exp.Exp
             return rounded
         digits = rounded[1:] or [exp.Literal.number(0)]
         return [call("ROUND_FLOAT", rounded[0], *digits), *rounded[1:]]
-    if name in ("NULLIF", "FIELD"):
+    if name == "STR_TO_DATE" and not all(isinstance(each, exp.Literal | exp.Null) for each in arguments[1:]):
+        raise unsupported("STR_TO_DATE with a computed format")
+    if name == "NULLIF" and len(arguments) == 2:
+        return [*comparable(arguments, strict=True), arguments[0].copy()]
+    if name == "FIELD":
         return comparable(arguments)
-    if name in ("GREATEST", "LEAST"):
-        kinds = {kind_of(each).name for each in arguments}
-        if "text" in kinds and kinds in _UNORDERED:
-            raise unsupported(f"{name} of a date and a text")
+    if name == "TIME" and len(arguments) == 1:
+        return [*arguments, exp.Literal.number(int(kind_of(arguments[0]).name == "text"))]
+    if name == "DATE_FORMAT":
+        return [*arguments[:1], *map(as_text, arguments[1:])]
     if name in ("GREATEST", "LEAST", "ELT"):
         return [unified(each, kind) for each in arguments]
     return arguments

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from sqlglot import exp
 
 from trl_dbbench.database.sqlite.aggregates import AGGREGATES
+from trl_dbbench.database.sqlite.names import sources
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import StatementError
 
@@ -28,6 +29,43 @@ def check_target(tree: exp.Expr) -> None:
                 raise StatementError(
                     1093, f"You can't specify target table '{name}' for update in FROM clause"
                 )
+
+
+def check_missing(tree: exp.Expr) -> None:
+    """Raises StatementError for clauses of queries that the embedded database does not have."""
+    for node in tree.find_all(exp.Select, exp.Join, exp.WindowSpec):
+        if isinstance(node, exp.Select) and node.args.get("qualify") is not None:
+            raise unsupported("QUALIFY")
+        if isinstance(node, exp.Join) and node.side.upper() == "FULL":
+            raise unsupported("FULL JOIN")
+        frame = isinstance(node, exp.WindowSpec)
+        if isinstance(node, exp.Select):
+            _check_aggregates(node)
+            _check_field(node)
+        if frame and (str(node.args.get("kind")).upper() == "GROUPS" or node.args.get("exclude") is not None):
+            raise unsupported("GROUPS and EXCLUDE in a frame")
+
+
+def _check_field(select: exp.Select) -> None:
+    """Refuses FIELD in WHERE beside an outer join, which MySQL takes for an inner one then."""
+    where = select.args.get("where")
+    if where is None or not any(join.side for join in select.args.get("joins") or []):
+        return
+    if any(each.name.upper() == "FIELD" for each in where.find_all(exp.Anonymous)):
+        raise unsupported("FIELD in WHERE beside an outer join")
+
+
+def _check_aggregates(select: exp.Select) -> None:
+    """Refuses an aggregate of a column of a query around this one, to which it belongs in MySQL."""
+    above = select.find_ancestor(exp.Select)
+    own = sources(select) if above is not None else set()
+    while above is not None:
+        outer = sources(above) - own
+        for node in select.find_all(exp.AggFunc):
+            names = {column.table for column in node.find_all(exp.Column)} - {""}
+            if names and names <= outer and node.find_ancestor(exp.Select) is select:
+                raise unsupported("an aggregate of a query around this one")
+        above = above.find_ancestor(exp.Select)
 
 
 def names_read(tree: exp.Expr) -> list[str]:
@@ -149,21 +187,35 @@ def check_contexts(tree: exp.Expr) -> None:
 
 
 def until_misplaced(tree: exp.Expr) -> exp.Expr:
-    """What MySQL has read of a query when it meets an aggregate that has no groups.
+    """What MySQL has read of a query when it meets an aggregate that has no groups. Changes the tree.
 
-    It reads what FROM holds, what is selected, WHERE, ON, GROUP BY and the rest, in this order, and not the
-    aggregate's own argument. Changes the tree.
+    It has read the argument only in a subquery where an aggregate of the query around may stand.
     """
     node = next((each for each in tree.find_all(exp.AggFunc) if _is_misplaced(each)), None)
     if node is None:
         return tree
-    below: exp.Expr = exp.Literal.number(1)
+    select, argument = node.find_ancestor(exp.Select), node.this
+    above = select and select.find_ancestor(exp.Where, exp.Join, exp.From, exp.CTE, exp.Group, exp.Select)
+    inner = isinstance(above, exp.Select)
+    plain = isinstance(argument, exp.Expr) and not isinstance(argument, exp.Star | exp.Distinct | exp.Order)
+    return until(tree, node, argument.copy() if inner and plain else exp.Literal.number(1))
+
+
+def until(tree: exp.Expr, node: exp.Expr, instead: exp.Expr) -> exp.Expr:
+    """What MySQL has read of a statement when it meets a node, with another in its place. Changes the tree.
+
+    Of a query it reads what FROM holds, what is selected, WHERE, ON, GROUP BY and the rest, in this order.
+    """
+    below = instead
     node.replace(below)
     while below.parent is not None:
         above = below.parent
-        if isinstance(above, exp.And) and below.arg_key == "this":
+        if isinstance(above, exp.Connector) and below.arg_key == "this":
             above.set("expression", exp.true())
         if isinstance(above, exp.Select):
+            if below.arg_key == "expressions":
+                for each in above.expressions[(below.index or 0) + 1 :]:
+                    each.replace(exp.Literal.number(1))
             read = _READ_IN_ORDER.index(below.arg_key) if below.arg_key in _READ_IN_ORDER else 0
             for part in _READ_IN_ORDER[max(read, 2) + 1 :]:
                 if part == "joins":

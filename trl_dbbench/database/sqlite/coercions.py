@@ -47,16 +47,19 @@ def _chosen(node: exp.Expr) -> list[tuple[exp.Expr, str]]:
 
 def as_number(node: exp.Expr) -> exp.Expr:
     """A date as the number 20200131, or 20200131235959; also a text that an interval was added to."""
-    return call("DATE_NUMBER", node) if kind_of(node).is_moment or _is_moved(node) else node
+    return call("DATE_NUMBER", node) if kind_of(node).is_moment or is_moved(node) else node
 
 
-def numeric(node: exp.Expr) -> exp.Expr:
+def numeric(node: exp.Expr, check: str = "FULL_NUMBER") -> exp.Expr:
     """A value in the place of a number, which must be one in a statement that changes rows."""
-    return as_number(node) if _is_moved(node) else in_change(as_number(node))
+    return as_number(node) if is_moved(node) else in_change(as_number(node), check)
 
 
-def _is_moved(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Anonymous) and node.this in ("my_DATE_ADD", "my_DATE_SUB")
+_MOVING = frozenset({"my_DATE_ADD", "my_DATE_SUB", "my_FULL_DATE_ADD", "my_FULL_DATE_SUB"})
+
+
+def is_moved(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and node.this in _MOVING
 
 
 def strict_truths(tree: exp.Expr) -> None:
@@ -107,6 +110,9 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
     if not any(kind.is_moment for kind in kinds):
         return _numeric(nodes) if any(kind.is_number for kind in kinds) else list(nodes)
     constants = {n: _constant(node, strict) for n, node in enumerate(nodes) if isinstance(node, exp.Literal)}
+    for n in constants:
+        if nodes[n].is_string and not is_date(nodes[n].name) and is_in_change(nodes[n]):
+            raise unsupported("a text that is no date beside dates in a statement that changes rows")
     if any(kind.name in ("int", "decimal", "float") and not constants.get(n) for n, kind in enumerate(kinds)):
         return [as_number(node) for node in nodes]
     days = all(
@@ -135,11 +141,18 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
     return [keep_kind(new, node) for new, node in zip(read, nodes, strict=True)]
 
 
+def chooses(node: exp.Expr) -> bool:
+    """Whether an expression gives one of several values as it is."""
+    name = node.name.upper().removeprefix("MY_") if isinstance(node, exp.Anonymous) else ""
+    named = name in ("IFNULL", "NULLIF", "IF", "GREATEST", "LEAST", "ELT")
+    return named or isinstance(node.unnest(), exp.If | exp.Case | exp.Coalesce)
+
+
 def _may_be_null(node: exp.Expr) -> bool:
     """Whether MySQL makes NULL, and not the lowest date, of a text that is no date."""
     name = node.name.upper() if isinstance(node, exp.Anonymous) else ""
-    chooses = isinstance(node, exp.If | exp.Case | exp.Coalesce) or name in ("IFNULL", "NULLIF", "IF")
-    return kind_of(node).name == "text" and chooses and node.find(exp.Column, exp.Query) is not None
+    chosen = isinstance(node, exp.If | exp.Case | exp.Coalesce) or name in ("IFNULL", "NULLIF", "IF")
+    return kind_of(node).name == "text" and chosen and node.find(exp.Column, exp.Query) is not None
 
 
 def is_in_change(node: exp.Expr) -> bool:
@@ -154,6 +167,17 @@ def in_change(node: exp.Expr, check: str = "FULL_NUMBER") -> exp.Expr:
     if kind_of(node).name != "text" or not is_in_change(node):
         return node
     return keep_kind(call(check, node), node)
+
+
+def may_fail(node: exp.Expr) -> bool:
+    """Whether an expression, rewritten for a statement that changes rows, has a check that may raise."""
+    return any(str(each.this).startswith(("my_FULL_", "my_DIVISOR")) for each in node.find_all(exp.Anonymous))
+
+
+def unless_null(earlier: Sequence[exp.Expr], computed: exp.Expr) -> exp.Expr:
+    """What is computed of these and of values that MySQL does not look at where one of these is NULL."""
+    tests = [exp.Is(this=exp.paren(each.copy()), expression=exp.null()) for each in earlier]
+    return exp.Case(ifs=[exp.If(this=test, true=exp.null()) for test in tests], default=computed)
 
 
 def _numeric(nodes: Sequence[exp.Expr]) -> list[exp.Expr]:
@@ -262,6 +286,12 @@ def _full_date(value: Value) -> Value:
     return value
 
 
+def _count(value: Value) -> int:
+    if number(value) % 1:
+        raise unsupported("a number of characters or places that is not whole")
+    return int(number(value))
+
+
 def _positive(value: Value) -> Value:
     if number(value) <= 0:
         raise StatementError(3020, "Invalid argument for logarithm")
@@ -295,6 +325,7 @@ COERCIONS: dict[str, Callable[..., Value]] = {
     "FULL_INTEGER": _full_integer,
     "FULL_MOMENT": _full_moment,
     "FULL_DATE": _full_date,
+    "COUNT": _count,
     "POSITIVE": _positive,
     "DIVISOR": _divisor,
 }

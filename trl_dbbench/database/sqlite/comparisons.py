@@ -6,8 +6,18 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
-from trl_dbbench.database.sqlite.coercions import as_text, call, check_numbers, comparable, unified
-from trl_dbbench.database.sqlite.kinds import keep_kind, kind_of
+from trl_dbbench.database.sqlite.coercions import (
+    as_text,
+    call,
+    check_numbers,
+    comparable,
+    in_change,
+    is_in_change,
+    may_fail,
+    unified,
+    unless_null,
+)
+from trl_dbbench.database.sqlite.kinds import UNKNOWN, keep_kind, kind_of
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import COLLATION
 
@@ -36,9 +46,19 @@ def _comparison(name: str) -> Callable[[exp.Expr], exp.Expr]:
         if isinstance(right, exp.Any | exp.All):
             return _quantified(name, left, right)
         check_numbers([left, right])
-        return call(name, *comparable([left, right], strict=name != "NULL_SAFE_EQ"))
+        return _lazy(name, comparable([left, right], strict=True), is_in_change(node))
 
     return rule
+
+
+def _lazy(name: str, sides: list[exp.Expr], in_change: bool) -> exp.Expr:
+    """A comparison; MySQL does not look at what stands behind NULL, and it may be a mistake in a change."""
+    compared = call(name, *sides)
+    if not in_change or not any(map(may_fail, sides[1:])):
+        return compared
+    if name == "NULL_SAFE_EQ":
+        raise unsupported("<=> with what may be no number in a statement that changes rows")
+    return unless_null(sides[:1], compared)
 
 
 def _quantified(name: str, left: exp.Expr, right: exp.Any | exp.All) -> exp.Expr:
@@ -60,32 +80,47 @@ def _in(node: exp.Expr) -> exp.Expr:
     if isinstance(node.this, exp.Tuple) or is_binary(node.this):
         return node
     if node.args.get("query"):
-        node.set("this", collated(node.this))
+        node.set("this", collated(_beside_rows(node)))
         return node
     sides = [node.this, *node.expressions]
-    of_texts = kind_of(node.this).name == "text" and not isinstance(node.this, exp.Literal | exp.Column)
-    if of_texts and len(sides) > 2 and any(kind_of(each).is_moment for each in sides):
-        raise unsupported("a computed text IN dates")
+    of_texts = kind_of(node.this).name == "text" and len(sides) > 2
+    if of_texts and any(kind_of(each).is_moment for each in sides):
+        raise unsupported("a text IN dates")
+    if is_in_change(node) and any(map(may_fail, node.expressions)):
+        raise unsupported("IN with what may be no number in a statement that changes rows")
     return call("IN", *comparable(sides, strict=len(sides) == 2))
+
+
+def _beside_rows(node: exp.Expr) -> exp.Expr:
+    """The value that is looked for in a query's rows, of the kind that these have: to SQLite, no text is a
+    number."""
+    value, kinds = node.this, [kind for _, kind in node.args["query"].unnest().meta.get("row", ())]
+    own, theirs = kind_of(value), kinds[0] if len(kinds) == 1 else UNKNOWN
+    if own.name == theirs.name or {own.name, theirs.name} & {"null", "unknown"}:
+        return value
+    if own.is_number and theirs.is_number:
+        return value
+    if own.name == "text" and theirs.is_number:
+        return call("CAST_DOUBLE", in_change(value))
+    raise unsupported("IN with rows of another type")
 
 
 def _between(node: exp.Expr) -> exp.Expr:
     sides = [node.this, node.args["low"], node.args["high"]]
     check_numbers(sides)
-    return call("BETWEEN", *comparable(sides))
+    return _lazy("BETWEEN", comparable(sides), is_in_change(node))
 
 
 def _like(node: exp.Expr) -> exp.Expr:
     exact = is_binary(node.this) or is_binary(node.expression)
     escape = exp.Literal.string("\\")
     sides = (as_text(_bare(node.this)), as_text(_bare(node.expression)))
-    like = call("LIKE", *sides, escape, exp.Literal.number(int(exact)))
+    like = _lazy("LIKE", [*sides, escape, exp.Literal.number(int(exact))], is_in_change(node))
     return exp.Not(this=like) if node.args.get("negate") else like
 
 
 def _escape(node: exp.Expr) -> exp.Expr:
-    like = node.find(exp.Anonymous)
-    assert like is not None
+    like = next(each for each in node.find_all(exp.Anonymous) if each.this == "my_LIKE")
     like.expressions[2].replace(node.expression)
     return node.this
 
@@ -113,6 +148,8 @@ def _case(node: exp.Expr) -> exp.Expr:
     """`CASE a WHEN b THEN x ...`: first the number of the value that equals a, then the result by number."""
     subject = node.this
     if subject is not None:
+        if is_in_change(node) and any(may_fail(branch.this) for branch in node.args["ifs"]):
+            raise unsupported("CASE with what may be no number in a statement that changes rows")
         node.set("this", call("FIELD", *comparable([subject, *(branch.this for branch in node.args["ifs"])])))
         for place, branch in enumerate(node.args["ifs"], 1):
             branch.set("this", exp.Literal.number(place))
@@ -130,6 +167,15 @@ def _if(node: exp.Expr) -> exp.Expr:
     return node
 
 
+def _connector(node: exp.Expr) -> exp.Expr:
+    """AND and OR. MySQL knows what a constant makes of them, and may not look at the other side at all."""
+    sides = (node.this, node.expression)
+    constant = is_in_change(node) and any(side.find(exp.Column, exp.Query) is None for side in sides)
+    if constant and any(map(may_fail, sides)):
+        raise unsupported("a constant beside what may be no number in a statement that changes rows")
+    return node
+
+
 COMPARISONS: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.EQ: _comparison("EQ"),
     exp.NEQ: _comparison("NE"),
@@ -140,6 +186,8 @@ COMPARISONS: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.NullSafeEQ: _comparison("NULL_SAFE_EQ"),
     exp.In: _in,
     exp.Between: _between,
+    exp.And: _connector,
+    exp.Or: _connector,
     exp.Like: _like,
     exp.Escape: _escape,
     exp.RegexpLike: _regexp,

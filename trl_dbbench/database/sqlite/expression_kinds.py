@@ -17,6 +17,7 @@ from trl_dbbench.database.sqlite.kinds import (
     TEXT,
     TIME,
     UNKNOWN,
+    UNSIGNED,
     Kind,
     arithmetic,
     kind_of,
@@ -82,6 +83,16 @@ def _quotient(node: exp.Expr) -> Kind:
     return Kind("decimal", min(left.places + 4, MAX_PLACES)) if both.name in ("int", "decimal") else both
 
 
+def _shifted(node: exp.Expr) -> list[exp.Expr]:
+    """What LAG and LEAD give: a row's value, or else the default."""
+    return [each for each in (node.this, node.args.get("default")) if each is not None]
+
+
+def _remainder(kinds: list[Kind]) -> Kind:
+    """Of a division; it has the sign of the dividend."""
+    return arithmetic(kinds)._replace(unsigned=bool(kinds) and kinds[0].unsigned)
+
+
 def _case(node: exp.Expr) -> Kind:
     results = [branch.args.get("true") for branch in node.args["ifs"]]
     return merged([*map(kind_of, results), kind_of(node.args["default"])] if node.args.get("default")
@@ -127,7 +138,8 @@ def _cast(node: exp.Expr) -> Kind:
 
 
 _CASTS = {
-    **dict.fromkeys((_T.BIGINT, _T.UBIGINT, _T.INT, _T.UINT, _T.SMALLINT, _T.TINYINT, _T.YEAR), INT),
+    **dict.fromkeys((_T.BIGINT, _T.INT, _T.SMALLINT, _T.TINYINT), INT),
+    **dict.fromkeys((_T.UBIGINT, _T.UINT, _T.YEAR), UNSIGNED),
     **dict.fromkeys((_T.FLOAT, _T.DOUBLE, _T.UDOUBLE), FLOAT),
     **dict.fromkeys((_T.DATETIME, _T.TIMESTAMP, _T.TIMESTAMPTZ, _T.TIMESTAMPNTZ), DATETIME),
     _T.DATE: DATE,
@@ -137,8 +149,7 @@ _CASTS = {
 
 def _rounded(node: exp.Expr) -> Kind:
     """ROUND and TRUNCATE: to a number of places that stands there, or to as many as the number has."""
-    value, *digits = node.expressions
-    kind = _counted(kind_of(value))
+    kind, digits = _counted(_first(node)), node.expressions[1:]
     if kind.name != "decimal":
         return arithmetic([kind])
     if not digits:
@@ -155,7 +166,7 @@ def _rounded(node: exp.Expr) -> Kind:
 
 def _whole(node: exp.Expr) -> Kind:
     kind = _counted(kind_of(node.expressions[0])) if node.expressions else UNKNOWN
-    return INT if kind.name in ("int", "decimal") else arithmetic([kind])
+    return INT if kind.name == "decimal" else arithmetic([kind])
 
 
 def _parsed_date(node: exp.Expr) -> Kind:
@@ -180,9 +191,8 @@ def _date_function(node: exp.Expr) -> Kind:
 _WHOLE = words(
     """
     LENGTH CHAR_LENGTH CHARACTER_LENGTH OCTET_LENGTH LOCATE INSTR ASCII ORD FIELD STRCMP
-    FIND_IN_SET SIGN YEAR MONTH DAY DAYOFMONTH DAYOFWEEK DAYOFYEAR WEEKDAY WEEK WEEKOFYEAR
+    FIND_IN_SET SIGN MONTH DAY DAYOFMONTH DAYOFWEEK DAYOFYEAR WEEKDAY WEEK WEEKOFYEAR
     QUARTER HOUR MINUTE SECOND TO_DAYS DATEDIFF TIMESTAMPDIFF UNIX_TIMESTAMP ISNULL REGEXP_LIKE
-    CONNECTION_ID
     """
 )
 _REAL = words(
@@ -201,6 +211,7 @@ _TEXTUAL = words(
 )
 _FUNCTIONS: dict[str, Callable[[exp.Expr], Kind]] = {
     **dict.fromkeys(_WHOLE, _always(INT)),
+    **dict.fromkeys(("YEAR", "CONNECTION_ID"), _always(UNSIGNED)),
     **dict.fromkeys(_REAL, _always(FLOAT)),
     **dict.fromkeys(_TEXTUAL, _always(TEXT)),
     **dict.fromkeys(("DATE", "LAST_DAY", "CURDATE", "CURRENT_DATE", "FROM_DAYS", "MAKEDATE"), _always(DATE)),
@@ -214,7 +225,7 @@ _FUNCTIONS: dict[str, Callable[[exp.Expr], Kind]] = {
     "FROM_UNIXTIME": lambda node: DATETIME if len(node.expressions) == 1 else TEXT,
     "STR_TO_DATE": _parsed_date,
     "ABS": lambda node: arithmetic([_counted(_first(node))]),
-    "MOD": lambda node: arithmetic([_counted(kind_of(each)) for each in node.expressions]),
+    "MOD": lambda node: _remainder([_counted(kind_of(each)) for each in node.expressions]),
 }
 """Functions that are nothing but a name to the parser."""
 
@@ -227,13 +238,14 @@ _NODES: dict[type[exp.Expr], Callable[[exp.Expr], Kind]] = {
         (exp.Paren, exp.Alias, exp.Collate, exp.Window, exp.IgnoreNulls, exp.RespectNulls), _same
     ),
     **dict.fromkeys((exp.Min, exp.Max), _of_distinct),
-    **dict.fromkeys((exp.Lag, exp.Lead, exp.FirstValue, exp.LastValue, exp.NthValue), _same),
+    **dict.fromkeys((exp.Lag, exp.Lead), lambda node: merged(map(kind_of, _shifted(node)))),
+    **dict.fromkeys((exp.FirstValue, exp.LastValue, exp.NthValue), _same),
     **dict.fromkeys((exp.Add, exp.Sub), _plus),
     exp.Mul: _product,
     exp.Div: _quotient,
-    exp.Mod: lambda node: arithmetic(_sides(node)),
-    exp.IntDiv: _always(INT),
-    exp.Neg: lambda node: arithmetic([_counted(_same(node))]),
+    exp.Mod: lambda node: _remainder(_sides(node)),
+    exp.IntDiv: lambda node: INT._replace(unsigned=any(kind.unsigned for kind in _sides(node))),
+    exp.Neg: lambda node: arithmetic([_counted(_same(node))])._replace(unsigned=False),
     exp.Case: _case,
     exp.If: _if,
     exp.Coalesce: _any,
@@ -243,7 +255,8 @@ _NODES: dict[type[exp.Expr], Callable[[exp.Expr], Kind]] = {
     **dict.fromkeys(
         (exp.GroupConcat, exp.Trim, exp.Substring, exp.Concat, exp.Chr, exp.CurrentUser), _always(TEXT)
     ),
-    **dict.fromkeys((exp.Count, exp.RowNumber, exp.Rank, exp.DenseRank, exp.Ntile), _always(INT)),
+    exp.Count: _always(INT),
+    **dict.fromkeys((exp.RowNumber, exp.Rank, exp.DenseRank, exp.Ntile), _always(UNSIGNED)),
     **dict.fromkeys((exp.Extract, exp.StrPosition, exp.Predicate, exp.Not, exp.Connector), _always(INT)),
     **dict.fromkeys((exp.PercentRank, exp.CumeDist), _always(FLOAT)),
     exp.CurrentDate: _always(DATE),

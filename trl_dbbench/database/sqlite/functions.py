@@ -11,12 +11,15 @@ from inspect import signature
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
 from trl_dbbench.database.sqlite.arithmetic import (
+    absolute,
     cast_decimal,
+    cast_float,
     cast_signed,
     cast_unsigned,
     defined,
     divide,
     format_number,
+    hexadecimal,
     logarithm,
     modulo,
     power,
@@ -27,11 +30,14 @@ from trl_dbbench.database.sqlite.arithmetic import (
 )
 from trl_dbbench.database.sqlite.coercions import COERCIONS
 from trl_dbbench.database.sqlite.dates import DATE_FUNCTIONS
+from trl_dbbench.database.sqlite.overflow import OVERFLOW
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.patterns import like, regexp_like, regexp_replace, regexp_substr
+from trl_dbbench.database.sqlite.recursion import RECURSION
 from trl_dbbench.database.sqlite.storage import STORAGE
 from trl_dbbench.database.sqlite.texts import (
     bounded,
+    characters,
     concat_ws,
     insert_text,
     locate,
@@ -83,7 +89,8 @@ def _extreme(sign: int) -> Callable[..., Value]:
     def function(first: Value, *rest: Value) -> Value:
         best, order = first, comparison_with(first)
         for value in rest:
-            if sign * (order(value) or 0) > 0:
+            placed = sign * (order(value) or 0)
+            if placed > 0 or (sign > 0 and placed == 0):  # of equal texts, GREATEST gives the last one
                 best, order = value, comparison_with(value)
         return best
 
@@ -129,11 +136,12 @@ _SEEING_NULL: dict[str, Callable[..., Value]] = {
     "REGEXP_SUBSTR": regexp_substr,
     "REGEXP_REPLACE": regexp_replace,
     "CONCAT_WS": concat_ws,
+    "CHAR": characters,
     "ONE_ROW": one_row,
     "FIELD": field,
     "ELT": elt,
     "ISNULL": lambda value: int(value is None),
-    "NULLIF": lambda left, right: None if compare(left, right) == 0 else left,
+    "NULLIF": lambda left, right, value: None if compare(left, right) == 0 else value,
     "DATABASE": lambda: SHOWN_DATABASE,
     "SCHEMA": lambda: SHOWN_DATABASE,
     "VERSION": lambda: "8.4.0-sqlite",
@@ -156,7 +164,7 @@ _STRICT: dict[str, Callable[..., Value]] = {
     "FLOOR": lambda value: math.floor(number(value)),
     "CEIL": lambda value: math.ceil(number(value)),
     "CEILING": lambda value: math.ceil(number(value)),
-    "ABS": lambda value: abs(number(value)),
+    "ABS": absolute,
     "SIGN": lambda value: (number(value) > 0) - (number(value) < 0),
     "SQRT": defined(math.sqrt),
     "POW": defined(power),
@@ -178,6 +186,7 @@ _STRICT: dict[str, Callable[..., Value]] = {
     "CAST_FLOAT_SIGNED": lambda value: cast_signed(round_half_even(value, 0)),
     "CAST_DECIMAL": cast_decimal,
     "CAST_DOUBLE": lambda value: float(number(value)),
+    "CAST_FLOAT": cast_float,
     "CAST_CHAR": lambda value, length=None: text(value)[: None if length is None else int(number(length))],
     "FORMAT": format_number,
     "CONCAT": lambda *values: bounded("".join(text(value) for value in values)),
@@ -211,8 +220,7 @@ _STRICT: dict[str, Callable[..., Value]] = {
     "FIND_IN_SET": lambda part, items: field(part, *text(items).split(",")) if items else 0,
     "ASCII": lambda value: text(value).encode()[0] if text(value) else 0,
     "ORD": lambda value: int.from_bytes(text(value)[:1].encode()),
-    "CHAR": lambda *codes: "".join(chr(int(number(code)) % 0x110000) for code in codes),
-    "HEX": lambda value: f"{value:X}" if isinstance(value, int) else text(value).encode().hex().upper(),
+    "HEX": hexadecimal,
 }
 
 
@@ -220,7 +228,14 @@ def functions() -> dict[str, Callable[..., Value]]:
     """Every function by its name in MySQL, or for an operator by a name of our own."""
     strict = {
         name: _null_in_null_out(function)
-        for name, function in {**_STRICT, **DATE_FUNCTIONS, **COERCIONS, **STORAGE}.items()
+        for name, function in {
+            **_STRICT,
+            **DATE_FUNCTIONS,
+            **COERCIONS,
+            **OVERFLOW,
+            **RECURSION,
+            **STORAGE,
+        }.items()
     }
     return {**strict, **_SEEING_NULL}
 

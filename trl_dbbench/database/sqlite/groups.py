@@ -17,6 +17,7 @@ from trl_dbbench.database.sqlite.aggregates import AGGREGATES
 from trl_dbbench.database.sqlite.checks import listing
 from trl_dbbench.database.sqlite.kinds import TableColumns
 from trl_dbbench.database.sqlite.names import parts, sources
+from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import StatementError
 
 E = TypeVar("E", bound=exp.Expr)
@@ -45,6 +46,7 @@ def check_groups(tree: exp.Expr, tables: Sequence[TableColumns] = ()) -> None:
         if (group is None and not aggregated) or (not aggregated and _is_listed(select)):
             continue
         single = _Single(select, tables)
+        certain = _Single(select, tables, follow=False) if _has_constant_condition(select) else single
         parts = [("SELECT list", each.unalias()) for each in select.expressions]
         if group is not None:
             parts += [("ORDER BY clause", key) for key in _sort_keys(select)]
@@ -52,6 +54,8 @@ def check_groups(tree: exp.Expr, tables: Sequence[TableColumns] = ()) -> None:
         for part, each in parts:
             places[part] += 1
             loose = next(single.loose(each), None)
+            if loose is None and certain is not single and next(certain.loose(each), None) is not None:
+                raise unsupported("columns that depend on others, beside a constant condition")
             if loose is not None and group is not None:
                 raise StatementError(
                     1055,
@@ -131,7 +135,7 @@ def _sort_keys(select: exp.Select) -> Iterator[exp.Expr]:
 class _Single:
     """What has a single value in each group of a query."""
 
-    def __init__(self, select: exp.Select, tables: Sequence[TableColumns]) -> None:
+    def __init__(self, select: exp.Select, tables: Sequence[TableColumns], follow: bool = True) -> None:
         self._sources = sources(select)
         self._keyed = list(_keyed(select, tables))
         self._columns: list[exp.Column] = []
@@ -148,7 +152,7 @@ class _Single:
             named = isinstance(key, exp.Column) and not key.table and key.name.lower() in aliases
             if named and key.name.lower() not in known:  # a column goes before an alias
                 self._add(aliases[key.name.lower()])
-        self._follow(list(_equalities(select)))
+        self._follow(list(_equalities(select)) if follow else [])
 
     def loose(self, node: exp.Expr) -> Iterator[str]:
         """The columns in an expression, outside of aggregates, that may have several values."""
@@ -160,7 +164,8 @@ class _Single:
                 yield from self.loose(child)
             return
         if isinstance(node, exp.Column | exp.Star):
-            if not self._has(node):
+            of_rows = isinstance(node, exp.Star) and isinstance(node.parent, exp.Count)
+            if not of_rows and not self._has(node):
                 yield _shown(node)
         elif isinstance(node, exp.Window):
             for child in (*node.this.iter_expressions(), *list(node.iter_expressions())[1:]):
@@ -266,6 +271,18 @@ def _equalities(select: exp.Select) -> Iterator[tuple[exp.Column, exp.Expr]]:
             for column, other in ((left, right), (right, left)) if one or isinstance(each, exp.EQ) else ():
                 if isinstance(column, exp.Column) and bound in (None, column.table):
                     yield column, other
+
+
+def _has_constant_condition(select: exp.Select) -> bool:
+    """Whether WHERE or ON holds a constant, which may be false: then MySQL forgets what else they say."""
+    where = select.args.get("where")
+    conditions = [where.this] if where is not None else []
+    conditions += [join.args["on"] for join in select.args.get("joins") or [] if join.args.get("on")]
+    for condition in conditions:
+        terms = condition.flatten() if isinstance(condition, exp.And) else [condition]
+        if any(_is_constant(term) and term.sql() not in ("1", "TRUE", "1 = 1") for term in terms):
+            return True
+    return False
 
 
 def _is_constant(node: exp.Expr) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 from trl_dbbench.database.sqlite.aggregates import AGGREGATES
 from trl_dbbench.database.sqlite.clock import OutOfTime, check_time, is_late, time_limit
 from trl_dbbench.database.sqlite.functions import functions, takes
+from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import COLLATION, MAX_TEXT_CHARACTERS, StatementError, collate
 from trl_dbbench.tasks import Table
 
@@ -169,7 +170,8 @@ class Watch:
                 self.failure = error
                 raise
             except (ValueError, ArithmeticError):
-                raise  # an argument that the function is not made for
+                self.failure = unsupported("an argument that the function is not made for")
+                raise
             except Exception as error:
                 if isinstance(error, TypeError) and not takes(function, values):
                     self.failure = StatementError(

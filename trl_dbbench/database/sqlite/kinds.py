@@ -20,7 +20,7 @@ class Kind(NamedTuple):
 
     `name` is int, decimal, float, text, date, datetime, time, null or unknown; `places` are those of a
     decimal; `size` is the number of digits of a decimal, of characters of a text, and of bits of an integer,
-    if it is bounded.
+    if it is bounded; a whole number that is `unsigned` makes a negative result of arithmetic an error.
     """
 
     name: str
@@ -46,6 +46,7 @@ class TableColumns(NamedTuple):
 
 
 INT, FLOAT, TEXT = Kind("int"), Kind("float"), Kind("text")
+UNSIGNED = Kind("int", unsigned=True)
 DATE, DATETIME, TIME = Kind("date"), Kind("datetime"), Kind("time")
 NULL, UNKNOWN = Kind("null"), Kind("unknown")
 
@@ -103,7 +104,8 @@ def merged(kinds: Iterable[Kind]) -> Kind:
     if names == {"date", "datetime"}:
         return DATETIME
     if len(names) == 1:
-        return Kind(known[0].name, max(kind.places for kind in known))
+        unsigned = all(kind.unsigned for kind in known)
+        return Kind(known[0].name, max(kind.places for kind in known), unsigned=unsigned)
     return arithmetic(known) if all(kind.is_number for kind in known) else TEXT
 
 
@@ -118,4 +120,4 @@ def arithmetic(kinds: Sequence[Kind], places: int | None = None) -> Kind:
         return Kind(
             "decimal", min(max(kind.places for kind in kinds) if places is None else places, MAX_PLACES)
         )
-    return INT
+    return Kind("int", unsigned=any(kind.unsigned for kind in kinds))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
-from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
+from trl_dbbench.database.sqlite.parse import unsupported
+
+MISPLACED = re.compile("misuse of|aggregate functions are not|circular|multiple re|recursive aggregate")
+"""SQLite's messages about what stands where it may not; MySQL's words for it are found elsewhere."""
 
 _MESSAGES: list[tuple[str, int, str]] = [
     (r"no such column: (?:.*\.)?(.*)", 1054, "Unknown column '{0}' in 'field list'"),
@@ -55,6 +58,18 @@ _MESSAGES: list[tuple[str, int, str]] = [
     (r"(?:second )?argument (?:of|to) (.*) must be a positive .*", 1210, "Incorrect arguments to {0}"),
     (r"database or disk is full", 1114, "The table is full"),
     (r"no tables specified", 1096, "No tables used"),
+    (r"duplicate WITH table name: (.*)", 1066, "Not unique table/alias: '{0}'"),
+    (
+        r"table .* has \d+ values for \d+ columns",
+        1353,
+        "In definition of view, derived table or common table expression, SELECT list and column names list "
+        "have different column counts",
+    ),
+    (
+        r"misuse of aliased window function (.*)",
+        3594,
+        "You cannot use the alias '{0}' of an expression containing a window function in this context.'",
+    ),
     (r"too many columns.*", 1117, "Too many columns"),
     (r"string or blob too big", 1301, "Result was larger than max_allowed_packet"),
     (r"not authorized|.*prohibited.*", 1142, "Command denied to the agent"),
@@ -80,7 +95,8 @@ def as_mysql(text: str) -> tuple[int, str]:
             error = unsupported(what)
             return error.code, error.text
     near = re.match(r'near "(.*)": syntax error|incomplete input', text, re.DOTALL)
-    if near:
-        error = syntax_error(near[1] or "")
+    if near:  # MySQL's grammar has it, as has been found out before
+        error = unsupported(f"{near[1]} here")
         return error.code, error.text
-    return 1105, f"Unknown error: {text}"
+    error = unsupported(text)
+    return error.code, error.text

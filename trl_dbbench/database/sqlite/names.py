@@ -49,7 +49,7 @@ _CLAUSES: dict[type[exp.Expr], str] = {
 }
 
 
-_ADJACENT = (
+ADJACENT = (
     *(
         "ADDDATE",
         "BIT_AND",
@@ -76,7 +76,8 @@ _ADJACENT = (
         "VAR_SAMP",
     ),
 )
-_APART = re.compile(rf"\b(?:{'|'.join(_ADJACENT)})\s+\(", re.IGNORECASE)
+"""Functions whose bracket must stand beside them."""
+_APART = re.compile(rf"\b(?:{'|'.join(ADJACENT)})\s+\(", re.IGNORECASE)
 _BEFORE_NAMES = frozenset(
     {"INTO", "TABLE", "EXISTS", "AS", "FROM", "JOIN", "UPDATE", "ON", "REFERENCES", "WITH", "."}
 )
@@ -90,7 +91,7 @@ def check_spaces(sql: str) -> None:
     for before, name, bracket, after in zip([None, *tokens], tokens, tokens[1:], tokens[2:], strict=False):
         apart = bracket.token_type == TokenType.L_PAREN and name.end + 1 < bracket.start
         is_name = (
-            name.token_type in (TokenType.IDENTIFIER, TokenType.STRING) or name.text.upper() not in _ADJACENT
+            name.token_type in (TokenType.IDENTIFIER, TokenType.STRING) or name.text.upper() not in ADJACENT
         )
         if not apart or is_name or (before is not None and before.text.upper() in _BEFORE_NAMES):
             continue
@@ -137,20 +138,27 @@ def needed_tables(tree: exp.Expr) -> tuple[str, ...]:
         return ()
     parts = {part.alias for part in tree.find_all(exp.CTE)} | {""}
     ours = [table for table in _read(tree) if table.db.lower() in ("", SHOWN_DATABASE)]
-    return tuple(
-        dict.fromkeys(each.name for each in ours if each.name not in parts or _is_in_its_own_part(each))
-    )
+    return tuple(dict.fromkeys(each.name for each in ours if each.name not in parts or _is_hidden(each)))
 
 
-def _is_in_its_own_part(table: exp.Table) -> bool:
-    """Whether the table stands in a part of WITH, without RECURSIVE, that has its name."""
-    part = table.find_ancestor(exp.CTE)
-    while part is not None:
-        with_ = part.parent
-        if part.alias == table.name and isinstance(with_, exp.With) and not with_.args.get("recursive"):
-            return table.name not in [each.alias for each in with_.expressions[: part.index]]
-        part = part.find_ancestor(exp.CTE)
-    return False
+def _is_hidden(table: exp.Table) -> bool:
+    """Whether no part of WITH that has the table's name can be seen where the table stands: a part sees those
+    before it, and with RECURSIVE itself."""
+    below: exp.Expr = table
+    above = below.parent
+    while above is not None:
+        with_ = above.args.get("with_")
+        if isinstance(above, exp.With):
+            names = [part.alias for part in above.expressions]
+            seen = names[: (below.index or 0) + bool(above.args.get("recursive"))]
+        else:
+            seen = (
+                [part.alias for part in with_.expressions] if with_ is not None and with_ is not below else []
+            )
+        if table.name in seen:
+            return False
+        below, above = above, above.parent
+    return True
 
 
 def _read(tree: exp.Expr) -> Iterator[exp.Table]:

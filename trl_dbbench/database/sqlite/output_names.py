@@ -11,6 +11,7 @@ from sqlglot import exp
 
 from trl_dbbench.database.sqlite.kinds import TableColumns
 from trl_dbbench.database.sqlite.names import parts
+from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import StatementError
 
 Known = Mapping[str, set[str] | None]
@@ -19,17 +20,22 @@ Known = Mapping[str, set[str] | None]
 
 def check_columns(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
     """Raises StatementError for an output column's name in WHERE or ON, and for one that stands for two."""
+    known = _known(tree, tables)
+    for operation in tree.find_all(exp.SetOperation):
+        _check_global_order(operation)
+    for select in tree.find_all(exp.Select):
+        _check_order(select, [_columns(each, known) for each in parts(select)])
+        _check_conditions(select, known)
+
+
+def _known(tree: exp.Expr, tables: Sequence[TableColumns]) -> Known:
     known: dict[str, set[str] | None] = {
         table.name: {name.lower() for name, _ in table.columns} for table in tables
     }
     for part in tree.find_all(exp.CTE):
         renamed = {column.name.lower() for column in part.args["alias"].columns}
         known[part.alias] = renamed or _selected(part.this)
-    for operation in tree.find_all(exp.SetOperation):
-        _check_global_order(operation)
-    for select in tree.find_all(exp.Select):
-        _check_order(select, [_columns(each, known) for each in parts(select)])
-        _check_conditions(select, known)
+    return known
 
 
 def _check_conditions(select: exp.Select, known: Known) -> None:
@@ -114,6 +120,68 @@ def qualify_order(tree: exp.Expr) -> None:
             column = selected.get(key.name.lower())
             if column is not None and key.name.lower() not in aliases:
                 key.set("table", column.args["table"].copy())
+
+
+def qualify_joins(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
+    """Gives the columns in ON the table among those joined so far that has them; SQLite looks at all tables.
+
+    Raises:
+        StatementError: none of these has it, but a later one.
+    """
+    known = _known(tree, tables)
+    for select in tree.find_all(exp.Select):
+        joins, first = select.args.get("joins") or [], select.args.get("from_")
+        if first is None or len(joins) < 2 or not any(map(_loose, joins)):
+            continue
+        every = {each.alias_or_name: _columns(each, known) for each in parts(select)}
+        seen = {first.this.alias_or_name}
+        for join in joins:
+            name = join.this.alias_or_name
+            bound = join.kind or join.side or join.method or join.args.get("on") or join.args.get("using")
+            seen = {*seen, name} if bound else {name}
+            for column in _loose(join) if all(every[each] is not None for each in seen) else ():
+                owners = [each for each in seen if column.name.lower() in (every[each] or ())]
+                if len(owners) == 1:
+                    column.set("table", exp.to_identifier(owners[0], quoted=True))
+                elif not owners and any(column.name.lower() in (each or ()) for each in every.values()):
+                    if select.find_ancestor(exp.Select) is not None:
+                        raise unsupported("a column of a later table in ON")
+                    raise StatementError(1054, f"Unknown column '{column.name}' in 'on clause'")
+
+
+def _loose(join: exp.Join) -> list[exp.Column]:
+    """The columns without a table in ON, outside of subqueries."""
+    on = join.args.get("on")
+    nodes = on.walk(prune=lambda node: isinstance(node, exp.Query)) if on is not None else ()
+    return [node for node in nodes if isinstance(node, exp.Column) and not node.table]
+
+
+def rename_columns(tree: exp.Expr) -> None:
+    """Gives the columns of derived tables the names that stand behind the alias, which SQLite does not know.
+
+    Raises:
+        StatementError: there are more or fewer names than columns. The tree must have been annotated.
+    """
+    for node in tree.find_all(exp.Subquery):
+        names, query = node.alias_column_names, node.this
+        if not names:
+            continue
+        if len(query.meta.get("row", names)) != len(names):
+            raise StatementError(
+                1353,
+                "In definition of view, derived table or common table expression, SELECT list and column "
+                "names list have different column counts",
+            )
+        own = isinstance(query, exp.Select) and any(isinstance(each, exp.Alias) for each in query.expressions)
+        sorted_ = any(query.args.get(each) for each in ("group", "having", "order"))
+        if not isinstance(query, exp.Select) or query.is_star or (own and sorted_):
+            raise unsupported("names of columns behind such a derived table")
+        named = [
+            exp.alias_(each.unalias(), name, quoted=True)
+            for each, name in zip(query.expressions, names, strict=True)
+        ]
+        query.set("expressions", named)
+        node.args["alias"].set("columns", None)
 
 
 def check_twice(tree: exp.Expr) -> None:

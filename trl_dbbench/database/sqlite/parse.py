@@ -70,7 +70,7 @@ def parse(sql: str) -> exp.Expr:
         raise StatementError(1065, "Query was empty")
     if len(trees) > 1:
         raise syntax_error(trees[1].sql(dialect="mysql"))
-    tree = trees[0]
+    tree = _joined(trees[0]) if _TEXTS.search(sql) else trees[0]
     if replaced == sql and isinstance(tree, exp.Insert) and tree.args.get("alternative"):
         raise syntax_error(f"OR {tree.args['alternative']}")
     if replaced != sql and isinstance(tree, exp.Insert):
@@ -78,6 +78,16 @@ def parse(sql: str) -> exp.Expr:
     return tree
 
 
+def _joined(tree: exp.Expr) -> exp.Expr:
+    """Texts side by side, as the one that they are."""
+    for node in list(tree.find_all(exp.Concat)):
+        texts = node.expressions
+        if all(isinstance(each, exp.Literal) and each.is_string for each in texts):
+            node.replace(exp.Literal.string("".join(each.name for each in texts)))
+    return tree
+
+
+_TEXTS = re.compile(r"""['"]\s*['"]""")
 _TWICE = re.compile(r"\bDISTINCT\s+DISTINCT\b", re.IGNORECASE)
 _REPLACE = re.compile(r"\A\s*REPLACE\s+(?:LOW_PRIORITY\s+|DELAYED\s+)?(?:INTO\s+)?(?!\()", re.IGNORECASE)
 

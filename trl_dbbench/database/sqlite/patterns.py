@@ -64,6 +64,8 @@ def like(value: Value, pattern: Value, escape: Value = "\\", exact: Value = 0) -
 
 def _checked_pattern(pattern: Value) -> str:
     wanted = text(pattern)
+    if not wanted:
+        raise StatementError(3685, "Illegal argument to a regular expression.")
     if len(wanted) > MAX_PATTERN_CHARACTERS:
         raise _too_large()
     return wanted
@@ -126,9 +128,11 @@ def in_regex_time(call: Callable[[], Any]) -> Any:
 
 
 def regexp_like(value: Value, pattern: Value, flags: Value = "") -> int | None:
-    if value is None or pattern is None or flags is None:
+    if pattern is None or flags is None:
         return None
     compiled = _regex(_checked_pattern(pattern), text(flags))
+    if value is None:
+        return None
     return int(in_regex_time(lambda: compiled.search(text(value), timeout=MAX_REGEX_SECONDS)) is not None)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
-from trl_dbbench.database.sqlite.calls import cast, check_count, function_call, interval, start
+from trl_dbbench.database.sqlite.calls import cast, counted, function_call, move
 from trl_dbbench.database.sqlite.checks import single_row
 from trl_dbbench.database.sqlite.coercions import (
     as_text,
@@ -21,12 +21,15 @@ from trl_dbbench.database.sqlite.coercions import (
     exact,
     in_change,
     is_in_change,
+    may_fail,
     numeric,
     unified,
+    unless_null,
 )
 from trl_dbbench.database.sqlite.comparisons import BINARY, COMPARISONS, collated
 from trl_dbbench.database.sqlite.joins import turn_right_joins
 from trl_dbbench.database.sqlite.kinds import Kind, keep_kind, kind_of
+from trl_dbbench.database.sqlite.overflow import checked
 from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
 from trl_dbbench.database.sqlite.values import COLLATION, StatementError
 
@@ -45,7 +48,7 @@ def _plus(name: str) -> Callable[[exp.Expr], exp.Expr]:
     def rule(node: exp.Expr) -> exp.Expr:
         for moment, amount in ((node.this, node.expression), (node.expression, node.this)):
             if isinstance(amount, exp.Interval):
-                return call(name, start(moment), *interval(amount))
+                return move(name, moment, amount, kind_of(node))
         return _arithmetic(node)
 
     return rule
@@ -54,7 +57,7 @@ def _plus(name: str) -> Callable[[exp.Expr], exp.Expr]:
 def _arithmetic(node: exp.Expr) -> exp.Expr:
     for side in ("this", "expression"):
         node.set(side, numeric(node.args[side]))
-    return exact(_again(node), kind_of(node))
+    return exact(checked(_again(node), kind_of(node)), kind_of(node))
 
 
 def _again(node: exp.Expr) -> exp.Expr:
@@ -66,6 +69,16 @@ def _quotient(node: exp.Expr) -> exp.Expr:
     kind = kind_of(node)
     places = exp.Literal.number(kind.places) if kind.name == "decimal" else None
     return call("DIV", numeric(node.this), _divisor(node), places)
+
+
+def _whole_quotient(node: exp.Expr) -> exp.Expr:
+    strict = is_in_change(node)
+    dividend, divisor = (numeric(side, "FULL_DECIMAL") for side in (node.this, node.expression))
+    fails = strict and may_fail(divisor)
+    if strict:
+        divisor = call("DIVISOR", divisor, dividend.copy())
+    quotient = checked(call("INT_DIV", dividend, divisor), kind_of(node))
+    return unless_null([dividend], quotient) if fails else quotient
 
 
 def _divisor(node: exp.Expr) -> exp.Expr:
@@ -112,10 +125,14 @@ def _extreme(node: exp.Expr) -> exp.Expr:
 def _is(node: exp.Expr) -> exp.Expr:
     if isinstance(node.expression, exp.Column | exp.Literal):
         raise syntax_error(node.expression.sql(dialect="mysql"))
+    if isinstance(node.expression, exp.Null) and is_in_change(node) and may_fail(node.this):
+        raise unsupported("IS NULL of what may be no number in a statement that changes rows")
     return node
 
 
 def _first_of(node: exp.Expr) -> exp.Expr:
+    if not node.expressions:  # SQLite's has two arguments at least
+        return exp.paren(node.this)
     node.set("this", unified(node.this, kind_of(node)))
     node.set("expressions", [unified(each, kind_of(node)) for each in node.expressions])
     return node
@@ -136,9 +153,14 @@ def _substring(node: exp.Expr) -> exp.Expr:
     start, length = node.args.get("start"), node.args.get("length")
     if start is None:
         raise syntax_error(")")
-    for each in (start, length):
-        check_count(each)
-    return call("SUBSTRING", as_text(node.this), start, length)
+    counts = [counted(each) for each in (start, length) if each is not None]
+    return call("SUBSTRING", as_text(node.this), *counts)
+
+
+def _characters(node: exp.Expr) -> exp.Expr:
+    if not node.args.get("charset"):
+        raise unsupported("CHAR() without USING, which gives bytes")
+    return call("CHAR", *map(numeric, node.expressions))
 
 
 def _group_concat(node: exp.Expr) -> exp.Expr:
@@ -324,7 +346,7 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     **COMPARISONS,
     exp.Subquery: single_row,
     exp.Div: _quotient,
-    exp.IntDiv: lambda node: call("INT_DIV", numeric(node.this), _divisor(node)),
+    exp.IntDiv: _whole_quotient,
     exp.Mod: lambda node: exact(call("MOD", numeric(node.this), _divisor(node)), kind_of(node)),
     exp.Add: _plus("DATE_ADD"),
     exp.Sub: _plus("DATE_SUB"),
@@ -347,7 +369,7 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     ),
     exp.StrPosition: lambda node: call("LOCATE", as_text(node.args["substr"]), as_text(node.this)),
     exp.Substring: _substring,
-    exp.Chr: lambda node: call("CHAR", *map(numeric, node.expressions)),
+    exp.Chr: _characters,
     exp.Concat: lambda node: call("CONCAT", *map(as_text, node.expressions)),
     exp.CurrentDate: _call_of("CURDATE"),
     exp.CurrentTime: _call_of("CURTIME"),

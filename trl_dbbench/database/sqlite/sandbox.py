@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import sqlite3
 import threading
 import time
@@ -37,17 +36,19 @@ from trl_dbbench.database.sqlite.clock import OutOfTime
 from trl_dbbench.database.sqlite.coercions import shown
 from trl_dbbench.database.sqlite.guard import Guard, is_environment_fault
 from trl_dbbench.database.sqlite.kinds import Kind, TableColumns, declared
-from trl_dbbench.database.sqlite.messages import as_mysql
+from trl_dbbench.database.sqlite.messages import MISPLACED, as_mysql
 from trl_dbbench.database.sqlite.parse import nested_too_deeply, syntax_error, unsupported
 from trl_dbbench.database.sqlite.statements import (
+    COMMANDS,
+    NO_DATE,
     Statement,
     autocommit_of,
     commits,
     creation,
     look,
     translation,
+    until_date,
 )
-from trl_dbbench.database.sqlite.storage import stored_cell
 from trl_dbbench.database.sqlite.values import StatementError
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
 from trl_dbbench.sql import quote
@@ -57,10 +58,6 @@ logger = logging.getLogger("trl_dbbench.database")
 
 MAX_MESSAGE_CHARACTERS = 512
 """How much of an error the agent is shown, as in MySQL."""
-
-_COMMANDS = frozenset(
-    {"CALL", "PREPARE", "EXECUTE", "GRANT", "REVOKE", "ANALYZE", "OPTIMIZE", "CHECK", "HANDLER", "LOAD"}
-)
 
 
 class SQLiteSandbox(Sandbox):
@@ -164,14 +161,7 @@ class SQLiteSandbox(Sandbox):
         self._run(creation(f"CREATE TABLE {quote(table.name)} ({columns_of(table)})"))
         if table.rows:
             places = ", ".join("?" * len(table.columns))
-            kinds = [declared(column.type) for column in table.columns]
-            rows = [
-                tuple(
-                    stored_cell(tables.bindable(cell, table, column), column.name, kind)
-                    for cell, column, kind in zip(row, table.columns, kinds, strict=True)
-                )
-                for row in table.rows
-            ]
+            rows = tables.stored_rows(table)
             self._connection.exec_driver_sql(f"INSERT INTO {quote(table.name)} VALUES ({places})", rows)
 
     # --- one statement ------------------------------------------------------------------------------------
@@ -238,17 +228,32 @@ class SQLiteSandbox(Sandbox):
         return result
 
     def _run_translated(self, sql: str, statement: Statement) -> QueryResult:
-        translated = translation(sql, statement, self._described(statement.tables))
-        if mistake := translated.misgrouped or statement.misplaced:
+        described = self._described(statement.tables)
+        translated = translation(sql, statement, described)
+        mistake = translated.misgrouped or statement.misplaced
+        if translated.constants and (wrong := self._wrong_date(translated.constants)) is not None:
+            translated = until_date(statement.tree.copy(), wrong, described)
+            mistake = translated.misgrouped
+        if mistake is not None:
             try:
                 self._run(f"EXPLAIN {translated.sql}")  # an unknown column is the graver mistake
             except DBAPIError as error:
-                if not re.match("misuse of|aggregate functions are not", str(error.orig)):
+                if not MISPLACED.match(str(error.orig)):
                     raise
             raise StatementError(*mistake)
-        if translated.constants:
-            self._run(f"SELECT {', '.join(translated.constants)}")
         return self._run(translated.sql, translated.kinds)
+
+    def _wrong_date(self, constants: Sequence[str]) -> StatementError | None:
+        """MySQL's error for the first of these constants that is no date, though it must be one."""
+        try:
+            self._run(f"SELECT {', '.join(constants)}")
+        except DBAPIError:
+            wrong = self._guard.failure
+            if wrong is None or wrong.code != NO_DATE:
+                raise
+            self._guard.failure = None
+            return wrong
+        return None
 
     def _described(self, names: Sequence[str]) -> tuple[TableColumns, ...]:
         """Tables and views, looked up once until a statement changes them."""
@@ -326,7 +331,7 @@ class SQLiteSandbox(Sandbox):
         if word in ("LOCK TABLES", "UNLOCK TABLES", "LOCK", "UNLOCK"):
             self._commit()
             return QueryResult(None, affected=0)
-        if word in _COMMANDS:
+        if word in COMMANDS:
             raise unsupported(word)
         raise syntax_error(f"{word} {rest}")
 

@@ -8,19 +8,22 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from sqlglot import exp
+from sqlglot.dialects.mysql import MySQL
+from sqlglot.errors import SqlglotError
 
 from trl_dbbench.database.sqlite.checks import (
     check_contexts,
     check_limits,
+    check_missing,
     check_size,
     check_target,
     check_windows,
+    until,
     until_misplaced,
 )
-from trl_dbbench.database.sqlite.foreign import check_foreign
-from trl_dbbench.database.sqlite.grammar import check_grammar, check_shape
+from trl_dbbench.database.sqlite.grammar import check_brackets, check_grammar
 from trl_dbbench.database.sqlite.groups import check_distinct, check_groups
-from trl_dbbench.database.sqlite.kinds import Kind, TableColumns
+from trl_dbbench.database.sqlite.kinds import Kind, TableColumns, words
 from trl_dbbench.database.sqlite.names import (
     check_aliases,
     check_derived,
@@ -30,11 +33,18 @@ from trl_dbbench.database.sqlite.names import (
     needed_tables,
 )
 from trl_dbbench.database.sqlite.output_names import check_columns
-from trl_dbbench.database.sqlite.parse import parse
+from trl_dbbench.database.sqlite.parse import parse, unsupported
+from trl_dbbench.database.sqlite.recursion import check_recursion
 from trl_dbbench.database.sqlite.tables import CATALOG, create
 from trl_dbbench.database.sqlite.translation import write
 from trl_dbbench.database.sqlite.values import StatementError
 from trl_dbbench.sql import MAX_CACHED_CHARACTERS
+
+COMMANDS = words("CALL PREPARE EXECUTE GRANT REVOKE ANALYZE OPTIMIZE CHECK HANDLER LOAD")
+"""Statements of MySQL's that the embedded database does not have, by their first word."""
+
+NO_DATE = 1525
+"""MySQL's error for a constant beside a date that is none."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +107,13 @@ def _look(sql: str) -> Statement:
         tree = parse(sql)
     except StatementError as error:
         if error.code == 1436:
-            check_grammar(sql)  # a bracket that is missing is the graver mistake
+            check_brackets(MySQL().tokenize(sql))  # one that is missing is the graver mistake
+        if error.code == 1064 and _is_grammatical(sql):
+            raise unsupported("a statement of this form") from None
         raise
     check_spaces(sql)
-    tokens = check_grammar(sql)
-    check_shape(tree)
-    check_foreign(tokens, tree)
+    check_missing(tree)
+    check_grammar(sql)
     check_words(tree)
     check_derived(tree)
     check_size(tree, {})
@@ -113,8 +124,16 @@ def _look(sql: str) -> Statement:
     if unknown := sorted(catalog - set(CATALOG)):
         raise StatementError(1109, f"Unknown table '{unknown[0].upper()}' in information_schema")
     misnamed = _mistake(tree, check_aliases, check_joins)
-    misplaced = _mistake(tree, check_contexts, check_windows, check_distinct)
+    misplaced = _mistake(tree, check_contexts, check_windows, check_distinct, check_recursion)
     return Statement(tree, needed_tables(tree), frozenset(catalog), misnamed, misplaced)
+
+
+def _is_grammatical(sql: str) -> bool:
+    """Whether MySQL's grammar has a statement that the parser does not."""
+    try:
+        return check_grammar(sql)
+    except (StatementError, SqlglotError, RecursionError):
+        return False
 
 
 def _mistake(tree: exp.Expr, *checks: Callable[[exp.Expr], None]) -> tuple[int, str] | None:
@@ -139,7 +158,12 @@ _looks = _Looks()
 @lru_cache(maxsize=4096)
 def _cached_translation(sql: str, tables: tuple[TableColumns, ...]) -> Translation:
     statement = look(sql)
-    return _translation(statement.tree.copy(), statement.misplaced, tables)
+    try:
+        return _translation(statement.tree.copy(), statement.misplaced, tables)
+    except StatementError as error:
+        if error.code != NO_DATE:
+            raise
+        return until_date(statement.tree.copy(), error, tables)
 
 
 def _translation(
@@ -150,6 +174,21 @@ def _translation(
     )
     written, kinds, constants = write(until_misplaced(tree) if misplaced else tree, tables)
     return Translation(written, kinds, constants, misgrouped)
+
+
+def until_date(tree: exp.Expr, error: StatementError, tables: tuple[TableColumns, ...]) -> Translation:
+    """What MySQL has read of a statement when it meets a text that is no date: a name before may be wrong."""
+    wrong = (each for each in tree.find_all(exp.Literal) if each.is_string and f"'{each.name}'" in error.text)
+    literal = next(wrong, None)
+    if isinstance(tree, exp.Update):
+        raise error
+    where = tree.args.get("where")
+    if literal is not None:
+        tree = until(tree, literal, exp.Literal.string("2000-01-01"))
+    elif where is not None:  # it is computed, and most likely there
+        tree = until(tree, where.this, where.this.copy())
+    written, _, _ = write(tree, tables)
+    return Translation(written, (), (), (error.code, error.text))
 
 
 def commits(tree: exp.Expr) -> bool:

@@ -24,8 +24,19 @@ def unify_sides(node: exp.SetOperation) -> None:
             continue
         for each, kind in zip(list(side.expressions), kinds, strict=True):
             value = each.this if isinstance(each, exp.Alias) else each
-            new = unified(value.copy(), kind) if not isinstance(value, exp.Star) else value
-            if isinstance(new, exp.Anonymous) and new.this in ("my_MOMENT", "my_WRITTEN"):
+            if isinstance(value, exp.Star):
+                continue
+            new, own = unified(value.copy(), kind), kind_of(value)
+            if (
+                isinstance(value, exp.Column)
+                and own.name == "decimal"
+                and kind.is_number
+                and kind[:2] != own[:2]
+            ):
+                # SQLite would take the type of this column for that of all rows
+                name, places = ("DECIMAL", kind.places) if kind.name == "decimal" else ("CAST_DOUBLE", None)
+                new = call(name, value.copy(), None if places is None else exp.Literal.number(places))
+            if isinstance(new, exp.Anonymous) and new.this.startswith("my_") and new.this != value.this:
                 value.replace(new)
 
 
@@ -198,9 +209,10 @@ def _store_date(value: Value, column: str, with_time: int) -> Value:
 
 
 def _store_text(value: Value, column: str, size: int) -> Value:
-    if len(text(value)) > size:
+    written = text(value)
+    if len(written.rstrip(" ")) > size:
         raise StatementError(1406, f"Data too long for column '{column}' at row 1")
-    return value
+    return written[:size] if len(written) > size else value  # without the spaces that are too many
 
 
 def _store_float(value: Value, column: str) -> float:

@@ -18,8 +18,10 @@ from typing import Any
 from sqlglot import exp
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
+from trl_dbbench.database.sqlite.kinds import declared
 from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
 from trl_dbbench.database.sqlite.patterns import like
+from trl_dbbench.database.sqlite.storage import stored_cell
 from trl_dbbench.database.sqlite.translation import write
 from trl_dbbench.database.sqlite.values import COLLATION, StatementError
 from trl_dbbench.errors import TaskError
@@ -307,6 +309,18 @@ def _change(action: exp.Expr) -> str:
     if isinstance(action, exp.AlterRename):
         return f"RENAME TO {quote(own_name(action.this))}"
     raise unsupported(f"ALTER TABLE ... {action.sql(dialect='mysql')[:40]}")
+
+
+def stored_rows(table: Table) -> list[tuple]:
+    """The rows of a task's table as its columns hold them."""
+    kinds = [declared(column.type) for column in table.columns]
+    return [
+        tuple(
+            stored_cell(bindable(cell, table, column), column.name, kind)
+            for cell, column, kind in zip(row, table.columns, kinds, strict=True)
+        )
+        for row in table.rows
+    ]
 
 
 def bindable(cell: Any, table: Table, column: Column) -> Any:

@@ -12,6 +12,15 @@ def bounded(value: str) -> str | None:
     return value if len(value) <= MAX_TEXT_CHARACTERS else None
 
 
+def characters(*codes: Value) -> str | None:
+    """CHAR: the text of these bytes, several for a code above 255; NULL if they are none in UTF-8."""
+    whole = [int(number(code)) % 2**32 for code in codes if code is not None]
+    try:
+        return b"".join(code.to_bytes(max((code.bit_length() + 7) // 8, 1)) for code in whole).decode()
+    except UnicodeDecodeError:
+        return None
+
+
 def substring(value: Value, start: Value, length: Value = None) -> str:
     whole, first = text(value), int(number(start))
     if first == 0 or abs(first) > len(whole):

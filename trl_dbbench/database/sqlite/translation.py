@@ -12,8 +12,9 @@ from trl_dbbench.database.sqlite.annotation import annotate
 from trl_dbbench.database.sqlite.calls import check_name
 from trl_dbbench.database.sqlite.coercions import strict_truths
 from trl_dbbench.database.sqlite.kinds import Kind, TableColumns
-from trl_dbbench.database.sqlite.output_names import check_twice, qualify_order
+from trl_dbbench.database.sqlite.output_names import check_twice, qualify_joins, qualify_order, rename_columns
 from trl_dbbench.database.sqlite.parse import nested_too_deeply, unsupported
+from trl_dbbench.database.sqlite.recursion import count_depth, is_recursive, note_columns, store_columns
 from trl_dbbench.database.sqlite.rules import rewrite
 from trl_dbbench.database.sqlite.storage import store, unify_sides
 from trl_dbbench.database.sqlite.values import StatementError
@@ -47,15 +48,20 @@ def write(
         for each in tree.find_all(exp.Anonymous):
             check_name(each)
         shown = annotate(tree, columns)
+        rename_columns(tree)
         check_twice(tree)
         qualify_order(tree)
+        qualify_joins(tree, columns)
+        note_columns(tree)
         nodes = list(tree.walk(bfs=False))
         if isinstance(tree, exp.DML):
             strict_truths(tree)
         for node in reversed(nodes):
             rewrite(node)
-            if isinstance(node, exp.SetOperation):
+            store_columns(node)
+            if isinstance(node, exp.SetOperation) and not is_recursive(node):
                 unify_sides(node)
+        count_depth(tree)
         tree = _clean(store(tree, columns))
         constants = tuple(_written(each) for each in tree.find_all(exp.Anonymous) if _is_checked(each))
         return _written(tree), shown, constants
