@@ -39,6 +39,7 @@ GRAMMATICAL = """
     INSERT INTO p SET id = 5, i = 1;
     UPDATE p a SET a.i = DEFAULT WHERE id = 1 ORDER BY id LIMIT 1
     DELETE a FROM p a JOIN p b ON a.id = b.id
+    CREATE TABLE g (a INT, b INT AS ((a + 1)), c INT GENERATED ALWAYS AS (a) STORED)
 """
 
 UNGRAMMATICAL = """

@@ -96,7 +96,7 @@ def as_mysql(text: str) -> tuple[int, str]:
             return error.code, error.text
     near = re.match(r'near "(.*)": syntax error|incomplete input', text, re.DOTALL)
     if near:  # MySQL's grammar has it, as has been found out before
-        error = unsupported(f"{near[1]} here")
+        error = unsupported(f"{near[1] or 'an end'} here")
         return error.code, error.text
     error = unsupported(text)
     return error.code, error.text

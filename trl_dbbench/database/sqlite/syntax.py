@@ -50,7 +50,9 @@ class _Statement(Expressions):
     def creation(self) -> bool:
         """Reads the query of CREATE VIEW and CREATE TABLE, if there is one behind AS; whether there is."""
         while self.peek() != ";":
-            if self.accept("AS") and (self.begins_query() or self.peek() == "("):
+            if self.accept("AS", ";"):
+                self.fail()
+            if self.accept("AS") and self.begins_query_in_brackets():
                 self.query()
                 if self.accept("WITH"):
                     self.accept_any(("CASCADED", "LOCAL"))

@@ -45,9 +45,16 @@ class Expressions(Calls):
         self._begun = False
         """Whether the value that comes next has been read already, as brackets that began with another."""
 
-    def begins_query(self) -> bool:
-        word = self.peek()
-        return word in ("SELECT", "WITH", "TABLE") or (word == "VALUES" and self.peek(1) == "ROW")
+    def begins_query(self, ahead: int = 0) -> bool:
+        word = self.peek(ahead)
+        return word in ("SELECT", "WITH", "TABLE") or (word == "VALUES" and self.peek(ahead + 1) == "ROW")
+
+    def begins_query_in_brackets(self) -> bool:
+        """The brackets of a generated column's expression, `AS (a + 1)`, are none."""
+        ahead = 0
+        while self.peek(ahead) == "(":
+            ahead += 1
+        return self.begins_query(ahead)
 
     # --- operators ----------------------------------------------------------------------------------------
 
