@@ -39,10 +39,13 @@ GRAMMATICAL = """
     INSERT INTO p SET id = 5, i = 1;
     UPDATE p a SET a.i = DEFAULT WHERE id = 1 ORDER BY id LIMIT 1
     DELETE a FROM p a JOIN p b ON a.id = b.id
+    SELECT /*+ MAX_EXECUTION_TIME(1000) */ id FROM p
+    SELECT N'x'
     CREATE TABLE g (a INT, b INT AS ((a + 1)), c INT GENERATED ALWAYS AS (a) STORED)
 """
 
 UNGRAMMATICAL = """
+    SELECT '{"a": 1}' -> '$.a'
     SELECT i NOT IS NULL FROM p
     SELECT id FROM p WHERE i NOT IS TRUE
     SELECT id IS TRUE = 1 FROM p

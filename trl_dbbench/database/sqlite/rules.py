@@ -218,7 +218,8 @@ _INTERNAL = re.compile(r"sqlite_|pragma_|dbstat$", re.IGNORECASE)
 
 
 def _table(node: exp.Expr) -> exp.Expr:
-    node.set("hints", None)
+    if node.args.get("hints"):  # an error where there is no such index
+        raise unsupported("USE INDEX and the like")
     if node.alias_column_names:
         raise syntax_error("(")
     if isinstance(node.this, exp.Func):

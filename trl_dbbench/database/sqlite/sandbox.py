@@ -45,6 +45,7 @@ from trl_dbbench.database.sqlite.statements import (
     autocommit_of,
     commits,
     creation,
+    is_grammatical,
     look,
     translation,
     until_date,
@@ -208,14 +209,14 @@ class SQLiteSandbox(Sandbox):
         if isinstance(tree, exp.Set):
             return self._set(tree)
         if isinstance(tree, exp.Command):
-            return self._command(tree)
+            return self._command(tree, sql)
         if isinstance(tree, exp.Drop) and tree.kind in ("TABLE", "VIEW"):
             return self._drop(tree, tree.kind)
         changes = isinstance(tree, exp.Update | exp.Delete)
         if not isinstance(tree, exp.Query | exp.Insert | exp.Update | exp.Delete | exp.Drop) or (
             changes and not isinstance(tree.this, exp.Table)
         ):
-            raise syntax_error(sql.strip())
+            raise _not_executed(sql)
         if statement.misnamed:
             raise StatementError(*statement.misnamed)
         if statement.catalog:
@@ -321,7 +322,7 @@ class SQLiteSandbox(Sandbox):
             self._autocommit = autocommit
         return QueryResult(None, affected=0)
 
-    def _command(self, tree: exp.Command) -> QueryResult:
+    def _command(self, tree: exp.Command, sql: str) -> QueryResult:
         word, rest = str(tree.this).upper(), tree.text("expression")
         if word == "RENAME":
             self._commit()
@@ -333,7 +334,7 @@ class SQLiteSandbox(Sandbox):
             return QueryResult(None, affected=0)
         if word in COMMANDS:
             raise unsupported(word)
-        raise syntax_error(f"{word} {rest}")
+        raise _not_executed(sql)
 
     def _truncate(self, tree: exp.TruncateTable) -> QueryResult:
         target = tree.expressions[0]
@@ -398,3 +399,8 @@ class SQLiteSandbox(Sandbox):
                 if rows:
                     places = ", ".join("?" * len(headers))
                     self._connection.exec_driver_sql(f"INSERT INTO {target} VALUES ({places})", rows)
+
+
+def _not_executed(sql: str) -> StatementError:
+    """Of a statement that is none, or none that the emulation knows."""
+    return unsupported("a statement of this form") if is_grammatical(sql) else syntax_error(sql.strip())

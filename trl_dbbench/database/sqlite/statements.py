@@ -108,9 +108,10 @@ def _look(sql: str) -> Statement:
     except StatementError as error:
         if error.code == 1436:
             check_brackets(MySQL().tokenize(sql))  # one that is missing is the graver mistake
-        if error.code == 1064 and _is_grammatical(sql):
+        if error.code == 1064 and is_grammatical(sql):
             raise unsupported("a statement of this form") from None
         raise
+    _tidy(tree)
     check_spaces(sql)
     check_missing(tree)
     check_grammar(sql)
@@ -128,7 +129,15 @@ def _look(sql: str) -> Statement:
     return Statement(tree, needed_tables(tree), frozenset(catalog), misnamed, misplaced)
 
 
-def _is_grammatical(sql: str) -> bool:
+def _tidy(tree: exp.Expr) -> None:
+    """What says nothing here goes: hints to MySQL's optimizer, and that a text is of national characters."""
+    for hint in list(tree.find_all(exp.Hint)):
+        hint.pop()
+    for text in list(tree.find_all(exp.National)):
+        text.replace(exp.Literal.string(text.name))
+
+
+def is_grammatical(sql: str) -> bool:
     """Whether MySQL's grammar has a statement that the parser does not."""
     try:
         return check_grammar(sql)

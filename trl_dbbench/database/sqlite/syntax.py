@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from sqlglot.tokens import Token, TokenType
 
 from trl_dbbench.database.sqlite.kinds import words
+from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.syntax_expressions import Expressions
 
 _T = TokenType
@@ -365,7 +366,8 @@ class _Statement(Expressions):
     def _delete(self) -> None:
         self.at += 1
         while self.accept_any(("LOW_PRIORITY", "QUICK", "IGNORE")):
-            pass
+            if self.peek() == "FROM":  # the parser would take the word for a table
+                raise unsupported("DELETE with LOW_PRIORITY, QUICK or IGNORE")
         if self.accept("FROM"):
             self.listed(self._target)
             if self.accept("USING"):

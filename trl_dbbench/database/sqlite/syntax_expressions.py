@@ -137,12 +137,13 @@ class Expressions(Calls):
     def _simple(self) -> None:
         while not self._begun and self.accept_any(_SIGNS):
             pass
+        column = self.is_name() and self.peek(1) != "("
         self._value()
         while True:
             if self.accept("COLLATE"):
                 if not (self.accept_kind(*TEXTS) or self.accept("BINARY")):
                     self.name()
-            elif self.accept_any(("->", "->>")):
+            elif column and self.accept_any(("->", "->>")):
                 self.expect_kind(_T.STRING)
             else:
                 return

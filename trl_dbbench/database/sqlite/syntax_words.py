@@ -26,6 +26,8 @@ class Words:
         self._kinds: list[TokenType] = []
         self._starts: list[int] = []
         for token in tokens:
+            if token.token_type == _T.HINT:  # `/*+ ... */`, which may say anything
+                continue
             # what stands in quotes is no word; `GROUP BY` is one token of two words
             for word in [""] if token.token_type in _QUOTED else token.text.upper().split():
                 self._words.append(word)
