@@ -149,11 +149,24 @@ def test_statements_are_executed_as_the_grader_has_them(sqlite_database: Databas
         ("Ann O'Neil joins", "INSERT INTO people (name) VALUES ('Ann O''Neil')", [], []),
         ("Add 2 people: Flo, Gus.", "INSERT INTO people (name) VALUES ('Flo'), ('Gus')", [], []),
         ("Who came on March 1, 2020?", "SELECT name FROM people WHERE day = '2020-03-01'", [], []),
+        ("Which name is of the highest age?", "SELECT city FROM people ORDER BY age DESC", [], ["name"]),
+        ("What do the people have by age?", "SELECT * FROM people", [], []),
+        ("How many have an age?", "SELECT COUNT(*) FROM people", [], ["age"]),
+        ("Add a city and name: Flo.", "INSERT INTO people (name) VALUES ('Flo')", [], []),
     ],
 )
 def test_doubts_about_the_wording(text: str, sql: str, not_said: list[str], not_asked: list[str]) -> None:
     task = replace(question(text, sql), operation=(only_statement(sql) or exp.Select()).key.upper())
     assert (not_named(task), not_used(task)) == (not_said, not_asked)
+
+
+def test_a_column_whose_name_is_part_of_another_is_not_asked_for() -> None:
+    stadiums = table("team stadiums", "stadium VARCHAR(20), stadium_capacity INT, team VARCHAR(20)")
+    sql = "SELECT stadium_capacity FROM `team stadiums` WHERE stadium_capacity > 9"
+    asked = question(
+        "Which stadium capacity above 9 has a team of the team stadiums?", sql, tables=(stadiums,)
+    )
+    assert not_used(asked) == ["team"]
 
 
 def test_the_slips_of_a_statement() -> None:
@@ -356,6 +369,19 @@ def test_planted_faults_are_found_and_sound_tasks_left_alone(count: int, sqlite_
     assert len(missed) <= count / 100, missed
 
 
+def test_doubtful_tasks_are_dropped_where_that_is_asked_for(sqlite_database: Database) -> None:
+    doubtful = change("Bo is 31 now.", "UPDATE people SET age = 31 WHERE name = 'Ann'")
+    unexamined = Task("q", "Who?", (PEOPLE,), "SELECT", Gold(answer=("Ann",)), grader=None)
+    outcomes = {
+        drop: [
+            each.outcome
+            for each in audit([doubtful, unexamined], [sqlite_database], repair=True, drop_doubtful=drop)
+        ]
+        for drop in (False, True)
+    }
+    assert outcomes == {False: ["sound", "sound"], True: ["dropped", "sound"]}
+
+
 # --- the command -------------------------------------------------------------------------------------------
 
 
@@ -384,3 +410,5 @@ def test_the_command_says_what_it_found_and_writes_what_is_sound(
     assert [entries[name]["outcome"] for name in "abc"] == ["sound", "dropped", "repaired"]
     assert entries["c"]["changes"][0]["table"] == "people"
     assert "Who &lt;b&gt;is&lt;/b&gt; it?" in page.read_text() and "<b>is" not in page.read_text()
+    error, _ = command("audit", path, "--drop-doubtful")
+    assert error == "error: --drop-doubtful goes with --fix, which is not given."
