@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from databases import table
+from launching import ROOT
 from required import LONG, lacking
 from sqlglot import exp
 
 from trl_dbbench.audit import audit
 from trl_dbbench.audit.examine import Examined, examine
-from trl_dbbench.audit.repair import gold_of, repaired
+from trl_dbbench.audit.repair import repaired
 from trl_dbbench.audit.slips import slips_of
 from trl_dbbench.audit.wording import not_named, not_used
 from trl_dbbench.database import Database
@@ -26,7 +28,10 @@ from trl_dbbench.sql import only_statement
 from trl_dbbench.tasks import Gold, Source, Task, load_tasks
 from trl_dbbench.validation import validate
 
-AGENTBENCH = Path(__file__).parents[2] / "shared" / "data" / "agentbench"
+sys.path.append(str(ROOT / "benchmarks"))
+from planted import fitted, with_sql
+
+AGENTBENCH = ROOT.parent / "shared" / "data" / "agentbench"
 
 PEOPLE = table(
     "people",
@@ -149,11 +154,24 @@ def test_statements_are_executed_as_the_grader_has_them(sqlite_database: Databas
         ("Ann O'Neil joins", "INSERT INTO people (name) VALUES ('Ann O''Neil')", [], []),
         ("Add 2 people: Flo, Gus.", "INSERT INTO people (name) VALUES ('Flo'), ('Gus')", [], []),
         ("Who came on March 1, 2020?", "SELECT name FROM people WHERE day = '2020-03-01'", [], []),
+        ("Which name is of the highest age?", "SELECT city FROM people ORDER BY age DESC", [], ["name"]),
+        ("What do the people have by age?", "SELECT * FROM people", [], []),
+        ("How many have an age?", "SELECT COUNT(*) FROM people", [], ["age"]),
+        ("Add a city and name: Flo.", "INSERT INTO people (name) VALUES ('Flo')", [], []),
     ],
 )
 def test_doubts_about_the_wording(text: str, sql: str, not_said: list[str], not_asked: list[str]) -> None:
     task = replace(question(text, sql), operation=(only_statement(sql) or exp.Select()).key.upper())
     assert (not_named(task), not_used(task)) == (not_said, not_asked)
+
+
+def test_a_column_whose_name_is_part_of_another_is_not_asked_for() -> None:
+    stadiums = table("team stadiums", "stadium VARCHAR(20), stadium_capacity INT, team VARCHAR(20)")
+    sql = "SELECT stadium_capacity FROM `team stadiums` WHERE stadium_capacity > 9"
+    asked = question(
+        "Which stadium capacity above 9 has a team of the team stadiums?", sql, tables=(stadiums,)
+    )
+    assert not_used(asked) == ["team"]
 
 
 def test_the_slips_of_a_statement() -> None:
@@ -260,7 +278,7 @@ def _other_value(task: Task, rng: random.Random) -> Task | None:
     if not texts or not fresh:
         return None
     rng.choice(texts).replace(exp.Literal.string(rng.choice(fresh)))
-    return _with_sql(task, tree.sql(dialect="mysql"))
+    return with_sql(task, tree.sql(dialect="mysql"))
 
 
 def _no_condition(task: Task, rng: random.Random) -> Task | None:
@@ -272,7 +290,7 @@ def _no_condition(task: Task, rng: random.Random) -> Task | None:
     if not values:
         return None
     where.pop()
-    return _with_sql(task, tree.sql(dialect="mysql"))
+    return with_sql(task, tree.sql(dialect="mysql"))
 
 
 def _other_answer(task: Task, rng: random.Random) -> Task | None:
@@ -288,7 +306,7 @@ def _other_column(task: Task, rng: random.Random) -> Task | None:
     if not columns:
         return None
     rng.choice(columns).this.replace(exp.to_identifier("no_such_column"))
-    return _with_sql(task, tree.sql(dialect="mysql"))
+    return with_sql(task, tree.sql(dialect="mysql"))
 
 
 def _nobody(task: Task, rng: random.Random) -> Task | None:
@@ -297,14 +315,14 @@ def _nobody(task: Task, rng: random.Random) -> Task | None:
         return None
     if isinstance(tree, exp.Select) and tree.find(exp.AggFunc):
         return None
-    return _with_sql(task, tree.where("1 = 2").sql(dialect="mysql"))
+    return with_sql(task, tree.where("1 = 2").sql(dialect="mysql"))
 
 
 def _by_chance(task: Task, rng: random.Random) -> Task | None:
     tree = only_statement(task.gold.sql or "")
     if not isinstance(tree, exp.Select) or tree.args.get("group") or tree.find(exp.AggFunc):
         return None
-    return _with_sql(task, tree.order_by("RAND()", append=False).limit(1).sql(dialect="mysql"))
+    return with_sql(task, tree.order_by("RAND()", append=False).limit(1).sql(dialect="mysql"))
 
 
 def _any_row(task: Task, rng: random.Random) -> Task | None:
@@ -312,20 +330,10 @@ def _any_row(task: Task, rng: random.Random) -> Task | None:
     tree = only_statement(task.gold.sql or "")
     if not isinstance(tree, exp.Select) or len(set(task.tables[0].rows)) < 3 or not task.is_question:
         return None
-    return _with_sql(task, f"SELECT * FROM `{task.tables[0].name}` LIMIT 1")
+    return with_sql(task, f"SELECT * FROM `{task.tables[0].name}` LIMIT 1")
 
 
 FAULTS = (_other_value, _no_condition, _other_answer, _other_column, _nobody, _by_chance, _any_row)
-
-
-def _with_sql(task: Task, sql: str) -> Task:
-    return replace(task, gold=replace(task.gold, sql=sql))
-
-
-def _fitted(task: Task, database: Database) -> Task:
-    """With the gold answer, or the hash of the state, that the gold SQL gives, if it gives any."""
-    ending, _ = Examined(task, database).gold
-    return task if ending is None else replace(task, gold=gold_of(task, ending))
 
 
 @pytest.mark.parametrize("count", [pytest.param(200, marks=pytest.mark.slow), pytest.param(1000, marks=LONG)])
@@ -343,7 +351,7 @@ def test_planted_faults_are_found_and_sound_tasks_left_alone(count: int, sqlite_
             faulty: Callable = fault
             if (wrong := faulty(task, rng)) is not None:
                 if fault not in (_other_answer, _other_column):
-                    wrong = _fitted(wrong, sqlite_database)
+                    wrong = fitted(wrong, sqlite_database)
                 planted.append((fault.__name__, wrong))
                 break
     assert len(planted) == count
@@ -354,6 +362,19 @@ def test_planted_faults_are_found_and_sound_tasks_left_alone(count: int, sqlite_
         if not {finding.kind for finding in each.findings} - {"weak"}
     ]
     assert len(missed) <= count / 100, missed
+
+
+def test_doubtful_tasks_are_dropped_where_that_is_asked_for(sqlite_database: Database) -> None:
+    doubtful = change("Bo is 31 now.", "UPDATE people SET age = 31 WHERE name = 'Ann'")
+    unexamined = Task("q", "Who?", (PEOPLE,), "SELECT", Gold(answer=("Ann",)), grader=None)
+    outcomes = {
+        drop: [
+            each.outcome
+            for each in audit([doubtful, unexamined], [sqlite_database], repair=True, drop_doubtful=drop)
+        ]
+        for drop in (False, True)
+    }
+    assert outcomes == {False: ["sound", "sound"], True: ["dropped", "sound"]}
 
 
 # --- the command -------------------------------------------------------------------------------------------
@@ -384,3 +405,5 @@ def test_the_command_says_what_it_found_and_writes_what_is_sound(
     assert [entries[name]["outcome"] for name in "abc"] == ["sound", "dropped", "repaired"]
     assert entries["c"]["changes"][0]["table"] == "people"
     assert "Who &lt;b&gt;is&lt;/b&gt; it?" in page.read_text() and "<b>is" not in page.read_text()
+    error, _ = command("audit", path, "--drop-doubtful")
+    assert error == "error: --drop-doubtful goes with --fix, which is not given."

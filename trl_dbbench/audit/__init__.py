@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from trl_dbbench.audit.examine import DOUBTS, KINDS, Finding, examine
+from trl_dbbench.audit.examine import DOUBTS, KINDS, OF_WORDING, Finding, examine
 from trl_dbbench.audit.repair import Change, repaired
 from trl_dbbench.database import Database
 from trl_dbbench.errors import EnvironmentFault
@@ -63,6 +63,7 @@ def audit(
     databases: Sequence[Database],
     *,
     repair: bool = False,
+    drop_doubtful: bool = False,
     grader: str | None = None,
     workers: int = 4,
 ) -> Iterator[Audited]:
@@ -72,6 +73,7 @@ def audit(
         databases: the first one is where everything is tried; on all of them the gold SQL has to run, to
             agree, and to do so after a repair.
         repair: repairs tasks on which slips pass. What has other faults, or cannot be repaired, is dropped.
+        drop_doubtful: drops tasks as well whose question and gold SQL seem not to speak of the same.
         grader: judges all questions instead of their own graders: a name of `grading.GRADERS` or
             `grading.SQL_GRADERS`, or a dotted path.
         workers: tasks that are examined side by side.
@@ -86,6 +88,8 @@ def audit(
         try:
             found = examine(task, databases, override)
             faults = {finding.kind for finding in found if finding.is_fault}
+            if drop_doubtful and any(finding.kind in OF_WORDING for finding in found):
+                return Audited(task, found, "dropped", None)
             if not faults:
                 return Audited(task, found, "sound", task)
             if not repair:

@@ -32,13 +32,16 @@ KINDS = {
     "differs": "databases do not agree on what the gold SQL gives",
     "weak": "a statement one slip away from the gold SQL is right as well",
     "not named": "the gold SQL uses a value that the question does not name",
-    "not used": "the question names a value of the tables that the gold SQL does not use",
+    "not used": "the question names a value or a column of the tables that the gold SQL does not use",
     "not examined": "there is no gold SQL",
 }
 """What can be found -> what it means."""
 
-DOUBTS = ("not named", "not used", "not examined")
+OF_WORDING = ("not named", "not used")
 """Kinds that may be nothing: what a question says can only be guessed."""
+
+DOUBTS = (*OF_WORDING, "not examined")
+"""Kinds that are no faults."""
 
 _CHANGING = (exp.Rand, exp.Randn, exp.CurrentDate, exp.CurrentTime, exp.CurrentTimestamp, exp.Uuid)
 _CHANGING_NAMES = frozenset({"SYSDATE", "UTC_TIMESTAMP", "UTC_DATE", "UTC_TIME", "RANDOM", "CONNECTION_ID"})
@@ -182,7 +185,7 @@ def _of_gold(examined: Examined, gold: Ending) -> list[Finding]:
         found.append(Finding("unstable", f"it depends on {changing}"))
     elif (again := examined.ending(task.gold.sql or "")[0]) is None or not _same(gold, again):
         found.append(Finding("unstable", "executed twice, it gave two results"))
-    if _is_empty(examined, gold):
+    if is_empty(examined, gold):
         found.append(
             Finding("empty", "no rows" if isinstance(gold, Result) else "the tables stay as they are")
         )
@@ -215,11 +218,12 @@ def _same(a: Ending, b: Ending) -> bool:
     return not isinstance(a, Result) and not isinstance(b, Result) and same_state(a, b)
 
 
-def _is_empty(examined: Examined, gold: Ending) -> bool:
-    if isinstance(gold, Result):
-        return all(cell is None for row in gold.rows for cell in row)
+def is_empty(examined: Examined, ending: Ending) -> bool:
+    """Whether a question's statement gives no rows, or NULLs only; or a change's leaves all as it was."""
+    if isinstance(ending, Result):
+        return all(cell is None for row in ending.rows for cell in row)
     with examined.database.sandbox(examined.task) as sandbox:
-        return same_state(gold, sandbox.state())
+        return same_state(ending, sandbox.state())
 
 
 def _is_open(examined: Examined) -> bool:

@@ -34,8 +34,7 @@ def not_named(task: Task) -> list[str]:
 
 
 def not_used(task: Task) -> list[str]:
-    """Cells that the question names, in quotes or as words, and numbers above 1, if the gold SQL has none of
-    them."""
+    """What the question names and the gold SQL does not have: cells, columns, and numbers above 1."""
     tree = only_statement(task.gold.sql or "", task.dialect)
     if tree is None:
         return []
@@ -57,8 +56,30 @@ def not_used(task: Task) -> list[str]:
     numbers |= {float(len(rows.expressions)) for rows in tree.find_all(exp.Values)}  # "Insert 3 rows: ..."
     return [
         *sorted(cell for cell in told if cell not in used),
+        *_columns_not_used(task, tree, said),
         *(f"{number:g}" for number in sorted(_numbers(_DATE.sub(" ", said)) - numbers) if number > 1),
     ]
+
+
+def _columns_not_used(task: Task, tree: exp.Expr, said: str) -> list[str]:
+    """Columns of the gold SQL's tables that the question names, but not as part of a name there (`stadium`
+    of `stadium capacity`). None where the SQL may mean them all: `SELECT *`, `INSERT`."""
+    stars = [star for star in tree.find_all(exp.Star) if not isinstance(star.parent, exp.Count)]
+    if stars or isinstance(tree, exp.Insert):
+        return []
+    used = {_folded(node.name) for node in tree.find_all(exp.Table, exp.Column, exp.Literal)}
+    for name in sorted(used, key=len, reverse=True):
+        said = _without(name, said)
+    tables = [table for table in task.tables if _folded(table.name) in used]
+    others = [column.name for table in tables for column in table.columns if _folded(column.name) not in used]
+    return [name for name in others if _without(_folded(name), said) != said]
+
+
+def _without(name: str, said: str) -> str:
+    """What is said without a name, be it written with underscores or with blanks."""
+    for form in {name, name.replace("_", " ")} - {""}:
+        said = re.sub(rf"(?<!\w){re.escape(form)}(?!\w)", " ", said)
+    return said
 
 
 def _values(task: Task) -> Iterator[tuple[str, bool]]:

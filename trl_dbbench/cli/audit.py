@@ -13,6 +13,7 @@ import typer
 from trl_dbbench.cli.options import DockerImage, GraderName, TaskFormatName, Tasks
 from trl_dbbench.cli.tasks import write_tasks
 from trl_dbbench.database import open_database
+from trl_dbbench.errors import ConfigError
 from trl_dbbench.files import check_writable, write_atomically
 from trl_dbbench.grading import get_grader
 from trl_dbbench.tasks import load_tasks
@@ -39,6 +40,13 @@ def audit(
         Path | None,
         typer.Option(help="Writes the tasks without faults. Where only slips pass, the tables are repaired."),
     ] = None,
+    drop_doubtful: Annotated[
+        bool,
+        typer.Option(
+            "--drop-doubtful",
+            help="With --fix: leaves out tasks as well whose question and gold SQL speak of other values.",
+        ),
+    ] = False,
     report: Annotated[Path | None, typer.Option(help="Writes a page (.html) of all that was found.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Writes the same as JSON.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Tasks that are examined side by side.")] = 4,
@@ -51,6 +59,8 @@ def audit(
 
     from trl_dbbench.audit import audit as audit_tasks
 
+    if drop_doubtful and fix is None:
+        raise ConfigError("--drop-doubtful goes with --fix, which is not given.")
     if grader is not None:
         get_grader(grader)  # an unknown one is an error before a server starts
     loaded = load_tasks(tasks, format=format)
@@ -59,7 +69,14 @@ def audit(
             check_writable(path)
     with ExitStack() as stack:
         opened = [stack.enter_context(open_database(each, docker_image=docker_image)) for each in database]
-        examined = audit_tasks(loaded, opened, repair=fix is not None, grader=grader, workers=workers)
+        examined = audit_tasks(
+            loaded,
+            opened,
+            repair=fix is not None,
+            drop_doubtful=drop_doubtful,
+            grader=grader,
+            workers=workers,
+        )
         audited = list(tqdm(examined, total=len(loaded), desc="audit", unit="task"))
     _say(audited)
     if fix is not None:
