@@ -92,8 +92,8 @@ def _in(node: exp.Expr) -> exp.Expr:
 
 
 def _beside_rows(node: exp.Expr) -> exp.Expr:
-    """The value that is looked for in a query's rows, of the kind that these have: to SQLite, no text is a
-    number."""
+    """The value that is looked for in a query's rows. It gets their kind, or they get its own: to SQLite, no
+    text is a number."""
     value, kinds = node.this, [kind for _, kind in node.args["query"].unnest().meta.get("row", ())]
     own, theirs = kind_of(value), kinds[0] if len(kinds) == 1 else UNKNOWN
     if own.name == theirs.name or {own.name, theirs.name} & {"null", "unknown"}:
@@ -102,6 +102,13 @@ def _beside_rows(node: exp.Expr) -> exp.Expr:
         return value
     if own.name == "text" and theirs.is_number:
         return call("CAST_DOUBLE", in_change(value))
+    rows = node.args["query"].unnest()
+    plain = isinstance(rows, exp.Select) and not rows.args.get("having") and not rows.is_star
+    if own.is_number and theirs.name == "text" and plain and not is_in_change(node):
+        (shown,) = rows.expressions
+        as_numbers = call("CAST_DOUBLE", shown.unalias())
+        rows.set("expressions", [exp.alias_(as_numbers, shown.alias) if shown.alias else as_numbers])
+        return value
     raise unsupported("IN with rows of another type")
 
 

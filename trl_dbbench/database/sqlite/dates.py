@@ -79,8 +79,12 @@ _MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
 _SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86_400, "WEEK": 604_800}
 
 
-def date_add(value: Value, amount: Value, unit: str) -> str | None:
-    """`value + INTERVAL amount unit`; a date remains a date unless the unit is shorter than a day."""
+def date_add(value: Value, amount: Value, unit: str, *, sign: int = 1) -> str | None:
+    """`value + INTERVAL amount unit`; a date remains a date unless the unit is shorter than a day.
+
+    Args:
+        sign: of what is added.
+    """
     start = moment(value)
     if start is None:
         return None
@@ -90,6 +94,7 @@ def date_add(value: Value, amount: Value, unit: str) -> str | None:
         if isinstance(amount, str) or unit == "SECOND":
             raise unsupported("parts of a unit in INTERVAL")
         whole = math.floor(abs(whole) + 0.5) * (1 if whole > 0 else -1)
+    whole *= sign
     try:
         if unit in _MONTHS:
             months = start.year * 12 + start.month - 1 + int(whole) * _MONTHS[unit]
@@ -112,7 +117,7 @@ def _before_year_one() -> StatementError:
 
 
 def date_sub(value: Value, amount: Value, unit: str) -> str | None:
-    return date_add(value, f"-{amount}" if isinstance(amount, str) else -number(amount), unit)
+    return date_add(value, amount, unit, sign=-1)
 
 
 def _full(move: Callable[[Value, Value, str], str | None]) -> Callable[[Value, Value, str, int], str]:

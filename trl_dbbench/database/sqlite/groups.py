@@ -139,7 +139,7 @@ class _Single:
         self._sources = sources(select)
         self._keyed = list(_keyed(select, tables))
         self._columns: list[exp.Column] = []
-        self._expressions: set[str | None] = set()
+        self._expressions: list[_Written] = []
         aliases = {
             each.alias.lower(): each.this for each in select.expressions if isinstance(each, exp.Alias)
         }
@@ -155,26 +155,31 @@ class _Single:
         self._follow(list(_equalities(select)) if follow else [])
 
     def loose(self, node: exp.Expr) -> Iterator[str]:
-        """The columns in an expression, outside of aggregates, that may have several values."""
+        """The columns in an expression, outside of aggregates, that may have several values.
+
+        MySQL knows an expression of GROUP BY as a whole only, and not within another.
+        """
+        if not self._is_key(node.unnest()):
+            yield from self._loose(node)
+
+    def _loose(self, node: exp.Expr) -> Iterator[str]:
         if isinstance(node, exp.Anonymous) and node.name.upper() in _AGGREGATES:
             return
-        timed = isinstance(node, exp.Anonymous) and node.name.upper() in ("TIMESTAMPDIFF", "TIMESTAMPADD")
-        if timed and _normal(node) not in self._expressions:
+        if isinstance(node, exp.Anonymous) and node.name.upper() in ("TIMESTAMPDIFF", "TIMESTAMPADD"):
             for child in node.expressions[1:]:  # the first is a unit, and no column
-                yield from self.loose(child)
-            return
-        if isinstance(node, exp.Column | exp.Star):
+                yield from self._loose(child)
+        elif isinstance(node, exp.Column | exp.Star):
             of_rows = isinstance(node, exp.Star) and isinstance(node.parent, exp.Count)
             if not of_rows and not self._has(node):
                 yield _shown(node)
         elif isinstance(node, exp.Window):
             for child in (*node.this.iter_expressions(), *list(node.iter_expressions())[1:]):
-                yield from self.loose(child)
+                yield from self._loose(child)
         elif isinstance(node, exp.Query | exp.Subquery):
             yield from self._loose_in_query(node)
-        elif not isinstance(node, _INNER) and _normal(node) not in self._expressions:
+        elif not isinstance(node, _INNER):
             for child in node.iter_expressions():
-                yield from self.loose(child)
+                yield from self._loose(child)
 
     def _loose_in_query(self, query: exp.Expr) -> Iterator[str]:
         """The columns of this query that a subquery names."""
@@ -190,7 +195,12 @@ class _Single:
         if isinstance(node, exp.Column):
             self._columns.append(node)
         elif (written := _normal(node)) is not None:
-            self._expressions.add(written)
+            self._expressions.append(written)
+
+    def _is_key(self, node: exp.Expr) -> bool:
+        """Whether the query is grouped by this expression."""
+        written = _normal(node) if self._expressions else None
+        return written is not None and any(map(written.may_be, self._expressions))
 
     def _has(self, node: exp.Expr) -> bool:
         """Whether it is a column with a single value, such as one of a query around this one."""
@@ -309,15 +319,29 @@ def _outermost(node: exp.Expr, kind: type[E]) -> Iterator[E]:
             yield from _outermost(child, kind)
 
 
-def _normal(node: exp.Expr) -> str | None:
-    """An expression in one fixed spelling; `None` for a very long one."""
+@dataclass(frozen=True)
+class _Written:
+    """An expression in one fixed spelling without the tables of its columns, and these, perhaps empty."""
+
+    text: str
+    tables: tuple[str, ...]
+
+    def may_be(self, other: _Written) -> bool:
+        """Whether both are the same where a column without a table is of the one that the other names."""
+        pairs = zip(self.tables, other.tables, strict=True) if self.text == other.text else [("a", "b")]
+        return all(one == another or not one or not another for one, another in pairs)
+
+
+def _normal(node: exp.Expr) -> _Written | None:
+    """`None` for a very long one."""
     if next(islice(node.walk(), MAX_COMPARED_NODES, None), None) is not None:
         return None
-    copy = node.copy()
+    copy, of_tables = node.copy(), []
     for column in copy.find_all(exp.Column):
+        of_tables.append(column.table)
         column.set("table", None)
         column.this.set("quoted", True)
-    return copy.sql(dialect="mysql").lower()
+    return _Written(copy.sql(dialect="mysql").lower(), tuple(of_tables))
 
 
 def _shown(column: exp.Expr) -> str:
