@@ -173,8 +173,12 @@ class _Single:
             if not of_rows and not self._has(node):
                 yield _shown(node)
         elif isinstance(node, exp.Window):
-            for child in (*node.this.iter_expressions(), *list(node.iter_expressions())[1:]):
-                yield from self._loose(child)
+            for argument in node.this.iter_expressions():
+                yield from self._loose(argument)
+            for key in list(node.iter_expressions())[1:]:
+                yield from self.loose(key)
+        elif isinstance(node, exp.Ordered):
+            yield from self.loose(node.this)
         elif isinstance(node, exp.Query | exp.Subquery):
             yield from self._loose_in_query(node)
         elif not isinstance(node, _INNER):
