@@ -80,11 +80,7 @@ _SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86_400, "WEEK": 604_
 
 
 def date_add(value: Value, amount: Value, unit: str, *, sign: int = 1) -> str | None:
-    """`value + INTERVAL amount unit`; a date remains a date unless the unit is shorter than a day.
-
-    Args:
-        sign: of what is added.
-    """
+    """`value + INTERVAL sign * amount unit`; a date remains one unless the unit is shorter than a day."""
     start = moment(value)
     if start is None:
         return None

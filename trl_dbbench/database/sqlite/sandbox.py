@@ -37,7 +37,7 @@ from trl_dbbench.database.sqlite.coercions import shown
 from trl_dbbench.database.sqlite.guard import Guard, is_environment_fault
 from trl_dbbench.database.sqlite.kinds import Kind, TableColumns, declared
 from trl_dbbench.database.sqlite.messages import MISPLACED, as_mysql
-from trl_dbbench.database.sqlite.parse import nested_too_deeply, syntax_error, unsupported
+from trl_dbbench.database.sqlite.parse import nested_too_deeply, unsupported
 from trl_dbbench.database.sqlite.statements import (
     COMMANDS,
     NO_DATE,
@@ -45,8 +45,8 @@ from trl_dbbench.database.sqlite.statements import (
     autocommit_of,
     commits,
     creation,
-    is_grammatical,
     look,
+    not_executed,
     translation,
     until_date,
 )
@@ -213,10 +213,9 @@ class SQLiteSandbox(Sandbox):
         if isinstance(tree, exp.Drop) and tree.kind in ("TABLE", "VIEW"):
             return self._drop(tree, tree.kind)
         changes = isinstance(tree, exp.Update | exp.Delete)
-        if not isinstance(tree, exp.Query | exp.Insert | exp.Update | exp.Delete | exp.Drop) or (
-            changes and not isinstance(tree.this, exp.Table)
-        ):
-            raise _not_executed(sql)
+        known = isinstance(tree, exp.Query | exp.Insert | exp.Update | exp.Delete | exp.Drop)
+        if not known or (changes and not isinstance(tree.this, exp.Table)):
+            raise not_executed(sql)
         if statement.misnamed:
             raise StatementError(*statement.misnamed)
         if statement.catalog:
@@ -334,7 +333,7 @@ class SQLiteSandbox(Sandbox):
             return QueryResult(None, affected=0)
         if word in COMMANDS:
             raise unsupported(word)
-        raise _not_executed(sql)
+        raise not_executed(sql)
 
     def _truncate(self, tree: exp.TruncateTable) -> QueryResult:
         target = tree.expressions[0]
@@ -399,8 +398,3 @@ class SQLiteSandbox(Sandbox):
                 if rows:
                     places = ", ".join("?" * len(headers))
                     self._connection.exec_driver_sql(f"INSERT INTO {target} VALUES ({places})", rows)
-
-
-def _not_executed(sql: str) -> StatementError:
-    """Of a statement that is none, or none that the emulation knows."""
-    return unsupported("a statement of this form") if is_grammatical(sql) else syntax_error(sql.strip())

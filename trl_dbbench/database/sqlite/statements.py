@@ -33,7 +33,7 @@ from trl_dbbench.database.sqlite.names import (
     needed_tables,
 )
 from trl_dbbench.database.sqlite.output_names import check_columns
-from trl_dbbench.database.sqlite.parse import parse, unsupported
+from trl_dbbench.database.sqlite.parse import parse, syntax_error, unsupported
 from trl_dbbench.database.sqlite.recursion import check_recursion
 from trl_dbbench.database.sqlite.tables import CATALOG, create
 from trl_dbbench.database.sqlite.translation import write
@@ -108,7 +108,7 @@ def _look(sql: str) -> Statement:
     except StatementError as error:
         if error.code == 1436:
             check_brackets(MySQL().tokenize(sql))  # one that is missing is the graver mistake
-        if error.code == 1064 and is_grammatical(sql):
+        if error.code == 1064 and _is_grammatical(sql):
             raise unsupported("a statement of this form") from None
         raise
     _tidy(tree)
@@ -137,7 +137,7 @@ def _tidy(tree: exp.Expr) -> None:
         text.replace(exp.Literal.string(text.name))
 
 
-def is_grammatical(sql: str) -> bool:
+def _is_grammatical(sql: str) -> bool:
     """Whether MySQL's grammar has a statement that the parser does not."""
     try:
         return check_grammar(sql)
@@ -218,6 +218,11 @@ def autocommit_of(tree: exp.Set) -> bool | None:
 
 
 @lru_cache(maxsize=4096)
+def not_executed(sql: str) -> StatementError:
+    """Of a statement that is none, or none that the emulation knows."""
+    return unsupported("a statement of this form") if _is_grammatical(sql) else syntax_error(sql.strip())
+
+
 def creation(sql: str) -> str:
     """The CREATE TABLE of a task's table, for SQLite."""
     return create(parse(sql))
