@@ -213,8 +213,8 @@ class SQLiteSandbox(Sandbox):
         if isinstance(tree, exp.Drop) and tree.kind in ("TABLE", "VIEW"):
             return self._drop(tree, tree.kind)
         changes = isinstance(tree, exp.Update | exp.Delete)
-        known = isinstance(tree, exp.Query | exp.Insert | exp.Update | exp.Delete | exp.Drop)
-        if not known or (changes and not isinstance(tree.this, exp.Table)):
+        executed = isinstance(tree, exp.Query | exp.Insert | exp.Update | exp.Delete | exp.Drop)
+        if not executed or (changes and not isinstance(tree.this, exp.Table)):
             raise not_executed(sql)
         if statement.misnamed:
             raise StatementError(*statement.misnamed)
