@@ -123,6 +123,10 @@ def check_name(node: exp.Anonymous) -> None:
     raise StatementError(1305, f"FUNCTION {SHOWN_DATABASE}.{name} does not exist")
 
 
+def _miscounted(name: str) -> StatementError:
+    return StatementError(1582, f"Incorrect parameter count in the call to native function '{name}'")
+
+
 def function_call(node: exp.Expr) -> exp.Expr:
     name, arguments = str(node.this).upper(), list(node.expressions)
     if name == "VALUES":
@@ -131,7 +135,7 @@ def function_call(node: exp.Expr) -> exp.Expr:
         return exp.column(arguments[0].copy(), "excluded")
     if name == "ANY_VALUE":
         if len(arguments) != 1:
-            raise StatementError(1582, "Incorrect parameter count in the call to native function 'ANY_VALUE'")
+            raise _miscounted(name)
         return arguments[0]
     if name in _PASSED_ON:
         if name == "IFNULL":
@@ -157,9 +161,9 @@ def function_call(node: exp.Expr) -> exp.Expr:
     if name == "MOD" and len(arguments) == 2 and strict:
         arguments[1] = call("DIVISOR", arguments[1], arguments[0].copy())
     if len(arguments) < _FEWEST.get(name, 0) or name in _MOVING:
-        raise StatementError(1582, f"Incorrect parameter count in the call to native function '{name}'")
+        raise _miscounted(name)
     if name in _FUNCTIONS and not takes(_FUNCTIONS[name], arguments):
-        raise StatementError(1582, f"Incorrect parameter count in the call to native function '{name}'")
+        raise _miscounted(name)
     own = "FULL_STR_TO_DATE" if strict and name == "STR_TO_DATE" else name
     made = exact(call(own, *arguments), kind_of(node) if name in _COMPUTING else INT)
     last = max((n for n, each in enumerate(arguments) if strict and may_fail(each)), default=0)

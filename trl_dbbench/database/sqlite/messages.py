@@ -10,6 +10,13 @@ from trl_dbbench.database.sqlite.parse import unsupported
 MISPLACED = re.compile("misuse of|aggregate functions are not|circular|multiple re|recursive aggregate")
 """SQLite's messages about what stands where it may not; MySQL's words for it are found elsewhere."""
 
+OTHER_COUNT = (
+    1353,
+    "In definition of view, derived table or common table expression, SELECT list and column names list have "
+    "different column counts",
+)
+"""MySQL's error where columns get more or fewer names than there are."""
+
 _MESSAGES: list[tuple[str, int, str]] = [
     (r"no such column: (?:.*\.)?(.*)", 1054, "Unknown column '{0}' in 'field list'"),
     (r"table .* has no column named (.*)", 1054, "Unknown column '{0}' in 'field list'"),
@@ -59,12 +66,7 @@ _MESSAGES: list[tuple[str, int, str]] = [
     (r"database or disk is full", 1114, "The table is full"),
     (r"no tables specified", 1096, "No tables used"),
     (r"duplicate WITH table name: (.*)", 1066, "Not unique table/alias: '{0}'"),
-    (
-        r"table .* has \d+ values for \d+ columns",
-        1353,
-        "In definition of view, derived table or common table expression, SELECT list and column names list "
-        "have different column counts",
-    ),
+    (r"table .* has \d+ values for \d+ columns", *OTHER_COUNT),
     (
         r"misuse of aliased window function (.*)",
         3594,
@@ -90,13 +92,9 @@ def as_mysql(text: str) -> tuple[int, str]:
         match = re.fullmatch(pattern, text, re.DOTALL)
         if match:
             return code, form.format(*(group.strip('"').strip("`") for group in match.groups()))
-    for pattern, what in _UNSUPPORTED:
-        if re.match(pattern, text):
-            error = unsupported(what)
-            return error.code, error.text
+    refused = next((what for pattern, what in _UNSUPPORTED if re.match(pattern, text)), text)
     near = re.match(r'near "(.*)": syntax error|incomplete input', text, re.DOTALL)
     if near:  # MySQL's grammar has it, as has been found out before
-        error = unsupported(f"{near[1] or 'an end'} here")
-        return error.code, error.text
-    error = unsupported(text)
+        refused = f"{near[1] or 'an end'} here"
+    error = unsupported(refused)
     return error.code, error.text

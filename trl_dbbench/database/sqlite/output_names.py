@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from sqlglot import exp
 
 from trl_dbbench.database.sqlite.kinds import TableColumns
+from trl_dbbench.database.sqlite.messages import OTHER_COUNT
 from trl_dbbench.database.sqlite.names import parts
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import StatementError
@@ -167,11 +168,7 @@ def rename_columns(tree: exp.Expr) -> None:
         if not names:
             continue
         if len(query.meta.get("row", names)) != len(names):
-            raise StatementError(
-                1353,
-                "In definition of view, derived table or common table expression, SELECT list and column "
-                "names list have different column counts",
-            )
+            raise StatementError(*OTHER_COUNT)
         own = isinstance(query, exp.Select) and any(isinstance(each, exp.Alias) for each in query.expressions)
         sorted_ = any(query.args.get(each) for each in ("group", "having", "order"))
         if not isinstance(query, exp.Select) or query.is_star or (own and sorted_):

@@ -119,10 +119,7 @@ def note_columns(tree: exp.Expr) -> None:
     for part, blocks in _recursive(tree):
         first = [block.unnest() for block in blocks if not _names_itself(part, block)]
         named = part.args["alias"].columns
-        rows = [
-            query.expressions if isinstance(query, exp.Select) and not query.is_star else ()
-            for query in first
-        ]
+        rows = [_shown(query) for query in first]
         for block in blocks if rows and not _names_itself(part, blocks[0]) else ():
             select = block.unnest()
             if block is not select and _names_itself(part, block):
