@@ -107,8 +107,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.copytree(ROOT / "recipes", "recipes")
     for name in ("accelerate_configs", "benchmarks"):
         Path(name).symlink_to(ROOT / name)
-    for path, count in {"train": 60, "test": 12}.items():
-        for folder in ("recipes/tiny", MULTI):
+    for path, count in {"train": 24, "test": 12}.items():
+        for folder in ("recipes/tiny", MULTI, "recipes/tiny_sql"):
             file = Path(folder, f"{path}.jsonl")
             file.write_text("".join(file.read_text().splitlines(keepends=True)[:count]))
         shutil.copy(f"recipes/tiny/{path}.jsonl", ".")
@@ -193,10 +193,20 @@ def run(
     return run
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the first page's run lies, for the others."""
+    return tmp_path_factory.mktemp("trained") / "quickstart"
+
+
 @pytest.fixture
-def quickstart(run: Callable[[str], None]) -> None:
+def quickstart(trained: Path, run: Callable[[str], None]) -> None:
     """The run that most pages look at, and copies of it under the names of others."""
-    run("accelerate launch recipes/grpo_dbbench.py --config recipes/quickstart.yaml")
+    if trained.exists():
+        shutil.copytree(trained, "runs/quickstart")
+    else:
+        run("accelerate launch recipes/grpo_dbbench.py --config recipes/quickstart.yaml")
+        shutil.copytree("runs/quickstart", trained)
     for name in ("mine", "first", "second", "base", "replay", "shop"):
         shutil.copytree("runs/quickstart", f"runs/{name}")
     Path("runs/quickstart/checkpoint-1").rename("runs/quickstart/checkpoint-20")
