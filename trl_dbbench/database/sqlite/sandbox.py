@@ -7,12 +7,13 @@ import sqlite3
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import cast
 
 from sqlalchemy import create_engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.pool import NullPool
 from sqlglot import exp
 
 from trl_dbbench.database.sandbox import (
@@ -61,6 +62,19 @@ MAX_MESSAGE_CHARACTERS = 512
 """How much of an error the agent is shown, as in MySQL."""
 
 
+_ENGINE = create_engine(
+    "sqlite://",
+    poolclass=NullPool,  # each connection has a database of its own, which ends with it
+    connect_args={
+        "check_same_thread": False,
+        "cached_statements": 0,
+        "detect_types": sqlite3.PARSE_DECLTYPES,
+    },
+    isolation_level="AUTOCOMMIT",
+    execution_options={"no_parameters": True, "sqlite_raw_colnames": True},
+)
+
+
 class SQLiteSandbox(Sandbox):
     """A database in memory, with MySQL's collation and functions."""
 
@@ -73,18 +87,7 @@ class SQLiteSandbox(Sandbox):
         self._broken: str | None = None
         self._closed = False
         self._lock = threading.Lock()
-        self._engine = create_engine(
-            "sqlite://",
-            poolclass=StaticPool,
-            connect_args={
-                "check_same_thread": False,
-                "cached_statements": 0,
-                "detect_types": sqlite3.PARSE_DECLTYPES,
-            },
-            isolation_level="AUTOCOMMIT",
-            execution_options={"no_parameters": True, "sqlite_raw_colnames": True},
-        )
-        self._connection = self._engine.connect()
+        self._connection = _ENGINE.connect()
         self._raw = cast(sqlite3.Connection, self._connection.connection.driver_connection)
         try:
             self._guard = Guard(self._raw)
@@ -140,11 +143,8 @@ class SQLiteSandbox(Sandbox):
             if self._closed:
                 return
             self._closed = True
-        try:
+        with suppress(SQLAlchemyError):
             self._connection.close()
-            self._engine.dispose()
-        except SQLAlchemyError:
-            pass
 
     def _check_usable(self) -> None:
         if self._closed:

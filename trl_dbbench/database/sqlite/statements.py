@@ -38,7 +38,7 @@ from trl_dbbench.database.sqlite.recursion import check_recursion
 from trl_dbbench.database.sqlite.tables import CATALOG, create
 from trl_dbbench.database.sqlite.translation import write
 from trl_dbbench.database.sqlite.values import StatementError
-from trl_dbbench.sql import MAX_CACHED_CHARACTERS
+from trl_dbbench.sql import MAX_CACHED_CHARACTERS, cached
 
 COMMANDS = words("CALL PREPARE EXECUTE GRANT REVOKE ANALYZE OPTIMIZE CHECK HANDLER LOAD")
 """Statements of MySQL's that the embedded database does not have, by their first word."""
@@ -223,6 +223,7 @@ def not_executed(sql: str) -> StatementError:
     return unsupported("a statement of this form") if _is_grammatical(sql) else syntax_error(sql.strip())
 
 
+@cached
 def creation(sql: str) -> str:
     """The CREATE TABLE of a task's table, for SQLite."""
     return create(parse(sql))
