@@ -103,7 +103,9 @@ def measure(steps: int, rounds: int, folder: str) -> dict[int, list[float]]:
 
 
 def learn(program: str, seeds: Sequence[int], folder: Path) -> list[dict]:
-    server = RealServer(program, str(RECIPES / "tiny/model"), folder / "vllm.log", "--max-loras", "2")
+    # on a CPU, vLLM ends at a sampled row whose prompt it computes in parts
+    whole = ("--max-num-batched-tokens", "16384")
+    server = RealServer(program, str(RECIPES / "tiny/model"), folder / "vllm.log", "--max-loras", "2", *whole)
     runs = []
     with running(server):
         for seed in seeds:

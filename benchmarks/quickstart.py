@@ -38,7 +38,9 @@ def run(name: str, folder: Path, *options: str) -> dict:
     command = [sys.executable, "-m", "accelerate.commands.launch", "--quiet"]
     command += ["--config_file", "accelerate_configs/cpu.yaml", "recipes/grpo_dbbench.py"]
     command += ["--config", "recipes/quickstart.yaml", "--output_dir", str(folder / name), *options]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        sys.exit(f"{done.stdout[-4000:]}\nThe run {name} failed: {' '.join(command)}")
     lines = (folder / name / "episodes.jsonl").read_text(encoding="utf-8").splitlines()
     held_out: dict[int, list[bool]] = {}
     for episode in map(json.loads, lines):
