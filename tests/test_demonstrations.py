@@ -83,7 +83,7 @@ def test_settings_of_the_chat_template_that_are_none(given):
 
 
 @pytest.mark.parametrize(
-    "count", [pytest.param(100, marks=pytest.mark.short), pytest.param(500, marks=pytest.mark.slow)]
+    "count", [pytest.param(100, marks=pytest.mark.short), pytest.param(250, marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("protocol", ["text", "tools"])
 def test_demonstrations_have_the_ids_and_masks_of_a_rollout(

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from fakes import RULES, ScriptedEngine, play_script
+from required import LONG
 from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.database import Database
@@ -31,7 +32,7 @@ from trl_dbbench.skills import operation_of
 from trl_dbbench.tasks import Task
 
 OUTPUTS = 10_000
-PLAYED = 1_000
+PLAYED = 4_000
 """Of each of the two protocols."""
 
 GOLDS = ([[2]], ["Oslo"], [1.5, "x"], [("a", None), ("b", 3)], [])
@@ -246,7 +247,12 @@ class NextOutput(ScriptedEngine):
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize(
-    "count", [pytest.param(PLAYED, marks=pytest.mark.short), pytest.param(OUTPUTS, marks=pytest.mark.slow)]
+    "count",
+    [
+        pytest.param(PLAYED // 4, marks=pytest.mark.short),
+        pytest.param(PLAYED, marks=pytest.mark.slow),
+        pytest.param(OUTPUTS, marks=LONG),
+    ],
 )
 @pytest.mark.parametrize("protocol", ["text", "tools"])
 def test_played(

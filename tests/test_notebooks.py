@@ -7,11 +7,12 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from required import LONG
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 
 
-# of the quickstart's training, which takes long, this much will do; the slow version is as it stands
+# of the quickstart's training, which takes long, this much will do; the long version is as it stands
 SHORTER = {
     "max_steps=20": "max_steps=2",
     "eval_steps=20": "eval_steps=2",
@@ -23,8 +24,8 @@ SHORTER = {
     ("name", "shorter"),
     [
         ("one_episode.ipynb", {}),
-        pytest.param("quickstart.ipynb", SHORTER, marks=pytest.mark.short),
-        pytest.param("quickstart.ipynb", {}, marks=pytest.mark.slow),
+        ("quickstart.ipynb", SHORTER),
+        pytest.param("quickstart.ipynb", {}, marks=LONG),
     ],
 )
 def test_notebook(name: str, shorter: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from databases import task
 from hostile import TABLES, items
+from required import LONG
 from sqlglot import exp
 
 from trl_dbbench.database import Database, open_database
@@ -173,7 +174,12 @@ def test_threads_share_no_tree() -> None:
 
 
 @pytest.mark.parametrize(
-    "times", [pytest.param(2, marks=pytest.mark.short), pytest.param(40, marks=pytest.mark.slow)]
+    "times",
+    [
+        pytest.param(2, marks=pytest.mark.short),
+        pytest.param(6, marks=pytest.mark.slow),
+        pytest.param(40, marks=LONG),
+    ],
 )
 def test_gold_statements_in_many_threads(full_tasks: list[Task], times: int) -> None:
     """They give the rows and tables that they give one after the other, and change no tree."""

@@ -179,6 +179,7 @@ def test_a_second_ctrl_c_ends_it_at_once(start, tmp_path):
     run.waits_for("Database: ")
     time.sleep(3)  # an evaluation of 200 episodes, one after the other, is under way
     run.interrupt()
+    run.waits_for("A second one ends it at once.")  # two that come before it looks up are one
     time.sleep(1.5)
     run.interrupt()
     assert run.ends() == 130, run.output
