@@ -463,6 +463,11 @@ SAME = """
     SELECT id FROM (p) WHERE dt = '2020-1-1'
     UPDATE p JOIN p q ON q.id = p.id SET p.i = 1 WHERE (q.i = 1 || q.i = 'x')
     SELECT id FROM p WHERE YEAR(d) = '2020'
+    SELECT id & 3, id | 4 FROM p
+    INSERT IGNORE INTO p (id, i) VALUES (9, '7'), (10, 2.5), (1, NULL)
+    (SELECT id AS n, d AS s FROM p ORDER BY id LIMIT 2) UNION (SELECT id, i FROM p ORDER BY id LIMIT 2) ORDER BY n, s
+    UPDATE p SET i = 1 WHERE (d) != 10
+    SELECT id FROM p WHERE (d) BETWEEN ('2020-1-1') AND (('2020-03-01'))
 """
 NOT_SUPPORTED = """
     DELETE FROM p WHERE i = 1.5 AND m = 'x'
@@ -484,6 +489,12 @@ NOT_SUPPORTED = """
     SELECT id FROM p WHERE i + 0 = '3' COLLATE utf8mb4_bin
     SELECT id FROM p WHERE d BETWEEN 1 AND '2020-12-31'
     SELECT INTERVAL(5, 1, 10)
+    SELECT id FROM p WHERE id IN ((SELECT i FROM p))
+    DELETE FROM p WHERE COALESCE('2019-12-31', '2020-01-01') <> 3
+    SELECT m & 3 FROM p
+    SELECT -4 | 1
+    UPDATE p SET i = IF(DATEDIFF('2021-07-15', i) > 30, 1, 2)
+    INSERT IGNORE INTO p (id, d) VALUES (9, 1 + 2)
     SELECT p.id, p.m + 1 AS id FROM p ORDER BY id
     SELECT p.* FROM p RIGHT JOIN (SELECT 9 AS id) q USING (id)
     SELECT f FROM p UNION ALL SELECT id FROM p UNION ALL SELECT t FROM p

@@ -171,6 +171,10 @@ def in_change(node: exp.Expr, check: str = "FULL_NUMBER") -> exp.Expr:
         return node
     if chooses(node) and any(kind_of(each).is_moment for each in node.walk()) and check != "FULL_DATE":
         raise unsupported("a date among texts as a number in a statement that changes rows")
+    name = str(node.this).upper() if isinstance(node, exp.Anonymous) else ""
+    constant = chooses(node) and (node.find(exp.Column) is None or node.find(exp.Null) is not None)
+    if check == "FULL_NUMBER" and (constant or name in ("MY_GREATEST", "MY_LEAST")):
+        raise unsupported("a chosen text as a number in a statement that changes rows")
     if check in ("FULL_NUMBER", "FULL_DECIMAL") and isinstance(node, exp.Literal) and is_number(node.name):
         return node
     return keep_kind(call(check, node), node)

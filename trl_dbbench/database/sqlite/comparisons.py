@@ -43,6 +43,7 @@ def collated(node: exp.Expr) -> exp.Expr:
 
 def _comparison(name: str) -> Callable[[exp.Expr], exp.Expr]:
     def rule(node: exp.Expr) -> exp.Expr:
+        _unwrap(node)
         left, right = node.this, node.expression
         if isinstance(node.parent, exp.Update | exp.OnConflict) and node.arg_key == "expressions":
             return node  # an assignment
@@ -62,6 +63,14 @@ def _comparison(name: str) -> Callable[[exp.Expr], exp.Expr]:
         return _lazy(name, sides, is_in_change(node))
 
     return rule
+
+
+def _unwrap(node: exp.Expr) -> None:
+    """Takes the brackets off the columns and constants that a node compares."""
+    for each in list(node.iter_expressions()):
+        inner = each.unnest()
+        if isinstance(each, exp.Paren) and isinstance(inner, exp.Column | exp.Literal):
+            each.replace(inner)
 
 
 def _is_year(node: exp.Expr) -> bool:
@@ -172,10 +181,13 @@ def _quantified(name: str, left: exp.Expr, right: exp.Any | exp.All) -> exp.Expr
 
 
 def _in(node: exp.Expr) -> exp.Expr:
+    _unwrap(node)
     if isinstance(node.this, exp.Tuple):
         return _in_rows(node)
     if is_binary(node.this):
         return node
+    if len(node.expressions) == 1 and isinstance(node.expressions[0].unnest(), exp.Query):
+        raise unsupported("IN of a subquery in two brackets")
     if node.args.get("query"):
         node.set("this", collated(_beside_rows(node)))
         return node
@@ -231,6 +243,7 @@ def _beside_rows(node: exp.Expr) -> exp.Expr:
 
 
 def _between(node: exp.Expr) -> exp.Expr:
+    _unwrap(node)
     sides = [node.this, node.args["low"], node.args["high"]]
     check_numbers(sides)
     names = {kind_of(each).name for each in sides}

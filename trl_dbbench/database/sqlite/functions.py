@@ -241,7 +241,7 @@ def functions() -> dict[str, Callable[..., Value]]:
             **STORAGE,
         }.items()
     }
-    failing = [name for name in strict if name.startswith(CHECKS) or name in OVERFLOW]
+    failing = [name for name in strict if name.startswith((*CHECKS, "STORE_")) or name in OVERFLOW]
     checks = {f"{DOUBTFUL}{name}": doubtful(strict[name]) for name in failing}
     return {**strict, **checks, **_SEEING_NULL}
 

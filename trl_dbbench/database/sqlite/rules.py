@@ -34,7 +34,7 @@ from trl_dbbench.database.sqlite.dates import UNITS
 from trl_dbbench.database.sqlite.joins import turn_right_joins
 from trl_dbbench.database.sqlite.kinds import Kind, keep_kind, kind_of
 from trl_dbbench.database.sqlite.output_names import having_alone
-from trl_dbbench.database.sqlite.overflow import OVERFLOW, checked
+from trl_dbbench.database.sqlite.overflow import OVERFLOW, bits, checked
 from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
 from trl_dbbench.database.sqlite.values import COLLATION, StatementError
 
@@ -370,6 +370,7 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.Trim: _trim,
     exp.Extract: _extract,
     exp.Interval: _interval,
+    **dict.fromkeys((exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot), bits),
     exp.StrPosition: lambda node: call("LOCATE", as_text(node.args["substr"]), as_text(node.this)),
     exp.Substring: _substring,
     exp.Chr: _characters,

@@ -9,7 +9,7 @@ from decimal import ROUND_HALF_UP, Decimal
 
 from sqlglot import exp
 
-from trl_dbbench.database.sqlite.coercions import as_number, call, unified
+from trl_dbbench.database.sqlite.coercions import as_number, call, doubt, unified
 from trl_dbbench.database.sqlite.dates import is_date, moment
 from trl_dbbench.database.sqlite.kinds import DATETIME, TEXT, UNKNOWN, Kind, TableColumns, keep_kind, kind_of
 from trl_dbbench.database.sqlite.parse import unsupported
@@ -19,7 +19,7 @@ from trl_dbbench.database.sqlite.values import StatementError, Value, decimal, t
 def unify_sides(node: exp.SetOperation) -> None:
     """Gives both sides of a UNION or its like columns of the same kinds, where they are written out."""
     kinds = [kind for _, kind in node.meta.get("row", ())]
-    for side in (node.left.unnest(), node.right.unnest()):
+    for side in (_written_out(node.left), _written_out(node.right)):
         below = side.meta.get("row", ()) if isinstance(side, exp.SetOperation) else ()
         pairs = [(one, kind) for (_, one), kind in zip(below, kinds, strict=False)]
         if any(one.name in ("float", "decimal") and kind.name == "text" for one, kind in pairs):
@@ -44,12 +44,26 @@ def unify_sides(node: exp.SetOperation) -> None:
                 value.replace(new)
 
 
+def _written_out(side: exp.Expr) -> exp.Expr:
+    """The query whose columns are those of a side, which may stand in brackets (`single_row`)."""
+    side = side.unnest()
+    while isinstance(side, exp.Select) and [type(each) for each in side.expressions] == [exp.Star]:
+        source = side.args.get("from_")
+        if source is None or not isinstance(source.this, exp.Subquery):
+            break
+        side = source.this.unnest()
+    return side
+
+
 def store(tree: exp.Expr, columns: Sequence[TableColumns]) -> exp.Expr:
     """The statement, with the values that it writes as their columns hold them."""
     if isinstance(tree, exp.Update):
         _assign(tree.expressions, in_order=tree.args.get("from_") is None)
-    if isinstance(tree, exp.Insert) and not tree.args.get("ignore"):
+    if isinstance(tree, exp.Insert):
         _insert(tree, columns)
+        for each in tree.find_all(exp.Anonymous) if tree.args.get("ignore") else ():
+            if str(each.this).startswith("my_STORE_"):  # MySQL stores something else, with a warning
+                doubt(each)
         conflict = tree.args.get("conflict")
         if conflict is not None:
             _assign(conflict.expressions)
