@@ -186,9 +186,10 @@ def _in(node: exp.Expr) -> exp.Expr:
         return _in_rows(node)
     if is_binary(node.this):
         return node
-    if len(node.expressions) == 1 and isinstance(node.expressions[0].unnest(), exp.Query):
-        raise unsupported("IN of a subquery in two brackets")
     if node.args.get("query"):
+        rows = node.args["query"].unnest()
+        if node.args["query"].this is not rows:  # in two brackets, which to SQLite is one value
+            node.set("query", exp.Subquery(this=rows))
         node.set("this", collated(_beside_rows(node)))
         return node
     sides = [node.this, *node.expressions]
