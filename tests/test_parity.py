@@ -469,6 +469,7 @@ SAME = """
     UPDATE p SET i = 1 WHERE (d) != 10
     SELECT id FROM p WHERE (d) BETWEEN ('2020-1-1') AND (('2020-03-01'))
     SELECT id FROM p WHERE id IN ((SELECT i FROM p))
+    SELECT id FROM p WHERE (d = 'x') IS NOT TRUE
 """
 NOT_SUPPORTED = """
     DELETE FROM p WHERE i = 1.5 AND m = 'x'

@@ -233,7 +233,7 @@ def until(tree: exp.Expr, node: exp.Expr, instead: exp.Expr) -> exp.Expr:
     node.replace(below)
     while below.parent is not None:
         above = below.parent
-        if isinstance(above, exp.Binary) and below.arg_key == "this":
+        if isinstance(above, exp.Binary) and not isinstance(above, exp.Is) and below.arg_key == "this":
             above.set("expression", exp.true() if isinstance(above, exp.Connector) else exp.Literal.number(1))
         if isinstance(above, exp.SetOperation) and below.arg_key == "this":
             above.set("expression", below.copy())
