@@ -1,12 +1,13 @@
 """How often the embedded database answers as MySQL does.
 
     python benchmarks/parity.py [--statements 100000] [--processes 2] [--corpus FILE] [--slips 10] [--seed 0]
-        [--json FILE] [--wrong N]
+        [--json FILE] [--wrong N] [--odd N]
 
 Executes statements on MySQL in Docker and on the embedded database, and compares rows (in their order where
 the statement determines it), the tables after a change, and the kinds of errors. Statements are drawn at
 random over random tables, one in four with a slip in it; with --corpus, those of a file with `db_id` and
-`sql` in each line are added, over tables made to fit them, as they are and with slips. Prints the share of
+`sql` in each line are added, over tables made to fit them, as they are and with slips. With --odd N, N are
+added in rarer forms (`tests/random_odd_sql.py`). Prints the share of
 each verdict by source and by construct; a statement counts for each construct that it has. --wrong N prints
 the first N that were answered otherwise, as they are found. Ctrl+C ends it with the figures so far.
 """
@@ -35,6 +36,7 @@ from trl_dbbench.tasks import Table
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from fitted import fitted
 from mysql_parity import WRONG, play
+from random_odd_sql import OddWriter
 from random_sql import Writer, slip, tables
 
 A_WORLD = 100
@@ -87,6 +89,9 @@ def statements(part: Part, path: Path | None) -> tuple[tuple[Table, ...], list[s
         world = fitted(written, random.Random(name))
         return world, [slip(rng, sql) for sql in written] if "slip" in source else written
     world = tables(rng)
+    if source == "rarer forms":
+        odd = OddWriter(rng, world)
+        return world, [odd.odd() for _ in range(A_WORLD)]
     writer = Writer(rng, world)
     drawn = [writer.query() if rng.random() < 0.8 else writer.change() for _ in range(A_WORLD)]
     return world, [slip(rng, sql) for sql in drawn] if "slip" in source else drawn
@@ -108,7 +113,7 @@ def run(part: Part, path: Path | None) -> list[tuple[str, str, str]]:
     return list(play(*_databases, world, written))
 
 
-def parts(count: int, path: Path | None, first: int, slips: int) -> Iterator[Part]:
+def parts(count: int, path: Path | None, first: int, slips: int, odd: int) -> Iterator[Part]:
     named = corpus(path) if path else {}
     for name in named:
         yield "corpus", 0, name
@@ -118,6 +123,8 @@ def parts(count: int, path: Path | None, first: int, slips: int) -> Iterator[Par
     worlds = max(-(-left // A_WORLD), 0)
     for seed in range(first, first + worlds):
         yield "generated" if seed % 4 else "generated with a slip", seed, ""
+    for seed in range(first, first + -(-odd // A_WORLD)):
+        yield "rarer forms", seed, ""
 
 
 def shares(counts: dict[str, Counter]) -> Iterator[str]:
@@ -139,12 +146,14 @@ def main() -> None:
     parser.add_argument("--slips", type=int, default=10, help="for each statement of the corpus")
     parser.add_argument("--seed", type=int, default=0, help="the first of the seeds that are drawn from")
     parser.add_argument("--wrong", type=int, default=0)
+    parser.add_argument("--odd", type=int, default=0, help="statements in rarer forms, besides")
     parser.add_argument("--json", type=Path, help="add a line with the figures to this file")
     arguments = parser.parse_args()
     by_source, by_construct = defaultdict(Counter), {name: Counter() for name in CONSTRUCTS}
     shown, began = 0, time.monotonic()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background ignores
-    todo = list(parts(arguments.statements, arguments.corpus, arguments.seed, arguments.slips))
+    wanted = (arguments.statements, arguments.corpus, arguments.seed, arguments.slips, arguments.odd)
+    todo = list(parts(*wanted))
     with ProcessPoolExecutor(arguments.processes, initializer=start) as pool:
         running = {pool.submit(run, part, arguments.corpus): part for part in todo}
         try:

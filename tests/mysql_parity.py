@@ -113,7 +113,9 @@ def is_open(theirs: Sandbox, mine: QueryResult, wanted: QueryResult, sql: str) -
         named = {each.alias.lower(): each.this for each in tree.expressions if isinstance(each, exp.Alias)}
         for term in tree.args["order"].expressions:
             key = term.this
-            if isinstance(key, exp.Literal):
+            if isinstance(key, exp.Literal) and not key.is_string:
+                if not key.name.isdecimal() or not 1 <= int(key.name) <= len(tree.expressions):
+                    return False
                 key = tree.expressions[int(key.name) - 1].unalias()
             elif isinstance(key, exp.Column) and not key.table:
                 key = named.get(key.name.lower(), key)

@@ -419,8 +419,94 @@ SAME = """
     SELECT d = 'x', nope FROM p
     SELECT id FROM p WHERE d = 'x' ORDER BY nope
     SELECT p.id FROM p JOIN p q ON nope = 1 WHERE p.d = 'x'
+    DELETE FROM p WHERE CASE WHEN id > 0 THEN 0 WHEN m <> 'x' THEN 1 END
+    UPDATE p SET i = 1 WHERE id < 0 AND i = 'x'
+    UPDATE p SET i = 1 WHERE IF(id > 0, 1, f = -'x')
+    DELETE FROM p WHERE m = ''
+    DELETE FROM p WHERE i = ''
+    DELETE FROM p WHERE id < 0 AND i + 1 = 'x'
+    DELETE FROM p WHERE m = 'x' AND nope = 1
+    INSERT INTO p (id, i) SELECT id + 9, m FROM p WHERE id < 0 GROUP BY id, m HAVING m = 'x'
+    UPDATE p SET i = 1 WHERE i = 'nan'
+    UPDATE p SET i = 1 WHERE i IN ('3', '5') OR m BETWEEN '1' AND '5'
+    UPDATE p SET i = 1 WHERE i = '3' AND 1 = 1
+    SELECT (SELECT YEAR(p.d)) FROM p GROUP BY YEAR(p.d)
+    SELECT (SELECT YEAR(d) FROM DUAL) AS y, COUNT(*) FROM p GROUP BY y ORDER BY (SELECT YEAR(d))
+    SELECT (SELECT YEAR(p.d)) + 1 FROM p GROUP BY YEAR(p.d)
+    SELECT YEAR(p.d) FROM p GROUP BY (SELECT YEAR(p.d))
+    SELECT (10 % p.i) AS k, MAX(id) FROM p GROUP BY k
+    SELECT MAX(id) AS m FROM p HAVING m > 1
+    SELECT t, MAX(i) AS i FROM p GROUP BY t HAVING i > 3
+    SELECT i + 1 AS i, COUNT(*) FROM p GROUP BY id HAVING i > 3
+    SELECT EXTRACT(YEAR_MONTH FROM d), EXTRACT(WEEK FROM dt) FROM p
+    SELECT id FROM p WHERE (i + 0, id) = ('3', 1) OR (d, id) = ('2020-2-29', 2) OR (dt, id) IN (('2020-01-01', 1))
+    SELECT id FROM p WHERE t BETWEEN '2020' AND 3000
+    SELECT (SELECT SUM(i) FROM p WHERE id IN (SELECT id FROM p WHERE SUM(nope) = 'x'))
+    SELECT AVG(COUNT(id)) FROM p WHERE YEARS(d) = 2010
+    SELECT `a b `(i) FROM p
+    SELECT DAY_OF(d), CAST_SIGNED('5') FROM p
+    INSERT INTO p (id, i) VALUES (8, (SELECT COUNT(*) FROM information_schema.tables WHERE table_name = 'nope')), (9, 1 + (SELECT 2))
+    INSERT INTO p (id, i) VALUES (8, (SELECT MAX(id) FROM p))
+    INSERT INTO p (id, i) VALUES (8, (SELECT MAX(x.id) FROM (SELECT id FROM p) x))
+    INSERT INTO p (id, i) VALUES (1, 1) ON DUPLICATE KEY UPDATE i = (SELECT MAX(i) FROM p)
+    UPDATE p SET i = 1 WHERE id <= (SELECT MAX(id) FROM p) ORDER BY nope LIMIT 2
+    SELECT COUNT(*) FROM p WHERE i = 3 AND id = (SELECT q.id FROM p q WHERE q.id = 1)
+    SELECT id FROM p WHERE MONTH(MIN(d)) = (SELECT MONTHMIN(d) FROM p)
+    SELECT id FROM p WHERE d = 'x' UNION SELECT nope FROM p
+    SELECT p.x.none (i) FROM p
+    DELETE FROM p WHERE FIELD('10', 'Pear') >= DATE_ADD('2019-12-31', INTERVAL -1 WEEK)
+    UPDATE p SET i = 1 WHERE i / id > 0.5 AND t IS NOT NULL
+    UPDATE p SET i = i + 1, f = i
+    UPDATE p SET i = NULL, f = IFNULL(i, 7), t = CONCAT(id, f)
+    INSERT INTO p (id, i) VALUES (1, 7) ON DUPLICATE KEY UPDATE i = VALUES(i) + 1, f = VALUES(i) + i
+    UPDATE p JOIN (SELECT 1 AS id, 5 AS n) q ON q.id = p.id SET p.i = q.n, p.f = p.i
+    SELECT id FROM (p) WHERE dt = '2020-1-1'
+    UPDATE p JOIN p q ON q.id = p.id SET p.i = 1 WHERE (q.i = 1 || q.i = 'x')
+    SELECT id FROM p WHERE YEAR(d) = '2020'
+    SELECT id & 3, id | 4 FROM p
+    INSERT IGNORE INTO p (id, i) VALUES (9, '7'), (10, 2.5), (1, NULL)
+    (SELECT id AS n, d AS s FROM p ORDER BY id LIMIT 2) UNION (SELECT id, i FROM p ORDER BY id LIMIT 2) ORDER BY n, s
+    UPDATE p SET i = 1 WHERE (d) != 10
+    SELECT id FROM p WHERE (d) BETWEEN ('2020-1-1') AND (('2020-03-01'))
+    SELECT id FROM p WHERE id IN ((SELECT i FROM p))
+    SELECT id FROM p WHERE (d = 'x') IS NOT TRUE
 """
 NOT_SUPPORTED = """
+    DELETE FROM p WHERE i = 1.5 AND m = 'x'
+    DELETE FROM p WHERE id IS NOT NULL OR i = 'x'
+    DELETE FROM p WHERE id IN ('x', 5)
+    DELETE FROM p WHERE id BETWEEN 'x' AND 5
+    DELETE FROM p WHERE i = (SELECT 'x')
+    DELETE FROM p WHERE id = (SELECT MAX(id / 0) FROM (SELECT 1 AS id) q)
+    DELETE FROM p WHERE MOD(1, 0) = id
+    DELETE FROM p WHERE i / id > 1 LIMIT 1
+    DELETE FROM p WHERE m = 'x' LIMIT 0
+    DELETE FROM p ORDER BY m = 'x'
+    DELETE FROM p WHERE GREATEST(i, t) > 5
+    DELETE FROM p WHERE COALESCE(dt, '2020-02-29') != DATE(dt)
+    UPDATE p SET i = 1 WHERE COALESCE(d, '2019-12-31') >= i
+    SELECT COUNT(*) FROM p GROUP BY YEAR(p.d) HAVING (SELECT YEAR(p.d)) > 1
+    SELECT i + 1 AS i, COUNT(*) FROM p GROUP BY i HAVING i > 3
+    SELECT EXTRACT(DAY_HOUR FROM dt) FROM p
+    SELECT id FROM p WHERE i + 0 = '3' COLLATE utf8mb4_bin
+    SELECT id FROM p WHERE d BETWEEN 1 AND '2020-12-31'
+    SELECT INTERVAL(5, 1, 10)
+    DELETE FROM p WHERE COALESCE('2019-12-31', '2020-01-01') <> 3
+    SELECT m & 3 FROM p
+    SELECT -4 | 1
+    UPDATE p SET i = IF(DATEDIFF('2021-07-15', i) > 30, 1, 2)
+    INSERT IGNORE INTO p (id, d) VALUES (9, 1 + 2)
+    SELECT p.id, p.m + 1 AS id FROM p ORDER BY id
+    SELECT p.* FROM p RIGHT JOIN (SELECT 9 AS id) q USING (id)
+    SELECT f FROM p UNION ALL SELECT id FROM p UNION ALL SELECT t FROM p
+    SELECT CAST(id AS YEAR) FROM p
+    SELECT id FROM p WHERE YEAR(d) >= STR_TO_DATE('2020-02-29', '%Y-%m-%d')
+    SELECT id FROM p WHERE d < SOME (SELECT t FROM p)
+    UPDATE p SET i = 5, i = 6
+    DELETE FROM a USING p a JOIN p b ON b.id = a.i
+    SELECT COUNT(*) FROM p WHERE id = 77 AND i = (SELECT id FROM p)
+    SELECT YEAR(CURRENT_TIMESTAMP) - d FROM p ORDER BY d LIMIT 1
+    DELETE IGNORE FROM p WHERE id = 1
     VALUES ROW(1, 2), ROW(3, 4)
     SELECT id FROM p WHERE ROW(id, t) = ROW(1, 'x')
     SELECT UTC_DATE()

@@ -113,6 +113,8 @@ class _Annotator:
         if isinstance(node, exp.Table):
             name = node.name.lower()
             row = scope.parts.get(name) or self._columns.get(name) or []
+        elif isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table):  # in brackets
+            self._source(node.this, scope)
         elif isinstance(node, exp.Subquery):
             row = _renamed(self.query(node, scope.above, scope.parts), node.alias_column_names)
         elif isinstance(node, exp.Paren):
@@ -127,12 +129,14 @@ class _Annotator:
         """Annotates what a statement changes tables by."""
         scope = _Scope(None, self._with(node, None, {}))
         target = node.this.this if isinstance(node.this, exp.Schema) else node.this
-        if isinstance(target, exp.Table):
-            self._source(target, scope)
+        joined = node.args.get("from_")
+        for source in (target, joined.this if joined is not None else None):
+            if isinstance(source, exp.Table | exp.Subquery):
+                self._source(source, scope)
         if isinstance(node, exp.Insert):
             self.query(node.expression, None, scope.parts)
         for name, part in node.args.items():
-            if name not in ("this", "with_") and not (
+            if name not in ("this", "with_", "from_") and not (
                 isinstance(part, exp.Query) and isinstance(node, exp.Insert)
             ):
                 for each in part if isinstance(part, list) else [part]:

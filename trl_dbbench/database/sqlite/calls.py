@@ -23,14 +23,18 @@ from trl_dbbench.database.sqlite.coercions import (
 )
 from trl_dbbench.database.sqlite.comparisons import BINARY
 from trl_dbbench.database.sqlite.dates import UNITS
-from trl_dbbench.database.sqlite.functions import functions, takes
-from trl_dbbench.database.sqlite.kinds import DATE, FLOAT, INT, Kind, kind_of, words
+from trl_dbbench.database.sqlite.functions import functions, is_own, takes
+from trl_dbbench.database.sqlite.kinds import DATE, FLOAT, INT, Kind, keep_kind, kind_of, words
 from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
 from trl_dbbench.database.sqlite.values import StatementError
 
 _PASSED_ON = frozenset({"IFNULL", "JSON_EXTRACT", "JSON_ARRAY", "JSON_OBJECT", "JSON_VALID", "JSON_TYPE"})
 _FUNCTIONS = functions()
-_KNOWN = frozenset(_FUNCTIONS) | frozenset(AGGREGATES) | {"ADDDATE", "SUBDATE"}
+_KNOWN = (
+    frozenset(name for name in _FUNCTIONS if not is_own(name))
+    | frozenset(AGGREGATES)
+    | {"ADDDATE", "SUBDATE"}
+)
 
 
 def interval(node: exp.Interval) -> tuple[exp.Expr, exp.Expr]:
@@ -39,7 +43,7 @@ def interval(node: exp.Interval) -> tuple[exp.Expr, exp.Expr]:
     name = "" if unit is None else unit.name.upper()
     if name not in UNITS:  # such as DAY_HOUR, or what the parser takes for a second interval
         raise unsupported(f"INTERVAL ... {name}")
-    whole = isinstance(amount, exp.Literal) and amount.name.isdecimal()
+    whole = isinstance(amount, exp.Literal) and amount.name.lstrip("+-").isdecimal()
     return amount if whole else in_change(amount, "FULL_INTEGER"), exp.Literal.string(name)
 
 
@@ -71,7 +75,7 @@ def _start(moment: exp.Expr) -> exp.Expr:
 
 
 _T = exp.DataType.Type
-_INTEGERS = {_T.BIGINT, _T.UBIGINT, _T.INT, _T.UINT, _T.SMALLINT, _T.TINYINT, _T.YEAR}
+_INTEGERS = {_T.BIGINT, _T.UBIGINT, _T.INT, _T.UINT, _T.SMALLINT, _T.TINYINT}
 _TEXTS = {_T.CHAR, _T.NCHAR, _T.VARCHAR, _T.NVARCHAR, _T.TEXT, _T.CHARACTER_SET, _T.JSON}
 
 
@@ -82,6 +86,8 @@ def cast(node: exp.Expr) -> exp.Expr:
         int(size.name) > most for size, most in zip(sizes, (65, 30), strict=False)
     ):
         raise StatementError(1426, f"Too-big precision specified for '{node.this.sql()}'. Maximum is 65.")
+    if kind.this == _T.YEAR:
+        raise unsupported("CAST(... AS YEAR)")
     if kind.this in _INTEGERS:
         name = "CAST_FLOAT_SIGNED" if kind_of(node.this) == FLOAT else "CAST_SIGNED"
         whole = call(name, in_change(as_number(node.this), "FULL_INTEGER"))
@@ -110,7 +116,11 @@ def cast(node: exp.Expr) -> exp.Expr:
 def check_name(node: exp.Anonymous) -> None:
     """Raises StatementError for a function that does not exist; MySQL looks at this before anything else."""
     name = str(node.this).upper()
+    if name.strip('"').endswith(" "):
+        raise StatementError(1458, f"Incorrect routine name '{node.this}'")
     if isinstance(node.parent, exp.Dot):
+        if isinstance(node.parent.this, exp.Dot):
+            raise syntax_error("(")
         raise StatementError(1305, f"FUNCTION {node.parent.sql(dialect='mysql')} does not exist")
     if name in _PASSED_ON or name in ("VALUES", "ANY_VALUE") or name in _KNOWN:
         return
@@ -151,6 +161,8 @@ def function_call(node: exp.Expr) -> exp.Expr:
         return move(_MOVING[name], arguments[0].unnest(), arguments[1], kind_of(node))
     if name in _OF_DATES and arguments and kind_of(arguments[0]).is_number:
         arguments[0] = call("DATED", arguments[0])
+    if name == "DATEDIFF" and len(arguments) == 2 and kind_of(arguments[1]).is_number:
+        arguments[1] = keep_kind(call("DATED", arguments[1]), arguments[1])
     strict = is_in_change(node)
     for place in _COUNTS.get(name, ()):
         if place < len(arguments):
@@ -182,8 +194,8 @@ _MISSING = words(
     ACOS ADDTIME AES_DECRYPT AES_ENCRYPT ASIN ATAN ATAN2 BENCHMARK BIN BIN_TO_UUID BIT_AND BIT_COUNT
     BIT_LENGTH BIT_OR BIT_XOR CHARSET COERCIBILITY COLLATION COMPRESS CONV CONVERT_TZ COT CRC32
     CURRENT_ROLE EXPORT_SET EXTRACTVALUE FORMAT_BYTES FORMAT_PICO_TIME FOUND_ROWS FROM_BASE64
-    GEOMCOLLECTION GEOMETRYCOLLECTION GET_FORMAT GET_LOCK GROUPING ICU_VERSION IS_FREE_LOCK IS_USED_LOCK
-    IS_UUID LAST_INSERT_ID LINESTRING LOAD_FILE MAKETIME MAKE_SET MD5 MICROSECOND MULTILINESTRING
+    GEOMCOLLECTION GEOMETRYCOLLECTION GET_FORMAT GET_LOCK GROUPING ICU_VERSION INTERVAL IS_FREE_LOCK
+    IS_USED_LOCK IS_UUID LAST_INSERT_ID LINESTRING LOAD_FILE MAKETIME MAKE_SET MD5 MICROSECOND MULTILINESTRING
     MULTIPOINT MULTIPOLYGON NAME_CONST OCT PERIOD_ADD PERIOD_DIFF POINT POLYGON PS_CURRENT_THREAD_ID
     PS_THREAD_ID QUOTE RANDOM_BYTES REGEXP_INSTR RELEASE_ALL_LOCKS RELEASE_LOCK ROLES_GRAPHML ROW
     ROW_COUNT
@@ -266,8 +278,13 @@ def _checked(name: str, arguments: list[exp.Expr]) -> list[exp.Expr]:
     """The arguments of a function in a statement that changes rows: they must be what the function takes."""
     if name in _OF_TIMES and arguments and kind_of(arguments[0]).name == "text":
         raise unsupported(f"{name} of a text in a statement that changes rows")
-    if name in _OF_DATES and arguments and kind_of(arguments[0]).is_number:
+    if name in _OF_DATES and any(
+        kind_of(each).is_number for each in arguments[: 2 if name == "DATEDIFF" else 1]
+    ):
         raise unsupported(f"{name} of a number in a statement that changes rows")
+    kinds = {kind_of(each).name for each in arguments}
+    if name in ("GREATEST", "LEAST") and "text" in kinds and kinds & {"int", "decimal", "float"}:
+        raise unsupported(f"{name} of numbers and texts in a statement that changes rows")
     if name in ("LN", "LOG", "LOG2", "LOG10"):
         return [call("POSITIVE", each) for each in arguments]
     if name not in _OF_DATES:

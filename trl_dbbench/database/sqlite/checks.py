@@ -17,10 +17,14 @@ MAX_TABLES_READ = 1_000
 
 def check_target(tree: exp.Expr) -> None:
     """Raises StatementError for a statement that changes a table and reads it, but for a derived table."""
-    if not isinstance(tree, exp.Update | exp.Delete):
-        return
-    name = tree.this.name
-    for select in tree.find_all(exp.Select):
+    changed: list[exp.Expr | None] = [tree] if isinstance(tree, exp.Update | exp.Delete) else []
+    if isinstance(tree, exp.Insert):  # INSERT ... SELECT may read what it fills
+        changed = [
+            each for each in (tree.expression, tree.args.get("conflict")) if not isinstance(each, exp.Query)
+        ]
+    target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
+    name = target.name if changed else ""
+    for select in [select for each in changed if each is not None for select in each.find_all(exp.Select)]:
         source = select.args.get("from_")
         if source is not None and isinstance(source.this, exp.Table) and source.this.name == name:
             above = select.find_ancestor(exp.Subquery, exp.CTE)
@@ -32,7 +36,9 @@ def check_target(tree: exp.Expr) -> None:
 
 
 def check_missing(tree: exp.Expr) -> None:
-    """Raises StatementError for clauses of queries that the embedded database does not have."""
+    """Raises StatementError for clauses that the embedded database does not have."""
+    if isinstance(tree, exp.Delete) and tree.args.get("using"):
+        raise unsupported("DELETE ... USING")
     for node in tree.find_all(exp.Select, exp.Join, exp.WindowSpec):
         if isinstance(node, exp.Select) and node.args.get("qualify") is not None:
             raise unsupported("QUALIFY")
@@ -110,7 +116,8 @@ def single_row(subquery: exp.Expr) -> exp.Expr:
     of_rows = subquery.parent is None or isinstance(subquery.parent, _OF_ROWS) or listing(subquery)
     if of_rows or _has_one_row(subquery.unnest()):
         return subquery
-    if _is_read_for_some(subquery):
+    among = _is_among(subquery)
+    if among and _is_dependent(subquery):
         raise unsupported("several rows of a subquery that depends on the query around it")
     rows = exp.select("*").from_(exp.Subquery(this=subquery.this)).limit(2)
     number = exp.Subquery(this=exp.select("COUNT(*)").from_("my_rows"))
@@ -118,18 +125,24 @@ def single_row(subquery: exp.Expr) -> exp.Expr:
     parent = subquery.parent
     beside = parent.args.get("this") if parent is not None and subquery.arg_key == "expression" else None
     perhaps = isinstance(beside, exp.Expr) and beside.find(exp.Query) is not None
-    checked = [number, exp.Literal.number(int(perhaps))]
+    checked = [number, exp.Literal.number(int(perhaps or among))]
     query = exp.select("*").from_("my_rows").where(exp.Anonymous(this="my_ONE_ROW", expressions=checked))
     part = exp.CTE(this=rows, alias=exp.TableAlias(this=exp.to_identifier("my_rows")), materialized=True)
     query.set("with_", exp.With(expressions=[part]))
-    return exp.Subquery(this=query)
+    made = exp.Subquery(this=query)
+    parts = [each.alias for each in subquery.root().find_all(exp.CTE)]
+    made.meta["read_first"] = among and all(name.startswith("my_") for name in parts)
+    return made
 
 
-def _is_read_for_some(subquery: exp.Expr) -> bool:
-    """Whether a subquery depends on the rows around it, of which MySQL may read others than SQLite does."""
+def _is_among(subquery: exp.Expr) -> bool:
+    """Whether it stands beside other conditions, so that MySQL may read it where SQLite does not, or not."""
     above = subquery.find_ancestor(exp.Where, exp.Join, exp.Query)
-    if not isinstance(above, exp.Where | exp.Join) or above.find(exp.Connector) is None:
-        return False
+    return isinstance(above, exp.Where | exp.Join) and above.find(exp.Connector) is not None
+
+
+def _is_dependent(subquery: exp.Expr) -> bool:
+    """Whether a subquery names the rows around it."""
     own = {each.alias_or_name for each in subquery.find_all(exp.Table, exp.Subquery)}
     return any(column.table and column.table not in own for column in subquery.find_all(exp.Column))
 
@@ -191,14 +204,24 @@ def until_misplaced(tree: exp.Expr) -> exp.Expr:
 
     It has read the argument only in a subquery where an aggregate of the query around may stand.
     """
-    node = next((each for each in tree.find_all(exp.AggFunc) if _is_misplaced(each)), None)
+    aggregates = list(tree.find_all(exp.AggFunc, bfs=False))
+    node = next((each for each in aggregates if _is_nested(each) or _is_misplaced(each)), None)
     if node is None:
         return tree
-    select, argument = node.find_ancestor(exp.Select), node.this
-    above = select and select.find_ancestor(exp.Where, exp.Join, exp.From, exp.CTE, exp.Group, exp.Select)
-    inner = isinstance(above, exp.Select)
+    argument, inner = node.this, _is_nested(node) or _may_be_of_another(node)
     plain = isinstance(argument, exp.Expr) and not isinstance(argument, exp.Star | exp.Distinct | exp.Order)
     return until(tree, node, argument.copy() if inner and plain else exp.Literal.number(1))
+
+
+def _may_be_of_another(aggregate: exp.Expr) -> bool:
+    """Whether it stands in a subquery, however deep, among what a query around it selects or sorts by."""
+    select: exp.Expr | None = aggregate.find_ancestor(exp.Select)
+    while select is not None:
+        above = select.find_ancestor(exp.Where, exp.Join, exp.From, exp.CTE, exp.Group, exp.Select)
+        if isinstance(above, exp.Select):
+            return True
+        select = above.parent if isinstance(above, exp.Where | exp.Join | exp.Group) else None
+    return False
 
 
 def until(tree: exp.Expr, node: exp.Expr, instead: exp.Expr) -> exp.Expr:
@@ -210,8 +233,10 @@ def until(tree: exp.Expr, node: exp.Expr, instead: exp.Expr) -> exp.Expr:
     node.replace(below)
     while below.parent is not None:
         above = below.parent
-        if isinstance(above, exp.Connector) and below.arg_key == "this":
-            above.set("expression", exp.true())
+        if isinstance(above, exp.Binary) and not isinstance(above, exp.Is) and below.arg_key == "this":
+            above.set("expression", exp.true() if isinstance(above, exp.Connector) else exp.Literal.number(1))
+        if isinstance(above, exp.SetOperation) and below.arg_key == "this":
+            above.set("expression", below.copy())
         if isinstance(above, exp.Select):
             if below.arg_key == "expressions":
                 for each in above.expressions[(below.index or 0) + 1 :]:
@@ -232,6 +257,12 @@ def until(tree: exp.Expr, node: exp.Expr, instead: exp.Expr) -> exp.Expr:
 
 _READ_IN_ORDER = ("with_", "from_", "expressions", "where", "joins", "group", "having", "windows", "order")
 """The parts of a query in the order in which MySQL looks at their names."""
+
+
+def _is_nested(aggregate: exp.Expr) -> bool:
+    """Whether it stands in another aggregate."""
+    above = aggregate.find_ancestor(exp.AggFunc, exp.Query, exp.Window)
+    return isinstance(above, exp.AggFunc) and _is_aggregate(aggregate)
 
 
 def _is_misplaced(aggregate: exp.Expr) -> bool:

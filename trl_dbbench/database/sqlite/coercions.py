@@ -7,10 +7,10 @@ call the functions at the end of the page.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from datetime import date, datetime, timedelta
+from collections.abc import Callable, Sequence
+from datetime import time
 from decimal import Decimal
-from typing import Any
+from functools import wraps
 
 from sqlglot import exp
 
@@ -59,6 +59,8 @@ _MOVING = frozenset({"my_DATE_ADD", "my_DATE_SUB", "my_FULL_DATE_ADD", "my_FULL_
 
 
 def is_moved(node: exp.Expr) -> bool:
+    if isinstance(node, exp.Case) and node.args.get("default") is not None:  # of `unless_null`
+        return is_moved(node.args["default"])
     return isinstance(node, exp.Anonymous) and node.this in _MOVING
 
 
@@ -137,7 +139,8 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
                 len(nodes) == 2 and DATE in kinds and kind.name == "text" and node.find(exp.Column, exp.Query)
             )
             name = "FULL_MOMENT" if checked else "SURE_MOMENT" if _may_be_null(node) else "MOMENT"
-            read.append(call(name, call("DAY_OF", node) if day else node))
+            of_day = "FULL_DAY_OF" if is_in_change(node) else "DAY_OF"
+            read.append(call(name, call(of_day, node) if day else node))
     return [keep_kind(new, node) for new, node in zip(read, nodes, strict=True)]
 
 
@@ -166,12 +169,53 @@ def in_change(node: exp.Expr, check: str = "FULL_NUMBER") -> exp.Expr:
     must be one to the end."""
     if kind_of(node).name != "text" or not is_in_change(node):
         return node
+    if chooses(node) and any(kind_of(each).is_moment for each in node.walk()) and check != "FULL_DATE":
+        raise unsupported("a date among texts as a number in a statement that changes rows")
+    name = str(node.this).upper() if isinstance(node, exp.Anonymous) else ""
+    constant = chooses(node) and (node.find(exp.Column) is None or node.find(exp.Null) is not None)
+    if check == "FULL_NUMBER" and (constant or name in ("MY_GREATEST", "MY_LEAST")):
+        raise unsupported("a chosen text as a number in a statement that changes rows")
+    if check in ("FULL_NUMBER", "FULL_DECIMAL") and isinstance(node, exp.Literal) and is_number(node.name):
+        return node
     return keep_kind(call(check, node), node)
 
 
 def may_fail(node: exp.Expr) -> bool:
     """Whether an expression, rewritten for a statement that changes rows, has a check that may raise."""
-    return any(str(each.this).startswith(("my_FULL_", "my_DIVISOR")) for each in node.find_all(exp.Anonymous))
+    return any(map(is_check, node.find_all(exp.Anonymous)))
+
+
+DOUBTFUL = "DOUBTFUL_"
+"""How the names of functions begin that refuse where another fails, as MySQL may pass over it."""
+CHECKS = ("FULL_", "DIVISOR")
+"""How those begin that raise in a statement that changes rows."""
+
+
+def is_check(node: exp.Anonymous) -> bool:
+    return str(node.this).removeprefix("my_").startswith((*CHECKS, DOUBTFUL))
+
+
+def doubt(check: exp.Anonymous) -> None:
+    """Makes a check refuse, for where MySQL may pass over its failure."""
+    check.set("this", f"my_{DOUBTFUL}{check.this.removeprefix('my_').removeprefix(DOUBTFUL)}")
+
+
+def doubtful(check: Callable[..., Value]) -> Callable[..., Value]:
+    """A check for where MySQL may pass over its failure."""
+
+    @wraps(check)
+    def checked(*values: Value) -> Value:
+        try:
+            return check(*values)
+        except StatementError:
+            raise unsupported("what fails where MySQL may not look at it") from None
+
+    return checked
+
+
+def is_early(node: exp.Expr) -> bool:
+    """Whether it is a constant that MySQL reads before any row."""
+    return bool(node.meta.get("early"))
 
 
 def unless_null(earlier: Sequence[exp.Expr], computed: exp.Expr) -> exp.Expr:
@@ -230,11 +274,18 @@ def _full_decimal(value: Value) -> int | float:
     return _whole_number(value, "DECIMAL")
 
 
+def is_number(written: str) -> bool:
+    """Whether a text is a number to its end."""
+    return _NUMBER.fullmatch(written) is not None
+
+
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.IGNORECASE | re.ASCII)
+
+
 def _whole_number(value: Value, type: str) -> float:
-    try:
-        return float(text(value).strip())
-    except ValueError:
-        raise StatementError(1292, f"Truncated incorrect {type} value: '{text(value)}'") from None
+    if not is_number(text(value)):
+        raise StatementError(1292, f"Truncated incorrect {type} value: '{text(value)}'")
+    return float(text(value))
 
 
 def _written(value: Value, places: int | None = None) -> str:
@@ -260,6 +311,14 @@ def _day(value: Value) -> Value:
     """A date without its time; any other text as it is."""
     found = moment(value)
     return value if found is None else found.date().isoformat()
+
+
+def _full_day(value: Value) -> Value:
+    """A date; MySQL keeps the time of some texts and not of others."""
+    found = moment(value)
+    if found is not None and found.time() != time.min:
+        raise unsupported("a text with a time beside a date in a statement that changes rows")
+    return _day(value)
 
 
 def _sure_moment(value: Value) -> str:
@@ -317,6 +376,7 @@ COERCIONS: dict[str, Callable[..., Value]] = {
     "DECIMAL": decimal,
     "MOMENT": _moment,
     "DAY_OF": _day,
+    "FULL_DAY_OF": _full_day,
     "DATED": _dated,
     "SURE_MOMENT": _sure_moment,
     "DATE_NUMBER": _date_number,
@@ -330,43 +390,3 @@ COERCIONS: dict[str, Callable[..., Value]] = {
     "DIVISOR": _divisor,
 }
 """They return NULL for NULL."""
-
-
-# --- what the agent reads ----------------------------------------------------------------------------------
-
-_CONVERTED = ("text", "date", "datetime", "time", "decimal")
-
-
-def shown(rows: Iterable[Sequence[Any]], kinds: Sequence[Kind]) -> Iterable[Sequence[Any]]:
-    """The rows of a result, with cells of these kinds in Python's types for them, as a driver gives them."""
-    places = [(n, kind) for n, kind in enumerate(kinds) if kind.name in _CONVERTED]
-    return (_converted(row, places) for row in rows) if places else rows
-
-
-def _converted(row: Sequence[Any], places: Sequence[tuple[int, Kind]]) -> tuple:
-    cells = list(row)
-    for place, kind in places:
-        cells[place] = _cell(cells[place], kind)
-    return tuple(cells)
-
-
-def _cell(value: Any, kind: Kind) -> Any:
-    if kind.name == "text":
-        if isinstance(value, date | datetime):
-            return value.isoformat(" ") if isinstance(value, datetime) else value.isoformat()
-        return str(value) if isinstance(value, int | float | Decimal) else value
-    if kind.name == "decimal" and isinstance(value, float):
-        return decimal(value, kind.places)
-    if not isinstance(value, str):
-        return value
-    try:
-        if kind.name == "date":
-            return date.fromisoformat(value[:10])
-        if kind.name == "datetime":
-            return datetime.fromisoformat(value)
-        if kind.name == "time":
-            hours, minutes, seconds = value.split(":")
-            return timedelta(hours=int(hours), minutes=int(minutes), seconds=float(seconds))
-    except ValueError:
-        pass  # no date of Python's: the text says what it is
-    return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from sqlglot import exp
 
@@ -10,9 +10,14 @@ from trl_dbbench.database.sqlite.coercions import (
     as_text,
     call,
     check_numbers,
+    chooses,
     comparable,
+    doubt,
     in_change,
+    is_check,
+    is_early,
     is_in_change,
+    is_number,
     may_fail,
     unified,
     unless_null,
@@ -38,23 +43,119 @@ def collated(node: exp.Expr) -> exp.Expr:
 
 def _comparison(name: str) -> Callable[[exp.Expr], exp.Expr]:
     def rule(node: exp.Expr) -> exp.Expr:
+        _unwrap(node)
         left, right = node.this, node.expression
         if isinstance(node.parent, exp.Update | exp.OnConflict) and node.arg_key == "expressions":
             return node  # an assignment
-        if isinstance(left, exp.Tuple) or is_binary(left) or is_binary(right):
-            return node
+        if isinstance(left, exp.Tuple):
+            return _of_rows(name, left, right, node) or node
+        if is_binary(left) or is_binary(right):
+            return _binary(node)
         if isinstance(right, exp.Any | exp.All):
             return _quantified(name, left, right)
         check_numbers([left, right])
-        return _lazy(name, comparable([left, right], strict=True), is_in_change(node))
+        if any(map(_is_year, (left, right))) and (kind_of(left).is_moment or kind_of(right).is_moment):
+            raise unsupported("a year beside a date")
+        sides = comparable([left, right], strict=True)
+        if is_in_change(node):
+            sides = _read_early(node, sides)
+            _doubt(sides)
+        return _lazy(name, sides, is_in_change(node))
 
     return rule
+
+
+def _unwrap(node: exp.Expr) -> None:
+    """Takes the brackets off the columns and constants that a node compares."""
+    for each in list(node.iter_expressions()):
+        inner = each.unnest()
+        if isinstance(each, exp.Paren) and isinstance(inner, exp.Column | exp.Literal):
+            each.replace(inner)
+
+
+def _is_year(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and node.this == "my_YEAR"
+
+
+def _read_early(node: exp.Expr, sides: list[exp.Expr]) -> list[exp.Expr]:
+    """The sides of a comparison in a statement that changes rows. In a condition, MySQL reads a constant text
+    beside a column of numbers before it looks at any row, wherever the comparison stands."""
+    for n, (own, column) in enumerate(((node.this, node.expression), (node.expression, node.this))):
+        kind, literal = kind_of(column), own.unnest()
+        if not isinstance(column.unnest(), exp.Column) or not kind.is_number:
+            continue
+        if own.find(exp.Query) and kind_of(own).name == "text" and not own.find(exp.From):
+            raise unsupported("a subquery without FROM beside a number in a statement that changes rows")
+        if isinstance(literal, exp.Literal) and literal.is_string and not is_number(literal.name):
+            sides[n] = call("FULL_DECIMAL" if kind.name == "decimal" else "FULL_NUMBER", literal)
+            sides[n].meta["early"] = _is_condition(node)
+        elif own.find(exp.Column, exp.Query) is None and (isinstance(literal, exp.Neg) or kind.size == 64):
+            for each in filter(is_check, sides[n].find_all(exp.Anonymous)):
+                each.meta["early"] = _is_condition(node)
+    return sides
+
+
+def _doubt(sides: list[exp.Expr]) -> None:
+    """Refuses what fails in a subquery or a computed constant beside a column: MySQL passes over it if the
+    column is a key."""
+    for value, column in (sides, reversed(sides)):
+        computed = value.find(exp.Query) is not None or value.find(exp.Column) is None
+        if isinstance(column, exp.Column) and computed:
+            for each in value.find_all(exp.Anonymous):
+                if is_check(each) and not (is_early(each) and each.find_ancestor(exp.Query) is None):
+                    doubt(each)
+                    each.meta["early"] = False
+
+
+def _is_condition(node: exp.Expr) -> bool:
+    """Whether it stands in WHERE or HAVING of a query whose columns are those of tables.
+
+    Raises:
+        StatementError: they may be computed ones, of which MySQL reads some early and some not.
+    """
+    above = node.find_ancestor(exp.Where, exp.Having, exp.AggFunc, exp.Query, exp.DML)
+    if not isinstance(above, exp.Where | exp.Having):
+        return False
+    query = above.parent or above
+    if query.args.get("limit") is not None and query.args["limit"].expression.name == "0":
+        return False
+    sources = [query.args.get("from_"), *(query.args.get("joins") or [])]
+    if query.root().find(exp.CTE) or any(each and isinstance(each.this, exp.Subquery) for each in sources):
+        raise unsupported("a text beside a number of a derived table in a statement that changes rows")
+    return True
+
+
+def _of_rows(name: str, left: exp.Tuple, right: exp.Expr, node: exp.Expr) -> exp.Expr | None:
+    """A comparison of two rows cell by cell; `None` where SQLite's own does: all cells are of like types."""
+    if not isinstance(right, exp.Tuple) or len(left.expressions) != len(right.expressions):
+        return None
+    pairs = list(zip(left.expressions, right.expressions, strict=True))
+    if all(kind_of(one).name == kind_of(other).name for one, other in pairs) and not is_in_change(node):
+        return None
+    if name not in ("EQ", "NE"):
+        raise unsupported("an order of rows with values of different types")
+    made = [_comparison("EQ")(_standing(exp.EQ(this=one, expression=other), node)) for one, other in pairs]
+    equal = exp.paren(exp.and_(*made, copy=False))
+    return exp.Not(this=equal) if name == "NE" else equal
+
+
+def _standing(node: exp.Expr, where: exp.Expr) -> exp.Expr:
+    """A new node that knows where it is to stand."""
+    node.parent = where.parent
+    return node
+
+
+def _binary(node: exp.Expr) -> exp.Expr:
+    """A comparison by the bytes of texts; MySQL compares a number with them as numbers all the same."""
+    if any(kind_of(each).is_number or kind_of(each).is_moment for each in (node.this, node.expression)):
+        raise unsupported("a number or a date beside BINARY or a collation")
+    return node
 
 
 def _lazy(name: str, sides: list[exp.Expr], in_change: bool) -> exp.Expr:
     """A comparison; MySQL does not look at what stands behind NULL, and it may be a mistake in a change."""
     compared = call(name, *sides)
-    if not in_change or not any(map(may_fail, sides[1:])):
+    if not in_change or not any(may_fail(side) and not is_early(side) for side in sides[1:]):
         return compared
     if name == "NULL_SAFE_EQ":
         raise unsupported("<=> with what may be no number in a statement that changes rows")
@@ -63,6 +164,9 @@ def _lazy(name: str, sides: list[exp.Expr], in_change: bool) -> exp.Expr:
 
 def _quantified(name: str, left: exp.Expr, right: exp.Any | exp.All) -> exp.Expr:
     """`a < ALL (SELECT ...)`: it is false for no row; with ANY: it is true for a row."""
+    own, theirs = kind_of(left), [kind for _, kind in right.this.unnest().meta.get("row", ())]
+    if any(own.name != each.name and not (own.is_number and each.is_number) for each in theirs):
+        raise unsupported("ANY and ALL of rows of another type")
     rows = exp.CTE(
         this=right.this.unnest(),
         alias=exp.TableAlias(this=exp.to_identifier("my_q"), columns=[exp.to_identifier("c")]),
@@ -77,18 +181,45 @@ def _quantified(name: str, left: exp.Expr, right: exp.Any | exp.All) -> exp.Expr
 
 
 def _in(node: exp.Expr) -> exp.Expr:
-    if isinstance(node.this, exp.Tuple) or is_binary(node.this):
+    _unwrap(node)
+    if isinstance(node.this, exp.Tuple):
+        return _in_rows(node)
+    if is_binary(node.this):
         return node
     if node.args.get("query"):
+        rows = node.args["query"].unnest()
+        if node.args["query"].this is not rows:  # in two brackets, which to SQLite is one value
+            node.set("query", exp.Subquery(this=rows))
         node.set("this", collated(_beside_rows(node)))
         return node
     sides = [node.this, *node.expressions]
+    chosen = any(kind_of(each).name == "text" and chooses(each) for each in node.expressions)
+    if kind_of(node.this).is_moment and chosen:
+        raise unsupported("a date IN texts of CASE or IF")
     of_texts = kind_of(node.this).name == "text" and len(sides) > 2
     if of_texts and any(kind_of(each).is_moment for each in sides):
         raise unsupported("a text IN dates")
-    if is_in_change(node) and any(map(may_fail, node.expressions)):
+    if not is_in_change(node):
+        return call("IN", *comparable(sides, strict=len(sides) == 2))
+    texts = [each for each in node.expressions if isinstance(each, exp.Literal) and each.is_string]
+    wrong = kind_of(node.this).is_number and not all(is_number(each.name) for each in texts)
+    if wrong or any(map(may_fail, node.expressions)):
         raise unsupported("IN with what may be no number in a statement that changes rows")
     return call("IN", *comparable(sides, strict=len(sides) == 2))
+
+
+def _in_rows(node: exp.Expr) -> exp.Expr:
+    """A row IN rows, as a comparison with each of them where their cells are of different types."""
+    left, query = node.this, node.args.get("query")
+    kinds = [kind_of(each).name for each in left.expressions]
+    if query is not None:
+        row = [kind.name for _, kind in query.unnest().meta.get("row", ())]
+        pairs = zip(kinds, row, strict=False)
+        if any(one != other and not {one, other} <= {"int", "decimal", "float"} for one, other in pairs):
+            raise unsupported("IN with rows of other types")
+        return node
+    made = [_of_rows("EQ", left.copy(), each, node) for each in node.expressions]
+    return exp.paren(exp.or_(*made, copy=False)) if all(each is not None for each in made) else node
 
 
 def _beside_rows(node: exp.Expr) -> exp.Expr:
@@ -113,9 +244,23 @@ def _beside_rows(node: exp.Expr) -> exp.Expr:
 
 
 def _between(node: exp.Expr) -> exp.Expr:
+    _unwrap(node)
     sides = [node.this, node.args["low"], node.args["high"]]
     check_numbers(sides)
-    return _lazy("BETWEEN", comparable(sides), is_in_change(node))
+    names = {kind_of(each).name for each in sides}
+    if names & {"date", "datetime"} and "text" in names and names & {"int", "decimal", "float"}:
+        raise unsupported("a date BETWEEN a number and a text")
+    texts = [each for each in sides if isinstance(each, exp.Literal) and each.is_string]
+    number = any(kind_of(each).is_number for each in sides)
+    if number and is_in_change(node) and not all(is_number(each.name) for each in texts):
+        raise unsupported("a number BETWEEN texts that are none in a statement that changes rows")
+    compared = comparable(sides)
+    if number and "text" in names:  # all of them are numbers then
+        compared = [
+            call("CAST_DOUBLE", each) if kind_of(side).name == "text" else each
+            for side, each in zip(sides, compared, strict=True)
+        ]
+    return _lazy("BETWEEN", compared, is_in_change(node))
 
 
 def _like(node: exp.Expr) -> exp.Expr:
@@ -174,11 +319,33 @@ def _if(node: exp.Expr) -> exp.Expr:
     return node
 
 
+def _chain(node: exp.Expr, kind: type[exp.Expr]) -> Iterator[exp.Expr]:
+    """The sides of AND, or OR, of which some may be such again."""
+    for side in (node.this.unnest(), node.expression.unnest()):
+        if isinstance(side, kind):
+            yield from _chain(side, kind)
+        else:
+            yield side
+
+
+def _may_be_known(side: exp.Expr) -> bool:
+    """Whether MySQL may know what a condition gives from a column's type, as of `id IS NULL` or `i = 1.5`."""
+    numbers = [each for each in side.find_all(exp.Literal) if not each.is_string]
+    odd = any(not each.name.isdecimal() or int(each.name) >= 2**31 for each in numbers)
+    return odd or isinstance(side.this if isinstance(side, exp.Not) else side, exp.Is)
+
+
 def _connector(node: exp.Expr) -> exp.Expr:
     """AND and OR. MySQL knows what a constant makes of them, and may not look at the other side at all."""
-    sides = (node.this, node.expression)
-    constant = is_in_change(node) and any(side.find(exp.Column, exp.Query) is None for side in sides)
-    if constant and any(map(may_fail, sides)):
+    above = node.parent
+    while isinstance(above, exp.Paren):
+        above = above.parent
+    if type(above) is type(node) or not is_in_change(node):
+        return node  # one of a chain is looked at with all of it
+    sides = list(_chain(node, type(node)))
+    constant = any(side.find(exp.Column, exp.Query) is None for side in sides) and any(map(may_fail, sides))
+    early = any(is_early(each) for side in sides for each in side.find_all(exp.Anonymous))
+    if constant or (early and any(map(_may_be_known, sides))):
         raise unsupported("a constant beside what may be no number in a statement that changes rows")
     return node
 

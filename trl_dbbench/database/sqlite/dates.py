@@ -338,7 +338,7 @@ UNITS = frozenset({"SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER"
 
 
 def _extract(unit: str, value: Value) -> Value:
-    return DATE_FUNCTIONS[unit](value) if unit in UNITS else None
+    return DATE_FUNCTIONS[unit](value) if unit in UNITS | {"YEAR_MONTH"} else None
 
 
 def _from_days(days: Value) -> str:
@@ -352,10 +352,7 @@ def _last_day(at: datetime) -> str:
 
 
 DATE_FUNCTIONS: dict[str, Callable[..., Value]] = {
-    "NOW": lambda digits=0: _now(),
-    "SYSDATE": lambda digits=0: _now(),
-    "CURRENT_TIMESTAMP": lambda digits=0: _now(),
-    "LOCALTIME": lambda digits=0: _now(),
+    **dict.fromkeys(("NOW", "SYSDATE", "CURRENT_TIMESTAMP", "LOCALTIME"), lambda digits=0: _now()),
     "CURDATE": lambda: _now()[:10],
     "CURRENT_DATE": lambda: _now()[:10],
     "CURTIME": lambda: _now()[11:],
@@ -366,6 +363,7 @@ DATE_FUNCTIONS: dict[str, Callable[..., Value]] = {
     "YEAR": lambda value: (
         value if isinstance(value, int) and 0 < value < 10_000 else _of_date(lambda at: at.year)(value)
     ),
+    "YEAR_MONTH": _of_date(lambda at: at.year * 100 + at.month),
     "MONTH": _of_date(lambda at: at.month),
     "DAY": _of_date(lambda at: at.day),
     "DAYOFMONTH": _of_date(lambda at: at.day),

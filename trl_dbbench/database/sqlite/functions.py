@@ -28,7 +28,7 @@ from trl_dbbench.database.sqlite.arithmetic import (
     truncate,
     whole_divide,
 )
-from trl_dbbench.database.sqlite.coercions import COERCIONS
+from trl_dbbench.database.sqlite.coercions import CHECKS, COERCIONS, DOUBTFUL, doubtful
 from trl_dbbench.database.sqlite.dates import DATE_FUNCTIONS
 from trl_dbbench.database.sqlite.overflow import OVERFLOW
 from trl_dbbench.database.sqlite.parse import unsupported
@@ -104,7 +104,7 @@ def one_row(rows: Value, perhaps: int) -> int:
         perhaps: it may be that MySQL does not read it.
     """
     if number(rows) > 1 and perhaps:
-        raise unsupported("a subquery with several rows beside another")
+        raise unsupported("a subquery with several rows beside another condition")
     if number(rows) > 1:
         raise StatementError(1242, "Subquery returns more than 1 row")
     return 1
@@ -120,8 +120,7 @@ def elt(place: Value, *options: Value) -> Value:
     return options[chosen - 1] if 1 <= chosen <= len(options) else None
 
 
-# functions that are called with NULL, too; the others return NULL for it
-_SEEING_NULL: dict[str, Callable[..., Value]] = {
+_COMPARING: dict[str, Callable[..., Value]] = {
     "EQ": _comparison(lambda order: order == 0),
     "NE": _comparison(lambda order: order != 0),
     "LT": _comparison(lambda order: order < 0),
@@ -132,6 +131,11 @@ _SEEING_NULL: dict[str, Callable[..., Value]] = {
     "IN": is_in,
     "BETWEEN": between,
     "LIKE": like,
+}
+
+# functions that are called with NULL, too; the others return NULL for it
+_SEEING_NULL: dict[str, Callable[..., Value]] = {
+    **_COMPARING,
     "REGEXP_LIKE": regexp_like,
     "REGEXP_SUBSTR": regexp_substr,
     "REGEXP_REPLACE": regexp_replace,
@@ -237,7 +241,18 @@ def functions() -> dict[str, Callable[..., Value]]:
             **STORAGE,
         }.items()
     }
-    return {**strict, **_SEEING_NULL}
+    failing = [name for name in strict if name.startswith((*CHECKS, "STORE_")) or name in OVERFLOW]
+    checks = {f"{DOUBTFUL}{name}": doubtful(strict[name]) for name in failing}
+    return {**strict, **checks, **_SEEING_NULL}
+
+
+def is_own(name: str) -> bool:
+    """Whether a name is one of our own, and no function of MySQL's."""
+    among = any(name in functions for functions in (COERCIONS, OVERFLOW, RECURSION, STORAGE))
+    return among or name in _OWN or name.startswith(("FULL_", "CAST_", DOUBTFUL))
+
+
+_OWN = frozenset(_COMPARING) | {"DIV", "INT_DIV", "ROUND_FLOAT", "YEAR_MONTH", "EXTRACT"}
 
 
 def takes(function: Callable[..., Value], values: Sequence[object]) -> bool:

@@ -47,11 +47,14 @@ def check_groups(tree: exp.Expr, tables: Sequence[TableColumns] = ()) -> None:
             continue
         single = _Single(select, tables)
         certain = _Single(select, tables, follow=False) if _has_constant_condition(select) else single
-        parts = [("SELECT list", each.unalias()) for each in select.expressions]
+        for query in _outermost(having, exp.Query) if having is not None else ():
+            if next(single.inside(query), None) is not None:
+                raise unsupported("a column of no single value in a subquery of HAVING")
+        clauses = [("SELECT list", each.unalias()) for each in select.expressions]
         if group is not None:
-            parts += [("ORDER BY clause", key) for key in _sort_keys(select)]
+            clauses += [("ORDER BY clause", key) for key in _sort_keys(select)]
         places = {"SELECT list": 0, "ORDER BY clause": 0}
-        for part, each in parts:
+        for part, each in clauses:
             places[part] += 1
             loose = next(single.loose(each), None)
             if loose is None and certain is not single and next(certain.loose(each), None) is not None:
@@ -147,11 +150,11 @@ class _Single:
         for key in group.expressions if group is not None else []:
             if isinstance(key, exp.Literal) and not key.is_string and key.name.isdigit():
                 key = select.expressions[min(int(key.name), len(select.expressions)) - 1]
-            key = key.unalias().unnest()
+            key = _bare(key.unalias())
             self._add(key)
             named = isinstance(key, exp.Column) and not key.table and key.name.lower() in aliases
             if named and key.name.lower() not in known:  # a column goes before an alias
-                self._add(aliases[key.name.lower()])
+                self._add(_bare(aliases[key.name.lower()]))
         self._follow(list(_equalities(select)) if follow else [])
 
     def loose(self, node: exp.Expr) -> Iterator[str]:
@@ -159,7 +162,7 @@ class _Single:
 
         MySQL knows an expression of GROUP BY as a whole only, and not within another.
         """
-        if not self._is_key(node.unnest()):
+        if not self._is_key(_bare(node)):
             yield from self._loose(node)
 
     def _loose(self, node: exp.Expr) -> Iterator[str]:
@@ -180,12 +183,12 @@ class _Single:
         elif isinstance(node, exp.Ordered):
             yield from self.loose(node.this)
         elif isinstance(node, exp.Query | exp.Subquery):
-            yield from self._loose_in_query(node)
+            yield from self.inside(node)
         elif not isinstance(node, _INNER):
             for child in node.iter_expressions():
                 yield from self._loose(child)
 
-    def _loose_in_query(self, query: exp.Expr) -> Iterator[str]:
+    def inside(self, query: exp.Expr) -> Iterator[str]:
         """The columns of this query that a subquery names."""
         inner = {each.alias_or_name for each in query.find_all(exp.Table, exp.Subquery)}
         for column in query.find_all(exp.Column):
@@ -232,6 +235,18 @@ class _Single:
                 if not self._has(column) and (_is_constant(other) or self._has(other)):
                     self._columns.append(column)
                     found = True
+
+
+def _bare(node: exp.Expr) -> exp.Expr:
+    """An expression without brackets; one in a subquery without a table is the same to MySQL."""
+    inner = node.unnest()
+    while isinstance(inner, exp.Select) and len(inner.expressions) == 1 and _has_no_table(inner):
+        inner = inner.expressions[0].unalias().unnest()
+    return node if isinstance(inner, exp.Query) else inner
+
+
+def _has_no_table(select: exp.Select) -> bool:
+    return all(isinstance(each, exp.Table) and each.name.upper() == "DUAL" for each in parts(select))
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,10 @@ def turn_right_joins(select: exp.Expr) -> None:
     if not any(_is_right(join) for join in joins):
         return
     named = any(join.args.get("using") or join.method for join in joins)
+    if named and any(
+        isinstance(each, exp.Column) and isinstance(each.this, exp.Star) for each in select.expressions
+    ):
+        raise unsupported("t.* of tables that RIGHT JOIN joins by USING or NATURAL")
     if named or first is None or any(each.is_star for each in select.expressions):
         _check_right_joins(joins)
         return

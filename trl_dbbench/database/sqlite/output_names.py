@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from sqlglot import exp
 
-from trl_dbbench.database.sqlite.kinds import TableColumns
+from trl_dbbench.database.sqlite.kinds import TableColumns, keep_kind
 from trl_dbbench.database.sqlite.messages import OTHER_COUNT
 from trl_dbbench.database.sqlite.names import parts
 from trl_dbbench.database.sqlite.parse import unsupported
@@ -65,6 +65,11 @@ def _check_order(select: exp.Select, own: list[set[str] | None]) -> None:
         among = sum(columns is not None and name in columns for columns in own)
         named = any(join.args.get("using") or join.method for join in select.args.get("joins") or [])
         starred = any(isinstance(each, exp.Star) for each in select.expressions)
+        aliases = [
+            each for each in select.expressions if isinstance(each, exp.Alias) and each.alias.lower() == name
+        ]
+        if len(same) > 1 and len(aliases) == 1 and not isinstance(aliases[0].this, exp.Column):
+            raise unsupported("ORDER BY a column's name that stands for something else as well")
         if len(same) > 1 or (starred and not same and among > 1 and not named):
             raise StatementError(1052, f"Column '{key.name}' in order clause is ambiguous")
 
@@ -123,6 +128,55 @@ def qualify_order(tree: exp.Expr) -> None:
                 key.set("table", column.args["table"].copy())
 
 
+def qualify_having(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
+    """Puts what is selected in the place of its name in HAVING, where SQLite takes it for a column's first.
+
+    Raises:
+        StatementError: the name is one in GROUP BY as well.
+    """
+    known = _known(tree, tables)
+    for select in tree.find_all(exp.Select):
+        having, group = select.args.get("having"), select.args.get("group")
+        named = {each.alias.lower(): each.this for each in select.expressions if isinstance(each, exp.Alias)}
+        if having is None or not named:
+            continue
+        own = set[str]().union(*(_columns(each, known) or set() for each in parts(select)))
+        keys = {key.name.lower() for key in group.expressions if isinstance(key, exp.Column)} if group else ()
+        for column in _loose(having):
+            name = column.name.lower()
+            value = named.get(name) if name in own else None
+            if value is None or (isinstance(value, exp.Column) and value.name.lower() == name):
+                continue
+            if name in keys:
+                raise unsupported("a name in HAVING that GROUP BY and SELECT give to different things")
+            column.replace(keep_kind(exp.paren(value.copy()), value))
+
+
+def having_alone(node: exp.Expr) -> None:
+    """HAVING without GROUP BY and aggregates is a condition of the rows; it knows the names that they get."""
+    if any(each.find(exp.AggFunc) for each in node.expressions):
+        return
+    condition = node.args["having"].this
+    if condition.find(exp.AggFunc):
+        raise unsupported("an aggregate in HAVING, and none in SELECT or GROUP BY")
+    named = {each.alias.lower(): each.this for each in node.expressions if isinstance(each, exp.Alias)}
+    for column in list(condition.find_all(exp.Column)):
+        value = None if column.table else named.get(column.name.lower())
+        if value is not None and value.find(exp.Window):
+            raise StatementError(
+                3594,
+                f"You cannot use the alias '{column.name}' of an expression containing a window function in "
+                "this context.'",
+            )
+        if value is not None:
+            new = exp.paren(value.copy())
+            column.replace(new)
+            condition = new if column is condition else condition
+    where = node.args.get("where")
+    node.set("where", exp.Where(this=condition if where is None else exp.and_(where.this, condition)))
+    node.set("having", None)
+
+
 def qualify_joins(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
     """Gives the columns in ON the table among those joined so far that has them; SQLite looks at all tables.
 
@@ -132,7 +186,7 @@ def qualify_joins(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
     known = _known(tree, tables)
     for select in tree.find_all(exp.Select):
         joins, first = select.args.get("joins") or [], select.args.get("from_")
-        if first is None or len(joins) < 2 or not any(map(_loose, joins)):
+        if first is None or len(joins) < 2 or not any(_loose(join.args.get("on")) for join in joins):
             continue
         every = {each.alias_or_name: _columns(each, known) for each in parts(select)}
         seen = {first.this.alias_or_name}
@@ -140,7 +194,9 @@ def qualify_joins(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
             name = join.this.alias_or_name
             bound = join.kind or join.side or join.method or join.args.get("on") or join.args.get("using")
             seen = {*seen, name} if bound else {name}
-            for column in _loose(join) if all(every[each] is not None for each in seen) else ():
+            for column in (
+                _loose(join.args.get("on")) if all(every[each] is not None for each in seen) else ()
+            ):
                 owners = [each for each in seen if column.name.lower() in (every[each] or ())]
                 if len(owners) == 1:
                     column.set("table", exp.to_identifier(owners[0], quoted=True))
@@ -150,10 +206,10 @@ def qualify_joins(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
                     raise StatementError(1054, f"Unknown column '{column.name}' in 'on clause'")
 
 
-def _loose(join: exp.Join) -> list[exp.Column]:
-    """The columns without a table in ON, outside of subqueries."""
-    on = join.args.get("on")
-    nodes = on.walk(prune=lambda node: isinstance(node, exp.Query)) if on is not None else ()
+def _loose(condition: exp.Expr | None) -> list[exp.Column]:
+    """The columns without a table in a condition, outside of aggregates and subqueries."""
+    inner = exp.AggFunc | exp.Query
+    nodes = condition.walk(prune=lambda node: isinstance(node, inner)) if condition is not None else ()
     return [node for node in nodes if isinstance(node, exp.Column) and not node.table]
 
 

@@ -39,6 +39,14 @@ def checked(node: exp.Expr, kind: Kind) -> exp.Expr:
     return call("WHOLE", node)
 
 
+def bits(node: exp.Expr) -> exp.Expr:
+    """An operator of bits, of whole numbers: to MySQL, they have no sign."""
+    sides = [each for each in (node.this, node.args.get("expression")) if each is not None]
+    if any(kind_of(each).name not in ("int", "null") for each in sides):
+        raise unsupported("bits of what is no whole number")
+    return call("BITS", type(node)(**node.args))
+
+
 def _bits(node: exp.Expr) -> int:
     """The most bits that a whole number may have, as far as its expression tells."""
     kind = kind_of(node)
@@ -85,5 +93,16 @@ def _finite(value: Value) -> Value:
     return value
 
 
-OVERFLOW: dict[str, Callable[[Value], Value]] = {"WHOLE": _whole, "UNSIGNED": _unsigned, "FINITE": _finite}
+def _bits_of(value: Value) -> Value:
+    if number(value) < 0:
+        raise unsupported("whole numbers above 9223372036854775807")
+    return value
+
+
+OVERFLOW: dict[str, Callable[[Value], Value]] = {
+    "WHOLE": _whole,
+    "UNSIGNED": _unsigned,
+    "FINITE": _finite,
+    "BITS": _bits_of,
+}
 """They return NULL for NULL."""

@@ -18,8 +18,11 @@ from trl_dbbench.database.sqlite.checks import single_row
 from trl_dbbench.database.sqlite.coercions import (
     as_text,
     call,
+    doubt,
     exact,
     in_change,
+    is_check,
+    is_early,
     is_in_change,
     may_fail,
     numeric,
@@ -27,9 +30,11 @@ from trl_dbbench.database.sqlite.coercions import (
     unless_null,
 )
 from trl_dbbench.database.sqlite.comparisons import BINARY, COMPARISONS, collated
+from trl_dbbench.database.sqlite.dates import UNITS
 from trl_dbbench.database.sqlite.joins import turn_right_joins
 from trl_dbbench.database.sqlite.kinds import Kind, keep_kind, kind_of
-from trl_dbbench.database.sqlite.overflow import checked
+from trl_dbbench.database.sqlite.output_names import having_alone
+from trl_dbbench.database.sqlite.overflow import OVERFLOW, bits, checked
 from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
 from trl_dbbench.database.sqlite.values import COLLATION, StatementError
 
@@ -141,6 +146,19 @@ def _first_of(node: exp.Expr) -> exp.Expr:
 def _collate(node: exp.Expr) -> exp.Expr:
     exact = node.expression.name.lower().endswith("_bin") or node.expression.name.upper() == BINARY
     node.set("expression", exp.var(BINARY if exact else COLLATION))
+    return node
+
+
+def _extract(node: exp.Expr) -> exp.Expr:
+    unit = node.name.upper()
+    if unit not in UNITS | {"YEAR_MONTH"}:
+        raise unsupported(f"EXTRACT({unit} ...)")
+    return call("EXTRACT", exp.Literal.string(unit), in_change(node.expression, "FULL_DATE"))
+
+
+def _interval(node: exp.Expr) -> exp.Expr:
+    if isinstance(node.this, exp.Tuple):
+        raise unsupported("INTERVAL()")
     return node
 
 
@@ -256,6 +274,8 @@ def _no_place(key: exp.Expr) -> exp.Expr:
 
 
 def _order(node: exp.Expr) -> exp.Expr:
+    if is_in_change(node) and may_fail(node.this):
+        raise unsupported("ORDER BY what may be no number in a statement that changes rows")
     node.set("this", _no_place(node.this))
     node.set("nulls_first", not node.args.get("desc"))  # NULL is the smallest value in both
     return node
@@ -276,8 +296,16 @@ def _window(node: exp.Expr) -> exp.Expr:
 
 
 def _select(node: exp.Expr) -> exp.Expr:
+    if node.args.get("limit") and node.args.get("where") and is_in_change(node):
+        checks = filter(is_check, node.args["where"].find_all(exp.Anonymous))
+        if not all(map(is_early, checks)):  # which MySQL may not reach
+            raise unsupported("LIMIT beside what may fail in a statement that changes rows")
+    if node.args.get("limit") and node.args.get("order"):  # SQLite computes more rows than it shows
+        for each in (call for column in node.expressions for call in column.find_all(exp.Anonymous)):
+            if str(each.this).removeprefix("my_") in OVERFLOW:
+                doubt(each)
     if node.args.get("having") is not None and node.args.get("group") is None:
-        _having_alone(node)
+        having_alone(node)
     if any(isinstance(each.unalias(), exp.Tuple) for each in node.expressions):
         raise unsupported("a row among the columns")
     turn_right_joins(node)
@@ -292,31 +320,6 @@ def _select(node: exp.Expr) -> exp.Expr:
     if node.args.get("distinct") or isinstance(above, exp.SetOperation):
         node.set("expressions", [_collated_column(column) for column in node.expressions])
     return node
-
-
-def _having_alone(node: exp.Expr) -> None:
-    """HAVING without GROUP BY and aggregates is a condition of the rows; it knows the names that they get."""
-    if any(each.find(exp.AggFunc) for each in node.expressions):
-        return
-    condition = node.args["having"].this
-    if condition.find(exp.AggFunc):
-        raise unsupported("an aggregate in HAVING, and none in SELECT or GROUP BY")
-    named = {each.alias.lower(): each.this for each in node.expressions if isinstance(each, exp.Alias)}
-    for column in list(condition.find_all(exp.Column)):
-        value = None if column.table else named.get(column.name.lower())
-        if value is not None and value.find(exp.Window):
-            raise StatementError(
-                3594,
-                f"You cannot use the alias '{column.name}' of an expression containing a window function in "
-                "this context.'",
-            )
-        if value is not None:
-            new = exp.paren(value.copy())
-            column.replace(new)
-            condition = new if column is condition else condition
-    where = node.args.get("where")
-    node.set("where", exp.Where(this=condition if where is None else exp.and_(where.this, condition)))
-    node.set("having", None)
 
 
 def _collated_column(column: exp.Expr) -> exp.Expr:
@@ -365,9 +368,9 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.Cast: cast,
     exp.Collate: _collate,
     exp.Trim: _trim,
-    exp.Extract: lambda node: call(
-        "EXTRACT", exp.Literal.string(node.name.upper()), in_change(node.expression, "FULL_DATE")
-    ),
+    exp.Extract: _extract,
+    exp.Interval: _interval,
+    **dict.fromkeys((exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot), bits),
     exp.StrPosition: lambda node: call("LOCATE", as_text(node.args["substr"]), as_text(node.this)),
     exp.Substring: _substring,
     exp.Chr: _characters,

@@ -32,16 +32,16 @@ from trl_dbbench.database.sandbox import (
     timed_out,
 )
 from trl_dbbench.database.sqlite import tables
+from trl_dbbench.database.sqlite.cells import shown
 from trl_dbbench.database.sqlite.checks import check_size, names_read
 from trl_dbbench.database.sqlite.clock import OutOfTime
-from trl_dbbench.database.sqlite.coercions import shown
 from trl_dbbench.database.sqlite.guard import Guard, is_environment_fault
 from trl_dbbench.database.sqlite.kinds import Kind, TableColumns, declared
 from trl_dbbench.database.sqlite.messages import MISPLACED, as_mysql
 from trl_dbbench.database.sqlite.parse import nested_too_deeply, unsupported
 from trl_dbbench.database.sqlite.statements import (
     COMMANDS,
-    NO_DATE,
+    CONSTANT_MISTAKES,
     Statement,
     autocommit_of,
     commits,
@@ -49,7 +49,7 @@ from trl_dbbench.database.sqlite.statements import (
     look,
     not_executed,
     translation,
-    until_date,
+    until_constant,
 )
 from trl_dbbench.database.sqlite.values import StatementError
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
@@ -212,9 +212,10 @@ class SQLiteSandbox(Sandbox):
             return self._command(tree, sql)
         if isinstance(tree, exp.Drop) and tree.kind in ("TABLE", "VIEW"):
             return self._drop(tree, tree.kind)
-        changes = isinstance(tree, exp.Update | exp.Delete)
         executed = isinstance(tree, exp.Query | exp.Insert | exp.Update | exp.Delete | exp.Drop)
-        if not executed or (changes and not isinstance(tree.this, exp.Table)):
+        if not executed or (
+            isinstance(tree, exp.Update | exp.Delete) and not isinstance(tree.this, exp.Table)
+        ):
             raise not_executed(sql)
         if statement.misnamed:
             raise StatementError(*statement.misnamed)
@@ -230,11 +231,9 @@ class SQLiteSandbox(Sandbox):
     def _run_translated(self, sql: str, statement: Statement) -> QueryResult:
         described = self._described(statement.tables)
         translated = translation(sql, statement, described)
-        mistake = translated.misgrouped or statement.misplaced
-        if translated.constants and (wrong := self._wrong_date(translated.constants)) is not None:
-            translated = until_date(statement.tree.copy(), wrong, described)
-            mistake = translated.misgrouped
-        if mistake is not None:
+        if translated.constants and (wrong := self._wrong_constant(translated.constants)) is not None:
+            translated = until_constant(statement, translated, wrong, described)
+        if (mistake := translated.misgrouped or statement.misplaced) is not None:
             try:
                 self._run(f"EXPLAIN {translated.sql}")  # an unknown column is the graver mistake
             except DBAPIError as error:
@@ -243,16 +242,17 @@ class SQLiteSandbox(Sandbox):
             raise StatementError(*mistake)
         return self._run(translated.sql, translated.kinds)
 
-    def _wrong_date(self, constants: Sequence[str]) -> StatementError | None:
-        """MySQL's error for the first of these constants that is no date, though it must be one."""
-        try:
-            self._run(f"SELECT {', '.join(constants)}")
-        except DBAPIError:
-            wrong = self._guard.failure
-            if wrong is None or wrong.code != NO_DATE:
-                raise
-            self._guard.failure = None
-            return wrong
+    def _wrong_constant(self, constants: Sequence[str]) -> StatementError | None:
+        """MySQL's error for the first of these constants that is no date or number, though it must be one."""
+        for constant in constants:
+            try:
+                self._run(f"SELECT {constant}")
+            except DBAPIError:
+                wrong, self._guard.failure = self._guard.failure, None
+                if wrong is not None and wrong.code in CONSTANT_MISTAKES:
+                    return wrong
+                if wrong is not None:
+                    raise wrong from None
         return None
 
     def _described(self, names: Sequence[str]) -> tuple[TableColumns, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from sqlglot import exp
@@ -45,6 +45,12 @@ COMMANDS = words("CALL PREPARE EXECUTE GRANT REVOKE ANALYZE OPTIMIZE CHECK HANDL
 
 NO_DATE = 1525
 """MySQL's error for a constant beside a date that is none."""
+
+WRONG_TARGET = 1093
+"""MySQL's error for a statement that reads what it changes."""
+
+CONSTANT_MISTAKES = frozenset({NO_DATE, 1292})
+"""That, and the one for a constant beside a number that is none."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +147,9 @@ def _is_grammatical(sql: str) -> bool:
     """Whether MySQL's grammar has a statement that the parser does not."""
     try:
         return check_grammar(sql)
-    except (StatementError, SqlglotError, RecursionError):
+    except StatementError as error:
+        return error.code == unsupported("").code
+    except (SqlglotError, RecursionError):
         return False
 
 
@@ -181,8 +189,20 @@ def _translation(
     misgrouped = _mistake(
         tree, check_target, lambda tree: check_groups(tree, tables), lambda tree: check_columns(tree, tables)
     )
+    if misgrouped is not None and misgrouped[0] == WRONG_TARGET:  # MySQL has not looked at this part yet
+        tree.set("order", None)
     written, kinds, constants = write(until_misplaced(tree) if misplaced else tree, tables)
     return Translation(written, kinds, constants, misgrouped)
+
+
+def until_constant(
+    statement: Statement, translated: Translation, error: StatementError, tables: tuple[TableColumns, ...]
+) -> Translation:
+    """What MySQL has read of a statement when it meets this mistake in a constant; a number is read last."""
+    if error.code == NO_DATE:
+        return until_date(statement.tree.copy(), error, tables)
+    graver = translated.misgrouped or statement.misplaced
+    return replace(translated, misgrouped=graver or (error.code, error.text))
 
 
 def until_date(tree: exp.Expr, error: StatementError, tables: tuple[TableColumns, ...]) -> Translation:

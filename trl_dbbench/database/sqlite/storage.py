@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 
 from sqlglot import exp
 
-from trl_dbbench.database.sqlite.coercions import as_number, call, unified
+from trl_dbbench.database.sqlite.coercions import as_number, call, doubt, unified
 from trl_dbbench.database.sqlite.dates import is_date, moment
-from trl_dbbench.database.sqlite.kinds import DATETIME, TEXT, UNKNOWN, Kind, TableColumns, kind_of
+from trl_dbbench.database.sqlite.kinds import DATETIME, TEXT, UNKNOWN, Kind, TableColumns, keep_kind, kind_of
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import StatementError, Value, decimal, text
 
@@ -19,7 +19,11 @@ from trl_dbbench.database.sqlite.values import StatementError, Value, decimal, t
 def unify_sides(node: exp.SetOperation) -> None:
     """Gives both sides of a UNION or its like columns of the same kinds, where they are written out."""
     kinds = [kind for _, kind in node.meta.get("row", ())]
-    for side in (node.left.unnest(), node.right.unnest()):
+    for side in (_written_out(node.left), _written_out(node.right)):
+        below = side.meta.get("row", ()) if isinstance(side, exp.SetOperation) else ()
+        pairs = [(one, kind) for (_, one), kind in zip(below, kinds, strict=False)]
+        if any(one.name in ("float", "decimal") and kind.name == "text" for one, kind in pairs):
+            raise unsupported("numbers and texts in a UNION of three")
         if not isinstance(side, exp.Select) or len(side.expressions) != len(kinds):
             continue
         for each, kind in zip(list(side.expressions), kinds, strict=True):
@@ -40,22 +44,54 @@ def unify_sides(node: exp.SetOperation) -> None:
                 value.replace(new)
 
 
+def _written_out(side: exp.Expr) -> exp.Expr:
+    """The query whose columns are those of a side, which may stand in brackets (`single_row`)."""
+    side = side.unnest()
+    while isinstance(side, exp.Select) and [type(each) for each in side.expressions] == [exp.Star]:
+        source = side.args.get("from_")
+        if source is None or not isinstance(source.this, exp.Subquery):
+            break
+        side = source.this.unnest()
+    return side
+
+
 def store(tree: exp.Expr, columns: Sequence[TableColumns]) -> exp.Expr:
     """The statement, with the values that it writes as their columns hold them."""
     if isinstance(tree, exp.Update):
-        _assign(tree.expressions)
-    if isinstance(tree, exp.Insert) and not tree.args.get("ignore"):
+        _assign(tree.expressions, in_order=tree.args.get("from_") is None)
+    if isinstance(tree, exp.Insert):
         _insert(tree, columns)
+        for each in tree.find_all(exp.Anonymous) if tree.args.get("ignore") else ():
+            if str(each.this).startswith("my_STORE_"):  # MySQL stores something else, with a warning
+                doubt(each)
         conflict = tree.args.get("conflict")
         if conflict is not None:
             _assign(conflict.expressions)
     return tree
 
 
-def _assign(assignments: list[exp.Expr]) -> None:
+def _assign(assignments: list[exp.Expr], in_order: bool = True) -> None:
+    """Stores new values as their columns hold them. Of one table MySQL sets columns in the order of the
+    statement, and a later value is computed of the earlier ones; SQLite computes all of the row as it was."""
+    new: dict[str, exp.Expr] = {}
     for each in assignments:
-        if isinstance(each, exp.EQ):
-            each.set("expression", stored(each.expression, each.this.name, kind_of(each.this)))
+        if not isinstance(each, exp.EQ):
+            continue
+        name = each.this.name.lower()
+        if name in new:
+            raise unsupported("a column that is set twice")
+        if in_order:
+            _renew(each, new)
+        each.set("expression", stored(each.expression, each.this.name, kind_of(each.this)))
+        new[name] = each.expression
+
+
+def _renew(assignment: exp.EQ, new: Mapping[str, exp.Expr]) -> None:
+    """Puts the new values of columns in the place of their names in the value of another."""
+    nodes = assignment.expression.walk(prune=lambda node: isinstance(node, exp.Query))
+    for node in [each for each in nodes if isinstance(each, exp.Column) and each.table != "excluded"]:
+        if (value := new.get(node.name.lower())) is not None:
+            node.replace(keep_kind(value.copy(), node))
 
 
 def _insert(tree: exp.Insert, columns: Sequence[TableColumns]) -> None:
@@ -79,13 +115,24 @@ def _insert(tree: exp.Insert, columns: Sequence[TableColumns]) -> None:
                 and set(names) <= set(kinds)
             ):
                 raise StatementError(1136, f"Column count doesn't match value count at row {place}")
-            if row.find(exp.Column) is not None and set(names) <= set(kinds):
+            if set(names) <= set(kinds) and any(_names_column(row, target.name, kinds, columns)):
                 raise unsupported("a column in VALUES")
             if isinstance(row, exp.Tuple) and len(row.expressions) == len(wanted):
                 cells = zip(row.expressions, wanted, strict=True)
                 row.set("expressions", [stored(cell, name, kind) for cell, (name, kind) in cells])
     elif isinstance(source, exp.Query) and len(source.meta.get("row", ())) == len(wanted):
         tree.set("expression", _selected(source, wanted))
+
+
+def _names_column(
+    row: exp.Expr, target: str, kinds: Mapping[str, Kind], columns: Sequence[TableColumns]
+) -> Iterator[bool]:
+    """Whether each column in a row of VALUES is one of the table that it is for; a subquery has others."""
+    read = {each.name for each in row.find_all(exp.Table)}
+    known = {name.lower() for each in columns if each.name in read for name, _ in each.columns}
+    for column in row.find_all(exp.Column):
+        outer = column.table == target if column.table else column.name.lower() in kinds.keys() - known
+        yield column.find_ancestor(exp.Query) is None or (outer and target not in read)
 
 
 def _selected(source: exp.Query, wanted: list[tuple[str, Kind]]) -> exp.Expr:
@@ -104,6 +151,8 @@ def _selected(source: exp.Query, wanted: list[tuple[str, Kind]]) -> exp.Expr:
 
 def stored(node: exp.Expr, column: str, kind: Kind) -> exp.Expr:
     """A new value of a column of this kind."""
+    if kind.is_number and kind_of(node).is_moment and node.find(exp.Query) is not None:
+        raise unsupported("a date of a subquery as a number")
     if isinstance(node, exp.Null | exp.Column) and (isinstance(node, exp.Null) or kind_of(node) == kind):
         return node
     name = exp.Literal.string(column)

@@ -10,9 +10,15 @@ from sqlglot.errors import SqlglotError
 
 from trl_dbbench.database.sqlite.annotation import annotate
 from trl_dbbench.database.sqlite.calls import check_name
-from trl_dbbench.database.sqlite.coercions import strict_truths
+from trl_dbbench.database.sqlite.coercions import is_early, strict_truths
 from trl_dbbench.database.sqlite.kinds import Kind, TableColumns
-from trl_dbbench.database.sqlite.output_names import check_twice, qualify_joins, qualify_order, rename_columns
+from trl_dbbench.database.sqlite.output_names import (
+    check_twice,
+    qualify_having,
+    qualify_joins,
+    qualify_order,
+    rename_columns,
+)
 from trl_dbbench.database.sqlite.parse import nested_too_deeply, unsupported
 from trl_dbbench.database.sqlite.recursion import count_depth, is_recursive, note_columns, store_columns
 from trl_dbbench.database.sqlite.rules import rewrite
@@ -52,6 +58,7 @@ def write(
         check_twice(tree)
         qualify_order(tree)
         qualify_joins(tree, columns)
+        qualify_having(tree, columns)
         note_columns(tree)
         nodes = list(tree.walk(bfs=False))
         if isinstance(tree, exp.DML):
@@ -63,8 +70,9 @@ def write(
                 unify_sides(node)
         count_depth(tree)
         tree = _clean(store(tree, columns))
-        constants = tuple(_written(each) for each in tree.find_all(exp.Anonymous) if _is_checked(each))
-        return _written(tree), shown, constants
+        constants = [_written(each) for each in tree.find_all(exp.Anonymous) if _is_checked(each)]
+        constants += [_written(each) for each in tree.find_all(exp.Subquery) if each.meta.get("read_first")]
+        return _written(tree), shown, tuple(constants)
     except RecursionError:
         raise nested_too_deeply() from None
     except SqlglotError as error:
@@ -76,7 +84,7 @@ def _written(tree: exp.Expr) -> str:
 
 
 def _is_checked(node: exp.Anonymous) -> bool:
-    return node.this == "my_FULL_MOMENT" and node.find(exp.Column, exp.Query) is None
+    return is_early(node) or (node.this == "my_FULL_MOMENT" and node.find(exp.Column, exp.Query) is None)
 
 
 def _one_table(tree: exp.Update | exp.Delete) -> exp.Expr:

@@ -1,0 +1,48 @@
+"""What the agent reads of a result: its cells in Python's types for MySQL's, as a driver gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from trl_dbbench.database.sqlite.kinds import Kind
+from trl_dbbench.database.sqlite.values import decimal
+
+_CONVERTED = ("text", "date", "datetime", "time", "decimal")
+
+
+def shown(rows: Iterable[Sequence[Any]], kinds: Sequence[Kind]) -> Iterable[Sequence[Any]]:
+    """The rows of a result, with cells of these kinds in Python's types for them, as a driver gives them."""
+    places = [(n, kind) for n, kind in enumerate(kinds) if kind.name in _CONVERTED]
+    return (_converted(row, places) for row in rows) if places else rows
+
+
+def _converted(row: Sequence[Any], places: Sequence[tuple[int, Kind]]) -> tuple:
+    cells = list(row)
+    for place, kind in places:
+        cells[place] = _cell(cells[place], kind)
+    return tuple(cells)
+
+
+def _cell(value: Any, kind: Kind) -> Any:
+    if kind.name == "text":
+        if isinstance(value, date | datetime):
+            return value.isoformat(" ") if isinstance(value, datetime) else value.isoformat()
+        return str(value) if isinstance(value, int | float | Decimal) else value
+    if kind.name == "decimal" and isinstance(value, float):
+        return decimal(value, kind.places)
+    if not isinstance(value, str):
+        return value
+    try:
+        if kind.name == "date":
+            return date.fromisoformat(value[:10])
+        if kind.name == "datetime":
+            return datetime.fromisoformat(value)
+        if kind.name == "time":
+            hours, minutes, seconds = value.split(":")
+            return timedelta(hours=int(hours), minutes=int(minutes), seconds=float(seconds))
+    except ValueError:
+        pass  # no date of Python's: the text says what it is
+    return value
