@@ -333,7 +333,9 @@ def _outermost(node: exp.Expr, kind: type[E]) -> Iterator[E]:
     """The nodes of a kind in an expression, outside of aggregates and subqueries."""
     if isinstance(node, kind):
         yield node
-    elif not (isinstance(node, _INNER) or (isinstance(node, exp.Anonymous) and _is_aggregated(node))):
+    elif not (
+        isinstance(node, _INNER) or (isinstance(node, exp.Anonymous) and node.name.upper() in _AGGREGATES)
+    ):
         for child in node.iter_expressions():
             yield from _outermost(child, kind)
 
