@@ -473,6 +473,8 @@ SAME = """
     SELECT id FROM p WHERE (d = 'x') IS NOT TRUE
 """
 NOT_SUPPORTED = """
+    UPDATE p SET i = EXTRACT(YEAR FROM 1)
+    SELECT EXTRACT(MONTH FROM i) FROM p
     DELETE FROM p WHERE i = 1.5 AND m = 'x'
     DELETE FROM p WHERE id IS NOT NULL OR i = 'x'
     DELETE FROM p WHERE id IN ('x', 5)

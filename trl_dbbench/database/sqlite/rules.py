@@ -102,8 +102,7 @@ def _total(node: exp.Expr) -> exp.Expr:
         raise unsupported("a sum of a subquery's mean")
     if not isinstance(node.this, exp.Distinct):
         node.set("this", numeric(node.this))
-    inside = isinstance(node.parent, exp.Window)
-    return node if inside else _of_mean(node, kind_of(node))
+    return node if isinstance(node.parent, exp.Window) else _of_mean(node, kind_of(node))
 
 
 def _of_mean(node: exp.Expr, kind: Kind) -> exp.Expr:
@@ -150,10 +149,11 @@ def _collate(node: exp.Expr) -> exp.Expr:
 
 
 def _extract(node: exp.Expr) -> exp.Expr:
-    unit = node.name.upper()
+    unit, value = node.name.upper(), node.expression
     if unit not in UNITS | {"YEAR_MONTH"}:
         raise unsupported(f"EXTRACT({unit} ...)")
-    return call("EXTRACT", exp.Literal.string(unit), in_change(node.expression, "FULL_DATE"))
+    read = call("DATED", value) if kind_of(value).is_number else in_change(value, "FULL_DATE")
+    return call("EXTRACT", exp.Literal.string(unit), read)
 
 
 def _interval(node: exp.Expr) -> exp.Expr:
