@@ -8,7 +8,7 @@ PYTHON ?= $(shell for python in python3.11 python3; do \
 
 PYTEST_ARGS ?= -m "not slow"
 # each process has servers of its own, so a file's tests stay together
-PYTEST_PROCESSES ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+PYTEST_PROCESSES ?= -n auto --maxprocesses 5 --dist loadfile --no-loadscope-reorder
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
