@@ -430,8 +430,7 @@ class OddWriter(Writer):
         table = self.rng.choice(self.world)
         fields = fields_of(table, "t")
         field = self.rng.choice(fields[1:])
-        name, other = field.name.split(".")[1], self.rng.choice(self.world).name
-        column = name if name != "ref" else "ref"
+        column, other = field.name.split(".")[1], self.rng.choice(self.world).name
         cell = self._one(
             self.constant(field.kind), "NULL", "1 + 2", "DEFAULT", f"(SELECT MAX(ref) FROM {other})"
         )
