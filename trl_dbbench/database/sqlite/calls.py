@@ -24,7 +24,7 @@ from trl_dbbench.database.sqlite.coercions import (
 from trl_dbbench.database.sqlite.comparisons import BINARY
 from trl_dbbench.database.sqlite.dates import UNITS
 from trl_dbbench.database.sqlite.functions import functions, is_own, takes
-from trl_dbbench.database.sqlite.kinds import DATE, FLOAT, INT, Kind, keep_kind, kind_of, words
+from trl_dbbench.database.sqlite.kinds import DATE, FLOAT, INT, Kind, kind_of, words
 from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
 from trl_dbbench.database.sqlite.values import StatementError
 
@@ -161,9 +161,11 @@ def function_call(node: exp.Expr) -> exp.Expr:
         return move(_MOVING[name], arguments[0].unnest(), arguments[1], kind_of(node))
     if name in _OF_DATES and arguments and kind_of(arguments[0]).is_number:
         arguments[0] = call("DATED", arguments[0])
-    if name == "DATEDIFF" and len(arguments) == 2 and kind_of(arguments[1]).is_number:
-        arguments[1] = keep_kind(call("DATED", arguments[1]), arguments[1])
     strict = is_in_change(node)
+    if name == "DATEDIFF" and len(arguments) == 2 and kind_of(arguments[1]).is_number:
+        if strict:
+            raise unsupported("DATEDIFF of a number in a statement that changes rows")
+        arguments[1] = call("DATED", arguments[1])
     for place in _COUNTS.get(name, ()):
         if place < len(arguments):
             arguments[place] = counted(arguments[place])
@@ -278,12 +280,9 @@ def _checked(name: str, arguments: list[exp.Expr]) -> list[exp.Expr]:
     """The arguments of a function in a statement that changes rows: they must be what the function takes."""
     if name in _OF_TIMES and arguments and kind_of(arguments[0]).name == "text":
         raise unsupported(f"{name} of a text in a statement that changes rows")
-    if name in _OF_DATES and any(
-        kind_of(each).is_number for each in arguments[: 2 if name == "DATEDIFF" else 1]
-    ):
-        raise unsupported(f"{name} of a number in a statement that changes rows")
-    kinds = {kind_of(each).name for each in arguments}
-    if name in ("GREATEST", "LEAST") and "text" in kinds and kinds & {"int", "decimal", "float"}:
+    kinds = [kind_of(each) for each in arguments]
+    mixed = any(kind.name == "text" for kind in kinds) and any(kind.is_number for kind in kinds)
+    if name in ("GREATEST", "LEAST") and mixed:
         raise unsupported(f"{name} of numbers and texts in a statement that changes rows")
     if name in ("LN", "LOG", "LOG2", "LOG10"):
         return [call("POSITIVE", each) for each in arguments]

@@ -17,14 +17,13 @@ MAX_TABLES_READ = 1_000
 
 def check_target(tree: exp.Expr) -> None:
     """Raises StatementError for a statement that changes a table and reads it, but for a derived table."""
-    changed: list[exp.Expr | None] = [tree] if isinstance(tree, exp.Update | exp.Delete) else []
-    if isinstance(tree, exp.Insert):  # INSERT ... SELECT may read what it fills
-        changed = [
-            each for each in (tree.expression, tree.args.get("conflict")) if not isinstance(each, exp.Query)
-        ]
-    target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
-    name = target.name if changed else ""
-    for select in [select for each in changed if each is not None for select in each.find_all(exp.Select)]:
+    if not isinstance(tree, exp.Update | exp.Delete | exp.Insert):
+        return
+    name = (tree.this.this if isinstance(tree.this, exp.Schema) else tree.this).name
+    filling = isinstance(tree, exp.Insert) and isinstance(tree.expression, exp.Query)
+    for select in tree.find_all(exp.Select):
+        if filling and select.find_ancestor(exp.OnConflict) is None:
+            continue  # INSERT ... SELECT may read what it fills
         source = select.args.get("from_")
         if source is not None and isinstance(source.this, exp.Table) and source.this.name == name:
             above = select.find_ancestor(exp.Subquery, exp.CTE)

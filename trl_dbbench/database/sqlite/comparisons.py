@@ -22,7 +22,7 @@ from trl_dbbench.database.sqlite.coercions import (
     unified,
     unless_null,
 )
-from trl_dbbench.database.sqlite.kinds import UNKNOWN, keep_kind, kind_of
+from trl_dbbench.database.sqlite.kinds import UNKNOWN, Kind, keep_kind, kind_of
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import COLLATION
 
@@ -165,7 +165,7 @@ def _lazy(name: str, sides: list[exp.Expr], in_change: bool) -> exp.Expr:
 def _quantified(name: str, left: exp.Expr, right: exp.Any | exp.All) -> exp.Expr:
     """`a < ALL (SELECT ...)`: it is false for no row; with ANY: it is true for a row."""
     own, theirs = kind_of(left), [kind for _, kind in right.this.unnest().meta.get("row", ())]
-    if any(own.name != each.name and not (own.is_number and each.is_number) for each in theirs):
+    if not all(_alike(own, each) for each in theirs):
         raise unsupported("ANY and ALL of rows of another type")
     rows = exp.CTE(
         this=right.this.unnest(),
@@ -211,15 +211,18 @@ def _in(node: exp.Expr) -> exp.Expr:
 def _in_rows(node: exp.Expr) -> exp.Expr:
     """A row IN rows, as a comparison with each of them where their cells are of different types."""
     left, query = node.this, node.args.get("query")
-    kinds = [kind_of(each).name for each in left.expressions]
     if query is not None:
-        row = [kind.name for _, kind in query.unnest().meta.get("row", ())]
-        pairs = zip(kinds, row, strict=False)
-        if any(one != other and not {one, other} <= {"int", "decimal", "float"} for one, other in pairs):
+        kinds = [kind for _, kind in query.unnest().meta.get("row", ())]
+        if not all(_alike(kind_of(one), other) for one, other in zip(left.expressions, kinds, strict=False)):
             raise unsupported("IN with rows of other types")
         return node
     made = [_of_rows("EQ", left.copy(), each, node) for each in node.expressions]
     return exp.paren(exp.or_(*made, copy=False)) if all(each is not None for each in made) else node
+
+
+def _alike(one: Kind, other: Kind) -> bool:
+    """Whether SQLite compares values of these kinds as MySQL does."""
+    return one.name == other.name or (one.is_number and other.is_number)
 
 
 def _beside_rows(node: exp.Expr) -> exp.Expr:
@@ -227,9 +230,7 @@ def _beside_rows(node: exp.Expr) -> exp.Expr:
     text is a number."""
     value, kinds = node.this, [kind for _, kind in node.args["query"].unnest().meta.get("row", ())]
     own, theirs = kind_of(value), kinds[0] if len(kinds) == 1 else UNKNOWN
-    if own.name == theirs.name or {own.name, theirs.name} & {"null", "unknown"}:
-        return value
-    if own.is_number and theirs.is_number:
+    if _alike(own, theirs) or {own.name, theirs.name} & {"null", "unknown"}:
         return value
     if own.name == "text" and theirs.is_number:
         return call("CAST_DOUBLE", in_change(value))
@@ -247,18 +248,18 @@ def _between(node: exp.Expr) -> exp.Expr:
     _unwrap(node)
     sides = [node.this, node.args["low"], node.args["high"]]
     check_numbers(sides)
-    names = {kind_of(each).name for each in sides}
-    if names & {"date", "datetime"} and "text" in names and names & {"int", "decimal", "float"}:
+    kinds = [kind_of(each) for each in sides]
+    text, number = any(kind.name == "text" for kind in kinds), any(kind.is_number for kind in kinds)
+    if any(kind.is_moment for kind in kinds) and text and number:
         raise unsupported("a date BETWEEN a number and a text")
     texts = [each for each in sides if isinstance(each, exp.Literal) and each.is_string]
-    number = any(kind_of(each).is_number for each in sides)
     if number and is_in_change(node) and not all(is_number(each.name) for each in texts):
         raise unsupported("a number BETWEEN texts that are none in a statement that changes rows")
     compared = comparable(sides)
-    if number and "text" in names:  # all of them are numbers then
+    if number and text:  # all of them are numbers then
         compared = [
-            call("CAST_DOUBLE", each) if kind_of(side).name == "text" else each
-            for side, each in zip(sides, compared, strict=True)
+            call("CAST_DOUBLE", each) if kind.name == "text" else each
+            for kind, each in zip(kinds, compared, strict=True)
         ]
     return _lazy("BETWEEN", compared, is_in_change(node))
 

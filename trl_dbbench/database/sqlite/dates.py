@@ -338,7 +338,7 @@ UNITS = frozenset({"SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER"
 
 
 def _extract(unit: str, value: Value) -> Value:
-    return DATE_FUNCTIONS[unit](value) if unit in UNITS | {"YEAR_MONTH"} else None
+    return DATE_FUNCTIONS[unit](value)
 
 
 def _from_days(days: Value) -> str:

@@ -16,7 +16,7 @@ from sqlglot import exp
 from trl_dbbench.database.sqlite.aggregates import AGGREGATES
 from trl_dbbench.database.sqlite.checks import listing
 from trl_dbbench.database.sqlite.kinds import TableColumns
-from trl_dbbench.database.sqlite.names import parts, sources
+from trl_dbbench.database.sqlite.names import named, parts, sources
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import StatementError
 
@@ -80,12 +80,12 @@ def _check_having(select: exp.Select, tables: Sequence[TableColumns]) -> None:
     if having is None:
         return
     group, own, known = select.args.get("group"), sources(select), _column_names(select, tables)
-    named = [each.unalias() for each in select.expressions] + (group.expressions if group is not None else [])
+    had = [each.unalias() for each in select.expressions] + (group.expressions if group is not None else [])
     aliases = {each.alias.lower() for each in select.expressions if each.alias}
     for column in _outermost(having, exp.Column):
         outer = column.table not in own if column.table else column.name.lower() not in known
         listed = not column.table and column.name.lower() in aliases
-        if not outer and not listed and not any(_same(column, each) for each in named):
+        if not outer and not listed and not any(_same(column, each) for each in had):
             raise StatementError(1054, f"Unknown column '{_shown(column)}' in 'having clause'")
 
 
@@ -109,6 +109,11 @@ def check_distinct(tree: exp.Expr) -> None:
 
 
 _AGGREGATES = frozenset({*AGGREGATES, "ANY_VALUE"})
+
+
+def _folds(node: exp.Expr) -> bool:
+    """Whether it is a call, as no class of sqlglot's, of what makes one value of a group's rows."""
+    return isinstance(node, exp.Anonymous) and node.name.upper() in _AGGREGATES
 
 
 def _is_aggregated(node: exp.Expr) -> bool:
@@ -143,17 +148,15 @@ class _Single:
         self._keyed = list(_keyed(select, tables))
         self._columns: list[exp.Column] = []
         self._expressions: list[_Written] = []
-        aliases = {
-            each.alias.lower(): each.this for each in select.expressions if isinstance(each, exp.Alias)
-        }
+        aliases = named(select)
         group, known = select.args.get("group"), _column_names(select, tables)
         for key in group.expressions if group is not None else []:
             if isinstance(key, exp.Literal) and not key.is_string and key.name.isdigit():
                 key = select.expressions[min(int(key.name), len(select.expressions)) - 1]
             key = _bare(key.unalias())
             self._add(key)
-            named = isinstance(key, exp.Column) and not key.table and key.name.lower() in aliases
-            if named and key.name.lower() not in known:  # a column goes before an alias
+            alias = isinstance(key, exp.Column) and not key.table and key.name.lower() in aliases
+            if alias and key.name.lower() not in known:  # a column goes before an alias
                 self._add(_bare(aliases[key.name.lower()]))
         self._follow(list(_equalities(select)) if follow else [])
 
@@ -166,7 +169,7 @@ class _Single:
             yield from self._loose(node)
 
     def _loose(self, node: exp.Expr) -> Iterator[str]:
-        if isinstance(node, exp.Anonymous) and node.name.upper() in _AGGREGATES:
+        if _folds(node):
             return
         if isinstance(node, exp.Anonymous) and node.name.upper() in ("TIMESTAMPDIFF", "TIMESTAMPADD"):
             for child in node.expressions[1:]:  # the first is a unit, and no column
@@ -333,9 +336,7 @@ def _outermost(node: exp.Expr, kind: type[E]) -> Iterator[E]:
     """The nodes of a kind in an expression, outside of aggregates and subqueries."""
     if isinstance(node, kind):
         yield node
-    elif not (
-        isinstance(node, _INNER) or (isinstance(node, exp.Anonymous) and node.name.upper() in _AGGREGATES)
-    ):
+    elif not (isinstance(node, _INNER) or _folds(node)):
         for child in node.iter_expressions():
             yield from _outermost(child, kind)
 

@@ -227,6 +227,11 @@ def parts(select: exp.Select) -> Iterator[exp.Expr]:
         yield each.this
 
 
+def named(select: exp.Expr) -> dict[str, exp.Expr]:
+    """What a query selects under another name, by that name in lower case."""
+    return {each.alias.lower(): each.this for each in select.expressions if isinstance(each, exp.Alias)}
+
+
 def sources(query: exp.Expr) -> set[str]:
     """The names of a query's own tables, as its aliases have them."""
     own = query.walk(prune=lambda node: node is not query and isinstance(node, exp.Select))

@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from trl_dbbench.database.sqlite.kinds import TableColumns, keep_kind
 from trl_dbbench.database.sqlite.messages import OTHER_COUNT
-from trl_dbbench.database.sqlite.names import parts
+from trl_dbbench.database.sqlite.names import named, parts
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import StatementError
 
@@ -137,14 +137,14 @@ def qualify_having(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
     known = _known(tree, tables)
     for select in tree.find_all(exp.Select):
         having, group = select.args.get("having"), select.args.get("group")
-        named = {each.alias.lower(): each.this for each in select.expressions if isinstance(each, exp.Alias)}
-        if having is None or not named:
+        aliases = named(select)
+        if having is None or not aliases:
             continue
         own = set[str]().union(*(_columns(each, known) or set() for each in parts(select)))
         keys = {key.name.lower() for key in group.expressions if isinstance(key, exp.Column)} if group else ()
         for column in _loose(having):
             name = column.name.lower()
-            value = named.get(name) if name in own else None
+            value = aliases.get(name) if name in own else None
             if value is None or (isinstance(value, exp.Column) and value.name.lower() == name):
                 continue
             if name in keys:
@@ -159,9 +159,9 @@ def having_alone(node: exp.Expr) -> None:
     condition = node.args["having"].this
     if condition.find(exp.AggFunc):
         raise unsupported("an aggregate in HAVING, and none in SELECT or GROUP BY")
-    named = {each.alias.lower(): each.this for each in node.expressions if isinstance(each, exp.Alias)}
+    aliases = named(node)
     for column in list(condition.find_all(exp.Column)):
-        value = None if column.table else named.get(column.name.lower())
+        value = None if column.table else aliases.get(column.name.lower())
         if value is not None and value.find(exp.Window):
             raise StatementError(
                 3594,
