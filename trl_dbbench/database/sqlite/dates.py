@@ -335,10 +335,11 @@ def _unix(value: Value = None) -> int | None:
 
 
 UNITS = frozenset({"SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR"})
+EXTRACTED = UNITS | {"YEAR_MONTH"}
 
 
 def _extract(unit: str, value: Value) -> Value:
-    return DATE_FUNCTIONS[unit](value)
+    return DATE_FUNCTIONS[unit](value) if unit in EXTRACTED else None
 
 
 def _from_days(days: Value) -> str:

@@ -30,7 +30,7 @@ from trl_dbbench.database.sqlite.coercions import (
     unless_null,
 )
 from trl_dbbench.database.sqlite.comparisons import BINARY, COMPARISONS, collated
-from trl_dbbench.database.sqlite.dates import UNITS
+from trl_dbbench.database.sqlite.dates import EXTRACTED
 from trl_dbbench.database.sqlite.joins import turn_right_joins
 from trl_dbbench.database.sqlite.kinds import Kind, keep_kind, kind_of
 from trl_dbbench.database.sqlite.output_names import having_alone
@@ -150,7 +150,7 @@ def _collate(node: exp.Expr) -> exp.Expr:
 
 def _extract(node: exp.Expr) -> exp.Expr:
     unit, value = node.name.upper(), node.expression
-    if unit not in UNITS | {"YEAR_MONTH"}:
+    if unit not in EXTRACTED:
         raise unsupported(f"EXTRACT({unit} ...)")
     read = call("DATED", value) if kind_of(value).is_number else in_change(value, "FULL_DATE")
     return call("EXTRACT", exp.Literal.string(unit), read)
