@@ -22,6 +22,7 @@ import pytest
 from databases import connect_arguments, opened, rows_of, task
 
 from trl_dbbench.database import Database, QueryResult, Sandbox
+from trl_dbbench.database.server.tenancy import ADMIN_CONNECTIONS
 from trl_dbbench.errors import TaskError
 from trl_dbbench.judge import Judge
 from trl_dbbench.protocol import Answer
@@ -250,6 +251,25 @@ def test_tasks_of_one_source_share_it(server_database: Database, shop: Task) -> 
     assert found == [[(asked.id if int(asked.id) % 3 == 0 else "Ann",)] for asked in tasks]
     after = tables_on_server(server_database, "_t")
     assert len(after) == len(before) + 1
+
+
+def test_more_sources_at_a_time_than_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trl_dbbench.database.server.tenancy.ADMIN_SECONDS", 5)
+    count = ADMIN_CONNECTIONS + 4
+    databases = (
+        f"CREATE DATABASE d{n}; USE d{n}; CREATE TABLE t (a int); INSERT INTO t VALUES ({n});\n"
+        for n in range(count)
+    )
+    path = dump(tmp_path / "many.sql", "".join(databases))
+    with opened("local") as database, ThreadPoolExecutor(count) as pool:
+
+        def episode(number: int) -> list[tuple]:
+            with database.sandbox(over(path, name=f"d{number}")) as sandbox:
+                return rows(sandbox, "SELECT a FROM t")
+
+        assert list(pool.map(episode, range(count))) == [[(number,)] for number in range(count)]
+        kept = database._tenancy.pristine._kept.values()  # type: ignore[attr-defined]
+        assert all(each.loaded.bytes > 0 for each in kept)  # each found a connection to ask for it
 
 
 def test_sources_that_nobody_uses_make_room(

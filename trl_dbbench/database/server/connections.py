@@ -163,19 +163,26 @@ class _Cursor(Cursor):
 
 
 def make_engine(
-    url: URL, read_seconds: float, *, connections: int = 4, ping: bool = True, **arguments: Any
+    url: URL,
+    read_seconds: float,
+    *,
+    connections: int = 4,
+    patient: bool = False,
+    ping: bool = True,
+    **arguments: Any,
 ) -> Engine:
     """Connections with autocommit, which send statements as they are: `%` and `:name` mean nothing special.
 
     Args:
         read_seconds: how long to wait for an answer, and for one of the `connections` to become free.
+        patient: whether to wait for that without a limit.
         ping: whether to find out first if the server has closed a connection that was idle.
         arguments: for PyMySQL. With an `init_command` there is no pool: the engine is a single session's.
     """
     pool: dict[str, Any] = {
         "pool_size": connections,
         "max_overflow": 0,
-        "pool_timeout": read_seconds,
+        "pool_timeout": None if patient else read_seconds,
         "pool_pre_ping": ping,
         "pool_recycle": 1800,
     }

@@ -98,7 +98,7 @@ class SourceLoader:
     """
 
     def __init__(self, url: URL, dialect: ServerDialect, size: Callable[[str], int]) -> None:
-        self._engine = make_engine(url, LOAD_SECONDS, connections=LOADERS)
+        self._engine = make_engine(url, LOAD_SECONDS, connections=LOADERS, patient=True)
         self._dialect = dialect
         self._size = size
 
