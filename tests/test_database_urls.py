@@ -1,14 +1,16 @@
-"""No message that shows a database's URL shows a password, however the URL is written."""
+"""No message that shows a database's URL shows a password, however the URL is written; what it says of TLS holds."""
 
 from __future__ import annotations
 
 import logging
 
+import certifi
 import pytest
 from sqlalchemy import make_url
+from sqlalchemy.exc import OperationalError
 
-from trl_dbbench.database import open_database
-from trl_dbbench.database.server.connections import parse_url, shown
+from trl_dbbench.database import Database, open_database
+from trl_dbbench.database.server.connections import make_engine, parse_url, shown
 from trl_dbbench.errors import DatabaseError
 
 ONE, TWO = "mysql://me:secret@db1:3306/", "mysql+pymysql://me:secret@db2:3306/"
@@ -50,3 +52,23 @@ def test_a_password_among_the_options_is_not_shown() -> None:
 def test_a_database_in_the_url_is_left_out() -> None:
     """Agents' accounts have no rights in it, so they could not even connect."""
     assert parse_url("mysql://me:pw@db1:3306/shop") == make_url("mysql+pymysql://me:pw@db1:3306/")
+
+
+def test_connections_are_encrypted_and_read_no_certificates(docker_database: Database) -> None:
+    url = parse_url(docker_database.url)
+    engine = make_engine(url, 60)
+    contexts = set()
+    for _ in range(2):
+        connection = engine.connect()
+        ((_, cipher),) = connection.exec_driver_sql("SHOW STATUS LIKE 'Ssl_cipher'").all()
+        assert cipher
+        contexts.add(connection.connection.driver_connection.ctx)  # type: ignore[union-attr]
+    (context,) = contexts  # once for all
+    assert context.get_ca_certs() == []
+    engine.dispose()
+
+
+def test_a_certificate_is_looked_at_where_the_url_says_so(docker_database: Database) -> None:
+    url = parse_url(docker_database.url).update_query_dict({"ssl_ca": certifi.where()})
+    with pytest.raises(OperationalError, match="certificate verify failed"):
+        make_engine(url, 60).connect()
