@@ -3,6 +3,7 @@ reason, unless `TRL_DBBENCH_REQUIRE` (such as `docker,local`) names it: then its
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import time
@@ -31,9 +32,9 @@ KINDS = ("sqlite", "local", "docker")
 
 
 @contextmanager
-def opened(kind: str) -> Iterator[Database]:
+def opened(kind: str, limits: Limits = LIMITS) -> Iterator[Database]:
     """A database of this kind, or the test's end as a skip or a failure."""
-    manager = open_database(kind, docker_image=DOCKER_IMAGE, limits=LIMITS)
+    manager = open_database(kind, docker_image=DOCKER_IMAGE, limits=limits)
     try:
         database = manager.__enter__()
     except DatabaseError as error:
@@ -76,8 +77,9 @@ def server_database(request: pytest.FixtureRequest) -> Database:
 
 @pytest.fixture(params=KINDS)
 def own_database(request: pytest.FixtureRequest) -> Iterator[Database]:
-    """Each kind in turn, for one test alone: with its server ends whatever the test's statements leave at work there."""
-    with opened(request.param) as database:
+    """Each kind in turn, for one test alone: with its server ends whatever the test's statements leave at work there.
+    They have half the usual time: those that take all of it keep a processor busy."""
+    with opened(request.param, dataclasses.replace(LIMITS, seconds=LIMITS.seconds / 2)) as database:
         yield database
 
 

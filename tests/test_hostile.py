@@ -43,7 +43,8 @@ OVER_A_SOURCE = [
     *(pytest.param(kind, False, marks=LONG) for kind in ("docker", "local")),
 ]
 """A kind of database, and whether only those statements run that name a table or another's database: nothing else
-depends on where the tables come from. It is shared alike on both servers; MySQL is the one of every run."""
+depends on where the tables come from, a session neither, so what is left there is not looked for either. It is shared
+alike on both servers; MySQL is the one of every run."""
 NAMING = re.compile(r"medals|orders|\{(?:pristine|slot|other)\}")
 SLOW = "held its turn"
 
@@ -83,7 +84,7 @@ def test_hostile_statements_over_a_source(
     question, change = (dataclasses.replace(each, **shared) for each in (QUESTION, CHANGE))
     corpus = [item for item in items() if not few or NAMING.search(" ".join(item[1]))]
     assert len(corpus) > 100
-    hold_out(own_database, question, change, monkeypatch, alone, corpus)
+    hold_out(own_database, question, change, monkeypatch, alone, corpus, left_is_looked_for=not few)
 
 
 def hold_out(
@@ -93,10 +94,11 @@ def hold_out(
     monkeypatch: pytest.MonkeyPatch,
     alone: Callable[[], AbstractContextManager[None]],
     corpus: Sequence[tuple[str, tuple[str, ...]]],
+    left_is_looked_for: bool = True,
 ) -> None:
     # a server that ends what no kill ends would take the neighbours' connections with it, which are looked after here
     monkeypatch.setattr("trl_dbbench.database.server.database.RUNAWAY_SECONDS", 3600)
-    fresh = traces(database)
+    fresh = traces(database) if left_is_looked_for else []
     attacks = [(question, *item) for item in corpus]
     attacks += [(change, *item) for item in corpus if any(map(MYSQL.only_reads, item[1]))]
     with surroundings(database, question) as (names, wrong):
@@ -143,10 +145,8 @@ def attack(
                 result = sandbox.execute(sql)
                 seconds = time.monotonic() - start
                 # where an earlier one lost the tables, those before it are repeated first, each within the limit
-                if (
-                    result.seconds > LIMITS.seconds + LATE_SECONDS
-                    or seconds > number * LIMITS.seconds + LATE_SECONDS
-                ):
+                limit = database.limits.seconds
+                if result.seconds > limit + LATE_SECONDS or seconds > number * limit + LATE_SECONDS:
                     wrong.append(f"{shown}: {SLOW} for {seconds:.1f} s")
                 seen = f"{result.rows} {result.error}"
                 if (result.error or "").partition(" ")[0] != str(result.error_code or ""):
@@ -163,7 +163,7 @@ def attack(
     try:
         left = [
             f"{now} for {before}" + (f" ({SLOW})" if now.limit == "time" else "")
-            for now, before in zip(traces(database), fresh, strict=True)
+            for now, before in zip(traces(database) if fresh else [], fresh, strict=True)
             if now != before
         ]
         wrong += [f"{shown}: the next episode saw {each}" for each in left]
@@ -172,7 +172,7 @@ def attack(
     for normal in dict.fromkeys((attacked, QUESTION, CHANGE)):
         try:
             with database.sandbox(normal) as sandbox:
-                normal_episode(sandbox, normal)
+                normal_episode(sandbox, normal, database.limits.seconds)
         except Exception as error:
             wrong.append(f"{shown}: the next episode failed: {error!r}")
     return wrong
@@ -186,21 +186,21 @@ def traces(database: Database) -> list[QueryResult]:
         return seen(sandbox)
 
 
-def normal_episode(sandbox: Sandbox, asked: Task) -> None:
-    result = in_time(sandbox.execute("SELECT nation, gold FROM medals WHERE gold > 1"))
+def normal_episode(sandbox: Sandbox, asked: Task, seconds: float) -> None:
+    result = in_time(sandbox.execute("SELECT nation, gold FROM medals WHERE gold > 1"), seconds)
     assert result.rows == [("Peru", 22)], result
     medals = list(MEDALS.rows)
     if not asked.is_question:
-        result = in_time(sandbox.execute("UPDATE medals SET gold = 2 WHERE nation = 'Chad'"))
+        result = in_time(sandbox.execute("UPDATE medals SET gold = 2 WHERE nation = 'Chad'"), seconds)
         assert result.affected == 1, result
         medals[0] = ("Chad", 2)
     state = {name: sorted(rows, key=str) for name, rows in rows_of(sandbox).items()}
     assert state == {"medals": sorted(medals, key=str), "orders": sorted(TABLES[1].rows, key=str)}
 
 
-def in_time(result: QueryResult) -> QueryResult:
+def in_time(result: QueryResult, seconds: float) -> QueryResult:
     """Tells a statement that was given all its time from one that another's kill has hit."""
-    assert result.limit != "time" or result.seconds < LIMITS.seconds, f"{SLOW} for {result.seconds:.1f} s"
+    assert result.limit != "time" or result.seconds < seconds, f"{SLOW} for {result.seconds:.1f} s"
     return result
 
 
@@ -388,7 +388,7 @@ def test_failures_of_sqlite_are_faults(sqlite_database: Database, failure: Any) 
         with pytest.raises(EnvironmentFault):
             sandbox.state()
     with sqlite_database.sandbox(QUESTION) as sandbox:
-        normal_episode(sandbox, QUESTION)
+        normal_episode(sandbox, QUESTION, LIMITS.seconds)
 
 
 @pytest.mark.parametrize(
@@ -428,7 +428,7 @@ def test_what_sqlite_does_not_do_for_an_agent(sqlite_database: Database, sql: st
     with sqlite_database.fresh_sandbox(QUESTION) as sandbox:
         with sandbox._guard.statement(1.0), pytest.raises(sqlite3.DatabaseError, match="not authorized"):
             sandbox._raw.execute(sql)
-        normal_episode(sandbox, QUESTION)
+        normal_episode(sandbox, QUESTION, LIMITS.seconds)
 
 
 def test_large_tasks_have_room(sqlite_database: Database) -> None:
