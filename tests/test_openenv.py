@@ -246,7 +246,7 @@ def test_a_killed_client_leaves_nothing(client: Any, address: str, folder: Path,
         wait_until(lambda: _sleeps(url))
     wait_until(lambda: (folder / "episodes.jsonl").read_text().count("\n") == 2)
     assert [(each["status"], each["right"]) for each in saved(folder)] == [("out_of_tokens", False)] * 2
-    assert health(address)[1]["episodes_open"] == 0
+    wait_until(lambda: health(address)[1]["episodes_open"] == 0)  # told of once it is written
     assert owned(url) <= kept
 
 
