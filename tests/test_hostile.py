@@ -134,7 +134,7 @@ def attack(
     statements: tuple[str, ...],
 ) -> list[str]:
     """Runs the statements in one sandbox, then normal episodes; returns what went wrong."""
-    wrong = []
+    wrong, slot = [], None
     shown = f"[{intent}] {'; '.join(sql if len(sql) < 90 else f'{sql[:90]}...' for sql in statements[:4])}"
     try:
         with database.sandbox(attacked) as sandbox:
@@ -156,19 +156,22 @@ def attack(
                 if len(seen) > 10 * LIMITS.characters:
                     wrong.append(f"{shown}: was shown {len(seen)} characters")
             sandbox.state()
+            slot = getattr(sandbox._sandbox, "_slot", None)  # type: ignore[attr-defined]
     except EnvironmentFault as fault:
         wrong.append(f"{shown}: looked like a failure of the database: {fault}")
     except Exception as error:
         wrong.append(f"{shown}: raised {error!r}")
-    try:
-        left = [
-            f"{now} for {before}" + (f" ({SLOW})" if now.limit == "time" else "")
-            for now, before in zip(traces(database) if fresh else [], fresh, strict=True)
-            if now != before
-        ]
-        wrong += [f"{shown}: the next episode saw {each}" for each in left]
-    except Exception as error:
-        wrong.append(f"{shown}: the next episode failed: {error!r}")
+    # in a slot that is not lent again nobody finds anything
+    if fresh and slot in database._tenancy.slots._all:  # type: ignore[attr-defined]
+        try:
+            left = [
+                f"{now} for {before}" + (f" ({SLOW})" if now.limit == "time" else "")
+                for now, before in zip(traces(database), fresh, strict=True)
+                if now != before
+            ]
+            wrong += [f"{shown}: the next episode saw {each}" for each in left]
+        except Exception as error:
+            wrong.append(f"{shown}: the next episode failed: {error!r}")
     for normal in dict.fromkeys((attacked, QUESTION, CHANGE)):
         try:
             with database.sandbox(normal) as sandbox:
