@@ -189,7 +189,7 @@ def traces(database: Database) -> list[QueryResult]:
         return seen(sandbox)
 
 
-def normal_episode(sandbox: Sandbox, asked: Task, seconds: float) -> None:
+def normal_episode(sandbox: Sandbox, asked: Task, seconds: float = LIMITS.seconds) -> None:
     result = in_time(sandbox.execute("SELECT nation, gold FROM medals WHERE gold > 1"), seconds)
     assert result.rows == [("Peru", 22)], result
     medals = list(MEDALS.rows)
@@ -391,7 +391,7 @@ def test_failures_of_sqlite_are_faults(sqlite_database: Database, failure: Any) 
         with pytest.raises(EnvironmentFault):
             sandbox.state()
     with sqlite_database.sandbox(QUESTION) as sandbox:
-        normal_episode(sandbox, QUESTION, LIMITS.seconds)
+        normal_episode(sandbox, QUESTION)
 
 
 @pytest.mark.parametrize(
@@ -431,7 +431,7 @@ def test_what_sqlite_does_not_do_for_an_agent(sqlite_database: Database, sql: st
     with sqlite_database.fresh_sandbox(QUESTION) as sandbox:
         with sandbox._guard.statement(1.0), pytest.raises(sqlite3.DatabaseError, match="not authorized"):
             sandbox._raw.execute(sql)
-        normal_episode(sandbox, QUESTION, LIMITS.seconds)
+        normal_episode(sandbox, QUESTION)
 
 
 def test_large_tasks_have_room(sqlite_database: Database) -> None:
