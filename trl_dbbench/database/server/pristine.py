@@ -127,15 +127,17 @@ class PristineDatabases:
             for table in task.tables:
                 check_rows(table)
         name = f"{self._owner}_t{next(self._numbers):07d}"
+        with self._admin.connect() as admin:
+            admin.exec_driver_sql(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
         try:
-            with self._admin.connect() as admin:
-                admin.exec_driver_sql(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
-                if task.source is None:
-                    for table in task.tables:
-                        fill(admin, table, name)
             # a load takes minutes and needs an admin's connection at its end: none is held meanwhile, or as
             # many loads as there are would wait for each other
-            return self._loader.load(task.source, name) if task.source is not None else name
+            if task.source is not None:
+                return self._loader.load(task.source, name)
+            with self._admin.connect() as admin:
+                for table in task.tables:
+                    fill(admin, table, name)
+            return name
         except BaseException:
             with contextlib.suppress(SQLAlchemyError), self._admin.connect() as admin:  # it may be lost
                 drop_database(admin, name)
