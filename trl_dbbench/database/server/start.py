@@ -12,6 +12,7 @@ from typing import Any
 
 import pymysql
 
+from trl_dbbench.database.server.connections import BoundedConnection
 from trl_dbbench.errors import DatabaseError
 
 START_SECONDS = 120
@@ -43,7 +44,7 @@ def wait_for(check: Callable[[], None], **where: Any) -> None:
     while True:
         check()
         try:
-            pymysql.connect(**where, connect_timeout=5, read_timeout=5).close()
+            BoundedConnection(**where, connect_timeout=5, read_timeout=5).close()
             return
         except pymysql.MySQLError as error:
             if time.monotonic() > end:
