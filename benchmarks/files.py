@@ -15,7 +15,7 @@ import random
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -52,19 +52,16 @@ def make(path: Path, megabytes: float, seed: int) -> None:
         connection.commit()
 
 
-def pieces(rows: Sequence[tuple], size: int = 1000) -> Iterator[Sequence[tuple]]:
-    for start in range(0, len(rows), size):
-        yield rows[start : start + size]
-
-
 def dump(path: Path, megabytes: float, databases: int) -> list[Source]:
     """One dump of so many databases, and each of them."""
     names = [f"db{number}" for number in range(databases)]
     with path.open("w", encoding="utf-8") as file:
         for number, name in enumerate(names):
             print(f"CREATE DATABASE `{name}`;\nUSE `{name}`;\n{TABLE};", file=file)
-            for some in pieces(rows(int(megabytes / databases * 12_500), number)):
-                print(f"INSERT INTO people VALUES {', '.join(map(str, some))};", file=file)
+            people = rows(int(megabytes / databases * 12_500), number)
+            for start in range(0, len(people), 1000):
+                some = ", ".join(map(str, people[start : start + 1000]))
+                print(f"INSERT INTO people VALUES {some};", file=file)
     return [Source.of(path, name=name) for name in names]
 
 
