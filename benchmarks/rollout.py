@@ -78,26 +78,27 @@ def qwen2(shape: dict[str, int], **settings: Any) -> Qwen2Config:
     )
 
 
-class ScriptedModel(Qwen2ForCausalLM):
-    """Computes its logits, then makes the script's next token all but certain.
+class Script:
+    """A hook that makes the script's next token all but certain, of what the model has computed.
+
+    A hook, since a `forward` of its own would hide what Qwen2's accepts: generation asks for the last token's
+    logits only where `logits_to_keep` is among its parameters.
 
     Args:
         next_id: (V,), after each id the next one.
     """
 
-    def __init__(self, config: Qwen2Config, next_id: torch.Tensor):
-        super().__init__(config)
+    def __init__(self, next_id: torch.Tensor):
         self.next_id = next_id
 
-    def forward(self, input_ids: torch.Tensor | None = None, **kwargs: Any):
-        output = super().forward(input_ids=input_ids, **kwargs)
-        if not torch.is_grad_enabled() and output.logits is not None and input_ids is not None:
+    def __call__(self, model: Qwen2ForCausalLM, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+        input_ids, logits = kwargs.get("input_ids"), getattr(output, "logits", None)
+        if not torch.is_grad_enabled() and logits is not None and input_ids is not None:
             rows = torch.arange(len(input_ids), device=input_ids.device)
-            output.logits[rows, -1, self.next_id.to(input_ids.device)[input_ids[:, -1]]] += 1e4
-        return output
+            logits[rows, -1, self.next_id.to(input_ids.device)[input_ids[:, -1]]] += 1e4
 
 
-def scripted(tokenizer: PreTrainedTokenizerBase, shape: dict[str, int]) -> ScriptedModel:
+def scripted(tokenizer: PreTrainedTokenizerBase, shape: dict[str, int]) -> Qwen2ForCausalLM:
     """A model that says the same turn again and again: a tool call of TURN_TOKENS tokens, all different."""
     call = '<tool_call>\n{"name": "execute_sql", "arguments": {"query": "SELECT note FROM notes WHERE \''
     words = [f" w{number:02}" for number in range(TURN_TOKENS - 3)]
@@ -116,7 +117,8 @@ def scripted(tokenizer: PreTrainedTokenizerBase, shape: dict[str, int]) -> Scrip
         pad_token_id=tokenizer.pad_token_id,
     )
     torch.manual_seed(0)
-    model = ScriptedModel(config, next_id)
+    model = Qwen2ForCausalLM(config)
+    model.register_forward_hook(Script(next_id), with_kwargs=True)
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     return model
@@ -233,7 +235,7 @@ class GreedyPass(TrainerCallback):
 
 
 def stock(
-    model: ScriptedModel, tokenizer: PreTrainedTokenizerBase, database: Database, **options: Any
+    model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, database: Database, **options: Any
 ) -> GRPOTrainer:
     def prompt_tokens(task: Task) -> int:
         ids = tokenizer.apply_chat_template(
@@ -265,7 +267,7 @@ def stock(
 
 
 def ours(
-    model: ScriptedModel, tokenizer: PreTrainedTokenizerBase, database: Database, **options: Any
+    model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, database: Database, **options: Any
 ) -> GRPOTrainer:
     chat = ChatFormat(tokenizer, ToolsProtocol())
 
