@@ -92,7 +92,7 @@ def measure(database: Database, tasks: Sequence[Task], statements: Sequence[str]
     def episode(task: Task) -> None:
         with database.sandbox(task) as sandbox:
             for sql in statements:
-                result = sandbox.execute(sql)
+                result = sandbox.execute(sql, database.limits)  # executed, known or not
                 assert result.error is None, result
 
     with ThreadPoolExecutor(at_a_time) as pool:

@@ -5,13 +5,15 @@
 An episode runs three statements, as an agent would that looks, asks (or changes) and looks again. It
 compares:
 
-- `shared`: ours. Tables made once per task and read by all its episodes; a copy for those that change them;
+- `shared`: ours. Tables made once per task and read by all its episodes, and what one has read is not asked
+  again; a copy for those that change them;
+- `executed`: the same, but each statement that reads is executed, as if no other episode used its words;
 - `database`: a database per episode, made and dropped on a pooled connection;
 - `connection`: AgentBench's pattern, a connection and a database per episode.
 
 Eight episodes play each task, as a group of GRPO's does. Tasks come again in every pass, as in epochs of a
-training and in evaluations; of those of `changes once` none comes again. Prints milliseconds per episode, the
-wall time over the number of episodes, at 1, 8 and 32 at a time, and the ratios at 8.
+training and in evaluations; of those that read or change `once` none comes again. Prints milliseconds per
+episode, the wall time over the number of episodes, at 1, 8 and 32 at a time, and the ratios at 8.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from typing import Any
 from sqlalchemy import create_engine, make_url
 from sqlalchemy.pool import NullPool, QueuePool
 
-from trl_dbbench.database import Database, open_database
+from trl_dbbench.database import Database, Limits, open_database
 from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.database.server.pristine import fill
 from trl_dbbench.errors import DatabaseError
@@ -49,11 +51,13 @@ def statements(task: Task) -> list[str]:
     return [look, task.gold.sql or "", look]
 
 
-def shared(database: Database) -> Callable[[Task], None]:
+def shared(database: Database, limits: Limits | None = None) -> Callable[[Task], None]:
+    """Limits of their own have statements executed that are known."""
+
     def episode(task: Task) -> None:
         with database.sandbox(task) as sandbox:
             for sql in statements(task):
-                assert sandbox.execute(sql).error is None
+                assert sandbox.execute(sql, limits).error is None
 
     return episode
 
@@ -109,6 +113,12 @@ def passes_over(tasks: Iterator[Task], count: int, passes: int, *, again: bool) 
         yield taken
 
 
+def others(count: int, *, question: bool) -> Iterator[Task]:
+    """Ever new tasks, made so many at a time."""
+    for seed in itertools.count(2):
+        yield from (task for task in generate_tasks(count, seed=seed) if task.is_question == question)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -125,16 +135,12 @@ def main() -> None:
 
     passes = WARM_UP + repeats
     pool = generate_tasks(8 * count, seed=1)
-    kinds = {
+    kinds: dict[str, Iterable[Task]] = {
         "reads": [task for task in pool if task.is_question][:count],
         "changes": [task for task in pool if not task.is_question][:count],
     }
-    others = (
-        task
-        for seed in itertools.count(2)
-        for task in generate_tasks(8 * count, seed=seed)
-        if not task.is_question
-    )
+    for kind in tuple(kinds):
+        kinds[f"{kind} once"] = others(8 * count, question=kind == "reads")
     print(
         f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}; milliseconds per "
         "episode"
@@ -150,16 +156,18 @@ def main() -> None:
             print(
                 f"\n{database.describe()}\n{'':<26}" + "".join(f"{f'{n} at a time':>16}" for n in at_a_time)
             )
-            patterns = {"shared": shared(database)}
+            patterns = {"shared": shared(database), "executed": shared(database, database.limits)}
             if database.dialect is not SQLITE:
                 patterns["database"] = own_database(database, pooled=True)
                 patterns["connection"] = own_database(database, pooled=False)
-            for kind, (name, episode) in itertools.product((*kinds, "changes once"), patterns.items()):
+            for kind, (name, episode) in itertools.product(kinds, patterns.items()):
+                if name == "executed" and kind != "reads":
+                    continue
                 costs = {}
                 for n in at_a_time:
-                    again = kind in kinds
-                    tasks = iter(kinds[kind]) if again else others
-                    costs[n] = measure(episode, passes_over(tasks, count, passes, again=again), n)
+                    again = not kind.endswith("once")
+                    tasks = passes_over(iter(kinds[kind]), count, passes, again=again)
+                    costs[n] = measure(episode, tasks, n)
                 figures.append({"database": spec, "kind": kind, "pattern": name, "milliseconds": costs})
                 print(
                     f"{kind:<14}{name:<12}" + "".join(f"{cost:>16.2f}" for cost in costs.values()), flush=True
@@ -167,12 +175,10 @@ def main() -> None:
     print()
     cost = {(each["database"], each["kind"], each["pattern"]): each["milliseconds"][8] for each in figures}
     for spec, kind, pattern in cost:
-        if pattern != "shared":
-            ratio = cost[spec, kind, pattern] / cost[spec, kind, "shared"]
-            print(
-                f"{spec}: an episode that {kind} costs {ratio:.1f} times less than with a {pattern} per "
-                "episode"
-            )
+        if pattern in ("database", "connection"):
+            own = [cost[spec, kind, each] for each in ("shared", "executed") if (spec, kind, each) in cost]
+            share = ", executed ".join(f"{each / cost[spec, kind, pattern]:.2f}" for each in own)
+            print(f"{spec}: an episode that {kind} costs {share} of what it does with a {pattern} of its own")
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1))
 

@@ -25,7 +25,7 @@ ORDER = """
 errors lookup files sql prompts ranks console shipped
 skills grading calibration
 tasks
-database.error_numbers database.dialect database.sandbox database.retry database.base
+database.error_numbers database.dialect database.sandbox database.answers database.retry database.base
 database.sqlite database.server database.several
 database.open database
 gold generate
@@ -52,7 +52,7 @@ place of their own."""
 
 EMBEDDED = "database.sqlite"
 EMBEDDED_NEEDS = {
-    *("database.base", "database.dialect", "database.sandbox"),
+    *("database.base", "database.answers", "database.dialect", "database.sandbox"),
     *("errors", "sql", "tasks"),
 }
 """The emulation of MySQL depends on nothing else of the package, and could be a product of its own."""

@@ -21,6 +21,7 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from trl_dbbench.database.answers import Answers
 from trl_dbbench.database.dialect import ServerDialect
 from trl_dbbench.database.sandbox import Limits
 from trl_dbbench.database.server import ownership
@@ -126,6 +127,7 @@ class Tenancy:
             raise
         self.loader = SourceLoader(url, dialect, lambda name: self.size(name, 0))
         self.pristine = PristineDatabases(self._admin, self.loader, owner, numbers)
+        self.known_answers = Answers()
         self.readers = None
         if reader is not None:
             self.readers = Readers(lambda: self._connect(reader), dialect, self.statements + SPARE_READERS)
