@@ -260,7 +260,8 @@ def shares_prompts(model: str, folder: Path, rank: int) -> dict:
             )
             with patch.object(shared_prompts, "lay_out", wraps=shared_prompts.lay_out) as laid_out:
                 trainer.train()
-            weights = trainer.accelerator.get_state_dict(trainer.model)
+            # under ZeRO-3 the first rank gets them
+            weights = trainer.accelerator.get_state_dict(trainer.model_wrapped) or {}
         norms = {name: float(weight.double().norm()) for name, weight in weights.items()}
         seen[way] = {"forwards": laid_out.call_count, "norms": norms}
     return seen
