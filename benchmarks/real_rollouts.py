@@ -162,7 +162,7 @@ def play_stages(url: str, meter: Meter, tasks: Sequence[Task]) -> None:
                     sandbox = database.sandbox(task)
                 for sql in statements(task):
                     with meter.stage("statement"):
-                        sandbox.execute(sql)
+                        sandbox.execute(sql, database.limits)  # executed, known or not
                 with meter.stage("judging"):
                     judge(task, Answer("1"), sandbox, protocol.grader)
                 with meter.stage("closing"):
@@ -178,7 +178,7 @@ def play_crowded(url: str, meter: Meter, tasks: Sequence[Task]) -> None:
             with database.sandbox(task) as one, database.sandbox(task) as other:
                 for sql, sandbox in itertools.product(statements(task), (one, other)):
                     with meter.stage("again"):
-                        sandbox.execute(sql)
+                        sandbox.execute(sql, database.limits)
 
 
 def measured_jobs(way: str) -> dict[str, Job]:

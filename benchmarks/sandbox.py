@@ -5,8 +5,8 @@
 An episode runs three statements, as an agent would that looks, asks (or changes) and looks again. It
 compares:
 
-- `shared`: ours. Tables made once per task and read by all its episodes, and what one has read is not asked
-  again; a copy for those that change them;
+- `shared`: ours. Tables made once per task and read by all its episodes, and what one episode has read is not
+  executed again; a copy for those that change them;
 - `executed`: the same, but each statement that reads is executed, as if no other episode used its words;
 - `database`: a database per episode, made and dropped on a pooled connection;
 - `connection`: AgentBench's pattern, a connection and a database per episode.

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from databases import LIMITS, table, task
 
 from trl_dbbench.database import Database, Limits, QueryResult, open_database
-from trl_dbbench.database.answers import MAX_ANSWERS, MAX_ROWS, Answers
+from trl_dbbench.database.answers import MAX_ANSWERS, MAX_CHARACTERS, MAX_ROWS, Answers
 from trl_dbbench.database.dialect import MYSQL
 from trl_dbbench.database.server.readers import Readers
-from trl_dbbench.database.sqlite.native import NativeSandbox, reads_the_same
 from trl_dbbench.errors import EnvironmentFault
-from trl_dbbench.tasks import Gold, Source, Task
+from trl_dbbench.tasks import Gold, Source
 
 MEDALS = table("medals", "nation TEXT, gold INT", ("Chad", 1), ("Peru", 22))
 QUESTION = task(MEDALS)
@@ -62,7 +60,7 @@ def test_the_same_statement_of_several_episodes_is_executed_once(
 
 def test_episodes_at_the_same_time_wait_for_one(server_database: Database, executed: list[str]) -> None:
     with open_database(server_database.url, limits=LIMITS) as database, ThreadPoolExecutor(8) as pool:
-        together = threading.Barrier(8)
+        together = threading.Barrier(8, timeout=30)
 
         def episode(_: int) -> list[tuple] | None:
             with database.sandbox(QUESTION) as sandbox:
@@ -117,7 +115,9 @@ def test_who_changes_a_table_reads_the_changed_one(server_database: Database) ->
                 assert sandbox.execute(LOOK).rows == [("Chad", 0), ("Peru", 22)]
 
 
-def test_of_a_source_with_a_view_that_draws_lots(server_database: Database, tmp_path: Path) -> None:
+def test_of_a_source_with_a_view_that_draws_lots(
+    server_database: Database, tmp_path: Path, executed: list[str]
+) -> None:
     path = tmp_path / "shop.sql"
     path.write_text(
         "CREATE TABLE medals (nation TEXT, gold INT);\nINSERT INTO medals VALUES ('Chad', 1), ('Peru', 22);\n"
@@ -132,95 +132,50 @@ def test_of_a_source_with_a_view_that_draws_lots(server_database: Database, tmp_
                 rows.append(sandbox.execute(LOOK).rows)
         assert rows == [ROWS] * 3
         assert lots[0] != lots[1] != lots[2]
+        assert len(executed) == 3 + 1
 
 
-# --- in SQLite's files ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Task:
-    path = tmp_path / "shop.sqlite"
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE medals (nation TEXT, gold INT)")
-        connection.executemany("INSERT INTO medals VALUES (?, ?)", ROWS)
-    connection.close()
-    return dataclasses.replace(QUESTION, tables=(), source=Source.of(path), dialect="sqlite")
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Statements that were executed."""
-    statements: list[str] = []
-    ask = NativeSandbox._ask
-
-    def counted(self: NativeSandbox, sql: str, limits: Limits) -> QueryResult:
-        statements.append(sql)
-        return ask(self, sql, limits)
-
-    monkeypatch.setattr(NativeSandbox, "_ask", counted)
-    return statements
-
-
-def test_a_file_is_asked_once(shop: Task, asked: list[str]) -> None:
-    with open_database("sqlite", limits=LIMITS) as database:
-        for _ in range(3):
-            with database.sandbox(shop) as sandbox:
-                assert sandbox.execute(LOOK).rows == ROWS
-                assert not sandbox.changed
-        assert asked == [LOOK]
-        with database.sandbox(shop) as sandbox:
-            sandbox.execute("DELETE FROM medals WHERE gold = 1")
-            assert sandbox.execute(LOOK).rows == ROWS[1:], "in a copy of its own"
-        with database.sandbox(shop) as sandbox:
-            sandbox.execute("CREATE TEMP TABLE medals AS SELECT 'Mali' AS nation")
-            assert sandbox.execute(LOOK).rows == [("Mali",)], "a temporary table hides the file's"
-        with database.sandbox(shop) as sandbox:
-            assert sandbox.execute(LOOK).rows == ROWS
-
-
-def test_a_view_that_draws_lots(shop: Task, asked: list[str]) -> None:
-    assert shop.source is not None
-    with sqlite3.connect(shop.source.path) as connection:
-        connection.execute("CREATE VIEW lots AS SELECT random() AS lot FROM medals")
-    connection.close()
-    shop = dataclasses.replace(shop, source=Source.of(shop.source.path))
-    with open_database("sqlite", limits=LIMITS) as database:
-        lots = []
+def test_a_time_of_day_in_a_table(server_database: Database, executed: list[str]) -> None:
+    """Where a date is needed it is one of today, which no word of the statement says."""
+    shops = task(table("shops", "name TEXT, opens TIME", ("Kiosk", "10:00:00")))
+    with open_database(server_database.url, limits=LIMITS) as database:
         for _ in range(2):
-            with database.sandbox(shop) as sandbox:
-                lots.append(sandbox.execute("SELECT lot FROM lots").rows)
-        assert lots[0] != lots[1]
+            with database.sandbox(shops) as sandbox:
+                assert sandbox.execute("SELECT DATE(opens) FROM shops").error is None
+    assert len(executed) == 2
 
 
-@pytest.mark.parametrize(
-    ("sql", "is_so"),
-    [
-        ("SELECT nation FROM medals WHERE gold > 1 ORDER BY gold LIMIT 3", True),
-        ("WITH best AS (SELECT MAX(gold) AS gold FROM medals) SELECT * FROM best", True),
-        ("SELECT REPLACE(nation, 'a', 'e') FROM medals", True),
-        ("SELECT strftime('%Y', day), date(day, '+1 day') FROM days", True),
-        ("VALUES (1), (2)", True),
-        ("SELECT random()", False),
-        ("SELECT hex(RANDOMBLOB(4))", False),
-        ("SELECT date('now'), 1", False),
-        ("SELECT date()", False),
-        ("SELECT date(/**/)", False),
-        ('SELECT "date" ( )', False),
-        ("SELECT strftime('%s')", False),
-        ("SELECT strftime('%' || 's')", False),
-        ("SELECT unixepoch('subsec')", False),
-        ("SELECT CURRENT_TIMESTAMP", False),
-        ("SELECT changes(), total_changes()", False),
-        ("SELECT last_insert_rowid()", False),
-        ("WITH m AS (SELECT 1) INSERT INTO medals SELECT 'Mali', 3 RETURNING nation", False),
-        ("WITH m AS (SELECT 1) REPLACE INTO medals SELECT 'Mali', 3", False),
-        ("PRAGMA table_info(medals)", False),
-        ("SELECT * FROM pragma_data_version", False),
-        ("BEGIN", False),
-    ],
-)
-def test_what_gives_the_same_in_sqlite(sql: str, is_so: bool) -> None:
-    assert reads_the_same(sql) is is_so
+def test_a_column_that_is_computed_in_a_source(
+    server_database: Database, tmp_path: Path, executed: list[str]
+) -> None:
+    path = tmp_path / "shop.sql"
+    path.write_text(
+        "CREATE TABLE medals (nation TEXT, gold INT, twice INT GENERATED ALWAYS AS (gold * 2) VIRTUAL);\n"
+        "INSERT INTO medals (nation, gold) VALUES ('Chad', 1);\n"
+        "CREATE TABLE days (time INT);\nINSERT INTO days VALUES (7);\n"
+    )
+    shared = dataclasses.replace(QUESTION, tables=(), source=Source.of(path))
+    with open_database(server_database.url, limits=LIMITS) as database:
+        for _ in range(2):
+            with database.sandbox(shared) as sandbox:
+                assert sandbox.execute("SELECT twice FROM medals").rows == [(2,)]
+                assert sandbox.execute("SELECT * FROM days").rows == [(7,)]
+    assert len(executed) == 2 + 1, "a column may be called time"
+
+
+def test_what_is_known_does_not_end_an_outage(server_database: Database) -> None:
+    with open_database(server_database.url, limits=LIMITS) as database:
+        with database.sandbox(QUESTION) as sandbox:
+            sandbox.execute(LOOK)
+        database.outage.failed(patience=60)
+        with database.sandbox(QUESTION) as sandbox:
+            assert sandbox.execute(LOOK).rows == ROWS
+            assert database.outage.failed(patience=60) > 0, "it goes on"
+            assert sandbox.execute("SELECT MAX(gold) FROM medals").rows == [(22,)]
+            assert database.outage.failed(patience=60) == 0, "another one: the server has answered"
+
+
+# --- by the text ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -231,6 +186,7 @@ def test_what_gives_the_same_in_sqlite(sql: str, is_so: bool) -> None:
         "DESC SELECT * FROM medals",
         "DESCRIBE FORMAT=JSON SELECT * FROM medals",
         "DESC (SELECT 1)",
+        "DESC(SELECT 1)",
         "(EXPLAIN SELECT 1)",
     ],
 )
@@ -245,52 +201,96 @@ def test_what_does_not_vary_on_a_server(sql: str) -> None:
     assert not MYSQL.varies(sql)
 
 
+@pytest.mark.parametrize(
+    ("sql", "is_so"),
+    [
+        (LOOK, True),
+        ("SELECT nation, YEAR(day) FROM medals WHERE gold > 1 ORDER BY gold LIMIT 3", True),
+        ("DESCRIBE medals", True),
+        ("SHOW CREATE TABLE medals", True),
+        ("SELECT NOW()", False),
+        ("SELECT UTC_TIME", False),
+        ("SELECT RAND()", False),
+        ("SELECT own(gold) FROM medals", False),
+        ("SELECT @x", False),
+        # a time of day becomes one of today
+        ("SELECT CAST(TIME('10:00:00') AS DATETIME)", False),
+        ("SELECT CAST(TIME '10:00:00' AS DATE)", False),
+        ("SELECT CONVERT('10:00', TIME) + INTERVAL 1 DAY", False),
+        ("SELECT STR_TO_DATE('10:00', '%H:%i') + INTERVAL 1 DAY", False),
+    ],
+)
+def test_what_gives_the_same_at_another_time(sql: str, is_so: bool) -> None:
+    assert MYSQL.is_steady(sql) is is_so
+
+
 # --- what is known --------------------------------------------------------------------------------------------
 
 
-def test_an_error_is_told_to_those_who_wait_and_then_forgotten() -> None:
-    answers, error = Answers(), QueryResult(None, "no such table", 1146)
-    begun, told = threading.Event(), threading.Event()
+class Held:
+    """A statement that is executed until it is let go, by one who then waits no longer than that."""
 
-    def fails() -> QueryResult:
-        begun.set()
-        told.wait(10)
-        return error
+    def __init__(self, result: QueryResult | EnvironmentFault) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+        self.result = result
+
+    def __call__(self) -> QueryResult:
+        self.begun.set()
+        assert self.go.wait(30)
+        if isinstance(self.result, EnvironmentFault):
+            raise self.result
+        return self.result
+
+
+def asked_twice(
+    answers: Answers, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Future[QueryResult], Future[QueryResult]]:
+    """By one who executes the statement and one who waits for it, and would get 2."""
+    waits = threading.Event()
+    exception = Future.exception
+
+    def waited(self: Future, timeout: float | None = None):
+        waits.set()
+        return exception(self, timeout)
 
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(answers.ask, "q", fails)
-        begun.wait(10)
-        second = pool.submit(answers.ask, "q", lambda: QueryResult([]))
-        told.set()
-        assert first.result() == error
-        assert second.result() in (error, QueryResult([])), "by when it came"
-    assert answers.ask("q", lambda: QueryResult([(1,)])).rows == [(1,)]
+        first = pool.submit(answers.ask, "db", "q", held)
+        assert held.begun.wait(30)
+        with monkeypatch.context() as patched:
+            patched.setattr(Future, "exception", waited)
+            second = pool.submit(answers.ask, "db", "q", lambda: QueryResult([(2,)]))
+            assert waits.wait(30)
+        held.go.set()
+    return first, second
 
 
-def test_who_waited_for_a_fault_executes_the_statement() -> None:
+def test_who_comes_meanwhile_gets_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = asked_twice(Answers(), Held(QueryResult([(1,)])), monkeypatch)
+    assert first.result().rows == second.result().rows == [(1,)]
+
+
+@pytest.mark.parametrize("error", ["no such table", "the time limit was exceeded"])
+def test_a_failure_is_not_passed_on(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = Answers()
-    begun, told = threading.Event(), threading.Event()
+    first, second = asked_twice(answers, Held(QueryResult(None, error, 1146)), monkeypatch)
+    assert first.result().error == error
+    assert second.result().rows == [(2,)]
+    assert answers.ask("db", "q", lambda: QueryResult([(3,)])).rows == [(3,)], "nothing was kept"
 
-    def breaks() -> QueryResult:
-        begun.set()
-        told.wait(10)
-        raise EnvironmentFault("the server was stopped")
 
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(answers.ask, "q", breaks)
-        begun.wait(10)
-        second = pool.submit(answers.ask, "q", lambda: QueryResult([(2,)]))
-        told.set()
-        with pytest.raises(EnvironmentFault):
-            first.result()
-        assert second.result().rows == [(2,)]
-    assert answers.ask("q", lambda: QueryResult([(3,)])).rows == [(3,)], "nothing was kept"
+def test_who_waited_for_a_fault_executes_the_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers()
+    first, second = asked_twice(answers, Held(EnvironmentFault("the server was stopped")), monkeypatch)
+    with pytest.raises(EnvironmentFault):
+        first.result()
+    assert second.result().rows == [(2,)]
+    assert answers.ask("db", "q", lambda: QueryResult([(3,)])).rows == [(3,)], "nothing was kept"
 
 
 def test_what_one_does_to_its_rows_nobody_else_sees() -> None:
     answers = Answers()
     for _ in range(3):
-        result = answers.ask("q", lambda: QueryResult([(1,), (2,)]))
+        result = answers.ask("db", "q", lambda: QueryResult([(1,), (2,)]))
         assert result.rows == [(1,), (2,)]
         result.rows.clear()
 
@@ -298,11 +298,21 @@ def test_what_one_does_to_its_rows_nobody_else_sees() -> None:
 def test_what_is_kept_is_bounded() -> None:
     answers = Answers()
     for number in range(MAX_ANSWERS + 1):
-        answers.ask(number, lambda: QueryResult([(1,)]))
-        answers.ask(0, lambda: QueryResult([(1,)]))  # asked for all the time
-    assert answers.ask(0, lambda: QueryResult([(2,)])).rows == [(1,)]
-    assert answers.ask(1, lambda: QueryResult([(2,)])).rows == [(2,)], "asked for the longest time ago"
+        answers.ask("db", f"q{number}", lambda: QueryResult([(1,)]))
+        answers.ask("db", "q0", lambda: QueryResult([(1,)]))  # asked for all the time
+    assert answers.ask("db", "q0", lambda: QueryResult([(2,)])).rows == [(1,)]
+    assert answers.ask("db", "q1", lambda: QueryResult([(2,)])).rows == [(2,)], "asked for longest ago"
 
-    long = [(number,) for number in range(MAX_ROWS + 1)]
-    answers.ask("long", lambda: QueryResult(long))
-    assert answers.ask("long", lambda: QueryResult([(2,)])).rows == [(2,)]
+
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        ("many rows", [(number,) for number in range(MAX_ROWS + 1)]),
+        ("long texts", [("x" * (MAX_CHARACTERS // 2), "y" * (MAX_CHARACTERS // 2))]),
+        ("a long statement" + " " * MAX_CHARACTERS, [(1,)]),
+    ],
+)
+def test_what_is_large_is_not_kept(sql: str, rows: list[tuple]) -> None:
+    answers = Answers()
+    assert answers.ask("db", sql, lambda: QueryResult(rows)).rows == rows
+    assert answers.ask("db", sql, lambda: QueryResult([(2,)])).rows == [(2,)]

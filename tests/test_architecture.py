@@ -52,7 +52,7 @@ place of their own."""
 
 EMBEDDED = "database.sqlite"
 EMBEDDED_NEEDS = {
-    *("database.base", "database.answers", "database.dialect", "database.sandbox"),
+    *("database.base", "database.dialect", "database.sandbox"),
     *("errors", "sql", "tasks"),
 }
 """The emulation of MySQL depends on nothing else of the package, and could be a product of its own."""

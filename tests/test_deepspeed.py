@@ -33,7 +33,7 @@ def environment() -> dict[str, str]:
     folder = os.environ.get("TRL_DBBENCH_DEEPSPEED")
     variables = {**os.environ, "DS_ACCELERATOR": "cpu"}
     if folder and (Path(folder) / "deepspeed").is_dir():
-        # ninja, with which it compiles what its ranks talk by
+        # ninja, with which it compiles what its ranks communicate with
         variables |= {"PYTHONPATH": folder, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
     elif find_spec("deepspeed") is None:
         lacking("deepspeed", "no DeepSpeed here: .ci/deepspeed FOLDER, TRL_DBBENCH_DEEPSPEED=FOLDER")
@@ -75,6 +75,7 @@ def test_it_plays_and_trains_as_two_whole_models_do(environment: dict[str, str],
     run(environment, 2, *small(RECIPE, "--output_dir", two, *STEPS))
     run(environment, 3, *small(RECIPE, "--output_dir", three, *STEPS))
     for divided in (two, three):
+        assert (divided / "checkpoint-1" / "global_step1").is_dir(), "DeepSpeed's own"
         assert turns(divided) == turns(usual)
         for place in (Path("checkpoint-1") / ADAPTER, ADAPTER):
             assert largest_difference(divided / place, usual / place) < 1e-5
@@ -103,6 +104,7 @@ def test_shared_prompts_with_one_turn_here_and_three_there(
 ) -> None:
     """Every layer's forward is a collective, for which both ranks must be at the same token."""
     run(environment, 3, TWO_RANKS, "shares_prompts", tiny_model, tmp_path)
-    first, _ = seen(tmp_path, "shares_prompts")
-    check_shared(first)  # the other is not given the weights
+    first, second = seen(tmp_path, "shares_prompts")
+    check_shared(first, second)
     assert first["auto"]["norms"]
+    assert not second["auto"]["norms"], "ZeRO-3 gathers the weights for the first"

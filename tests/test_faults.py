@@ -301,10 +301,10 @@ def test_reads_that_write_are_repeated(sql: str, server_database: Database) -> N
 def changed(database: Database, down: Callable[[], None]) -> None:
     """An episode that reads and one that changes, over a failure of their server."""
     with database.sandbox(QUESTION) as reader, database.sandbox(CHANGE) as writer:
-        assert len(reader.execute("SELECT * FROM medals").rows or []) == 2
+        assert len(reader.execute("SELECT * FROM medals", LIMITS).rows or []) == 2
         writer.execute("UPDATE medals SET gold = gold + 1")
         down()
-        assert len(reader.execute("SELECT * FROM medals").rows or []) == 2
+        assert len(reader.execute("SELECT * FROM medals", LIMITS).rows or []) == 2
         assert writer.execute("DELETE FROM medals WHERE nation = 'Chad'").affected == 1
         assert rows_of(reader) == {"medals": [("Chad", 1), ("Peru", 2)]}
         assert rows_of(writer) == {"medals": [("Peru", 3)]}
@@ -329,7 +329,7 @@ def test_a_server_that_is_away_for_a_while(server: Server, caplog: pytest.LogCap
 def test_a_server_that_loses_the_last_writes(server: Server) -> None:
     """Back with its old data, or a part of it: what it still holds is not trusted."""
     with open_database(server.url, limits=LIMITS) as database, database.sandbox(QUESTION) as reader:
-        assert len(reader.execute("SELECT * FROM medals").rows or []) == 2
+        assert len(reader.execute("SELECT * FROM medals", LIMITS).rows or []) == 2
         (pristine,) = [name for name in owned(server.url) if "_t" in name]
         kill_connections(server.url)
         with pymysql.connect(**connect_arguments(server.url)) as admin, admin.cursor() as cursor:
@@ -338,7 +338,7 @@ def test_a_server_that_loses_the_last_writes(server: Server) -> None:
                     cursor.execute(f"KILL {number}")  # the run's lock goes with its connection
             cursor.execute(f"DELETE FROM {pristine}.medals")
             admin.commit()
-        assert len(reader.execute("SELECT * FROM medals").rows or []) == 2
+        assert len(reader.execute("SELECT * FROM medals", LIMITS).rows or []) == 2
         assert len(reader.state()["medals"].rows) == 2
 
 

@@ -103,7 +103,10 @@ def frozen(request: pytest.FixtureRequest) -> Iterator[tuple[Database, Freeze]]:
 
 def episode(database: Database, statements: list[str]) -> tuple[list[QueryResult], dict[str, list[tuple]]]:
     with database.sandbox(QUESTION if statements is READS else CHANGE) as sandbox:
-        results = [dataclasses.replace(sandbox.execute(sql), seconds=0) for sql in statements]
+        # with limits, so that each is executed though its result is known
+        results = [
+            dataclasses.replace(sandbox.execute(sql, database.limits), seconds=0) for sql in statements
+        ]
         return results, {name: sorted(rows) for name, rows in rows_of(sandbox).items()}
 
 

@@ -67,7 +67,8 @@ def play(
     with database.sandbox(task) as sandbox:
         results = []
         for sql in READS if task.is_question else WRITES:
-            results.append(dataclasses.replace(sandbox.execute(sql), seconds=0))
+            # with limits, so that each is executed though its result is known
+            results.append(dataclasses.replace(sandbox.execute(sql, database.limits), seconds=0))
             time.sleep(pause)
         return results, rows_of(sandbox)
 

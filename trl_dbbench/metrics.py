@@ -25,7 +25,7 @@ def episode_metrics(episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]
     - `accuracy`: right (1) or not, of the episodes whose environment did not fail.
     - `status/...`: whether an episode ended so, of all episodes.
     - `turns/mean`: turns of an episode.
-    - `sql/mean_seconds`: seconds of a statement.
+    - `sql/mean_seconds`: seconds of a statement's execution, whichever episode's it was.
     - `database/retries`: one value for the batch, its sum.
     """
     turns = [turn for episode in episodes for turn in episode["turns"]]

@@ -103,9 +103,11 @@ class Trainer(Protocol):
 
 def end(trainer: Trainer) -> None:
     """Ends trackers and the process group with its threads. Nothing can be trained after that."""
-    # DistributedDataParallel would hold the group beyond its end, and DeepSpeed needs it for its own. Threads
-    # that are left may make Python abort at its exit, so that a run that has saved everything would look as
-    # if it had failed.
+    # DistributedDataParallel would hold the group beyond its end, and DeepSpeed needs the group to end its
+    # engine. Threads that are left may make Python abort at its exit, so that a run that has saved everything
+    # would look as if it had failed.
     trainer.model_wrapped = trainer.model
-    trainer.accelerator.free_memory()
-    trainer.end()
+    try:
+        trainer.accelerator.free_memory()
+    finally:
+        trainer.end()

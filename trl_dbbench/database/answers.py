@@ -1,62 +1,63 @@
 """What statements gave on tables that nobody changes.
 
 The episodes of a group often look at their tables with the same words, and those of the next epoch or
-evaluation do so again. Such a statement is executed once; of those that come meanwhile, each waits for it.
+evaluation do so again. Such a statement is executed once. Whoever asks for it meanwhile waits for its result.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 
 from trl_dbbench.database.sandbox import QueryResult
 
 MAX_ANSWERS = 2_048
-"""Beyond that, those that nobody has asked for the longest are forgotten."""
+"""If there are more, those asked for longest ago are dropped."""
 
 MAX_ROWS = 200
-"""Of an answer that is kept. With the limit on characters of a result, this bounds the memory."""
+MAX_CHARACTERS = 8_192
+"""Of a statement and of all texts in its result together, if it is to be kept."""
 
 
 class Answers:
-    """Answers by statement and database, for statements that give the same each time. Thread-safe."""
+    """Results by database and statement, for statements that give the same each time. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[Hashable, Future[QueryResult]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], Future[QueryResult]] = OrderedDict()
 
-    def ask(self, question: Hashable, execute: Callable[[], QueryResult]) -> QueryResult:
-        """The answer, for which `execute` is called unless it is known or somebody else is executing it.
+    def ask(self, database: str, sql: str, execute: Callable[[], QueryResult]) -> QueryResult:
+        """The known result, or what `execute` returns, which is called once for all who ask meanwhile.
 
-        `seconds` are those of the execution, whoever's it was. An error is told to all who wait for it, and
-        not kept.
+        `seconds` is the time of that one execution. A failure is not passed on: those who waited for it
+        execute the statement themselves.
 
         Raises:
-            EnvironmentFault: from `execute`. If it fails for one, the others do not wait for the next.
+            EnvironmentFault: from `execute`.
         """
+        question = (database, sql)
         with self._lock:
-            answer = self._known.get(question)
-            if mine := answer is None:
+            known = self._known.get(question)
+            if known is None:
                 answer = self._known[question] = Future()
             else:
                 self._known.move_to_end(question)
-        assert answer is not None
-        if mine:
+        if known is None:
             return self._execute(question, answer, execute)
-        if answer.exception() is not None:
+        if known.exception() is not None or known.result().error is not None:
             return execute()
-        return _own(answer.result())
+        return _own(known.result())
 
     def _execute(
-        self, question: Hashable, answer: Future[QueryResult], execute: Callable[[], QueryResult]
+        self, question: tuple[str, str], answer: Future[QueryResult], execute: Callable[[], QueryResult]
     ) -> QueryResult:
         keep = False
         try:
             result = execute()
-            keep = result.error is None and result.rows is not None and len(result.rows) <= MAX_ROWS
+            keep = _is_small(question[1], result)
             answer.set_result(result)
         except BaseException as error:
             answer.set_exception(error)
@@ -68,6 +69,13 @@ class Answers:
                 while len(self._known) > MAX_ANSWERS:
                     self._known.popitem(last=False)
         return _own(result)
+
+
+def _is_small(sql: str, result: QueryResult) -> bool:
+    if result.error is not None or result.rows is None or len(result.rows) > MAX_ROWS:
+        return False
+    texts = (len(cell) for row in result.rows for cell in row if isinstance(cell, str | bytes))
+    return len(sql) + sum(texts) <= MAX_CHARACTERS
 
 
 def _own(result: QueryResult) -> QueryResult:

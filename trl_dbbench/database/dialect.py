@@ -78,6 +78,13 @@ class Dialect:
         """
         return _VARYING.search(sql) is not None
 
+    def is_steady(self, sql: str) -> bool:
+        """Whether a read gives the same whenever it is executed, as long as nobody changes its tables.
+
+        In doubt the answer is no.
+        """
+        return self.is_traceless(sql) and not self.varies(sql) and _PERHAPS_TODAY.search(sql) is None
+
     def error_class(self, code: int) -> str:
         """The kind of mistake that an agent's error is: a key of `AGENT_ERRORS`, or `other`."""
         return next((name for name, codes in AGENT_ERRORS.items() if code in codes), "other")
@@ -230,10 +237,13 @@ _VARYING = re.compile(
         |UTC_DATE|UTC_TIME|UTC_TIMESTAMP|INFORMATION_SCHEMA)\b
     |\bSHOW\s+(?!(?:FULL\s+)?(?:TABLES|COLUMNS|FIELDS)\b|CREATE\s+TABLE\b|WARNINGS\b)
     |^[\s(]*(?:EXPLAIN|ANALYZE)\b
-    |^\s*DESC(?:RIBE)?\s+(?:\(
-        |(?:SELECT|WITH|TABLE|VALUES|INSERT|REPLACE|UPDATE|DELETE|FORMAT|ANALYZE|EXTENDED|PARTITIONS)\b)""",
+    |^\s*DESC(?:RIBE)?\s*(?:\(
+        |\b(?:SELECT|WITH|TABLE|VALUES|INSERT|REPLACE|UPDATE|DELETE|FORMAT|ANALYZE|EXTENDED|PARTITIONS)\b)""",
     re.VERBOSE | re.IGNORECASE,
 )
+
+_PERHAPS_TODAY = re.compile(r"\b(?:TIME|STR_TO_DATE|SYSDATE)\b", re.IGNORECASE)
+"""What may give a time of day, which becomes one of today where a date is needed."""
 
 
 def _is_denied(sql: str) -> bool:

@@ -152,8 +152,9 @@ class RetryingSandbox(Sandbox):
                     database.gave_up = str(fault)
                     raise self._gave_up(str(fault)) from None
             else:
-                database.gave_up = None
-                database.outage.over()
+                if sandbox.reached:
+                    database.gave_up = None
+                    database.outage.over()
                 return result
             time.sleep(pause)
         raise AssertionError

@@ -106,6 +106,8 @@ class Sandbox(Closing):
     """Whose doing it is that the tables are gone; `RetryingSandbox` then makes the sandbox again."""
     changed: bool = True
     """Whether the last statement may have changed anything: tables, or the session that it ran in."""
+    reached: bool = True
+    """Whether the database itself was asked, the last time. What was known already does not end an outage."""
     retries: int = 0
     """How often the database failed and the sandbox recovered."""
 

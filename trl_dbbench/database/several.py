@@ -253,6 +253,10 @@ class _PlacedSandbox(Sandbox):
     def changed(self) -> bool:  # type: ignore[override]
         return self._sandbox.changed
 
+    @property
+    def reached(self) -> bool:  # type: ignore[override]
+        return self._sandbox.reached
+
     def execute(self, sql: str, limits: Limits | None = None) -> QueryResult:
         with self._watched():
             return self._sandbox.execute(sql, limits)

@@ -95,6 +95,7 @@ class ServerSandbox(Sandbox):
         """Of the source's tables and views, those that the slot has."""
         self._unmeasured_seconds = 0.0
         if task.source is not None or (tenancy.readers is not None and task.is_question):
+            self.reached = False  # the tables may have been there
             with tenancy.making(task):
                 self._pristine = tenancy.pristine.take(task)
         else:
@@ -107,6 +108,7 @@ class ServerSandbox(Sandbox):
     def execute(self, sql: str, limits: Limits | None = None) -> QueryResult:
         if refused := refusal(sql):
             return refused
+        self.reached = True
         result = self._execute(sql, limits)
         # the error may be about something that the server lost, or that another run removed while it was down
         if result.error and not result.limit and not self._tenancy.held():
@@ -114,6 +116,7 @@ class ServerSandbox(Sandbox):
         return result
 
     def state(self) -> State:
+        self.reached = True
         if self._slot is None and self._pristine is not None:
             return self._observed(self._pristine.name, "READ COMMITTED")
         slot = self._own()
@@ -146,6 +149,7 @@ class ServerSandbox(Sandbox):
             result = self._look(readers, pristine, sql, limits)
             if result.error_code not in _DENIED_TO_READERS:
                 return result
+        self.reached = True
         kind = dialect.kind_of(sql)
         if kind == "denied":
             return _DENIED
@@ -179,25 +183,23 @@ class ServerSandbox(Sandbox):
     def _look(
         self, readers: Readers, pristine: PristineDatabase, sql: str, limits: Limits | None
     ) -> QueryResult:
-        """What a statement reads in the pristine tables. With limits of its own, as for a measurement, it is
-        executed in any case."""
+        """What a statement reads in the pristine tables. If `limits` are given, as for a measurement, it is
+        always executed."""
         dialect = self._tenancy.dialect
-        traceless = dialect.is_traceless(sql)
 
         def read() -> QueryResult:
+            self.reached = True
             return readers.read(
                 lambda session: _read_once(session, sql, limits),
                 database=pristine.name,
                 reader=self,
-                traceless=traceless,
+                traceless=dialect.is_traceless(sql),
             )
 
-        loaded = pristine.loaded
-        # what a view calls is not in the statement's text
-        views = loaded is not None and bool(loaded.views) and bool(loaded.named_in(sql) & loaded.views.keys())
-        if limits is not None or views or not traceless or dialect.varies(sql):
+        if limits is not None or not dialect.is_steady(sql) or not pristine.is_steady_for(sql):
             return read()
-        return self._tenancy.known_answers.ask((pristine.name, sql), read)
+        self.reached = False
+        return self._tenancy.known_answers.ask(pristine.name, sql, read)
 
     def _grew_too_large(self, session: Session, slot: Slot, result: QueryResult) -> bool:
         """Whether the tables exceed their size, which the server is asked only now and then."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sqlite3
 
-from trl_dbbench.database.answers import Answers
 from trl_dbbench.database.base import Database
 from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.database.sandbox import Limits, Sandbox
@@ -34,7 +33,6 @@ class SQLiteDatabase(Database):
     def __init__(self, limits: Limits) -> None:
         self.url = "sqlite"
         self.limits = limits
-        self._known_answers = Answers()
 
     def describe(self) -> str:
         return f"{self.dialect.product} {sqlite3.sqlite_version}, embedded, MySQL's dialect translated"
@@ -50,9 +48,8 @@ class SQLiteDatabase(Database):
     def fresh_sandbox(self, task: Task) -> Sandbox:
         if self.closed:
             raise DatabaseError("The database was closed. Open it again for more sandboxes.")
-        if task.dialect == "sqlite":
-            return NativeSandbox(task, self.limits, self._known_answers)
-        return SQLiteSandbox(task, self.limits)
+        kind = NativeSandbox if task.dialect == "sqlite" else SQLiteSandbox
+        return kind(task, self.limits)
 
     def close(self) -> None:
         self.closed = True

@@ -17,7 +17,6 @@ import threading
 import time
 from dataclasses import dataclass, replace
 
-from trl_dbbench.database.answers import Answers
 from trl_dbbench.database.sandbox import (
     MAX_STATE_CHARACTERS,
     MAX_STATE_ROWS,
@@ -43,15 +42,6 @@ MAX_MESSAGE_CHARACTERS = 512
 BYTES_OF_A_CHARACTER = 4
 
 _NOTHING = re.compile(r"(?:[\s;\ufeff]|--[^\n]*|/\*(?:.*?\*/|.*))*+", re.DOTALL)
-_READS = re.compile(r"\s*(?:SELECT|VALUES|WITH)\b", re.IGNORECASE)
-_PERHAPS_VARIES = re.compile(
-    r"""-- | /\*                                 # comments, which could part the words below
-    | \b(?:INSERT|UPDATE|DELETE)\b | \bREPLACE\s+INTO\b
-    | random | changes\b | last_insert_rowid | \bcurrent_ | \bnow\b | \bsubsec | \bpragma_ | \bsqlite_
-    | \b(?:date|time|datetime|julianday|unixepoch)["`\]]?\s*\(\s*\)   # without an argument: now
-    | \bstrftime["`\]]?\s*\((?!\s*'[^']*'\s*,)""",
-    re.IGNORECASE | re.VERBOSE,
-)
 _RAISED = "user-defined function raised exception"
 
 
@@ -66,17 +56,12 @@ class _Done:
 class NativeSandbox(Sandbox):
     """A connection of SQLite, to the task's file or to a database of its own.
 
-    Args:
-        known: answers of files that nobody changes.
-
     Raises:
         TaskError: the file cannot be read, or the tables cannot be made as the task describes them.
     """
 
-    def __init__(self, task: Task, limits: Limits, known: Answers) -> None:
+    def __init__(self, task: Task, limits: Limits) -> None:
         self._limits = limits
-        self._known = known
-        self._source = task.source
         self._widest = max((len(table.columns) for table in task.tables), default=0)
         self._shared = task.source is not None
         self._done: list[_Done] = []
@@ -97,11 +82,7 @@ class NativeSandbox(Sandbox):
         self.changed = False
         if refused := _refusal(sql):
             return refused
-        if self._source is not None and limits is None and self._gives_the_same(sql):
-            return self._known.ask((self._source.digest, sql), lambda: self._ask(sql, self._limits))
-        return self._ask(sql, limits or self._limits)
-
-    def _ask(self, sql: str, limits: Limits) -> QueryResult:
+        limits = limits or self._limits
         start = time.monotonic()
         result = self._execute(sql, limits)
         if result is None:  # it would write to the file
@@ -154,15 +135,12 @@ class NativeSandbox(Sandbox):
         """Makes this the connection, and watches over it from now on."""
         try:
             connection.text_factory = self._decoded
-            # reads the schema
-            (views,) = connection.execute("SELECT SUM(type = 'view') FROM sqlite_master").fetchone()
+            connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchall()  # reads the schema
             self._guard = NativeGuard(connection, self._widest)
         except BaseException:
             connection.close()
             raise
         self._connection = connection
-        self._has_views = bool(views)
-        """What a view calls is not in a statement's text."""
 
     def _decoded(self, text: bytes) -> str:
         kept = text if self._kept_bytes is None else text[: self._kept_bytes]
@@ -233,11 +211,6 @@ class NativeSandbox(Sandbox):
         finally:
             cursor.close()
             self.changed |= before != (connection.total_changes, connection.in_transaction)
-
-    def _gives_the_same(self, sql: str) -> bool:
-        """Whether a statement reads what all others that ask for it would read."""
-        as_new = self._shared and not self._done and not self._connection.in_transaction
-        return as_new and not self._has_views and reads_the_same(sql)
 
     def _refused(self, error: sqlite3.Error, *, ended: bool) -> QueryResult:
         """
@@ -333,14 +306,6 @@ def _fill(connection: sqlite3.Connection, table: Table) -> None:
     connection.execute("BEGIN")
     connection.executemany(f"INSERT INTO {quote(table.name)} VALUES ({places})", table.rows)
     connection.execute("COMMIT")
-
-
-def reads_the_same(sql: str) -> bool:
-    """Whether a statement only reads, and gives the same each time as long as nobody changes its tables.
-
-    The words decide; in doubt the answer is no.
-    """
-    return _READS.match(sql) is not None and _PERHAPS_VARIES.search(sql) is None
 
 
 def _code(error: sqlite3.Error) -> int:
