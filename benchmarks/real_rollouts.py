@@ -181,6 +181,11 @@ def play_crowded(url: str, meter: Meter, tasks: Sequence[Task]) -> None:
                         sandbox.execute(sql, database.limits)
 
 
+def in_own_words(sql: str, sample: int) -> str:
+    """A reading statement as no other sample of a group writes it, so that it is executed for each."""
+    return f"{'(' * sample}{sql}{')' * sample}" if sql.startswith("SELECT") else sql
+
+
 def measured_jobs(way: str) -> dict[str, Job]:
     """By stage. Packets are counted on a way through a proxy, and times taken on another without."""
     jobs: dict[str, Job] = {}
@@ -279,7 +284,8 @@ def playing(case: Case, steps: int) -> Iterator[tuple[Callable[[int], list[Episo
 
     def script(task: Task, sample: int) -> list[list[int]]:
         """Each sample begins its turns in its own way: what they share in the cache is the prompt."""
-        texts = [protocol.write(action) for action in (*map(Operation, statements(task)), Answer("1"))]
+        asked = [in_own_words(sql, sample) for sql in statements(task)]
+        texts = [protocol.write(action) for action in (*map(Operation, asked), Answer("1"))]
         words = [tokenizer(f"{sample} {text}", add_special_tokens=False).input_ids for text in texts]
         return [[*ids, tokenizer.eos_token_id] for ids in words]
 
