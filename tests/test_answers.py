@@ -11,11 +11,11 @@ import pytest
 from databases import LIMITS, table, task
 
 from trl_dbbench.database import Database, Limits, QueryResult, open_database
-from trl_dbbench.database.answers import MAX_ANSWERS, MAX_CHARACTERS, MAX_ROWS, Answers
 from trl_dbbench.database.dialect import MYSQL
+from trl_dbbench.database.server.answers import MAX_ANSWERS, MAX_CHARACTERS, MAX_ROWS, Answers
 from trl_dbbench.database.server.readers import Readers
 from trl_dbbench.errors import EnvironmentFault
-from trl_dbbench.tasks import Gold, Source
+from trl_dbbench.tasks import Gold, Source, Task
 
 MEDALS = table("medals", "nation TEXT, gold INT", ("Chad", 1), ("Peru", 22))
 QUESTION = task(MEDALS)
@@ -115,15 +115,21 @@ def test_who_changes_a_table_reads_the_changed_one(server_database: Database) ->
                 assert sandbox.execute(LOOK).rows == [("Chad", 0), ("Peru", 22)]
 
 
+def over_dump(folder: Path, statements: str) -> Task:
+    """A question over a dump of these."""
+    path = folder / "shop.sql"
+    path.write_text(statements)
+    return dataclasses.replace(QUESTION, tables=(), source=Source.of(path))
+
+
 def test_of_a_source_with_a_view_that_draws_lots(
     server_database: Database, tmp_path: Path, executed: list[str]
 ) -> None:
-    path = tmp_path / "shop.sql"
-    path.write_text(
+    shared = over_dump(
+        tmp_path,
         "CREATE TABLE medals (nation TEXT, gold INT);\nINSERT INTO medals VALUES ('Chad', 1), ('Peru', 22);\n"
-        "CREATE VIEW lots AS SELECT nation, RAND() AS lot FROM medals;\n"
+        "CREATE VIEW lots AS SELECT nation, RAND() AS lot FROM medals;\n",
     )
-    shared = dataclasses.replace(QUESTION, tables=(), source=Source.of(path))
     with open_database(server_database.url, limits=LIMITS) as database:
         lots, rows = [], []
         for _ in range(3):
@@ -148,13 +154,12 @@ def test_a_time_of_day_in_a_table(server_database: Database, executed: list[str]
 def test_a_column_that_is_computed_in_a_source(
     server_database: Database, tmp_path: Path, executed: list[str]
 ) -> None:
-    path = tmp_path / "shop.sql"
-    path.write_text(
+    shared = over_dump(
+        tmp_path,
         "CREATE TABLE medals (nation TEXT, gold INT, twice INT GENERATED ALWAYS AS (gold * 2) VIRTUAL);\n"
         "INSERT INTO medals (nation, gold) VALUES ('Chad', 1);\n"
-        "CREATE TABLE days (time INT);\nINSERT INTO days VALUES (7);\n"
+        "CREATE TABLE days (time INT);\nINSERT INTO days VALUES (7);\n",
     )
-    shared = dataclasses.replace(QUESTION, tables=(), source=Source.of(path))
     with open_database(server_database.url, limits=LIMITS) as database:
         for _ in range(2):
             with database.sandbox(shared) as sandbox:

@@ -25,7 +25,7 @@ ORDER = """
 errors lookup files sql prompts ranks console shipped
 skills grading calibration
 tasks
-database.error_numbers database.dialect database.sandbox database.answers database.retry database.base
+database.error_numbers database.dialect database.sandbox database.retry database.base
 database.sqlite database.server database.several
 database.open database
 gold generate

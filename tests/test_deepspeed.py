@@ -5,7 +5,6 @@ Needs DeepSpeed, or a folder with it that `TRL_DBBENCH_DEEPSPEED` names (`.ci/de
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -18,6 +17,7 @@ from launching import CONFIGS, RECIPE, ROOT, TWO_RANKS, finish, launch, seen, sm
 from required import lacking
 from safetensors.torch import load_file
 from test_ranks import check_shared
+from training import episodes_in
 from transformers import AutoModelForCausalLM
 
 pytestmark = pytest.mark.slow
@@ -40,7 +40,7 @@ def environment() -> dict[str, str]:
     return variables
 
 
-def run(environment: dict[str, str], stage: int, *script: object) -> str:
+def run(environment: dict[str, str], stage: int, *script: object) -> None:
     """A script on two ranks, with the shipped configuration but for the precision. Fails the test if it fails."""
     flags = [f"--config_file={CONFIGS / f'zero{stage}.yaml'}", "--mixed_precision=no", "--num_processes=2"]
     command = [sys.executable, "-m", "accelerate.commands.launch", "--quiet", *flags, "--main_process_port=0"]
@@ -55,12 +55,10 @@ def run(environment: dict[str, str], stage: int, *script: object) -> str:
         check=False,
     )
     assert ended.returncode == 0, ended.stdout
-    return ended.stdout
 
 
 def turns(folder: Path) -> list[list[str]]:
-    lines = (folder / "episodes.jsonl").read_text().splitlines()
-    return [[turn["text"] for turn in json.loads(line)["turns"]] for line in lines]
+    return [[turn["text"] for turn in episode["turns"]] for episode in episodes_in(folder)]
 
 
 def largest_difference(one: Path, other: Path) -> float:

@@ -149,7 +149,6 @@ class ServerSandbox(Sandbox):
             result = self._look(readers, pristine, sql, limits)
             if result.error_code not in _DENIED_TO_READERS:
                 return result
-        self.reached = True
         kind = dialect.kind_of(sql)
         if kind == "denied":
             return _DENIED

@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pymysql.converters
@@ -91,10 +92,14 @@ class Loaded:
 
     def is_steady_for(self, sql: str) -> bool:
         """Whether what a statement touches gives the same each time; a view may call anything."""
-        named = self.named_in(sql)
-        return not named & self.views.keys() and all(
-            is_steady(_IN_BACKQUOTES.sub("", self.tables[name].create)) for name in named
-        )
+        return not self._unsteady or self._unsteady.isdisjoint(self.named_in(sql))
+
+    @cached_property
+    def _unsteady(self) -> frozenset[str]:
+        tables = {
+            name for name, table in self.tables.items() if not is_steady(_IN_BACKQUOTES.sub("", table.create))
+        }
+        return frozenset(tables | self.views.keys())
 
     def touched_by(self, named: Iterable[str]) -> set[str]:
         """The tables that a change of these may read or change by foreign keys, and these."""

@@ -21,10 +21,10 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from trl_dbbench.database.answers import Answers
 from trl_dbbench.database.dialect import ServerDialect
 from trl_dbbench.database.sandbox import Limits
 from trl_dbbench.database.server import ownership
+from trl_dbbench.database.server.answers import Answers
 from trl_dbbench.database.server.connections import (
     ADMIN_SECONDS,
     CONNECT_SECONDS,
