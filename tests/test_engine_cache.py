@@ -54,7 +54,8 @@ def llama() -> PreTrainedModel:
 
 
 def sliding_window() -> PreTrainedModel:
-    return MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=7))
+    # Mistral's model has the window all the same
+    return MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=7, use_sliding_window=False))
 
 
 def hybrid() -> PreTrainedModel:

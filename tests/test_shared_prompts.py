@@ -215,6 +215,10 @@ def test_a_run_ends_with_the_usual_weights(sqlite_database, tmp_path) -> None:
         ("gemma3_text", {"head_dim": 8}, "it is not known to be right for models of the type gemma3_text"),
         ("mistral", {"sliding_window": 16}, "the model has layers that see a window of the past"),
         (
+            *("mistral", {"sliding_window": 16, "use_sliding_window": False}),  # which Mistral ignores
+            "the model has layers that see a window of the past",
+        ),
+        (
             *("qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}),
             "the model has layers that see a window of the past",
         ),

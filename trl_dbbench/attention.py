@@ -25,6 +25,7 @@ fused_backward: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attenti
 
 def sees_all(config: PreTrainedConfig) -> bool:
     """Whether each layer sees all that came before, and none a window of it."""
-    full = all(kind == "full_attention" for kind in getattr(config, "layer_types", None) or [])
-    window = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
-    return full and not window
+    if hasattr(type(config), "layer_types"):  # a window is of the layers that say so
+        return set(config.layer_types) == {"full_attention"}
+    # of all layers, whatever else such a config says: Mistral's model knows no `use_sliding_window`
+    return getattr(config, "sliding_window", None) is None
