@@ -65,6 +65,7 @@ SHAPES = {
     "40m": {"hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8, "vocab_size": 32_000},
 }
 FILLER = " a"  # one token
+CERTAIN = 1e4  # a logit
 SYSTEM_PROMPT = "Work on the database."
 LENGTH = TURNS * TURN_TOKENS + (TURNS - 1) * OBSERVATION_TOKENS
 
@@ -94,8 +95,8 @@ class Script:
     def __call__(self, model: Qwen2ForCausalLM, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
         input_ids, logits = kwargs.get("input_ids"), getattr(output, "logits", None)
         if not torch.is_grad_enabled() and logits is not None and input_ids is not None:
-            rows = torch.arange(len(input_ids), device=input_ids.device)
-            logits[rows, -1, self.next_id.to(input_ids.device)[input_ids[:, -1]]] += 1e4
+            next_id = self.next_id.to(input_ids.device)[input_ids[:, -1:]]  # (B, 1)
+            logits[:, -1].scatter_(1, next_id, CERTAIN)
 
 
 def scripted(tokenizer: PreTrainedTokenizerBase, shape: dict[str, int]) -> Qwen2ForCausalLM:

@@ -213,26 +213,31 @@ class TransformersEngine:
             shared = torch.tensor([[row.shared] for row in rows], device=self._device)  # (B, 1)
             chooser = TokenChooser([row.request for row in rows], self._device)
             asked = {row.request.row: row for row in rows}
-            while True:
-                chosen, logprobs = chooser(self._forward(ids, start, width, cache, shared))
-                live = []
-                tokens = zip(rows, chosen.tolist(), logprobs.tolist(), strict=True)
-                for place, (row, id, logprob) in enumerate(tokens):
-                    if row.done:
-                        continue
-                    if row.write(id, logprob, self._eos_token_ids):
-                        finished(row.request, row.completion)
-                    else:
-                        live.append(place)
-                if not self._any_rank(bool(live)):
-                    return [asked[request.row].completion for request in requests]
-                if self._keeps_cache and 0 < len(live) <= COMPACT_BELOW_SHARE * len(rows):
-                    order = torch.tensor(self._to_front(live), device=self._device)
-                    rows = self._rows[: len(live)]
-                    chosen, start, shared = chosen[order], start[order], shared[order]
-                    chooser.select(order)
-                    self._arrange(rows)
-                ids, width = chosen[:, None], width + 1
+            with self._attending():
+                while True:
+                    chosen, logprobs = chooser(self._forward(ids, start, width, cache, shared))
+                    live = []
+                    tokens = zip(rows, chosen.tolist(), logprobs.tolist(), strict=True)
+                    for place, (row, id, logprob) in enumerate(tokens):
+                        if row.done:
+                            continue
+                        if row.write(id, logprob, self._eos_token_ids):
+                            finished(row.request, row.completion)
+                        else:
+                            live.append(place)
+                    if not self._any_rank(bool(live)):
+                        return [asked[request.row].completion for request in requests]
+                    if self._keeps_cache and 0 < len(live) <= COMPACT_BELOW_SHARE * len(rows):
+                        order = torch.tensor(self._to_front(live), device=self._device)
+                        rows = self._rows[: len(live)]
+                        chosen, start, shared = chosen[order], start[order], shared[order]
+                        chooser.select(order)
+                        self._arrange(rows)
+                    ids, width = chosen[:, None], width + 1
+
+    def _attending(self) -> AbstractContextManager:
+        """Tokens are fed that go on from shared prompts, if there are any."""
+        return nullcontext() if self._prompts is None else self._prompts.active(self._config, self._cache)
 
     def _forward(
         self,
@@ -249,23 +254,21 @@ class TransformersEngine:
         columns = torch.arange(width, device=ids.device)
         fed = columns[-ids.shape[1] :]
         positions = (fed - start).clamp_(min=0)
-        together: AbstractContextManager = nullcontext()
         if self._prompts is not None and shared is not None:
             positions += shared
             hidden = None
             if len(fed) > 1 or start.any():
                 hidden = (columns < start)[:, None] | (columns > fed[:, None])  # (B, fed, width)
                 hidden = hidden.unsqueeze(1)
-            together = self._prompts.active(self._config, self._cache, hidden)
-        with together:
-            output = self.model(
-                input_ids=ids,
-                attention_mask=(columns >= start).long(),
-                position_ids=positions,
-                past_key_values=cache,
-                use_cache=True,
-                **self._last_only,
-            )
+            self._prompts.hide(hidden)
+        output = self.model(
+            input_ids=ids,
+            attention_mask=(columns >= start).long(),
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            **self._last_only,
+        )
         return output.logits[:, -1]
 
     def _padded(self, rows: Sequence[Sequence[int]], width: int) -> torch.Tensor:

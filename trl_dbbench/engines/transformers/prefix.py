@@ -74,8 +74,8 @@ class SharedPrefix:
         most = self._group = max(map(len, rows))  # G
         # a prompt with fewer rows computes row 0 again, and nobody reads that
         order = [row for each in rows for row in each + [0] * (most - len(each))]
-        self._rows: torch.Tensor | slice = slice(None)
-        self._places: torch.Tensor | slice = slice(None)
+        self._rows: torch.Tensor | None = None
+        self._places: torch.Tensor | None = None
         if order != list(range(len(sources))):  # not side by side, and equally many
             self._rows = torch.tensor(order, device=self._device)  # (U * G,)
             self._places = torch.tensor(
@@ -83,23 +83,21 @@ class SharedPrefix:
             )  # (B,)
 
     @contextmanager
-    def active(self, config: PreTrainedConfig, own: RowCache, hidden: torch.Tensor | None) -> Iterator[None]:
-        """The model of `config`, whose cache is `own`, attends to the prompts too.
-
-        `hidden`, (B, 1, Q, S), is what rows do not see of their own past; `None` if they see all of it.
-        """
+    def active(self, config: PreTrainedConfig, own: RowCache) -> Iterator[None]:
+        """The model of `config`, whose cache is `own`, attends to the prompts too."""
         usual = config._attn_implementation
         token = _active.set(self)
-        self._own, self._own_bias = own, None
-        if hidden is not None:
-            shared = config.num_attention_heads // config.num_key_value_heads
-            self._own_bias = _bias(hidden.repeat(1, 1, shared, 1))  # (B, 1, M, S), see `attend`
+        self._own = own
         config._attn_implementation = ATTENTION
         try:
             yield
         finally:
             config._attn_implementation = usual
             _active.reset(token)
+
+    def hide(self, hidden: torch.Tensor | None) -> None:
+        """What rows do not see of their own past from now on, (B, 1, Q, S); `None` if they see all of it."""
+        self._own_bias = None if hidden is None else _bias(hidden)
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
@@ -109,22 +107,24 @@ class SharedPrefix:
         batch, heads, count, size = query.shape
         kinds = key.shape[1]  # heads that share keys are put side by side: M = H / K * Q
         queries = query.reshape(batch, kinds, -1, size)  # (B, K, M, D)
-        together = (
-            queries[self._rows].unflatten(0, (-1, self._group)).transpose(1, 2).flatten(2, 3)
-        )  # (U, K, G * M, D)
-        common, common_mass = (
-            each.unflatten(2, (self._group, -1))
-            .transpose(1, 2)
-            .flatten(0, 1)[self._places]  # (B, K, M, D or 1)
-            for each in _attend(together, *self._past[layer], scaling, self._bias)
-        )
+        rows = queries if self._rows is None else queries[self._rows]
+        together = rows.view(self._count, self._group, kinds, -1, size).transpose(1, 2).flatten(2, 3)
+        common, mass = _attend(together, *self._past[layer], scaling, self._bias)  # (U, K, G * M, D or 1)
+        common, mass = self._apart(common), self._apart(mass)  # (B, K, M, D or 1)
+        bias = self._own_bias
+        if bias is not None:  # (B, 1, M, S), or of one token (B, 1, 1, S), the last if more are fed
+            bias = bias[:, :, -1:] if count == 1 else bias.repeat(1, 1, heads // kinds, 1)
         if count == 1 and value.dtype == torch.float32:
-            past = self._own.layers[layer]
-            output = _attend_one(queries * scaling, past, self._own_bias, common, common_mass)
+            output = _attend_one(queries * scaling, self._own.layers[layer], bias, common, mass)
         else:
-            own, own_mass = _attend(queries, key, value, scaling, self._own_bias)
-            output = torch.lerp(own, common, torch.sigmoid(common_mass - own_mass).to(own.dtype))
+            own, own_mass = _attend(queries, key, value, scaling, bias)
+            output = torch.lerp(own, common, torch.sigmoid(mass - own_mass).to(own.dtype))
         return output.reshape(batch, heads, count, size).transpose(1, 2)
+
+    def _apart(self, together: torch.Tensor) -> torch.Tensor:
+        """Of each row what (U, K, G * M, ...) has for all rows of a prompt; (B, K, M, ...)."""
+        rows = together.unflatten(2, (self._group, -1)).transpose(1, 2).flatten(0, 1)
+        return rows if self._places is None else rows[self._places]
 
 
 def _bias(hidden: torch.Tensor) -> torch.Tensor:
