@@ -55,7 +55,7 @@ def _is_usual(model: Any) -> bool:
         and sys.modules[home].apply_rotary_pos_emb.__module__ == home
         and len(model.layers[: config.num_hidden_layers]) > 0
         and all(_is_usual_layer(layer, home) for layer in model.layers)
-        and all(map(_is_usual_parameter, model.parameters()))
+        and all(map(is_plain_parameter, model.parameters()))
         and sees_all(config)
         and config._attn_implementation in ("sdpa", shared_prompts.ATTENTION)
         and not (config.output_attentions or config.output_hidden_states)
@@ -66,17 +66,13 @@ def _is_usual_layer(layer: Any, home: str) -> bool:
     if not _is_own(layer, home):
         return False
     attention, mlp = layer.self_attn, layer.mlp
-    norms = [layer.input_layernorm, layer.post_attention_layernorm]
-    norms += [getattr(attention, name) for name in ("q_norm", "k_norm") if hasattr(attention, name)]
-    return all(_is_own(part, home) for part in (attention, mlp, *norms)) and all(
-        map(
-            _is_linear,
-            (
-                *(attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj),
-                *(mlp.gate_proj, mlp.up_proj, mlp.down_proj),
-            ),
-        )
-    )
+    own = [attention, mlp, layer.input_layernorm, layer.post_attention_layernorm]
+    own += [getattr(attention, name) for name in ("q_norm", "k_norm") if hasattr(attention, name)]
+    if not all(_is_own(part, home) for part in own):
+        return False
+    linear = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]
+    linear += [mlp.gate_proj, mlp.up_proj, mlp.down_proj]
+    return all(map(_is_linear, linear))
 
 
 def _is_own(part: nn.Module, home: str) -> bool:
@@ -106,9 +102,10 @@ def _is_changed(part: nn.Module) -> bool:
     return "forward" in vars(part) or bool(hooks or part._forward_pre_hooks)
 
 
-def _is_usual_parameter(parameter: nn.Parameter) -> bool:
+def is_plain_parameter(parameter: torch.Tensor) -> bool:
+    """Whether a parameter is numbers in fp32 on a CPU, neither quantized nor sharded."""
     return (
-        type(parameter) is nn.Parameter  # neither quantized nor sharded
+        type(parameter) is nn.Parameter
         and parameter.device.type == "cpu"
         and parameter.dtype == torch.float32
     )

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from trl_dbbench.engines.transformers.decoder import Decoder, Product, decoders
+from trl_dbbench.engines.transformers.decoder import Decoder, Product, decoders, is_plain_parameter
 
 PACK_MIN_WEIGHTS = 65_536
 """Smaller layers gain nothing from the other layout."""
@@ -88,10 +88,8 @@ class _Copies:
 def _is_plain(layer: nn.Module) -> TypeGuard[nn.Linear]:
     return (
         type(layer) is nn.Linear
-        and type(layer.weight) is nn.Parameter  # neither quantized nor sharded
-        and "forward" not in vars(layer)  # nor brought by a hook
-        and layer.weight.device.type == "cpu"
-        and layer.weight.dtype == torch.float32
+        and "forward" not in vars(layer)  # a hook brings one
+        and is_plain_parameter(layer.weight)
     )
 
 
