@@ -590,8 +590,8 @@ def test_a_url_shares_the_server_and_leaves_nothing(server_database: Database) -
         shared.sandbox(task(MEDALS)).execute("BEGIN")
         assert sandbox.execute("SELECT COUNT(*) FROM medals").rows == [(3,)]
         made = sorted(name.rpartition("_")[2][0] for name in owned(server_database.url) - before)
-        assert made == ["s", "s", "t"], (
-            "the slot that BEGIN needed, the readers' account, the pristine tables"
+        assert made == ["s", "s", "s", "t"], (
+            "the slot that BEGIN needed, the readers' account, the probe, the pristine tables"
         )
         assert "***" in shared.describe() or "unix_socket" in shared.describe()
     # less, if slots of earlier tests are only being removed: that is done beside

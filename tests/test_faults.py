@@ -79,14 +79,39 @@ def test_an_open_transaction_is_repeated(server_database: Database) -> None:
 
 
 def test_what_cannot_be_repeated_ends_the_episode(server_database: Database) -> None:
+    """Where the server has failed for others, too."""
     with server_database.sandbox(QUESTION) as sandbox:
-        drawn = sandbox.execute("SELECT @drawn := RAND()").rows
+        drawn = sandbox.execute("SELECT @drawn := UUID()").rows
         kill_connections(server_database.url)
         with pytest.raises(
-            EnvironmentFault, match=r"'SELECT @drawn := RAND\(\)' cannot be repeated: it gave"
+            EnvironmentFault, match=r"'SELECT @drawn := UUID\(\)' cannot be repeated: it gave"
         ) as fault:
             sandbox.execute("SELECT @drawn")
         assert str(drawn) in str(fault.value)
+
+
+def test_the_clock_and_chance_are_repeated(server_database: Database) -> None:
+    """What the agent has read of them is what its tables hold on the fresh sandbox."""
+    with server_database.sandbox(QUESTION) as sandbox:
+        read = sandbox.execute("SELECT @drawn := RAND(), @now := NOW(6)").rows
+        sandbox.execute("CREATE TABLE log (at DATETIME(6) DEFAULT CURRENT_TIMESTAMP(6), gold INT)")
+        sandbox.execute("INSERT INTO log (gold) SELECT FLOOR(1000 * RAND()) FROM medals")
+        logged = rows_of(sandbox)["log"]
+        kill_connections(server_database.url)
+        assert sandbox.execute("SELECT @drawn, @now").rows == read
+        assert sandbox.retries == 1
+        assert rows_of(sandbox)["log"] == logged
+
+
+def test_what_reads_of_the_statement_before_reads_of_the_agents(server_database: Database) -> None:
+    """Setting the clock is a statement of ours, which the agent must not notice."""
+    with server_database.sandbox(CHANGE) as sandbox:
+        sandbox.execute("UPDATE medals SET gold = RAND() < 2, nation = IF(NOW(), 'Chad', 'Chad')")
+        assert sandbox.execute("SELECT ROW_COUNT()").rows == [(2,)]
+        sandbox.execute("UPDATE medals SET gold = gold + (NOW() > 0)")
+        assert sandbox.execute("SELECT ROW_COUNT(), NOW() > 0").rows == [(2, 1)]
+        sandbox.execute("SET timestamp = 1700000000")
+        assert sandbox.execute("SELECT UNIX_TIMESTAMP(NOW())").rows == [(1_700_000_000,)]
 
 
 class Failing(Database):

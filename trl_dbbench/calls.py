@@ -23,6 +23,7 @@ OVER = {
     Status.ANSWERED: "The answer is recorded. The session is over.",
     Status.TURN_LIMIT: "No call is left. The session is over.",
     Status.OUT_OF_TOKENS: "The session is over.",
+    Status.SERVER_CRASH: "A statement has ended the database server. The session is over.",
     Status.ENVIRONMENT_FAULT: "The database has failed. The session is over.",
 }
 """What a model reads from then on whose trainer lets it call on after an episode's end."""

@@ -58,7 +58,7 @@ class EfficiencyReward:
         self._alone = threading.Lock()
 
     def __call__(self, episode: Sequence[Episode], **kwargs: object) -> list[float | None]:
-        return of_each(episode, self._database, f"the reward {self.__name__}", self._value)
+        return of_each(episode, self._database, f"the reward {self.__name__}", self._value, crashed=0.0)
 
     def _value(self, episode: Episode, database: Database) -> float | None:
         gold, own = episode.task.gold.sql, sql_of(episode)

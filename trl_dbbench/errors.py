@@ -9,6 +9,7 @@ DBBenchError
 ├── RankError          another rank of the run failed
 └── DatabaseError      the database cannot be used
     └── EnvironmentFault   it broke in the middle of an episode
+        └── ServerCrash    by a statement of that episode
 ```
 
 A statement that MySQL refuses is none of these: it is an observation for the agent.
@@ -57,6 +58,7 @@ class EnvironmentFault(DatabaseError):
         error_code: the number of the error that `observation` reports.
         final: trying again would not help.
         still: the server stood still meanwhile, which says nothing about the statement.
+        down: statements of our own fail as well; the server is waited for.
     """
 
     def __init__(
@@ -67,12 +69,25 @@ class EnvironmentFault(DatabaseError):
         error_code: int | None = None,
         final: bool = False,
         still: bool = False,
+        down: bool = False,
     ) -> None:
         super().__init__(text)
         self.observation = observation
         self.error_code = error_code
         self.final = final
         self.still = still
+        self.down = down
+
+
+class ServerCrash(EnvironmentFault):
+    """A statement of the episode has ended the database server; it is not executed again.
+
+    The episode ends as `Status.SERVER_CRASH`, with a reward. Where anything but an episode's statements is
+    executed, such as gold SQL, it is a fault like any other.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("a statement of this episode has ended the database server", final=True)
 
 
 @contextmanager

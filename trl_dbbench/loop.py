@@ -12,10 +12,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from trl_dbbench.database import Database, Sandbox
+from trl_dbbench.database import Database, QueryResult, Sandbox
 from trl_dbbench.database.dialect import Dialect
 from trl_dbbench.dialogue import Dialogue
-from trl_dbbench.errors import EnvironmentFault, TaskError
+from trl_dbbench.errors import EnvironmentFault, ServerCrash, TaskError
 from trl_dbbench.judge import Judge
 from trl_dbbench.protocol import AgentProtocol, Answer, Invalid, Operation
 from trl_dbbench.rollout import Episode, Rules, Start, Status, Turn
@@ -56,6 +56,9 @@ async def play(
             sandbox = await opening
             await database.in_thread(sandbox.close)
             episode.retries = sandbox.retries
+    except ServerCrash as crash:
+        logger.warning("task %s: %s", task.id, crash)
+        episode.crash()
     except (EnvironmentFault, TaskError) as fault:
         # a TaskError here: this server cannot make the task's tables, which is no fault of the agent
         logger.warning("task %s: %s", task.id, fault)
@@ -72,22 +75,32 @@ async def _play_past(
         episode.turns.append(replace(turn, rewards={}, advantage=None, state=None, value=None))
 
 
-def repeat(turn: Turn, sandbox: Sandbox, dialect: Dialect) -> bool:
-    """Executes a turn's statement again, unless it only reads. Returns whether it has.
+def executed_again(turn: Turn, sandbox: Sandbox, dialect: Dialect) -> QueryResult | None:
+    """What a turn's statement gives when it is executed again; `None` if it changed nothing.
+
+    Raises:
+        EnvironmentFault: if the database fails.
+    """
+    if not isinstance(turn.action, Operation) or turn.result is None:
+        return None
+    # what was stopped at a limit was undone, and may have ended the server
+    if dialect.only_reads(turn.action.sql) or turn.result.undone:
+        return None
+    return sandbox.repeat(turn.action.sql, turn.result)
+
+
+def repeat(turn: Turn, sandbox: Sandbox, dialect: Dialect) -> None:
+    """Executes a turn's statement again, unless it only reads.
 
     Raises:
         EnvironmentFault: if the database fails, or the tables may not become what they were.
     """
-    if not isinstance(turn.action, Operation) or turn.result is None:
-        return False
-    sql, seen = turn.action.sql, turn.result
-    if dialect.only_reads(sql):
-        return False
-    again = sandbox.execute(sql)
+    again, seen = executed_again(turn, sandbox, dialect), turn.result
+    if again is None or seen is None or not isinstance(turn.action, Operation):
+        return
     same = (again.rows, again.error, again.affected) == (seen.rows, seen.error, seen.affected)
-    if not same or dialect.varies(sql):
-        raise EnvironmentFault(f"{sql[:200]!r} may do something else when it is executed again")
-    return True
+    if not same or (dialect.varies(turn.action.sql) and seen.moment is None):
+        raise EnvironmentFault(f"{turn.action.sql[:200]!r} may do something else when it is executed again")
 
 
 async def _play_turns(

@@ -12,13 +12,15 @@ from trl_dbbench.rollout import Episode, Status
 class OutcomeReward:
     """One value for each way an episode can end.
 
-    An episode that runs out of tokens counts as one that runs out of turns.
+    An episode that runs out of tokens counts as one that runs out of turns, and one that ends the database
+    server is worth `server_crash`, or as much as a wrong answer if that is left out.
     """
 
     right: float = 1.0
     wrong: float = -1.0
     turn_limit: float = -0.8
     invalid_action: float = -0.2
+    server_crash: float | None = None
 
     __name__ = "outcome"
 
@@ -29,6 +31,8 @@ class OutcomeReward:
         match episode.status:
             case Status.ANSWERED:
                 return self.right if episode.right else self.wrong
+            case Status.SERVER_CRASH:
+                return self.wrong if self.server_crash is None else self.server_crash
             case Status.TURN_LIMIT | Status.OUT_OF_TOKENS:
                 return self.turn_limit
             case Status.INVALID_ACTION:

@@ -62,7 +62,7 @@ class ExecutionReward:
         self._judge = judge or Judge(database)
 
     def __call__(self, episode: Sequence[Episode], **kwargs: object) -> list[float | None]:
-        return of_each(episode, self._database, "the execution reward", self._value)
+        return of_each(episode, self._database, "the execution reward", self._value, crashed=0.0)
 
     def _value(self, episode: Episode, database: Database) -> float | None:
         task = episode.task

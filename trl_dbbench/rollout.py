@@ -25,6 +25,8 @@ class Status(StrEnum):
     TURN_LIMIT = "turn_limit"
     INVALID_ACTION = "invalid_action"
     OUT_OF_TOKENS = "out_of_tokens"
+    SERVER_CRASH = "server_crash"
+    """The agent's own statement has ended the database server."""
     ENVIRONMENT_FAULT = "environment_fault"
 
 
@@ -197,6 +199,10 @@ class Episode:
     def fail(self, fault: str) -> None:
         """Notes that the environment failed, before or after the episode's end."""
         self.status, self.verdict, self.fault = Status.ENVIRONMENT_FAULT, None, fault
+
+    def crash(self) -> None:
+        """Notes that a statement of the episode has ended the database server."""
+        self.status, self.verdict = Status.SERVER_CRASH, None
 
     @property
     def right(self) -> bool:

@@ -19,8 +19,8 @@ from trl_dbbench.database.error_numbers import (
     MEMORY_LIMIT,
     NO_ANSWER,
     OPTION_PREVENTS_STATEMENT,
-    RESOURCE_FAULTS,
     TIME_LIMITS,
+    is_full_disk,
 )
 from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS, cached, lexemes, parse_statements
 
@@ -89,20 +89,23 @@ class Dialect:
         """The kind of mistake that an agent's error is: a key of `AGENT_ERRORS`, or `other`."""
         return next((name for name, codes in AGENT_ERRORS.items() if code in codes), "other")
 
-    def is_environment_fault(self, code: int) -> bool:
-        """Whether this error is a failure that the agent did not cause."""
-        return code == 0 or code in ENVIRONMENT_FAULTS  # 0: PyMySQL was used on a closed connection
+    def is_environment_fault(self, code: int, text: str = "") -> bool:
+        """Whether this error is a failure that the agent did not cause, or looks like one.
+
+        Args:
+            text: the server's words, for errors whose number alone does not say that the disk is full.
+        """
+        # 0: PyMySQL was used on a closed connection
+        return code == 0 or code in ENVIRONMENT_FAULTS or is_full_disk(text)
 
     def is_silence(self, code: int) -> bool:
         """Whether this error is the client's own: it got no answer."""
         return code in NO_ANSWER
 
-    def is_resource_fault(self, code: int) -> bool:
-        """Whether this is a fault that the server can report without closing the connection."""
-        return code in RESOURCE_FAULTS
-
-    def what_failed(self, code: int) -> str:
+    def what_failed(self, code: int, text: str = "") -> str:
         """An environment fault in words."""
+        if is_full_disk(text):
+            return "the server's disk is full"
         return ENVIRONMENT_FAULTS.get(code, "the database failed")
 
     def is_time_limit(self, code: int) -> bool:

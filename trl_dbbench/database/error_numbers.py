@@ -1,12 +1,14 @@
 """The error numbers of MySQL and MariaDB: who caused an error, and which kind of mistake an agent's error is.
 
-- The environment: no reward may come of it. The sandbox raises `EnvironmentFault`, and `RetryingSandbox`
-  tries again.
+- The environment: no reward may come of it. The sandbox raises `EnvironmentFault`, or marks the result as
+  doubtful where the connection still works, and `RetryingSandbox` finds out and tries again.
 - A limit that the statement hit: an observation that says which one.
 - The agent: an observation, for every number that is not listed as one of the two above.
 """
 
 from __future__ import annotations
+
+import re
 
 ENVIRONMENT_FAULTS: dict[int, str] = {
     2002: "the server's socket cannot be reached",
@@ -45,14 +47,15 @@ ENVIRONMENT_FAULTS: dict[int, str] = {
     1206: "the server's lock table is full",
     1226: "the account has used up a resource of the server",
     1836: "the server is in read-only mode",
+    1878: "the server could not write a temporary file",
     1927: "the connection was killed",
     4081: "the server's connections use too much memory together",
     4031: "the server closed the connection after a time without statements",
 }
 
-RESOURCE_FAULTS = frozenset({1021, 1026, 1030, 1037, 1038, 1041, 1114, 1135, 1205, 1206, 1213, 1226, 1836})
-"""Those of `ENVIRONMENT_FAULTS` that a server can report without closing the connection. Any other one that
-arrives on a connection which still works was raised by the agent itself, with SIGNAL."""
+_FULL_DISK = re.compile(
+    r"\b(?:err(?:no|code):? (?:28|135)\b|error 28\b|disk (?:is )?full|no space left)", re.IGNORECASE
+)
 
 NO_ANSWER = frozenset({0, 2002, 2003, 2005, 2006, 2013})
 """PyMySQL's numbers for a server that says nothing; 0 is SQLAlchemy's for a connection that was lost."""
@@ -115,6 +118,11 @@ _SQLSTATES = {
     1463: "42000", 1582: "42000", 1583: "42000", 1584: "42000", 1586: "23000", 1630: "42000", 1690: "22003",
     3065: "HY000", 3819: "HY000", 4078: "HY000",
 }  # fmt: skip
+
+
+def is_full_disk(text: str) -> bool:
+    """Whether these words of a server say that no space is left. The numbers alone, such as 1005, do not."""
+    return _FULL_DISK.search(text) is not None
 
 
 def message(code: int, text: str) -> str:

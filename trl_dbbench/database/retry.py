@@ -5,15 +5,22 @@ a statement fails, by the environment's fault -> wait for the server -> fresh sa
                                               -> repeat the episode's earlier changes -> repeat the statement
 ```
 
-- A server that does not answer is waited for, up to `Database.patience` seconds; then the episode ends
-  without a reward. All sandboxes wait together: the time is that of the outage and not of each of them.
-- A statement is at fault itself if it fails on `MAX_TRIES` fresh sandboxes of a server that answered others
-  all the while, on which the tables could be made and the changes repeated. It has killed its connection,
-  asked for more memory than there is, or raised an error that looks like a failure. The error becomes its
-  observation. So does that of a statement during which the server stood still `MAX_STANDSTILLS` times.
-- If repeating a change gives another result than the agent has read (RAND(), NOW(), ...), the episode ends
-  without a reward: the tables would not be those that the agent knows. But if it lost its tables by a
-  statement of its own that was stopped at a limit, it goes on with what the changes give now.
+- An error is the environment's only if the server failed for others in the same while: for statements of
+  our own (`Sandbox.failing`), or as a whole. Everything else is the agent's: it can raise any error with
+  SIGNAL, and end its own connection.
+- A server that does not answer, or takes no writes, is waited for, up to `Database.patience` seconds; then
+  the episode ends without a reward. All sandboxes wait together: the time is that of the outage and not of
+  each of them.
+- An error that looks like the environment's (`QueryResult.doubtful`) while the server is in order is tried
+  once more, on a fresh sandbox: the failure may have just ended. If it comes again it is the agent's, and
+  so its observation.
+- A statement is at fault itself if it loses its connection on `MAX_TRIES` fresh sandboxes of a server that
+  answered others all the while. The error becomes its observation. So does that of a statement during which
+  the server stood still `MAX_STANDSTILLS` times.
+- A statement that has ended the server itself is not executed again: `ServerCrash` ends its episode.
+- If repeating a change gives another result than the agent has read (UUID(), ...), the episode ends without
+  a reward: the tables would not be those that the agent knows. But if it lost its tables by its own doing,
+  it goes on with what the changes give now.
 """
 
 from __future__ import annotations
@@ -24,7 +31,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
 from trl_dbbench.database.sandbox import Limits, Loss, QueryResult, Sandbox, State
-from trl_dbbench.errors import DatabaseError, EnvironmentFault
+from trl_dbbench.errors import DatabaseError, EnvironmentFault, ServerCrash
 from trl_dbbench.tasks import Task
 
 T = TypeVar("T")
@@ -88,6 +95,7 @@ class RetryingSandbox(Sandbox):
 
     Raises:
         EnvironmentFault: the database failed, and neither waiting nor repeating helped.
+        ServerCrash: a statement of this sandbox has ended the server.
         TaskError: the tables cannot be made as the task describes them.
     """
 
@@ -97,13 +105,20 @@ class RetryingSandbox(Sandbox):
         self._task = task
         self._done: list[tuple[str, QueryResult]] = []
         self._sandbox: Sandbox | None = None
+        self._earlier: list[Sandbox] = []
         self._lost: Loss = "environment"
         self._closed = False
         self._attempt(lambda sandbox: None)
 
     def execute(self, sql: str, limits: Limits | None = None) -> QueryResult:
+        return self._run(sql, lambda sandbox: sandbox.execute(sql, limits))
+
+    def repeat(self, sql: str, seen: QueryResult) -> QueryResult:
+        return self._run(sql, lambda sandbox: sandbox.repeat(sql, seen))
+
+    def _run(self, sql: str, execute: Callable[[Sandbox], QueryResult]) -> QueryResult:
         try:
-            result = self._attempt(lambda sandbox: sandbox.execute(sql, limits))
+            result = self._attempt(lambda sandbox: self._settled(sandbox, execute))
         except EnvironmentFault as fault:
             if fault.observation is None:
                 raise
@@ -120,6 +135,40 @@ class RetryingSandbox(Sandbox):
         self._closed = True
         self._drop()
 
+    def _settled(self, sandbox: Sandbox, execute: Callable[[Sandbox], QueryResult]) -> QueryResult:
+        """What a statement gives, where the server itself is in order.
+
+        Raises:
+            EnvironmentFault: it is not.
+        """
+        start = time.monotonic()
+        result = execute(sandbox)
+        if not result.doubtful and result.limit != "time":
+            return result
+        self._check(sandbox, start)
+        if not result.doubtful:
+            return result
+        start = time.monotonic()
+        fresh = self._database.fresh_sandbox(self._task)
+        try:
+            same = self._repeat(fresh) is None
+            again = execute(fresh) if same else result
+        except BaseException:
+            fresh.close()
+            raise
+        if again.doubtful:
+            fresh.close()
+            self._check(sandbox, start)
+            return result
+        self._drop()
+        self._sandbox = fresh
+        return again
+
+    def _check(self, sandbox: Sandbox, since: float) -> None:
+        """Raises EnvironmentFault if the server has failed since a moment."""
+        if why := sandbox.failing(since):
+            raise EnvironmentFault(why, down=True)
+
     def _attempt(self, action: Callable[[Sandbox], T]) -> T:
         database = self._database
         start = time.monotonic()
@@ -129,17 +178,21 @@ class RetryingSandbox(Sandbox):
                 raise DatabaseError("The sandbox is closed. Take another from Database.sandbox().")
             if database.gave_up is not None and database.outage.hopeless(database.patience):
                 raise self._gave_up(database.gave_up)
-            ready = False
+            sandbox, tried = None, time.monotonic()
             try:
+                self._check_blame()
                 sandbox = self._ready()
-                ready = True
                 result = action(sandbox)
             except EnvironmentFault as fault:
+                others = sandbox is None or fault.still or fault.down or sandbox.failing(tried) is not None
                 self._drop()
                 self.retries += 1
                 if fault.final:
                     raise
-                if database.recover() and ready:
+                answers = database.recover()
+                self._lost = "environment" if others or database.restarts != restarts else "agent"
+                self._check_blame()
+                if answers and sandbox is not None and not fault.down:
                     failures += not fault.still
                     standstills += fault.still
                     if failures == MAX_TRIES or standstills == MAX_STANDSTILLS:
@@ -162,6 +215,11 @@ class RetryingSandbox(Sandbox):
     def _gave_up(self, why: str) -> EnvironmentFault:
         return EnvironmentFault(f"{why}; waited for {self._database.patience:g} s", final=True)
 
+    def _check_blame(self) -> None:
+        """Raises ServerCrash if a statement of this episode has ended the server."""
+        if any(sandbox.brought_down for sandbox in self._earlier):
+            raise ServerCrash
+
     def _ready(self) -> Sandbox:
         """The sandbox, in the state to which the episode has brought it."""
         if self._sandbox is not None and (lost := self._sandbox.lost):
@@ -169,21 +227,36 @@ class RetryingSandbox(Sandbox):
             self._drop()
         if self._sandbox is None:
             self._sandbox = self._database.fresh_sandbox(self._task)
-            for sql, seen in self._done:
-                again = self._sandbox.execute(sql)
-                same = (again.rows, again.error, again.affected) == (seen.rows, seen.error, seen.affected)
-                if not same and self._lost == "environment":
-                    raise EnvironmentFault(
-                        f"the database failed, and {sql[:200]!r} cannot be repeated: it gave "
-                        f"{_shown(seen)}, now {_shown(again)}",
-                        final=again.limit != "time",  # a busy server may be faster the next time
-                    )
+            if differs := self._repeat(self._sandbox, anyway=self._lost == "agent"):
+                raise differs
             self._lost = "environment"  # if ever again, unless the sandbox says otherwise
         return self._sandbox
+
+    def _repeat(self, sandbox: Sandbox, *, anyway: bool = False) -> EnvironmentFault | None:
+        """Executes the earlier changes on a fresh sandbox.
+
+        Args:
+            anyway: go on where one gives another result than before.
+
+        Returns:
+            What came out otherwise than before, so that the rest was not executed.
+        """
+        for sql, seen in self._done:
+            again = sandbox.repeat(sql, seen)
+            same = (again.rows, again.error, again.affected) == (seen.rows, seen.error, seen.affected)
+            if not same and not anyway:
+                return EnvironmentFault(
+                    f"the database failed, and {sql[:200]!r} cannot be repeated: it gave "
+                    f"{_shown(seen)}, now {_shown(again)}",
+                    # a busy server may be faster the next time, and one with a full disk have room
+                    final=again.limit != "time" and not again.doubtful,
+                )
+        return None
 
     def _drop(self) -> None:
         if self._sandbox is not None:
             self._sandbox.close()
+            self._earlier.append(self._sandbox)
             self._sandbox = None
 
 

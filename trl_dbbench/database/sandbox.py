@@ -67,7 +67,8 @@ class QueryResult:
       the latter case only reading is allowed from then on.
 
     `undone`: the statement was taken back, as far as it had come. `columns` are the names of the columns of
-    `rows`.
+    `rows`. `doubtful`: the error may be a failure of the server, or an agent's SIGNAL that looks like one.
+    `moment`: the clock and the random numbers that it was executed with, for `Sandbox.repeat`.
     """
 
     rows: list[tuple] | None
@@ -77,6 +78,8 @@ class QueryResult:
     affected: int | None = None
     seconds: float = 0.0
     columns: tuple[str, ...] | None = field(default=None, compare=False)
+    doubtful: bool = field(default=False, compare=False)
+    moment: Any = field(default=None, compare=False)
 
     @property
     def undone(self) -> bool:
@@ -108,8 +111,18 @@ class Sandbox(Closing):
     """Whether the last statement may have changed anything: tables, or the session that it ran in."""
     reached: bool = True
     """Whether the database itself was asked, the last time. What was known already does not end an outage."""
+    brought_down: bool = False
+    """A statement of this sandbox has ended the server."""
     retries: int = 0
     """How often the database failed and the sandbox recovered."""
+
+    def failing(self, since: float) -> str | None:
+        """What is wrong with the server itself, as statements of our own have found since a moment.
+
+        Args:
+            since: by `time.monotonic`.
+        """
+        return None
 
     @abstractmethod
     def execute(self, sql: str, limits: Limits | None = None) -> QueryResult:
@@ -121,6 +134,14 @@ class Sandbox(Closing):
         Raises:
             EnvironmentFault: the database failed; the sandbox cannot be used again.
         """
+
+    def repeat(self, sql: str, seen: QueryResult) -> QueryResult:
+        """Execute a statement as another sandbox has done, at the same moment where that can be set.
+
+        Raises:
+            EnvironmentFault: see `execute`.
+        """
+        return self.execute(sql)
 
     @abstractmethod
     def state(self) -> State:

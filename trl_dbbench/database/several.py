@@ -257,9 +257,20 @@ class _PlacedSandbox(Sandbox):
     def reached(self) -> bool:  # type: ignore[override]
         return self._sandbox.reached
 
+    @property
+    def brought_down(self) -> bool:  # type: ignore[override]
+        return self._sandbox.brought_down
+
+    def failing(self, since: float) -> str | None:
+        return f"Database {self._place.name}, is lost" if self._place.away else self._sandbox.failing(since)
+
     def execute(self, sql: str, limits: Limits | None = None) -> QueryResult:
         with self._watched():
             return self._sandbox.execute(sql, limits)
+
+    def repeat(self, sql: str, seen: QueryResult) -> QueryResult:
+        with self._watched():
+            return self._sandbox.repeat(sql, seen)
 
     def state(self) -> State:
         with self._watched():

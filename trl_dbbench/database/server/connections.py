@@ -11,13 +11,15 @@ import socket
 import ssl
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pymysql.charset import charset_by_name
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
-from pymysql.err import OperationalError
+from pymysql.err import MySQLError, OperationalError
+from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 from sqlalchemy import Engine, create_engine, event, make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
@@ -88,19 +90,72 @@ def redacted(text: str) -> str:
     return re.sub(r"\?.*", "?***", re.sub(r"^(\w[\w+.-]*://)?.*@", r"\1***@", text, flags=re.S), flags=re.S)
 
 
+class _Answer(MysqlPacket):
+    """A packet whose errors say that the server sent them: a SIGNAL can have any number, the client's too."""
+
+    def raise_for_error(self) -> None:
+        try:
+            super().raise_for_error()
+        except MySQLError as error:
+            code, *said = error.args
+            error.args = (code & 0xFFFF, *said)  # PyMySQL reads numbers above 32,767 as negative ones
+            error.from_server = True  # type: ignore[attr-defined]
+            raise
+
+
+class _Field(FieldDescriptorPacket, _Answer):
+    """A column whose name may be in any character set, as the session's settings have it."""
+
+    def __init__(self, data: bytes, encoding: str) -> None:
+        try:
+            super().__init__(data, encoding)
+        except UnicodeDecodeError:
+            super().__init__(data, "latin-1")
+
+
+def _reader(encoding: str | None, converter: Callable[[Any], Any] | None) -> Callable[[bytes], Any] | None:
+    """Reads a cell; the bytes themselves where they are no such value.
+
+    An agent can make them so: a lone surrogate in a text, numbers in UTF-16, a VECTOR.
+    """
+    if encoding is None and converter is None:
+        return None
+
+    def read(sent: bytes) -> Any:
+        try:
+            value = sent if encoding is None else sent.decode(encoding)
+            return value if converter is None else converter(value)
+        except (ValueError, ArithmeticError):
+            return sent
+
+    return read
+
+
 class BoundedConnection(Connection):
-    """A connection that hangs up rather than read a row beyond `MAX_ROW_BYTES`; servers send up to 1 GB."""
+    """A connection that hangs up rather than read a row beyond `MAX_ROW_BYTES`; servers send up to 1 GB.
+
+    Cells and names are read whatever their bytes are (`_reader`, `_Field`).
+    """
 
     _sock: Any
     _result: Any
     _execute_command: Any
     _read_ok_packet: Any
-    _read_packet: Any
     _process_auth: Any
     _auth_plugin_name: Any
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
         return super()._create_ssl_ctx(sslp) if sslp else _unverified()  # type: ignore[misc]
+
+    def _read_packet(self, packet_type: type[MysqlPacket] = MysqlPacket) -> Any:
+        kind = _Field if packet_type is FieldDescriptorPacket else _Answer
+        return super()._read_packet(kind)
+
+    def _read_query_result(self, unbuffered: bool = False) -> Any:
+        affected = super()._read_query_result(unbuffered)  # type: ignore[misc]
+        if unbuffered and self._result.field_count:
+            self._result.converters = [(None, _reader(*each)) for each in self._result.converters]
+        return affected
 
     def _read_bytes(self, num_bytes: int) -> bytes:
         if num_bytes > MAX_ROW_BYTES:
@@ -222,7 +277,20 @@ def make_engine(
         **pool,
     )
     event.listen(engine, "do_connect", lambda dialect, record, args, kwargs: _connect(*args, **kwargs))
+    if "init_command" in arguments:
+        event.listen(engine, "handle_error", _keep_connection)
     return engine
+
+
+def _keep_connection(context: Any) -> None:
+    """Keeps a connection on which the server has sent an error, whatever number an agent gave it."""
+    if is_from_server(context.original_exception):
+        context.is_disconnect = False
+
+
+def is_from_server(error: BaseException | None) -> bool:
+    """Whether the server itself sent this error, over a connection that worked."""
+    return getattr(error, "from_server", False)
 
 
 def _connect(*args: Any, **kwargs: Any) -> BoundedConnection:
@@ -285,7 +353,7 @@ def error_text(error: SQLAlchemyError) -> str:
 def as_fault(error: SQLAlchemyError, dialect: Dialect) -> EnvironmentFault:
     """The fault that an error of the database means."""
     code, text = error_code(error), error_text(error)
-    what = dialect.what_failed(code)
+    what = dialect.what_failed(code, text)
     said = f"{what[0].upper()}{what[1:]}: {text}"
     if code == 0:  # PyMySQL's own, of a connection that it found closed; no server has such a number
         code, text = LOST, message(LOST, "Lost connection to MySQL server during query")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import threading
 import time
 
@@ -40,6 +41,10 @@ WATCH_SECONDS = 1.0
 RUNAWAY_SECONDS = 8
 """How long a killed statement may go on there. A search in a long text or an operation on shapes does not
 notice a kill, and would take a processor for minutes or hours; no limit on lengths prevents that."""
+
+
+_CRASHED = re.compile(r"^Connection ID \(thread ID\): (\d+)", re.MULTILINE)
+"""What MySQL and MariaDB write of the statement that a fatal signal met."""
 
 
 class ServerDatabase(Database):
@@ -149,6 +154,7 @@ class ServerDatabase(Database):
         try:
             if self._server is not None and not self._server.alive():
                 logger.warning("The database server (%s) has ended; it is started again.", self._server.where)
+                self._tenancy.blame(map(int, _CRASHED.findall(self._server.log())[-1:]))
                 self._tenancy.leave()
                 self._server.restart()
             tenancy = self._enter()
@@ -183,12 +189,14 @@ class ServerDatabase(Database):
         """Starts the server again as soon as it ends: other ranks may need it even if this one does not."""
         while not self.closed:
             time.sleep(WATCH_SECONDS)
-            if not self.closed and server.alive() and self._tenancy.runaways(RUNAWAY_SECONDS):
+            runaways = self._tenancy.runaways(RUNAWAY_SECONDS) if not self.closed and server.alive() else []
+            if runaways:
                 logger.warning(
                     "A statement still runs %d s after it was killed; the database server is ended, and "
                     "with it the statement.",
                     RUNAWAY_SECONDS,
                 )
+                self._tenancy.blame(runaways)
                 server.kill()
             if not self.closed and not server.alive():
                 self.recover()

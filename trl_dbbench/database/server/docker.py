@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from trl_dbbench.database.server.options import BOUNDED, ENVIRONMENT, FAST
-from trl_dbbench.database.server.start import SHOWN_CHARACTERS, Server, once, wait_for
+from trl_dbbench.database.server.start import (
+    LOG_CHARACTERS,
+    SHOWN_CHARACTERS,
+    Server,
+    once,
+    wait_for,
+)
 from trl_dbbench.errors import DatabaseError
 
 logger = logging.getLogger("trl_dbbench.database")
@@ -91,6 +97,7 @@ def start_docker(image: str) -> Server:
         kill=lambda: _stop_container(container),
         alive=alive,
         restart=restart,
+        log=lambda: _log(container),
     )
 
 
@@ -193,6 +200,16 @@ def _gateways(client: Any, *names: str) -> list[str]:
     parts = [part for network in networks for part in network.attrs["IPAM"]["Config"] or ()]
     # an engine that has just made its first bridge does not name the gateway, which is the first address
     return [part.get("Gateway") or str(next(ip_network(part["Subnet"]).hosts())) for part in parts]
+
+
+def _log(container: Any) -> str:
+    from docker.errors import DockerException
+
+    try:
+        lines = container.get_wrapped_container().logs(tail=1000)
+    except (DockerException, OSError):
+        return ""
+    return lines.decode(errors="replace")[-LOG_CHARACTERS:]
 
 
 def _stop_container(container: Any) -> None:

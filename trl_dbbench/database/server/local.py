@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.database.server.options import BOUNDED, BOUNDED_MARIADB, ENVIRONMENT, FAST
-from trl_dbbench.database.server.start import SHOWN_CHARACTERS, START_SECONDS, Server, once, wait_for
+from trl_dbbench.database.server.start import (
+    LOG_CHARACTERS,
+    SHOWN_CHARACTERS,
+    START_SECONDS,
+    Server,
+    once,
+    wait_for,
+)
 from trl_dbbench.errors import DatabaseError
 
 STOP_SECONDS = 10
@@ -75,6 +82,7 @@ def start_local() -> Server:
         kill=kill,
         alive=lambda: process.poll() is None,
         restart=restart,
+        log=lambda: _tail(folder / "log", LOG_CHARACTERS),
     )
 
 
@@ -134,7 +142,7 @@ def _output(command: list[str]) -> str:
     return done.stdout
 
 
-def _tail(log: Path) -> str:
+def _tail(log: Path, characters: int = SHOWN_CHARACTERS) -> str:
     with contextlib.suppress(OSError):
-        return log.read_text(errors="replace").strip()[-SHOWN_CHARACTERS:]
+        return log.read_text(errors="replace").strip()[-characters:]
     return ""

@@ -31,6 +31,9 @@ CLOSE_SECONDS = 10
 SWEEP_SECONDS = 2
 """How long dropping all that a run has made waits for those: at its own end, and when another run opens."""
 
+IDLE_SECONDS = 31_536_000
+"""How long the server keeps connections open that are to outlive an idle day."""
+
 _OWNED = re.compile(r"(dbb_[0-9a-f]{8}_r\d{1,5})_[st]\d{1,9}")
 # not EVENT: what an event does happens outside of any turn and under no time limit
 _RIGHTS = (
@@ -62,7 +65,7 @@ def hold_lock(keeper: Connection, owner: str) -> int:
     Raises:
         EnvironmentFault: another connection holds the lock.
     """
-    keeper.exec_driver_sql("SET SESSION wait_timeout = 31536000")
+    keeper.exec_driver_sql(f"SET SESSION wait_timeout = {IDLE_SECONDS}")
     if keeper.exec_driver_sql("SELECT GET_LOCK(%s, 0)", (owner,)).scalar() != 1:
         raise EnvironmentFault("The server has not yet ended the run's old connections")
     return int(keeper.exec_driver_sql("SELECT CONNECTION_ID()").scalar() or 0)

@@ -112,6 +112,9 @@ class Readers:
         except SQLAlchemyError as error:
             session.broken = str(error)
             raise as_fault(error, self._dialect) from None
+        except BaseException as error:  # in the middle of an answer, perhaps
+            session.broken = session.broken or repr(error)
+            raise
         finally:
             with self._lock:
                 keep = session.broken is None and not self._closed

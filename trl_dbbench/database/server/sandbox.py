@@ -23,8 +23,11 @@ a temporary table in front of a real one) changes what is found. What it has not
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
+import time
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -43,16 +46,24 @@ from trl_dbbench.database.sandbox import (
     failure,
     refusal,
 )
-from trl_dbbench.database.server.connections import as_fault, error_code
+from trl_dbbench.database.server.connections import (
+    as_fault,
+    error_code,
+    error_text,
+    is_from_server,
+)
+from trl_dbbench.database.server.moments import Moment, Moments
 from trl_dbbench.database.server.pristine import PristineDatabase
 from trl_dbbench.database.server.readers import Readers
-from trl_dbbench.database.server.session import BROKE_AT_A_LARGE_ROW, Session
+from trl_dbbench.database.server.session import BROKE_AT_A_LARGE_ROW, UNREADABLE, Session
 from trl_dbbench.database.server.slots import Slot
 from trl_dbbench.database.server.sources import Loaded
 from trl_dbbench.database.server.tenancy import Tenancy
 from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.sql import quote
 from trl_dbbench.tasks import Task
+
+logger = logging.getLogger("trl_dbbench.database")
 
 STATE_SECONDS = 20
 """How long reading one table of the state may take."""
@@ -94,6 +105,8 @@ class ServerSandbox(Sandbox):
         self._copied: set[str] = set()
         """Of the source's tables and views, those that the slot has."""
         self._unmeasured_seconds = 0.0
+        self._moments = Moments(tenancy.dialect, task, tenancy.ahead)
+        self.brought_down = False
         if task.source is not None or (tenancy.readers is not None and task.is_question):
             self.reached = False  # the tables may have been there
             with tenancy.making(task):
@@ -105,11 +118,20 @@ class ServerSandbox(Sandbox):
     def lost(self) -> Loss | None:  # type: ignore[override]
         return self._slot.lost if self._slot is not None else None
 
+    def failing(self, since: float) -> str | None:
+        return self._tenancy.failing(since)
+
     def execute(self, sql: str, limits: Limits | None = None) -> QueryResult:
+        return self._executed(sql, limits, None)
+
+    def repeat(self, sql: str, seen: QueryResult) -> QueryResult:
+        return self._executed(sql, None, seen.moment)
+
+    def _executed(self, sql: str, limits: Limits | None, again: Moment | None) -> QueryResult:
         if refused := refusal(sql):
             return refused
         self.reached = True
-        result = self._execute(sql, limits)
+        result = self._execute(sql, limits, again)
         # the error may be about something that the server lost, or that another run removed while it was down
         if result.error and not result.limit and not self._tenancy.held():
             raise EnvironmentFault(f"The server was restarted: {result.error}")
@@ -136,7 +158,7 @@ class ServerSandbox(Sandbox):
             self._tenancy.slots.give_back(self._slot)
             self._slot = None
 
-    def _execute(self, sql: str, limits: Limits | None) -> QueryResult:
+    def _execute(self, sql: str, limits: Limits | None, again: Moment | None) -> QueryResult:
         readers, pristine = self._tenancy.readers, self._pristine
         dialect = self._tenancy.dialect
         self.changed = False
@@ -167,7 +189,9 @@ class ServerSandbox(Sandbox):
             slot.stateless = slot.stateless and kind != "other"
             # a SELECT changes something where the agent has made a function that does so
             self.changed = not (reads and slot.stateless)
-            result = session.execute(sql, limits)
+            self._tenancy.uses(session, self)
+            moment = self._moments.fix(session, sql, kind, again)
+            result = replace(session.execute(sql, limits), moment=moment)
             if not reads:
                 slot.has_changed(result)
             if session.broken:
@@ -189,7 +213,7 @@ class ServerSandbox(Sandbox):
         def read() -> QueryResult:
             self.reached = True
             return readers.read(
-                lambda session: _read_once(session, sql, limits),
+                lambda session: self._read_once(session, sql, limits),
                 database=pristine.name,
                 reader=self,
                 traceless=dialect.is_traceless(sql),
@@ -199,6 +223,13 @@ class ServerSandbox(Sandbox):
             return read()
         self.reached = False
         return self._tenancy.known_answers.ask(pristine.name, sql, read)
+
+    def _read_once(self, session: Session, sql: str, limits: Limits | None) -> QueryResult:
+        self._tenancy.uses(session, self)
+        result = session.execute(sql, limits)
+        if result.seconds > SPILL_SECONDS:
+            session.broken = session.broken or "its temporary files may be large"
+        return result
 
     def _grew_too_large(self, session: Session, slot: Slot, result: QueryResult) -> bool:
         """Whether the tables exceed their size, which the server is asked only now and then."""
@@ -260,7 +291,7 @@ class ServerSandbox(Sandbox):
                 if sql == "UNLOCK TABLES":
                     return
             except DBAPIError as error:  # MySQL: after CREATE TABLE ... START TRANSACTION only the end of it
-                if self._tenancy.server_failed(error_code(error)):
+                if self._tenancy.server_failed(error):
                     raise
 
     def _check_usable(self, slot: Slot) -> None:
@@ -286,6 +317,7 @@ class ServerSandbox(Sandbox):
     def _read_all(self, session: Session, name: str, isolation: str, but: Collection[str]) -> State:
         limits = Limits(rows=MAX_STATE_ROWS, characters=MAX_STATE_CHARACTERS)
         state: dict[str, TableState] = {}
+        self._tenancy.uses(session, self)
         try:
             session.connection.exec_driver_sql(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
             tables = session.connection.exec_driver_sql(f"SHOW FULL TABLES FROM `{name}`").fetchall()
@@ -306,24 +338,23 @@ class ServerSandbox(Sandbox):
             _Unreadable: the agent made it so; no task has such a table.
             DBAPIError: the database failed.
         """
+        start = time.monotonic()
         try:
             return session.table(self._tenancy.dialect.select_all(source, STATE_SECONDS), limits)
         except DBAPIError as error:
-            code = error_code(error)
-            if code == TOO_LARGE:
+            if error_code(error) == TOO_LARGE:
                 session.broken = BROKE_AT_A_LARGE_ROW
-            elif self._tenancy.server_failed(code):
+            # a computed column fails, or takes long, as the agent wrote it
+            elif self._tenancy.server_failed(error) and self._tenancy.failing(start):
                 raise
-            raise _Unreadable from None
+            elif not is_from_server(error.orig):
+                session.broken = error_text(error)
+        except Exception:
+            logger.warning("the table %s cannot be read", source, exc_info=True)
+            session.broken = UNREADABLE
+        raise _Unreadable
 
 
 def _only_rows(sql: str, kind: Kind) -> bool:
     """Whether a statement reads or changes rows of tables, and nothing else of them."""
     return kind in ("reads", "plain") and bool(_OF_ROWS.match(sql)) and "_schema" not in sql.lower()
-
-
-def _read_once(session: Session, sql: str, limits: Limits | None) -> QueryResult:
-    result = session.execute(sql, limits)
-    if result.seconds > SPILL_SECONDS:
-        session.broken = session.broken or "its temporary files may be large"
-    return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +23,7 @@ from trl_dbbench.database.server.connections import (
     as_fault,
     error_code,
     error_text,
+    is_from_server,
     make_engine,
 )
 from trl_dbbench.database.server.names import Names, sent
@@ -29,6 +31,8 @@ from trl_dbbench.database.server.ownership import Account
 from trl_dbbench.database.server.pulse import Pulse
 from trl_dbbench.database.server.watchdog import Watchdog
 from trl_dbbench.errors import DatabaseError, EnvironmentFault
+
+logger = logging.getLogger("trl_dbbench.database")
 
 GRACE_SECONDS = 10
 """How long after its time limit a statement may hold its connection before that counts as a fault of the
@@ -42,6 +46,7 @@ TOO_MUCH_MEMORY = "The connection's memory limit was exceeded"
 """What the agent reads; the server's own words give numbers of bytes, which differ each time."""
 
 BROKE_AT_A_LARGE_ROW = "it hung up on a row that is too large"
+UNREADABLE = "its answer cannot be read"
 
 
 class Session:
@@ -156,8 +161,14 @@ class Session:
                 result = timed_out(self.limits)
             else:
                 result = self._refused(error, start)
-        except (ValueError, OverflowError) as error:  # PyMySQL cannot read what the server sent
-            result = failure(1105, f"Unknown error: {error}", seconds=time.monotonic() - start)
+        except EnvironmentFault:
+            raise
+        except Exception as error:
+            # a mistake of ours or of PyMySQL's; the rest of the answer is still unread
+            logger.warning("the answer to %.200r cannot be read", sql, exc_info=True)
+            self.broken = UNREADABLE
+            text = f"Unknown error: {type(error).__name__}"
+            result = failure(1105, text, limit="server", seconds=time.monotonic() - start)
         if watch.fired and not watch.heard:
             # the server may hear it later, and stop another statement
             raise self._stood_still()
@@ -313,19 +324,21 @@ class Session:
                     raise self._fail(error, start) from None
 
     def _refused(self, error: DBAPIError, start: float) -> QueryResult:
-        """The result of a statement that failed, unless the environment is to blame."""
+        """The result of a statement that failed; a doubtful one if the server may be to blame.
+
+        Raises:
+            EnvironmentFault: the connection is lost.
+        """
         code, text, seconds = error_code(error), error_text(error), time.monotonic() - start
-        if self._dialect.is_kill(code):  # a late one, meant for an earlier statement
-            raise self._fail(error, start) from None
+        if not is_from_server(error.orig):
+            if code != TOO_LARGE:
+                raise self._fail(error, start) from None
+            self.broken = BROKE_AT_A_LARGE_ROW
+            return QueryResult(None, text, code, limit="size", seconds=seconds)
         if self._dialect.is_memory_limit(code, text):
             self.broken = "it took too much memory"
             return failure(code, TOO_MUCH_MEMORY, limit="server", seconds=seconds)
-        if code == TOO_LARGE:
-            self.broken = BROKE_AT_A_LARGE_ROW
-            return QueryResult(None, text, code, limit="size", seconds=seconds)
-        if error.connection_invalidated or (
-            self._dialect.is_environment_fault(code)
-            and (self._dialect.is_resource_fault(code) or not self._lives())
-        ):
+        doubtful = self._dialect.is_environment_fault(code, text) or self._dialect.is_kill(code)
+        if doubtful and not self._lives():
             raise self._fail(error, start) from None
-        return QueryResult(None, self._names.shown(text), code, seconds=seconds)
+        return QueryResult(None, self._names.shown(text), code, seconds=seconds, doubtful=doubtful)

@@ -22,12 +22,17 @@ SHOWN_CHARACTERS = 500
 """How much of a program's output an error quotes."""
 
 
+LOG_CHARACTERS = 100_000
+"""How much of a server's log is searched for what ended it."""
+
+
 @dataclass(frozen=True)
 class Server:
     """A running server: its URL, and `where` it runs in words.
 
     `stop` may be called repeatedly. `kill` ends it at once, as a failure would. `restart` replaces a server
-    that has ended with an empty one at the same URL, and raises DatabaseError if that fails.
+    that has ended with an empty one at the same URL, and raises DatabaseError if that fails. `log` gives the
+    last lines that it has written.
     """
 
     url: str
@@ -36,6 +41,7 @@ class Server:
     kill: Callable[[], None]
     alive: Callable[[], bool]
     restart: Callable[[], None]
+    log: Callable[[], str]
 
 
 def wait_for(check: Callable[[], None], **where: Any) -> None:

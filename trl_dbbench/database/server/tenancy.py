@@ -14,15 +14,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from weakref import WeakValueDictionary
 
 from sqlalchemy import Engine
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from trl_dbbench.database.dialect import ServerDialect
-from trl_dbbench.database.sandbox import Limits
+from trl_dbbench.database.sandbox import Limits, Sandbox
 from trl_dbbench.database.server import ownership
 from trl_dbbench.database.server.answers import Answers
 from trl_dbbench.database.server.connections import (
@@ -39,6 +41,7 @@ from trl_dbbench.database.server.connections import (
 )
 from trl_dbbench.database.server.ownership import Account
 from trl_dbbench.database.server.pristine import PristineDatabases
+from trl_dbbench.database.server.probe import PROBE_SECONDS, Probe
 from trl_dbbench.database.server.pulse import Pulse
 from trl_dbbench.database.server.readers import Readers
 from trl_dbbench.database.server.session import Session
@@ -107,21 +110,23 @@ class Tenancy:
         self._limits = limits
         self._watchdog = watchdog
         self._admin = make_engine(url, ADMIN_SECONDS, connections=ADMIN_CONNECTIONS)
-        self._killer = make_engine(
-            url, KILL_SECONDS, connections=KILL_CONNECTIONS, connect_timeout=KILL_SECONDS
-        )
-        self._pulse = Pulse(
-            make_engine(url, KILL_SECONDS, connections=1, connect_timeout=KILL_SECONDS), dialect
-        )
+        quick = partial(make_engine, url, KILL_SECONDS, connect_timeout=KILL_SECONDS)
+        self._killer = quick(connections=KILL_CONNECTIONS)
+        self._users: WeakValueDictionary[int, Sandbox] = WeakValueDictionary()
+        """By the number of the connection, the sandbox whose statement ran there last."""
+        self._pulse = Pulse(quick(connections=1), dialect)
         # not a generator, which several threads cannot draw from at once
         names = map(f"{owner}_s{{:07d}}".format, numbers)
         try:
             self._keeper = self._admin.connect()
             self._keeper_number = ownership.hold_lock(self._keeper, owner)
+            self.ahead = float(self._keeper.exec_driver_sql("SELECT @@timestamp").scalar() or 0) - time.time()
+            """Seconds by which the server's clock is ahead of ours."""
             connections = self._connections(self._keeper, ranks)
             self.statements = max(1, min(statements, connections // 3))
             with self._admin.connect() as admin:
                 reader = self._prepare(admin, names, require_accounts)
+                self._probe = Probe(self._probing(admin, next(names)))
         except BaseException:
             self._dispose()
             raise
@@ -143,6 +148,12 @@ class Tenancy:
             connections=max(1, connections - self.statements - SPARE_READERS),
             statements=self.statements,
         )
+
+    def failing(self, since: float) -> str | None:
+        """What is wrong with the server, as our own statements have found since a moment; see `Probe`."""
+        if self.over:
+            return "The server was restarted"
+        return self._probe.failing(since)
 
     def held(self) -> bool:
         """Whether the server still holds what this tenancy made; False also if the server does not answer."""
@@ -186,14 +197,15 @@ class Tenancy:
         try:
             yield
         except SQLAlchemyError as error:
-            if self.server_failed(error_code(error)):
+            if self.server_failed(error):
                 raise as_fault(error, self.dialect) from None
             raise TaskError(f"Task {task.id!r}: its tables cannot be made: {error_text(error)}") from None
 
-    def server_failed(self, code: int) -> bool:
+    def server_failed(self, error: SQLAlchemyError) -> bool:
         """Whether an error that a statement of our own met is a failure of the server."""
-        dialect = self.dialect
-        return dialect.is_environment_fault(code) or dialect.is_time_limit(code) or not self.held()
+        code, dialect = error_code(error), self.dialect
+        fault = dialect.is_environment_fault(code, error_text(error)) or dialect.is_time_limit(code)
+        return fault or not self.held()
 
     def size(self, database: str, connection: int) -> int:
         """Bytes on disk of a database's tables and of a connection's temporary ones; 0 if they are hidden."""
@@ -205,20 +217,29 @@ class Tenancy:
             return int(admin.exec_driver_sql(size, names).scalar() or 0)
         return 0
 
-    def runaways(self, seconds: float) -> int:
-        """How many agents' statements run that long after the time at which they were killed."""
+    def runaways(self, seconds: float) -> list[int]:
+        """The connections whose statements run that long after the time at which they were killed."""
         # a standstill makes those look old that were stopped just now
         if self._pulse.stood_still(time.monotonic() - 2 * (self._limits.seconds + seconds)):
-            return 0
+            return []
         longest = self._limits.seconds + seconds
         with contextlib.suppress(SQLAlchemyError, DatabaseError), self._admin.connect() as admin:
-            return sum(
-                process.account.startswith("dbb_")
-                and process.command == "Killed"
-                and process.seconds > longest
+            return [
+                process.number
                 for process in ownership.processes(admin)
-            )
-        return 0
+                if process.command == "Killed" and process.seconds > longest
+            ]
+        return []
+
+    def uses(self, session: Session, sandbox: Sandbox) -> None:
+        """Notes whose statements run on a session from now on."""
+        self._users[session.number] = sandbox
+
+    def blame(self, connections: Iterable[int]) -> None:
+        """Notes that the statements of these connections have ended the server."""
+        for number in connections:
+            if (sandbox := self._users.get(number)) is not None:
+                sandbox.brought_down = True
 
     def leave(self) -> None:
         """Ends all connections. What is on the server stays there; `close` removes it first."""
@@ -261,6 +282,16 @@ class Tenancy:
             self.owner,
             self._keeper_number,
         )
+
+    def _probing(self, admin: Connection, name: str) -> Engine:
+        """An engine for the probe, with a database and, if possible, an account such as agents have."""
+        url = self._url.set(database=name)
+        admin.exec_driver_sql(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
+        if self._has_accounts:
+            account = ownership.create_account(admin, name)
+            url = url.set(username=account.name, password=account.password)
+        setting = f"{self.dialect.set_time_limit(PROBE_SECONDS)}, wait_timeout = {ownership.IDLE_SECONDS}"
+        return make_engine(url, PROBE_SECONDS, connect_timeout=KILL_SECONDS, init_command=setting)
 
     def _shown(self) -> str:
         return shown(self._url)
@@ -351,6 +382,8 @@ class Tenancy:
     def _dispose(self) -> None:
         with contextlib.suppress(SQLAlchemyError, AttributeError):
             self._keeper.close()
+        with contextlib.suppress(AttributeError):
+            self._probe.close()
         self._pulse.close()
         self._killer.dispose()
         self._admin.dispose()

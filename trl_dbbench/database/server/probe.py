@@ -1,0 +1,88 @@
+"""Asks whether the server itself fails, where an agent's statement met an error that looks like it.
+
+An agent can raise any error (SIGNAL), end its own connection, and use up what its session may have. So the
+server is at fault only if statements of our own failed in the same while. They run under an account such as
+agents have, on a connection that is kept open: a server or a network that drops connections drops it, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+from sqlalchemy import Engine
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from trl_dbbench.database.server.connections import MAX_INSERT_BYTES, error_text
+from trl_dbbench.errors import DatabaseError
+
+PROBE_SECONDS = 10
+"""How long the server may take to answer one of the probe's statements."""
+
+PROBE_BYTES = 1024 * 1024
+"""Bytes that are written. Small tables grow by less at a time: where this fits, an agent's next row does."""
+
+_ROWS = PROBE_BYTES // MAX_INSERT_BYTES
+_NUMBERS = " UNION ALL ".join(["SELECT 1"] * _ROWS)
+
+
+class Probe:
+    """Statements of our own, asked for by all sandboxes of a server together. Thread-safe.
+
+    Args:
+        engine: opens connections to a database of the probe's own.
+
+    Raises:
+        DBAPIError: it cannot be connected to.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._connection: Connection | None = engine.connect()
+        self._asking = threading.Lock()
+        self._failed, self._why = -1.0, ""
+        self._passed = -1.0
+        """When the last probe that failed ended, and when the last one that passed began."""
+
+    def failing(self, since: float) -> str | None:
+        """What has failed since a moment (by `time.monotonic`), or fails now; `None` if all is well."""
+        asked = time.monotonic()
+        with self._asking:
+            if self._failed >= since:
+                return self._why
+            if self._passed < asked:  # nobody else has asked meanwhile
+                self._ask()
+            return self._why if self._failed >= since else None
+
+    def close(self) -> None:
+        with self._asking:
+            self._hang_up()
+            self._engine.dispose()
+
+    def _ask(self) -> None:
+        began = time.monotonic()
+        try:
+            if self._connection is None:
+                self._connection = self._engine.connect()
+            self._write(self._connection)
+            self._passed = began
+        except (SQLAlchemyError, DatabaseError) as error:
+            self._why = error_text(error) if isinstance(error, SQLAlchemyError) else str(error)
+            self._failed = time.monotonic()
+            self._hang_up()
+
+    def _write(self, connection: Connection) -> None:
+        connection.exec_driver_sql("DROP TABLE IF EXISTS probe")
+        connection.exec_driver_sql("CREATE TABLE probe (text LONGTEXT)")
+        text = f"SELECT REPEAT('x', {MAX_INSERT_BYTES}) FROM ({_NUMBERS}) AS numbers"
+        connection.exec_driver_sql(f"INSERT INTO probe {text}")
+        connection.exec_driver_sql("DROP TABLE probe")
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(SQLAlchemyError):
+                self._connection.invalidate()
+                self._connection.close()
+            self._connection = None
