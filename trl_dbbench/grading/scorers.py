@@ -247,8 +247,8 @@ def _close_cells(one: Any, other: Any) -> bool:
 def critic(predicted: Result, gold: Result, ordered: bool = False) -> float:
     """The default comparison of BIRD-CRITIC and LiveSQLBench on SQLite.
 
-    Times are cut to their day, numbers rounded to two places, objects become JSON text. Nothing is right
-    where the gold is empty.
+    Times are cut to their day, numbers rounded to two places, those in lists and objects, too, which become
+    JSON text. Nothing is right where the gold is empty.
 
     Args:
         ordered: whether the order of rows, and how often one comes, counts (`conditions: {order: true}`).
@@ -273,8 +273,8 @@ def _same(of_cell: Callable[[Any], Any], predicted: Result, gold: Result, ordere
             [tuple(map(of_cell, row)) for row in each.rows[:MOST_ROWS]] for each in (predicted, gold)
         )
         return float(ours == theirs if ordered else {*ours} == {*theirs})
-    except TypeError:  # a cell that is a list or an object, or is no JSON
-        return 0.0
+    except (TypeError, InvalidOperation, RecursionError):
+        return 0.0  # a cell that is a list or an object, is no JSON, or is infinite or too long to be rounded
 
 
 def _day(cell: Any) -> Any:
@@ -282,16 +282,22 @@ def _day(cell: Any) -> Any:
 
 
 def _two_places(cell: Any) -> Any:
+    """A cell as the evaluator compares it. Dates and Decimals in lists and objects have no JSON text."""
+    rounded = _rounded(cell)
+    return json.dumps(rounded, sort_keys=True) if isinstance(rounded, list | dict) else _day(rounded)
+
+
+def _rounded(cell: Any) -> Any:
+    """The numbers in it to two places, those in lists and objects, too."""
     if isinstance(cell, Decimal):
-        try:
-            return cell.quantize(Decimal("0.01"), ROUND_HALF_UP)
-        except InvalidOperation:  # infinite, or too long
-            return cell
+        return cell.quantize(Decimal("0.01"), ROUND_HALF_UP)
     if isinstance(cell, float):
         return round(cell, 2)
-    if isinstance(cell, list | dict):
-        return json.dumps(cell, sort_keys=True)
-    return _day(cell)
+    if isinstance(cell, list | tuple):
+        return type(cell)(map(_rounded, cell))
+    if isinstance(cell, dict):
+        return {name: _rounded(each) for name, each in cell.items()}
+    return cell
 
 
 def csv_cells(result: Result) -> Result:
