@@ -269,14 +269,16 @@ BY_OWNER = "SELECT o.name, COUNT(*) FROM pets p JOIN owners o ON o.id = p.owner 
         (f"{BY_OWNER} ORDER BY 1 DESC", True),
         (
             "SELECT 'more', COUNT(*) + 0.009, o.name FROM pets p JOIN owners o ON o.id = p.owner GROUP BY o.name",
-            True,
+            False,  # more columns than the gold, which are free to the evaluator and not as a reward
         ),
+        ("SELECT COUNT(*) + 0.009, o.name FROM pets p JOIN owners o ON o.id = p.owner GROUP BY o.name", True),
         (f"{BY_OWNER} HAVING COUNT(*) > 1", False),
         ("SELECT name FROM owners", False),
         ("SELECT name FROM nobody", False),
         ("DELETE FROM pets", False),
         ("", False),
-        ("SELECT 'x', 12", True),  # the other gold
+        ("SELECT 'x', 12", True),  # the other gold, whose first column does not count and may be there
+        ("SELECT 'x', 12, 13", False),
     ],
 )
 def test_an_answer_matches_one_of_the_golds(

@@ -38,10 +38,25 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Result:
-    """What a statement gave: the names of its columns, and its rows in their order."""
+    """What a statement gave: the names of its columns, and its rows in their order.
+
+    `width` is for a gold result of which only some columns count, as in Spider 2.0: their number with those
+    that are left out. 0 where all count.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Row]
+    width: int = 0
+
+    @property
+    def most_columns(self) -> int:
+        """Columns that a right answer has at most, if this is the gold."""
+        return max(len(self.columns), self.width)
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether there are no rows, or only NULLs in them, which statements also give by mistake."""
+        return all(cell is None for row in self.rows for cell in row)
 
 
 def strict(predicted: Result, gold: Result, ordered: bool = False) -> float:
@@ -50,8 +65,9 @@ def strict(predicted: Result, gold: Result, ordered: bool = False) -> float:
     Args:
         ordered: whether the order of rows counts.
     """
-    same_width = len(predicted.columns) == len(gold.columns)
-    return float(same_width and same_rows(predicted.rows, gold.rows, ordered))
+    if len(predicted.columns) != len(gold.columns) or len(predicted.rows) != len(gold.rows):
+        return 0.0
+    return float(same_rows(predicted.rows, gold.rows, ordered))
 
 
 def bird_ex(predicted: Result, gold: Result) -> float:
@@ -123,9 +139,11 @@ def _text_and_type(cell: Any) -> str:
     return f"{cell}{type(cell)}"
 
 
-MOST_BAGS = 20_000
-"""Of rows that are compared to find an order of columns. Where many columns are alike, there may be too many
-orders to try; then the results count as different."""
+MAX_BAGS = 20_000
+MAX_BAG_ROWS = 4_000_000
+"""Bags of rows, and rows in them, that are compared to find an order of columns. Where many columns are
+alike, there may be too many orders to try; then the results count as different. Two bags a column are always
+compared."""
 
 
 def _permuted(ours: Sequence[Row], theirs: Sequence[Row]) -> bool:
@@ -144,8 +162,9 @@ def _permuted(ours: Sequence[Row], theirs: Sequence[Row]) -> bool:
     order = sorted(range(len(wanted)), key=lambda number: len(places[bags[number]]))
     steps = [Counter(zip(*(wanted[each] for each in order[: n + 1]), strict=True)) for n in range(len(order))]
     compared = 0
+    most = max(2 * len(order), min(MAX_BAGS, MAX_BAG_ROWS // len(ours)))
     pending: list[tuple[int, ...]] = [()]
-    while pending and compared < MOST_BAGS:
+    while pending and compared < most:
         chosen = pending.pop()
         if len(chosen) == len(order):
             return True
@@ -176,15 +195,14 @@ def spider2(
         ignore_order: each column is sorted, by itself.
         condition_cols: only these columns of the gold count, by their places; all, if there are none.
     """
-    ours = _columns(predicted)
-    theirs = _columns(gold)
+    ours, theirs = (_columns(each, ignore_order) for each in (predicted, gold))
     if condition_cols:
         places = condition_cols if isinstance(condition_cols, Sequence) else [condition_cols]
         try:
             theirs = [theirs[place] for place in places]
         except (IndexError, TypeError):
             return 0.0
-    return float(all(any(_close(column, other, ignore_order) for other in ours) for column in theirs))
+    return float(all(any(_close(column, other) for other in ours) for column in theirs))
 
 
 def spider2_any(
@@ -210,25 +228,27 @@ def spider2_any(
     return 0.0
 
 
-def _columns(result: Result) -> list[list[Any]]:
+def _columns(result: Result, sort: bool) -> list[list[Any]]:
+    """The cells by column, as Spider 2.0 compares them.
+
+    Args:
+        sort: whether each column is sorted, by itself.
+    """
     cells: list[list[Any]] = [[row[place] for row in result.rows] for place in range(len(result.columns))]
     kinds = {type(cell) for column in cells for cell in column}
     if float in kinds and kinds <= {int, float, bool}:
         # a table of numbers becomes one of floats there, which matters where numbers are sorted as texts
         cells = [[float(cell) for cell in column] for column in cells]
-    return [[0 if _is_null(cell) else cell for cell in column] for column in cells]
+    cells = [[0 if _is_null(cell) else cell for cell in column] for column in cells]
+    return [sorted(column, key=_as_text) for column in cells] if sort else cells
 
 
 def _is_null(cell: Any) -> bool:
     return cell is None or (isinstance(cell, float | Decimal) and cell != cell)
 
 
-def _close(one: Sequence[Any], other: Sequence[Any], ignore_order: bool) -> bool:
-    if len(one) != len(other):
-        return False
-    if ignore_order:
-        one, other = (sorted(each, key=_as_text) for each in (one, other))
-    return all(map(_close_cells, one, other))
+def _close(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(one) == len(other) and all(map(_close_cells, one, other))
 
 
 def _as_text(cell: Any) -> tuple[str, bool]:
