@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -195,14 +196,23 @@ def spider2(
         ignore_order: each column is sorted, by itself.
         condition_cols: only these columns of the gold count, by their places; all, if there are none.
     """
-    ours, theirs = (_columns(each, ignore_order) for each in (predicted, gold))
+    ours, theirs = _columns(predicted), _columns(gold)
     if condition_cols:
         places = condition_cols if isinstance(condition_cols, Sequence) else [condition_cols]
         try:
             theirs = [theirs[place] for place in places]
         except (IndexError, TypeError):
             return 0.0
-    return float(all(any(_close(column, other) for other in ours) for column in theirs))
+    if theirs and len(predicted.rows) != len(gold.rows):
+        return 0.0
+    arranged = partial(sorted, key=_as_text) if ignore_order else list
+    arranged_ours = cache(lambda place: arranged(ours[place]))
+    return float(
+        all(
+            any(all(map(_close_cells, column, arranged_ours(place))) for place in range(len(ours)))
+            for column in map(arranged, theirs)
+        )
+    )
 
 
 def spider2_any(
@@ -228,27 +238,17 @@ def spider2_any(
     return 0.0
 
 
-def _columns(result: Result, sort: bool) -> list[list[Any]]:
-    """The cells by column, as Spider 2.0 compares them.
-
-    Args:
-        sort: whether each column is sorted, by itself.
-    """
+def _columns(result: Result) -> list[list[Any]]:
     cells: list[list[Any]] = [[row[place] for row in result.rows] for place in range(len(result.columns))]
     kinds = {type(cell) for column in cells for cell in column}
     if float in kinds and kinds <= {int, float, bool}:
         # a table of numbers becomes one of floats there, which matters where numbers are sorted as texts
         cells = [[float(cell) for cell in column] for column in cells]
-    cells = [[0 if _is_null(cell) else cell for cell in column] for column in cells]
-    return [sorted(column, key=_as_text) for column in cells] if sort else cells
+    return [[0 if _is_null(cell) else cell for cell in column] for column in cells]
 
 
 def _is_null(cell: Any) -> bool:
     return cell is None or (isinstance(cell, float | Decimal) and cell != cell)
-
-
-def _close(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    return len(one) == len(other) and all(map(_close_cells, one, other))
 
 
 def _as_text(cell: Any) -> tuple[str, bool]:
