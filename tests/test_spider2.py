@@ -422,6 +422,8 @@ def test_results_of_the_own_format(database: Database) -> None:
         ({"results": [{"columns": [], "rows": []}]}, "the 'columns' of a gold result must be a list of names, are"),
         ({"results": [{"columns": [1], "rows": []}]}, "the 'columns' of a gold result must be a list of names, are"),
         ({"results": [{"columns": ["a"], "rows": [[1, 2]]}]}, "a gold result, row 1 has 2 cells, the table has 1"),
+        ({"results": [{"columns": ["a"], "rows": [], "width": 1}]}, "more than the 1 that do; it is 1. Leave it out where all count"),
+        ({"results": [{"columns": ["a"], "rows": [], "width": "3"}]}, "the field 'width' must be int, is str"),
         ({"results": [{"columns": ["a"], "rows": [[{}]]}]}, "a gold result, row 1 has the cell {}; a cell is a string"),
         ({"results": [{"columns": ["a"], "rows": [], "sql": ""}]}, "unknown field of a gold result 'sql'"),
     ],
