@@ -6,6 +6,7 @@ import datetime
 import gzip
 import json
 import math
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -347,6 +348,102 @@ def test_all_beside_each_other() -> None:
         "critic": 1.0,
         "critic_mysql": 0.0,
     }
+
+
+@pytest.mark.parametrize(
+    ("sql", "scored"),
+    [
+        ("SELECT ROUND(a, 2) FROM t", "SELECT a FROM t"),
+        ("SELECT Round (1, 2)", "SELECT 1"),
+        ("SELECT ROUND\t\n( a , 2 )", "SELECT a"),
+        ("SELECT 'Round (1, 2)' AS a", "SELECT '1' AS a"),  # in texts,
+        ('SELECT "round (a, 1)" FROM t', 'SELECT "a" FROM t'),  # in quoted names,
+        ("SELECT 1 -- round (a, 1)", "SELECT 1 -- a"),  # in a comment on the last line
+        ("SELECT a_round (b, 1)", "SELECT a_b"),  # and at the end of a word
+        ("SELECT ROUND(ROUND(a, 1), (2))", "SELECT a"),
+        ("SELECT ROUND(SUM(a) * MAX(b, c), 1)", "SELECT SUM(a) * MAX(b, c)"),
+        ("SELECT ROUND(a, ROUND(1, 0)), ROUND(b)", "SELECT a, b"),
+        (
+            "SELECT ROUND(a), ROUND(b, '('), ROUND(c)",
+            "SELECT a, ROUND(b, '('), ROUND(c)",
+        ),  # one without an end
+        ("SELECT roROUND(und(3), 1)", "SELECT 3"),
+        ("SELECT 'a\n \n\nb'\n\nFROM t", "SELECT 'a\nb'\nFROM t"),  # blank lines, in texts, too
+    ],
+)
+def test_what_critic_makes_of_a_statement(sql: str, scored: str) -> None:
+    assert for_critic(sql) == scored
+
+
+def one_call_after_the_other(sql: str) -> str:
+    """What the evaluator does with ROUND: the first call is replaced, until there is none or it has no end."""
+    while call := re.search(r"round\s*\(", sql, re.IGNORECASE):
+        depth, comma, close = 1, None, None
+        for place in range(call.end(), len(sql)):
+            depth += (sql[place] == "(") - (sql[place] == ")")
+            if comma is None and ((depth == 1 and sql[place] == ",") or depth == 0):
+                comma = place
+            if depth == 0:
+                close = place
+                break
+        if close is None:
+            return sql
+        sql = sql[: call.start()] + sql[call.end() : comma].strip() + sql[close + 1 :]
+    return sql
+
+
+@given(
+    pieces=st.lists(
+        st.sampled_from(["ROUND(", "round (", "ro", "und", "(", ")", ")", ",", " ", "a", "'"]), max_size=24
+    )
+)
+@examples(500)
+def test_calls_of_round_go_as_one_after_the_other(pieces: list[str]) -> None:
+    sql = "".join(pieces).strip()
+    assert for_critic(sql) == one_call_after_the_other(sql)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "piece", ["ROUND(", "ROUND(a, ROUND(b), ", "ro ROUND(", "(round", "round" + " " * 99]
+)
+def test_many_calls_of_round_end(piece: str) -> None:
+    length = 60_000 // len(piece)
+    for_critic(piece * length)
+    for_critic(piece * length + ")" * length)
+    for_critic("ro" * 9_000 + "ROUND(" * 9_000 + "und(" + ", 1)" * 9_000)
+
+
+def numbers(*cells: Any) -> Result:
+    return result(*[(each,) for each in cells])
+
+
+def test_critic_rounds_numbers_in_lists_and_objects() -> None:
+    assert critic(numbers([1.004, [2.001], {"a": 3.004}]), numbers([1.0, [2.0], {"a": 3.0}])) == 1
+    assert critic(numbers({"b": [0.1 + 0.2], "a": 1}), numbers({"a": 1, "b": [0.3]})) == 1
+    assert critic(numbers((1.004, "x")), numbers((1.0, "x"))) == 1  # a record
+    assert critic(numbers((Decimal("1.004"),)), numbers((1.0,))) == 1
+    assert critic(numbers([1.01]), numbers([1.0])) == 0
+    assert critic(numbers(["1.004"]), numbers(["1.0"])) == 0  # a text
+    assert critic(numbers("[1.004]"), numbers("[1.0]")) == 0  # JSON as a text
+    assert critic(numbers([True]), numbers([1])) == 0
+    assert critic(numbers([math.nan]), numbers([math.nan])) == 1  # as JSON texts they are equal
+
+
+def test_what_has_no_json_text_is_not_right_even_to_itself() -> None:
+    """There the evaluator ends in an error, as it does where a Decimal cannot be rounded to two places."""
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for each in (
+        [Decimal("1.5")],
+        [datetime.date(2026, 1, 2)],
+        {"a": {"b": b"x"}},
+        Decimal("Infinity"),
+        Decimal("1" * 60),
+        deep,
+    ):
+        assert critic(numbers(each), numbers(each)) == 0
 
 
 CELLS = st.one_of(

@@ -269,14 +269,16 @@ BY_OWNER = "SELECT o.name, COUNT(*) FROM pets p JOIN owners o ON o.id = p.owner 
         (f"{BY_OWNER} ORDER BY 1 DESC", True),
         (
             "SELECT 'more', COUNT(*) + 0.009, o.name FROM pets p JOIN owners o ON o.id = p.owner GROUP BY o.name",
-            True,
+            False,  # more columns than the gold, which are free to the evaluator and not as a reward
         ),
+        ("SELECT COUNT(*) + 0.009, o.name FROM pets p JOIN owners o ON o.id = p.owner GROUP BY o.name", True),
         (f"{BY_OWNER} HAVING COUNT(*) > 1", False),
         ("SELECT name FROM owners", False),
         ("SELECT name FROM nobody", False),
         ("DELETE FROM pets", False),
         ("", False),
-        ("SELECT 'x', 12", True),  # the other gold
+        ("SELECT 'x', 12", True),  # the other gold, whose first column does not count and may be there
+        ("SELECT 'x', 12, 13", False),
     ],
 )
 def test_an_answer_matches_one_of_the_golds(
@@ -420,6 +422,8 @@ def test_results_of_the_own_format(database: Database) -> None:
         ({"results": [{"columns": [], "rows": []}]}, "the 'columns' of a gold result must be a list of names, are"),
         ({"results": [{"columns": [1], "rows": []}]}, "the 'columns' of a gold result must be a list of names, are"),
         ({"results": [{"columns": ["a"], "rows": [[1, 2]]}]}, "a gold result, row 1 has 2 cells, the table has 1"),
+        ({"results": [{"columns": ["a"], "rows": [], "width": 1}]}, "more than the 1 that do; it is 1. Leave it out where all count"),
+        ({"results": [{"columns": ["a"], "rows": [], "width": "3"}]}, "the field 'width' must be int, is str"),
         ({"results": [{"columns": ["a"], "rows": [[{}]]}]}, "a gold result, row 1 has the cell {}; a cell is a string"),
         ({"results": [{"columns": ["a"], "rows": [], "sql": ""}]}, "unknown field of a gold result 'sql'"),
     ],

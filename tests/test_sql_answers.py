@@ -377,7 +377,12 @@ def test_validate(database: Database) -> None:
 
     assert problem("SELECT nation FROM medals") is None
     assert "the gold SQL fails: 1054" in (problem("SELECT none FROM medals") or "")
-    assert problem("SELECT nation FROM medals WHERE gold > 99") is None
+    nothing = (
+        "the gold gives no rows, or only NULLs, which statements also give by mistake, so no answer is right. "
+        "Leave the task out."
+    )
+    assert problem("SELECT nation FROM medals WHERE gold > 99") == nothing
+    assert problem("SELECT MAX(gold), NULL FROM medals WHERE gold > 99") == nothing
     assert problem("SELECT nation FROM medals WHERE gold > 99", grader="critic") == (
         "the gold SQL, which gives no rows, is not right to the grader critic"
     )

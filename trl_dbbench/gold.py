@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from trl_dbbench.database import Database, Limits, QueryResult, Sandbox, State
+from trl_dbbench.grading import SQLGrader
 from trl_dbbench.grading.scorers import Result
 from trl_dbbench.skills import operation_of
 from trl_dbbench.tasks import Task
 
-JUDGED = Limits(rows=100_000, characters=16_000_000)
+JUDGED = Limits(rows=100_000, characters=16_000_000, cells=2_000_000)
 """How much of a result is judged; an agent sees less."""
+
+
+def limits_beside(golds: Sequence[Result], grader: SQLGrader) -> Limits:
+    """How much is read of an answer: what a right one can give at most. One that gives more is wrong."""
+    rows = max(len(gold.rows) for gold in golds) if grader.counts_rows else JUDGED.rows
+    cells = rows * max(gold.most_columns for gold in golds)
+    return replace(JUDGED, rows=rows, cells=min(cells, JUDGED.cells or cells))
 
 
 @dataclass(frozen=True)
@@ -33,23 +42,30 @@ def execute_alone(database: Database, task: Task, sql: str) -> QueryResult:
         return sandbox.execute(sql)
 
 
-def whole_result(database: Database, task: Task, sql: str) -> tuple[Result | None, str]:
+def whole_result(
+    database: Database, task: Task, sql: str, limits: Limits = JUDGED
+) -> tuple[Result | None, str]:
     """All that a statement gives on the task's tables as they are at the start; else `None`, and why not.
+
+    Args:
+        limits: what gives more is not read to its end, and is `None`.
 
     Raises:
         EnvironmentFault: if the database fails.
     """
     with database.sandbox(task) as sandbox:
-        return whole_result_in(sandbox, task, sql)
+        return whole_result_in(sandbox, task, sql, limits)
 
 
-def whole_result_in(sandbox: Sandbox, task: Task, sql: str) -> tuple[Result | None, str]:
+def whole_result_in(
+    sandbox: Sandbox, task: Task, sql: str, limits: Limits = JUDGED
+) -> tuple[Result | None, str]:
     """`whole_result` of a sandbox whose tables nothing has changed so far.
 
     Raises:
         EnvironmentFault: if the database fails.
     """
-    result = sandbox.execute(sql, JUDGED)
+    result = sandbox.execute(sql, limits)
     # rows come of `DELETE ... RETURNING`, too; on servers a SELECT of a function counts as a change
     changed = sandbox.changed if task.dialect == "sqlite" else operation_of(sql) not in ("SELECT", None)
     if result.error:
@@ -59,7 +75,8 @@ def whole_result_in(sandbox: Sandbox, task: Task, sql: str) -> tuple[Result | No
     if result.rows is None:
         return None, "it gives no rows: it is no query"
     if result.limit:
-        return None, f"it gives more than can be judged ({JUDGED.rows} rows, {JUDGED.characters} characters)"
+        bounds = f"{limits.rows} rows, {limits.cells} cells, {limits.characters} characters"
+        return None, f"it gives more than can be judged ({bounds})"
     return Result(result.columns or (), result.rows), ""
 
 

@@ -1,7 +1,8 @@
 """Says whether an episode ended right: its answer against the gold answer, or its tables against the gold's.
 
 Where answers are SQL, both the answer and the gold SQL are executed on the tables as they were at the start,
-and what they give is compared. Where the gold is results, what the answer gives has to be one of them.
+and what they give is compared. Where the gold is results, what the answer gives has to be one of them. No
+answer is right beside a gold that gives no rows, or only NULLs: a wrong filter gives that, too.
 
 A change is judged by its full final tables: the gold SQL is executed on a sandbox of its own, once per
 task, and the columns and rows that it leaves are compared. The published five-digit hash is computed beside
@@ -20,7 +21,7 @@ from typing import Generic, TypeVar
 
 from trl_dbbench.database import Database, Sandbox, State
 from trl_dbbench.errors import ConfigError, EnvironmentFault, TaskError
-from trl_dbbench.gold import GoldState, gold_state, whole_result
+from trl_dbbench.gold import GoldState, gold_state, limits_beside, whole_result
 from trl_dbbench.grading import GRADERS, Grader, SQLGrader, get_grader
 from trl_dbbench.grading.rows import same_state
 from trl_dbbench.grading.scorers import Result
@@ -194,14 +195,19 @@ class Judge:
         return bool(grader.judge(answer.for_grader(grader.name), gold))
 
     def _sql_right(self, task: Task, sql: str, grader: SQLGrader) -> bool:
+        """Of a suite, the gold may say nothing on some databases, where an answer has to do the same."""
+        told = False
         for each in task.on_each_database():
             golds = self._gold_results(each, grader)
             if not sql.strip() or len(sql) > MAX_STATEMENT_CHARACTERS:
                 return False
-            predicted, _ = whole_result(self._database, each, grader.rewrite(sql))
-            if predicted is None or grader.best(predicted, golds, task.gold.sql) < 1:
+            telling = [gold for gold in golds if not gold.says_nothing]
+            limits = limits_beside(telling or golds, grader)
+            predicted, _ = whole_result(self._database, each, grader.rewrite(sql), limits)
+            if predicted is None or not grader.right(predicted, telling or golds, task.gold.sql):
                 return False
-        return True
+            told = told or bool(telling)
+        return told
 
     def _gold_results(self, task: Task, grader: SQLGrader) -> Sequence[Result]:
         """Of which an answer has to give one."""

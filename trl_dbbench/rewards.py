@@ -29,8 +29,9 @@ from trl.trainer.utils import get_callable_name, is_async_callable
 from trl_dbbench.database import Database
 from trl_dbbench.efficiency import EfficiencyReward, QueryCostReward
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.gold import execute_alone
-from trl_dbbench.grading.rows import same_rows, same_state
+from trl_dbbench.gold import limits_beside, whole_result
+from trl_dbbench.grading import SQL_GRADERS
+from trl_dbbench.grading.rows import same_state
 from trl_dbbench.judge import Judge
 from trl_dbbench.learned_rewards import LearnedReward, RewardModel
 from trl_dbbench.lookup import look_up, place_of
@@ -40,7 +41,6 @@ from trl_dbbench.protocol import Invalid
 from trl_dbbench.retrace import of_each
 from trl_dbbench.rollout import Episode, Status
 from trl_dbbench.skills import operation_of
-from trl_dbbench.sql import sorts_rows
 from trl_dbbench.step_rewards import StateProgress, answer_seen, executes
 
 RewardFunction = Callable[..., Sequence[float | None] | Sequence[list[float | None] | None]]
@@ -49,10 +49,10 @@ RewardFunction = Callable[..., Sequence[float | None] | Sequence[list[float | No
 class ExecutionReward:
     """1 if the agent's last SQL does what the gold SQL does, else 0, whatever the agent answered.
 
-    Both are executed on fresh sandboxes. Questions compare the rows, in order if the outer query of the gold
-    SQL sorts them. Changes compare the tables, and a SELECT with which the agent looked at its work
-    afterwards does not count as its last SQL. `None` where the task has no gold SQL or it fails on this
-    database.
+    Both are executed on fresh sandboxes. Questions compare what they give as the grader `strict` does;
+    nothing is right beside a gold that gives no rows, or only NULLs. Changes compare the tables, and a SELECT
+    with which the agent looked at its work afterwards does not count as its last SQL. `None` where the task
+    has no gold SQL or it fails on this database.
     """
 
     __name__ = "execution"
@@ -73,13 +73,15 @@ class ExecutionReward:
         return self._same_state(episode)
 
     def _same_rows(self, episode: Episode, gold_sql: str) -> float | None:
-        gold = execute_alone(self._database, episode.task, gold_sql)
-        if gold.rows is None:
+        gold, _ = whole_result(self._database, episode.task, gold_sql)
+        if gold is None:
             return None
-        if not episode.statements:
+        if not episode.statements or gold.says_nothing:
             return 0.0
-        rows = execute_alone(self._database, episode.task, episode.statements[-1]).rows
-        return float(rows is not None and same_rows(rows, gold.rows, ordered=sorts_rows(gold_sql)))
+        strict = SQL_GRADERS["strict"]
+        limits = limits_beside([gold], strict)
+        given, _ = whole_result(self._database, episode.task, episode.statements[-1], limits)
+        return float(given is not None and strict.right(given, [gold], gold_sql))
 
     def _same_state(self, episode: Episode) -> float | None:
         gold = self._judge.gold_state(episode.task)

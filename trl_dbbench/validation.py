@@ -10,6 +10,7 @@ from trl_dbbench.database import Database
 from trl_dbbench.errors import TaskError
 from trl_dbbench.gold import execute_alone, whole_result
 from trl_dbbench.grading import Grader, SQLGrader, get_grader
+from trl_dbbench.grading.scorers import Result
 from trl_dbbench.judge import Judge, answer_graders, published_right
 from trl_dbbench.sql import quote
 from trl_dbbench.tasks import Task
@@ -29,8 +30,9 @@ def validate(
     """Executes every gold solution.
 
     - A question's gold answer must be right to its graders and, where there is gold SQL, its rows too.
-    - Where answers are SQL, the gold SQL must run, twice alike, and be right to the grader. Where the gold is
-      results, there is nothing to run: the database must open, and each of them be right to the grader.
+    - Where answers are SQL, the gold SQL must run, twice alike, be right to the grader, and give more than
+      NULLs. Where the gold is results, there is nothing to run: the database must open, each of them be right
+      to the grader, and one give more than NULLs.
     - A change's gold SQL must run and, where a hash is published, leave tables of that hash.
 
     Yields in the order of the tasks.
@@ -81,40 +83,57 @@ def _question_problem(task: Task, database: Database, override: Grader | SQLGrad
     return None
 
 
+_SAYS_NOTHING = (
+    "the gold gives no rows, or only NULLs, which statements also give by mistake, so no answer is right. "
+    "Leave the task out."
+)
+
+
+class _Problem(Exception):
+    """What is wrong with a gold."""
+
+
 def _sql_problem(task: Task, database: Database, grader: SQLGrader) -> str | None:
+    """What is wrong on one of the task's databases; the gold may say nothing on some of a suite's."""
+    golds: list[Result] = []
     for each in task.on_each_database():
-        if problem := _sql_problem_on_one(each, database, grader):
+        try:
+            golds += _checked_golds(each, database, grader)
+        except _Problem as problem:
             of_suite = each.source if each.source != task.source else None
-            return f"{problem} (on '{of_suite.path}' of its suite)" if of_suite else problem
-    return None
+            return f"{problem} (on '{of_suite.path}' of its suite)" if of_suite else str(problem)
+    return _SAYS_NOTHING if all(gold.says_nothing for gold in golds) else None
 
 
-def _sql_problem_on_one(task: Task, database: Database, grader: SQLGrader) -> str | None:
+def _checked_golds(task: Task, database: Database, grader: SQLGrader) -> Sequence[Result]:
+    """The gold results on one database.
+
+    Raises:
+        _Problem: if there are none, or the grader does not call them right.
+    """
     if task.gold.results:
-        return _results_problem(task, database, grader)
+        return _checked_results(task, database, grader)
     if task.gold.sql is None:
-        return f"the grader {grader.name} needs gold SQL"
+        raise _Problem(f"the grader {grader.name} needs gold SQL")
     sql = grader.rewrite(task.gold.sql)
     first, problem = whole_result(database, task, sql)
     again, problem = whole_result(database, task, sql) if first else (None, problem)
     if first is None or again is None:
-        return f"the gold SQL fails: {problem}"
-    if grader.value(again, first, task.gold.sql) >= 1:
-        return None
-    empty = (
-        "which gives no rows" if not first.rows else f"which gives {first.rows[:3]} and then {again.rows[:3]}"
-    )
-    return f"the gold SQL, {empty}, is not right to the grader {grader.name}"
+        raise _Problem(f"the gold SQL fails: {problem}")
+    if grader.value(again, first, task.gold.sql) < 1:
+        gives = f"gives {first.rows[:3]} and then {again.rows[:3]}" if first.rows else "gives no rows"
+        raise _Problem(f"the gold SQL, which {gives}, is not right to the grader {grader.name}")
+    return [first]
 
 
-def _results_problem(task: Task, database: Database, grader: SQLGrader) -> str | None:
+def _checked_results(task: Task, database: Database, grader: SQLGrader) -> Sequence[Result]:
     result = execute_alone(database, task, f"SELECT * FROM {quote(task.tables[0].name)} LIMIT 1")
     if result.error:
-        return f"its database cannot be read: {result.error}"
+        raise _Problem(f"its database cannot be read: {result.error}")
     for gold in task.gold.results:
         if grader.value(gold, gold, "") < 1:
-            return f"the gold result {gold.rows[:3]} is not right to the grader {grader.name}"
-    return None
+            raise _Problem(f"the gold result {gold.rows[:3]} is not right to the grader {grader.name}")
+    return task.gold.results
 
 
 def _change_problem(task: Task, judge: Judge) -> str | None:

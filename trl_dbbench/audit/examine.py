@@ -112,7 +112,7 @@ class Examined:
         if self._sql is not None:
             gold = self.gold[0]
             assert self.task.gold.sql is not None
-            return isinstance(gold, Result) and self._sql.value(ending, gold, self.task.gold.sql) >= 1
+            return isinstance(gold, Result) and self._sql.right(ending, [gold], self.task.gold.sql)
         override = self._override if isinstance(self._override, Grader) else None
         graders = answer_graders(self.task, override)
         return any(grader.judge(grader.answer(ending.rows), gold) for grader, gold in graders)
@@ -221,7 +221,7 @@ def _same(a: Ending, b: Ending) -> bool:
 def is_empty(examined: Examined, ending: Ending) -> bool:
     """Whether a question's statement gives no rows, or NULLs only; or a change's leaves all as it was."""
     if isinstance(ending, Result):
-        return all(cell is None for row in ending.rows for cell in row)
+        return ending.says_nothing
     with examined.database.sandbox(examined.task) as sandbox:
         return same_state(ending, sandbox.state())
 

@@ -44,12 +44,14 @@ MAX_TABLE_BYTES = 256 * 1024 * 1024
 class Limits:
     """What one statement may take.
 
-    `seconds` bounds its execution, `rows` its result, and `characters` all texts of the result together.
+    `seconds` bounds its execution, `rows` its result, `characters` all texts of the result together, and
+    `cells` all cells.
     """
 
     seconds: float = 5.0
     rows: int = 1000
     characters: int = 65_536
+    cells: int | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class QueryResult:
     `error` is the server's message as the agent may see it, and `error_code` its number; both are `None`
     unless the statement failed. `limit` names the limit that was hit:
 
-    - `"rows"` or `"text"`: `rows` holds what fits;
+    - `"rows"`, `"cells"` or `"text"`: `rows` holds what fits;
     - `"time"` or `"server"` (the statement needs more of some resource than the server has), each with an
       `error`: what the statement did was undone;
     - `"size"`, with an `error`: a row was too large to be received, or the tables have become too large; in
@@ -165,10 +167,14 @@ def clip(rows: Iterable[Any], limits: Limits) -> tuple[list[tuple], str | None]:
     The row that exceeds the text limit is the last one, with its texts cut to what is left.
     """
     taken: list[tuple] = []
-    left = limits.characters
+    left, cells_left = limits.characters, limits.cells
     for row in rows:
         if len(taken) == limits.rows:
             return taken, "rows"
+        if cells_left is not None:
+            cells_left -= len(row)
+            if cells_left < 0:
+                return taken, "cells"
         size = sum(len(cell) if isinstance(cell, str | bytes) else len(str(cell)) for cell in row)
         if size > left:
             cells = []

@@ -109,12 +109,14 @@ class SQLGrader:
         score: how right a result is; an answer with 1 is right.
         rewrite: what is made of both statements before they are executed.
         ordered: whether the order of rows counts, by the gold SQL.
+        counts_rows: whether the score is 0 where the numbers of rows differ.
     """
 
     name: str
     score: ScorerFunction
     rewrite: Callable[[str], str] = str
     ordered: Callable[[str], bool] = sorts_rows
+    counts_rows: bool = False
     rows: ClassVar[bool] = False
 
     def value(self, predicted: Result, gold: Result, gold_sql: str) -> float:
@@ -132,6 +134,19 @@ class SQLGrader:
             gold_sql: without one the order of rows counts only for graders that always mind it.
         """
         return max(self.value(predicted, gold, gold_sql or "") for gold in golds)
+
+    def right(self, predicted: Result, golds: Sequence[Result], gold_sql: str | None) -> bool:
+        """Whether an answer is right to rewards and accuracy: its score is 1, and it has no more columns than
+        the gold.
+
+        Spider 2.0's rule, by which more columns are free, is for figures. As a reward it would pay one
+        statement that selects all that may be asked for.
+
+        Args:
+            gold_sql: as for `best`.
+        """
+        narrow = [gold for gold in golds if len(predicted.columns) <= gold.most_columns]
+        return bool(narrow) and self.best(predicted, narrow, gold_sql) >= 1
 
 
 def _unordered(score: Callable[[Result, Result], float]) -> ScorerFunction:
@@ -153,13 +168,15 @@ def _says_order_by(sql: str) -> bool:
 SQL_GRADERS: dict[str, SQLGrader] = {
     grader.name: grader
     for grader in (
-        SQLGrader("strict", strict),
+        SQLGrader("strict", strict, counts_rows=True),
         SQLGrader("bird_ex", _unordered(bird_ex)),
         SQLGrader("bird_soft_f1", _unordered(bird_soft_f1)),
-        SQLGrader("spider_ts", spider_ts, for_spider, _says_order_by),
-        SQLGrader("spider_ts_distinct", spider_ts, partial(for_spider, keep_distinct=True), _says_order_by),
-        SQLGrader("spider2", _spider2, ordered=_always(False)),
-        SQLGrader("spider2_ordered", _spider2, ordered=_always(True)),
+        SQLGrader("spider_ts", spider_ts, for_spider, _says_order_by, True),
+        SQLGrader(
+            "spider_ts_distinct", spider_ts, partial(for_spider, keep_distinct=True), _says_order_by, True
+        ),
+        SQLGrader("spider2", _spider2, ordered=_always(False), counts_rows=True),
+        SQLGrader("spider2_ordered", _spider2, ordered=_always(True), counts_rows=True),
         SQLGrader("critic", critic, for_critic, _always(False)),
         SQLGrader("critic_ordered", critic, for_critic, _always(True)),
         SQLGrader("critic_mysql", _unordered(critic_mysql)),

@@ -18,12 +18,14 @@ _TOKEN = re.compile(
 )
 _THIS_YEAR = re.compile(r"YEAR\s*\(\s*CURDATE\s*\(\s*\)\s*\)\s*", re.IGNORECASE)
 _DISTINCT = re.compile(r"\bDISTINCT\b", re.IGNORECASE)
-_ROUND = re.compile(r"round\(", re.IGNORECASE)
-_COMMENTS = re.compile(r"/\*.*?\*/|--[^\r\n]*(?=[\r\n])", re.DOTALL)
+_ROUND = re.compile(r"round\s*\(", re.IGNORECASE)
+_BLOCK_COMMENTS = re.compile(r"/\*.*?\*/", re.DOTALL)
+_LINE_COMMENTS = re.compile(r"--[^\r\n]*(?=[\r\n])")
+_BLANK_LINES = re.compile(r"\n\s*\n")
+_PUNCTUATION = re.compile(r"[(),]")
 
-
-MAX_ROUNDS = 200
-"""A statement with more calls of ROUND keeps them: taking them out takes the square of their number."""
+MAX_PASSES = 20
+"""Number of searches for calls of ROUND: removing some can make others out of what is left."""
 
 
 def for_spider(sql: str, keep_distinct: bool = False) -> str:
@@ -52,18 +54,20 @@ def _first_statement(sql: str) -> Iterator[str]:
 
 
 def for_critic(sql: str) -> str:
-    """As BIRD-CRITIC and LiveSQLBench have it on SQLite.
+    """As BIRD-CRITIC and LiveSQLBench have it on SQLite, in texts and quoted names, too.
 
-    Comments go, in texts too, but for one on the last line; so does DISTINCT between two spaces; of
-    `ROUND(x, n)` the `x` stays, without parentheses.
+    Comments go, but for one on the last line, and blank lines; so does DISTINCT between two spaces; of
+    `Round (x, n)` the `x` stays, without parentheses.
     """
-    sql = _COMMENTS.sub("", sql)
+    sql = _LINE_COMMENTS.sub("", _BLOCK_COMMENTS.sub("", sql))
+    sql = _BLANK_LINES.sub("\n", sql).strip()
     sql = " ".join(word for word in sql.split(" ") if word.lower() != "distinct")
-    calls = [*_ROUND.finditer(sql)]
-    for found in reversed(calls if len(calls) <= MAX_ROUNDS else []):  # the inner ones first
-        argument, end = _first_argument(sql, found.end())
-        sql = sql[: found.start()] + argument + sql[end:]
-    return sql.strip()
+    for _ in range(MAX_PASSES):
+        shorter = _without_round(sql)
+        if shorter == sql:
+            break
+        sql = shorter
+    return sql
 
 
 def without_distinct(sql: str) -> str:
@@ -71,17 +75,45 @@ def without_distinct(sql: str) -> str:
     return _DISTINCT.sub("", sql)
 
 
-def _first_argument(sql: str, start: int) -> tuple[str, int]:
-    """The first argument of a call, and where the call ends.
+def _without_round(sql: str) -> str:
+    """The text with the first argument in place of each call of ROUND, up to a call that does not end.
 
-    Args:
-        start: the place after its parenthesis.
+    The evaluator replaces the first call until there is none. Here all are replaced in one pass.
     """
-    depth, first = 1, None
-    for place in range(start, len(sql)):
-        depth += {"(": 1, ")": -1}.get(sql[place], 0)
-        if first is None and (depth == 0 or (depth == 1 and sql[place] == ",")):
-            first = sql[start:place]
-        if depth == 0:
-            return (first or "").strip(), place + 1
-    return sql[start:].strip(), len(sql)
+    ends = _ends_of_parentheses(sql)
+    heads: list[tuple[int, int]] = []
+    tails: list[tuple[int, int]] = []
+    pending: list[tuple[int, int]] = []  # tails that are still ahead, the nearest one last
+    for call in _ROUND.finditer(sql):
+        while pending and pending[-1][1] <= call.start():
+            pending.pop()
+        if pending and pending[-1][0] <= call.start():
+            continue  # it goes with another call's second argument
+        if call.end() - 1 not in ends:
+            break
+        stop, close = ends[call.end() - 1]
+        argument = sql[call.end() : stop]
+        begin = stop - len(argument.lstrip())
+        heads.append((call.start(), begin))
+        tails.append((begin + len(argument.strip()), close + 1))
+        pending.append(tails[-1])
+    parts, place = [], 0
+    for begin, end in sorted(heads + tails):
+        parts.append(sql[place:begin])
+        place = end
+    return "".join(parts) + sql[place:]
+
+
+def _ends_of_parentheses(sql: str) -> dict[int, tuple[int, int]]:
+    """Of each parenthesis that is closed: where its first argument ends, and where it is closed itself."""
+    found, opened = {}, list[int]()
+    commas: dict[int, int] = {}
+    for each in _PUNCTUATION.finditer(sql):
+        if each[0] == "(":
+            opened.append(each.start())
+        elif opened and each[0] == ",":
+            commas.setdefault(opened[-1], each.start())
+        elif opened:
+            start = opened.pop()
+            found[start] = commas.get(start, each.start()), each.start()
+    return found

@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -38,10 +39,25 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Result:
-    """What a statement gave: the names of its columns, and its rows in their order."""
+    """What a statement gave: the names of its columns, and its rows in their order.
+
+    `width` is for a gold result of which only some columns count, as in Spider 2.0: their number with those
+    that are left out. 0 where all count.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Row]
+    width: int = 0
+
+    @property
+    def most_columns(self) -> int:
+        """Columns that a right answer has at most, if this is the gold."""
+        return max(len(self.columns), self.width)
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether there are no rows, or only NULLs in them, which statements also give by mistake."""
+        return all(cell is None for row in self.rows for cell in row)
 
 
 def strict(predicted: Result, gold: Result, ordered: bool = False) -> float:
@@ -50,8 +66,9 @@ def strict(predicted: Result, gold: Result, ordered: bool = False) -> float:
     Args:
         ordered: whether the order of rows counts.
     """
-    same_width = len(predicted.columns) == len(gold.columns)
-    return float(same_width and same_rows(predicted.rows, gold.rows, ordered))
+    if len(predicted.columns) != len(gold.columns) or len(predicted.rows) != len(gold.rows):
+        return 0.0
+    return float(same_rows(predicted.rows, gold.rows, ordered))
 
 
 def bird_ex(predicted: Result, gold: Result) -> float:
@@ -123,9 +140,11 @@ def _text_and_type(cell: Any) -> str:
     return f"{cell}{type(cell)}"
 
 
-MOST_BAGS = 20_000
-"""Of rows that are compared to find an order of columns. Where many columns are alike, there may be too many
-orders to try; then the results count as different."""
+MAX_BAGS = 20_000
+MAX_BAG_ROWS = 4_000_000
+"""Bags of rows, and rows in them, that are compared to find an order of columns. Where many columns are
+alike, there may be too many orders to try; then the results count as different. Two bags a column are always
+compared."""
 
 
 def _permuted(ours: Sequence[Row], theirs: Sequence[Row]) -> bool:
@@ -144,8 +163,9 @@ def _permuted(ours: Sequence[Row], theirs: Sequence[Row]) -> bool:
     order = sorted(range(len(wanted)), key=lambda number: len(places[bags[number]]))
     steps = [Counter(zip(*(wanted[each] for each in order[: n + 1]), strict=True)) for n in range(len(order))]
     compared = 0
+    most = max(2 * len(order), min(MAX_BAGS, MAX_BAG_ROWS // len(ours)))
     pending: list[tuple[int, ...]] = [()]
-    while pending and compared < MOST_BAGS:
+    while pending and compared < most:
         chosen = pending.pop()
         if len(chosen) == len(order):
             return True
@@ -176,15 +196,23 @@ def spider2(
         ignore_order: each column is sorted, by itself.
         condition_cols: only these columns of the gold count, by their places; all, if there are none.
     """
-    ours = _columns(predicted)
-    theirs = _columns(gold)
+    ours, theirs = _columns(predicted), _columns(gold)
     if condition_cols:
         places = condition_cols if isinstance(condition_cols, Sequence) else [condition_cols]
         try:
             theirs = [theirs[place] for place in places]
         except (IndexError, TypeError):
             return 0.0
-    return float(all(any(_close(column, other, ignore_order) for other in ours) for column in theirs))
+    if theirs and len(predicted.rows) != len(gold.rows):
+        return 0.0
+    arranged = partial(sorted, key=_as_text) if ignore_order else list
+    arranged_ours = cache(lambda place: arranged(ours[place]))
+    return float(
+        all(
+            any(all(map(_close_cells, column, arranged_ours(place))) for place in range(len(ours)))
+            for column in map(arranged, theirs)
+        )
+    )
 
 
 def spider2_any(
@@ -223,14 +251,6 @@ def _is_null(cell: Any) -> bool:
     return cell is None or (isinstance(cell, float | Decimal) and cell != cell)
 
 
-def _close(one: Sequence[Any], other: Sequence[Any], ignore_order: bool) -> bool:
-    if len(one) != len(other):
-        return False
-    if ignore_order:
-        one, other = (sorted(each, key=_as_text) for each in (one, other))
-    return all(map(_close_cells, one, other))
-
-
 def _as_text(cell: Any) -> tuple[str, bool]:
     return str(cell), isinstance(cell, int | float)
 
@@ -247,8 +267,8 @@ def _close_cells(one: Any, other: Any) -> bool:
 def critic(predicted: Result, gold: Result, ordered: bool = False) -> float:
     """The default comparison of BIRD-CRITIC and LiveSQLBench on SQLite.
 
-    Times are cut to their day, numbers rounded to two places, objects become JSON text. Nothing is right
-    where the gold is empty.
+    Times are cut to their day, numbers rounded to two places, those in lists and objects, too, which become
+    JSON text. Nothing is right where the gold is empty.
 
     Args:
         ordered: whether the order of rows, and how often one comes, counts (`conditions: {order: true}`).
@@ -273,8 +293,8 @@ def _same(of_cell: Callable[[Any], Any], predicted: Result, gold: Result, ordere
             [tuple(map(of_cell, row)) for row in each.rows[:MOST_ROWS]] for each in (predicted, gold)
         )
         return float(ours == theirs if ordered else {*ours} == {*theirs})
-    except TypeError:  # a cell that is a list or an object, or is no JSON
-        return 0.0
+    except (TypeError, InvalidOperation, RecursionError):
+        return 0.0  # a cell that is a list or an object, is no JSON, or is infinite or too long to be rounded
 
 
 def _day(cell: Any) -> Any:
@@ -282,16 +302,22 @@ def _day(cell: Any) -> Any:
 
 
 def _two_places(cell: Any) -> Any:
+    """A cell as the evaluator compares it. Dates and Decimals in lists and objects have no JSON text."""
+    rounded = _rounded(cell)
+    return json.dumps(rounded, sort_keys=True) if isinstance(rounded, list | dict) else _day(rounded)
+
+
+def _rounded(cell: Any) -> Any:
+    """The numbers in it to two places, those in lists and objects, too."""
     if isinstance(cell, Decimal):
-        try:
-            return cell.quantize(Decimal("0.01"), ROUND_HALF_UP)
-        except InvalidOperation:  # infinite, or too long
-            return cell
+        return cell.quantize(Decimal("0.01"), ROUND_HALF_UP)
     if isinstance(cell, float):
         return round(cell, 2)
-    if isinstance(cell, list | dict):
-        return json.dumps(cell, sort_keys=True)
-    return _day(cell)
+    if isinstance(cell, list | tuple):
+        return type(cell)(map(_rounded, cell))
+    if isinstance(cell, dict):
+        return {name: _rounded(each) for name, each in cell.items()}
+    return cell
 
 
 def csv_cells(result: Result) -> Result:

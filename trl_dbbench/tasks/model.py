@@ -168,7 +168,7 @@ class Task:
             entry["suite"] = [each.to_entry() for each in self.suite]
         # left out where they say nothing: a task's digest is that of this text
         if self.gold.results:
-            entry["results"] = [{"columns": each.columns, "rows": each.rows} for each in self.gold.results]
+            entry["results"] = [*map(result_entry, self.gold.results)]
         usual = {
             "dialect": "mysql" if self.source is None else self.source.opened.dialects[0],
             "knowledge": None,
@@ -255,11 +255,24 @@ def _gold(entry: Mapping[str, Any], grader: str | None) -> Gold:
 
 def _result(entry: Any) -> Result:
     result = as_object(entry, "gold result")
-    check_known(result, ("columns", "rows"), "field of a gold result")
+    check_known(result, ("columns", "rows", "width"), "field of a gold result")
     columns = required(result, "columns", list)
     if not columns or not all(isinstance(name, str) for name in columns):
         raise TaskError(f"the 'columns' of a gold result must be a list of names, are {columns!r}")
-    return Result(tuple(columns), read_rows(required(result, "rows", list), len(columns), "a gold result"))
+    width = optional(result, "width", int) or 0
+    if width and (isinstance(width, bool) or width <= len(columns)):
+        raise TaskError(
+            "the 'width' of a gold result is the number of its columns with those that do not count, more "
+            f"than the {len(columns)} that do; it is {width!r}. Leave it out where all count."
+        )
+    rows = read_rows(required(result, "rows", list), len(columns), "a gold result")
+    return Result(tuple(columns), rows, width)
+
+
+def result_entry(result: Result) -> dict[str, Any]:
+    """A gold result as a field of the own format."""
+    entry = {"columns": result.columns, "rows": result.rows}
+    return entry | {"width": result.width} if result.width else entry
 
 
 def _describe(table: Table) -> str:

@@ -32,7 +32,9 @@ files that say what columns mean. A path that is not absolute is looked for besi
 working directory; it is written as an absolute one.
 
 A task whose `grader` is one of `grading.SQL_GRADERS` is answered with SQL: it needs `sql` or `results`, and
-no `answer`. The answer must give what `sql` does, on each database of the `suite`, or one of the `results`.
+no `answer`. The answer must give what `sql` does, on each database of the `suite`, or one of the `results`,
+and have no more columns. A result of which only some columns count has those alone, and as `width` the number
+of all.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ https://github.com/xlang-ai/Spider2, folder `spider2-lite`. A line of JSON an en
 The gold is no SQL but CSV files, of which an answer has to match one: `<instance_id>.csv`,
 `<instance_id>_a.csv` and so on, in `evaluation_suite/gold/exec_result`. Beside that folder,
 `spider2lite_eval.jsonl` says for each task which of their columns count, and whether the order of rows does.
-The columns that do not count are left out here.
+The columns that do not count are left out here; their number is kept, since an answer may have them.
 
 Entries for BigQuery and Snowflake are left out.
 """
@@ -121,7 +121,8 @@ def _counting(result: Result, places: Sequence[int]) -> Result:
     if not places:
         return result
     rows = tuple(tuple(row[place] for place in places) for row in result.rows)
-    return Result(tuple(result.columns[place] for place in places), rows)
+    columns = tuple(result.columns[place] for place in places)
+    return Result(columns, rows, len(result.columns) if len(result.columns) > len(columns) else 0)
 
 
 def _read(file: Path) -> Result:

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.formats.base import WriteContext
-from trl_dbbench.tasks.model import Task
+from trl_dbbench.tasks.model import Task, result_entry
 
 if TYPE_CHECKING:
     import pyarrow
@@ -84,6 +83,6 @@ def _ground_truth(task: Task) -> str:
     gold = task.gold
     held: dict[str, Any] = {"answer": gold.answer, "sql": gold.sql, "state_md5": gold.state_md5}
     if gold.results:
-        held["results"] = [asdict(each) for each in gold.results]
+        held["results"] = [*map(result_entry, gold.results)]
     held["grader"] = task.grader
     return json.dumps(held, ensure_ascii=False)
