@@ -129,7 +129,7 @@ def test_with_void_episodes_counted_as_wrong_the_other_arm_wins(tmp_path: Path) 
     )
     page = write_comparison(comparison, tmp_path / "c.html").read_text()
     assert "With void episodes counted as wrong: 0 wins, 7 losses, 13 ties" in page
-    assert "<dt>Void, tuned</dt><dd>15<span>15 void, 25.0 % with those counted wrong</span>" in page
+    assert "<dd>100.0 % [56.6, 100.0] (15 void, 25.0 % with those counted wrong)" in page
     assert "<small>5 of 5; 15 void, 25.0 % with those counted wrong</small>" in page
     assert "task-19: void in tuned" in page
 

@@ -105,11 +105,7 @@ def _facts(arms: Sequence[Arm], figures: Sequence[Figures]) -> list[tuple[str, s
     for arm, of in zip(arms, figures, strict=True):
         if greedy := of.shares.get(OVERALL, {}).get(GREEDY):
             remark = str(arm.sampling) if arm.sampling else ""
-            facts.append(
-                (f"Greedy accuracy, {arm.name}", f"{greedy.percent} {greedy.bounds}".rstrip(), remark)
-            )
-            if greedy.void:
-                facts.append((f"Void, {arm.name}", f"{greedy.void:,}", greedy.void_note))
+            facts.append((f"Greedy accuracy, {arm.name}", str(greedy), remark))
     return facts
 
 
