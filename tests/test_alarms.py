@@ -270,6 +270,23 @@ def test_a_warning_says_numbers_meaning_and_remedy(log_of) -> None:
     assert "error/denied is 0.6 on average" in warning and "above alarm_errors: 0.3" in warning
 
 
+def test_void_episodes_are_warned_of_with_their_commonest_reason(log_of) -> None:
+    """15 of 20 in each rollout; and a run that was resumed knows no reason yet."""
+    metric = "status/environment_fault"
+    log = log_of()
+    failed = {"status": "environment_fault"}
+    refused, full = failed | {"fault": "2003: cannot connect; waited"}, failed | {"fault": "3675: disk full"}
+    log.callback.watch([*[refused] * 9, *[full] * 6, *[{"status": "answered"}] * 5])
+    (warning,) = log(0.75, 0.75, 0.75, metric=metric)
+    assert "status/environment_fault is 0.75 on average" in warning and "above alarm_void: 0.05" in warning
+    assert warning.endswith("go by accuracy_void_wrong. Most often: 2003: cannot connect (9 of 15).")
+    (warning,) = log_of()(0.75, 0.75, 0.75, metric=metric)
+    assert warning.endswith("go by accuracy_void_wrong.")
+    assert (
+        log_of()(0.04, 0.04, 0.04, metric=metric) == log_of(alarm_void=1)(1.0, 1.0, 1.0, metric=metric) == []
+    )
+
+
 def test_one_bad_batch_is_no_alarm(log_of) -> None:
     log = log_of()
     assert log(0.9, 0.9) == []  # fewer than the window

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from trl_dbbench.callbacks import EpisodeLogCallback, GreedyEvalCallback
-from trl_dbbench.runs.records import Accuracy
+from trl_dbbench.callbacks import EpisodeLogCallback, GreedyEvalCallback, PlainProgressCallback
+from trl_dbbench.metrics import episode_metrics
+from trl_dbbench.runs.records import Accuracy, commonest, void_reasons
 
 
 def played(right: bool, operation: str = "SELECT", *skills: str, status: str = "answered") -> dict[str, Any]:
@@ -49,14 +51,17 @@ def test_wilson_intervals() -> None:
     accuracy = Accuracy({"overall": [31, 48], "skill/select": [0, 10]})
     assert accuracy.describe() == "31/48 = 64.6 % [50.4, 76.6]"
     assert accuracy.describe("skill/select") == "0/10 = 0.0 % [0.0, 27.8]"
-    assert accuracy.describe("skill/update") == "0/0 = - [0.0, 100.0]"
+    assert accuracy.describe("skill/update") == "0/0 = none judged"
     assert accuracy.metrics() == {
         "accuracy": 31 / 48,
         "accuracy_low": pytest.approx(0.504, abs=1e-3),
         "accuracy_high": pytest.approx(0.766, abs=1e-3),
+        "accuracy_void_wrong": 31 / 48,
+        "void": 0.0,
         "skill/select": 0.0,
     }
-    assert Accuracy().metrics() == {"accuracy": 0.0, "accuracy_low": 0.0, "accuracy_high": 1.0}
+    nothing = {"accuracy": 0.0, "accuracy_low": 0.0, "accuracy_high": 1.0}
+    assert Accuracy().metrics() == nothing | {"accuracy_void_wrong": 0.0, "void": 0.0}
 
 
 def test_table_is_overall_then_operations_then_skills() -> None:
@@ -77,8 +82,52 @@ def test_looking_does_not_count() -> None:
     assert dict(accuracy.counts) == {}
 
 
-def test_only_faults_leave_nothing() -> None:
-    assert Accuracy().add([BATCH[-1]]).table() == []
+def test_only_faults_are_void() -> None:
+    void = "0/0 = none judged (1 void, 0.0 % with those counted wrong)"
+    groups = ("overall", "operation/UPDATE", "skill/update")
+    assert Accuracy().add([BATCH[-1]]).table() == [(group, void) for group in groups]
+
+
+MOSTLY_VOID = [
+    *(played(True, "SELECT", "select") for _ in range(5)),
+    *(
+        played(False, "SELECT", "select")
+        | {"status": "environment_fault", "fault": "2003: cannot connect; waited"}
+        for _ in range(15)
+    ),
+]
+"""5 of 20 are right, and the others void."""
+
+
+def test_void_episodes_stand_beside_the_accuracy() -> None:
+    accuracy = Accuracy().add(MOSTLY_VOID)
+    said = "5/5 = 100.0 % [56.6, 100.0] (15 void, 25.0 % with those counted wrong)"
+    assert accuracy.table() == [("overall", said), ("operation/SELECT", said), ("skill/select", said)]
+    assert accuracy.metrics() == {
+        "accuracy": 1.0,
+        "accuracy_low": pytest.approx(0.566, abs=1e-3),
+        "accuracy_high": 1.0,
+        "accuracy_void_wrong": 0.25,
+        "void": 0.75,
+        "operation/SELECT": 1.0,
+        "skill/select": 1.0,
+        "void_wrong/operation/SELECT": 0.25,
+        "void_wrong/skill/select": 0.25,
+    }
+    assert (accuracy.share().void_wrong, accuracy.share().counts) == (
+        0.25,
+        "5 of 5; 15 void, 25.0 % with those counted wrong",
+    )
+
+
+def test_what_makes_episodes_void_is_counted_by_its_first_clause() -> None:
+    others = [
+        played(False) | {"status": "environment_fault", "fault": fault} for fault in ("a\x1b[2J\nb", None)
+    ]
+    reasons = void_reasons([*MOSTLY_VOID, *others])
+    assert reasons == {"2003: cannot connect": 15, "a [2J": 1, "no reason recorded": 1}
+    assert commonest(reasons) == "2003: cannot connect (15 of 17)"
+    assert commonest(void_reasons(MOSTLY_VOID[:5])) == ""
 
 
 # --- the greedy record ------------------------------------------------------------------------------------
@@ -92,11 +141,13 @@ def arguments(tmp_path: Path) -> TrainingArguments:
 def test_record_prints_a_line_and_returns_metrics(capsys: pytest.CaptureFixture[str]) -> None:
     callback = GreedyEvalCallback()
     callback.record(0, [played(False), played(False)])
-    metrics = callback.record(1, BATCH)
+    metrics = callback.record(1, BATCH[:-1])
     assert capsys.readouterr().out.splitlines() == [
         "step 0: greedy 0 of 2 right; so far 0/2 = 0.0 % [0.0, 65.8]",
         "step 1: greedy 2 of 4 right; so far 2/6 = 33.3 % [9.7, 70.0]",
     ]
+    assert metrics["greedy/accuracy_void_wrong"] == metrics["greedy/accuracy"]
+    assert not any(name.startswith("greedy/void_wrong/") for name in metrics)
     assert metrics["greedy/batch_accuracy"] == 0.5
     assert metrics["greedy/accuracy"] == pytest.approx(1 / 3)
     assert metrics["greedy/operation/UPDATE"] == 0.5
@@ -106,7 +157,57 @@ def test_record_prints_a_line_and_returns_metrics(capsys: pytest.CaptureFixture[
 def test_a_batch_of_faults_has_no_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
     metrics = GreedyEvalCallback().record(3, [BATCH[-1]])
     assert "greedy/batch_accuracy" not in metrics
-    assert "step 3: greedy 0 of 0 right; so far 0/0 = -" in capsys.readouterr().out
+    assert (metrics["greedy/batch_accuracy_void_wrong"], metrics["greedy/void"]) == (0.0, 1.0)
+    assert "step 3: greedy 0 of 0 right, 1 void" in capsys.readouterr().out
+
+
+def test_the_greedy_record_counts_void_episodes(capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = GreedyEvalCallback().record(3, MOSTLY_VOID)
+    assert capsys.readouterr().out.splitlines() == [
+        "step 3: greedy 5 of 5 right, 15 void, most often 2003: cannot connect (15 of 15); so far "
+        "5/5 = 100.0 % [56.6, 100.0] (15 void, 25.0 % with those counted wrong)"
+    ]
+    both = [
+        (metrics[f"greedy/{name}"], metrics[f"greedy/{void_wrong}"])
+        for name, void_wrong in (
+            ("accuracy", "accuracy_void_wrong"),
+            ("batch_accuracy", "batch_accuracy_void_wrong"),
+            ("skill/select", "void_wrong/skill/select"),
+        )
+    ]
+    assert both == [(1.0, 0.25)] * 3
+    assert metrics["greedy/void"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("rights", "said"),
+    [
+        ([1.0] * 20, "100.0 %"),
+        ([1.0] * 5 + [None] * 15, "100.0 % (75.0 % void, 25.0 % with those counted wrong)"),
+        ([None] * 4, "none judged (100.0 % void, 0.0 % with those counted wrong)"),
+    ],
+)
+def test_a_held_out_evaluation_counts_void_episodes(
+    rights: list[float | None], said: str, arguments: TrainingArguments, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the metrics that the trainer logs, and in the line that it prints."""
+    fault = {"status": "environment_fault"}
+    of_an_episode = {"turns": [], "retries": 0}
+    episodes = [played(bool(right)) | of_an_episode | (fault if right is None else {}) for right in rights]
+    logs = {f"eval_{name}": mean(values) for name, values in episode_metrics(episodes).items()}
+    assert logs["eval_accuracy_void_wrong"] == mean(right or 0.0 for right in rights)
+    state = TrainerState(global_step=7, is_world_process_zero=True)
+    PlainProgressCallback().on_log(arguments, state, TrainerControl(), logs=logs)
+    assert capsys.readouterr().out == f"step 7: held-out greedy accuracy {said}\n"
+
+
+def test_a_step_says_how_many_episodes_are_void(
+    arguments: TrainingArguments, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = TrainerState(global_step=1, max_steps=1, is_world_process_zero=True)
+    logs = {"reward": 0.5, "status/environment_fault": 0.75}
+    PlainProgressCallback().on_log(arguments, state, TrainerControl(), logs=logs)
+    assert "reward 0.500, 75.0 % of the episodes void, " in capsys.readouterr().out
 
 
 def saved_and_loaded(callback: GreedyEvalCallback, folder: Path, step: int) -> TrainerState:
@@ -130,8 +231,10 @@ def test_the_record_goes_on_after_a_resume(tmp_path: Path, arguments: TrainingAr
     after = GreedyEvalCallback()
     after.on_train_begin(arguments, state, TrainerControl())
     assert after.accuracy.counts == Accuracy().add(BATCH).counts
+    assert after.accuracy.void == Accuracy().add(BATCH).void
     after.record(1, BATCH)
     assert after.accuracy.counts["overall"] == before.accuracy.counts["overall"] == [4, 8]
+    assert after.accuracy.void["overall"] == 2
 
 
 def test_what_is_saved_is_of_whole_steps(arguments: TrainingArguments) -> None:

@@ -96,6 +96,44 @@ def test_a_fault_in_one_arm_drops_the_pair() -> None:
     assert "3 more left out: the environment failed in one of the two" in comparison_text(comparison)
 
 
+def test_with_void_episodes_counted_as_wrong_the_other_arm_wins(tmp_path: Path) -> None:
+    """5 of 20 are right and 15 void where the base does 12 of 20: it is right more often only at first sight."""
+    base, other = arm("base", [True] * 12 + [False] * 8), arm("tuned", [True] * 5 + [None] * 15)
+    comparison = compare_arms([base, other])
+    (pairing,) = comparison.pairings
+    assert (pairing.wins, pairing.losses, pairing.both_right, pairing.faults) == (0, 0, 5, 15)
+    wrong = pairing.void_wrong
+    assert wrong is not None
+    assert (wrong.wins, wrong.losses, wrong.both_right, wrong.both_wrong) == (0, 7, 5, 8)
+    assert (wrong.p, wrong.differences["greedy"].value) == (mcnemar(0, 7), -0.35)
+    text = comparison_text(comparison)
+    for line in (
+        "greedy              60.0 % [38.7, 78.1]  100.0 % [56.6, 100.0] (15 void, 25.0 % with those counted wrong)",
+        "  15 more left out: the environment failed in one of the two",
+        "    task-5: void in tuned, no reason recorded",
+        "    10 other tasks; the file of --json has all",
+        "  with void episodes counted as wrong, 20 tasks",
+        "    wins 0, losses 7, ties 13 (5 both right, 8 both wrong)",
+        "    tuned is right less often than base (p = 0.016).",
+    ):
+        assert line in text.splitlines(), text
+    said = json.loads(json.dumps(comparison.to_dict()))["pairings"][0]
+    assert said["void"][0] == {
+        **{"task_id": "task-5", "question": base.greedy[5]["question"]},
+        **{"arms": ["tuned"], "reason": "no reason recorded"},
+    }
+    assert (len(said["void"]), said["void_wrong"]["losses"], said["void_wrong"]["mcnemar_p"]) == (
+        15,
+        7,
+        wrong.p,
+    )
+    page = write_comparison(comparison, tmp_path / "c.html").read_text()
+    assert "With void episodes counted as wrong: 0 wins, 7 losses, 13 ties" in page
+    assert "<dd>100.0 % [56.6, 100.0] (15 void, 25.0 % with those counted wrong)" in page
+    assert "<small>5 of 5; 15 void, 25.0 % with those counted wrong</small>" in page
+    assert "task-19: void in tuned" in page
+
+
 def test_where_every_environment_failed_nothing_is_said(tmp_path: Path) -> None:
     comparison = compare_arms([arm("base", [None, None]), arm("tuned", [True, False])])
     (pairing,) = comparison.pairings

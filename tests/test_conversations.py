@@ -134,7 +134,9 @@ def test_held_out_episodes_and_faults_are_no_data(tmp_path, sqlite_database, tok
     failed = play_script(count_task(2), [LOOK, answer("[(2,)]")], tokenizer, sqlite_database)
     failed.fail("2013: lost connection")
     run = save_episodes(tmp_path, sqlite_database, [failed])
-    assert list(saved_episodes(run, [])) == []
+    notes: list[str] = []
+    assert list(saved_episodes(run, notes)) == []
+    assert notes == [f"{run}: 1 void episode left out: the environment had failed."]
     save_run(run, sqlite_database, tokenizer, [(count_task(3), [LOOK, answer("[(3,)]")])], phase="eval")
     assert list(saved_episodes(run, [])) == []
     assert [record["task_id"] for record, _ in saved_episodes(run, [], phases=("eval",))] == ["late-3"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -29,8 +30,9 @@ from trl_dbbench.environment import (
     environments,
 )
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.judge import Verdict
 from trl_dbbench.protocol import ToolsProtocol, ToolsSQLProtocol
-from trl_dbbench.rollout import Episode, Status
+from trl_dbbench.rollout import Episode, Sampling, Status
 from trl_dbbench.step_rewards import executes
 from trl_dbbench.tasks import Task
 
@@ -109,7 +111,23 @@ def test_a_failed_database_is_no_reward(late_orders: Task, at_start: bool) -> No
         environment = new()
         environment.reset(task=late_orders.to_json())
         assert environment.execute_sql(COUNT) == "The database has failed. The session is over."
-        assert environment_reward(OutcomeReward())(environments=[environment]) == [None]
+        logged: dict[str, float] = {}
+        reward = environment_reward(OutcomeReward())
+        assert reward(environments=[environment], log_metric=logged.__setitem__) == [None]
+        assert logged == {"environment/accuracy_void_wrong": 0.0, "environment/void": 1.0}
+
+
+def test_void_episodes_are_logged_with_the_accuracy_that_counts_them(late_orders: Task) -> None:
+    """5 of 20 are right, and 15 void."""
+    right = Episode(late_orders, [], Sampling(), status=Status.ANSWERED, verdict=Verdict(True))
+    played = [right] * 5 + [Episode(late_orders, [], Sampling(), fault="2003: cannot connect")] * 15
+    logged: dict[str, float] = {}
+    rewards = environment_reward(OutcomeReward())(
+        environments=[SimpleNamespace(episode=each) for each in played],  # type: ignore[misc]
+        log_metric=logged.__setitem__,
+    )
+    assert list(rewards) == [1.0] * 5 + [None] * 15
+    assert logged == {"environment/accuracy_void_wrong": 0.25, "environment/void": 0.75}
 
 
 def test_arguments_that_a_model_made_up(late_orders: Task, sqlite_database: Database) -> None:
@@ -267,6 +285,9 @@ def test_stock_grpo_trains_and_its_rewards_are_ours(
         )
         before = model.model.layers[0].mlp.up_proj.weight.detach().clone()
         trainer.train()
+    assert [entry["environment/void"] for entry in trainer.state.log_history if "reward" in entry] == [
+        0.0
+    ] * 3
     assert len(played) == 12
     assert not torch.equal(before, model.model.layers[0].mlp.up_proj.weight)
     ours = [

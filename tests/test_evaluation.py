@@ -17,11 +17,13 @@ import pytest
 
 from trl_dbbench.database import Database, QueryResult, Sandbox
 from trl_dbbench.database.dialect import SQLITE
+from trl_dbbench.endpoint_evaluation import EndpointEvaluation
 from trl_dbbench.errors import ConfigError, EnvironmentFault
+from trl_dbbench.evaluation import Evaluation, so_far
 from trl_dbbench.grading.states import state_hash
 from trl_dbbench.judge import Judge, Verdict
 from trl_dbbench.protocol import Answer
-from trl_dbbench.rollout import Status
+from trl_dbbench.rollout import Episode, Sampling, Status
 from trl_dbbench.runs.records import Accuracy
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
 from trl_dbbench.tiny_model import make_tiny_model
@@ -285,8 +287,9 @@ def test_eval_command(command: Callable, model: Path, tmp_path: Path, protocol: 
     ]
 
     figures = json.loads(figures.read_text(encoding="utf-8"))
+    said = {"accuracy", "counts", "void", "void_reasons", "statuses", "episodes"}
     of_the_arm = {"name", "model", "adapter", "gold", "figures"}
-    assert set(figures) == {"accuracy", "counts", "statuses", "episodes", *of_the_arm}
+    assert set(figures) == {*said, *of_the_arm}
     assert (figures["name"], figures["model"], figures["adapter"]) == ("tiny", str(model), None)
     assert figures["counts"] == {"overall": [0, 2], "operation/SELECT": [0, 1], "operation/DELETE": [0, 1]}
     assert figures["accuracy"] == Accuracy(figures["counts"]).metrics()
@@ -426,6 +429,28 @@ def test_a_task_that_the_database_cannot_hold_is_named(
     code, out = command("eval", *(word for pair in good.items() for word in pair))
     assert code == 0
     assert re.search(r"status/environment_fault +100.0 %", out), "no fault of the agent"
+    assert re.search(r"overall +0/0 = none judged \(1 void, 0.0 % with those counted wrong\)", out)
+    assert re.search(r"void, most often +.+ \(1 of 1\)", out)
+
+
+def test_void_episodes_stand_beside_the_accuracy() -> None:
+    """5 of 20 are right, and the others void."""
+    answered = Episode(QUESTION, [], Sampling(greedy=True), status=Status.ANSWERED, verdict=Verdict(True))
+    failed = Episode(QUESTION, [], Sampling(greedy=True), fault="2003: cannot connect; waited for 60 s")
+    evaluation = Evaluation([answered] * 5 + [failed] * 15)
+    lines = [re.split(r"  +", line) for line in str(evaluation).splitlines()]
+    assert lines[0] == ["overall", "5/5 = 100.0 % [56.6, 100.0] (15 void, 25.0 % with those counted wrong)"]
+    assert lines[-2:] == [
+        ["status/environment_fault", "75.0 %"],
+        ["void, most often", "2003: cannot connect (15 of 15)"],
+    ]
+    said = json.loads(json.dumps(evaluation.to_dict()))
+    assert (said["accuracy"]["accuracy"], said["accuracy"]["accuracy_void_wrong"]) == (1.0, 0.25)
+    assert (said["counts"]["overall"], said["void"]["overall"]) == ([5, 5], 15)
+    assert said["void_reasons"] == {"2003: cannot connect": 15}
+    endpoint = EndpointEvaluation(evaluation.episodes, endpoint="m at http://localhost", planned=20)
+    assert str(endpoint).startswith(str(evaluation))
+    assert (so_far(5, 15), so_far(5, 0)) == ("5 right, 15 void", "5 right")
 
 
 def test_from_a_shell(tmp_path: Path) -> None:

@@ -214,8 +214,32 @@ def test_a_fault_is_no_sample(tokenizer: PreTrainedTokenizerBase) -> None:
     )
     shares = figures_of(arm).shares["overall"]
     assert shares["pass@1"].rate == 0.5 and shares["pass@2"].rate == 1
-    assert "pass@4" not in shares  # two sound samples say nothing of four
+    assert shares["pass@4"].judged == 0  # two sound samples say nothing of four
+    assert (shares["pass@1"].void_wrong, shares["pass@2"].void_wrong) == (1 / 4, 1 / 2)
     assert figures_of(arm).episodes.faults == 2
+
+
+def test_void_samples_stand_beside_every_measure() -> None:
+    """20 samples of a task: 5 are right, and the others void. Nothing else is said of its greedy episode."""
+    void = record(1, False, None, status="environment_fault", fault="2003: cannot connect")
+    samples = [*(record(1, True, "3", rewards={"rm": 0.5}) for _ in range(5)), *[void] * 15]
+    arm = Arm("m", [void], samples, Sampling(20, 1.0, scorer="rm"))
+    figures = figures_of(arm)
+    said = {measure: str(share) for measure, share in figures.shares["skill/select"].items()}
+    assert said["greedy"] == "none judged (1 void, 0.0 % with those counted wrong)"
+    assert said["pass@1"] == "100.0 % [20.7, 100.0] (15 void, 25.0 % with those counted wrong)"
+    assert said["pass@8"] == "none judged (15 void, 94.9 % with those counted wrong)"
+    assert said["majority@20"] == "100.0 % [20.7, 100.0] (15 void, 100.0 % with those counted wrong)"
+    assert figures.to_dict()["shares"]["overall"]["pass@1"] == {
+        **{"rate": 1.0, "low": pytest.approx(0.207, abs=1e-3), "high": 1.0, "tasks": 1},
+        **{"void": 15, "void_wrong": 0.25},
+    }
+    assert ("void, most often", "2003: cannot connect (15 of 15)") in figures.rows()
+
+    (of_void_only,) = (
+        figures_of(Arm("m", [], [void] * 2, Sampling(2, 1.0, scorer="rm"))).shares["overall"]["best-of-2"],
+    )
+    assert (of_void_only.judged, of_void_only.void_wrong) == (0, 0.0)
 
 
 # --- the command ------------------------------------------------------------------------------------------

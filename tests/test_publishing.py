@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hub import Hub, local_hub
 from huggingface_hub import ModelCard
 from launching import QUICKSTART, RECIPE, ROOT
+
+from trl_dbbench.model_card import _accuracy
 
 OPTIONS = {
     "max_steps": 1,
@@ -111,6 +115,26 @@ def test_the_card_is_true(pushed):
     assert "--hub_model_id me/agent --hub_token '***'" in text
     assert "hf download me/agent --local-dir run\ntrl-dbbench eval run --tasks TASKS.jsonl" in text
     assert "- TRL: 1." in text
+
+
+def test_the_card_counts_void_episodes(tmp_path):
+    """5 of 20 held-out tasks are right, and 15 void."""
+    right = {
+        "phase": "eval",
+        "step": 3,
+        "status": "answered",
+        "right": True,
+        "operation": "SELECT",
+        "skills": [],
+    }
+    void = right | {"status": "environment_fault", "right": False}
+    lines = [json.dumps(each) + "\n" for each in [*[right] * 5, *[void] * 15]]
+    (tmp_path / "episodes.jsonl").write_text("".join(lines))
+    trainer = SimpleNamespace(args=SimpleNamespace(output_dir=tmp_path), greedy_eval=None)
+    text = _accuracy(trainer)
+    assert "Share of 20 held-out tasks that it solved" in text
+    assert "Void are episodes whose environment failed: the share leaves them out." in text
+    assert "| overall | 5/5 = 100.0 % [56.6, 100.0] (15 void, 25.0 % with those counted wrong) |" in text
 
 
 def held_out(run: Path, step: int) -> str:

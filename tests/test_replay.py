@@ -379,6 +379,18 @@ def test_what_may_differ_for_no_fault_is_shown_and_not_counted(
 # --- other rewards --------------------------------------------------------------------------------
 
 
+def test_void_episodes_stand_beside_the_mean_rewards(run: Path, command: Callable) -> None:
+    """One of six was void in the run, so it has no reward and is not replayed."""
+    void = {"status": "environment_fault", "fault": "2003: cannot connect", "right": False, "verdict": None}
+    change(run, 1, lambda line: line.update(**void, rewards={"outcome": None, "execution": None}))
+    code, out = command("replay", run, "--outcome-preset", "reinforce")
+    assert code == 0
+    assert re.search(
+        r"mean outcome, sampled: was \S+ of 5 episodes \(1 void\), is \S+ of 5 episodes \(1 void\)\n", out
+    )
+    assert "1 were not played: their environment had failed in the run." in out
+
+
 def test_an_old_run_under_another_preset(run: Path, tmp_path: Path, command: Callable) -> None:
     """reinforce: right 1, wrong -0.1, turn limit -0.3, invalid -0.1."""
     change(run, 1, lambda line: line["rewards"].update(outcome=0.25, execution=0.0))

@@ -23,6 +23,7 @@ from trl_dbbench.cli import main
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.report import charts, compare, read_run, write_figures, write_report
 from trl_dbbench.report.curves import Chart, Series, percent_range
+from trl_dbbench.report.run import Run
 from trl_dbbench.tasks import Task
 
 ATTACK = "<script>alert(1)</script></script><img src=x onerror=alert(2)>\u2028{{ 7*7 }}"
@@ -192,7 +193,12 @@ def test_curves_count_what_was_played(tmp_path: Path) -> None:
     assert (accuracy["held-out"].x, accuracy["held-out"].y) == ([0, 2], [0.25, 0.75])
     assert accuracy["held-out"].detail == ["1 of 4", "3 of 4"]
     assert accuracy["held-out"].low[0] == pytest.approx(0.0456, abs=1e-4)  # Wilson for 1 of 4
-    assert accuracy["greedy, running"].detail == ["1 of 1", "1 of 2"]  # the fault is not counted
+    assert accuracy["greedy, running"].detail == [
+        "1 of 1",
+        "1 of 2; 1 void, 33.3 % with those counted wrong",
+    ]
+    assert accuracy["greedy, running, void counted wrong"].y == [1.0, 1 / 3]
+    assert "held-out, void counted wrong" not in accuracy
 
     assert of(run, "reward")["outcome"].y == [0.0, 1.0]
     assert of(run, "reward")["total, as weighted"].x == [0, 1]  # logged at 1 and 2, after the update
@@ -206,6 +212,80 @@ def test_curves_count_what_was_played(tmp_path: Path) -> None:
     assert of(run, "kl")["KL to the reference"].y == pytest.approx([1e-4, 2e-4])
 
 
+def evaluated(step: int, rights: list[bool | None]) -> list[dict[str, Any]]:
+    """A held-out evaluation: task n right, wrong, or (`None`) void."""
+    fault = {"status": "environment_fault", "fault": "2003: cannot connect"}
+    return [
+        episode("eval", step, n, bool(right), **(fault if right is None else {}))
+        for n, right in enumerate(rights)
+    ]
+
+
+MOSTLY_VOID: list[bool | None] = [True] * 5 + [None] * 15
+VOID = "15 void, 25.0 % with those counted wrong"
+
+
+def test_void_episodes_stand_beside_every_accuracy(tmp_path: Path) -> None:
+    lines = [
+        *evaluated(0, [True] * 10 + [False] * 10),
+        *evaluated(3, MOSTLY_VOID),
+        *evaluated(6, [None] * 20),
+    ]
+    folder = write_run(tmp_path / "two", lines[:40])
+    run, accuracy = read_run(folder), of(folder, "accuracy")
+    assert (accuracy["held-out"].x, accuracy["held-out"].y) == ([0, 3], [0.5, 1.0])
+    assert accuracy["held-out"].detail == ["10 of 20", f"5 of 5; {VOID}"]
+    counted = accuracy["held-out, void counted wrong"]
+    assert (counted.x, counted.y, counted.detail) == ([0, 3], [0.5, 0.25], ["10 of 20", "5 of 20"])
+
+    compared = compare(run)
+    assert compared is not None
+    assert str(compared.rows[0][2]) == f"100.0 % [56.6, 100.0] ({VOID})"
+    page = write_report(run, tmp_path / "report.html").read_text()
+    assert f"<dd>100.0 % [56.6, 100.0] ({VOID})" in page, "at the head"
+    assert f"<small>5 of 5; {VOID}</small>" in page, "in the table of skills"
+    assert "+50.0<small>\N{MINUS SIGN}25.0 with void counted wrong</small>" in page
+
+    # an evaluation of void episodes only has no accuracy, and does not vanish
+    accuracy = of(write_run(tmp_path / "three", lines), "accuracy")
+    assert (accuracy["held-out"].x, accuracy["held-out, void counted wrong"].x) == ([0, 3], [0, 3, 6])
+
+
+def test_one_evaluation_has_its_void_episodes_at_the_head(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path, evaluated(0, MOSTLY_VOID), log=False))
+    page = write_report(run, tmp_path / "report.html").read_text()
+    assert f"<dd>100.0 % [56.6, 100.0]<span>held-out, 0 updates: 5 of 5; {VOID}</span>" in page
+
+
+def test_void_episodes_of_two_runs_are_counted_for_each(tmp_path: Path) -> None:
+    runs = [
+        read_run(write_run(tmp_path / name, evaluated(0, rights), log=False))
+        for name, rights in (("a", [True] * 10 + [False] * 10), ("b", MOSTLY_VOID))
+    ]
+    page = write_report(runs[0], tmp_path / "both.html", runs[1]).read_text()
+    assert "<small>10 of 20</small>" in page and f"<small>5 of 5; {VOID}</small>" in page
+
+
+def test_a_mean_reward_says_how_many_episodes_have_none(tmp_path: Path) -> None:
+    fault = {"status": "environment_fault", "rewards": {"outcome": None}}
+    lines = [
+        *(episode("train", 0, n, True) for n in range(5)),
+        *(episode("train", 0, n, False, **fault) for n in range(15)),
+    ]
+    assert of(write_run(tmp_path, lines, log=False), "reward")["outcome"].detail == ["5 episodes; 15 void"]
+
+
+def test_the_log_alone_tells_what_is_void(tmp_path: Path) -> None:
+    log = [
+        {"step": 0, "eval_accuracy": 1.0, "eval_accuracy_void_wrong": 0.25},
+        {"step": 2, "eval_accuracy_void_wrong": 0.0},
+    ]
+    accuracy = {line.name: line for line in charts(Run("run", log=log))[0].series}
+    assert (accuracy["held-out"].x, accuracy["held-out"].y) == ([0], [1.0])
+    counted = accuracy["held-out, void counted wrong"]
+    assert (counted.x, counted.y) == ([0, 2], [0.25, 0.0])
+
+
 def test_compares_the_first_and_the_last_whole_evaluation(tmp_path: Path) -> None:
     lines = [
         *(episode("eval", 0, i, False) for i in range(3)),
@@ -215,7 +295,7 @@ def test_compares_the_first_and_the_last_whole_evaluation(tmp_path: Path) -> Non
     compared = compare(read_run(write_run(tmp_path, lines)))
     assert compared is not None
     assert (compared.before, compared.after) == ("held-out, 0 updates", "held-out, 5 updates")
-    rows = {name: (str(before.right), after.right, after.played) for name, before, after in compared.rows}
+    rows = {name: (str(before.right), after.right, after.judged) for name, before, after in compared.rows}
     assert rows["overall"] == ("0", 3, 3)
     assert rows["where_single_condition"] == ("0", 1, 1)
 

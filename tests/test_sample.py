@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +212,21 @@ def test_an_environment_that_fails_says_nothing(tmp_path: Path, tokenizer: PreTr
     )
     assert sampled.statuses == {"environment_fault": 1}
     assert kept_in(tmp_path) == []
-    assert str(sampled).startswith("right                     0/0 = - ")
+    said = "0/0 = none judged (1 void, 0.0 % with those counted wrong)"
+    assert str(sampled).startswith(f"right                     {said}\n")
+
+
+def test_void_episodes_are_counted_beside_the_right_ones(tmp_path: Path) -> None:
+    """5 of 20 are right and 15 void, of which some were played before the sampling went on."""
+    right = {"status": "answered", "right": True, "operation": "SELECT", "skills": [], "turns": []}
+    void = right | {"status": "environment_fault", "right": False}
+    sampled = Sampled({}, 20)
+    sampled.add([*[right] * 2, *[void] * 8])  # type: ignore[list-item]
+    sampled = Sampled(**json.loads(json.dumps(asdict(sampled))))
+    sampled.add([*[right] * 3, *[void] * 7])  # type: ignore[list-item]
+    assert (sampled.counts["overall"], sampled.void["overall"], sampled.played) == ([5, 5], 15, 20)
+    said = "5/5 = 100.0 % [56.6, 100.0] (15 void, 25.0 % with those counted wrong)"
+    assert str(sampled).splitlines()[0] == f"right                     {said}"
 
 
 # --- the command, with a model that writes SQL --------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -128,7 +129,7 @@ def test_samples_of_a_prompt_differ_and_come_again_with_the_seed(trainer_of, tmp
     assert first != other
 
 
-def test_a_failed_environment_gives_no_reward_and_no_advantage(tiny_model, demo_tasks, tmp_path):
+def test_a_failed_environment_gives_no_reward_and_no_advantage(tiny_model, demo_tasks, tmp_path, caplog):
     """Two of four rows fail at the start. Neither loss, KL term nor a mean over tokens sees them, nor the group's mean."""
 
     class SometimesBroken(BrokenDatabase):
@@ -146,6 +147,7 @@ def test_a_failed_environment_gives_no_reward_and_no_advantage(tiny_model, demo_
         demo_tasks[:4],
         tmp_path,
         greedy_eval="off",
+        alarm_window=1,
     )
     rows, batch = scored_batch(trainer)
     failed = [row["episode"].status == "environment_fault" for row in rows]
@@ -161,6 +163,10 @@ def test_a_failed_environment_gives_no_reward_and_no_advantage(tiny_model, demo_
     assert batch["num_items_in_batch"] == 2 * 18
     assert batch["advantages"].sum() == pytest.approx(0.0, abs=1e-6)
     trainer.train()
+    logged = next(entry for entry in trainer.state.log_history if "reward" in entry)
+    assert (logged["status/environment_fault"], logged["accuracy_void_wrong"]) == (0.5, 0.0)
+    (warning,) = [r.getMessage() for r in caplog.records if "alarm_void" in r.getMessage()]
+    assert re.search(r"Most often: what was done cannot be repeated \((\d+) of \1\)\.$", warning)
 
 
 # --- what a run does to the weights ---------------------------------------------------------------

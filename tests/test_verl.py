@@ -91,7 +91,7 @@ def test_200_answers_without_a_tool(tokenizer: PreTrainedTokenizerBase, sqlite_d
         scored = compute_score("trl_dbbench", text, "", info, database="sqlite", protocol="text_sql")
         ours = play_script(task, [text], tokenizer, sqlite_database, "text_sql", replace(RULES, max_turns=1))
         (worth,) = OutcomeReward()([ours])
-        assert scored == {"score": worth, "acc": float(ours.right)}, task.id
+        assert scored == {"score": worth, "acc": float(ours.right), "void": 0.0}, task.id
         seen.add(worth)
     assert number == 199 and seen == {1.0, -1.0, -0.8, -0.2}, "all four ways to end were seen"
 
@@ -119,12 +119,12 @@ def test_an_episode_whose_database_failed(late_orders: Task) -> None:
         EnvironmentFault, match=r"2013: lost connection \(reward_kwargs.fault: 0\.0 would go on"
     ):
         compute_score("trl_dbbench", "", "", info)
-    assert compute_score("trl_dbbench", "", "", info, fault=0.0) == {"score": 0.0, "acc": 0.0}
+    assert compute_score("trl_dbbench", "", "", info, fault=0.0) == {"score": 0.0, "acc": 0.0, "void": 1.0}
 
 
 def test_values_of_its_own(late_orders: Task) -> None:
     info = {"task": late_orders.to_json(), "dbbench": {"status": "answered", "right": False, "fault": None}}
-    assert compute_score("trl_dbbench", "", "", info, wrong=-0.1) == {"score": -0.1, "acc": 0.0}
+    assert compute_score("trl_dbbench", "", "", info, wrong=-0.1) == {"score": -0.1, "acc": 0.0, "void": 0.0}
 
 
 def test_rows_of_others_and_no_database(late_orders: Task) -> None:

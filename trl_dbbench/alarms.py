@@ -10,6 +10,7 @@ checkpoint keeps, so a resumed run neither forgets them nor repeats its warnings
 from __future__ import annotations
 
 import logging
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
@@ -21,7 +22,7 @@ from transformers.trainer_callback import ExportableState
 from trl_dbbench.database import Dialect
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.rollout import Status
-from trl_dbbench.runs.records import EpisodeRecord, TurnRecord
+from trl_dbbench.runs.records import EpisodeRecord, TurnRecord, commonest, is_void, void_reasons
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,10 @@ _ERROR_ADVICE = {
 
 ERROR_CLASSES = tuple(_ERROR_ADVICE)
 """The limits are told apart by their names, other errors by their numbers (`Dialect.error_class`)."""
+
+
+MAX_ROLLOUTS = 100
+"""Rollouts back to which a warning looks for the commonest reason of void episodes."""
 
 
 # --- figures ------------------------------------------------------------------------------------------
@@ -73,7 +78,7 @@ def alarm_metrics(
         A value for each turn, answer, group or statement; nothing of which there was none.
     """
     groups = [
-        [e for e in episodes[start : start + group_size] if e["status"] != Status.ENVIRONMENT_FAULT]
+        [e for e in episodes[start : start + group_size] if not is_void(e)]
         for start in range(0, len(episodes), group_size)
     ]
     played = [episode for group in groups for episode in group]
@@ -178,6 +183,12 @@ ALARMS = (
         f"should be, {_EXPLORE}.",
         below=True,
     ),
+    Alarm(
+        f"status/{Status.ENVIRONMENT_FAULT}",
+        "alarm_void",
+        "The environment of these episodes failed: they are void, and in no accuracy, reward or update. See "
+        "to the database. If it is sound, look at their statements, and go by accuracy_void_wrong.",
+    ),
     *(Alarm(f"error/{name}", "alarm_errors", _ERROR_ADVICE[name]) for name in ERROR_CLASSES),
 )
 
@@ -190,6 +201,11 @@ class AlarmCallback(TrainerCallback, ExportableState):
 
     def __init__(self):
         self.raised: set[str] = set()
+        self._rollouts: deque[Counter[str]] = deque(maxlen=MAX_ROLLOUTS)  # why episodes were void
+
+    def watch(self, episodes: Sequence[EpisodeRecord]) -> None:
+        """Notes why episodes of a rollout are void, which a warning then says."""
+        self._rollouts.append(void_reasons(episodes))
 
     def on_log(
         self,
@@ -217,10 +233,12 @@ class AlarmCallback(TrainerCallback, ExportableState):
         elif len(values) == args.alarm_window and alarm.bad(mean, threshold):
             self.raised.add(alarm.metric)
             if state.is_world_process_zero:
+                reasons = sum(self._rollouts, Counter[str]()) if alarm.setting == "alarm_void" else Counter()
+                most = f" Most often: {commonest(reasons)}." if reasons else ""
                 logger.warning(
-                    "alarm at step %d: %s is %.3g on average over the last %d logged values, %s %s: %g. %s",
+                    "alarm at step %d: %s is %.3g on average over the last %d logged values, %s %s: %g. %s%s",
                     *(state.global_step, alarm.metric, mean, len(values)),
-                    *("below" if alarm.below else "above", alarm.setting, threshold, alarm.advice),
+                    *("below" if alarm.below else "above", alarm.setting, threshold, alarm.advice, most),
                 )
 
     def state(self) -> dict[str, Any]:
@@ -244,7 +262,13 @@ def check_alarms(args: Any) -> None:
     """
     if args.alarm_window < 1:
         raise ConfigError(f"alarm_window must be at least 1, is {args.alarm_window}.")
-    shares = {"invalid_actions": 1, "answers_without_query": 1, "groups_without_spread": 1, "errors": 1}
+    shares = {
+        "invalid_actions": 1,
+        "answers_without_query": 1,
+        "groups_without_spread": 1,
+        "errors": 1,
+        "void": 1,
+    }
     for name, off in (shares | {"distinct_sql": 0}).items():
         share = getattr(args, f"alarm_{name}")
         if not 0 <= share <= 1:

@@ -25,8 +25,16 @@ from transformers import (
 from transformers.trainer_callback import ExportableState
 
 from trl_dbbench.files import whole_lines, write_atomically
-from trl_dbbench.rollout import Sampling, Start
-from trl_dbbench.runs.records import EPISODES_FILE, METRICS_FILE, TASKS_FILE, Accuracy, EpisodeRecord
+from trl_dbbench.rollout import Sampling, Start, Status
+from trl_dbbench.runs.records import (
+    EPISODES_FILE,
+    METRICS_FILE,
+    TASKS_FILE,
+    Accuracy,
+    EpisodeRecord,
+    commonest,
+    void_reasons,
+)
 from trl_dbbench.runs.settings import RunSettings
 
 logger = logging.getLogger(__name__)
@@ -47,7 +55,7 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
     def __init__(self, every: int = 1):
         self.every = every
         self.accuracy = Accuracy()
-        self._at_step_end: dict[str, list[int]] = {}
+        self._at_step_end: dict[str, dict[str, Any]] = {"counts": {}, "void": {}}
 
     def starts(
         self, sampled: Sequence[Start], rollout: int, first_row: int, group_size: int
@@ -76,29 +84,38 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
 
         - `greedy/accuracy`: of the greedy runs so far, each before its prompt's update.
         - `greedy/accuracy_low`, `greedy/accuracy_high`: its 95 % Wilson interval.
+        - `greedy/accuracy_void_wrong`: the same with void episodes counted as wrong: the environment failed.
+        - `greedy/void`: the share of void episodes of the greedy runs so far.
         - `greedy/operation/...`, `greedy/skill/...`: the same of the tasks with this operation or skill.
+        - `greedy/void_wrong/...`: that with void episodes counted as wrong, of an operation or skill that has
+          any.
         - `greedy/batch_accuracy`: of this batch alone.
+        - `greedy/batch_accuracy_void_wrong`: that with void episodes counted as wrong.
         """
         batch = Accuracy().add(episodes)
         self.accuracy.add(episodes)
-        right, played = batch.counts["overall"]
+        of_batch = batch.share()
         older = {episode.get("policy_step", step) for episode in episodes} - {step}
         whose = "".join(f", weights of step {each}" for each in sorted(older))
-        tqdm.write(f"step {step}{whose}: greedy {right} of {played} right; so far {self.accuracy.describe()}")
+        said = f"greedy {of_batch.right} of {of_batch.judged} right"
+        if of_batch.void:
+            said += f", {of_batch.void} void, most often {commonest(void_reasons(episodes))}"
+        tqdm.write(f"step {step}{whose}: {said}; so far {self.accuracy.describe()}")
         metrics = {f"greedy/{name}": value for name, value in self.accuracy.metrics().items()}
         if (rate := batch.rate()) is not None:
             metrics["greedy/batch_accuracy"] = rate
+        metrics["greedy/batch_accuracy_void_wrong"] = of_batch.void_wrong
         return metrics
 
     def state(self) -> dict[str, Any]:
-        return {"args": {}, "attributes": {"counts": self._at_step_end}}
+        return {"args": {}, "attributes": self._at_step_end}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ):
         saved = state.stateful_callbacks.get(type(self).__name__) if state.global_step else None
         if saved is not None:
-            self.accuracy = Accuracy(saved["attributes"].get("counts"))
+            self.accuracy = Accuracy(saved["attributes"].get("counts"), saved["attributes"].get("void"))
             logger.info("the greedy record goes on at %s", self.accuracy.describe())
         self._settle()
         # a checkpoint of a run without greedy evaluation has no place for the record
@@ -110,15 +127,16 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
         self._settle()
 
     def _settle(self) -> None:
-        self._at_step_end = {group: list(counts) for group, counts in self.accuracy.counts.items()}
+        counts = {group: list(counts) for group, counts in self.accuracy.counts.items()}
+        self._at_step_end = {"counts": counts, "void": dict(self.accuracy.void)}
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ):
-        if state.is_world_process_zero and self.accuracy.counts:
+        if state.is_world_process_zero and (table := self.accuracy.table()):
             tqdm.write("Greedy accuracy over the run, each prompt played before its update:")
-            width = max(map(len, self.accuracy.counts))
-            for group, described in self.accuracy.table():
+            width = max(len(group) for group, _ in table)
+            for group, described in table:
                 tqdm.write(f"  {group:<{width}}  {described}")
 
 
@@ -140,7 +158,7 @@ class RolloutProgressCallback(ProgressCallback):
             return
         if (held_out := _held_out(state, logs)) is not None:
             self.training_bar.write(held_out)
-        shown = {"greedy": logs.get("greedy/accuracy"), "reward": logs.get("reward")}
+        shown = {"greedy": logs.get("greedy/accuracy"), "reward": logs.get("reward"), "void": _void(logs)}
         if shown["reward"] is not None:
             self.training_bar.set_postfix(
                 {name: f"{value:.3f}" for name, value in shown.items() if value is not None}
@@ -149,10 +167,19 @@ class RolloutProgressCallback(ProgressCallback):
 
 def _held_out(state: TrainerState, logs: Mapping[str, Any]) -> str | None:
     """The line on a held-out evaluation, if this is what was logged."""
-    accuracy = logs.get("eval_accuracy")
-    if accuracy is None:
+    accuracy, void = logs.get("eval_accuracy"), _void(logs, "eval_")
+    if accuracy is None and void is None:
         return None
-    return f"step {state.global_step}: held-out greedy accuracy {100 * accuracy:.1f} %"
+    said = "none judged" if accuracy is None else f"{100 * accuracy:.1f} %"
+    if void is not None:
+        void_wrong = logs.get("eval_accuracy_void_wrong", 0.0)
+        said += f" ({100 * void:.1f} % void, {100 * void_wrong:.1f} % with those counted wrong)"
+    return f"step {state.global_step}: held-out greedy accuracy {said}"
+
+
+def _void(logs: Mapping[str, Any], prefix: str = "") -> float | None:
+    """The share of void episodes; `None` if there are none."""
+    return logs.get(f"{prefix}status/{Status.ENVIRONMENT_FAULT}") or None
 
 
 class PlainProgressCallback(PrinterCallback):
@@ -183,7 +210,9 @@ class PlainProgressCallback(PrinterCallback):
         step, begin = self._begin
         each = (time.monotonic() - begin) / max(state.global_step - step, 1)
         left = timedelta(seconds=round(each * (state.max_steps - state.global_step)))
-        print(f"step {state.global_step} of {state.max_steps}: reward {reward:.3f}, {left} left", flush=True)
+        void = "" if (share := _void(logs)) is None else f", {100 * share:.1f} % of the episodes void"
+        where = f"step {state.global_step} of {state.max_steps}"
+        print(f"{where}: reward {reward:.3f}{void}, {left} left", flush=True)
 
 
 class MetricsLogCallback(TrainerCallback):

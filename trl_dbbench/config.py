@@ -152,6 +152,9 @@ class DBBenchGRPOConfig(GRPOConfig):
         alarm_errors (`float`, *optional*, defaults to `0.3`):
             Warn when more than this share of the statements fail with one class of errors (0 to 1; 1 disables
             the alarm).
+        alarm_void (`float`, *optional*, defaults to `0.05`):
+            Warn when more than this share of the episodes is void as their environment failed (0 to 1; 1
+            disables the alarm).
         alarm_distinct_sql (`float`, *optional*, defaults to `0.05`):
             Warn when less than this share of the pairs of a group's episodes executed different SQL (0 to 1;
             0 disables the alarm).
@@ -312,6 +315,9 @@ class DBBenchGRPOConfig(GRPOConfig):
         metadata={
             "help": "Warn above this share of statements with one class of errors. 1 disables the alarm."
         },
+    )
+    alarm_void: float = field(
+        default=0.05, metadata={"help": "Warn above this share of void episodes. 1 disables the alarm."}
     )
     alarm_distinct_sql: float = field(
         default=0.05,

@@ -9,8 +9,8 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from trl_dbbench.endpoints.play import EndpointPlayer
-from trl_dbbench.evaluation import Evaluation
-from trl_dbbench.rollout import Episode
+from trl_dbbench.evaluation import Evaluation, so_far
+from trl_dbbench.rollout import Episode, Status
 from trl_dbbench.tasks import Task
 
 
@@ -68,16 +68,17 @@ def evaluate_endpoint(
 ) -> EndpointEvaluation:
     """Plays every task once, greedily, and judges it. What was played before it was stopped is kept."""
     played: dict[int, Episode] = {}
-    right = 0
+    right = void = 0
     interrupted = False
     with tqdm(total=len(tasks), desc="greedy evaluation", unit="episode", disable=not progress) as bar:
 
         def keep(place: int, episode: Episode) -> None:
-            nonlocal right
+            nonlocal right, void
             played[place] = episode
             right += episode.right
+            void += episode.status == Status.ENVIRONMENT_FAULT
             bar.update()
-            bar.set_postfix_str(f"{right} right")
+            bar.set_postfix_str(so_far(right, void))
 
         try:
             player.play_all(tasks, keep)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
+from statistics import fmean as mean
 from typing import Any
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -203,12 +204,23 @@ def environments(
 def environment_reward(function: RewardFunction) -> Callable[..., Sequence[float | None]]:
     """A reward function of episodes as one of environments, which TRL hands to it.
 
-    `None`, for an episode whose environment failed, is no reward in TRL either.
+    `None`, for an episode whose environment failed, is no reward in TRL either. So that this is seen, TRL
+    logs what is made of a batch's episodes.
+
+    Logged:
+
+    - `environment/accuracy_void_wrong`: with a stock trainer, the share of right episodes; those whose
+      environment failed count as wrong.
+    - `environment/void`: with a stock trainer, the share of episodes whose environment failed.
     """
     of_episodes = with_step_rewards(function)
 
     def reward(environments: Sequence[Environment], **kwargs: Any) -> list[float | None]:
-        return of_episodes(episode=[each.episode for each in environments], **kwargs)
+        episodes = [each.episode for each in environments]
+        if episodes and (log := kwargs.get("log_metric")) is not None:
+            log("environment/accuracy_void_wrong", mean(each.right for each in episodes))
+            log("environment/void", mean(each.status == Status.ENVIRONMENT_FAULT for each in episodes))
+        return of_episodes(episode=episodes, **kwargs)
 
     reward.__name__ = get_callable_name(function)
     return reward

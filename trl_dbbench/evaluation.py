@@ -24,8 +24,8 @@ from trl_dbbench.few_shot import DEFAULT_WAY, Memory, Shots, check_few_shot, loa
 from trl_dbbench.files import check_not_misspelled
 from trl_dbbench.player import Player
 from trl_dbbench.prompts import Opening
-from trl_dbbench.rollout import Episode, Sampling, Start
-from trl_dbbench.runs.records import Accuracy, episode_record
+from trl_dbbench.rollout import Episode, Sampling, Start, Status
+from trl_dbbench.runs.records import Accuracy, commonest, episode_record, void_reasons
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import Trained
 from trl_dbbench.tasks import Task
@@ -58,6 +58,11 @@ class Evaluation:
         return {status: count / len(self.episodes) for status, count in sorted(counts.items())}
 
     @property
+    def void_reasons(self) -> Counter[str]:
+        """How many episodes are void, by reason."""
+        return void_reasons(episode_record(episode, "eval", 0) for episode in self.episodes)
+
+    @property
     def ended_early(self) -> str | None:
         """Why tasks were left out, for the user; `None` if none were."""
         return None
@@ -66,6 +71,8 @@ class Evaluation:
         said = {
             "accuracy": self.accuracy.metrics(),
             "counts": dict(self.accuracy.counts),
+            "void": dict(self.accuracy.void),
+            "void_reasons": dict(self.void_reasons),
             "statuses": self.statuses,
             "episodes": [episode_record(episode, "eval", 0) for episode in self.episodes],
         }
@@ -78,6 +85,8 @@ class Evaluation:
             *self.accuracy.table(),
             *((f"status/{s}", f"{100 * share:.1f} %") for s, share in self.statuses.items()),
         ]
+        if reason := commonest(self.void_reasons):
+            rows.append(("void, most often", reason))
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
@@ -141,6 +150,7 @@ def play_in_batches(
     *,
     played: int = 0,
     right: int = 0,
+    void: int = 0,
     prepare: Prepare | None = None,
     progress: bool = True,
 ) -> Iterator[list[Episode]]:
@@ -149,7 +159,8 @@ def play_in_batches(
     Args:
         batch_size: episodes that run side by side.
         label: what the progress bar says.
-        played, right: of the starts, how many have been played before, and how many of these were right.
+        played, right, void: of the starts, how many have been played before, and how many of these were
+            right, or void.
         prepare: is called with each batch before it is played.
 
     Raises:
@@ -177,9 +188,15 @@ def play_in_batches(
                     f"{first} of {len(starts)} episodes were played."
                 )
             right += sum(episode.right for episode in episodes)
+            void += sum(episode.status == Status.ENVIRONMENT_FAULT for episode in episodes)
             yield episodes
             bar.update(len(episodes))
-            bar.set_postfix_str(f"{right} right")
+            bar.set_postfix_str(so_far(right, void))
+
+
+def so_far(right: int, void: int) -> str:
+    """What a progress bar says beside the number of episodes."""
+    return f"{right} right" + (f", {void} void" if void else "")
 
 
 def showing(

@@ -11,7 +11,7 @@ from accelerate.state import GradientState
 from trl import GRPOConfig
 
 from trl_dbbench.rollout import Status
-from trl_dbbench.runs.records import EpisodeRecord
+from trl_dbbench.runs.records import EpisodeRecord, is_void
 
 
 def episode_metrics(episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]:
@@ -23,6 +23,7 @@ def episode_metrics(episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]
     Logged:
 
     - `accuracy`: right (1) or not, of the episodes whose environment did not fail.
+    - `accuracy_void_wrong`: the same of all episodes; those whose environment failed count as wrong.
     - `status/...`: whether an episode ended so, of all episodes.
     - `turns/mean`: turns of an episode.
     - `sql/mean_seconds`: seconds of a statement's execution, whichever episode's it was.
@@ -33,7 +34,8 @@ def episode_metrics(episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]
         **{f"status/{status}": [float(e["status"] == status) for e in episodes] for status in Status},
         "turns/mean": [float(len(episode["turns"])) for episode in episodes],
         "database/retries": [sum(episode["retries"] for episode in episodes)],
-        "accuracy": [float(e["right"]) for e in episodes if e["status"] != Status.ENVIRONMENT_FAULT],
+        "accuracy": [float(e["right"]) for e in episodes if not is_void(e)],
+        "accuracy_void_wrong": [float(e["right"] and not is_void(e)) for e in episodes],
         "sql/mean_seconds": [turn["sql_seconds"] for turn in turns if turn["sql_seconds"] is not None],
     }
     return {name: each for name, each in values.items() if each}  # of an empty list TRL would log None
@@ -54,7 +56,7 @@ def refined_metrics(
         episodes: of all ranks.
         alarms: what `alarm_metrics` says of them.
     """
-    played = [episode for episode in episodes if episode["status"] != Status.ENVIRONMENT_FAULT]
+    played = [episode for episode in episodes if not is_void(episode)]
     lengths = [sum(turn["tokens"] for turn in episode["turns"]) for episode in played]
     ended = [length for length, e in zip(lengths, played, strict=True) if not e["truncated"]]
     measures: dict[str, Callable[[Sequence[float]], float]] = {"mean": mean, "min": min, "max": max}

@@ -24,6 +24,8 @@ VERSIONS = "### Framework versions"
 
 SECRET_OPTIONS = re.compile(r"--(\w*[_-])?(token|password|key)")
 PASSWORD = re.compile(r"(://[^:/@\s]+):[^@\s]+@")
+VOID = " Void are episodes whose environment failed: the share leaves them out."
+
 HELD_OUT = b'{"phase": "eval"'
 """How a held-out episode's line begins. Few are, and a run's log may be long."""
 
@@ -89,11 +91,12 @@ def _accuracy(trainer: Any) -> str:
     said = []
     if found:
         steps = sorted({min(found), max(found)})
-        played = found[steps[-1]].counts["overall"][1]
+        last = found[steps[-1]].share()
+        played = last.judged + last.void
         heads = [f"after step {step:,}" if step else "before training" for step in steps]
         said = [
             f"Share of {played:,} held-out tasks that it solved, decoding greedily; 95 % Wilson intervals in "
-            "brackets.",
+            "brackets." + (VOID if any(found[step].void for step in steps) else ""),
             "\n".join(
                 [
                     f"| tasks | {' | '.join(heads)} |",
@@ -108,7 +111,7 @@ def _accuracy(trainer: Any) -> str:
     else:
         said.append("It was not evaluated on held-out tasks.")
     record = trainer.greedy_eval
-    if record is not None and record.accuracy.counts:
+    if record is not None and record.accuracy.table():
         said.append(
             "Over the training, each prompt played greedily before the update with it: "
             f"{record.accuracy.describe()}."

@@ -39,12 +39,13 @@ from trl_dbbench.files import (
 )
 from trl_dbbench.player import Player
 from trl_dbbench.prompts import Opening
-from trl_dbbench.rollout import Sampling, Start, Status
+from trl_dbbench.rollout import Sampling, Start
 from trl_dbbench.runs.records import (
     EPISODES_FILE,
     TASKS_FILE,
     Accuracy,
     EpisodeRecord,
+    is_void,
     record_with_ids,
     said_in,
     worth_learning,
@@ -117,7 +118,8 @@ class Sampled:
     """How far a sampling has come, as `sample.json` has it.
 
     `asked` is what decides which episodes are drawn and kept. `counts` are of right episodes among those
-    played (`Accuracy`), `statuses` of their endings; `bytes` is the size of `episodes.jsonl`.
+    judged, `void` of those whose environment failed (`Accuracy`), `statuses` of their endings; `bytes` is the
+    size of `episodes.jsonl`.
     """
 
     asked: dict[str, Any]
@@ -130,21 +132,28 @@ class Sampled:
     kept_tasks: int = 0
     repeated: int = 0
     counts: dict[str, list[int]] = field(default_factory=dict)
+    void: dict[str, int] = field(default_factory=dict)
     statuses: dict[str, int] = field(default_factory=dict)
 
     def add(self, batch: Sequence[EpisodeRecord]) -> None:
         """Counts what was played."""
         self.played += len(batch)
         self.generated_tokens += sum(map(_sampled_tokens, batch))
-        self.counts = dict(Accuracy(self.counts).add(batch).counts)
+        accuracy = self.accuracy.add(batch)
+        self.counts, self.void = dict(accuracy.counts), dict(accuracy.void)
         self.statuses = dict(Counter(self.statuses) + Counter(record["status"] for record in batch))
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """Of what was played; another object each time."""
+        return Accuracy(self.counts, self.void)
 
     def __str__(self) -> str:
         statuses = (
             (f"status/{s}", f"{100 * count / self.played:.1f} %") for s, count in self.statuses.items()
         )
         rows = [
-            ("right", Accuracy(self.counts).describe()),
+            ("right", self.accuracy.describe()),
             *sorted(statuses),
             ("generated", f"{self.generated_tokens:,} tokens in {self.played:,} episodes"),
             (
@@ -222,11 +231,12 @@ def sample_into(
         sampled = _begun(out, asked, len(starts))
         _write_head(out, sampled, tasks, trained, player)
         kept = _Kept(out, sampled, plan)
-        right = sampled.counts.get("overall", [0])[0]
+        before = sampled.accuracy
         for batch in play_in_batches(
             *(starts, player, backend, batch_size, "sample"),
             played=sampled.played,
-            right=right,
+            right=before.counts["overall"][0],
+            void=before.void["overall"],
             prepare=prepare,
             progress=progress,
         ):
@@ -332,7 +342,7 @@ class _Kept:
 
     def _wanted(self, record: EpisodeRecord) -> bool:
         if self._plan.keep == "all":
-            return record["status"] != Status.ENVIRONMENT_FAULT
+            return not is_void(record)
         return worth_learning(record)
 
     def _append(self, lines: list[str]) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from accelerate.utils import gather_object
@@ -67,6 +67,8 @@ from trl_dbbench.samplers import TaskSampler
 from trl_dbbench.tasks import Task
 from trl_dbbench.templates import load_chat_template
 from trl_dbbench.unsupported import check_arguments
+
+Callback = TypeVar("Callback", bound=TrainerCallback)
 
 
 class DBBenchGRPOTrainer(AheadGRPOTrainer):
@@ -185,9 +187,12 @@ class DBBenchGRPOTrainer(AheadGRPOTrainer):
 
     @property
     def greedy_eval(self) -> GreedyEvalCallback | None:
-        """The callback that runs the greedy evaluation; a resumed run has another object than a new one."""
-        callbacks = self.callback_handler.callbacks
-        return next((each for each in callbacks if isinstance(each, GreedyEvalCallback)), None)
+        """The callback that runs the greedy evaluation."""
+        return self._callback(GreedyEvalCallback)
+
+    def _callback(self, kind: type[Callback]) -> Callback | None:
+        """The callback of this kind; a resumed run has another object than a new one."""
+        return next((each for each in self.callback_handler.callbacks if isinstance(each, kind)), None)
 
     # --- what TRL calls ---------------------------------------------------------------------------
 
@@ -290,6 +295,8 @@ class DBBenchGRPOTrainer(AheadGRPOTrainer):
         if self.accelerator.is_main_process:
             if greedy and self.greedy_eval is not None:
                 metrics |= {name: [value] for name, value in self.greedy_eval.record(step, greedy).items()}
+            if phase == "train" and (watching := self._callback(AlarmCallback)) is not None:
+                watching.watch(played)
             self.episode_log.write([*greedy, *played], tasks)
         for name, values in metrics.items():
             self._metrics[phase][name] += values

@@ -7,7 +7,7 @@
 | `scorers` | results of statements compared as published evaluators do, and strictly |
 | `scored_sql` | what some of those evaluators make of a statement first |
 | `states` | the published hash of a table, and a digest of all tables |
-| `statistics` | Wilson's interval |
+| `statistics` | a share with Wilson's interval, and with what it leaves out |
 
 All of it is pure functions. A grader judges an answer's text (`GRADERS`), or what an answer gives that is SQL
 (`SQL_GRADERS`: the scorers, with what their evaluators make of the statements first). It is named in a

@@ -1,8 +1,75 @@
-"""Intervals of shares."""
+"""Shares of right episodes, with their intervals, and with the void episodes that they leave out."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many of the judged episodes were right, and how many more are void.
+
+    An episode is void when its environment failed. It says nothing of the agent, as long as the agent cannot
+    bring that about, so it is not judged. `void_wrong` is what the share would be if it counted as wrong.
+
+    Args:
+        right: of an estimate from 0 to 1 for each task, as pass@k, the sum.
+        judged: episodes, or the tasks of an estimate.
+        void: episodes.
+        of_all: how many are right, of how many, where void episodes count as wrong; `right` of
+            `judged + void` if left out.
+    """
+
+    right: float
+    judged: int
+    void: int = 0
+    of_all: tuple[float, int] | None = None
+
+    @property
+    def rate(self) -> float:
+        """0 to 1; 0 if none was judged."""
+        return self.right / self.judged if self.judged else 0.0
+
+    @property
+    def void_wrong(self) -> float:
+        """The share with void episodes counted as wrong, 0 to 1."""
+        right, total = self.of_all or (self.right, self.judged + self.void)
+        return right / total if total else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 %, Wilson, of those that were judged."""
+        return wilson_interval(self.right, self.judged)
+
+    @property
+    def percent(self) -> str:
+        return f"{100 * self.rate:.1f} %" if self.judged else "none judged"
+
+    @property
+    def bounds(self) -> str:
+        low, high = self.interval
+        return f"[{100 * low:.1f}, {100 * high:.1f}]" if self.judged else ""
+
+    @property
+    def counts(self) -> str:
+        """For instance `5 of 20`, or `5 of 5; 15 void, 25.0 % with those counted wrong`."""
+        counts = (
+            f"{self.right:.4g} of {self.judged}" if self.right % 1 else f"{self.right:.0f} of {self.judged}"
+        )
+        return f"{counts}; {self.void_note}" if self.void else counts
+
+    @property
+    def void_note(self) -> str:
+        """For instance `15 void, 25.0 % with those counted wrong`; empty where none is void."""
+        return (
+            f"{self.void:,} void, {100 * self.void_wrong:.1f} % with those counted wrong" if self.void else ""
+        )
+
+    def __str__(self) -> str:
+        """For instance `64.6 % [50.4, 76.6]`, and in parentheses what is void."""
+        share = f"{self.percent} {self.bounds}".rstrip()
+        return f"{share} ({self.void_note})" if self.void else share
 
 
 def wilson_interval(successes: float, n: int, z: float = 1.96) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from trl_dbbench.judging.statistics import best_of, majority, pass_at_k
 from trl_dbbench.rollout import Status
-from trl_dbbench.runs.records import EpisodeRecord, said_in
+from trl_dbbench.runs.records import EpisodeRecord, is_void, said_in
 from trl_dbbench.tasks import Task
 
 GREEDY = "greedy"
@@ -73,31 +73,38 @@ class Arm:
         )
         return replace(self, greedy=greedy, samples=samples)
 
-    def values(self) -> dict[str, dict[str, float]]:
+    def values(self, void_wrong: bool = False) -> dict[str, dict[str, float]]:
         """measure -> task -> how right, 0 to 1.
 
         `greedy`; and with samples `pass@1`, `pass@2`, `pass@4` and so on up to `pass@n`, `majority@n`, and
-        `best-of-n` where a reward has scored them. Episodes whose environment failed say nothing: a task that
-        has too few others is not in that measure.
+        `best-of-n` where a reward has scored them. Void episodes, whose environment failed, say nothing: a
+        task that has too few others is not in that measure.
+
+        Args:
+            void_wrong: whether void episodes count as wrong instead. Like others that came to nothing they
+                have no vote in a majority, and no score.
         """
+        counted = list if void_wrong else _sound
         found: dict[str, dict[str, float]] = {
-            GREEDY: {key_of(episode): float(episode["right"]) for episode in _sound(self.greedy)}
+            GREEDY: {key_of(episode): float(_right(episode)) for episode in counted(self.greedy)}
         }
         if self.sampling is None:
             return found
         n, scorer = self.sampling.n, self.sampling.scorer
         for k in _powers_up_to(n):
             found[f"pass@{k}"] = {}
-        for key, episodes in by_task(_sound(self.samples)).items():
-            rights = [episode["right"] for episode in episodes]
+        for key, episodes in by_task(counted(self.samples)).items():
+            rights = [_right(episode) for episode in episodes]
             for k in _powers_up_to(n):
                 if k <= len(rights):
                     found[f"pass@{k}"][key] = pass_at_k(len(rights), sum(rights), k)
-            votes = [(result_of(episode), episode["right"]) for episode in episodes]
+            votes = [(result_of(episode), _right(episode)) for episode in episodes]
             found.setdefault(f"majority@{n}", {})[key] = majority(votes)
-            scored = [(score_of(episode, scorer), episode["right"]) for episode in episodes]
+            scored = [(score_of(episode, scorer), _right(episode)) for episode in _sound(episodes)]
             if known := [(score, right) for score, right in scored if score is not None]:
                 found.setdefault(f"best-of-{n}", {})[key] = best_of(known)
+            elif scorer is not None and not scored:
+                found.setdefault(f"best-of-{n}", {})[key] = 0.0
         return found
 
 
@@ -165,7 +172,11 @@ def score_of(record: EpisodeRecord, scorer: str | None) -> float | None:
 
 
 def _sound(episodes: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
-    return [episode for episode in episodes if episode["status"] != Status.ENVIRONMENT_FAULT]
+    return [episode for episode in episodes if not is_void(episode)]
+
+
+def _right(episode: EpisodeRecord) -> bool:
+    return episode["right"] and not is_void(episode)
 
 
 def _powers_up_to(n: int) -> list[int]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.judging.arms import Arm, key_of
+from trl_dbbench.judging.arms import GREEDY, Arm, key_of
 from trl_dbbench.judging.figures import Figures, figures_of
 from trl_dbbench.judging.statistics import mcnemar, paired_interval
-from trl_dbbench.rollout import Status
-from trl_dbbench.runs.records import EpisodeRecord
+from trl_dbbench.runs.records import EpisodeRecord, is_void, void_reasons
 
 SIGNIFICANT = 0.05
 
@@ -41,36 +41,43 @@ class Flip:
 
 
 @dataclass(frozen=True)
-class Pairing:
-    """An arm against the first one, on the tasks that both played without a fault.
+class VoidPair:
+    """A task whose environment failed in one of two, or in both."""
+
+    task_id: str
+    question: str
+    arms: list[str]
+    """The names of those in which it is void."""
+    reason: str
+    """Why in the first of them."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the pairs of two arms come to.
 
     Args:
         first, other: their names.
-        both_right, both_wrong: greedy ties.
-        faults: tasks that are left out as the environment failed in one or both.
+        wins, losses: tasks that greedily only the other one, or only the first one did right.
+        both_right, both_wrong: ties.
         differences: by measure (`Arm.values`), of those that both have.
-        flips: the greedy wins, then the losses.
     """
 
     first: str
     other: str
+    wins: int
+    losses: int
     both_right: int
     both_wrong: int
-    faults: int
     differences: dict[str, Difference]
-    flips: list[Flip]
-
-    @property
-    def wins(self) -> int:
-        return sum(flip.won for flip in self.flips)
-
-    @property
-    def losses(self) -> int:
-        return len(self.flips) - self.wins
 
     @property
     def ties(self) -> int:
         return self.both_right + self.both_wrong
+
+    @property
+    def tasks(self) -> int:
+        return self.wins + self.losses + self.ties
 
     @property
     def p(self) -> float:
@@ -93,15 +100,42 @@ class Pairing:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "first": self.first,
-            "other": self.other,
             "wins": self.wins,
             "losses": self.losses,
             "ties": {"both_right": self.both_right, "both_wrong": self.both_wrong},
-            "faults": self.faults,
             "mcnemar_p": self.p,
             "verdict": self.verdict,
             "differences": {measure: vars(each) for measure, each in self.differences.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Pairing(Outcome):
+    """An arm against the first one, on the tasks that both played without a fault.
+
+    Args:
+        void: the tasks that are left out.
+        void_wrong: what the pairs come to where void episodes count as wrong; `None` if none is void.
+        flips: the greedy wins, then the losses.
+    """
+
+    void: list[VoidPair]
+    void_wrong: Outcome | None
+    flips: list[Flip]
+
+    @property
+    def faults(self) -> int:
+        """How many tasks are left out as the environment failed in one or both."""
+        return len(self.void)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "first": self.first,
+            "other": self.other,
+            **super().to_dict(),
+            "faults": self.faults,
+            "void": [vars(each) for each in self.void],
+            "void_wrong": None if self.void_wrong is None else self.void_wrong.to_dict(),
             "flips": [vars(flip) for flip in self.flips],
         }
 
@@ -173,24 +207,41 @@ def compare_arms(arms: Sequence[Arm], *, seed: int = 0, notes: Sequence[str] = (
 
 def _pairing(first: Arm, other: Arm, seed: int) -> Pairing:
     here, there = ({key_of(episode): episode for episode in arm.greedy} for arm in (first, other))
-    faulty = [key for key in here if Status.ENVIRONMENT_FAULT in (here[key]["status"], there[key]["status"])]
-    mine, theirs = first.values(), other.values()
+    void, flips = [], []
+    for key, episode in here.items():
+        pair = [(first.name, episode), (other.name, there[key])]
+        if failed := [(name, each) for name, each in pair if is_void(each)]:
+            (reason,) = void_reasons([failed[0][1]])
+            void.append(
+                VoidPair(episode["task_id"], episode["question"], [name for name, _ in failed], reason)
+            )
+        elif episode["right"] != there[key]["right"]:
+            gold = first.gold.get(key) or other.gold.get(key) or {}
+            flips.append(Flip(there[key]["right"], episode, there[key], gold))
+    flips.sort(key=lambda flip: not flip.won)
+    samples = any(map(is_void, (*first.samples, *other.samples)))
+    void_wrong = _outcome(first, other, seed, void_wrong=True) if void or samples else None
+    return Pairing(**vars(_outcome(first, other, seed)), void=void, void_wrong=void_wrong, flips=flips)
+
+
+def _outcome(first: Arm, other: Arm, seed: int, void_wrong: bool = False) -> Outcome:
+    mine, theirs = first.values(void_wrong), other.values(void_wrong)
     differences = {
         measure: _difference(mine[measure], theirs[measure], seed)
         for measure in mine
         if mine[measure].keys() & theirs.get(measure, {}).keys()
     }
-    flips, both = [], {True: 0, False: 0}
-    for key in here:
-        if key in faulty:
-            continue
-        if here[key]["right"] == there[key]["right"]:
-            both[here[key]["right"]] += 1
-        else:
-            gold = first.gold.get(key) or other.gold.get(key) or {}
-            flips.append(Flip(there[key]["right"], here[key], there[key], gold))
-    flips.sort(key=lambda flip: not flip.won)
-    return Pairing(first.name, other.name, both[True], both[False], len(faulty), differences, flips)
+    greedy = Counter(
+        (bool(mine[GREEDY][key]), bool(theirs[GREEDY][key])) for key in mine[GREEDY] if key in theirs[GREEDY]
+    )
+    return Outcome(
+        *(first.name, other.name),
+        wins=greedy[False, True],
+        losses=greedy[True, False],
+        both_right=greedy[True, True],
+        both_wrong=greedy[False, False],
+        differences=differences,
+    )
 
 
 def _difference(first: Mapping[str, float], other: Mapping[str, float], seed: int) -> Difference:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trl_dbbench.judging.arms import Arm, key_of
-from trl_dbbench.report.curves import Share
-from trl_dbbench.rollout import Status
-from trl_dbbench.runs.records import EpisodeRecord, groups_of
+from trl_dbbench.grading.statistics import Share
+from trl_dbbench.judging.arms import GREEDY, Arm, by_task, key_of
+from trl_dbbench.runs.records import EpisodeRecord, commonest, groups_of, is_void, void_reasons
 
 OVERALL = "overall"
 
@@ -49,9 +48,9 @@ class RewardFigures:
 
 @dataclass(frozen=True)
 class EpisodeFigures:
-    """How episodes went; all but `faults` is of those whose environment did not fail.
+    """How episodes went; all but `faults` and `void_reasons` is of those whose environment did not fail.
 
-    `kind` says which: `sampled` or `greedy`.
+    `kind` says which: `sampled` or `greedy`. `faults` are void; `void_reasons` says why, most frequent first.
     `statuses` are shares of episodes, `readable` and `unreadable` (by reason) of turns. `statements` were
     executed; `distinct_statements` counts what several episodes of a task executed alike once. Tokens are
     sampled ones, `tokens` and `turns` means of an episode.
@@ -70,10 +69,11 @@ class EpisodeFigures:
     statements: int
     distinct_statements: int
     rewards: dict[str, RewardFigures]
+    void_reasons: dict[str, int]
 
     @classmethod
     def of(cls, kind: str, episodes: Sequence[EpisodeRecord]) -> EpisodeFigures:
-        sound = [episode for episode in episodes if episode["status"] != Status.ENVIRONMENT_FAULT]
+        sound = [episode for episode in episodes if not is_void(episode)]
         turns = [turn for episode in sound for turn in episode["turns"]]
         reasons = Counter(turn.get("reason", "") for turn in turns if turn.get("action") == "invalid")
         statements = [
@@ -103,6 +103,7 @@ class EpisodeFigures:
             len(statements),
             len(set(statements)),
             {name: RewardFigures.of(values) for name, values in rewards.items()},
+            dict(void_reasons(episodes).most_common()),
         )
 
 
@@ -148,25 +149,30 @@ class Figures:
             rows.append(("tokens of a prompt", f"{of.prompt_tokens:.1f}"))
         rows.append(("SQL statements", f"{of.statements:,}, {of.distinct_statements:,} distinct"))
         faults = f", {of.faults} more whose environment failed" if of.faults else ""
+        if reason := commonest(Counter(of.void_reasons)):
+            rows.append(("void, most often", reason))
         rows.append((f"{of.kind} episodes", f"{of.episodes:,}{faults}"))
         return rows
 
 
 def figures_of(arm: Arm) -> Figures:
     """The figures of an arm."""
-    groups = {
-        key_of(e): (OVERALL, *groups_of(e["operation"], e["skills"])) for e in (*arm.samples, *arm.greedy)
-    }
-    collected: defaultdict[str, defaultdict[str, list[float]]]
-    collected = defaultdict(lambda: defaultdict(list))
-    for measure, values in arm.values().items():
-        for key, value in values.items():
-            for group in groups[key]:
-                collected[group][measure].append(value)
-    shares = {
-        group: {measure: _share(values) for measure, values in collected[group].items()}
-        for group in sorted(collected, key=_place)
-    }
+    keys: defaultdict[str, list[str]] = defaultdict(list)
+    for key, (first, *_) in by_task([*arm.samples, *arm.greedy]).items():
+        for group in (OVERALL, *groups_of(first["operation"], first["skills"])):
+            keys[group].append(key)
+    judged, of_all = arm.values(), arm.values(void_wrong=True)
+    void_greedy, void_samples = (
+        Counter(map(key_of, filter(is_void, of))) for of in (arm.greedy, arm.samples)
+    )
+    shares: dict[str, dict[str, Share]] = {}
+    for group in sorted(keys, key=_place):
+        shares[group] = {}
+        for measure, values in of_all.items():
+            void = void_greedy if measure == GREEDY else void_samples
+            found = [judged[measure][key] for key in keys[group] if key in judged.get(measure, {})]
+            if counted := [values[key] for key in keys[group] if key in values]:
+                shares[group][measure] = _share(found, counted, sum(void[key] for key in keys[group]))
     kind, episodes = ("sampled", arm.samples) if arm.samples else ("greedy", arm.greedy)
     return Figures(shares, EpisodeFigures.of(kind, episodes))
 
@@ -179,17 +185,29 @@ def best_measures(shares: Mapping[str, Share]) -> list[str]:
 
 def share_dict(share: Share) -> dict[str, float]:
     low, high = share.interval
-    return {"rate": share.rate, "low": low, "high": high, "tasks": share.played}
+    return {
+        "rate": share.rate,
+        "low": low,
+        "high": high,
+        "tasks": share.judged,
+        "void": share.void,
+        "void_wrong": share.void_wrong,
+    }
 
 
 def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _share(values: Iterable[float]) -> Share:
-    values = list(values)
+def _share(values: Sequence[float], of_all: Sequence[float], void: int) -> Share:
+    """Of tasks.
+
+    Args:
+        of_all: the values where void episodes count as wrong.
+    """
     total = sum(values)
-    return Share(int(total) if total == int(total) else total, len(values))
+    right = int(total) if total == int(total) else total
+    return Share(right, len(values), void, (sum(of_all), len(of_all)))
 
 
 def _shares(counts: Counter[str], total: int) -> dict[str, float]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from trl_dbbench.judging.arms import Arm
-from trl_dbbench.judging.comparison import Comparison, Flip, Pairing
+from trl_dbbench.judging.comparison import Comparison, Flip, Outcome, Pairing
 from trl_dbbench.judging.figures import OVERALL, Figures, best_measures, figures_of
 from trl_dbbench.runs.records import EpisodeRecord
+
+SHOWN_VOID = 5
+"""Tasks of a pair that are named as void."""
 
 SHOWN_FLIPS = 3
 """Of each direction, with transcripts."""
@@ -69,15 +72,17 @@ def columns(rows: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
 
 
 def _pairing(pairing: Pairing) -> Iterator[str]:
-    yield f"{pairing.other} against {pairing.first}, {pairing.ties + len(pairing.flips)} tasks"
-    ties = f"{pairing.both_right} both right, {pairing.both_wrong} both wrong"
-    yield f"  wins {pairing.wins}, losses {pairing.losses}, ties {pairing.ties} ({ties})"
+    yield f"{pairing.other} against {pairing.first}, {pairing.tasks} tasks"
+    yield from _outcome(pairing)
     if pairing.faults:
         yield f"  {pairing.faults} more left out: the environment failed in one of the two"
-    for measure, difference in pairing.differences.items():
-        yield f"  {measure}: {difference}, 95 % paired bootstrap"
-    yield f"  McNemar's exact test: p = {pairing.p_text}"
-    yield f"  {pairing.verdict}"
+        for each in pairing.void[:SHOWN_VOID]:
+            yield f"    {_short(each.task_id)}: void in {' and '.join(each.arms)}, {_short(each.reason)}"
+        if others := pairing.void[SHOWN_VOID:]:
+            yield f"    {len(others)} other task{'s' * (len(others) > 1)}; the file of --json has all"
+    if pairing.void_wrong is not None:
+        yield f"  with void episodes counted as wrong, {pairing.void_wrong.tasks} tasks"
+        yield from (f"  {line}" for line in _outcome(pairing.void_wrong))
     for won, title in ((True, "now right"), (False, "now wrong")):
         flips = [flip for flip in pairing.flips if flip.won is won]
         if not flips:
@@ -86,6 +91,15 @@ def _pairing(pairing: Pairing) -> Iterator[str]:
         yield f"  {title}: {len(flips)}{more}"
         for flip in flips[:SHOWN_FLIPS]:
             yield from _flip(flip, pairing)
+
+
+def _outcome(of: Outcome) -> Iterator[str]:
+    ties = f"{of.both_right} both right, {of.both_wrong} both wrong"
+    yield f"  wins {of.wins}, losses {of.losses}, ties {of.ties} ({ties})"
+    for measure, difference in of.differences.items():
+        yield f"  {measure}: {difference}, 95 % paired bootstrap"
+    yield f"  McNemar's exact test: p = {of.p_text}"
+    yield f"  {of.verdict}"
 
 
 def _flip(flip: Flip, pairing: Pairing) -> Iterator[str]:

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from trl_dbbench.report.curves import Chart, Comparison, charts, per_skill, updates, whole_evaluations
 from trl_dbbench.report.run import Run
-from trl_dbbench.rollout import Status
-from trl_dbbench.runs.records import EpisodeRecord
+from trl_dbbench.runs.records import EpisodeRecord, is_void
 
 
 def names_of(runs: tuple[Run, Run]) -> tuple[str, str]:
@@ -45,8 +44,7 @@ def _last(run: Run) -> tuple[int, dict[tuple[str, str, str], EpisodeRecord]] | N
     if not held_out:
         return None
     step, episodes = max(held_out.items())
-    sound = [e for e in episodes if e["status"] != Status.ENVIRONMENT_FAULT]
-    return step, {(e["task_id"], e["question"], str(e.get("task_digest") or "")): e for e in sound}
+    return step, {(e["task_id"], e["question"], str(e.get("task_digest") or "")): e for e in episodes}
 
 
 def compare_runs(runs: tuple[Run, Run]) -> Comparison | None:
@@ -71,7 +69,7 @@ def differing_episode(runs: tuple[Run, Run]) -> int | None:
     last = [_last(run) for run in runs]
     if last[0] is None or last[1] is None:
         return None
-    a, b = last[0][1], last[1][1]
+    a, b = ({key: e for key, e in found.items() if not is_void(e)} for _, found in (last[0], last[1]))
     ahead = [b[key] for key in a if key in b and b[key]["right"] and not a[key]["right"]]
     behind = [b[key] for key in a if key in b and a[key]["right"] and not b[key]["right"]]
     wanted = next(iter([*ahead, *behind]), None)

@@ -3,58 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trl_dbbench.grading.statistics import wilson_interval
+from trl_dbbench.grading.statistics import Share
 from trl_dbbench.report.run import Run
 from trl_dbbench.rollout import Status
-from trl_dbbench.runs.records import EpisodeRecord
+from trl_dbbench.runs.records import EpisodeRecord, is_void, share
 from trl_dbbench.skills import SKILLS
 
 POINTS = 60  # of a curve at most; longer runs are averaged over neighbouring steps
 
 
+VOID_WRONG = ", void counted wrong"
+"""Ends the name of a line that does so."""
+
+
 # --- accuracy ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Share:
-    """How many of `played` were right; `played` leaves out episodes whose environment failed.
-
-    Of an estimate that is between 0 and 1 for each task, as pass@k, `right` is the sum.
-    """
-
-    right: float
-    played: int
-
-    @property
-    def rate(self) -> float:
-        return self.right / self.played if self.played else 0.0
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """95 %, Wilson."""
-        return wilson_interval(self.right, self.played)
-
-    def __str__(self) -> str:
-        return f"{self.percent} {self.bounds}".rstrip()
-
-    @property
-    def percent(self) -> str:
-        return f"{100 * self.rate:.1f} %" if self.played else "none played"
-
-    @property
-    def bounds(self) -> str:
-        low, high = self.interval
-        return f"[{100 * low:.1f}, {100 * high:.1f}]" if self.played else ""
-
-
-def share(episodes: Iterable[EpisodeRecord]) -> Share:
-    sound = [episode["right"] for episode in episodes if episode["status"] != Status.ENVIRONMENT_FAULT]
-    return Share(sum(sound), len(sound))
 
 
 def evaluations(run: Run) -> dict[int, list[EpisodeRecord]]:
@@ -118,7 +85,7 @@ def per_skill(before: list[EpisodeRecord], after: list[EpisodeRecord]) -> list[t
 def changed_episode(run: Run) -> int | None:
     """The place of an episode that ended right at the last evaluation, and wrong at the first one."""
     held_out = list(evaluations(run).values())
-    sound = [[e for e in episodes if e["status"] != Status.ENVIRONMENT_FAULT] for episodes in held_out]
+    sound = [[e for e in episodes if not is_void(e)] for episodes in held_out]
     if len(sound) < 2:
         return None
     wrong = {(e["task_id"], e["question"]) for e in sound[0] if not e["right"]}
@@ -203,8 +170,10 @@ class _Lines:
 
     def mean(self, name: str, color: int, value: Callable[[EpisodeRecord], float | None]) -> Series:
         """The mean of a value of the sampled episodes."""
-        values = [(e["step"], value(e)) for e in self.sampled]
-        return self.bins.mean(name, color, [(x, y) for x, y in values if y is not None], "episode")
+        values = [(e["step"], value(e), is_void(e)) for e in self.sampled]
+        known = [(x, y) for x, y, _ in values if y is not None]
+        without = [x for x, y, void in values if y is None and void]
+        return self.bins.mean(name, color, known, "episode", without)
 
     def family(self, prefix: str) -> list[Series]:
         """The logged metrics of that prefix, without those that are always 0."""
@@ -296,21 +265,38 @@ def _part(mean: Callable[..., Series], part: str, color: int) -> Series:
 def _accuracy_chart(run: Run) -> Chart:
     note = "Bands are 95 % intervals. Running: all greedy runs so far, each played before its update."
     held_out = _accuracy("held-out", 0, {step: share(e) for step, e in evaluations(run).items()})
-    held_out.points = True
-    if not held_out.x and (logged := [e for e in run.log if _has(e, "step", "eval_accuracy")]):
-        held_out.x, held_out.y = [e["step"] for e in logged], [e["eval_accuracy"] for e in logged]
-        held_out.low = held_out.high = held_out.detail = None
+    if not held_out and (found := _logged(run, "held-out", 0, "eval_", lambda entry: entry["step"])):
+        held_out = found
         note += " The log does not keep how many held-out tasks there are, so their interval is not known."
-
+    for line in held_out:
+        line.points = True
     greedy = _accuracy("greedy, running", 1, _running(run.phase("greedy")))
-    low, high = "greedy/accuracy_low", "greedy/accuracy_high"
-    if not greedy.x and (logged := [e for e in run.log if _has(e, "step", "greedy/accuracy", low, high)]):
-        greedy.x, greedy.y = [_played_at(e) for e in logged], [e["greedy/accuracy"] for e in logged]
-        greedy.low, greedy.high, greedy.detail = [e[low] for e in logged], [e[high] for e in logged], None
-    series = [line for line in (held_out, greedy) if line.x]
+    series = [*held_out, *(greedy or _logged(run, "greedy, running", 1, "greedy/", _played_at))]
+    if any(line.name.endswith(VOID_WRONG) for line in series):
+        note += " Void are episodes whose environment failed; the other lines leave them out."
     if not series:
         note = "Neither held-out nor greedy episodes were recorded."
     return Chart("accuracy", "Greedy accuracy", "accuracy", series, note, percent=True)
+
+
+def _logged(
+    run: Run, name: str, color: int, prefix: str, played_at: Callable[[Mapping[str, Any]], float]
+) -> list[Series]:
+    """An accuracy of the trainer's log; where it leaves out void episodes, also the one that counts them."""
+    metric, void_wrong = f"{prefix}accuracy", f"{prefix}accuracy_void_wrong"
+    bounds = f"{metric}_low", f"{metric}_high"
+    found = [entry for entry in run.log if _has(entry, "step", metric)]
+    counted = [entry for entry in run.log if _has(entry, "step", void_wrong)]
+    if not found and not counted:
+        return []
+    line = Series(name, color, [played_at(e) for e in found], [e[metric] for e in found])
+    if all(_has(entry, *bounds) for entry in found):
+        line.low, line.high = ([entry[each] for entry in found] for each in bounds)
+    lines = [line] if found else []
+    if any(entry[void_wrong] != entry.get(metric) for entry in counted):
+        x, y = [played_at(e) for e in counted], [e[void_wrong] for e in counted]
+        lines.append(Series(name + VOID_WRONG, color + 3, x, y))
+    return lines
 
 
 def _running(greedy: Iterable[EpisodeRecord]) -> dict[int, Share]:
@@ -318,29 +304,35 @@ def _running(greedy: Iterable[EpisodeRecord]) -> dict[int, Share]:
     by_step: defaultdict[int, list[EpisodeRecord]] = defaultdict(list)
     for episode in greedy:
         by_step[episode["step"]].append(episode)
-    right: float = 0  # whole, as it is shown
-    played = 0
+    so_far = Share(0, 0)
     running = {}
     for step in sorted(by_step):
         batch = share(by_step[step])
-        right, played = right + batch.right, played + batch.played
-        running[step] = Share(right, played)
+        so_far = Share(so_far.right + batch.right, so_far.judged + batch.judged, so_far.void + batch.void)
+        running[step] = so_far
     every = math.ceil(len(running) / (4 * POINTS)) or 1
     last = next(reversed(running), None)
     return {step: of for i, (step, of) in enumerate(running.items()) if i % every == 0 or step == last}
 
 
-def _accuracy(name: str, color: int, shares: Mapping[int, Share]) -> Series:
-    played = {step: of for step, of in shares.items() if of.played}
-    return Series(
+def _accuracy(name: str, color: int, shares: Mapping[int, Share]) -> list[Series]:
+    """A line of those that were judged; where episodes are void, also one that counts them wrong."""
+    judged = {step: of for step, of in shares.items() if of.judged}
+    line = Series(
         name,
         color,
-        x=list(played),
-        y=[of.rate for of in played.values()],
-        low=[of.interval[0] for of in played.values()],
-        high=[of.interval[1] for of in played.values()],
-        detail=[f"{of.right} of {of.played}" for of in played.values()],
+        x=list(judged),
+        y=[of.rate for of in judged.values()],
+        low=[of.interval[0] for of in judged.values()],
+        high=[of.interval[1] for of in judged.values()],
+        detail=[of.counts for of in judged.values()],
     )
+    lines = [line] if judged else []
+    if any(of.void for of in shares.values()):
+        y = [of.void_wrong for of in shares.values()]
+        detail = [f"{of.right} of {of.judged + of.void}" for of in shares.values()]
+        lines.append(Series(name + VOID_WRONG, color + 3, list(shares), y, detail=detail))
+    return lines
 
 
 class _Bins:
@@ -352,8 +344,20 @@ class _Bins:
         self._steps = [distinct[i : i + self.width] for i in range(0, len(distinct), self.width)]
         self._place = {step: place for place, steps in enumerate(self._steps) for step in steps}
 
-    def mean(self, name: str, color: int, values: Iterable[tuple[float, float]], unit: str = "") -> Series:
-        """Of (step, value) pairs; `unit` says what a value is of, where a point has several."""
+    def mean(
+        self,
+        name: str,
+        color: int,
+        values: Iterable[tuple[float, float]],
+        unit: str = "",
+        void: Iterable[float] = (),
+    ) -> Series:
+        """Of (step, value) pairs; `unit` says what a value is of, where a point has several.
+
+        Args:
+            void: the steps of void episodes, which have no value.
+        """
+        left_out = Counter(self._place[step] for step in void)
         binned: defaultdict[int, list[float]] = defaultdict(list)
         for step, value in values:
             binned[self._place[step]].append(float(value))
@@ -363,8 +367,14 @@ class _Bins:
             color,
             x=[sum(self._steps[place]) / len(self._steps[place]) for place in places],
             y=[sum(binned[place]) / len(binned[place]) for place in places],
-            detail=[f"{len(binned[place])} {unit}s" for place in places] if unit else None,
+            detail=[_with_void(f"{len(binned[place])} {unit}s", left_out[place]) for place in places]
+            if unit
+            else None,
         )
+
+
+def _with_void(said: str, void: int) -> str:
+    return f"{said}; {void:,} void" if void else said
 
 
 def number(value: Any) -> float | None:

@@ -92,14 +92,16 @@ def _skills_figure(compared: Comparison) -> Figure:
         (compared.after, COLORS[0], 0.15, [after for _, _, after in compared.rows]),
     ]
     for label, color, shift, shares in sides:
+        if shares[0].void:
+            label += f" ({shares[0].void_note})"
         places = [place + shift for place in range(len(names))]
-        played = [(place, of) for place, of in zip(places, shares, strict=True) if of.played]
+        judged = [(place, of) for place, of in zip(places, shares, strict=True) if of.judged]
         axes.errorbar(
-            [of.rate for _, of in played],
-            [place for place, _ in played],
+            [of.rate for _, of in judged],
+            [place for place, _ in judged],
             xerr=[
-                [max(0.0, of.rate - of.interval[0]) for _, of in played],  # rounding may go below 0
-                [max(0.0, of.interval[1] - of.rate) for _, of in played],
+                [max(0.0, of.rate - of.interval[0]) for _, of in judged],  # rounding may go below 0
+                [max(0.0, of.interval[1] - of.rate) for _, of in judged],
             ],
             fmt="o",
             color=color,

@@ -111,6 +111,8 @@ def _facts(run: Run, accuracy: Chart, compared: Comparison | None) -> list[tuple
                 f" [{100 * line.low[at]:.1f}, {100 * line.high[at]:.1f}]" if line.low and line.high else ""
             )
             remark = f"{line.name}, {updates(int(line.x[at]))}"
+            if line.detail:
+                remark += f": {line.detail[at]}"
             facts.append((f"Accuracy at the {when}", f"{100 * line.y[at]:.1f} %{interval}", remark))
     return facts
 

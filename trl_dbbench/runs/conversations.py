@@ -26,9 +26,15 @@ from typing import Any
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.few_shot import SHOTS_FILE, shown_in, with_examples
 from trl_dbbench.protocol import AgentProtocol, get_protocol
-from trl_dbbench.rollout import Status
 from trl_dbbench.runs.read import find_tasks, read_episodes, read_tasks, tasks_by_digest_and_id
-from trl_dbbench.runs.records import EPISODES_FILE, OF_TRAINING_TASKS, TASKS_FILE, EpisodeRecord, Phase
+from trl_dbbench.runs.records import (
+    EPISODES_FILE,
+    OF_TRAINING_TASKS,
+    TASKS_FILE,
+    EpisodeRecord,
+    Phase,
+    is_void,
+)
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Task
 
@@ -54,9 +60,12 @@ def saved_episodes(
     folder = Path(run)
     tasks = tasks_by_digest_and_id(read_tasks(folder / TASKS_FILE, notes))
     shown = shown_in(folder)
-    lost = without_shots = 0
+    lost = without_shots = void = 0
     for _, record in read_episodes(folder / EPISODES_FILE, notes):
-        if record["phase"] not in phases or record["status"] == Status.ENVIRONMENT_FAULT:
+        if record["phase"] not in phases:
+            continue
+        if is_void(record):
+            void += 1
             continue
         found = {task.digest: task for task in find_tasks(record, tasks)}
         if len(found) != 1 or not record["turns"]:
@@ -67,6 +76,10 @@ def saved_episodes(
             if "shots" in record:
                 record["shown"] = [shown[id] for id in record["shots"]]
             yield record, next(iter(found.values()))
+    if void:
+        notes.append(
+            f"{folder}: {void:,} void episode{'s' * (void > 1)} left out: the environment had failed."
+        )
     if without_shots:
         notes.append(
             f"{folder}: {without_shots} episode{'s' * (without_shots > 1)} left out: what the prompt showed "

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from trl_dbbench.database.dialect import Dialect
 from trl_dbbench.rollout import Episode, Status
-from trl_dbbench.runs.records import PHASES, EpisodeRecord, episode_record
+from trl_dbbench.runs.records import PHASES, EpisodeRecord, episode_record, is_void
 
 _OF_A_TURN = ("action", "sql", "answer", "reason", "observation")
 _OF_THE_DATABASE = ("observation", "right", "published_right", "state")
@@ -130,10 +130,15 @@ class Summary:
             lambda: {"was": [0, 0.0], "is": [0, 0.0]}
         )
         """(phase, name) -> number and sum of the rewards that were saved, and of those of now"""
+        self.void: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """phase -> how many episodes were void in the run, and how many are now"""
 
     def add(self, replayed: Replayed) -> None:
         self.episodes += 1
-        self.faults += replayed.saved["status"] == Status.ENVIRONMENT_FAULT
+        was, now = is_void(replayed.saved), replayed.episode
+        self.faults += was
+        failed = now is not None and now.status == Status.ENVIRONMENT_FAULT
+        self.void[replayed.saved["phase"]].update({"was": int(was), "is": int(was or failed)})
         self.differing += replayed.differs
         self.excused += bool(replayed.differences) and not replayed.differs
         self.whats.update({each.what for each in replayed.differences if each.excuse is None})
@@ -162,13 +167,16 @@ class Summary:
     def mean_rewards(self) -> str:
         """A line for each phase and reward: its mean in the run and now."""
         return "\n".join(
-            f"mean {name}, {PHASES[phase]}: was {_mean(*of['was'])}, is {_mean(*of['is'])}"
+            f"mean {name}, {PHASES[phase]}: was {_mean(of['was'], self.void[phase]['was'])}, "
+            f"is {_mean(of['is'], self.void[phase]['is'])}"
             for (phase, name), of in sorted(self.rewards.items())
         )
 
 
-def _mean(count: float, total: float) -> str:
-    return f"{total / count:.4f} of {count:.0f} episodes" if count else "none"
+def _mean(count_and_sum: Sequence[float], void: int) -> str:
+    count, total = count_and_sum
+    without = f" ({void:,} void)" if void else ""
+    return f"{total / count:.4f} of {count:.0f} episodes{without}" if count else f"none{without}"
 
 
 def _shown(was: Any, now: Any, characters: int = 120) -> tuple[str, str]:

@@ -7,17 +7,21 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NotRequired, TypedDict, cast
 
-from trl_dbbench.grading.statistics import wilson_interval
+from trl_dbbench.grading.statistics import Share
 from trl_dbbench.protocol import Action, Answer, Invalid, Operation
 from trl_dbbench.rollout import Episode, Status, Turn
 
 EPISODES_FILE = "episodes.jsonl"
 TASKS_FILE = "tasks.jsonl"
 METRICS_FILE = "metrics.jsonl"
+
+MAX_REASON_CHARACTERS = 120
+"""Characters of a fault by which void episodes are counted."""
 
 Phase = Literal["train", "greedy", "eval"]
 
@@ -237,53 +241,102 @@ def groups_of(operation: str, skills: Iterable[str]) -> list[str]:
     return [f"operation/{operation}", *(f"skill/{skill}" for skill in skills)]
 
 
-class Accuracy:
-    """Counts of right episodes: overall, per operation and per skill.
+def is_void(record: EpisodeRecord) -> bool:
+    """Whether the environment failed, so that the episode is not judged."""
+    return record["status"] == Status.ENVIRONMENT_FAULT
 
-    Episodes whose environment failed are not counted: they say nothing of the agent.
+
+def share(episodes: Iterable[EpisodeRecord]) -> Share:
+    """How many are right, and how many void."""
+    episodes = list(episodes)
+    judged = [episode["right"] for episode in episodes if not is_void(episode)]
+    return Share(sum(judged), len(judged), len(episodes) - len(judged))
+
+
+def void_reasons(episodes: Iterable[EpisodeRecord]) -> Counter[str]:
+    """How often episodes are void for each reason: the first clause of their fault."""
+    return Counter(_reason(episode.get("fault")) for episode in episodes if is_void(episode))
+
+
+def _reason(fault: Any) -> str:
+    # an agent may have a say in it: no control characters, which a terminal would obey
+    clause = re.split(r"[;\n]", str(fault or "no reason recorded"), maxsplit=1)[0][:MAX_REASON_CHARACTERS]
+    return "".join(each if each.isprintable() else " " for each in clause)
+
+
+def commonest(reasons: Counter[str]) -> str:
+    """For instance `2003: cannot connect (12 of 15)`; empty without reasons."""
+    ((reason, count),) = reasons.most_common(1) or [("", 0)]
+    return f"{reason} ({count:,} of {reasons.total():,})" if count else ""
+
+
+class Accuracy:
+    """Counts of right and of void episodes: overall, per operation and per skill.
+
+    Args:
+        counts: group -> [right, judged].
+        void: group -> void episodes, which are not among the judged ones.
     """
 
-    def __init__(self, counts: Mapping[str, Sequence[int]] | None = None):
-        self.counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])  # group -> [right, played]
-        for group, (right, played) in (counts or {}).items():
-            self.counts[group] = [right, played]
+    def __init__(
+        self, counts: Mapping[str, Sequence[int]] | None = None, void: Mapping[str, int] | None = None
+    ):
+        self.counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+        for group, (right, judged) in (counts or {}).items():
+            self.counts[group] = [right, judged]
+        self.void: Counter[str] = Counter(void or {})
 
     def add(self, episodes: Iterable[EpisodeRecord]) -> Accuracy:
         """Counts episodes; returns itself."""
         for episode in episodes:
-            if episode["status"] == Status.ENVIRONMENT_FAULT:
-                continue
             for group in ("overall", *groups_of(episode["operation"], episode["skills"])):
-                self.counts[group][0] += bool(episode["right"])
-                self.counts[group][1] += 1
+                if is_void(episode):
+                    self.void[group] += 1
+                else:
+                    self.counts[group][0] += bool(episode["right"])
+                    self.counts[group][1] += 1
         return self
 
+    def share(self, group: str = "overall") -> Share:
+        """The right episodes of a group, with those that are void."""
+        right, judged = self.counts.get(group, (0, 0))
+        return Share(right, judged, self.void[group])
+
     def rate(self, group: str = "overall") -> float | None:
-        """The share of right episodes, 0 to 1; `None` if none was played."""
-        right, played = self.counts.get(group, (0, 0))
-        return right / played if played else None
+        """The share of right episodes, 0 to 1; `None` if none was judged."""
+        found = self.share(group)
+        return found.rate if found.judged else None
 
     def describe(self, group: str = "overall") -> str:
-        """For instance `31/48 = 64.6 % [50.4, 76.6]`, the 95 % Wilson interval in brackets."""
-        right, played = self.counts.get(group, (0, 0))
-        low, high = wilson_interval(right, played)
-        rate = f"{100 * right / played:.1f} %" if played else "-"
-        return f"{right}/{played} = {rate} [{100 * low:.1f}, {100 * high:.1f}]"
+        """For instance `31/48 = 64.6 % [50.4, 76.6]`, the 95 % Wilson interval in brackets; where there are
+        void episodes, `5/5 = 100.0 % [56.6, 100.0] (15 void, 25.0 % with those counted wrong)`."""
+        found = self.share(group)
+        return f"{found.right}/{found.judged} = {found}"
 
     def table(self) -> list[tuple[str, str]]:
         """(group, description) of every group: overall, then operations, then skills."""
         order = {"overall": 0, "operation": 1, "skill": 2}
-        groups = sorted(self.counts, key=lambda group: (order[group.partition("/")[0]], group))
-        return [(group, self.describe(group)) for group in groups]
+        groups = {*self.counts, *self.void}
+        ordered = sorted(groups, key=lambda group: (order[group.partition("/")[0]], group))
+        return [(group, self.describe(group)) for group in ordered]
 
     def metrics(self) -> dict[str, float]:
-        """`accuracy` with `accuracy_low` and `accuracy_high`, and a rate for each operation and skill."""
-        right, played = self.counts.get("overall", (0, 0))
-        low, high = wilson_interval(right, played)
-        rates = {group: self.rate(group) or 0.0 for group in self.counts if group != "overall"}
+        """`accuracy` with `accuracy_low`, `accuracy_high` and `accuracy_void_wrong`, `void`, and a rate for
+        each operation and skill. Where a group has void episodes, `void_wrong/...` counts them as wrong."""
+        overall = self.share()
+        low, high = overall.interval
+        total = overall.judged + overall.void
+        groups = [group for group in self.counts if group != "overall"]
         return {
-            "accuracy": right / played if played else 0.0,
+            "accuracy": overall.rate,
             "accuracy_low": low,
             "accuracy_high": high,
-            **rates,
+            "accuracy_void_wrong": overall.void_wrong,
+            "void": overall.void / total if total else 0.0,
+            **{group: self.share(group).rate for group in groups},
+            **{
+                f"void_wrong/{group}": self.share(group).void_wrong
+                for group in self.void
+                if group != "overall"
+            },
         }

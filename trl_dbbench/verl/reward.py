@@ -62,7 +62,8 @@ def compute_score(
             cannot leave an episode out, and any number would be a reward for nothing the model did.
 
     Returns:
-        `score`, and `acc`, which is 1 if the answer is right.
+        `score`; `acc`, which is 1 if the answer is right; and `void`, which is 1 if the database failed, so
+        that `acc` counts void episodes as wrong.
 
     Raises:
         ConfigError: if the row is none of `trl-dbbench convert`, or no database is named.
@@ -82,7 +83,7 @@ def compute_score(
     (value,) = OutcomeReward(right, wrong, turn_limit, invalid_action)([episode])
     score = fault if value is None else value
     assert score is not None
-    return {"score": score, "acc": float(episode.right)}
+    return {"score": score, "acc": float(episode.right), "void": float(value is None)}
 
 
 def standing(episode: Episode | None) -> dict[str, Any]:
