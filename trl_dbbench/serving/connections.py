@@ -15,8 +15,11 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-MAX_STRANGERS = 128
+MAX_STRANGERS = 512
 """Connections that have shown nothing yet. A client shows its token with its first bytes."""
+
+BACKLOG = 128
+"""Connections accepted at once. Those before them are read from before `MAX_STRANGERS` of them have come."""
 
 REQUEST_SECONDS = 20
 """From the end of the last answer, or the connection's begin, to the end of a request; and how long a client
@@ -85,7 +88,7 @@ class BoundedHTTP(H11Protocol):
         super().resume_writing()
 
     def _await_request(self) -> None:
-        """Starts the time of a request that is not whole, unless it runs already; ends that of a whole one."""
+        """Starts the time of a request, unless it runs already, and ends it when the request is whole."""
         if self.transport.get_protocol() is not self:  # a WebSocket by now
             return
         if self.conn.their_state not in _COMING:

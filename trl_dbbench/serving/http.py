@@ -20,7 +20,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.serving.connections import CONNECTION, MAX_STRANGERS, BoundedHTTP
+from trl_dbbench.serving.connections import BACKLOG, CONNECTION, MAX_STRANGERS, BoundedHTTP
 from trl_dbbench.serving.desk import Desk
 from trl_dbbench.serving.monitoring import HEALTH
 from trl_dbbench.serving.stopping import Stop, until_stopped
@@ -211,6 +211,7 @@ async def serve_http(
             uvicorn.Config(
                 Gate(app, address.token),
                 http=BoundedHTTP,
+                backlog=BACKLOG,
                 ws_max_size=MAX_REQUEST_BYTES,
                 log_config=None,
                 access_log=False,
