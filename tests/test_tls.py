@@ -72,7 +72,7 @@ def server(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 ROW = ("a" * 1000,)
-MANY = f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900) {{}} FROM n a, n b"
+MANY = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900) {} FROM n a, n b"
 
 
 def test_what_is_read_after_the_hang_up_are_rows_or_nothing(server: dict[str, Any]) -> None:
