@@ -38,6 +38,9 @@ SCHEMAS = ("names", "full", "none")
 
 OPERATIONS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
+MAX_MYSQL_COLUMNS = 1017
+"""Columns of a table in InnoDB, the storage engine of both servers."""
+
 SHOWN_ROWS = 20
 """Of a gold result, in reports."""
 
@@ -301,6 +304,12 @@ def checked(task: Task) -> Task:
     if (twice := first_twice(names)) is not None:
         raise TaskError(f"there are two tables named '{names[twice]}'")
     for table in task.tables if task.dialect == "mysql" and task.source is None else ():
+        if len(table.columns) > MAX_MYSQL_COLUMNS:
+            raise TaskError(
+                f"table '{table.name}' has {len(table.columns):,} columns; MySQL's and MariaDB's InnoDB take "
+                f"at most {MAX_MYSQL_COLUMNS:,}. Leave out those that the question does not need, or divide "
+                "the table."
+            )
         for column in table.columns:
             check_type(column.type, table.name, column.name)
     try:
