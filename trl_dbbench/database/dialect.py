@@ -198,7 +198,7 @@ _NOT_ONLY_READ = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 
-# locks are the whole server's: they would tell of other episodes, and keep these waiting. Denied in doubt, and
+# locks are the server's: they would tell of other episodes, and keep these waiting. Denied in doubt, and also
 # in texts, which may be dynamic SQL: nobody else writes such a call
 _CALLS_LOCK = re.compile(
     r"""\b(?:(?:GET|RELEASE|IS_FREE|IS_USED)_LOCK|RELEASE_ALL_LOCKS)[`"]?\s*(?:\(|/\*|--|\#)""", re.IGNORECASE
