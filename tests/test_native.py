@@ -311,6 +311,99 @@ def test_what_an_agent_may_not_do(sandbox: Sandbox, sql: str) -> None:
     assert not Path("/tmp/hostile_out").exists()
 
 
+# --- indexes of texts and of boxes ------------------------------------------------------------------------
+
+INDEXED = """
+CREATE TABLE medals (nation TEXT, gold INT);
+INSERT INTO medals VALUES ('Chad', 1);
+CREATE VIRTUAL TABLE five USING fts5(title, body);
+INSERT INTO five VALUES ('first', 'hello world'), ('second', 'good bye');
+CREATE VIRTUAL TABLE four USING fts4(body);
+INSERT INTO four VALUES ('hello there');
+CREATE VIRTUAL TABLE three USING fts3(body);
+INSERT INTO three VALUES ('hello again');
+CREATE VIRTUAL TABLE boxes USING rtree(id, low, high);
+INSERT INTO boxes VALUES (1, 0, 1), (2, 5, 6);
+CREATE VIRTUAL TABLE words USING fts5vocab('five', 'row');
+CREATE VIRTUAL TABLE of_medals USING fts5(nation, content='medals', content_rowid='rowid');
+INSERT INTO of_medals(of_medals) VALUES ('rebuild');
+CREATE VIRTUAL TABLE bare USING fts5(body, content='');
+INSERT INTO bare (rowid, body) VALUES (7, 'nothing is kept');
+"""
+
+
+@pytest.fixture
+def indexed(sqlite_database: Database, tmp_path: Path) -> Iterator[Sandbox]:
+    with sqlite_database.sandbox(in_file(made(tmp_path / "indexed.sqlite", INDEXED))) as sandbox:
+        yield sandbox
+
+
+FOUND = [
+    ("SELECT * FROM five", [("first", "hello world"), ("second", "good bye")]),
+    ("SELECT title FROM five WHERE five MATCH 'hello' ORDER BY rank", [("first",)]),
+    ("SELECT highlight(five, 1, '<', '>') FROM five('bye')", [("good <bye>",)]),
+    ("SELECT bm25(five) < 0, snippet(five, 1, '', '', '', 9) FROM five('bye')", [(1, "good bye")]),
+    ("SELECT body FROM four WHERE four MATCH 'there'", [("hello there",)]),
+    ("SELECT offsets(three) FROM three WHERE body MATCH 'again'", [("0 0 6 5",)]),
+    ("SELECT id FROM boxes WHERE low > 1", [(2,)]),
+    ("SELECT term FROM words WHERE term < 'c'", [("bye",)]),
+    ("SELECT nation FROM of_medals('chad')", [("Chad",)]),
+    ("SELECT rowid FROM bare('kept')", [(7,)]),
+]
+
+
+@pytest.mark.parametrize("first", ["SELECT 1", "DELETE FROM medals WHERE gold > 1"], ids=["file", "copy"])
+def test_indexes_of_the_file_are_read(indexed: Sandbox, first: str) -> None:
+    done(indexed, first)
+    for sql, rows in FOUND:
+        assert done(indexed, sql).rows == rows, sql
+
+
+def test_indexes_of_the_file_are_written_in_the_copy(indexed: Sandbox, tmp_path: Path) -> None:
+    file = (tmp_path / "indexed.sqlite").read_bytes()
+    done(indexed, "INSERT INTO five VALUES ('third', 'something new')")
+    done(indexed, "UPDATE five SET body = 'hello you' WHERE five MATCH 'bye'")
+    done(indexed, "DELETE FROM five WHERE title = 'first'")
+    assert done(indexed, "SELECT title FROM five('hello OR new')").rows == [("second",), ("third",)]
+    done(indexed, "INSERT INTO four VALUES ('one more')")
+    done(indexed, "INSERT INTO boxes VALUES (3, 7, 8)")
+    assert rows_of(indexed)["boxes"] == [(1, 0.0, 1.0), (2, 5.0, 6.0), (3, 7.0, 8.0)]
+    assert (tmp_path / "indexed.sqlite").read_bytes() == file
+
+
+def test_how_an_index_keeps_its_rows_is_not_in_the_state(sqlite_database: Database, tmp_path: Path) -> None:
+    """The same rows, written in one statement or in two: the index has one piece or two."""
+    shared = in_file(made(tmp_path / "indexed.sqlite", INDEXED))
+    one = ["INSERT INTO five VALUES ('a', 'x'), ('b', 'y')"]
+    two = ["INSERT INTO five VALUES ('a', 'x')", "INSERT INTO five VALUES ('b', 'y')"]
+    states = []
+    for statements in (one, two):
+        with sqlite_database.sandbox(shared) as sandbox:
+            assert [done(sandbox, sql).affected for sql in statements]
+            states.append(sandbox.state())
+    assert states[0] == states[1]
+    assert set(states[0]) == {*("medals", "five", "four", "three"), *("boxes", "words", "of_medals", "bare")}
+    assert states[0]["five"].rows[2:] == [("a", "x"), ("b", "y")]
+
+
+@pytest.mark.parametrize("sql", ["PRAGMA page_size = 8192", "PRAGMA data_version = 2", "DROP TABLE five"])
+def test_what_an_index_asks_is_only_read(indexed: Sandbox, sql: str) -> None:
+    done(indexed, "DELETE FROM medals")
+    text, _ = error(indexed, sql)
+    assert text is not None and "authoriz" in text
+
+
+def test_a_search_is_stopped_in_time(sqlite_database: Database, tmp_path: Path) -> None:
+    """SQLite looks at the clock within one call of the index, too."""
+    many = (
+        "CREATE VIRTUAL TABLE t USING fts5(body); WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n "
+        "WHERE i < 60000) INSERT INTO t SELECT 'a' || i || ' a' || (i * 7) || ' a' || (i * 13) FROM n;"
+    )
+    with sqlite_database.sandbox(in_file(made(tmp_path / "t.sqlite", many))) as sandbox:
+        words = "substr(replace(hex(zeroblob(3000)), '00', ' OR a*'), 5)"
+        assert in_time(sandbox, f"SELECT COUNT(*) FROM t WHERE t MATCH {words}").limit == "time"
+
+
 # --- errors -----------------------------------------------------------------------------------------------
 
 

@@ -59,7 +59,6 @@ MORE = [
     ("CREATE TEMPORARY TABLE medals (a INT)", "CREATE TEMPORARY TABLE made (a INT)"),
     ("SET @a = 5", "SET @n = 6, @x = 7", "SET sql_mode = '', time_zone = '+09:00'", "SET NAMES latin1"),
     ("PREPARE s FROM 'SELECT 5'", "SELECT SQL_CALC_FOUND_ROWS * FROM medals LIMIT 1", "DO LAST_INSERT_ID(77)"),
-    ("DO GET_LOCK('mine', 0)",),
     ("SELECT 'a' + 1", "HANDLER medals OPEN"),
     ("CREATE TRIGGER t AFTER INSERT ON medals FOR EACH ROW DELETE FROM `keys`", "INSERT INTO medals VALUES ('x', 1)"),
     ("CREATE VIEW made AS SELECT * FROM medals", "CREATE PROCEDURE p() DELETE FROM medals", "CALL p()"),
@@ -103,7 +102,6 @@ MORE_PROBES = (
     "SHOW OPEN TABLES FROM dbbench WHERE In_use > 0",
     "SHOW FULL TABLES",
     "SELECT COUNT(*), SUM(gold) FROM medals",
-    "SELECT IS_USED_LOCK('mine')",
 )  # fmt: skip
 
 

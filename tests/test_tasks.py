@@ -709,3 +709,41 @@ def test_a_misspelled_file_is_answered_with_the_nearest(
     for wrong in ("runs/task.jsonl", "run/tasks.jsonl"):
         with pytest.raises(TaskError, match=f"no task file at '{wrong}'; nearest: runs/tasks.jsonl"):
             load_tasks(wrong)
+
+
+# --- wide and many ----------------------------------------------------------------------------------------
+
+
+def numbered(letter: str, count: int) -> list[dict[str, Any]]:
+    return [{"name": f"{letter}{number}", "type": "INT"} for number in range(count)]
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("kind", ["columns", "tables"])
+def test_time_grows_as_the_task_does(tmp_path: Path, kind: str) -> None:
+    """Seconds; with time by the square of the number, each would take half an hour."""
+    count = 200_000
+    if kind == "columns":
+        tables = [{"name": "t", "columns": numbered("c", count), "rows": [list(range(count))]}]
+    else:
+        tables = [
+            {"name": f"t{number}", "columns": numbered("c", 1), "rows": [[1]]} for number in range(count)
+        ]
+    line = json.dumps({"id": "x", "question": "?", "answer": ["1"], "dialect": "sqlite", "tables": tables})
+    (tmp_path / "tasks.jsonl").write_text(line)
+    (task,) = load_tasks(tmp_path / "tasks.jsonl")
+    assert len(task.tables) == len(tables)
+    assert sum(len(table.columns) for table in task.tables) == count
+
+
+@pytest.mark.parametrize(("dialect", "told"), [("mysql", True), ("sqlite", False)])
+def test_a_table_that_no_server_takes_is_told_when_it_is_read(dialect: str, told: bool) -> None:
+    entry = {"id": "x", "question": "?", "answer": ["1"], "dialect": dialect}
+    widest = entry | {"tables": [{"name": "t", "columns": numbered("c", 1017), "rows": []}]}
+    wider = entry | {"tables": [{"name": "t", "columns": numbered("c", 1018), "rows": []}]}
+    assert len(Task.from_entry(widest).tables[0].columns) == 1017
+    if told:
+        with pytest.raises(TaskError, match=r"table 't' has 1,018 columns; .* at most 1,017\. Leave out"):
+            Task.from_entry(wider)
+    else:
+        Task.from_entry(wider)

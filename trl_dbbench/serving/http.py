@@ -20,6 +20,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.serving.connections import BACKLOG, CONNECTION, MAX_STRANGERS, BoundedHTTP
 from trl_dbbench.serving.desk import Desk
 from trl_dbbench.serving.monitoring import HEALTH
 from trl_dbbench.serving.stopping import Stop, until_stopped
@@ -34,6 +35,8 @@ MAX_REQUEST_BYTES = 1024**2
 
 TRIM_SECONDS = 30
 """How often memory that is free is given back to the system."""
+
+_TOO_LARGE = f"A request has at most {MAX_REQUEST_BYTES:,} bytes."
 
 MAX_CONNECTIONS = 1024
 """At a time, and as many sessions of clients that keep one. Who comes then is told to come later."""
@@ -96,37 +99,25 @@ class Gate:
         self._expected = None if token is None else f"bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = None if scope["type"] == "lifespan" else self._refusal(scope["path"], Headers(scope=scope))
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope["path"], Headers(scope=scope))
         if refusal is not None:
             code, why, headers = refusal
             await PlainTextResponse(why, code, headers)(scope, receive, send)
             return
-        left = MAX_REQUEST_BYTES
-
-        async def bounded() -> Message:
-            nonlocal left
-            message = await receive()
-            if message["type"] == "http.request":
-                left -= len(message.get("body", b""))
-                if left < 0:  # a body that had not said how long it is
-                    raise ClientDisconnect
-            return message
-
-        gone = False
-
-        async def noticed(message: Message) -> None:
-            nonlocal gone
-            try:
-                await send(message)
-            except OSError:
-                gone = True
-                raise
-
+        if scope["path"] != HEALTH and (connection := scope.get("state", {}).get(CONNECTION)) is not None:
+            connection.stranger = False
+        exchange = _Exchange(receive, send)
         try:
-            await self._app(scope, bounded, noticed)
+            await self._app(scope, exchange.receive, exchange.send)
         except Exception:
-            if not gone:  # a client may be killed while its call is carried out; that is no error here
+            # a client may be killed while its call is carried out, or send too much; that is no error here
+            if not (exchange.gone or exchange.too_large):
                 raise
+        if exchange.too_large and not exchange.answering:
+            await PlainTextResponse(_TOO_LARGE, 413)(scope, receive, send)
 
     def _refusal(self, path: str, headers: Headers) -> tuple[int, str, dict[str, str]] | None:
         """What a request is answered that does not come through: status, text, headers."""
@@ -142,8 +133,41 @@ class Gate:
         elif (origin := headers.get("origin")) is not None and not _is_local(_host(origin)):
             return 403, "Pages of other sites are not served.", {}
         if int(headers.get("content-length", 0)) > MAX_REQUEST_BYTES:
-            return 413, f"A request has at most {MAX_REQUEST_BYTES:,} bytes.", {}
+            return 413, _TOO_LARGE, {}
+        if "content-length" in headers and "transfer-encoding" in headers:
+            why = "A request has a Content-Length or a Transfer-Encoding, not both."
+            return 400, why, {"Connection": "close"}
         return None
+
+
+class _Exchange:
+    """A request and its answer, on their way through the gate."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self.answering = False
+        self.too_large = False
+        """The body had not said how long it is; what the app answers is then left out."""
+        self.gone = False
+        """The client does not take the answer any more."""
+        self._receive, self._send = receive, send
+        self._left = MAX_REQUEST_BYTES
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._left -= len(message.get("body", b""))
+            self.too_large = self.too_large or self._left < 0
+        return {"type": "http.disconnect"} if self.too_large else message
+
+    async def send(self, message: Message) -> None:
+        if self.too_large and not self.answering:
+            return
+        self.answering = True
+        try:
+            await self._send(message)
+        except OSError:
+            self.gone = True
+            raise
 
 
 def _host(url: str) -> str | None:
@@ -186,10 +210,12 @@ async def serve_http(
         http = _HTTPServer(
             uvicorn.Config(
                 Gate(app, address.token),
+                http=BoundedHTTP,
+                backlog=BACKLOG,
                 ws_max_size=MAX_REQUEST_BYTES,
                 log_config=None,
                 access_log=False,
-                limit_concurrency=MAX_CONNECTIONS,
+                limit_concurrency=MAX_CONNECTIONS + MAX_STRANGERS,
                 timeout_graceful_shutdown=CLOSING_SECONDS,
             )
         )

@@ -22,7 +22,7 @@ from trl_dbbench.skills import NAMED, operation_of, skills_of
 from trl_dbbench.tasks.fields import as_object, check_known, json_object, optional, required
 from trl_dbbench.tasks.schema import described
 from trl_dbbench.tasks.source import Source
-from trl_dbbench.tasks.table import Table, content_key, read_rows, read_table
+from trl_dbbench.tasks.table import Table, content_key, first_twice, read_rows, read_table
 from trl_dbbench.tasks.types import check_type
 
 FIELDS = (
@@ -37,6 +37,9 @@ SCHEMAS = ("names", "full", "none")
 """How much of its tables a task's prompt tells."""
 
 OPERATIONS = ("SELECT", "INSERT", "UPDATE", "DELETE")
+
+MAX_MYSQL_COLUMNS = 1017
+"""Columns of a table in InnoDB, the storage engine of both servers."""
 
 SHOWN_ROWS = 20
 """Of a gold result, in reports."""
@@ -311,9 +314,15 @@ def checked(task: Task) -> Task:
     names = [table.name for table in task.tables]
     if not names:
         raise TaskError("a task needs at least one table; the list is empty")
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise TaskError(f"there are two tables named '{twice[0]}'")
+    if (twice := first_twice(names)) is not None:
+        raise TaskError(f"there are two tables named '{names[twice]}'")
     for table in task.tables if task.dialect == "mysql" and task.source is None else ():
+        if len(table.columns) > MAX_MYSQL_COLUMNS:
+            raise TaskError(
+                f"table '{table.name}' has {len(table.columns):,} columns; MySQL's and MariaDB's InnoDB take "
+                f"at most {MAX_MYSQL_COLUMNS:,}. Leave out those that the question does not need, or divide "
+                "the table."
+            )
         for column in table.columns:
             check_type(column.type, table.name, column.name)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -52,12 +53,17 @@ def read_table(table: Mapping[str, Any], *, name: str, columns: str, rows: str) 
         read.append(_column(required(column, "name", str), optional(column, "type", str) or "TEXT"))
     if not read:
         raise TaskError(f"table '{title}' has no columns")
-    folded = [column.name.casefold() for column in read]
-    if twice := [column.name for column in read if folded.count(column.name.casefold()) > 1]:
+    if (twice := first_twice([column.name.casefold() for column in read])) is not None:
         raise TaskError(
-            f"table '{title}' has the column '{twice[0]}' twice; MySQL ignores case in column names"
+            f"table '{title}' has the column '{read[twice].name}' twice; MySQL ignores case in column names"
         )
     return Table(title, tuple(read), read_rows(required(table, rows, list), len(read), f"table '{title}'"))
+
+
+def first_twice(names: Sequence[str]) -> int | None:
+    """The place of the first name that comes again later, or `None` if all differ."""
+    times = Counter(names)
+    return next((place for place, name in enumerate(names) if times[name] > 1), None)
 
 
 def read_rows(rows: Sequence[Any], width: int, where: str) -> tuple[tuple[Cell, ...], ...]:

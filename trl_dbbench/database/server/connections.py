@@ -214,8 +214,9 @@ class BoundedConnection(Connection):
 
     def hang_up(self) -> None:
         """Ends, from another thread, the wait for the server's answer."""
-        with contextlib.suppress(OSError, AttributeError):  # closed already
-            self._sock.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError, TypeError):  # closed already
+            # not SSLSocket's own method: that gives up TLS, and whoever reads would go on with the ciphertext
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
 
 @functools.cache

@@ -41,6 +41,13 @@ MAX_MESSAGE_CHARACTERS = 512
 
 BYTES_OF_A_CHARACTER = 4
 
+_TABLES = """
+SELECT name FROM main.sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'
+AND name NOT IN (SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'shadow')
+"""
+"""Tables less those that indexes (FTS, R-Tree) are made of: how these hold the same rows depends on the
+statements that wrote them."""
+
 _NOTHING = re.compile(r"(?:[\s;\ufeff]|--[^\n]*|/\*(?:.*?\*/|.*))*+", re.DOTALL)
 _RAISED = "user-defined function raised exception"
 
@@ -98,9 +105,7 @@ class NativeSandbox(Sandbox):
         self._kept_bytes = None
         length = self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2**31 - 1)
         try:
-            names = self._connection.execute(
-                "SELECT name FROM main.sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'"
-            ).fetchall()
+            names = self._connection.execute(_TABLES).fetchall()
             found = {name: self._table_state(name) for (name,) in names}
             return {name: table for name, table in found.items() if table is not None}
         except (sqlite3.Error, MemoryError) as error:

@@ -56,6 +56,9 @@ READING_PRAGMAS = frozenset(
     }
 )
 
+_ASKED_BY_INDEXES = frozenset({"data_version", "page_size"})
+"""Read by an index of texts when it is opened, within the statement of the agent that names it first."""
+
 _TOO_SLOW = frozenset({"json_patch"})
 """Functions whose time grows with the square of a text's length, and that nobody needs."""
 
@@ -124,7 +127,8 @@ class NativeGuard(Watch):
     def _allows(self, action: int, first: str, second: str) -> bool:
         if action == sqlite3.SQLITE_PRAGMA:
             # SQLite itself checks a table to which a column with a condition is added
-            return first.lower() in READING_PRAGMAS or (self.alters and first == "quick_check")
+            reads = first.lower() in READING_PRAGMAS or (first in _ASKED_BY_INDEXES and not second)
+            return reads or (self.alters and first == "quick_check")
         if action == sqlite3.SQLITE_FUNCTION:
             return self._allows_function(second.lower())
         self.alters = self.alters or action == sqlite3.SQLITE_ALTER_TABLE

@@ -26,7 +26,10 @@ _NEVER_ALTERED = frozenset(
     {"RENAME", "DISCARD", "IMPORT", "TABLESPACE", "EXCHANGE", "PARTITION", "DIRECTORY", "CONNECTION", "UNION"}
 )
 
-_NEVER_CALLED = ("LOAD_FILE", "SLEEP", "BENCHMARK", "GET_LOCK", "RELEASE_LOCK")
+_NEVER_CALLED = (
+    *("LOAD_FILE", "SLEEP", "BENCHMARK"),
+    *("GET_LOCK", "RELEASE_LOCK", "RELEASE_ALL_LOCKS", "IS_FREE_LOCK", "IS_USED_LOCK"),
+)
 """Functions that a column's default could call when rows are put in."""
 
 _NO_COLUMN = frozenset(
