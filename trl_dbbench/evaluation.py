@@ -58,6 +58,12 @@ class Evaluation:
         return {status: count / len(self.episodes) for status, count in sorted(counts.items())}
 
     @property
+    def emulation_mistakes(self) -> int:
+        """Statements that the embedded database could not execute for a mistake of its own."""
+        results = [turn.result for episode in self.episodes for turn in episode.turns]
+        return sum(result is not None and result.limit == "emulation" for result in results)
+
+    @property
     def ended_early(self) -> str | None:
         """Why tasks were left out, for the user; `None` if none were."""
         return None
@@ -67,6 +73,7 @@ class Evaluation:
             "accuracy": self.accuracy.metrics(),
             "counts": dict(self.accuracy.counts),
             "statuses": self.statuses,
+            "emulation_mistakes": self.emulation_mistakes,
             "episodes": [episode_record(episode, "eval", 0) for episode in self.episodes],
         }
         if self.shots:
@@ -78,6 +85,8 @@ class Evaluation:
             *self.accuracy.table(),
             *((f"status/{s}", f"{100 * share:.1f} %") for s, share in self.statuses.items()),
         ]
+        if self.emulation_mistakes:
+            rows.append(("database/emulation_mistakes", str(self.emulation_mistakes)))
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
