@@ -82,6 +82,8 @@ _TEXTS = {_T.CHAR, _T.NCHAR, _T.VARCHAR, _T.NVARCHAR, _T.TEXT, _T.CHARACTER_SET,
 def cast(node: exp.Expr) -> exp.Expr:
     kind = node.args["to"]
     sizes = [exp.Literal.number(size.name) for size in kind.expressions]
+    if odd := next((size.name for size in sizes if not size.name.isdecimal()), None):
+        raise syntax_error(f"{odd})")
     if kind.this in (_T.DECIMAL, _T.UDECIMAL) and any(
         int(size.name) > most for size, most in zip(sizes, (65, 30), strict=False)
     ):

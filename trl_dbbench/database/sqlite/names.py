@@ -164,6 +164,8 @@ def _is_hidden(table: exp.Table) -> bool:
 def _read(tree: exp.Expr) -> Iterator[exp.Table]:
     """The tables of a statement that must exist."""
     if isinstance(tree, exp.Alter):
+        if not isinstance(tree.this, exp.Table):
+            raise syntax_error(tree.this.sql(dialect="mysql"))
         yield tree.this
         return
     for table in tree.find_all(exp.Table):

@@ -109,9 +109,7 @@ def create(tree: exp.Expr) -> str:
     for constraint in schema.expressions:
         while isinstance(constraint, exp.Constraint):
             constraint = constraint.expressions[0]
-        names = (
-            [each.name or each.this.name for each in constraint.expressions] if constraint.expressions else []
-        )
+        names = [each.name or getattr(each.this, "name", "") for each in constraint.expressions or ()]
         if isinstance(constraint, exp.PrimaryKey) and automatic not in names:
             parts.append(f"PRIMARY KEY ({', '.join(map(quote, names))})")
         elif isinstance(constraint, exp.UniqueColumnConstraint) and isinstance(constraint.this, exp.Schema):
