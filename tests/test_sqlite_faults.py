@@ -196,9 +196,12 @@ def test_tables_are_read_after_a_statement_that_ran_out_of_time(dialect: str) ->
         open_database("sqlite", limits=Limits(seconds=0.2)) as database,
         database.fresh_sandbox(question) as sandbox,
     ):
+        for number in range(400):  # names to look through, too
+            sandbox.execute(f"CREATE TABLE t{number} (a INT)")
         product = "SELECT COUNT(*) FROM orders a, orders b, orders c WHERE a.id + b.id + c.id < 0"
         assert sandbox.execute(product).limit == "time"
-        assert len(sandbox.state()["orders"].rows) == 3000
+        state = sandbox.state()
+        assert len(state["orders"].rows) == 3000 and len(state) == 401
 
 
 # --- the agent's mistakes ---------------------------------------------------------------------------------

@@ -99,9 +99,10 @@ class NativeSandbox(Sandbox):
         self._check_usable()
         self._kept_bytes = None
         try:
-            names = self._connection.execute(
-                "SELECT name FROM main.sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'"
-            ).fetchall()
+            with self._guard.reading():
+                names = self._connection.execute(
+                    "SELECT name FROM main.sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'"
+                ).fetchall()
         except (sqlite3.Error, MemoryError) as error:
             raise self._fail(error) from None
         return {name: table for (name,) in names if (table := self._table_state(name)) is not None}

@@ -137,9 +137,12 @@ class SQLiteSandbox(Sandbox):
     def state(self) -> State:
         self._check_usable()
         self._executing = "(the tables' state)"
-        return {
-            name: table for name in self._schema.tables() if (table := self._table_state(name)) is not None
-        }
+        try:
+            with self._guard.reading():
+                names = self._schema.tables()
+        except (DBAPIError, MemoryError) as error:
+            raise self._fail(getattr(error, "orig", error)) from None
+        return {name: table for name in names if (table := self._table_state(name)) is not None}
 
     def close(self) -> None:
         with self._lock:
