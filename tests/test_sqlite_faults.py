@@ -143,6 +143,11 @@ def test_a_mistake_is_counted_and_its_episode_too(
         ("ALTER TABLE DATE(medals) RENAME TO x", "1064"),
         ("SELECT CAST(gold AS CHAR(1.5)) FROM medals", "1064"),
         ("SELECT 0.999999999999999999999999999999", None),
+        ("TRUNCATE ${x}", "1064"),
+        ("SELECT JSON_EXTRACT(0.5, 0x8000000000000000)", "1300"),
+        ("SELECT GROUP_CONCAT(gold SEPARATOR x'') FROM medals", None),
+        ("CREATE TABLE u (a INT, KEY k (a${x}))", None),
+        ("CREATE TABLE u (a INT, 'ff' AS KEY k (a))", "1064"),
     ],
 )
 def test_what_was_a_mistake(sqlite_database: Database, sql: str, error: str | None) -> None:

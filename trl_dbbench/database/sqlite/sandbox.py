@@ -38,7 +38,7 @@ from trl_dbbench.database.sqlite.guard import Guard
 from trl_dbbench.database.sqlite.kinds import Kind, TableColumns
 from trl_dbbench.database.sqlite.messages import MISPLACED, as_mysql
 from trl_dbbench.database.sqlite.mistakes import REFUSED, all_are_short, is_broken, is_shortage, report
-from trl_dbbench.database.sqlite.parse import nested_too_deeply, unsupported
+from trl_dbbench.database.sqlite.parse import nested_too_deeply, syntax_error, text_of, unsupported
 from trl_dbbench.database.sqlite.schema import Schema
 from trl_dbbench.database.sqlite.statements import (
     COMMANDS,
@@ -125,6 +125,8 @@ class SQLiteSandbox(Sandbox):
             result = timed_out(self._limits)
         except DBAPIError as error:
             result = self._refused(error)
+        except UnicodeDecodeError:  # a name or the text of an error
+            result = failure(1300, "Invalid utf8mb4 character string")
         except MemoryError as error:
             result = self._short(error)
         except RecursionError:
@@ -368,6 +370,8 @@ class SQLiteSandbox(Sandbox):
 
     def _truncate(self, tree: exp.TruncateTable) -> QueryResult:
         target = tree.expressions[0]
+        if not isinstance(target, exp.Table):
+            raise syntax_error(text_of(target))
         if target.db not in ("", SHOWN_DATABASE):
             raise StatementError(1146, f"Table '{target.db}.{target.name}' doesn't exist")
         self._run(f"DELETE FROM {quote(target.name)}")
