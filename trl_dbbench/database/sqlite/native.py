@@ -41,6 +41,8 @@ from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
 from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS, quote
 from trl_dbbench.tasks import Table, Task
 
+NATIVE = "SQLite's own dialect"
+
 MAX_MESSAGE_CHARACTERS = 512
 """How much of an error the agent is shown."""
 
@@ -247,7 +249,7 @@ class NativeSandbox(Sandbox):
         """
         if self._uri is not None and is_broken(error) and is_file_broken(self._uri):
             raise self._fail(error) from None
-        report(error, "SQLite's own dialect", sql)
+        report(error, NATIVE, sql)
         if self.changed:
             self.lost = "agent"  # what it did before is undone with the tables, which are made again
         return _failure(sqlite3.SQLITE_ERROR, REFUSED, limit="emulation")
@@ -305,6 +307,8 @@ class NativeSandbox(Sandbox):
             file_broken = self._uri is not None and is_broken(error) and is_file_broken(self._uri)
             if file_broken or (is_shortage(error) and all_are_short()):
                 raise self._fail(error) from None
+            if not isinstance(error, sqlite3.Error):
+                report(error, NATIVE, query)
             return None
         finally:
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, length)
