@@ -95,6 +95,7 @@ def test_a_batch_of_two_groups() -> None:
         "error/limit_text": 0.0,
         "error/limit_size": 0.0,
         "error/limit_server": 0.0,
+        "error/limit_emulation": 0.0,
         "error/other": 0.0,
     }
 
@@ -186,6 +187,7 @@ def test_trl_and_the_alarm_agree_where_an_episode_has_no_reward(
         ("[('x',)] [TRUNCATED]", None, "text", "limit_text"),
         ("1114 (HY000): The table is full", 1114, "size", "limit_size"),
         ("1038 (HY001): Out of sort memory", 1038, "server", "limit_server"),
+        ("1235 (42000): This statement cannot be executed here", 1235, "emulation", "limit_emulation"),
         ("1055 (42000): Expression #1 of SELECT list is not in GROUP BY clause", 1055, None, "other"),
         ("what no server says", 0, None, "other"),
         ("", 0, None, "other"),

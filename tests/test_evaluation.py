@@ -287,10 +287,11 @@ def test_eval_command(command: Callable, model: Path, tmp_path: Path, protocol: 
     ]
 
     figures = json.loads(figures.read_text(encoding="utf-8"))
-    said = {"accuracy", "counts", "void", "void_reasons", "statuses", "episodes"}
+    said = {"accuracy", "counts", "void", "void_reasons", "statuses", "emulation_mistakes", "episodes"}
     of_the_arm = {"name", "model", "adapter", "gold", "figures"}
     assert set(figures) == {*said, *of_the_arm}
     assert (figures["name"], figures["model"], figures["adapter"]) == ("tiny", str(model), None)
+    assert figures["emulation_mistakes"] == 0
     assert figures["counts"] == {"overall": [0, 2], "operation/SELECT": [0, 1], "operation/DELETE": [0, 1]}
     assert figures["accuracy"] == Accuracy(figures["counts"]).metrics()
     assert figures["statuses"] == {status: 1.0}

@@ -36,6 +36,8 @@ _ERROR_ADVICE = {
     "limit_text": "The agent reads more text than a result may hold: it may have stopped filtering in SQL.",
     "limit_size": "The agent makes rows or tables of many megabytes: look at its statements.",
     "limit_server": "The agent's statements ask for more than the server has, or fake its failure.",
+    "limit_emulation": "The embedded database fails at statements that a server may execute: look at "
+    "the log, and set database: local or docker.",
     "other": "The agent's statements fail: look at the observations.",
 }
 

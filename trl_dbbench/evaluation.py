@@ -63,6 +63,12 @@ class Evaluation:
         return void_reasons(episode_record(episode, "eval", 0) for episode in self.episodes)
 
     @property
+    def emulation_mistakes(self) -> int:
+        """Statements that the embedded database could not execute for a mistake of its own."""
+        results = [turn.result for episode in self.episodes for turn in episode.turns]
+        return sum(result is not None and result.limit == "emulation" for result in results)
+
+    @property
     def ended_early(self) -> str | None:
         """Why tasks were left out, for the user; `None` if none were."""
         return None
@@ -74,6 +80,7 @@ class Evaluation:
             "void": dict(self.accuracy.void),
             "void_reasons": dict(self.void_reasons),
             "statuses": self.statuses,
+            "emulation_mistakes": self.emulation_mistakes,
             "episodes": [episode_record(episode, "eval", 0) for episode in self.episodes],
         }
         if self.shots:
@@ -87,6 +94,8 @@ class Evaluation:
         ]
         if reason := commonest(self.void_reasons):
             rows.append(("void, most often", reason))
+        if self.emulation_mistakes:
+            rows.append(("database/emulation_mistakes", str(self.emulation_mistakes)))
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 

@@ -28,12 +28,15 @@ def episode_metrics(episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]
     - `turns/mean`: turns of an episode.
     - `sql/mean_seconds`: seconds of a statement's execution, whichever episode's it was.
     - `database/retries`: one value for the batch, its sum.
+    - `database/emulation_mistakes`: statements that the embedded database could not execute for a mistake of
+      its own, which the log describes; one value for the batch, its sum.
     """
     turns = [turn for episode in episodes for turn in episode["turns"]]
     values: dict[str, list[float]] = {
         **{f"status/{status}": [float(e["status"] == status) for e in episodes] for status in Status},
         "turns/mean": [float(len(episode["turns"])) for episode in episodes],
         "database/retries": [sum(episode["retries"] for episode in episodes)],
+        "database/emulation_mistakes": [sum(turn["limit"] == "emulation" for turn in turns)],
         "accuracy": [float(e["right"]) for e in episodes if not is_void(e)],
         "accuracy_void_wrong": [float(e["right"] and not is_void(e)) for e in episodes],
         "sql/mean_seconds": [turn["sql_seconds"] for turn in turns if turn["sql_seconds"] is not None],

@@ -65,6 +65,8 @@ class QueryResult:
     - `"rows"`, `"cells"` or `"text"`: `rows` holds what fits;
     - `"time"` or `"server"` (the statement needs more of some resource than the server has), each with an
       `error`: what the statement did was undone;
+    - `"emulation"`, with an `error`: the embedded database met a mistake of its own; what the statement did
+      was undone;
     - `"size"`, with an `error`: a row was too large to be received, or the tables have become too large; in
       the latter case only reading is allowed from then on.
 

@@ -45,7 +45,7 @@ BOUNDED = (
     "--loose-temptable-max-ram=64M",
     "--loose-temptable-max-mmap=0",
     # MariaDB keeps all temporary tables in this file, which does not shrink before version 11.3
-    "--innodb-temp-data-file-path=ibtmp1:12M:autoextend:max:76M",
+    "--innodb-temp-data-file-path=ibtmp1:12M:autoextend",
     "--innodb-max-undo-log-size=16M",
 )
 

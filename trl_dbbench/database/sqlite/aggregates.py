@@ -58,7 +58,7 @@ class GroupConcat:
         joined = "".join(text(part) for part in parts)
         if distinct and not directions:  # MySQL finds the distinct ones by sorting
             keys, directions = (joined,), "+"
-        self.separator, self.directions = separator, directions
+        self.separator, self.directions = text(separator), directions
         if distinct:
             mark = hash(sort_key(joined))
             if mark in self.seen:

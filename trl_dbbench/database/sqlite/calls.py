@@ -25,7 +25,7 @@ from trl_dbbench.database.sqlite.comparisons import BINARY
 from trl_dbbench.database.sqlite.dates import UNITS
 from trl_dbbench.database.sqlite.functions import functions, is_own, takes
 from trl_dbbench.database.sqlite.kinds import DATE, FLOAT, INT, Kind, kind_of, words
-from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
+from trl_dbbench.database.sqlite.parse import syntax_error, text_of, unsupported
 from trl_dbbench.database.sqlite.values import StatementError
 
 _PASSED_ON = frozenset({"IFNULL", "JSON_EXTRACT", "JSON_ARRAY", "JSON_OBJECT", "JSON_VALID", "JSON_TYPE"})
@@ -82,10 +82,12 @@ _TEXTS = {_T.CHAR, _T.NCHAR, _T.VARCHAR, _T.NVARCHAR, _T.TEXT, _T.CHARACTER_SET,
 def cast(node: exp.Expr) -> exp.Expr:
     kind = node.args["to"]
     sizes = [exp.Literal.number(size.name) for size in kind.expressions]
+    if odd := next((size.name for size in sizes if not size.name.isdecimal()), None):
+        raise syntax_error(f"{odd})")
     if kind.this in (_T.DECIMAL, _T.UDECIMAL) and any(
         int(size.name) > most for size, most in zip(sizes, (65, 30), strict=False)
     ):
-        raise StatementError(1426, f"Too-big precision specified for '{node.this.sql()}'. Maximum is 65.")
+        raise StatementError(1426, f"Too-big precision specified for '{text_of(node.this)}'. Maximum is 65.")
     if kind.this == _T.YEAR:
         raise unsupported("CAST(... AS YEAR)")
     if kind.this in _INTEGERS:
@@ -110,7 +112,7 @@ def cast(node: exp.Expr) -> exp.Expr:
         return call("TIME", node.this)
     if kind.this in (_T.DATETIME, _T.TIMESTAMP, _T.TIMESTAMPTZ, _T.TIMESTAMPNTZ):
         return call("TIMESTAMP", in_change(node.this, "FULL_DATE"))
-    raise syntax_error(node.sql(dialect="mysql"))
+    raise syntax_error(text_of(node))
 
 
 def check_name(node: exp.Anonymous) -> None:
@@ -153,7 +155,7 @@ def function_call(node: exp.Expr) -> exp.Expr:
         return node
     if name in ("TIMESTAMPDIFF", "TIMESTAMPADD") and arguments:
         if arguments[0].name.upper().removeprefix("SQL_TSI_") not in UNITS | {"MICROSECOND"}:
-            raise syntax_error(arguments[0].sql(dialect="mysql"))
+            raise syntax_error(text_of(arguments[0]))
         arguments[0] = exp.Literal.string(arguments[0].name.upper())
     if name in ("ADDDATE", "SUBDATE") and len(arguments) == 2 and not isinstance(arguments[1], exp.Interval):
         arguments[1] = exp.Interval(this=arguments[1], unit=exp.var("DAY"))

@@ -43,6 +43,6 @@ def _cell(value: Any, kind: Kind) -> Any:
         if kind.name == "time":
             hours, minutes, seconds = value.split(":")
             return timedelta(hours=int(hours), minutes=int(minutes), seconds=float(seconds))
-    except ValueError:
+    except (ValueError, OverflowError):
         pass  # no date of Python's: the text says what it is
     return value

@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from trl_dbbench.database.sqlite.dates import is_date, moment
 from trl_dbbench.database.sqlite.kinds import DATE, DATETIME, Kind, keep_kind, kind_of
-from trl_dbbench.database.sqlite.parse import unsupported
+from trl_dbbench.database.sqlite.parse import text_of, unsupported
 from trl_dbbench.database.sqlite.values import StatementError, Value, decimal, number, text
 
 
@@ -248,7 +248,7 @@ def check_numbers(nodes: Sequence[exp.Expr]) -> None:
         if computed and is_in_change(node):
             raise unsupported("a computed number beside a date in a statement that changes rows")
         if number and is_in_change(node) and (literal is not node or moment(literal.name) is None):
-            raise StatementError(1292, f"Incorrect date value: '{node.sql()}'")
+            raise StatementError(1292, f"Incorrect date value: '{text_of(node)}'")
 
 
 def _constant(node: exp.Literal, strict: bool) -> str | None:

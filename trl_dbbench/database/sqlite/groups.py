@@ -17,7 +17,7 @@ from trl_dbbench.database.sqlite.aggregates import AGGREGATES
 from trl_dbbench.database.sqlite.checks import listing
 from trl_dbbench.database.sqlite.kinds import TableColumns
 from trl_dbbench.database.sqlite.names import named, parts, sources
-from trl_dbbench.database.sqlite.parse import unsupported
+from trl_dbbench.database.sqlite.parse import text_of, unsupported
 from trl_dbbench.database.sqlite.values import StatementError
 
 E = TypeVar("E", bound=exp.Expr)
@@ -312,7 +312,7 @@ def _has_constant_condition(select: exp.Select) -> bool:
     conditions += [join.args["on"] for join in select.args.get("joins") or [] if join.args.get("on")]
     for condition in conditions:
         terms = condition.flatten() if isinstance(condition, exp.And) else [condition]
-        if any(_is_constant(term) and term.sql() not in ("1", "TRUE", "1 = 1") for term in terms):
+        if any(_is_constant(term) and text_of(term) not in ("1", "TRUE", "1 = 1") for term in terms):
             return True
     return False
 
@@ -363,8 +363,8 @@ def _normal(node: exp.Expr) -> _Written | None:
         of_tables.append(column.table)
         column.set("table", None)
         column.this.set("quoted", True)
-    return _Written(copy.sql(dialect="mysql").lower(), tuple(of_tables))
+    return _Written(text_of(copy).lower(), tuple(of_tables))
 
 
 def _shown(column: exp.Expr) -> str:
-    return column.sql(dialect="mysql").replace("`", "")
+    return text_of(column).replace("`", "")

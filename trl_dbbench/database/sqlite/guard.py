@@ -8,6 +8,7 @@ statements.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -45,27 +46,6 @@ SECONDS_BETWEEN_LOOKS = 0.005
 
 SORT_GRACE_SECONDS = 0.25
 """How long after its time limit a statement may go on sorting before all texts are declared equal."""
-
-FAULTS = frozenset(
-    {
-        sqlite3.SQLITE_INTERNAL,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_PROTOCOL,
-        sqlite3.SQLITE_NOLFS,
-        sqlite3.SQLITE_NOTADB,
-    }
-)
-"""Error codes that no statement of an agent can cause. SQLITE_FULL is not among them: it reports our own
-limit."""
-
-
-def is_environment_fault(error: BaseException | None) -> bool:
-    """Whether an error of sqlite3 is a failure that the agent did not cause."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in FAULTS
 
 
 class Watch:
@@ -111,6 +91,13 @@ class Watch:
             self._watching = False
             if self._mistake is not None:
                 raise self._mistake
+
+    @contextmanager
+    def reading(self, seconds: float = math.inf) -> Iterator[None]:
+        """A block in which we read for ourselves what the agent's statements have left."""
+        self.timed_out, self.failure, self._mistake = False, None, None
+        with time_limit(seconds):
+            yield
 
     @contextmanager
     def own(self) -> Iterator[None]:

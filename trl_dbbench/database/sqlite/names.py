@@ -14,7 +14,7 @@ from sqlglot.generators.mysql import MySQLGenerator
 from sqlglot.tokens import TokenType
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
-from trl_dbbench.database.sqlite.parse import syntax_error
+from trl_dbbench.database.sqlite.parse import syntax_error, text_of
 from trl_dbbench.database.sqlite.values import StatementError
 
 RESERVED = frozenset(
@@ -164,6 +164,8 @@ def _is_hidden(table: exp.Table) -> bool:
 def _read(tree: exp.Expr) -> Iterator[exp.Table]:
     """The tables of a statement that must exist."""
     if isinstance(tree, exp.Alter):
+        if not isinstance(tree.this, exp.Table):
+            raise syntax_error(text_of(tree.this))
         yield tree.this
         return
     for table in tree.find_all(exp.Table):

@@ -10,12 +10,12 @@ Opening a file takes a millisecond, whatever its size, and nothing is ever writt
 
 from __future__ import annotations
 
-import logging
+import math
 import re
 import sqlite3
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trl_dbbench.database.sandbox import (
     MAX_STATE_CHARACTERS,
@@ -28,13 +28,20 @@ from trl_dbbench.database.sandbox import (
     check_rows,
     clip,
 )
-from trl_dbbench.database.sqlite.guard import is_environment_fault
-from trl_dbbench.database.sqlite.native_guard import NativeGuard
+from trl_dbbench.database.sqlite.mistakes import (
+    REFUSED,
+    all_are_short,
+    is_broken,
+    is_file_broken,
+    is_shortage,
+    report,
+)
+from trl_dbbench.database.sqlite.native_guard import MAX_SMALL_BYTES, NativeGuard
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
 from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS, quote
 from trl_dbbench.tasks import Table, Task
 
-logger = logging.getLogger("trl_dbbench.database")
+NATIVE = "SQLite's own dialect"
 
 MAX_MESSAGE_CHARACTERS = 512
 """How much of an error the agent is shown."""
@@ -49,15 +56,10 @@ AND name NOT IN (SELECT name FROM pragma_table_list WHERE schema = 'main' AND ty
 statements that wrote them."""
 
 _NOTHING = re.compile(r"(?:[\s;\ufeff]|--[^\n]*|/\*(?:.*?\*/|.*))*+", re.DOTALL)
+_COMPUTED = 2
+"""What `table_xinfo` calls a column that is computed whenever it is read."""
+
 _RAISED = "user-defined function raised exception"
-
-
-@dataclass(frozen=True)
-class _Done:
-    """A statement that left something in the session, and the error that it had all the same."""
-
-    sql: str
-    error: str | None
 
 
 class NativeSandbox(Sandbox):
@@ -70,14 +72,16 @@ class NativeSandbox(Sandbox):
     def __init__(self, task: Task, limits: Limits) -> None:
         self._limits = limits
         self._widest = max((len(table.columns) for table in task.tables), default=0)
-        self._shared = task.source is not None
-        self._done: list[_Done] = []
+        self._uri = None if task.source is None else task.source.file.uri
+        self._shared = self._uri is not None
+        self._done: list[str] = []
+        """What left something in the session."""
         self._kept_bytes: int | None = None
         self._broken: str | None = None
         self._closed = False
         self._lock = threading.Lock()
         try:
-            self._use(_made(task.tables) if task.source is None else _connect(task.source.file.uri))
+            self._use(_made(task.tables) if self._uri is None else _connect(self._uri))
         except (sqlite3.Error, OverflowError, ValueError) as error:
             what = "its tables cannot be made"
             if task.source is not None:
@@ -103,15 +107,12 @@ class NativeSandbox(Sandbox):
     def state(self) -> State:
         self._check_usable()
         self._kept_bytes = None
-        length = self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2**31 - 1)
         try:
-            names = self._connection.execute(_TABLES).fetchall()
-            found = {name: self._table_state(name) for (name,) in names}
-            return {name: table for name, table in found.items() if table is not None}
+            with self._guard.reading():
+                names = self._connection.execute(_TABLES).fetchall()
         except (sqlite3.Error, MemoryError) as error:
             raise self._fail(error) from None
-        finally:
-            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, length)
+        return {name: table for (name,) in names if (table := self._table_state(name)) is not None}
 
     def close(self) -> None:
         with self._lock:
@@ -129,11 +130,6 @@ class NativeSandbox(Sandbox):
     def _fail(self, error: BaseException) -> EnvironmentFault:
         """The fault that this error means. The sandbox must not be used again."""
         self._broken = f"SQLite failed: {error!r}"
-        code = getattr(error, "sqlite_errorcode", None)
-        # a statement alone can cause these: by its size, and by writing what an index of texts is made of
-        own = isinstance(error, MemoryError) or code == sqlite3.SQLITE_CORRUPT_VTAB
-        if own:
-            return EnvironmentFault(self._broken, observation=str(error) or "out of memory", error_code=code)
         return EnvironmentFault(self._broken)
 
     def _use(self, connection: sqlite3.Connection) -> None:
@@ -164,17 +160,17 @@ class NativeSandbox(Sandbox):
         except sqlite3.Error as error:
             if self._shared and _code(error) & 0xFF == sqlite3.SQLITE_READONLY:
                 return None
-            result = self._refused(error, ended=transaction and not self._connection.in_transaction)
+            ended = transaction and not self._connection.in_transaction
+            result = self._refused(error, sql, ended=ended)
         except UnicodeDecodeError:
             result = _failure(sqlite3.SQLITE_ERROR, "a name is not valid UTF-8")
         except MemoryError as error:
-            raise self._fail(error) from None
-        except Exception as error:  # a mistake of ours; the agent may have written anything
-            logger.exception("SQLite's own dialect failed on %r", sql)
-            raise self._fail(error) from error
+            result = self._short(error)
+        except Exception as error:
+            result = self._mistaken(error, sql)
         if self._shared and self.changed:
             interrupted = result.undone and transaction and not self._connection.in_transaction
-            self._done.append(_Done("ROLLBACK", None) if interrupted else _Done(sql, result.error))
+            self._done.append("ROLLBACK" if interrupted else sql)
         return result
 
     def _run(self, sql: str, limits: Limits) -> QueryResult:
@@ -217,7 +213,7 @@ class NativeSandbox(Sandbox):
             cursor.close()
             self.changed |= before != (connection.total_changes, connection.in_transaction)
 
-    def _refused(self, error: sqlite3.Error, *, ended: bool) -> QueryResult:
+    def _refused(self, error: sqlite3.Error, sql: str, *, ended: bool) -> QueryResult:
         """
         Args:
             ended: the agent's transaction has ended with the statement.
@@ -229,20 +225,50 @@ class NativeSandbox(Sandbox):
         if (reason := guard.failure) is not None:
             limit = "server" if reason is guard.spilled_too_much else None
             return _failure(reason.code, reason.text + undone, limit=limit)
-        if is_environment_fault(error):
-            raise self._fail(error) from None
+        if is_shortage(error):
+            return self._short(error, undone)
+        if is_broken(error):
+            self.changed = True  # the tables are made again
+            return self._mistaken(error, sql)
         text = str(error)
         if text == _RAISED:  # none of ours did: it was not called
             text = "a function was given a text that is not valid UTF-8"
         return _failure(_code(error), text + undone)
+
+    def _short(self, error: sqlite3.Error | MemoryError, undone: str = "") -> QueryResult:
+        """The result of a statement that was short of memory or of room.
+
+        Raises:
+            EnvironmentFault: so is everybody.
+        """
+        if all_are_short():
+            raise self._fail(error) from None
+        limit = None if _code(error) == sqlite3.SQLITE_FULL else "server"
+        return _failure(_code(error), (str(error) or "out of memory") + undone, limit=limit)
+
+    def _mistaken(self, error: Exception, sql: str) -> QueryResult:
+        """The result of a statement that met a mistake of ours, or a broken database.
+
+        Raises:
+            EnvironmentFault: the task's file is broken.
+        """
+        if self._uri is not None and is_broken(error) and is_file_broken(self._uri):
+            raise self._fail(error) from None
+        report(error, NATIVE, sql)
+        if self.changed:
+            self.lost = "agent"  # what it did before is undone with the tables, which are made again
+        return _failure(sqlite3.SQLITE_ERROR, REFUSED, limit="emulation")
 
     # --- the private copy ---------------------------------------------------------------------------------
 
     def _copy(self) -> None:
         """Goes on with a copy of the file, in the state to which the episode has brought its session.
 
+        That is of temporary tables and of transactions. What the agent wrote to come out otherwise each time
+        comes out otherwise.
+
         Raises:
-            EnvironmentFault: there is no room for it, or something came out otherwise than it did before.
+            EnvironmentFault: there is no room for it.
         """
         shared = self._connection
         try:
@@ -258,26 +284,39 @@ class NativeSandbox(Sandbox):
         shared.close()
         self._shared = False
         done, self._done = self._done, []
-        for each in done:
-            again = self._execute(each.sql, self._limits)
-            if again is None or again.error != each.error:
-                self._broken = f"SQLite failed: {each.sql[:200]!r} cannot be repeated: {again}"
-                raise EnvironmentFault(self._broken)
+        for sql in done:
+            self._execute(sql, self._limits)
         self.changed = False
 
     def _table_state(self, name: str) -> TableState | None:
-        """The table, `None` if SQLite cannot read it: it is virtual, and of a module that is not here."""
+        """The table, `None` if it cannot be read.
+
+        That is one which is virtual, and of a module that is not here or in tables that were overwritten, or
+        one with columns that are computed, beyond the limits of a statement.
+        """
+        # of main: not the temporary table that may hide it
+        query = f"SELECT * FROM main.{quote(name)} LIMIT {MAX_STATE_ROWS}"
         limits = Limits(rows=MAX_STATE_ROWS, characters=MAX_STATE_CHARACTERS)
+        length = self._connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
         try:
-            # of main: not the temporary table that may hide it
-            cursor = self._connection.execute(f"SELECT * FROM main.{quote(name)} LIMIT {MAX_STATE_ROWS}")
-        except sqlite3.Error as error:
-            if is_environment_fault(error):
-                raise
+            info = self._connection.execute(f"PRAGMA main.table_xinfo({quote(name)})").fetchall()
+            computed = any(row[6] == _COMPUTED for row in info)
+            longest = MAX_SMALL_BYTES if computed else 2**31 - 1
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
+            with self._guard.reading(self._limits.seconds if computed else math.inf):
+                cursor = self._connection.execute(query)
+                columns = tuple(column[0] for column in cursor.description)
+                rows, _ = clip(cursor, limits)
+                cursor.close()
+        except Exception as error:
+            file_broken = self._uri is not None and is_broken(error) and is_file_broken(self._uri)
+            if file_broken or (is_shortage(error) and all_are_short()):
+                raise self._fail(error) from None
+            if not isinstance(error, sqlite3.Error):
+                report(error, NATIVE, query)
             return None
-        columns = tuple(column[0] for column in cursor.description)
-        rows, _ = clip(cursor, limits)
-        cursor.close()
+        finally:
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, length)
         return TableState(columns, rows)
 
 
@@ -313,7 +352,7 @@ def _fill(connection: sqlite3.Connection, table: Table) -> None:
     connection.execute("COMMIT")
 
 
-def _code(error: sqlite3.Error) -> int:
+def _code(error: BaseException) -> int:
     """SQLite's number of the error; Python's own have none."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
 

@@ -12,7 +12,7 @@ from sqlglot import exp
 from trl_dbbench.database.sqlite.kinds import TableColumns, keep_kind
 from trl_dbbench.database.sqlite.messages import OTHER_COUNT
 from trl_dbbench.database.sqlite.names import named, parts
-from trl_dbbench.database.sqlite.parse import unsupported
+from trl_dbbench.database.sqlite.parse import text_of, unsupported
 from trl_dbbench.database.sqlite.values import StatementError
 
 Known = Mapping[str, set[str] | None]
@@ -61,7 +61,7 @@ def _check_conditions(select: exp.Select, known: Known) -> None:
 def _check_order(select: exp.Select, own: list[set[str] | None]) -> None:
     for key in _keys(select):
         name = key.name.lower()
-        same = {each.unalias().sql() for each in select.expressions if each.alias_or_name.lower() == name}
+        same = {text_of(each.unalias()) for each in select.expressions if each.alias_or_name.lower() == name}
         among = sum(columns is not None and name in columns for columns in own)
         named = any(join.args.get("using") or join.method for join in select.args.get("joins") or [])
         starred = any(isinstance(each, exp.Star) for each in select.expressions)
@@ -251,7 +251,7 @@ def check_twice(tree: exp.Expr) -> None:
         alias = node.args.get("alias")
         names = [name.lower() for name, _ in node.this.meta.get("row", ()) if name.lower() not in once]
         if isinstance(node.this, exp.Select):
-            names += [each.sql().lower() for each in node.this.expressions if not each.alias_or_name]
+            names += [text_of(each).lower() for each in node.this.expressions if not each.alias_or_name]
         for name in names if not (alias is not None and alias.columns) else ():
             if name and names.count(name) > 1:
                 raise StatementError(1060, f"Duplicate column name '{name}'")

@@ -69,7 +69,7 @@ def parse(sql: str) -> exp.Expr:
     if not trees:
         raise StatementError(1065, "Query was empty")
     if len(trees) > 1:
-        raise syntax_error(trees[1].sql(dialect="mysql"))
+        raise syntax_error(text_of(trees[1]))
     tree = _joined(trees[0]) if _TEXTS.search(sql) else trees[0]
     if replaced == sql and isinstance(tree, exp.Insert) and tree.args.get("alternative"):
         raise syntax_error(f"OR {tree.args['alternative']}")
@@ -95,6 +95,17 @@ _REPLACE = re.compile(r"\A\s*REPLACE\s+(?:LOW_PRIORITY\s+|DELAYED\s+)?(?:INTO\s+
 def as_insert(sql: str) -> str:
     """A statement with INSERT for REPLACE, which the parser does not know as one."""
     return _REPLACE.sub("INSERT INTO ", sql)
+
+
+def text_of(tree: exp.Expr) -> str:
+    """A part of a statement in MySQL's SQL.
+
+    It is empty where the parser made something of an odd statement that cannot be written.
+    """
+    try:
+        return tree.sql(dialect="mysql")
+    except (sqlglot.errors.SqlglotError, AttributeError, LookupError, TypeError, ValueError):
+        return ""
 
 
 def syntax_error(near: str, line: int = 1) -> StatementError:

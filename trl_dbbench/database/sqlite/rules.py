@@ -35,7 +35,7 @@ from trl_dbbench.database.sqlite.joins import turn_right_joins
 from trl_dbbench.database.sqlite.kinds import Kind, keep_kind, kind_of
 from trl_dbbench.database.sqlite.output_names import having_alone
 from trl_dbbench.database.sqlite.overflow import OVERFLOW, bits, checked
-from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
+from trl_dbbench.database.sqlite.parse import syntax_error, text_of, unsupported
 from trl_dbbench.database.sqlite.values import COLLATION, StatementError
 
 
@@ -128,7 +128,7 @@ def _extreme(node: exp.Expr) -> exp.Expr:
 
 def _is(node: exp.Expr) -> exp.Expr:
     if isinstance(node.expression, exp.Column | exp.Literal):
-        raise syntax_error(node.expression.sql(dialect="mysql"))
+        raise syntax_error(text_of(node.expression))
     if isinstance(node.expression, exp.Null) and is_in_change(node) and may_fail(node.this):
         raise unsupported("IS NULL of what may be no number in a statement that changes rows")
     return node
@@ -246,7 +246,7 @@ def _table(node: exp.Expr) -> exp.Expr:
         raise StatementError(1146, f"Table '{SHOWN_DATABASE}.{node.name}' doesn't exist")
     schema = node.text("db")
     if node.text("catalog") or (node.args.get("db") is not None and not schema):
-        raise syntax_error(node.sql(dialect="mysql"))
+        raise syntax_error(text_of(node))
     if schema:
         if schema.lower() == "information_schema":
             if not node.alias:
@@ -261,7 +261,7 @@ def _table(node: exp.Expr) -> exp.Expr:
 def _column(node: exp.Expr) -> exp.Expr:
     schema = node.text("db")
     if schema and schema != SHOWN_DATABASE and schema.lower() != "information_schema":
-        written = node.sql(dialect="mysql").replace("`", "")
+        written = text_of(node).replace("`", "")
         raise StatementError(1054, f"Unknown column '{written}' in 'field list'")
     node.set("db", None)
     return node
@@ -339,7 +339,7 @@ def _refuse(what: str) -> Callable[[exp.Expr], exp.Expr]:
 
 
 def _placeholder(node: exp.Expr) -> exp.Expr:
-    raise syntax_error(node.sql(dialect="mysql"))
+    raise syntax_error(text_of(node))
 
 
 def _call_of(name: str) -> Callable[[exp.Expr], exp.Expr]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 import threading
 import time
@@ -35,10 +34,12 @@ from trl_dbbench.database.sqlite import tables
 from trl_dbbench.database.sqlite.cells import shown
 from trl_dbbench.database.sqlite.checks import check_size, names_read
 from trl_dbbench.database.sqlite.clock import OutOfTime
-from trl_dbbench.database.sqlite.guard import Guard, is_environment_fault
-from trl_dbbench.database.sqlite.kinds import Kind, TableColumns, declared
+from trl_dbbench.database.sqlite.guard import Guard
+from trl_dbbench.database.sqlite.kinds import Kind, TableColumns
 from trl_dbbench.database.sqlite.messages import MISPLACED, as_mysql
-from trl_dbbench.database.sqlite.parse import nested_too_deeply, unsupported
+from trl_dbbench.database.sqlite.mistakes import REFUSED, all_are_short, is_broken, is_shortage, report
+from trl_dbbench.database.sqlite.parse import nested_too_deeply, syntax_error, text_of, unsupported
+from trl_dbbench.database.sqlite.schema import Schema
 from trl_dbbench.database.sqlite.statements import (
     COMMANDS,
     CONSTANT_MISTAKES,
@@ -56,7 +57,7 @@ from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
 from trl_dbbench.sql import quote
 from trl_dbbench.tasks import Table, Task
 
-logger = logging.getLogger("trl_dbbench.database")
+EMULATION = "The emulation of MySQL"
 
 MAX_MESSAGE_CHARACTERS = 512
 """How much of an error the agent is shown, as in MySQL."""
@@ -85,12 +86,14 @@ class SQLiteSandbox(Sandbox):
         self._declared: dict[str, TableColumns] = {}
         self._autocommit = True
         self._broken: str | None = None
+        self._executing, self._touched = "", False
         self._closed = False
         self._lock = threading.Lock()
         self._connection = _ENGINE.connect()
         self._raw = cast(sqlite3.Connection, self._connection.connection.driver_connection)
         try:
             self._guard = Guard(self._raw)
+            self._schema = Schema(self._connection, self._guard)
             for table in task.tables:
                 self._fill(table)
             self._guard.confine(task.tables)
@@ -99,7 +102,7 @@ class SQLiteSandbox(Sandbox):
             raise TaskError(f"Task {task.id!r}: its tables cannot be made: {error.text}") from None
         except DBAPIError as error:
             self.close()
-            if is_environment_fault(error.orig):
+            if is_shortage(error.orig):
                 raise self._fail(error.orig) from None
             raise TaskError(f"Task {task.id!r}: its tables cannot be made: {error.orig}") from None
         except BaseException:
@@ -113,6 +116,7 @@ class SQLiteSandbox(Sandbox):
         self._clipping = limits or self._limits
         start = time.monotonic()
         try:
+            self._executing, self._touched = sql, False
             with self._guard.statement(self._limits.seconds):
                 result = self._dispatch(sql)
         except StatementError as error:
@@ -121,22 +125,26 @@ class SQLiteSandbox(Sandbox):
             result = timed_out(self._limits)
         except DBAPIError as error:
             result = self._refused(error)
-        except MemoryError as error:  # the agent's memory is bounded, so this is not its fault
-            raise self._fail(error) from None
+        except UnicodeDecodeError:  # a name or the text of an error
+            result = failure(1300, "Invalid utf8mb4 character string")
+        except MemoryError as error:
+            result = self._short(error)
         except RecursionError:
             result = failure(*nested_too_deeply().args)
-        except Exception as error:  # a mistake of the emulation; the agent may have written anything
-            logger.exception("The emulation of MySQL failed on %r", sql)
-            raise self._fail(error) from error
+        except Exception as error:
+            result = self._mistaken(error)
         shown = result.error and result.error[:MAX_MESSAGE_CHARACTERS]
         return replace(result, error=shown, seconds=time.monotonic() - start)
 
     def state(self) -> State:
         self._check_usable()
+        self._executing = "(the tables' state)"
         try:
-            return {name: self._table_state(name) for name in self._tables()}
+            with self._guard.reading():
+                names = self._schema.tables()
         except (DBAPIError, MemoryError) as error:
             raise self._fail(getattr(error, "orig", error)) from None
+        return {name: table for name in names if (table := self._table_state(name)) is not None}
 
     def close(self) -> None:
         with self._lock:
@@ -179,11 +187,11 @@ class SQLiteSandbox(Sandbox):
         if isinstance(tree, exp.Describe):
             if not isinstance(tree.this, exp.Table):
                 raise unsupported("EXPLAIN")
-            return self._cut(self._columns(tables.own_name(tree.this)))
+            return self._cut(self._schema.described(tables.own_name(tree.this)))
         if self._views:
             check_size(tree, self._views)
         if statement.tables:
-            known = self._names() if known is None else known
+            known = self._schema.names() if known is None else known
             if missing := [name for name in statement.tables if name not in known]:
                 raise StatementError(1146, f"Table '{SHOWN_DATABASE}.{missing[0]}' doesn't exist")
         if commits(tree):
@@ -220,7 +228,7 @@ class SQLiteSandbox(Sandbox):
         if statement.misnamed:
             raise StatementError(*statement.misnamed)
         if statement.catalog:
-            self._offer_catalog(statement.catalog)
+            self._schema.offer_catalog(statement.catalog)
         if not self._autocommit and not self._raw.in_transaction:
             self._run("BEGIN")
         result = self._run_translated(sql, statement)
@@ -259,16 +267,13 @@ class SQLiteSandbox(Sandbox):
         """Tables and views, looked up once until a statement changes them."""
         for name in names:
             if name not in self._declared:
-                with self._guard.own():
-                    info = self._rows(f"PRAGMA table_info({quote(name)})")
-                columns = tuple((row[1], declared(row[2])) for row in info)
-                key = tuple(row[1] for row in info if row[5])
-                self._declared[name] = TableColumns(name, columns, key)
+                self._declared[name] = self._schema.columns(name)
         return tuple(self._declared[name] for name in names)
 
     def _run(self, sql: str, kinds: Sequence[Kind] = ()) -> QueryResult:
         result = self._connection.exec_driver_sql(sql)
         if not result.returns_rows:
+            self._touched = True
             return QueryResult(None, affected=max(result.rowcount, 0))
         try:
             rows, limit = clip(shown(result, kinds), self._clipping)
@@ -280,22 +285,50 @@ class SQLiteSandbox(Sandbox):
         kept, limit = clip(rows, self._clipping)
         return QueryResult(kept, limit=limit, columns=tuple(map(str, range(len(kept[0])))) if kept else ())
 
-    def _rows(self, sql: str) -> list[tuple]:
-        return [tuple(row) for row in self._connection.exec_driver_sql(sql)]
-
-    def _table_state(self, name: str) -> TableState:
-        # of main: not the temporary table that may hide it
-        result = self._connection.exec_driver_sql(f"SELECT * FROM main.{quote(name)} LIMIT {MAX_STATE_ROWS}")
-        return TableState(tuple(result.keys()), [tuple(row) for row in result])
+    def _table_state(self, name: str) -> TableState | None:
+        """The table, `None` if it cannot be read."""
+        try:
+            # of main: not the temporary table that may hide it
+            sql = f"SELECT * FROM main.{quote(name)} LIMIT {MAX_STATE_ROWS}"
+            with self._guard.reading():
+                result = self._connection.exec_driver_sql(sql)
+                return TableState(tuple(result.keys()), [tuple(row) for row in result])
+        except Exception as error:
+            cause = getattr(error, "orig", error)
+            if is_shortage(cause) and all_are_short():
+                raise self._fail(cause) from None
+            report(cause, EMULATION, self._executing)
+            return None
 
     def _refused(self, error: DBAPIError) -> QueryResult:
         if self._guard.timed_out:
             return timed_out(self._limits)
         if (reason := self._guard.failure) is not None:
             return failure(reason.code, reason.text)
-        if is_environment_fault(error.orig):
-            raise self._fail(error.orig) from None
+        if is_shortage(error.orig):
+            return self._short(error.orig)
+        if error.orig is not None and is_broken(error.orig):
+            self._touched = True
+            return self._mistaken(error.orig)
         return failure(*as_mysql(str(error.orig)))
+
+    def _short(self, error: BaseException | None) -> QueryResult:
+        """The result of a statement that was short of memory or of room.
+
+        Raises:
+            EnvironmentFault: so is everybody.
+        """
+        if all_are_short():
+            raise self._fail(error) from None
+        full = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
+        return failure(*as_mysql(str(error))) if full else failure(1041, "Out of memory", limit="server")
+
+    def _mistaken(self, error: BaseException) -> QueryResult:
+        """The result of a statement that met a mistake of the emulation."""
+        report(error, EMULATION, self._executing)
+        if self._touched:
+            self.lost = "agent"  # what it did before is undone with the tables, which are made again
+        return failure(1235, REFUSED, limit="emulation")
 
     def _transaction(self, tree: exp.Expr) -> QueryResult:
         """BEGIN ends an open transaction; COMMIT and ROLLBACK without one do nothing."""
@@ -326,7 +359,7 @@ class SQLiteSandbox(Sandbox):
         if word == "RENAME":
             self._commit()
             for old, new in tables.renamed(rest.strip()):
-                self._run(f"ALTER TABLE {quote(self._table_name(old))} RENAME TO {quote(new)}")
+                self._run(f"ALTER TABLE {quote(self._schema.table_name(old))} RENAME TO {quote(new)}")
             return QueryResult(None, affected=0)
         if word in ("LOCK TABLES", "UNLOCK TABLES", "LOCK", "UNLOCK"):
             self._commit()
@@ -337,6 +370,8 @@ class SQLiteSandbox(Sandbox):
 
     def _truncate(self, tree: exp.TruncateTable) -> QueryResult:
         target = tree.expressions[0]
+        if not isinstance(target, exp.Table):
+            raise syntax_error(text_of(target))
         if target.db not in ("", SHOWN_DATABASE):
             raise StatementError(1146, f"Table '{target.db}.{target.name}' doesn't exist")
         self._run(f"DELETE FROM {quote(target.name)}")
@@ -344,7 +379,7 @@ class SQLiteSandbox(Sandbox):
 
     def _drop(self, tree: exp.Drop, kind: str) -> QueryResult:
         schemas = ("temp",) if tree.args.get("temporary") else ("temp", "main")
-        known = self._names(kind.lower(), schemas)
+        known = self._schema.names(kind.lower(), schemas)
         named = [(table.db or SHOWN_DATABASE, table.name) for table in tree.args.get("tables") or [tree.this]]
         found = [name for schema, name in named if schema == SHOWN_DATABASE and name in known]
         unknown = [f"{schema}.{name}" for schema, name in named if name not in found]
@@ -354,47 +389,6 @@ class SQLiteSandbox(Sandbox):
             self._run(f"DROP {kind} {quote(name)}")
         return QueryResult(None, affected=0)
 
-    # --- what there is ------------------------------------------------------------------------------------
-
-    def _tables(self) -> list[str]:
-        query = "SELECT name FROM main.sqlite_master WHERE type = 'table'"
-        return [row[0] for row in self._rows(rf"{query} AND name NOT LIKE 'sqlite\_%' ESCAPE '\'")]
-
-    def _names(self, kind: str | None = None, schemas: tuple[str, ...] = ("temp", "main")) -> set[str]:
-        """Of tables and views, or only one kind."""
-        return {
-            name
-            for schema in schemas
-            for name, found in self._rows(f"SELECT name, type FROM {schema}.sqlite_master")
-            if found in ((kind,) if kind else ("table", "view"))
-            and not name.startswith(("sqlite_", "information_schema."))
-        }
-
-    def _table_name(self, name: str) -> str:
-        if name not in self._names():
-            raise StatementError(1146, f"Table '{SHOWN_DATABASE}.{name}' doesn't exist")
-        return name
-
-    def _columns(self, name: str) -> list[tuple]:
-        """As DESCRIBE lists them: name, type, NULL allowed, key, default, extra."""
-        with self._guard.own():
-            info = self._rows(f"PRAGMA table_info({quote(self._table_name(name))})")
-        return [tables.described(row) for row in info]
-
     def _show(self, tree: exp.Show) -> QueryResult:
-        return self._cut(tables.show(tree, self._tables(), self._table_name, self._columns))
-
-    def _offer_catalog(self, wanted: frozenset[str]) -> None:
-        """Makes these information_schema tables, with what they say now."""
-        with self._guard.own():
-            names = sorted(self._tables())
-            for catalog in wanted:
-                headers, rows = tables.CATALOG[catalog](names, self._columns)
-                target = f"temp.{quote(f'information_schema.{catalog}')}"
-                self._run(f"DROP TABLE IF EXISTS {target}")
-                self._run(
-                    f"CREATE TEMP TABLE {quote(f'information_schema.{catalog}')} ({', '.join(headers)})"
-                )
-                if rows:
-                    places = ", ".join("?" * len(headers))
-                    self._connection.exec_driver_sql(f"INSERT INTO {target} VALUES ({places})", rows)
+        schema = self._schema
+        return self._cut(tables.show(tree, schema.tables(), schema.table_name, schema.described))

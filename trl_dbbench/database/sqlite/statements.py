@@ -33,7 +33,7 @@ from trl_dbbench.database.sqlite.names import (
     needed_tables,
 )
 from trl_dbbench.database.sqlite.output_names import check_columns
-from trl_dbbench.database.sqlite.parse import parse, syntax_error, unsupported
+from trl_dbbench.database.sqlite.parse import parse, syntax_error, text_of, unsupported
 from trl_dbbench.database.sqlite.recursion import check_recursion
 from trl_dbbench.database.sqlite.tables import CATALOG, create
 from trl_dbbench.database.sqlite.translation import write
@@ -233,7 +233,7 @@ def autocommit_of(tree: exp.Set) -> bool | None:
         if isinstance(item.this, exp.EQ) and isinstance(item.this.this, exp.Column | exp.SessionParameter):
             value = item.this.expression
             if item.this.this.name.lower() == "autocommit":
-                return (value.name or value.sql()).upper() not in ("0", "OFF", "FALSE")
+                return (value.name or text_of(value)).upper() not in ("0", "OFF", "FALSE")
     return None
 
 

@@ -19,7 +19,7 @@ from sqlglot import exp
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
 from trl_dbbench.database.sqlite.kinds import declared
-from trl_dbbench.database.sqlite.parse import syntax_error, unsupported
+from trl_dbbench.database.sqlite.parse import syntax_error, text_of, unsupported
 from trl_dbbench.database.sqlite.patterns import like
 from trl_dbbench.database.sqlite.storage import stored_cell
 from trl_dbbench.database.sqlite.translation import write
@@ -109,9 +109,7 @@ def create(tree: exp.Expr) -> str:
     for constraint in schema.expressions:
         while isinstance(constraint, exp.Constraint):
             constraint = constraint.expressions[0]
-        names = (
-            [each.name or each.this.name for each in constraint.expressions] if constraint.expressions else []
-        )
+        names = [each.name or getattr(each.this, "name", "") for each in constraint.expressions or ()]
         if isinstance(constraint, exp.PrimaryKey) and automatic not in names:
             parts.append(f"PRIMARY KEY ({', '.join(map(quote, names))})")
         elif isinstance(constraint, exp.UniqueColumnConstraint) and isinstance(constraint.this, exp.Schema):
@@ -241,7 +239,7 @@ def _has(column: exp.ColumnDef, kind: type[exp.Expr]) -> bool:
 
 def _column(column: exp.ColumnDef, automatic: str | None = None) -> str:
     if column.kind is None:
-        raise syntax_error(column.sql(dialect="mysql"))
+        raise syntax_error(text_of(column))
     if column.name == automatic:
         return f"{quote(column.name)} INTEGER PRIMARY KEY AUTOINCREMENT"
     parts = [quote(column.name), _declared(column.kind)]
@@ -273,7 +271,7 @@ def _declared(kind: exp.DataType) -> str:
     if kind.this in _REALS:
         given = [*sizes, "0"][:2] if sizes else ["10", "0"]
         if not all(size.isdecimal() for size in given):
-            raise syntax_error(kind.sql(dialect="mysql"))
+            raise syntax_error(text_of(kind))
         digits, places = map(int, given)
         if digits > 65:
             raise StatementError(1426, f"Too-big precision {digits} specified. Maximum is 65.")
@@ -287,7 +285,7 @@ def _declared(kind: exp.DataType) -> str:
             kind.this, kind.this.value
         )
         return f"my_{word.lower()} TEXT"
-    text = kind.sql(dialect="mysql")
+    text = text_of(kind)
     if kind.this == _T.BOOLEAN:
         return "TINYINT(1)"
     # INTEGER PRIMARY KEY, in full, would become the number of the row, and be filled in automatically
@@ -302,7 +300,7 @@ def _change(action: exp.Expr) -> str:
     if isinstance(action, exp.Drop) and action.args.get("kind") == "COLUMN":
         dropped = (action.args.get("tables") or [action.this])[0]
         if dropped is None:
-            raise syntax_error(action.sql(dialect="mysql"))
+            raise syntax_error(text_of(action))
         return f"DROP COLUMN {quote(dropped.name)}"
     if isinstance(action, exp.RenameColumn):
         return f"RENAME COLUMN {quote(action.this.name)} TO {quote(action.args['to'].name)}"

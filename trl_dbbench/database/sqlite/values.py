@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Callable
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import cache, lru_cache
 from typing import Any
 
@@ -107,12 +107,17 @@ def number(value: Value) -> int | float:
     return float(match[1]) if match else 0.0
 
 
+_DIGITS = Context(prec=65)
+"""As many as MySQL's DECIMAL has."""
+
+
 def decimal(value: Value, places: int) -> int | float:
     """A number with so many places, rounded half up."""
     amount = number(value)
     if isinstance(amount, int) or not math.isfinite(amount) or abs(amount) >= 1e22:
         return amount
-    return float(Decimal(repr(amount)).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)) + 0.0  # no -0
+    rounded = Decimal(repr(amount)).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP, _DIGITS)
+    return float(rounded) + 0.0  # no -0
 
 
 def text(value: Value) -> str:
