@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 from typer.testing import CliRunner
 
 from trl_dbbench.cli import app
+from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT
 from trl_dbbench.memory import Load, Sizes, needed
 
 TINY = ROOT / "recipes" / "tiny" / "model"
@@ -148,7 +149,7 @@ def test_the_cache_is_that_of_the_model():
     parts = needed(Sizes.of(config, None), Load(value_bytes=4, rollout=(3, 5)))
     cache = DynamicCache()
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model(input_ids=torch.ones(3, 5, dtype=torch.long), past_key_values=cache)
+    model(input_ids=torch.ones(3, 5, dtype=torch.long), **{CACHE_ARGUMENT: cache})
     assert parts["KV cache"] == size(each for layer in cache.layers for each in (layer.keys, layer.values))
 
 
