@@ -12,7 +12,6 @@ from transformers.masking_utils import create_causal_mask
 
 from trl_dbbench.errors import ConfigError
 
-
 CACHE_ARGUMENTS = ("past_key_values", "cache")
 """Arguments that hand a forward pass the keys and values of what came before: transformers renamed
 `past_key_values` to `cache` in 5.24. A model with code of its own may have the other name than the installed
@@ -56,10 +55,11 @@ def check_model(model: nn.Module | type[nn.Module]) -> None:
     """
     for adapter in getattr(model, "peft_config", {}).values():
         check_adapter(adapter)
-    if cache_argument(model) is None or _has_state_only(_kind(model)):
+    kind = _kind(model)
+    if cache_argument(kind) is None or _has_state_only(kind):
         raise ConfigError(
-            f"{_kind(model).__name__} cannot play episodes: its forward pass takes no keys and values of what "
-            f"came before ({' or '.join(CACHE_ARGUMENTS)}). State-space models (Mamba, RWKV, xLSTM) have none. "
+            f"{kind.__name__} cannot play episodes: its forward pass takes no keys and values of what came "
+            f"before ({' or '.join(CACHE_ARGUMENTS)}). State-space models (Mamba, RWKV, xLSTM) have none. "
             "Take a model with attention layers; hybrids of both kinds work."
         )
 
