@@ -1,8 +1,8 @@
-"""Whether the installed packages work together: their versions, and a few episodes by the tiny model that comes
-with this package.
+"""Whether the installed packages work together: their versions, and a few episodes by the tiny model that
+comes with this package.
 
-Versions that were not tried may fail, or compute something else in a rollout than in training. Both show here,
-within a second.
+Versions that were not tried may fail, or compute something else in a rollout than in training. Both show
+here, within a second.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def play_shipped() -> str:
         )
     turns = sum(len(episode.turns) for episode in episodes)
     return (
-        f"{len(episodes)} played with the quickstart's model, {turns} turns; log-probabilities of rollouts and "
-        f"training forwards agree up to {difference:.1g}"
+        f"{len(episodes)} played with the quickstart's model, {turns} turns; log-probabilities of rollouts "
+        f"and training forwards agree up to {difference:.1g}"
     )
 
 
