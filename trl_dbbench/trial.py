@@ -71,15 +71,18 @@ def play_shipped() -> str:
             "no episode can be played with the installed versions of trl, transformers and torch: "
             f"{type(error).__name__}: {one_line(error)}"
         ) from error
+    for episode in episodes:
+        if episode.fault is not None:
+            raise EngineError(f"the embedded database fails with the installed versions: {episode.fault}")
     if not difference <= LARGEST_DIFFERENCE:  # NaN is not, either
         raise EngineError(
             "with the installed versions of trl, transformers and torch, a rollout computes something else "
             f"than a training forward: log-probabilities differ by {difference:.2g}, allowed is "
             f"{LARGEST_DIFFERENCE:g}"
         )
-    turns = sum(len(episode.turns) for episode in episodes)
+    right = sum(episode.right for episode in episodes)
     return (
-        f"{len(episodes)} played with the quickstart's model, {turns} turns; log-probabilities of rollouts "
+        f"the quickstart's model plays {len(episodes)}, {right} of them right; log-probabilities of rollouts "
         f"and training forwards agree up to {difference:.1g}"
     )
 
