@@ -41,7 +41,7 @@ gradients credit advantages few_shot
 callbacks alarms frontier samplers reward_models unsupported config arguments stopping checkpoints publishing resume correction loss reference model_card
 scoring dynamic_sampling ahead critic lost_ranks start memory
 trainer ppo
-evaluation merge endpoint_evaluation sample validation audit scores demonstrations multi_teacher sql_teacher step_labels reward_data runs convert selection report judging tiny_model doctor serving
+evaluation merge endpoint_evaluation sample validation audit scores demonstrations multi_teacher sql_teacher step_labels reward_data runs convert selection report judging tiny_model trial doctor serving
 serving.mcp serving.openenv verl
 cli
 __main__

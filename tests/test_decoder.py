@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 from trl_dbbench import shared_prompts
 from trl_dbbench.engines.transformers import decoder
 from trl_dbbench.engines.transformers.cache import RowCache
+from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT
 from trl_dbbench.engines.transformers.packed import packed
 
 SHAPE: dict[str, Any] = {
@@ -58,7 +59,7 @@ def feed(model: nn.Module, past: Any = None) -> tuple[list[torch.Tensor], RowCac
             input_ids=IDS[:, begin:end],
             attention_mask=(torch.arange(end) >= STARTS).long(),
             position_ids=(torch.arange(begin, end) - STARTS).clamp(min=0),
-            past_key_values=past,
+            **{CACHE_ARGUMENT: past},
             use_cache=True,
             logits_to_keep=1,
         )
@@ -163,7 +164,7 @@ def test_positions_that_all_rows_share(computed):
     model, copy = make("qwen2"), make("qwen2")
     asked = {"input_ids": IDS, "position_ids": torch.arange(15)[None], "logits_to_keep": 1}
     with torch.no_grad(), packed(model):
-        found = model(**asked, past_key_values=RowCache()).logits
+        found = model(**asked, **{CACHE_ARGUMENT: RowCache()}).logits
         torch.testing.assert_close(found, copy(**asked).logits, atol=2e-5, rtol=1e-5)
     assert computed == [0, 1, 2]
 
@@ -375,17 +376,19 @@ def test_what_a_rollout_does_not_ask_for(computed):
     mask = (torch.arange(15) >= STARTS).long()
     places = {"position_ids": (3 * torch.arange(15) - STARTS).clamp(min=0), "attention_mask": mask}
     asked = (
-        lambda it: it(IDS, past_key_values=RowCache(), **places, output_hidden_states=True).hidden_states[2],
-        lambda it: it(inputs_embeds=embedded, past_key_values=RowCache(), **places).logits,
-        lambda it: it(IDS, past_key_values=RowCache(), attention_mask=mask).logits,
+        lambda it: it(IDS, **{CACHE_ARGUMENT: RowCache()}, **places, output_hidden_states=True).hidden_states[
+            2
+        ],
+        lambda it: it(inputs_embeds=embedded, **{CACHE_ARGUMENT: RowCache()}, **places).logits,
+        lambda it: it(IDS, **{CACHE_ARGUMENT: RowCache()}, attention_mask=mask).logits,
         lambda it: it(IDS, use_cache=False, **places).logits,
-        lambda it: it(IDS, past_key_values=DynamicCache(), **places).logits,
+        lambda it: it(IDS, **{CACHE_ARGUMENT: DynamicCache()}, **places).logits,
     )
     with torch.no_grad(), packed(model):
         for each in asked:
             found, expected = each(model), each(copy)
             torch.testing.assert_close(found[mask > 0], expected[mask > 0], atol=2e-5, rtol=1e-5)
-        assert model(IDS, use_cache=False, **places).past_key_values is None
+        assert getattr(model(IDS, use_cache=False, **places), CACHE_ARGUMENT) is None
     with packed(model), torch.autocast("cpu", torch.bfloat16):
         assert feed(model)[0][0].dtype == torch.bfloat16
     assert not computed
@@ -395,8 +398,8 @@ def test_gradients_and_dropout(computed):
     model = make("qwen2")
     asked = {"input_ids": IDS, "position_ids": torch.arange(15)[None]}
     with packed(model):
-        model(**asked, past_key_values=RowCache()).logits.sum().backward()
+        model(**asked, **{CACHE_ARGUMENT: RowCache()}).logits.sum().backward()
         with torch.no_grad():
-            model.train()(**asked, past_key_values=RowCache())
+            model.train()(**asked, **{CACHE_ARGUMENT: RowCache()})
     assert model.get_input_embeddings().weight.grad is not None
     assert not computed

@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import torch
 from launching import ROOT
 from peft import LoraConfig, get_peft_model
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, Qwen2ForCausalLM
 from typer.testing import CliRunner
 
 from trl_dbbench.cli import app
+from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT
 from trl_dbbench.memory import Load, Sizes, needed
 
 TINY = ROOT / "recipes" / "tiny" / "model"
@@ -36,12 +38,50 @@ def doctor(tmp_path, monkeypatch) -> Callable:
 
 def test_the_quickstart_can_work(doctor):
     status, said = doctor("quickstart")
-    assert list(said) == ["settings", "packages", "data", "model", "database", "memory"]
+    assert list(said) == ["settings", "packages", "episodes", "data", "model", "database", "memory"]
     assert {line[:5] for line in said.values()} == {"ok   "}
     assert status == 0
     assert "1,000 tasks in " in said["data"] and "200 held-out tasks" in said["data"]
     assert "trl 1.16" in said["packages"]
+    assert "the quickstart's model plays 4, 3 of them right; log-probabilities" in said["episodes"]
     assert "1,357,952 parameters, 188,416 of them trained" in said["memory"]
+
+
+def test_versions_with_which_no_episode_can_be_played(doctor, monkeypatch):
+    def forward(self, cache=None):
+        """Takes no ids."""
+
+    monkeypatch.setattr(Qwen2ForCausalLM, "forward", forward)
+    status, said = doctor("quickstart")
+    assert re.match(
+        "FAIL  episodes: no episode can be played with the installed versions of trl, transformers and torch: "
+        "TypeError: .*forward.* got an unexpected keyword argument 'input_ids'",
+        said["episodes"],
+    )
+    assert [check for check, line in said.items() if line.startswith("FAIL")] == ["episodes"]
+    assert status == 1
+
+
+def test_versions_that_compute_something_else_in_a_rollout(doctor, monkeypatch):
+    """An argument has another name, and models pass over what they do not know: each sees the last token alone."""
+    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.cache_argument", lambda model: "renamed")
+    _, said = doctor("quickstart")
+    assert re.match(
+        r"FAIL  episodes: .* a rollout computes something else than a training forward: log-probabilities differ by "
+        r"[\d.]+, allowed is 0\.001",
+        said["episodes"],
+    )
+
+
+def test_versions_outside_of_the_tried_ranges(doctor, monkeypatch):
+    ranges = ["transformers <5.1,>=5.0", "no-such-package >=1", "pandas >=2", "pandas >=9; extra == 'report'"]
+    monkeypatch.setattr("trl_dbbench.trial.requires", lambda name: ranges)
+    _, said = doctor("quickstart", "--report_to", "trackio")
+    assert said["packages"] == (
+        "FAIL  packages: missing, or of a version that was not tried: transformers<5.1,>=5.0 "
+        f"({version('transformers')} is installed), no-such-package>=1 (missing), trackio (missing). "
+        "Install: pip install 'transformers<5.1,>=5.0' 'no-such-package>=1' 'trackio'"
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,8 +89,16 @@ def test_the_quickstart_can_work(doctor):
     [
         (["--learning_rat", "1"], "settings", "FAIL  settings: .*--learning_rat"),
         (["--num_generations", "3"], "settings", "FAIL  settings: .*must be divisible by num_generations"),
-        (["--load_in_4bit", "true"], "packages", "FAIL  packages: missing .*: bitsandbytes. Install: pip"),
-        (["--report_to", "trackio"], "packages", "FAIL  packages: missing .*: trackio. Install: pip"),
+        (
+            ["--load_in_4bit", "true"],
+            "packages",
+            "FAIL  packages: missing, .*: bitsandbytes .missing.. Install: pip",
+        ),
+        (
+            ["--report_to", "trackio"],
+            "packages",
+            "FAIL  packages: missing, .*: trackio .missing.. Install: pip",
+        ),
         (["--tasks", "no.jsonl"], "data", "FAIL  data: no task file at 'no.jsonl'"),
         (["--model_name_or_path", "my model"], "model", "FAIL  model: .* is neither a folder nor a hub id"),
         (["--model_name_or_path", "."], "model", "FAIL  model: the folder '.' holds no model"),
@@ -148,7 +196,7 @@ def test_the_cache_is_that_of_the_model():
     parts = needed(Sizes.of(config, None), Load(value_bytes=4, rollout=(3, 5)))
     cache = DynamicCache()
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model(input_ids=torch.ones(3, 5, dtype=torch.long), past_key_values=cache)
+    model(input_ids=torch.ones(3, 5, dtype=torch.long), **{CACHE_ARGUMENT: cache})
     assert parts["KV cache"] == size(each for layer in cache.layers for each in (layer.keys, layer.values))
 
 

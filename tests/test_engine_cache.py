@@ -30,6 +30,7 @@ from transformers import (
 from trl_dbbench.engines.transformers import cache
 from trl_dbbench.engines.transformers import packed as linear_layers
 from trl_dbbench.engines.transformers.engine import TransformersEngine
+from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT, check_model
 from trl_dbbench.engines.transformers.packed import packed
 from trl_dbbench.engines.transformers.sampling import TokenChooser
 from trl_dbbench.rollout import Completion, Request, Sampling
@@ -156,6 +157,54 @@ def test_every_turn_is_what_a_full_forward_gives(build, sampling, long, monkeypa
             assert completion.logprobs == pytest.approx(expected.logprobs, abs=tolerance)
             turns += 1
     assert turns > 100
+
+
+class TakesPastKeyValues(Qwen2ForCausalLM):
+    """As transformers' own models before 5.24, and models that bring code written for these."""
+
+    def forward(self, input_ids=None, past_key_values=None, **kwargs):
+        return super().forward(input_ids, **{CACHE_ARGUMENT: past_key_values}, **kwargs)
+
+
+class TakesCache(Qwen2ForCausalLM):
+    """As transformers' own models from 5.24 on."""
+
+    def forward(self, input_ids=None, cache=None, **kwargs):
+        return super().forward(input_ids, **{CACHE_ARGUMENT: cache}, **kwargs)
+
+
+class PassesOn(Qwen2ForCausalLM):
+    def forward(self, *args, **kwargs):
+        return super().forward(*args, **kwargs)
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["alone", "lora"])
+@pytest.mark.parametrize("kind", [TakesPastKeyValues, TakesCache, PassesOn])
+def test_both_names_that_transformers_had_for_the_cache(kind, lora):
+    model = make(lambda: kind(Qwen2Config(**SHAPE)))
+    if lora:
+        model = get_peft_model(model, LoraConfig(init_lora_weights=False, task_type="CAUSAL_LM")).eval()
+    check_model(model)
+    for request, completion in play(TransformersEngine(model, EOS, 0), random.Random(0), SAMPLINGS["greedy"]):
+        expected = alone(model, request, completion.ids)
+        assert completion.ids == expected.ids
+        assert completion.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
+
+
+def test_a_wrapper_that_does_not_say_what_it_passes_on():
+    """As FSDP's: it gets the name of the installed transformers."""
+
+    class Wrapper(torch.nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self.module, self.config = module, module.config
+
+        def forward(self, *args, **kwargs):
+            return self.module(*args, **kwargs)
+
+    model, request = make(qwen2), Request((1, 2, 3), 5, Sampling(greedy=True), 0, 0)
+    (completion,) = TransformersEngine(Wrapper(model), EOS, 0).complete([request])
+    assert completion.ids == alone(model, request, completion.ids).ids
 
 
 @pytest.mark.parametrize(
@@ -443,4 +492,4 @@ def test_no_weight_is_laid_out_twice(computed, monkeypatch):
 def feed_a_token(model: PreTrainedModel) -> None:
     """To a rollout's cache."""
     with packed(model), torch.no_grad():
-        model(torch.tensor([[5]]), position_ids=torch.tensor([[0]]), past_key_values=cache.RowCache())
+        model(torch.tensor([[5]]), position_ids=torch.tensor([[0]]), **{CACHE_ARGUMENT: cache.RowCache()})

@@ -6,10 +6,12 @@ import hashlib
 import json
 import os
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 from launching import ROOT
+from packaging.requirements import Requirement
 
 
 def released(folder: Path) -> tuple[str, bytes]:
@@ -41,3 +43,22 @@ def test_a_commit_gives_one_wheel_and_one_bill_of_materials(tmp_path: Path) -> N
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert listed == {line for line in lines if not line.startswith("#")}
     assert bill["metadata"]["component"]["name"] == "trl-dbbench"
+
+
+# --- the ranges of pyproject.toml -----------------------------------------------------------------
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+WITHOUT_CAP = {"cryptography", "regex"}
+"""Of calendar versions, or with fixes for safety in each."""
+
+
+@pytest.mark.parametrize("written", PROJECT["dependencies"] + PROJECT["optional-dependencies"]["report"])
+def test_every_dependency_has_a_range_that_was_tried(written):
+    """`.ci/wheel` installs the lowest version as it is written."""
+    required = Requirement(written)
+    assert written.startswith(f"{required.name}>=")
+    operators = sorted(each.operator for each in required.specifier)
+    assert operators == ([">="] if required.name in WITHOUT_CAP else ["<", ">="])
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    tested = dict(line.lower().split("==") for line in lines if not line.startswith("#"))
+    assert required.specifier.contains(tested[required.name])

@@ -13,12 +13,14 @@ from peft import LoraConfig, PrefixTuningConfig, PromptEncoderConfig, PromptTuni
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    FalconMambaConfig,
     Mamba2Config,
     MambaConfig,
     PretrainedConfig,
     Qwen2ForCausalLM,
     Qwen3NextConfig,
     RwkvConfig,
+    xLSTMConfig,
 )
 from trl import GRPOConfig
 
@@ -230,12 +232,16 @@ def test_prompt_learning(trainer_with, tiny_model, adapter):
         TransformersBackend(Policy(model, AutoTokenizer.from_pretrained(tiny_model)))
 
 
-@pytest.mark.parametrize("config", [MambaConfig, Mamba2Config, RwkvConfig], ids=lambda c: c.model_type)
+STATE_SPACE = [MambaConfig, Mamba2Config, FalconMambaConfig, RwkvConfig, xLSTMConfig]
+"""transformers 5.24 hands the states of all but RWKV by the argument that other models have for keys and values."""
+
+
+@pytest.mark.parametrize("config", STATE_SPACE, ids=lambda c: c.model_type)
 def test_state_space_models(trainer_with, tmp_path, config: type[PretrainedConfig]):
     """There are no weights in the folder."""
     name = f"{config.__name__.removesuffix('Config')}ForCausalLM"
     config(architectures=[name]).save_pretrained(tmp_path / "model")
-    message = f"{name} cannot play episodes: its forward pass takes no past_key_values"
+    message = f"{name} cannot play episodes: its forward pass takes no keys and values of what came before"
     with pytest.raises(ConfigError, match=message):
         trainer_with(model=str(tmp_path / "model"))
 

@@ -19,7 +19,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -28,10 +28,9 @@ import torch
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import AutoConfig, AutoTokenizer
 from transformers.integrations import get_available_reporting_integrations
-from transformers.utils.versions import require_version
 from trl import ModelConfig, get_peft_config
 
-from trl_dbbench import shipped
+from trl_dbbench import shipped, trial
 from trl_dbbench.adapters import ADAPTER_FILE, MODEL_FILE
 from trl_dbbench.database import open_database
 from trl_dbbench.database.open import DEFAULT_IMAGE, IMAGE_VARIABLE, databases_of
@@ -109,6 +108,7 @@ def examine(
     tasks: list[Task] = []
     checks: dict[str, Callable[[], str | Finding]] = {
         "packages": lambda: _packages(case),
+        "episodes": trial.play_shipped,
         "data": lambda: _data(case, tasks),
         "model": lambda: _model(case),
         "database": lambda: _database(case),
@@ -136,29 +136,15 @@ def _settings(parser: RecipeParser, words: list[str], script: Path) -> str:
 
 
 def _packages(case: Case) -> str:
-    try:
-        wanted = [each for each in requires("trl-dbbench") or [] if "extra ==" not in each]
-    except PackageNotFoundError:  # run from a folder that is not installed
-        wanted = []
-    missing = [*_unmet(wanted), *_extras(case)]
+    missing = trial.unmet() | dict.fromkeys(_extras(case), "missing")
     if missing:
+        told = ", ".join(f"{name} ({found})" for name, found in missing.items())
+        quoted = " ".join(f"'{name}'" for name in missing)
         raise ConfigError(
-            f"missing or of another version: {', '.join(missing)}. Install: pip install {_quoted(missing)}"
+            f"missing, or of a version that was not tried: {told}. Install: pip install {quoted}"
         )
     python = ".".join(map(str, sys.version_info[:3]))
     return f"Python {python}, " + ", ".join(f"{name} {version(name)}" for name in SHOWN_PACKAGES)
-
-
-def _quoted(requirements: Sequence[str]) -> str:
-    return " ".join(f"'{each}'" for each in requirements)
-
-
-def _unmet(requirements: Sequence[str]) -> Iterator[str]:
-    for each in requirements:
-        try:
-            require_version(each.replace(" ", ""))
-        except (ImportError, PackageNotFoundError):
-            yield each
 
 
 def _extras(case: Case) -> Iterator[str]:

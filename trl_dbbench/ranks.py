@@ -98,8 +98,6 @@ class Trainer(Protocol):
     model_wrapped: Any
     accelerator: Any
 
-    def end(self) -> None: ...
-
 
 def end(trainer: Trainer) -> None:
     """Ends trackers and the process group with its threads. Nothing can be trained after that."""
@@ -110,4 +108,4 @@ def end(trainer: Trainer) -> None:
     try:
         trainer.accelerator.free_memory()
     finally:
-        trainer.end()
+        trainer.accelerator.end_training()  # as Trainer.end() does, which transformers has from 5.20 on

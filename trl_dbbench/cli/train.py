@@ -74,7 +74,8 @@ def recipes(
 def doctor(
     context: typer.Context, config: Config, num_processes: NumProcesses = None, config_file: ConfigFile = None
 ) -> None:
-    """Checks before a training whether it can work: settings, packages, tasks, model, database, memory.
+    """Checks before a training whether it can work: settings, packages, episodes, tasks, model, database,
+    memory.
 
     One line for each, with what to do; exits with 1 if one fails. Takes what `train` takes.
     """

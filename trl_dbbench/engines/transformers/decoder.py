@@ -26,6 +26,7 @@ from transformers.utils import output_capturing
 from trl_dbbench import shared_prompts
 from trl_dbbench.attention import sees_all
 from trl_dbbench.engines.transformers.cache import RowCache
+from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT
 
 MODELS = {
     f"transformers.models.{family}.modeling_{family}": f"{family.title()}Model"
@@ -130,18 +131,18 @@ class Decoder:
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        *,
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> Any:
         """As the model's, but of ids (B, Q), their positions (B or 1, Q) and a rollout's cache it gives the
         hidden states of the last token only, (B, 1, E)."""
+        cache = kwargs.get(CACHE_ARGUMENT)
         if (
             input_ids is None
             or position_ids is None
-            or not isinstance(past_key_values, RowCache)
-            or any(value is not None for value in kwargs.values())
+            or not isinstance(cache, RowCache)
+            or any(value is not None and name != CACHE_ARGUMENT for name, value in kwargs.items())
             or self._model.training
             or torch.is_grad_enabled()
             or torch.is_autocast_enabled("cpu")
@@ -150,8 +151,6 @@ class Decoder:
                 input_ids=input_ids,
                 attention_mask=attention_mask,
                 position_ids=position_ids,
-                past_key_values=past_key_values,
-                inputs_embeds=inputs_embeds,
                 use_cache=use_cache,
                 **kwargs,
             )
@@ -161,8 +160,8 @@ class Decoder:
             config=config,
             inputs_embeds=embedded,
             attention_mask=attention_mask,
-            past_key_values=past_key_values,
             position_ids=position_ids,
+            **{CACHE_ARGUMENT: cache},
         )
         rotation = self._model.rotary_emb(embedded, position_ids)
         cos, sin = (each.unsqueeze(2) for each in rotation)  # (B or 1, Q, 1, D)
@@ -172,9 +171,9 @@ class Decoder:
         batch = input_ids.shape[0]
         hidden = embedded.flatten(0, 1)  # (B * Q, E)
         for layer in self._layers:
-            hidden = layer(hidden, batch, cos, sin, mask, past_key_values, attend)
+            hidden = layer(hidden, batch, cos, sin, mask, cache, attend)
         hidden = _normed(hidden, *self._norm)  # (B, E)
-        return BaseModelOutputWithPast(hidden.unsqueeze(1), past_key_values)
+        return BaseModelOutputWithPast(hidden.unsqueeze(1), cache)
 
 
 class _Layer:

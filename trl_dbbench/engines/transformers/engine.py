@@ -25,6 +25,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
 from trl_dbbench.engines.transformers.cache import RowCache, can_keep
+from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT, cache_argument
 from trl_dbbench.engines.transformers.packed import packed
 from trl_dbbench.engines.transformers.prefix import (
     OWN_SPARE_COLUMNS,
@@ -133,6 +134,8 @@ class TransformersEngine:
         # the vocabulary's logits of a whole prompt are not needed; a few models cannot leave them out
         accepted = inspect.signature(getattr(model, "get_base_model", lambda: model)().forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+        # a wrapper, such as FSDP's, does not say what it passes on
+        self._cache_argument = cache_argument(model) or CACHE_ARGUMENT
         self._cache = RowCache()
         self._rows: list[_Row] = []  # in the order of the cache
         self._prompts: SharedPrefix | None = None
@@ -265,8 +268,8 @@ class TransformersEngine:
             input_ids=ids,
             attention_mask=(columns >= start).long(),
             position_ids=positions,
-            past_key_values=cache,
             use_cache=True,
+            **{self._cache_argument: cache},
             **self._last_only,
         )
         return output.logits[:, -1]

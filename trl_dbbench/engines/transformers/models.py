@@ -3,11 +3,42 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 from peft import PeftConfig
 from torch import nn
+from transformers.masking_utils import create_causal_mask
 
 from trl_dbbench.errors import ConfigError
+
+CACHE_ARGUMENTS = ("past_key_values", "cache")
+"""Arguments that hand a forward pass the keys and values of what came before: transformers renamed
+`past_key_values` to `cache` in 5.24. A model with code of its own may have the other name than the installed
+transformers."""
+
+
+def cache_argument_of(function: Callable[..., Any]) -> str | None:
+    """Return the argument by which a function takes keys and values; `None` if it takes none."""
+    parameters = inspect.signature(function).parameters
+    return next((name for name in CACHE_ARGUMENTS if name in parameters), None)
+
+
+CACHE_ARGUMENT = cache_argument_of(create_causal_mask) or CACHE_ARGUMENTS[0]
+"""The installed transformers' own."""
+
+
+def cache_argument(model: nn.Module | type[nn.Module]) -> str | None:
+    """Return the argument by which a model, with an adapter or without, takes keys and values; `None` if its
+    forward pass takes none."""
+    # of its bases, too: a class of one's own may pass on whatever it gets
+    forwards = [vars(each)["forward"] for each in _kind(model).__mro__ if "forward" in vars(each)]
+    return next(filter(None, map(cache_argument_of, forwards)), None)
+
+
+def _kind(model: Any) -> type[nn.Module]:
+    base = getattr(model, "get_base_model", lambda: model)()
+    return base if isinstance(base, type) else type(base)
 
 
 def check_model(model: nn.Module | type[nn.Module]) -> None:
@@ -24,16 +55,21 @@ def check_model(model: nn.Module | type[nn.Module]) -> None:
     """
     for adapter in getattr(model, "peft_config", {}).values():
         check_adapter(adapter)
-    base = getattr(model, "get_base_model", lambda: model)()
-    kind = base if isinstance(base, type) else type(base)
-    # of its bases, too: a class of one's own may pass on whatever it gets
-    forwards = [vars(each)["forward"] for each in kind.__mro__ if "forward" in vars(each)]
-    if not any("past_key_values" in inspect.signature(forward).parameters for forward in forwards):
+    kind = _kind(model)
+    if cache_argument(kind) is None or _has_state_only(kind):
         raise ConfigError(
-            f"{kind.__name__} cannot play episodes: its forward pass takes no past_key_values, the keys "
-            "and values of what came before. State-space models (Mamba, RWKV, xLSTM) have none. Take a "
-            "model with attention layers; hybrids of both kinds work."
+            f"{kind.__name__} cannot play episodes: its forward pass takes no keys and values of what came "
+            f"before ({' or '.join(CACHE_ARGUMENTS)}). State-space models (Mamba, RWKV, xLSTM) have none. "
+            "Take a model with attention layers; hybrids of both kinds work."
         )
+
+
+def _has_state_only(kind: type[nn.Module]) -> bool:
+    """Whether all layers of a model are recurrent. From transformers 5.24 on such models also take a `cache`,
+    of states."""
+    names = ("sdpa", "flash_attn", "attention_backend")
+    attends = any(getattr(kind, f"_supports_{name}", False) for name in names)
+    return getattr(kind, "_is_stateful", False) and not attends
 
 
 def check_adapter(config: PeftConfig | None) -> None:
