@@ -127,13 +127,15 @@ class ServerDialect(Dialect):
 
     `time_limit` and `timed_select` are templates for the methods. `database_size` are statements of which the
     last gives the bytes of a database on disk, temporary tables of a connection included. They may name
-    `files` (a pattern of tablespaces), `database` and `connection`. `list_prepared` lists XA transactions:
-    format, lengths of the name's two parts, and the name, in hexadecimal digits or as SQL.
+    `files` (a pattern of tablespaces), `database` and `connection`. `temporary_size` gives the bytes of the
+    file that all temporary tables are in, if there is one. `list_prepared` lists XA transactions: format,
+    lengths of the name's two parts, and the name, in hexadecimal digits or as SQL.
     """
 
     time_limit: str
     timed_select: str
     database_size: tuple[str, ...]
+    temporary_size: str | None
     list_prepared: str
 
     def set_time_limit(self, seconds: float) -> str:
@@ -162,6 +164,7 @@ MYSQL = ServerDialect(
         "SELECT SIZE FROM information_schema.INNODB_SESSION_TEMP_TABLESPACES "
         "WHERE ID = %(connection)s AND PURPOSE = 'USER') AS files",
     ),
+    temporary_size=None,
     list_prepared="XA RECOVER CONVERT XID",
 )
 MARIADB = ServerDialect(
@@ -169,11 +172,12 @@ MARIADB = ServerDialect(
     "MariaDB",
     time_limit="SET SESSION max_statement_time = {seconds:g}",
     timed_select="SET STATEMENT max_statement_time={seconds} FOR SELECT * FROM {table}",
-    # temporary tables are all in one file, whose size an option of our own servers bounds
     database_size=(
         "SELECT SUM(size) FROM (SELECT FILE_SIZE AS size FROM information_schema.INNODB_SYS_TABLESPACES "
         f"WHERE NAME LIKE %(files)s UNION ALL {_OTHER_ENGINES}) AS files",
     ),
+    temporary_size="SELECT FILE_SIZE FROM information_schema.INNODB_SYS_TABLESPACES "
+    "WHERE NAME = 'innodb_temporary'",
     list_prepared="XA RECOVER FORMAT='SQL'",
 )
 SQLITE = Dialect("sqlite", "SQLite")

@@ -43,8 +43,12 @@ RUNAWAY_SECONDS = 8
 notice a kill, and would take a processor for minutes or hours; no limit on lengths prevents that."""
 
 
-_CRASHED = re.compile(r"^Connection ID \(thread ID\): (\d+)", re.MULTILINE)
-"""What MySQL and MariaDB write of the statement that a fatal signal met."""
+_CRASHED = re.compile(
+    r"^(?:Connection ID \(thread ID\): |\S+ +(?:\S+ )?(?=\d+ \[ERROR\] (?:\[FATAL\]|.*Assertion failure)))"
+    r"([1-9]\d*)",
+    re.MULTILINE,
+)
+"""The connection whose statement met a fatal signal or a failed assertion, as MySQL and MariaDB write it."""
 
 
 class ServerDatabase(Database):
@@ -154,7 +158,7 @@ class ServerDatabase(Database):
         try:
             if self._server is not None and not self._server.alive():
                 logger.warning("The database server (%s) has ended; it is started again.", self._server.where)
-                self._tenancy.blame(map(int, _CRASHED.findall(self._server.log())[-1:]))
+                self._tenancy.blame(map(int, _CRASHED.findall(self._server.log())))
                 self._tenancy.leave()
                 self._server.restart()
             tenancy = self._enter()

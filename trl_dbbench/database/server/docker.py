@@ -12,7 +12,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, cast
 
-from trl_dbbench.database.server.options import BOUNDED, ENVIRONMENT, FAST
+from trl_dbbench.database.server.options import BOUNDED, BOUNDED_MYSQL, ENVIRONMENT, FAST
 from trl_dbbench.database.server.start import (
     LOG_CHARACTERS,
     SHOWN_CHARACTERS,
@@ -169,7 +169,7 @@ def _container(image: str, password: str, port: int) -> Any:
         dbname="dbbench",
         docker_client_kw={"timeout": DOCKER_SECONDS},
         labels={_LABEL: _owner(os.getpid())},
-    ).with_command(" ".join((*FAST, *BOUNDED)))
+    ).with_command(" ".join((*FAST, *BOUNDED, *BOUNDED_MYSQL)))
     container.env |= ENVIRONMENT
     container.ports = cast(dict, _published(container.get_docker_client(), port))
     return container

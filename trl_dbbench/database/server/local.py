@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from trl_dbbench.database.server.options import BOUNDED, BOUNDED_MARIADB, ENVIRONMENT, FAST
+from trl_dbbench.database.server.options import BOUNDED, BOUNDED_MARIADB, BOUNDED_MYSQL, ENVIRONMENT, FAST
 from trl_dbbench.database.server.start import (
     LOG_CHARACTERS,
     SHOWN_CHARACTERS,
@@ -102,7 +102,7 @@ def _start_process(program: str, folder: Path) -> subprocess.Popen[bytes]:
         extra = ["--skip-networking", "--skip-symbolic-links", *BOUNDED_MARIADB]
     else:
         _output([program, "--no-defaults", "--initialize-insecure", *data, *user])
-        extra = ["--skip-networking", "--mysqlx=OFF"]
+        extra = ["--skip-networking", "--mysqlx=OFF", *BOUNDED_MYSQL]
     command = [program, "--no-defaults", *data, f"--socket={folder}/sock", *user]
     command += [f"--pid-file={folder}/pid", *extra, *FAST, *BOUNDED]
     guardian = Path(__file__).with_name("guardian.py")

@@ -44,12 +44,16 @@ BOUNDED = (
     "--loose-disabled-storage-engines=MyISAM,MRG_MyISAM,MEMORY,CSV,ARCHIVE,BLACKHOLE,FEDERATED,EXAMPLE",
     "--loose-temptable-max-ram=64M",
     "--loose-temptable-max-mmap=0",
-    # MariaDB keeps all temporary tables in this file, which does not shrink before version 11.3
-    "--innodb-temp-data-file-path=ibtmp1:12M:autoextend",
     "--innodb-max-undo-log-size=16M",
 )
 
+BOUNDED_MYSQL = ("--innodb-temp-data-file-path=ibtmp1:12M:autoextend:max:76M",)
+"""That of MySQL alone: what undoes changes of temporary tables. Statements fail that need more."""
+
 BOUNDED_MARIADB = (
+    # All temporary tables are in this file, which does not shrink before version 11.3. Where it is full, a statement
+    # that cannot be undone ends the server, so sandboxes look at its size (`Tenancy.temporary_grew`).
+    "--innodb-temp-data-file-path=ibtmp1:12M:autoextend",
     "--enforce-storage-engine=InnoDB",
     "--aria-pagecache-buffer-size=8M",  # of its own temporary tables, 128M by default and never given back
     "--max-session-mem-used=64M",

@@ -198,9 +198,11 @@ class ServerSandbox(Sandbox):
                 slot.plain = False  # the statement may still run, and hold the tables
             if self.changed and result.undone and not slot.stateless:
                 slot.interrupted = True
-            elif self.changed and not session.broken and self._grew_too_large(session, slot, result):
-                slot.full = True
-                return _FULL
+            elif self.changed and not session.broken and self._is_to_measure(result):
+                grew = not slot.stateless and self._tenancy.temporary_grew()
+                if grew or self._tenancy.size(slot.name, session.number) > self._max_bytes:
+                    slot.full = True
+                    return _FULL
         return result
 
     def _look(
@@ -231,15 +233,17 @@ class ServerSandbox(Sandbox):
             session.broken = session.broken or "its temporary files may be large"
         return result
 
-    def _grew_too_large(self, session: Session, slot: Slot, result: QueryResult) -> bool:
-        """Whether the tables exceed their size, which the server is asked only now and then."""
+    def _is_to_measure(self, result: QueryResult) -> bool:
+        """Whether the server is to be asked for the size of the tables, which is done only now and then."""
         self._unmeasured_seconds += result.seconds
         if self._unmeasured_seconds < UNMEASURED_SECONDS and (result.affected or 0) < UNMEASURED_ROWS:
             return False
         self._unmeasured_seconds = 0.0
-        loaded = self._loaded
-        begun = loaded.bytes if loaded is not None else 0
-        return self._tenancy.size(slot.name, session.number) > MAX_TABLE_BYTES + begun
+        return True
+
+    @property
+    def _max_bytes(self) -> int:
+        return MAX_TABLE_BYTES + (self._loaded.bytes if self._loaded is not None else 0)
 
     # --- the tables of a source ---------------------------------------------------------------------------
 

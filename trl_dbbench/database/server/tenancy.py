@@ -64,6 +64,9 @@ KILL_CONNECTIONS = 4
 OBSERVERS = 4
 """Connections that read states; each takes a few milliseconds."""
 
+TEMPORARY_BYTES = 512 * 1024 * 1024
+"""Size up to which all temporary tables of a MariaDB server together may grow."""
+
 SPARE_READERS = 2
 """Readers beyond one for each statement that may run, and connections that slots leave for them."""
 
@@ -112,6 +115,7 @@ class Tenancy:
         self._admin = make_engine(url, ADMIN_SECONDS, connections=ADMIN_CONNECTIONS)
         quick = partial(make_engine, url, KILL_SECONDS, connect_timeout=KILL_SECONDS)
         self._killer = quick(connections=KILL_CONNECTIONS)
+        self._temporary_bytes = TEMPORARY_BYTES
         self._users: WeakValueDictionary[int, Sandbox] = WeakValueDictionary()
         """By the number of the connection, the sandbox whose statement ran there last."""
         self._pulse = Pulse(quick(connections=1), dialect)
@@ -216,6 +220,18 @@ class Tenancy:
                 admin.exec_driver_sql(setting)
             return int(admin.exec_driver_sql(size, names).scalar() or 0)
         return 0
+
+    def temporary_grew(self) -> bool:
+        """Whether temporary tables have outgrown the file that all of a server's are in, and that never shrinks.
+
+        It grows only where nothing in it is free, so the one who has just written much may write no more.
+        """
+        with contextlib.suppress(SQLAlchemyError), self._admin.connect() as admin:
+            if self.dialect.temporary_size is not None:
+                size = int(admin.exec_driver_sql(self.dialect.temporary_size).scalar() or 0)
+                grew, self._temporary_bytes = size > self._temporary_bytes, max(size, self._temporary_bytes)
+                return grew
+        return False
 
     def runaways(self, seconds: float) -> list[int]:
         """The connections whose statements run that long after the time at which they were killed."""
