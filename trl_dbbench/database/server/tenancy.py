@@ -222,7 +222,7 @@ class Tenancy:
         return 0
 
     def temporary_grew(self) -> bool:
-        """Whether temporary tables have outgrown the file that all of a server's are in, and that never shrinks.
+        """Whether temporary tables have outgrown the file that all of them are in, and that never shrinks.
 
         It grows only where nothing in it is free, so the one who has just written much may write no more.
         """
