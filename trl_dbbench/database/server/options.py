@@ -51,8 +51,8 @@ BOUNDED_MYSQL = ("--innodb-temp-data-file-path=ibtmp1:12M:autoextend:max:76M",)
 """That of MySQL alone: what undoes changes of temporary tables. Statements fail that need more."""
 
 BOUNDED_MARIADB = (
-    # All temporary tables are in this file, which does not shrink before version 11.3. If it may not grow, a
-    # statement that cannot be undone ends the server, so sandboxes look at its size (`Tenancy.temporary_grew`).
+    # All temporary tables are in this file, which does not shrink before version 11.3. If it may not grow,
+    # a statement that cannot be undone ends the server, so sandboxes look at its size (`temporary_grew`).
     "--innodb-temp-data-file-path=ibtmp1:12M:autoextend",
     "--enforce-storage-engine=InnoDB",
     "--aria-pagecache-buffer-size=8M",  # of its own temporary tables, 128M by default and never given back
