@@ -170,8 +170,11 @@ def test_any_statement_on_a_server(server: str, count: int, request: pytest.Fixt
             wrong = episode(database, asked, sqls)
             if number % 5 == 0:
                 with database.sandbox(asked) as sandbox:
-                    if probed(sandbox) != first[asked.operation]:
-                        wrong.append(f"a session is not itself again after {sqls}")
+                    now, then = probed(sandbox), first[asked.operation]
+                # on a busy machine any statement may take too long
+                others = [(a, b) for a, b in zip(now, then, strict=True) if a != b and a.limit != "time"]
+                if others:
+                    wrong.append(f"a session is not itself again: {others} after {sqls}")
             return wrong
 
         drawings = (list(islice(drawn, AT_ONCE)) for _ in range(count // AT_ONCE))

@@ -103,6 +103,21 @@ def test_the_clock_and_chance_are_repeated(server_database: Database) -> None:
         assert rows_of(sandbox)["log"] == logged
 
 
+def test_what_was_shown_is_kept(server_database: Database) -> None:
+    """Names and numbers of the session, and a UUID, are others on a fresh sandbox; nothing depends on them."""
+    with server_database.sandbox(QUESTION) as sandbox:
+        sandbox.execute("SET @mine = 7")
+        for sql in (
+            "SELECT UUID(), CONNECTION_ID(), @mine",
+            "SELECT ROW_COUNT(), @mine",
+            "SHOW STATUS LIKE 'Uptime'",
+        ):
+            sandbox.execute(sql)
+        kill_connections(server_database.url)
+        assert sandbox.execute("SELECT @mine").rows == [(7,)]
+        assert sandbox.retries == 1
+
+
 def test_what_reads_of_the_statement_before_reads_of_the_agents(server_database: Database) -> None:
     """Setting the clock is a statement of ours, which the agent must not notice."""
     with server_database.sandbox(CHANGE) as sandbox:

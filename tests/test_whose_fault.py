@@ -17,7 +17,8 @@ from test_faults import Failing, kill_connections
 
 from trl_dbbench.database import Database, Limits, QueryResult, Sandbox
 from trl_dbbench.database.error_numbers import is_full_disk
-from trl_dbbench.database.server.database import _CRASHED, ServerDatabase
+from trl_dbbench.database.server.blame import crashed
+from trl_dbbench.database.server.database import ServerDatabase
 from trl_dbbench.errors import EnvironmentFault, ServerCrash
 from trl_dbbench.outcome import OutcomeReward
 from trl_dbbench.player import Player
@@ -225,9 +226,9 @@ Thread pointer: 0x77a1f0006dd8
 Query (0x7f0a8c010c20): SELECT 1
 Connection ID (thread ID): 16"""
     mysql = "2026-11-25T16:41:55.885888Z 12 [ERROR] [MY-013183] [InnoDB] Assertion failure: row0sel.cc:1"
-    assert _CRASHED.findall(mariadb) == ["15", "16"]
-    assert _CRASHED.findall(mysql) == ["12"]
-    assert _CRASHED.findall("Connection ID (thread ID): 0\n2026-11-25 16:41:27 0 [ERROR] Plugin") == []
+    assert crashed(mariadb) == [15, 16]
+    assert crashed(mysql) == [12]
+    assert crashed("Connection ID (thread ID): 0\n2026-11-25 16:41:27 0 [ERROR] Plugin") == []
 
 
 def test_temporary_tables_end_no_server(local_database: Database) -> None:

@@ -49,6 +49,10 @@ class Dialect:
         """Whether a statement changes nothing, wherever it runs, and reveals nothing about its session."""
         return self.looks_like_read(sql) and self.kind_of(sql) == "reads"
 
+    def only_shows(self, sql: str) -> bool:
+        """Whether a statement leaves nothing behind, unless it calls the agent's own code."""
+        return _READ.match(sql) is not None and _KEEPS.search(sql) is None
+
     def is_traceless(self, sql: str) -> bool:
         """Whether a read leaves nothing in its session that such a read could find there.
 
@@ -195,6 +199,9 @@ _READ = re.compile(
     | SHOW\s+(?:FULL\s+)?(?:TABLES | COLUMNS | FIELDS | CREATE\s+TABLE))\b""",
     re.IGNORECASE | re.VERBOSE,
 )
+_KEEPS = re.compile(r":=|\bINTO\b|/\*M?!", re.IGNORECASE)
+"""What may keep a part of what a SELECT shows, in a variable."""
+
 _NOT_ONLY_READ = re.compile(
     r"""@ | /\* | -- | \# | ;\s*\S                # variables; comments, which could part the words below
     | \bINTO\b | \bFOR\s+(?:UPDATE|SHARE|CONNECTION) | \bLOCK\s+IN

@@ -25,11 +25,13 @@ a statement fails, by the environment's fault -> wait for the server -> fresh sa
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
+from trl_dbbench.database.dialect import Dialect
 from trl_dbbench.database.sandbox import Limits, Loss, QueryResult, Sandbox, State
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, ServerCrash
 from trl_dbbench.tasks import Task
@@ -39,6 +41,9 @@ T = TypeVar("T")
 MAX_TRIES = 3
 MAX_STANDSTILLS = 5
 MAX_PAUSE_SECONDS = 2.0
+
+
+_OWN_CODE = re.compile(r"\b(?:FUNCTION|PREPARE|IMMEDIATE)\b", re.IGNORECASE)
 
 
 class Outage:
@@ -77,6 +82,7 @@ class Outage:
 class Recoverable(Protocol):
     """What a `RetryingSandbox` needs of its `Database`, where these are described."""
 
+    dialect: Dialect
     patience: float
     restarts: int
     closed: bool
@@ -244,7 +250,7 @@ class RetryingSandbox(Sandbox):
         for sql, seen in self._done:
             again = sandbox.repeat(sql, seen)
             same = (again.rows, again.error, again.affected) == (seen.rows, seen.error, seen.affected)
-            if not same and not anyway:
+            if not (same or anyway or self._only_shows(sql)):
                 return EnvironmentFault(
                     f"the database failed, and {sql[:200]!r} cannot be repeated: it gave "
                     f"{_shown(seen)}, now {_shown(again)}",
@@ -252,6 +258,11 @@ class RetryingSandbox(Sandbox):
                     final=again.limit != "time" and not again.doubtful,
                 )
         return None
+
+    def _only_shows(self, sql: str) -> bool:
+        """Whether the agent keeps what a statement has shown it, and nothing else depends on that."""
+        own_code = any(_OWN_CODE.search(each) for each, _ in self._done)
+        return not own_code and self._database.dialect.only_shows(sql)
 
     def _drop(self) -> None:
         if self._sandbox is not None:

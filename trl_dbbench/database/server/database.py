@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import re
 import threading
 import time
 
@@ -17,6 +16,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from trl_dbbench.database.base import Database
 from trl_dbbench.database.dialect import ServerDialect, dialect_of
 from trl_dbbench.database.sandbox import Limits, Sandbox
+from trl_dbbench.database.server.blame import crashed
 from trl_dbbench.database.server.connections import (
     CONNECT_SECONDS,
     connect_advice,
@@ -41,14 +41,6 @@ WATCH_SECONDS = 1.0
 RUNAWAY_SECONDS = 8
 """How long a killed statement may go on there. A search in a long text or an operation on shapes does not
 notice a kill, and would take a processor for minutes or hours; no limit on lengths prevents that."""
-
-
-_CRASHED = re.compile(
-    r"^(?:Connection ID \(thread ID\): |\S+ +(?:\S+ )?(?=\d+ \[ERROR\] (?:\[FATAL\]|.*Assertion failure)))"
-    r"([1-9]\d*)",
-    re.MULTILINE,
-)
-"""The connection whose statement met a fatal signal or a failed assertion, as MySQL and MariaDB write it."""
 
 
 class ServerDatabase(Database):
@@ -158,7 +150,7 @@ class ServerDatabase(Database):
         try:
             if self._server is not None and not self._server.alive():
                 logger.warning("The database server (%s) has ended; it is started again.", self._server.where)
-                self._tenancy.blame(map(int, _CRASHED.findall(self._server.log())))
+                self._tenancy.blame.lay_on(crashed(self._server.log()))
                 self._tenancy.leave()
                 self._server.restart()
             tenancy = self._enter()
@@ -200,7 +192,7 @@ class ServerDatabase(Database):
                     "with it the statement.",
                     RUNAWAY_SECONDS,
                 )
-                self._tenancy.blame(runaways)
+                self._tenancy.blame.lay_on(runaways)
                 server.kill()
             if not self.closed and not server.alive():
                 self.recover()

@@ -189,7 +189,7 @@ class ServerSandbox(Sandbox):
             slot.stateless = slot.stateless and kind != "other"
             # a SELECT changes something where the agent has made a function that does so
             self.changed = not (reads and slot.stateless)
-            self._tenancy.uses(session, self)
+            self._tenancy.blame.uses(session, self)
             moment = self._moments.fix(session, sql, kind, again)
             result = replace(session.execute(sql, limits), moment=moment)
             if not reads:
@@ -227,7 +227,7 @@ class ServerSandbox(Sandbox):
         return self._tenancy.known_answers.ask(pristine.name, sql, read)
 
     def _read_once(self, session: Session, sql: str, limits: Limits | None) -> QueryResult:
-        self._tenancy.uses(session, self)
+        self._tenancy.blame.uses(session, self)
         result = session.execute(sql, limits)
         if result.seconds > SPILL_SECONDS:
             session.broken = session.broken or "its temporary files may be large"
@@ -321,7 +321,7 @@ class ServerSandbox(Sandbox):
     def _read_all(self, session: Session, name: str, isolation: str, but: Collection[str]) -> State:
         limits = Limits(rows=MAX_STATE_ROWS, characters=MAX_STATE_CHARACTERS)
         state: dict[str, TableState] = {}
-        self._tenancy.uses(session, self)
+        self._tenancy.blame.uses(session, self)
         try:
             session.connection.exec_driver_sql(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
             tables = session.connection.exec_driver_sql(f"SHOW FULL TABLES FROM `{name}`").fetchall()

@@ -14,19 +14,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from weakref import WeakValueDictionary
 
 from sqlalchemy import Engine
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from trl_dbbench.database.dialect import ServerDialect
-from trl_dbbench.database.sandbox import Limits, Sandbox
+from trl_dbbench.database.sandbox import Limits
 from trl_dbbench.database.server import ownership
 from trl_dbbench.database.server.answers import Answers
+from trl_dbbench.database.server.blame import Blame
 from trl_dbbench.database.server.connections import (
     ADMIN_SECONDS,
     CONNECT_SECONDS,
@@ -116,8 +116,7 @@ class Tenancy:
         quick = partial(make_engine, url, KILL_SECONDS, connect_timeout=KILL_SECONDS)
         self._killer = quick(connections=KILL_CONNECTIONS)
         self._temporary_bytes = TEMPORARY_BYTES
-        self._users: WeakValueDictionary[int, Sandbox] = WeakValueDictionary()
-        """By the number of the connection, the sandbox whose statement ran there last."""
+        self.blame = Blame()
         self._pulse = Pulse(quick(connections=1), dialect)
         # not a generator, which several threads cannot draw from at once
         names = map(f"{owner}_s{{:07d}}".format, numbers)
@@ -246,16 +245,6 @@ class Tenancy:
                 if process.command == "Killed" and process.seconds > longest
             ]
         return []
-
-    def uses(self, session: Session, sandbox: Sandbox) -> None:
-        """Notes whose statements run on a session from now on."""
-        self._users[session.number] = sandbox
-
-    def blame(self, connections: Iterable[int]) -> None:
-        """Notes that the statements of these connections have ended the server."""
-        for number in connections:
-            if (sandbox := self._users.get(number)) is not None:
-                sandbox.brought_down = True
 
     def leave(self) -> None:
         """Ends all connections. What is on the server stays there; `close` removes it first."""
