@@ -42,7 +42,7 @@ class Replayed:
     """A saved episode and what came of playing it again.
 
     `line` is its number in `episodes.jsonl`. `episode` is `None` where there was nothing to play: its
-    environment had failed in the run, or its task cannot be found.
+    environment had failed in the run, it had ended the database server, or its task cannot be found.
     """
 
     line: int

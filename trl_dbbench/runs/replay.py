@@ -208,7 +208,7 @@ class _Replayer:
 
     async def _play(self, line: int, saved: EpisodeRecord) -> Replayed:
         replayed = Replayed(line, saved)
-        if saved["status"] == Status.ENVIRONMENT_FAULT:
+        if saved["status"] in (Status.ENVIRONMENT_FAULT, Status.SERVER_CRASH):
             return replayed
         tasks = find_tasks(saved, self._tasks)
         if len({task.digest for task in tasks}) != 1:
