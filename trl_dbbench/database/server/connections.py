@@ -93,6 +93,8 @@ def redacted(text: str) -> str:
 class _Answer(MysqlPacket):
     """A packet whose errors say that the server sent them: a SIGNAL can have any number, the client's too."""
 
+    __slots__ = ()
+
     def raise_for_error(self) -> None:
         try:
             super().raise_for_error()
