@@ -112,16 +112,21 @@ def test_values_that_cannot_be_read(
     assert episode(sqlite_database, question(kind, tmp_path), sqls) == []
 
 
+def counts(short: int, slow: int) -> pytest.MarkDecorator:
+    """Statements of the version in `make test`, of CI's and of `TRL_DBBENCH_LONG=1`."""
+    return pytest.mark.parametrize(
+        "count",
+        [
+            pytest.param(short, marks=pytest.mark.short),
+            pytest.param(slow, marks=pytest.mark.slow),
+            pytest.param(100_000, marks=LONG),
+        ],
+    )
+
+
 @pytest.mark.fuzz
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    "count",
-    [
-        pytest.param(4_000, marks=pytest.mark.short),
-        pytest.param(20_000, marks=pytest.mark.slow),
-        pytest.param(100_000, marks=LONG),
-    ],
-)
+@counts(short=4_000, slow=20_000)
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_statement(kind: str, count: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Statements of a grammar, and their mutations, 20 an episode."""
@@ -144,14 +149,7 @@ def test_any_statement(kind: str, count: int, tmp_path: Path, request: pytest.Fi
 
 @pytest.mark.fuzz
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize(
-    "count",
-    [
-        pytest.param(1_000, marks=pytest.mark.short),
-        pytest.param(4_000, marks=pytest.mark.slow),
-        pytest.param(100_000, marks=LONG),
-    ],
-)
+@counts(short=1_000, slow=4_000)
 @pytest.mark.parametrize("server", SERVERS)
 def test_any_statement_on_a_server(server: str, count: int, request: pytest.FixtureRequest) -> None:
     """The same beside others: no episode fails, but one whose statement has ended the server."""
