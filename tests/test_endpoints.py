@@ -550,12 +550,12 @@ def test_nobody_listens(
 @pytest.mark.parametrize(
     ("more", "error"),
     [
-        (["--adapter", "a"], "--adapter does not go with --endpoint, which gives text, greedily: leave it out."),
+        (["--adapter", "a"], "--adapter does not go with --endpoint, which gives text and no tokens: leave it out."),
         (
-            ["--samples", "4"],
-            "--samples does not go with --endpoint, which gives text, greedily: leave it out.",
+            ["--samples", "4", "--reward-model", "prm:p"],
+            "--reward-model does not go with --endpoint, which gives text and no tokens: leave it out.",
         ),
-        (["--dtype", "float32"], "--dtype does not go with --endpoint, which gives text, greedily: leave it out."),
+        (["--dtype", "float32"], "--dtype does not go with --endpoint, which gives text and no tokens: leave it out."),
         (["--few-shot", "2"], "--endpoint shows no earlier episodes in the prompt; add --few-shot 0 to do without them."),
         (["--api-key-env", "NOT_THERE"], "--api-key-env: the environment variable NOT_THERE is not set."),
         (["--endpoint", "here"], "--endpoint: give a server's address, such as http://localhost:8000/v1 or https://api.openai.com/v1."),

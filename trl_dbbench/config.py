@@ -15,11 +15,12 @@ from trl_dbbench.credit.estimators import grpo
 from trl_dbbench.engines.base import server_addresses
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.few_shot import DEFAULT_WAY, WAYS, check_few_shot
+from trl_dbbench.lookup import check_choice
 from trl_dbbench.protocol import get_protocol
 from trl_dbbench.reference import check_reference
 from trl_dbbench.samplers import check_task_sampling
 from trl_dbbench.templates import load_chat_template
-from trl_dbbench.unsupported import check_settings
+from trl_dbbench.unsupported import check_choices_of_trl, check_settings, use_new_names
 
 CHOICES = {
     "greedy_eval": ("batch", "separate", "off"),
@@ -339,6 +340,8 @@ class DBBenchGRPOConfig(GRPOConfig):
         self.num_generations: int = _Single(1) if single else self.num_generations
         if vars(self)["disable_tqdm"] is None and not shows_bars():
             self.disable_tqdm = True
+        check_choices_of_trl(self)
+        use_new_names(self)
         super().__post_init__()
         self.num_generations = int(self.num_generations)
         for name in ("max_turns", "max_turn_tokens", "max_completion_length", "greedy_eval_every"):
@@ -347,8 +350,7 @@ class DBBenchGRPOConfig(GRPOConfig):
         for name, allowed in CHOICES.items():
             if getattr(self, name) is False and "off" in allowed:
                 setattr(self, name, "off")  # as YAML reads a bare `off`
-            if getattr(self, name) not in allowed:
-                raise ConfigError(f"unknown {name} {getattr(self, name)!r}; allowed: {', '.join(allowed)}.")
+            check_choice(name, getattr(self, name), allowed)
         get_protocol(self.protocol)
         if self.chat_template is not None:
             load_chat_template(self.chat_template)

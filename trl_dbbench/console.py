@@ -10,6 +10,9 @@ import warnings
 LIBRARIES = ("transformers", "datasets", "huggingface_hub", "trl", "accelerate", "peft")
 """Those with warnings, some of which have handlers of their own."""
 
+NOT_OURS = (r"`is_gradient_checkpointing` is deprecated",)
+"""Warnings of a library about another library, of which neither the user nor this package can be rid."""
+
 HUB_REQUESTS = "huggingface_hub.utils._http"
 """Warns of every request that failed, and again of every retry."""
 
@@ -35,20 +38,26 @@ def plain_output(rank: int = 0) -> None:
     Args:
         rank: another than 0 leaves Python's warnings to the main process, which has the same.
     """
+    # they make their handlers when they are imported
+    import datasets
+    import huggingface_hub.utils
+    import transformers.utils.logging
+
     if rank:
         warnings.simplefilter("ignore")
+    for message in NOT_OURS:
+        warnings.filterwarnings("ignore", message, FutureWarning)
     handlers = list(logging.getLogger().handlers)
     for name in LIBRARIES:
-        handlers += logging.getLogger(name).handlers
+        logger = logging.getLogger(name)
+        handlers += logger.handlers
+        if logger.handlers:
+            logger.propagate = False  # or it says all twice: here, and by the root's handler
     for handler in handlers:
         if not any(isinstance(each, SaidOnce) for each in handler.filters):
             handler.addFilter(SaidOnce())
     if on_terminal() and not rank:
         return
-    import datasets
-    import huggingface_hub.utils
-    import transformers.utils.logging
-
     for library in (datasets.utils, huggingface_hub.utils):
         library.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,13 +25,23 @@ from trl_dbbench.files import check_not_misspelled
 from trl_dbbench.player import Player
 from trl_dbbench.prompts import Opening
 from trl_dbbench.rollout import Episode, Sampling, Start, Status
-from trl_dbbench.runs.records import Accuracy, commonest, episode_record, void_reasons
+from trl_dbbench.runs.journal import GREEDY, Journal
+from trl_dbbench.runs.records import (
+    Accuracy,
+    EpisodeRecord,
+    commonest,
+    episode_record,
+    void_reasons,
+)
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import Trained
 from trl_dbbench.tasks import Task
 
 Prepare = Callable[[Sequence[Start]], Sequence[Start]]
 """Gives the starts that are played in the place of a batch's."""
+
+Reward = Callable[[Sequence[Episode], Mapping[str, str]], None]
+"""Rewards episodes; it is told the lines of the earlier episodes that their prompts showed."""
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -40,33 +50,45 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 class Evaluation:
     """A greedy run over tasks.
 
-    `shots` are the lines of the earlier episodes that prompts showed, by their ids.
+    Args:
+        episodes: those that were played now.
+        shots: the lines of the earlier episodes that prompts showed, by their ids.
+        all_records: the records of these and of those that an earlier start has played; left out, of these
+            alone.
     """
 
     episodes: list[Episode]
     shots: dict[str, str] = field(default_factory=dict)
+    all_records: Sequence[EpisodeRecord] | None = None
+
+    @property
+    def records(self) -> Sequence[EpisodeRecord]:
+        """One of each task that was played, in their order."""
+        if self.all_records is not None:
+            return self.all_records
+        return [episode_record(episode, "eval", 0) for episode in self.episodes]
 
     @property
     def accuracy(self) -> Accuracy:
         """Overall, per operation and per skill."""
-        return Accuracy().add(episode_record(episode, "eval", 0) for episode in self.episodes)
+        return Accuracy().add(self.records)
 
     @property
     def statuses(self) -> dict[str, float]:
         """The share of each status that occurred."""
-        counts = Counter(str(episode.status) for episode in self.episodes)
-        return {status: count / len(self.episodes) for status, count in sorted(counts.items())}
+        counts = Counter(record["status"] for record in self.records)
+        return {status: count / counts.total() for status, count in sorted(counts.items())}
 
     @property
     def void_reasons(self) -> Counter[str]:
         """How many episodes are void, by reason."""
-        return void_reasons(episode_record(episode, "eval", 0) for episode in self.episodes)
+        return void_reasons(self.records)
 
     @property
     def emulation_mistakes(self) -> int:
         """Statements that the embedded database could not execute for a mistake of its own."""
-        results = [turn.result for episode in self.episodes for turn in episode.turns]
-        return sum(result is not None and result.limit == "emulation" for result in results)
+        turns = [turn for record in self.records for turn in record["turns"]]
+        return sum(turn["limit"] == "emulation" for turn in turns)
 
     @property
     def ended_early(self) -> str | None:
@@ -81,7 +103,7 @@ class Evaluation:
             "void_reasons": dict(self.void_reasons),
             "statuses": self.statuses,
             "emulation_mistakes": self.emulation_mistakes,
-            "episodes": [episode_record(episode, "eval", 0) for episode in self.episodes],
+            "episodes": list(self.records),
         }
         if self.shots:
             said["shots"] = [json.loads(line) for line in self.shots.values()]
@@ -109,6 +131,8 @@ def evaluate(
     batch_size: int = 16,
     progress: bool = True,
     shots: Shots | None = None,
+    journal: Journal | None = None,
+    reward: Reward | None = None,
 ) -> Evaluation:
     """Plays every task once, greedily, and judges it.
 
@@ -124,6 +148,8 @@ def evaluate(
         system_prompt: replaces the protocol's own.
         batch_size: episodes that run side by side.
         shots: puts earlier episodes into the prompts; those of a batch may join from the next one on.
+        journal: keeps each episode; those that it has already are not played.
+        reward: rewards the episodes of a batch before they are kept.
 
     Raises:
         ConfigError: if a prompt does not fit the model.
@@ -131,17 +157,24 @@ def evaluate(
         EngineError: if servers are to generate and none answers.
     """
     player = within_context(player, backend)
-    starts = [player.start(task, Sampling(greedy=True), system_prompt) for task in tasks]
+    journal = journal or Journal()
+    greedy, done = Sampling(greedy=True), journal.done(GREEDY)
+    places = [place for place in range(len(tasks)) if place not in done]
+    starts = [player.start(tasks[place], greedy, system_prompt) for place in places]
     prepare = showing(shots, player, tasks, system_prompt)
-    evaluation = Evaluation([])
+    played: list[Episode] = []
     for batch in play_in_batches(
         *(starts, player, backend, batch_size, "greedy evaluation"), prepare=prepare, progress=progress
     ):
-        evaluation.episodes.extend(batch)
+        shown = {} if shots is None else dict(shots.drawn())
+        if reward is not None:
+            reward(batch, journal.shots | shown)
+        records = [episode_record(episode, "eval", 0) for episode in batch]
+        journal.add(GREEDY, list(zip(places[len(played) :], records, strict=False)), shown)
+        played.extend(batch)
         if shots is not None:
-            evaluation.shots.update(shots.drawn())
             shots.learn_from(batch)
-    return evaluation
+    return Evaluation(played, journal.shots, journal.records(GREEDY))
 
 
 def within_context(player: Player, backend: Backend) -> Player:

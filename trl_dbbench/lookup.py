@@ -36,6 +36,13 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     return f"unknown {kind} {name!r}; allowed: {', '.join(known)}" + (f"; nearest: {near}" if near else "")
 
 
+def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:
+    """Raise ConfigError for a setting whose value is none of those that it may have, naming the nearest."""
+    allowed = list(allowed)
+    if value not in allowed:
+        raise ConfigError(f"{unknown(name, str(value), map(str, allowed))}.")
+
+
 def look_up(kind: str, name: str, ours: Mapping[str, T]) -> T:
     """What `name` stands for.
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
@@ -111,6 +111,18 @@ def tool_call(text: str) -> Call | None:
         return None
     _, number, match = min(found, key=lambda each: each[:2])
     return _FORMS[number][1](match, text[match.end() :])
+
+
+def meant_tool(name: str, known: Collection[str]) -> str:
+    """Return the tool that a call's name means, if it stands among marks of the model's format.
+
+    Such as `functions.execute_sql`, `functions.execute_sql:0` and `execute_sql<|channel|>commentary`. Any
+    other name is returned as it is.
+    """
+    if name in known:
+        return name
+    meant = {tool for tool in known if tool in re.split(r"[^\w-]+|__", name)}
+    return meant.pop() if len(meant) == 1 else name
 
 
 def _tagged(argument: str, closed: str, end: str = "</tool_call>") -> Callable[[re.Match[str], str], Call]:

@@ -17,13 +17,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading import get_grader
 from trl_dbbench.lookup import look_up
-from trl_dbbench.markup import after_thoughts, tool_call
+from trl_dbbench.markup import after_thoughts, meant_tool, tool_call
 from trl_dbbench.prompts import (
     TEXT_SQL_SYSTEM_PROMPT,
     TEXT_SYSTEM_PROMPT,
@@ -227,11 +228,11 @@ class ToolsProtocol:
             call = tool_call(after_thoughts(text))
         except ValueError as error:
             return Invalid(f"Error: {error}")
-        _, ending = (tool["function"]["name"] for tool in self.tools or ())
+        looking, ending = (tool["function"]["name"] for tool in self.tools or ())
         if call is None:
             return Invalid(f"Error: no tool call found. Call execute_sql or {ending}.")
-        name, arguments = call
-        if name == "execute_sql":
+        name, arguments = meant_tool(call[0], (looking, ending)), call[1]
+        if name == looking:
             query = arguments.get("query")
             if isinstance(query, str):
                 return Operation(_well_formed(query))
@@ -242,6 +243,9 @@ class ToolsProtocol:
 
     def _answer(self, arguments: dict[str, Any]) -> Action:
         answers = arguments.get("answers")
+        if isinstance(answers, str) and answers.lstrip().startswith("["):
+            with suppress(ValueError, RecursionError):  # a list that was encoded once more
+                answers = json.loads(answers)
         if isinstance(answers, list):
             values = tuple(_well_formed(v if isinstance(v, str) else _json(v)) for v in answers)
             return Answer(str(list(values)), values)

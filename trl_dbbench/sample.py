@@ -102,9 +102,13 @@ class Plan:
         """All episodes, in the order in which they are played: the `n` of a task side by side."""
         starts = []
         for task in tasks:
-            start, digest = player.start(task, system_prompt=system_prompt), task.digest
-            starts += [replace(start, sampling=self._sampling(digest, number)) for number in range(self.n)]
+            start = player.start(task, system_prompt=system_prompt)
+            starts += [replace(start, sampling=sampling) for sampling in self.samplings(task)]
         return starts
+
+    def samplings(self, task: Task) -> list[Sampling]:
+        """Return how each of a task's episodes is drawn."""
+        return [self._sampling(task.digest, number) for number in range(self.n)]
 
     def _sampling(self, digest: str, number: int) -> Sampling:
         # of the task and not of its place, so that more tasks or samples change no episode
@@ -224,7 +228,7 @@ def sample_into(
     starts = plan.starts(tasks, player, trained.settings.system_prompt)
     shots = shots_of(trained, player, folder=out)
     prepare = showing(shots, player, tasks, trained.settings.system_prompt)
-    asked = _asked(tasks, plan, trained)
+    asked = asked_of(tasks, plan, trained)
     if out.exists() and not (out / PROGRESS_FILE).exists() and any(map(_is_of_others, out.iterdir())):
         raise ConfigError(f"'{out}' holds something else. Name a new folder by --out.")
     with locked(out):
@@ -253,10 +257,11 @@ def _is_of_others(path: Path) -> bool:
     return path.name != LOCK_FILE and not path.name.startswith(f".{PROGRESS_FILE}.")
 
 
-def _asked(tasks: Sequence[Task], plan: Plan, trained: Trained) -> dict[str, Any]:
+def asked_of(tasks: Sequence[Task], plan: Plan | None, trained: Trained) -> dict[str, Any]:
+    """Return what decides which episodes are played, as JSON holds it."""
     digests = "\n".join(task.digest for task in tasks)
     asked = {name: getattr(trained.settings, name) for name in TAKEN}
-    asked |= {"model": trained.model, "adapter": trained.adapter, **asdict(plan)}
+    asked |= {"model": trained.model, "adapter": trained.adapter, **(asdict(plan) if plan else {})}
     asked["tasks"] = hashlib.blake2b(digests.encode(), digest_size=8).hexdigest()
     return json.loads(json.dumps(asked))
 

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise, takewhile
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import yaml
@@ -241,9 +242,20 @@ def launch(command: list[str]) -> None:
     `accelerate launch` would end at once with a traceback.
 
     Raises:
-        SystemExit: with the launcher's status, if the run fails.
+        SystemExit: with the launcher's status, if the run fails; with 130, if Ctrl-C has ended it.
     """
     from accelerate.commands.launch import launch_command, launch_command_parser
 
-    signal.signal(signal.SIGINT, lambda number, frame: None)  # what it starts has its own again
-    launch_command(launch_command_parser().parse_args(command[3:]))
+    interrupted = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+
+    signal.signal(signal.SIGINT, note)  # what it starts has its own again
+    try:
+        launch_command(launch_command_parser().parse_args(command[3:]))
+    except (Exception, SystemExit):
+        if interrupted:  # the launcher turns every status into 1
+            raise SystemExit(128 + signal.SIGINT) from None
+        raise

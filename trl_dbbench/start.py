@@ -11,6 +11,7 @@ What the command line names is taken from the working directory alone.
 
 from __future__ import annotations
 
+import ast
 import logging
 import re
 import sys
@@ -28,6 +29,7 @@ from trl_dbbench.adapters import check_is_model
 from trl_dbbench.checkpoints import whole_checkpoints
 from trl_dbbench.errors import ConfigError, DBBenchError, loading, user_errors
 from trl_dbbench.files import check_not_misspelled
+from trl_dbbench.lookup import nearest, unknown
 from trl_dbbench.lost_ranks import limit_waiting, naming_lost_ranks
 from trl_dbbench.ranks import Ranks
 from trl_dbbench.shipped import SCRIPT_KEY, is_there, with_paths
@@ -75,10 +77,40 @@ class RecipeParser(TrlParser):
         args = list(sys.argv[1:] if args is None else args)
         if "--config" in args[:-1]:
             self.folder = Path(args[args.index("--config") + 1]).parent
-        return super().parse_args_and_config(args, **options)
+        args = [self._renamed_flag(each) for each in args]
+        try:
+            return super().parse_args_and_config(args, **options)
+        except ValueError as error:
+            found = re.search(
+                r"(?:not used by the HfArgumentParser|arguments from config file): (\[.*\])", str(error)
+            )
+            if found is None:
+                raise
+            raise ConfigError(self._unknown_keys(ast.literal_eval(found[1]))) from None
+
+    def _unknown_keys(self, words: Sequence[str]) -> str:
+        keys = [word.lstrip("-").partition("=")[0] for word in words if word.startswith("--")] or words
+        known = sorted(action.dest for action in self._actions)
+        said = []
+        for key in keys:
+            near = nearest(key.replace("-", "_"), known)
+            said.append(f"unknown setting {key!r}{f'; nearest: {near}' if near else ''}")
+        return f"{'. '.join(said)}. --help lists all settings."
+
+    def _renamed(self, key: str) -> str:
+        """Return the name that transformers has for a setting now, where an older name warns."""
+        new = key.replace("gradient_checkpointing", "activation_checkpointing")
+        return new if f"--{new}" in self._option_string_actions else key
+
+    def _renamed_flag(self, word: str) -> str:
+        flag, equals, value = word.partition("=")
+        if not flag.startswith("--gradient"):
+            return word
+        return f"--{self._renamed(flag.removeprefix('--').replace('-', '_'))}{equals}{value}"
 
     def set_defaults_with_config(self, **config: Any) -> list[str]:
         config.pop(SCRIPT_KEY, None)
+        config = {self._renamed(key): value for key, value in config.items()}
         return super().set_defaults_with_config(**with_paths(config, self._locate))
 
     def _locate(self, path: str) -> str:
@@ -105,6 +137,10 @@ class RecipeParser(TrlParser):
 
     def error(self, message: str) -> NoReturn:
         """argparse would print every option before it says what is wrong."""
+        choice = re.match(r"argument --(\w+)\S*: invalid choice: '([^']*)' \(choose from (.*)\)$", message)
+        if choice is not None:
+            allowed = [each.strip("' ") for each in choice[3].split(",")]
+            message = unknown(choice[1], choice[2], allowed)
         raise ConfigError(f"{message}. --help lists all options.")
 
 

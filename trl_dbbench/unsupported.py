@@ -12,18 +12,23 @@ from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+import torch
 import transformers
 from datasets import Dataset
 from peft import PeftConfig
-from transformers import AutoConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel, TrainingArguments
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.trainer_pt_utils import AcceleratorConfig
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
+from transformers.training_args import OptimizerNames
+from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_available
 from trl import GRPOConfig
 
 from trl_dbbench.adapters import check_is_model
 from trl_dbbench.engines.base import engine_of
 from trl_dbbench.engines.transformers.models import check_adapter, check_model
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.lookup import check_choice, unknown
 
 
 class Refusal(NamedTuple):
@@ -136,6 +141,53 @@ REFUSED_ARGUMENTS: dict[str, Refusal] = {
 """Arguments of `GRPOTrainer` that cannot be given -> why."""
 
 
+CHOICES_OF_TRL: dict[str, tuple[object, ...]] = {
+    "loss_type": ("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
+    "scale_rewards": ("group", "batch", "none", True, False, "True", "False"),
+    "importance_sampling_level": ("token", "sequence"),
+    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+    "optim": tuple(each.value for each in OptimizerNames),
+    "lr_scheduler_type": tuple(each.value for each in SchedulerType),
+    **{
+        name: tuple(each.value for each in IntervalStrategy) for name in ("eval_strategy", "logging_strategy")
+    },
+    "save_strategy": tuple(each.value for each in SaveStrategy),
+}
+"""Settings of TRL and transformers that take one of a few values; some are first read in the update."""
+
+
+def check_choices_of_trl(args: GRPOConfig) -> None:
+    """Raise ConfigError for a value that TRL would refuse only when it uses it."""
+    for name, allowed in CHOICES_OF_TRL.items():
+        value = getattr(args, name)
+        check_choice(name, getattr(value, "value", value), allowed)
+    check_precision(args)
+
+
+def check_precision(args: TrainingArguments) -> None:
+    """Raise ConfigError where bf16 is asked for, as TRL does by default, and no device computes in it."""
+    wanted = not args.fp16 if args.bf16 is None else args.bf16
+    if not wanted or args.use_cpu or is_torch_bf16_gpu_available() or is_torch_xla_available():
+        return
+    if torch.accelerator.is_available():
+        raise ConfigError("bf16: the device here does not compute in it. Set bf16: false and fp16: true.")
+    raise ConfigError(
+        "bf16: no GPU is seen here. Set use_cpu: true to train on the CPU; with a GPU, look at what "
+        "nvidia-smi and torch.cuda.is_available() say."
+    )
+
+
+def use_new_names(args: TrainingArguments) -> None:
+    """Move settings to the names that transformers has for them now.
+
+    It warns of the old ones, which are TRL's defaults.
+    """
+    for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs"):
+        new = name.replace("gradient", "activation")
+        if getattr(args, new, "absent") is None:
+            setattr(args, new, getattr(args, name))
+
+
 def check_settings(args: GRPOConfig) -> None:
     """Raises ConfigError for a setting that has no effect here or a wrong one."""
     for name, (why, remedy) in REFUSED_SETTINGS.items():
@@ -158,8 +210,8 @@ def check_trackers(report_to: str | list[str] | None) -> None:
     """Raises ConfigError for a tracker that is unknown or not installed, before anything is opened."""
     for name in [report_to] if isinstance(report_to, str) else report_to or []:
         if name not in (*INTEGRATION_TO_CALLBACK, "all", "none"):
-            allowed = ", ".join(["none", *TRACKERS])
-            raise ConfigError(f"unknown report_to {name!r}; allowed: {allowed}, and what transformers knows.")
+            said = unknown("report_to", name, ["none", *TRACKERS])
+            raise ConfigError(f"{said}. What transformers knows is allowed too.")
         if name in TRACKERS and not any(map(find_spec, TRACKERS[name])):
             raise ConfigError(
                 f"report_to: {name} needs a package that is not there: pip install 'trl-dbbench[{name}]'. "

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
 from trl_dbbench.cli import adapters, audit, compare, models, own_tables, runs, serve, tasks, train
-from trl_dbbench.console import on_terminal
+from trl_dbbench.console import NOT_OURS, on_terminal
 from trl_dbbench.errors import user_errors
 
 app = typer.Typer(
-    help="Train language-model agents to work a MySQL database: checks, evaluation and reports.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -44,11 +46,28 @@ app.command()(train.recipes)
 app.command()(adapters.merge)
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"trl-dbbench {version('trl-dbbench')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Prints the version.")
+    ] = False,
+) -> None:
+    """Train language-model agents to work a MySQL database: checks, evaluation and reports."""
+
+
 def main() -> None:
     if not on_terminal():
         os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is imported, by the command
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     for chatty in ("httpx", "httpx2"):  # a line for each request
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    for message in NOT_OURS:
+        warnings.filterwarnings("ignore", message, FutureWarning)
     with user_errors():
         app()

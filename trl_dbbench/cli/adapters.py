@@ -25,7 +25,9 @@ def merge(
     `trl-dbbench eval --model OUT` plays it as the run played: run.json goes with it.
     """
     from trl_dbbench.merge import merge as merge_adapter
-    from trl_dbbench.runs.trained import find_trained
+    from trl_dbbench.runs.trained import find_trained, no_adapter
 
+    if not adapter.is_dir():
+        raise no_adapter(str(adapter))
     trained = find_trained(None, model, str(adapter), dtype=dtype)
     typer.echo(merge_adapter(trained, out, model))

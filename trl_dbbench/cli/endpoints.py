@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trl_dbbench.cli.options import SETTINGS_OPTIONS, tasks_to_evaluate
+from trl_dbbench.cli.options import SETTINGS_OPTIONS, database_for, tasks_to_evaluate
 from trl_dbbench.database import open_database
 from trl_dbbench.errors import ConfigError
 
 if TYPE_CHECKING:
     from trl_dbbench.endpoint_evaluation import EndpointEvaluation
+    from trl_dbbench.endpoints.http import Endpoint
     from trl_dbbench.judging.arms import Arm
+    from trl_dbbench.runs.journal import Journal
+    from trl_dbbench.runs.trained import Trained
+    from trl_dbbench.sample import Plan
 
 NEEDS_TOKENS = {
     "adapter": "--adapter",
@@ -22,7 +27,8 @@ NEEDS_TOKENS = {
     "few_shot_memory": "--few-shot-memory",
     "few_shot_by": "--few-shot-by",
     "few_shot_update": "--few-shot-update",
-    "samples": "--samples",
+    "scorer": "--reward-model",
+    "top_k": "--top-k",
 }
 """Options that need a model that is ours, or say how its text becomes tokens."""
 
@@ -48,49 +54,50 @@ class EndpointOptions:
         return self.url is not None
 
 
-def evaluate_endpoint(where: EndpointOptions, given: Mapping[str, Any]) -> EndpointEvaluation:
+def evaluate_endpoint(
+    where: EndpointOptions, given: Mapping[str, Any], plan: Plan | None
+) -> tuple[EndpointEvaluation, Journal]:
     """Evaluates the model; a run lends its tasks and how its episodes were played.
 
     Args:
         given: the options of `eval`, by name; `None` where one was left out.
+        plan: the samples of each task.
+
+    Returns:
+        The evaluation, and the journal of its episodes.
 
     Raises:
         ConfigError: if they do not go together.
     """
-    from trl_dbbench.arguments import read_system_prompt, read_template_kwargs
     from trl_dbbench.endpoint_evaluation import evaluate_endpoint as evaluate
-    from trl_dbbench.endpoints.http import Endpoint, read_key
     from trl_dbbench.endpoints.play import EndpointPlayer
     from trl_dbbench.judge import Judge
+    from trl_dbbench.judging.play import each_once
     from trl_dbbench.runs.conversations import protocol_of
-    from trl_dbbench.runs.trained import find_trained
+    from trl_dbbench.runs.journal import open_journal
+    from trl_dbbench.sample import asked_of
 
-    assert where.url is not None
     run, model = given["run"], given["model"]
     if model is None:
         raise ConfigError("--endpoint needs --model, the model's name on that server.")
     for name, option in NEEDS_TOKENS.items():
         if given[name]:
             raise ConfigError(
-                f"{option} does not go with --endpoint, which gives text, greedily: leave it out."
+                f"{option} does not go with --endpoint, which gives text and no tokens: leave it out."
             )
-    kwargs = given["chat_template_kwargs"]
-    options = {name: given[name] for name in SETTINGS_OPTIONS if name not in NEEDS_TOKENS}
-    options |= {"chat_template_kwargs": None, "system_prompt": read_system_prompt(given["system_prompt"])}
-    trained = find_trained(run, None if run else model, **options)
+    kwargs, trained = given["chat_template_kwargs"], _trained(run, model, given)
     settings = trained.settings
     if settings.few_shot:
         raise ConfigError(
             "--endpoint shows no earlier episodes in the prompt; add --few-shot 0 to do without them."
         )
-    endpoint = Endpoint(
-        where.url,
-        model,
-        key=read_key(where.api_key_env),
-        template_kwargs=None if kwargs is None else read_template_kwargs(kwargs),
-    )
+    endpoint = _endpoint(where, model, kwargs)
     loaded = tasks_to_evaluate(trained, given["tasks"], given["limit"])
-    spec, image = given["database"] or settings.database_spec, given["docker_image"]
+    if plan is not None:
+        loaded = each_once(loaded)  # whose samples would be drawn alike
+    asked = {**asked_of(loaded, plan, trained), "endpoint": str(endpoint)}
+    journal = open_journal(given["json_file"], asked, given["resume"])
+    spec, image = database_for(loaded, given["database"], settings.database_spec), given["docker_image"]
     with open_database(spec, docker_image=image, limits=settings.limits) as opened:
         player = EndpointPlayer(
             endpoint,
@@ -101,15 +108,38 @@ def evaluate_endpoint(where: EndpointOptions, given: Mapping[str, Any]) -> Endpo
             settings.system_prompt,
             where.concurrency or EndpointPlayer.concurrency,
         )
-        return evaluate(loaded, player)
+        return evaluate(loaded, player, plan=plan, journal=journal), journal
 
 
-def arm_of(evaluation: EndpointEvaluation) -> Arm:
+def _endpoint(where: EndpointOptions, model: str, template_kwargs: str | None) -> Endpoint:
+    from trl_dbbench.arguments import read_template_kwargs
+    from trl_dbbench.endpoints.http import Endpoint, read_key
+
+    assert where.url is not None
+    kwargs = None if template_kwargs is None else read_template_kwargs(template_kwargs)
+    return Endpoint(where.url, model, key=read_key(where.api_key_env), template_kwargs=kwargs)
+
+
+def _trained(run: Path | None, model: str, given: Mapping[str, Any]) -> Trained:
+    """Return how the model plays. Its name is the server's alone: no folder and no hub is asked about it."""
+    from trl_dbbench.arguments import read_system_prompt
+    from trl_dbbench.runs.trained import DEFAULTS, Trained, find_trained
+
+    options = {name: given[name] for name in SETTINGS_OPTIONS if name not in NEEDS_TOKENS}
+    options |= {"chat_template_kwargs": None, "system_prompt": read_system_prompt(given["system_prompt"])}
+    if run is not None:
+        return find_trained(run, **options)
+    known = {name: value for name, value in options.items() if value is not None}
+    return Trained(model, None, replace(DEFAULTS, **known))
+
+
+def arm_of(evaluation: EndpointEvaluation, plan: Plan | None) -> Arm:
     """What `compare` reads of it."""
     from trl_dbbench.judging.arms import Arm, gold_of
-    from trl_dbbench.runs.records import episode_record
+    from trl_dbbench.judging.play import sampling_of
 
-    episodes = evaluation.episodes
-    records = [episode_record(episode, "eval", 0) for episode in episodes]
-    tasks = [episode.task for episode in episodes]
-    return Arm(evaluation.endpoint, records, gold=gold_of(tasks), model=evaluation.endpoint)
+    name = evaluation.endpoint
+    arm = Arm(name, evaluation.records, gold=gold_of(evaluation.tasks), model=name)
+    if plan is None:
+        return arm
+    return replace(arm, samples=evaluation.samples, sampling=sampling_of(plan))

@@ -33,6 +33,7 @@ from trl_dbbench.cli.options import (
     ModelName,
     ObservationCharacters,
     ProtocolName,
+    Resume,
     RunsDatabase,
     RunsGrader,
     Samples,
@@ -45,6 +46,7 @@ from trl_dbbench.cli.options import (
     TopK,
     TopP,
     TrainedRun,
+    database_for,
     drawing_options,
     names,
     settings_options,
@@ -52,7 +54,7 @@ from trl_dbbench.cli.options import (
     trained_by,
 )
 from trl_dbbench.database import open_database
-from trl_dbbench.errors import EngineError
+from trl_dbbench.errors import ConfigError, EngineError
 from trl_dbbench.files import check_writable, write_atomically
 from trl_dbbench.tasks import Task, load_tasks
 
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from trl_dbbench.judging.arms import Arm
     from trl_dbbench.judging.play import Drawing
     from trl_dbbench.player import Player
+    from trl_dbbench.runs.journal import Journal
     from trl_dbbench.runs.trained import Trained
 
 
@@ -102,6 +105,7 @@ def evaluate(
     concurrency: Concurrency = None,
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
+    resume: Resume = False,
 ) -> None:
     """Prints greedy accuracy, overall, per operation and per skill, with 95 % intervals and status shares.
 
@@ -113,47 +117,67 @@ def evaluate(
         check_writable(path)
     drawing, where = drawing_options(context), EndpointOptions(endpoint, api_key_env, concurrency)
     if where.given():
-        return _evaluate_endpoint(where, context.params, json_file, html_file)
+        return _evaluate_endpoint(where, context.params, drawing, html_file)
     trained = trained_by(run, model, adapter, few_shot_update, **settings_options(context))
     loaded = tasks_to_evaluate(trained, tasks, limit)
-    with opened(trained, names(vllm_server_urls), database, docker_image) as (player, backend, _):
-        _evaluate(loaded, trained, player, backend, drawing, few_shot_update, json_file, html_file)
+    _evaluate(loaded, trained, drawing, context.params)
 
 
-def _evaluate_endpoint(
-    where: EndpointOptions, options: dict[str, Any], json_file: Path | None, html_file: Path | None
-) -> None:
-    evaluation = evaluate_endpoint(where, options)
-    typer.echo(evaluation)
-    _keep(evaluation, arm_of(evaluation), json_file, html_file)
-    if (reason := evaluation.ended_early) is not None:
-        kept = f" They are in {json_file}." if json_file is not None else ""
-        raise EngineError(f"{reason}{kept}")
-
-
-def _evaluate(
-    tasks: list[Task],
-    trained: Trained,
-    player: Player,
-    backend: Backend,
-    drawing: Drawing,
-    few_shot_update: bool,
-    json_file: Path | None,
-    html_file: Path | None,
-) -> None:
+def _evaluate(tasks: list[Task], trained: Trained, drawing: Drawing, given: dict[str, Any]) -> None:
     from trl_dbbench.judging.play import ArmPlayer, each_once
+    from trl_dbbench.runs.journal import kept
 
     if drawing.plan is not None:
         tasks = each_once(tasks)  # whose samples would be drawn from the same random numbers
-    playing = ArmPlayer(tasks, trained, player, backend, drawing, few_shot_update)
-    evaluation = playing.greedy()
-    typer.echo(evaluation)
-    arm = playing.judged(Path(trained.adapter or trained.model).resolve().name, evaluation)
-    if drawing.plan is not None:
-        from trl_dbbench.judging.text import judgement
+    journal = _journal_of(trained, tasks, drawing, given)
+    urls, spec, image = names(given["vllm_server_urls"]), given["database"], given["docker_image"]
+    spec = database_for(tasks, spec, trained.settings.database_spec)
+    with (
+        kept(journal, lambda sentence: typer.echo(sentence, err=True)),
+        opened(trained, urls, spec, image) as (player, backend, _),
+    ):
+        playing = ArmPlayer(tasks, trained, player, backend, drawing, given["few_shot_update"], journal)
+        evaluation = playing.greedy()
+        typer.echo(evaluation)
+        arm = playing.judged(Path(trained.adapter or trained.model).resolve().name, evaluation)
+        _tell_samples(arm)
+    _keep(evaluation, arm, given["json_file"], given["html_file"])
+    journal.finish()
 
-        typer.echo(f"\n{judgement(arm)}")
+
+def _evaluate_endpoint(
+    where: EndpointOptions, options: dict[str, Any], drawing: Drawing, html_file: Path | None
+) -> None:
+    evaluation, journal = evaluate_endpoint(where, options, drawing.plan)
+    typer.echo(evaluation)
+    arm, json_file = arm_of(evaluation, drawing.plan), options["json_file"]
+    _tell_samples(arm)
     _keep(evaluation, arm, json_file, html_file)
+    if (reason := evaluation.ended_early) is None:
+        return journal.finish()
+    if sentence := journal.how_to_go_on():
+        typer.echo(sentence, err=True)
+    there = f" They are in {json_file}." if json_file is not None else ""
+    raise EngineError(f"{reason}{there}")
+
+
+def _journal_of(trained: Trained, tasks: list[Task], drawing: Drawing, given: dict[str, Any]) -> Journal:
+    from trl_dbbench.runs.journal import open_journal
+    from trl_dbbench.sample import asked_of
+
+    if given["resume"] and given["few_shot_update"]:
+        raise ConfigError(
+            "--resume does not go with --few-shot-update: what is shown depends on what was played before."
+        )
+    asked = {**asked_of(tasks, drawing.plan, trained), "reward_model": drawing.scorer}
+    return open_journal(given["json_file"], asked, given["resume"])
+
+
+def _tell_samples(arm: Arm) -> None:
+    from trl_dbbench.judging.text import judgement
+
+    if arm.sampling is not None and arm.samples:
+        typer.echo(f"\n{judgement(arm)}")
 
 
 def _keep(evaluation: Evaluation, arm: Arm, json_file: Path | None, html_file: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +37,13 @@ DatabaseSpec = Annotated[
     typer.Option(
         help="auto, docker, local, sqlite or mysql+pymysql://user:password@host:port; several servers as "
         "URLs joined by commas, or as local:2."
+    ),
+]
+TasksDatabase = Annotated[
+    str | None,
+    typer.Option(
+        help="auto, docker, local, sqlite, a URL, URLs joined by commas, or local:2; by default sqlite for "
+        "tasks in SQLite's dialect, else auto."
     ),
 ]
 RunsDatabase = Annotated[
@@ -96,6 +104,9 @@ EvalTasks = Annotated[
     str | None, typer.Option(help="A task file, folder or hub id; left out, the run's held-out tasks.")
 ]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Writes figures and episodes here.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Goes on with the evaluation of --json that was stopped.")
+]
 EndpointUrl = Annotated[
     str | None, typer.Option("--endpoint", help="An OpenAI-compatible server that has --model: its address.")
 ]
@@ -159,6 +170,13 @@ def drawing_options(context: typer.Context) -> Drawing:
             )
         return Drawing(None, None, given["batch_size"])
     return Drawing(Plan(given["samples"], "all", **options), given["scorer"], given["batch_size"])
+
+
+def database_for(tasks: Sequence[Task], given: str | None, otherwise: str = "auto") -> str:
+    """Return the database that tasks are played on: the one that is given, or one that has their dialect."""
+    if given is not None:
+        return given
+    return "sqlite" if tasks and all(task.dialect == "sqlite" for task in tasks) else otherwise
 
 
 def names(joined: str | None) -> list[str] | None:

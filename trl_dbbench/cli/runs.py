@@ -35,7 +35,10 @@ def report(
     Of two runs it writes one file that shows them side by side, and no PNG.
     """
     from trl_dbbench.report import read_run, write_figures, write_report
+    from trl_dbbench.report.figures import NO_MATPLOTLIB, can_draw
 
+    if figures is not None and not no_figures and not can_draw():
+        raise ConfigError(f"--figures: {NO_MATPLOTLIB}.")
     reads = [read_run(each) for each in (run, other) if each is not None]
     for read in reads:
         for note in read.notes:
@@ -44,7 +47,11 @@ def report(
     page = write_report(reads[0], out or default, *reads[1:])
     count = sum(len(read.episodes) for read in reads)
     typer.echo(f"{page}: {count:,} episodes, {page.stat().st_size / 1e6:.1f} MB")
-    if other is None and not no_figures:
+    if other is not None or no_figures:
+        return
+    if figures is None and not can_draw():
+        typer.echo(f"note: no PNG files: {NO_MATPLOTLIB}, or add --no-figures")
+    else:
         written = write_figures(reads[0], figures or page.parent / "figures")
         typer.echo(f"{written[0].parent if written else 'no data for figures'}: {len(written)} PNG files")
 

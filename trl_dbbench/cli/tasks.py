@@ -10,7 +10,15 @@ from typing import Annotated
 
 import typer
 
-from trl_dbbench.cli.options import DatabaseSpec, DockerImage, GraderName, TaskFormatName, Tasks, names
+from trl_dbbench.cli.options import (
+    DockerImage,
+    GraderName,
+    TaskFormatName,
+    Tasks,
+    TasksDatabase,
+    database_for,
+    names,
+)
 from trl_dbbench.database import open_database
 from trl_dbbench.files import check_writable, write_atomically
 from trl_dbbench.grading import SQL_GRADERS, get_grader
@@ -24,7 +32,7 @@ def validate(
     tasks: Tasks,
     format: TaskFormatName = None,
     grader: GraderName = None,
-    database: DatabaseSpec = "auto",
+    database: TasksDatabase = None,
     docker_image: DockerImage = None,
 ) -> None:
     """Executes every gold solution through the sandboxes and graders that training uses.
@@ -37,7 +45,7 @@ def validate(
         get_grader(grader)  # an unknown one is an error before a server starts
     loaded = load_tasks(tasks, format=format)
     correct = 0
-    with open_database(database, docker_image=docker_image) as opened:
+    with open_database(database_for(loaded, database), docker_image=docker_image) as opened:
         for validation in validate_tasks(loaded, opened, grader=grader):
             if validation.problem:
                 typer.echo(f"{validation.task.id}: {validation.problem}")
@@ -60,7 +68,7 @@ def scores(
         ),
     ],
     format: TaskFormatName = None,
-    database: DatabaseSpec = "auto",
+    database: TasksDatabase = None,
     docker_image: DockerImage = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Writes what each grader says of each prediction.")
@@ -78,7 +86,7 @@ def scores(
         typer.echo(f"{others} of {len(loaded)} tasks are left out: changes, or without gold SQL.")
     if json_file is not None:
         check_writable(json_file)
-    with open_database(database, docker_image=docker_image) as opened:
+    with open_database(database_for(fitting, database), docker_image=docker_image) as opened:
         scored = list(tqdm(score_all(fitting, predicted, opened), total=len(fitting), unit="task"))
     for each in scored:
         if each.problem:

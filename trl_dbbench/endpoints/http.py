@@ -4,10 +4,12 @@
 |---|---|
 | fails (5xx, a broken connection, no answer in time, no JSON) | tried again after 1, 2, 4, ... seconds |
 | throttles (429, 503) | tried again when its Retry-After says, else as above |
-| does not take a setting (`max_tokens`, `temperature`) | asked again without it, from then on |
+| does not take a setting (`temperature`) or a field of a message | asked again without it, from then on |
+| says that `max_tokens` is more than is left | asked again with as many as it says, or half |
 | says that the conversation is too long | the episode is out of tokens |
 | refuses this request (400, 403, 422) | the episode ends, by no fault of the agent |
-| knows neither key nor model, or has no credit left; nobody listens | everything ends |
+| refuses or fails several in a row, none as far on answered meanwhile | everything ends |
+| knows neither key nor model, has no credit left, is not there, or sends pages | everything ends |
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
@@ -28,6 +31,14 @@ from urllib.parse import urlsplit
 import httpx2
 
 from trl_dbbench.endpoints.messages import Message, Reply, read_reply
+from trl_dbbench.endpoints.refusals import (
+    FEWEST_TOKENS,
+    ServerError,
+    described,
+    error_of,
+    refusal_hint,
+    without_fields,
+)
 from trl_dbbench.errors import ConfigError, EnvironmentFault
 from trl_dbbench.rollout import Sampling
 
@@ -49,16 +60,8 @@ START_SECONDS = 15.0
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0
 
-OPTIONAL = ("max_tokens", "temperature", "top_p", "seed")
-"""What can be left out of a request; `max_completion_tokens` then says what `max_tokens` did."""
-
 DEAD_AFTER = 3
-"""So many requests given up in a row, none answered meanwhile, and nothing more is asked."""
-
-_TOO_LONG = re.compile(
-    r"context.?(length|window)|maximum context|too many (input )?tokens|(prompt|input) is too long",
-    re.IGNORECASE,
-)
+"""Requests given up in a row, with none as far on answered meanwhile, that end everything."""
 
 
 class TooLong(Exception):
@@ -68,14 +71,32 @@ class TooLong(Exception):
 class _Failure(Exception):
     """This may work when it is tried again; `wait` seconds, if the server said so."""
 
-    def __init__(self, text: str, wait: float | None = None, absent: bool = False):
+    def __init__(
+        self,
+        text: str,
+        wait: float | None = None,
+        *,
+        absent: bool = False,
+        strange: bool = False,
+        final: bool = False,
+    ):
         super().__init__(text)
         self.wait = wait
         self.absent = absent  # nobody listens there
+        self.strange = strange  # what came is not a reply
+        self.final = final  # the same request would be refused again
 
 
 class _Again(Exception):
     """The next request leaves out what the server does not take."""
+
+
+class _Less(Exception):
+    """The next request asks for `tokens` at most."""
+
+    def __init__(self, tokens: int):
+        super().__init__(tokens)
+        self.tokens = tokens
 
 
 class _Final(Exception):
@@ -131,8 +152,10 @@ class Endpoint:
         turn_seconds: for a reply.
 
     Attributes:
+        too_long: what the server last said of a conversation that does not fit the model.
+        squeezed: turns that got fewer tokens than asked for.
         gave_up: why nothing more is asked; `None` while it is.
-        left_out: the settings that the server does not take.
+        left_out: the settings, and fields of messages, that the server does not take.
         requests: how many were sent, repeated ones too.
 
     Raises:
@@ -154,12 +177,16 @@ class Endpoint:
         self.gave_up: str | None = None
         self.left_out: set[str] = set()
         self.requests = 0
+        self.too_long: str | None = None
+        self.squeezed = 0
         self._key = key
         self._template_kwargs = template_kwargs
         self._patience = patience
         self._timeout = httpx2.Timeout(turn_seconds, connect=CONNECT_SECONDS, pool=None)
         self._heard = False
+        self._answered = False
         self._given_up = 0  # in a row
+        self._given_up_at = 0  # the agent's turns before them, at most
         self._over = asyncio.Event()
         self._http: httpx2.AsyncClient | None = None
 
@@ -189,13 +216,16 @@ class Endpoint:
             EnvironmentFault: if the server gives none, however often it is asked; `gave_up` says whether it
                 is worth to ask for another.
         """
-        failing_since, pause = None, FIRST_WAIT_SECONDS
+        failing_since, pause, allowed = None, FIRST_WAIT_SECONDS, max_tokens
+        turns = sum(message["role"] == "assistant" for message in messages)
         while self.gave_up is None:
-            body = self._body(messages, tools, max_tokens, sampling)
+            body = self._body(messages, tools, allowed, sampling)
             try:
                 reply = await self._unless_over(self._ask(body))
             except _Again:
                 continue
+            except _Less as less:
+                allowed = less.tokens
             except _Final as error:
                 self._give_up(str(error))
             except _Failure as failure:
@@ -203,14 +233,17 @@ class Endpoint:
                 failing_since = now if failing_since is None else failing_since
                 # requests that failed together are not sent together again
                 wait = (failure.wait or 0.0) + pause * random.uniform(0.5, 1.0)
-                if now - failing_since + wait > self._patience_with(failure):
-                    raise self._given_up_on(failure) from None
+                if failure.final or now - failing_since + wait > self._patience_with(failure):
+                    raise self._given_up_on(failure, turns) from None
                 logger.warning("%s: %s; trying again in %.3g s.", self.url, failure, wait)
                 await self._unless_over(asyncio.sleep(wait))
                 pause = min(2 * pause, LONGEST_WAIT_SECONDS)
             else:
-                self._given_up = 0
-                return reply
+                self._answered = True
+                if turns >= self._given_up_at:
+                    self._given_up = 0
+                self.squeezed += allowed < max_tokens
+                return replace(reply, squeezed=allowed < max_tokens)
         raise EnvironmentFault(self.gave_up)
 
     # --- a request ------------------------------------------------------------------------------------
@@ -232,7 +265,7 @@ class Endpoint:
         if self._template_kwargs:
             settings["chat_template_kwargs"] = self._template_kwargs
         taken = {name: value for name, value in settings.items() if name not in self.left_out}
-        return {"model": self.model, "messages": list(messages), **taken}
+        return {"model": self.model, "messages": without_fields(messages, self.left_out), **taken}
 
     async def _ask(self, body: dict[str, Any]) -> Reply:
         assert self._http is not None
@@ -251,38 +284,62 @@ class Endpoint:
         try:
             return read_reply(response.json())
         except (ValueError, RecursionError) as error:  # a JSON decoder's too
-            raise _Failure(f"no usable reply ({self._scrubbed(str(error))})") from None
+            what, is_json = described(response)
+            if not (is_json or self._answered):
+                raise _Final(
+                    f"it answers with {self._scrubbed(what)} where a chat completion in JSON belongs. "
+                    f"{_REMEDIES[404]}"
+                ) from None
+            why = str(error) if is_json else f"it is {what}"
+            raise _Failure(f"no usable reply ({self._scrubbed(why)})", strange=True) from None
 
     def _refused(self, response: httpx2.Response, body: dict[str, Any]) -> NoReturn:
         """Raises what an error's status means."""
-        status, error = response.status_code, _error_of(response)
-        message = self._scrubbed(str(error.get("message") or response.text))[:500].rstrip(". ")
+        status, error = response.status_code, error_of(response)
+        message = self._scrubbed(error.message)[:500].rstrip(". ")
         said = f"status {status}: {message}" if message else f"status {status}"
-        code, setting = str(error.get("code")), str(error.get("param"))
-        if "context_length" in code or (status in (400, 413, 422) and _TOO_LONG.search(message)):
-            raise TooLong(said)
-        if status in (401, 402, 404) or code == "insufficient_quota":
+        if status in (400, 413, 422) or "context_length" in error.code:
+            self._adapt(error, said, body)
+        if status in (401, 402, 404) or error.code == "insufficient_quota":
             raise _Final(f"{said}. {_REMEDIES.get(status, 'Look at your account there')}")
         if status in (408, 409, 425, 429) or status >= 500:
             raise _Failure(said, _retry_after(response))
-        if status == 400 and code.startswith("unsupported") and setting in OPTIONAL:
-            if setting not in self.left_out:
-                what = " (its turns are not greedy)" if setting == "temperature" else ""
-                logger.warning("%s does not take %s, so it is left out%s.", self, setting, what)
-            self.left_out.add(setting)
+        raise _Failure(said, final=True)
+
+    def _adapt(self, error: ServerError, said: str, body: dict[str, Any]) -> None:
+        """Raise what lets the request go on otherwise, if the error says how."""
+        allowed = body.get("max_tokens", body.get("max_completion_tokens"))
+        if allowed is not None and (tokens := error.tokens_left(allowed)) is not None:
+            if tokens >= FEWEST_TOKENS:
+                if not self.squeezed:
+                    logger.warning("%s leaves %d tokens for a turn, not %d: %s.", self, tokens, allowed, said)
+                raise _Less(tokens)
+            self.too_long = said
+            raise TooLong(said)
+        if error.is_too_long:
+            self.too_long = said
+            raise TooLong(said)
+        if (name := error.unwanted(body)) is not None:
+            if name not in self.left_out:
+                what = " (its turns are not greedy)" if name == "temperature" else ""
+                logger.warning("%s does not take %s, so it is left out%s.", self, name, what)
+            self.left_out.add(name)
             raise _Again(said)
-        raise self._given_up_on(_Failure(said))
 
     # --- giving up ------------------------------------------------------------------------------------
 
     def _patience_with(self, failure: _Failure) -> float:
-        lost = failure.absent and not self._heard
+        lost = (failure.absent and not self._heard) or (failure.strange and not self._answered)
         return min(START_SECONDS, self._patience) if lost else self._patience
 
-    def _given_up_on(self, failure: _Failure) -> EnvironmentFault:
+    def _given_up_on(self, failure: _Failure, turns: int) -> EnvironmentFault:
+        # what works on the first turns only says nothing of those that fail
+        self._given_up_at = max(turns, self._given_up_at if self._given_up else 0)
         self._given_up += 1
-        if failure.absent or self._given_up >= DEAD_AFTER:
-            self._give_up(str(failure))
+        if failure.absent or failure.strange or self._given_up >= DEAD_AFTER:
+            hint = refusal_hint(str(failure)) if failure.final else ""
+            when = f" to each request after {turns} turns" if failure.final and turns else ""
+            self._give_up(f"{failure}{f' (said{when})' if when else ''}{hint}")
         return EnvironmentFault(f"the endpoint {self.url}: {failure}")
 
     def _give_up(self, why: str) -> None:
@@ -316,18 +373,6 @@ _REMEDIES = {
     402: "Look at your account there",
     404: "Compare --endpoint and --model with what the server offers (GET /v1/models lists it)",
 }
-
-
-def _error_of(response: httpx2.Response) -> dict[str, Any]:
-    """The error object of a response, in any of the shapes that servers give it."""
-    with contextlib.suppress(ValueError, RecursionError):
-        body = response.json()
-        if isinstance(body, list) and body:
-            body = body[0]
-        if isinstance(body, dict):
-            error = body.get("error", body)
-            return error if isinstance(error, dict) else {"message": str(error)}
-    return {}
 
 
 def _retry_after(response: httpx2.Response) -> float | None:

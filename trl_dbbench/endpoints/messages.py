@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from trl_dbbench.markup import meant_tool
 from trl_dbbench.protocol import Action, AgentProtocol, Invalid
 from trl_dbbench.rollout import Completion, Turn, Usage
 
@@ -15,6 +16,12 @@ Message = dict[str, Any]
 
 SECOND_CALL = "Error: not executed. Only the first call of a turn is."
 """What later calls of a turn get: servers want a result for each."""
+
+_READ = ("role", "content", "tool_calls", "function_call", "refusal")
+"""Fields of a message that are written anew for the next request."""
+
+_NOT_ENDED = ("length", "content_filter")
+"""Why a reply ended, where it did not come to its end."""
 
 
 @dataclass(frozen=True)
@@ -25,30 +32,44 @@ class Call:
     name: str
     arguments: str
 
+    sent: Message = field(default_factory=dict)
+    """What else the server told of the call: some want it back, such as Gemini's `extra_content`."""
+    old: bool = False
+    """Whether it came as `function_call`, which is answered in the role `function`."""
+
     def text(self) -> str:
         """The call in a form that `markup.tool_call` reads as this one, however broken its arguments are."""
-        call = {"name": self.name, "arguments": _object(self.arguments) or self.arguments}
+        readable = _object(self.arguments)
+        call = {"name": self.name, "arguments": self.arguments if readable is None else readable}
         # a statement may hold the closing tag
         body = json.dumps(call, ensure_ascii=False).replace("</", "<\\/")
         return f"<tool_call>{body}</tool_call>"
 
-    def message(self) -> Message:
-        """As it stands in a conversation. Arguments that are no JSON object are wrapped in one, since chat
-        templates take them for objects."""
-        readable = _object(self.arguments) is not None
-        arguments = self.arguments if readable else json.dumps({"unreadable": self.arguments})
-        return {
-            "id": self.id,
-            "type": "function",
-            "function": {"name": self.name or "unknown", "arguments": arguments},
-        }
+    def message(self, tools: Collection[str] = ()) -> Message:
+        """Return the call as it stands in a conversation.
+
+        Its name is the tool's that is meant: servers refuse one with other characters. Arguments that are not
+        a JSON object are wrapped in one, since chat templates take them for objects.
+        """
+        arguments = self.arguments
+        if not isinstance(_decoded(arguments), dict):
+            readable = _object(arguments)
+            wrapped = {"unreadable": arguments} if readable is None else readable
+            arguments = json.dumps(wrapped, ensure_ascii=readable is None)
+        function = {"name": meant_tool(self.name, tools) or "unknown", "arguments": arguments}
+        if self.old:
+            return function
+        sent = self.sent | {"function": self.sent.get("function", {}) | function}
+        return {"type": "function", **sent, "id": self.id}
 
 
 @dataclass(frozen=True)
 class Reply:
     """What a server said: the message's content, its native calls, and why it ended.
 
-    `thoughts` are those that the server tells apart, `usage` is `None` where it counts nothing.
+    `thoughts` are those that the server tells apart, `usage` is `None` where it counts nothing. `sent` is the
+    message as it came. `squeezed`: fewer tokens were allowed than asked for, as no more are left of the
+    model's context.
     """
 
     content: str
@@ -57,16 +78,22 @@ class Reply:
     refused: bool = False
     finish: str | None = None
     usage: Usage | None = None
+    sent: Message = field(default_factory=dict)
+    squeezed: bool = False
 
     def turn(self, protocol: AgentProtocol) -> Turn:
         """The turn, read by the protocol. Calls count where the protocol has tools."""
-        parts = [f"<think>\n{self.thoughts}\n</think>\n"] if self.thoughts else []
+        action = self._action(protocol)
+        if self._all_in_thoughts(protocol):
+            parts = [self.thoughts]
+        else:
+            parts = [f"<think>\n{self.thoughts}\n</think>\n"] if self.thoughts else []
         parts += [self.content] if self.content else []
         parts += [call.text() for call in self.calls]
         return Turn(
             Completion([], []),
             "\n".join(parts),
-            self._action(protocol),
+            action,
             cut_off=self.finish == "length",
             usage=self.usage,
         )
@@ -74,6 +101,8 @@ class Reply:
     def _action(self, protocol: AgentProtocol) -> Action:
         if self.finish == "content_filter":
             return Invalid("Error: the server's content filter stopped the turn.")
+        if self._all_in_thoughts(protocol):
+            return protocol.parse(self.thoughts)
         # alone, so that nothing in the content is taken for the call
         said = self.calls[0].text() if self.calls and protocol.tools else self.content
         action = protocol.parse(said)
@@ -81,14 +110,28 @@ class Reply:
             return Invalid(f"{action.reason} (the model refused)")
         return action
 
-    def message(self) -> Message:
-        """The turn as the next request tells it. Thoughts that the server told apart stay out, as it wants
-        them."""
-        message: Message = {"role": "assistant", "content": self.content or None}
+    def _all_in_thoughts(self, protocol: AgentProtocol) -> bool:
+        """Whether the server put the turn where thoughts belong, as some do that look for no end of them."""
+        if self.content.strip() or self.calls or not self.thoughts or self.finish in _NOT_ENDED:
+            return False
+        return not isinstance(protocol.parse(self.thoughts), Invalid)
+
+    def message(self, protocol: AgentProtocol) -> Message:
+        """Return the turn as the next request tells it.
+
+        That is as the server sent it, with fields that only the server knows, such as `reasoning_content`.
+        """
+        told = {key: value for key, value in self.sent.items() if value is not None and key not in _READ}
+        message: Message = {"role": "assistant", **told, "content": self.sent.get("content") or None}
+        if self.calls and self.calls[0].old:
+            return message | {"function_call": self.calls[0].message(_names(protocol))}
         if self.calls:
-            message["tool_calls"] = [call.message() for call in self.calls]
-        elif not self.content:
-            message["content"] = "(nothing)"  # servers refuse an empty message
+            return message | {"tool_calls": [call.message(_names(protocol)) for call in self.calls]}
+        if not self.content:
+            # servers refuse an empty message
+            message["content"] = self.thoughts if self._all_in_thoughts(protocol) else "(nothing)"
+        elif self.refused:
+            message["content"] = self.content
         return message
 
     def observed(self, observation: str, protocol: AgentProtocol) -> list[Message]:
@@ -97,6 +140,9 @@ class Reply:
             # a tool's message must name the call that it answers
             role = "user" if protocol.observation_role == "tool" else protocol.observation_role
             return [{"role": role, "content": observation}]
+        if self.calls[0].old:
+            name = meant_tool(self.calls[0].name, _names(protocol))
+            return [{"role": "function", "name": name, "content": observation}]
         texts = [observation, *[SECOND_CALL] * (len(self.calls) - 1)]
         return [
             {"role": "tool", "tool_call_id": call.id, "content": text}
@@ -116,12 +162,15 @@ def read_reply(body: Any) -> Reply:
         content, refusal = _text(message.get("content")), _text(message.get("refusal"))
         thoughts = _text(message.get("reasoning_content")) or _text(message.get("reasoning"))
         calls = [_call(number, call) for number, call in enumerate(message.get("tool_calls") or [])]
+        if not calls and (function := message.get("function_call")):
+            calls = [replace(_call(0, {"function": function}), old=True)]
         finish = choice.get("finish_reason")
     except (KeyError, IndexError, TypeError, AttributeError):
         raise ValueError(f"no reply: {json.dumps(body, ensure_ascii=False)[:200]}") from None
     if finish == "error":
         raise ValueError("the reply ended in an error")
-    return Reply(content or refusal, calls, thoughts, bool(refusal), finish, _usage(body.get("usage")))
+    usage = _usage(body.get("usage"))
+    return Reply(content or refusal, calls, thoughts, bool(refusal), finish, usage, dict(message))
 
 
 def _call(number: int, call: Any) -> Call:
@@ -129,7 +178,7 @@ def _call(number: int, call: Any) -> Call:
     arguments = function.get("arguments")
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     # nine digits, as Mistral's servers want them
-    return Call(str(call.get("id") or f"{number:09d}"), str(function.get("name") or ""), text)
+    return Call(str(call.get("id") or f"{number:09d}"), str(function.get("name") or ""), text, dict(call))
 
 
 def _text(content: Any) -> str:
@@ -145,9 +194,19 @@ def _usage(usage: Any) -> Usage | None:
     return Usage(*(count if isinstance(count, int) else 0 for count in counts))
 
 
-def _object(text: str) -> dict[str, Any] | None:
+def _names(protocol: AgentProtocol) -> list[str]:
+    return [tool["function"]["name"] for tool in protocol.tools or ()]
+
+
+def _decoded(text: str) -> Any:
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    value = _decoded(text)
+    if isinstance(value, str):  # encoded twice
+        value = _decoded(value)
     return value if isinstance(value, dict) else None

@@ -21,10 +21,10 @@ from trl_dbbench.protocol import AgentProtocol
 from trl_dbbench.rollout import Episode, Rules, Sampling, Start, Turn
 from trl_dbbench.tasks import Task
 
-GREEDY = Sampling(greedy=True)
+GREEDILY = Sampling(greedy=True)
 
 Keep = Callable[[int, Episode], None]
-"""Is told every episode when it has ended, with the place of its task."""
+"""Is told every episode when it has ended, with its place among those that were to be played."""
 
 
 class MessageDialogue:
@@ -63,11 +63,13 @@ class MessageDialogue:
             if self._prompt_tokens is None:
                 self._prompt_tokens = usage.read
             self._used = max(0, usage.read - self._prompt_tokens) + usage.written
-        self._messages.append(self._reply.message())
+        self._messages.append(self._reply.message(self._protocol))
         return self._reply.turn(self._protocol)
 
     @property
     def full(self) -> bool:
+        if self._reply.squeezed and self._reply.finish == "length":
+            return True  # no more is left of the model's context
         return self._used >= self._rules.max_completion_length
 
     def tell(self, turn: Turn) -> bool:
@@ -95,14 +97,20 @@ class EndpointPlayer:
     system_prompt: Opening | None = None
     concurrency: int = 8
 
-    def play_all(self, tasks: Sequence[Task], keep: Keep, sampling: Sampling = GREEDY) -> None:
-        """Plays every task once, and ends early when the endpoint or the database has given up.
+    def play_all(self, tasks: Sequence[tuple[Task, Sampling]], keep: Keep) -> None:
+        """Plays every task, and ends early when the endpoint or the database has given up.
 
         Args:
+            tasks: each with how its tokens are chosen; one may come several times.
             keep: is called in a thread of its own.
+
+        Raises:
+            TaskError, ConfigError: if a task's episodes could not be judged; before anything is asked.
         """
+        for task in {id(task): task for task, _ in tasks}.values():
+            self.judge.check_task(task, self.protocol)
         with start_blocking_portal() as portal:
-            portal.call(self._play_all, deque(enumerate(tasks)), keep, sampling)
+            portal.call(self._play_all, deque(enumerate(tasks)), keep)
 
     async def play(self, task: Task, sampling: Sampling) -> Episode:
         """Plays one episode, within `Endpoint.connected`; see `loop.play`."""
@@ -118,10 +126,10 @@ class EndpointPlayer:
         episode.endpoint = str(self.endpoint)
         return episode
 
-    async def _play_all(self, waiting: deque[tuple[int, Task]], keep: Keep, sampling: Sampling) -> None:
+    async def _play_all(self, waiting: deque[tuple[int, tuple[Task, Sampling]]], keep: Keep) -> None:
         async def work() -> None:
             while waiting and self.endpoint.gave_up is None and self.database.gave_up is None:
-                place, task = waiting.popleft()
+                place, (task, sampling) = waiting.popleft()
                 keep(place, await self.play(task, sampling))
 
         async with self.endpoint.connected():

@@ -26,6 +26,7 @@ from trl_dbbench.outcome import OUTCOME_PRESETS
 from trl_dbbench.player import Player
 from trl_dbbench.rewards import with_step_rewards
 from trl_dbbench.rollout import Episode, Status
+from trl_dbbench.runs.journal import SAMPLES, Journal
 from trl_dbbench.runs.records import EpisodeRecord, episode_record
 from trl_dbbench.runs.rescore import loaded_rewards, outcome_of
 from trl_dbbench.runs.trained import TAKEN, Trained
@@ -113,6 +114,7 @@ class ArmPlayer:
     Args:
         trained: how they are played, and by what.
         few_shot_update: whether what is played greedily joins what is shown.
+        journal: keeps each episode; those that it has already are not played.
 
     Raises:
         ConfigError: if a reward cannot be had.
@@ -126,6 +128,7 @@ class ArmPlayer:
         backend: Backend,
         drawing: Drawing,
         few_shot_update: bool = False,
+        journal: Journal | None = None,
     ):
         self._tasks = tasks
         self._trained = trained
@@ -133,10 +136,11 @@ class ArmPlayer:
         self._backend = backend
         self._drawing = drawing
         self._few_shot_update = few_shot_update
+        self._journal = journal
         self._rewards = Rewards(trained, player, drawing.scorer)  # found before hours of play
 
     def greedy(self) -> Evaluation:
-        """Plays each task greedily.
+        """Plays each task greedily, and rewards it.
 
         Raises:
             ConfigError, DatabaseError, EngineError: as in [`evaluate`].
@@ -147,35 +151,46 @@ class ArmPlayer:
             batch_size=self._drawing.batch_size,
             progress=self._drawing.progress,
             shots=shots_of(self._trained, self._player, self._few_shot_update),
+            journal=self._journal,
+            reward=self._rewards,
         )
 
     def judged(self, name: str, evaluation: Evaluation) -> Arm:
-        """The arm of these greedy episodes, rewarded, and of the samples, which are drawn now.
+        """The arm of these greedy episodes, and of the samples, which are drawn now and rewarded.
 
         Raises:
             ConfigError, DatabaseError, EngineError: as in [`evaluate`].
         """
-        self._rewards(evaluation.episodes, evaluation.shots)
-        greedy = [episode_record(episode, "eval", 0) for episode in evaluation.episodes]
-        trained = self._trained
-        arm = Arm(name, greedy, gold=gold_of(self._tasks), model=trained.model, adapter=trained.adapter)
+        trained, gold = self._trained, gold_of(self._tasks)
+        arm = Arm(name, evaluation.records, gold=gold, model=trained.model, adapter=trained.adapter)
         if (plan := self._drawing.plan) is None:
             return arm
-        scorer = self._rewards.scorer
-        sampling = Sampling(plan.n, plan.temperature, plan.top_p, plan.top_k, plan.seed, scorer)
-        return replace(arm, samples=list(self._draw(plan)), sampling=sampling)
+        sampling = sampling_of(plan, self._rewards.scorer)
+        return replace(arm, samples=self._draw(plan), sampling=sampling)
 
-    def _draw(self, plan: Plan) -> Iterator[EpisodeRecord]:
+    def _draw(self, plan: Plan) -> list[EpisodeRecord]:
         player, drawing = within_context(self._player, self._backend), self._drawing
+        journal = self._journal or Journal()
         system_prompt = self._trained.settings.system_prompt
         starts, shots = plan.starts(self._tasks, player, system_prompt), shots_of(self._trained, player)
+        done, count = journal.done(SAMPLES), 0
+        places = [place for place in range(len(starts)) if place not in done]
         for batch in play_in_batches(
-            *(starts, player, self._backend, drawing.batch_size, f"{plan.n} samples a task"),
+            [starts[place] for place in places],
+            *(player, self._backend, drawing.batch_size, f"{plan.n} samples a task"),
             prepare=showing(shots, player, self._tasks, system_prompt),
             progress=drawing.progress,
         ):
             self._rewards(batch, {} if shots is None else shots.drawn())
-            yield from (episode_record(episode, "eval", 0) for episode in batch)
+            records = [episode_record(episode, "eval", 0) for episode in batch]
+            journal.add(SAMPLES, list(zip(places[count:], records, strict=False)))
+            count += len(batch)
+        return journal.records(SAMPLES)
+
+
+def sampling_of(plan: Plan, scorer: str | None = None) -> Sampling:
+    """Return how the samples of a plan are drawn, as an arm tells it."""
+    return Sampling(plan.n, plan.temperature, plan.top_p, plan.top_k, plan.seed, scorer)
 
 
 # --- one model, several adapters ----------------------------------------------------------------------

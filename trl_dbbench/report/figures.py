@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+NO_MATPLOTLIB = "figures need matplotlib: pip install 'trl-dbbench[report]'"
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed."""
+    return find_spec("matplotlib") is not None
+
+
 def write_figures(run: Run, folder: str | Path) -> list[Path]:
     """Writes each chart that has data as a PNG of 300 dots per inch, one column of a paper wide.
 
@@ -23,7 +32,7 @@ def write_figures(run: Run, folder: str | Path) -> list[Path]:
     try:
         import matplotlib
     except ImportError:
-        raise ConfigError("figures need matplotlib: pip install 'trl-dbbench[report]'") from None
+        raise ConfigError(NO_MATPLOTLIB) from None
     folder = Path(folder)
     style: dict[Any, Any] = {
         "font.size": 8,

@@ -22,6 +22,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl_dbbench.adapters import ADAPTER_FILE, MODEL_FILE, base_model_of, check_is_model
 from trl_dbbench.checkpoints import whole_checkpoints
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.files import nearest_path
 from trl_dbbench.rollout import Rules
 from trl_dbbench.runs.read import read_episodes, read_tasks
 from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE
@@ -104,10 +105,22 @@ def find_trained(
         known = replace(known, model=str(weights), model_revision=None)
     given = {name: value for name, value in {"model": model, **options}.items() if value is not None}
     settings = _overridden(known, given)
+    if settings.model is None and adapter is not None:
+        raise no_adapter(adapter)
     if settings.model is None:
         raise ConfigError("say what to evaluate: RUN, the output_dir of a training run, or --model.")
     said = None if home is None else _said(weights, home, known, given)
     return Trained(settings.model, adapter, settings, home, said, _step_of(weights))
+
+
+def no_adapter(named: str) -> ConfigError:
+    """Return what to say of an adapter that is not a folder here."""
+    near = nearest_path(named)
+    return ConfigError(
+        f"--adapter: '{named}' is not an adapter's folder here{f'; nearest: {near}' if near else ''}. Give a "
+        "run's output_dir or a checkpoint in it; to evaluate an adapter of the hub, name its base by --model "
+        "as well."
+    )
 
 
 def _overridden(known: RunSettings, given: Mapping[str, Any]) -> RunSettings:

@@ -11,6 +11,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from trl_dbbench.errors import TaskError
+from trl_dbbench.files import nearest_path
 from trl_dbbench.tasks.entries import CSV_SUFFIXES, csv_rows
 from trl_dbbench.tasks.table import Cell, Column, Table
 
@@ -47,6 +48,9 @@ def number_or_text(text: str) -> Cell:
 def _csv_table(path: Path) -> Table:
     if path.suffix not in CSV_SUFFIXES:
         raise TaskError(f"tables are read from .csv or .tsv, not from '{path}'.")
+    if not path.is_file():
+        near = nearest_path(path)
+        raise TaskError(f"there is no file '{path}'{f'; nearest: {near}' if near else ''}.")
     header, rows = csv_rows(path)
     columns = []
     cells_by_column = []

@@ -1,0 +1,311 @@
+"""What servers do that the API's description does not say: each as a vendor does it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_endpoints import LOOK, RIGHT, Api, Play, api, arguments, only, play, refused, said, turn_of
+from test_evaluation import CHANGE, QUESTION, with_gold, written
+
+from trl_dbbench.endpoints.refusals import ServerError
+from trl_dbbench.protocol import Answer, Operation
+from trl_dbbench.rollout import Status
+
+__all__ = ["api", "arguments", "play"]
+
+SQL = "SELECT name FROM fruits WHERE price > 2"
+QUERY, ANSWER = json.dumps({"query": SQL}), json.dumps({"answers": ["pear"]})
+
+
+def call(name: str, arguments: Any, **more: Any) -> dict[str, Any]:
+    return {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}, **more}
+
+
+def with_calls(*calls: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return said(None, tool_calls=list(calls), **more)
+
+
+# --- what is sent back ------------------------------------------------------------------------------------
+
+
+def test_gemini_gets_its_thought_signature_back(api: Api, play: Play) -> None:
+    signature = {"google": {"thought_signature": "c2ln"}}
+
+    def answer(body: dict, number: int) -> Any:
+        for message in body["messages"]:
+            for each in message.get("tool_calls", ()):
+                if each.get("extra_content") != signature:
+                    return 400, [{"error": {"code": 400, "message": "missing a thought_signature"}}], {}
+        last = call("commit_final_answer", ANSWER, extra_content=signature)
+        return with_calls(last if turn_of(body) else call("execute_sql", QUERY, extra_content=signature))
+
+    api.answer = answer
+    assert only(play(protocol="tools")).right
+    assert api.bodies[1]["messages"][2]["tool_calls"] == [call("execute_sql", QUERY, extra_content=signature)]
+
+
+def test_deepseek_gets_its_reasoning_back(api: Api, play: Play) -> None:
+    api.answer = lambda body, number: with_calls(
+        call("commit_final_answer", ANSWER) if turn_of(body) else call("execute_sql", QUERY),
+        reasoning_content="let me look",
+        refusal=None,
+    )
+    assert only(play(protocol="tools")).right
+    assert api.bodies[1]["messages"][2] == {
+        "role": "assistant",
+        "content": None,
+        "reasoning_content": "let me look",
+        "tool_calls": [call("execute_sql", QUERY)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, {"error": {"message": "'messages.2' : property 'reasoning' is unsupported"}}),
+        (422, {"detail": [{"loc": ["body", "messages", 2, "reasoning"], "msg": "Extra inputs are not permitted"}]}),
+    ],
+)  # fmt: skip
+def test_what_is_not_taken_back_is_left_out(api: Api, play: Play, status: int, error: dict) -> None:
+    def answer(body: dict, number: int) -> Any:
+        if any("reasoning" in message for message in body["messages"]):
+            return status, error, {}
+        return said(RIGHT if turn_of(body) else LOOK, reasoning="hm")
+
+    api.answer = answer
+    evaluation = play(QUESTION, CHANGE)
+    assert evaluation.left_out == ["reasoning"]
+    assert evaluation.requests == 5, "it is tried once"
+    assert evaluation.episodes[0].right
+
+
+@pytest.mark.parametrize("first_turns_work", [True, False])
+def test_a_refusal_of_every_conversation_ends_the_run(api: Api, play: Play, first_turns_work: bool) -> None:
+    """A first turn that works says nothing of the second, which never does."""
+
+    def answer(body: dict, number: int) -> Any:
+        if turn_of(body) or not first_turns_work:
+            return refused(400, "tool choice requires --enable-auto-tool-choice")
+        return with_calls(call("execute_sql", QUERY))
+
+    api.answer = answer
+    evaluation = play(*[QUESTION] * 20, protocol="tools")
+    assert len(evaluation.episodes) == 3
+    assert "tool choice requires --enable-auto-tool-choice" in (evaluation.stopped or "")
+    assert "--protocol text" in (evaluation.stopped or "")
+
+
+def test_conversations_that_are_refused_among_others_end_nothing(api: Api, play: Play) -> None:
+    def answer(body: dict, number: int) -> Any:
+        if turn_of(body) and "Drop" in body["messages"][1]["content"]:
+            return refused(400, "content policy")
+        return said(RIGHT if turn_of(body) else LOOK)
+
+    api.answer = answer
+    evaluation = play(*[QUESTION, CHANGE, CHANGE] * 3)
+    assert (len(evaluation.episodes), evaluation.stopped) == (9, None)
+
+
+# --- calls ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "functions.execute_sql",
+        "functions.execute_sql:0",
+        "execute_sql<|channel|>commentary",
+        "default_api:execute_sql",
+        "mcp__database__execute_sql",
+        " execute_sql\n",
+    ],
+)
+@pytest.mark.parametrize("native", [True, False])
+def test_names_with_marks_around_them(api: Api, play: Play, name: str, native: bool) -> None:
+    in_text = f"<tool_call>{json.dumps({'name': name, 'arguments': {'query': SQL}})}</tool_call>"
+    first = with_calls(call(name, QUERY)) if native else said(in_text)
+    api.answer = lambda body, number: (
+        with_calls(call("commit_final_answer", ANSWER)) if turn_of(body) else first
+    )
+    episode = only(play(protocol="tools"))
+    assert episode.turns[0].action == Operation(SQL)
+    assert episode.right
+    if native:
+        assert api.bodies[1]["messages"][2]["tool_calls"][0]["function"]["name"] == "execute_sql"
+
+
+def test_the_old_function_call(api: Api, play: Play) -> None:
+    last = {"name": "commit_final_answer", "arguments": ANSWER}
+    api.answer = lambda body, number: said(
+        None, function_call=last if turn_of(body) else {"name": "execute_sql", "arguments": QUERY}
+    )
+    assert only(play(protocol="tools")).right
+    assert api.bodies[1]["messages"][2:] == [
+        {
+            "role": "assistant",
+            "content": None,
+            "function_call": {"name": "execute_sql", "arguments": QUERY},
+        },
+        {"role": "function", "name": "execute_sql", "content": "[('pear',)]"},
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        json.dumps({"answers": '["pear"]'}),
+        json.dumps(json.dumps({"answers": ["pear"]})),
+        {"answers": ["pear"]},
+    ],
+    ids=str,
+)
+def test_lists_and_arguments_as_json_text(api: Api, play: Play, arguments: Any) -> None:
+    api.answer = lambda body, number: with_calls(call("commit_final_answer", arguments))
+    episode = only(play(protocol="tools"))
+    assert episode.turns[0].action == Answer("['pear']", ("pear",))
+    assert episode.right
+
+
+def test_a_turn_that_stands_among_the_thoughts(api: Api, play: Play) -> None:
+    api.answer = lambda body, number: said(None, reasoning_content=RIGHT if turn_of(body) else LOOK)
+    episode = only(play())
+    assert (episode.right, episode.turns[0].text) == (True, LOOK)
+    assert api.bodies[1]["messages"][2]["content"] == LOOK
+
+
+def test_thoughts_that_were_cut_off_are_no_turn(api: Api, play: Play) -> None:
+    api.answer = lambda body, number: said(None, reasoning_content=RIGHT, finish="length")
+    assert only(play()).status == Status.INVALID_ACTION
+
+
+def test_unreadable_turns_are_counted(api: Api, play: Play) -> None:
+    api.answer = lambda body, number: with_calls(call("run", "{}"))
+    evaluation = play(protocol="tools")
+    assert str(evaluation).splitlines()[-1] == (
+        "3 of 3 turns could not be read; most often: Error: unknown function 'run'. Call execute_sql or "
+        "commit_final_answer. (3 of 3)"
+    )
+    assert list(evaluation.to_dict()["unreadable_turns"].values()) == [3]
+
+
+# --- refusals ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "left"),
+    [
+        ("'max_tokens' is too large: 512. This model's maximum context length is 2048 tokens and your request has 1700 input tokens (512 > 2048 - 1700).", 348),
+        ("This model's maximum context length is 2048 tokens. However, you requested 2212 tokens (1700 in the messages, 512 in the completion).", 348),
+        ("This model's maximum context length is 2048 tokens. However, you requested 2100 tokens.", 460),
+        ("input length and `max_tokens` exceed context limit: 1900 + 512 > 2048, decrease input length or `max_tokens` and try again", 148),
+        ("max_tokens is too large: 512. This model supports at most 256 completion tokens", 256),
+        ("Invalid max_tokens value, the valid range of max_tokens is [1, 300]", 300),
+        ("Input validation error: `inputs` tokens + `max_new_tokens` must be <= 2048. Given: 1800 `inputs` tokens and 512 `max_new_tokens`", 248),
+        ("max_tokens is too large", 256),
+        ("This model's maximum context length is 2048 tokens. However, your messages resulted in 2500 tokens.", 0),
+        ("prompt is too long: 9000 tokens > 8192 maximum", None),
+        ("Unsupported parameter: 'max_tokens' is not supported with this model.", None),
+        ("temperature must be positive", None),
+    ],
+)  # fmt: skip
+def test_how_many_tokens_are_left(message: str, left: int | None) -> None:
+    assert ServerError(message).tokens_left(512) == left
+
+
+@pytest.mark.parametrize("says_numbers", [True, False])
+def test_a_turn_gets_what_is_left_of_the_context(api: Api, play: Play, says_numbers: bool) -> None:
+    def answer(body: dict, number: int) -> Any:
+        if turn_of(body) and body["max_tokens"] > 200:
+            numbers = (
+                ". This model's maximum context length is 2048 tokens and your request has 1900 input tokens"
+            )
+            return refused(400, f"'max_tokens' is too large{numbers if says_numbers else ''}")
+        return said(RIGHT if turn_of(body) else LOOK)
+
+    api.answer = answer
+    evaluation = play()
+    assert only(evaluation).right
+    assert api.bodies[-1]["max_tokens"] == (148 if says_numbers else 128)
+    assert "1 turns got fewer tokens than asked for" in str(evaluation)
+
+
+def test_a_turn_that_fills_the_context_is_out_of_tokens(api: Api, play: Play) -> None:
+    def answer(body: dict, number: int) -> Any:
+        if body["max_tokens"] > 100:
+            return refused(
+                400, "'max_tokens' is too large: 512. This model supports at most 64 completion tokens"
+            )
+        return with_calls(call("execute_sql", '{"query": "SELECT'), usage=None) | {}
+
+    api.answer = answer
+    episode = only(play(protocol="tools"))
+    assert episode.status == Status.TURN_LIMIT, "it came to its end by itself"
+    api.answer = lambda body, number: (
+        refused(400, "max_tokens is too large")
+        if body["max_tokens"] > 100
+        else said(None, ("execute_sql", '{"query": "SELECT'), finish="length")
+    )
+    assert only(play(protocol="tools")).status == Status.OUT_OF_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, {"error": {"message": "Unsupported value: 'temperature' does not support 0.0 with this model.", "param": None, "code": None}}),
+        (422, {"detail": [{"loc": ["body", "temperature"], "msg": "ensure this value is greater than 0"}]}),
+        (400, {"error": {"message": "Provider returned error", "code": 400, "metadata": {"raw": json.dumps({"error": {"message": "Unsupported parameter: 'temperature'"}})}}}),
+    ],
+)  # fmt: skip
+def test_a_setting_that_is_refused_in_other_words(api: Api, play: Play, status: int, error: dict) -> None:
+    api.answer = lambda body, number: (status, error, {}) if "temperature" in body else said(RIGHT)
+    evaluation = play()
+    assert (only(evaluation).right, evaluation.left_out) == (True, ["temperature"])
+
+
+@pytest.mark.parametrize("text", ["<!DOCTYPE html><html><title>Sign in</title></html>", "data: {}\n\n", ""])
+@pytest.mark.parametrize("status", [200, 404])
+def test_a_server_that_answers_with_a_page_is_told_at_once(
+    api: Api, play: Play, text: str, status: int
+) -> None:
+    api.answer = lambda body, number: (status, text, {"Content-Type": "text/html"})
+    evaluation = play(*[QUESTION] * 5, patience=600.0)
+    assert len(api.bodies) == 1
+    assert "Compare --endpoint and --model" in (evaluation.stopped or "")
+    if text.startswith("<"):
+        assert "an HTML page (Sign in)" in (evaluation.stopped or "")
+
+
+# --- the command ------------------------------------------------------------------------------------------
+
+
+def test_rows_are_not_taken_for_sql(api: Api, command: Callable, tmp_path: Path) -> None:
+    """A task of BIRD, whose grader executes the answer, is refused for an endpoint as for a local model."""
+    bird = replace(with_gold(QUESTION, answer=None), grader="bird_ex")
+    tasks = written(tmp_path / "bird.jsonl", bird)
+    code, _ = command(
+        *("eval", "--endpoint", api.url, "--model", "m", "--tasks", tasks, "--database", "sqlite")
+    )
+    assert code.startswith("error: task 'dear' is answered with SQL, which its grader bird_ex executes")
+    assert "text_sql or tools_sql" in code
+    assert api.bodies == []
+
+
+def test_the_name_is_the_servers_alone(
+    api: Api, command: Callable, arguments: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "adapter_config.json").write_text("{}")
+    (tmp_path / "m" / "run.json").write_text("no JSON")
+    monkeypatch.setattr(
+        "trl_dbbench.adapters.find_adapter_config_file",
+        lambda name: pytest.fail(f"the hub is asked for {name}"),
+    )
+    for name in ("m", "owner/model"):
+        assert command(*[name if each == "m" else each for each in arguments])[0] == 0
+        assert api.bodies[-1]["model"] == name

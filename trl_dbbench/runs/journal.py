@@ -1,0 +1,169 @@
+"""Episodes of an evaluation, kept as they end, so that one that was stopped goes on.
+
+```
+eval.json.partial    while `eval --json eval.json` plays; it goes when all is played
+  {"asked": {...}}                                 what decides which episodes are played, and how
+  {"part": "greedy", "place": 0, "record": {...}}  an episode, by the place of its task
+```
+
+Episodes whose environment failed are played again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.files import whole_lines
+from trl_dbbench.runs.records import EpisodeRecord, checked_record, is_void
+
+GREEDY, SAMPLES = "greedy", "samples"
+"""The parts of an evaluation."""
+
+
+class Journal:
+    """The episodes that an evaluation has played, in its earlier starts and in this one.
+
+    Args:
+        path: the file; `None` keeps nothing beyond this process.
+        asked: what decides which episodes are played, as JSON holds it.
+
+    Attributes:
+        shots: the lines of the earlier episodes that prompts showed, by their ids.
+        earlier: the entries of earlier starts.
+    """
+
+    def __init__(self, path: Path | None = None, asked: Mapping[str, Any] | None = None):
+        self.path = path
+        self.asked = json.loads(json.dumps(asked or {}))
+        self.shots: dict[str, str] = {}
+        self.earlier: list[dict[str, Any]] = []
+        self._records: dict[str, dict[int, EpisodeRecord]] = {GREEDY: {}, SAMPLES: {}}
+        self._begun = False
+
+    def read(self) -> None:
+        """Take over what an earlier start has played.
+
+        Raises:
+            ConfigError: if the file cannot be read, or was begun with other settings.
+        """
+        assert self.path is not None
+        try:
+            head, *entries = map(json.loads, filter(None, whole_lines(self.path, cut=True)))
+            before = head["asked"]
+            for entry in entries:
+                self.shots |= entry.get("shots", {})
+                self._records[entry["part"]][entry["place"]] = checked_record(entry["record"])
+                self.earlier.append(entry)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ConfigError(
+                f"'{self.path}' cannot be read: {error}. Remove it, and the evaluation starts anew."
+            ) from None
+        if others := [name for name in self.asked if self.asked[name] != before.get(name)]:
+            told = [f"{name} {json.dumps(before.get(name), ensure_ascii=False)[:60]}" for name in others]
+            raise ConfigError(
+                f"--resume: '{self.path}' was begun with other settings: {', '.join(told)}. Give these to go "
+                "on with it, or name another file by --json."
+            )
+        self._begun = True
+
+    def done(self, part: str) -> dict[int, EpisodeRecord]:
+        """Return the episodes of a part that need not be played again, by their places."""
+        return {place: record for place, record in self._records[part].items() if not is_void(record)}
+
+    def records(self, part: str) -> list[EpisodeRecord]:
+        """Return all episodes of a part in the order of their places."""
+        return [record for _, record in sorted(self._records[part].items())]
+
+    def add(
+        self,
+        part: str,
+        played: Sequence[tuple[int, EpisodeRecord]],
+        shots: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        """Keep episodes that have just ended.
+
+        Args:
+            played: each with its place.
+            shots: lines of earlier episodes that their prompts showed.
+            more: what else is to be kept of them.
+        """
+        new = {id: line for id, line in (shots or {}).items() if id not in self.shots}
+        self.shots |= new
+        for place, record in played:
+            self._records[part][place] = record
+            self._write(
+                {"part": part, "place": place, "record": record, **({"shots": new} if new else {}), **more}
+            )
+            new = {}
+
+    def finish(self) -> None:
+        """Remove the file: all is played."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    def how_to_go_on(self) -> str:
+        """Return a sentence on what is kept, for one that was stopped; empty if nothing is."""
+        count = sum(len(self.done(part)) for part in self._records)
+        if self.path is None or not count:
+            return ""
+        return f"{count:,} episodes are kept in {self.path}. The same command with --resume plays the rest."
+
+    def _write(self, entry: Mapping[str, Any]) -> None:
+        if self.path is None:
+            return
+        lines = [entry] if self._begun else [{"asked": self.asked}, entry]
+        mode = "a" if self._begun else "w"
+        with self.path.open(mode, encoding="utf-8", errors="backslashreplace") as file:
+            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
+        self._begun = True
+
+
+def open_journal(json_file: Path | None, asked: Mapping[str, Any], resume: bool) -> Journal:
+    """Return the journal of an evaluation that writes `json_file`.
+
+    Raises:
+        ConfigError: if it cannot go on, or an earlier one that was stopped would be lost.
+    """
+    if json_file is None:
+        if resume:
+            raise ConfigError("--resume needs --json, the file of the evaluation that was stopped.")
+        return Journal()
+    journal = Journal(json_file.with_name(f"{json_file.name}.partial"), asked)
+    assert journal.path is not None
+    if resume and journal.path.exists():
+        journal.read()
+    elif resume and json_file.exists():
+        raise ConfigError(
+            f"--resume: '{json_file}' is whole, nothing is left to play. Leave out --resume to play "
+            "all anew, or name another file by --json."
+        )
+    elif journal.path.exists() and (kept := len(whole_lines(journal.path)) - 1) > 0:
+        raise ConfigError(
+            f"'{journal.path}' holds {kept:,} episodes of an evaluation that was stopped. Add --resume to go "
+            "on with it, or remove the file to start anew."
+        )
+    return journal
+
+
+@contextmanager
+def kept(journal: Journal, say: Any) -> Iterator[None]:
+    """Around what plays: one that is stopped says how to go on.
+
+    Args:
+        say: is called with the sentence.
+    """
+    try:
+        yield
+    except BaseException:
+        if sentence := journal.how_to_go_on():
+            say(sentence)
+        raise
