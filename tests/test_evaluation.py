@@ -478,5 +478,6 @@ def test_statuses_are_all_that_an_episode_can_end_in() -> None:
         "turn_limit",
         "invalid_action",
         "out_of_tokens",
+        "server_crash",
         "environment_fault",
     ]
