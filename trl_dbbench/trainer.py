@@ -174,7 +174,7 @@ class DBBenchGRPOTrainer(AheadGRPOTrainer):
         functions = zip(self.reward_func_names, self.reward_funcs, strict=True)
         rewards = {name: describe_reward(function) for name, function in functions}
         settings = RunSettings.of(self, rewards)
-        self.episode_log = EpisodeLogCallback(self.args.output_dir, settings)
+        self.episode_log = EpisodeLogCallback(self.args.output_dir, settings, lambda: self.run_id)
         self.add_callback(self.episode_log)
         self.add_callback(AlarmCallback())
         if self.pop_callback(ProgressCallback) is not None:  # not where bars are off, or in a notebook
