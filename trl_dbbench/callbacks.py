@@ -141,6 +141,22 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
                 tqdm.write(f"  {group:<{width}}  {described}")
 
 
+class HeldOutCallback(TrainerCallback):
+    """Says at the end how often held-out tasks were solved before the training and after it."""
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ):
+        found = {log["step"]: log["eval_accuracy"] for log in state.log_history if "eval_accuracy" in log}
+        if state.is_world_process_zero and len(found) > 1:
+            first, last = min(found), max(found)
+            begin = "before the training" if first == 0 else f"at step {first}"
+            tqdm.write(
+                f"Held-out greedy accuracy: {100 * found[first]:.1f} % {begin} -> {100 * found[last]:.1f} % "
+                f"after step {last}."
+            )
+
+
 class RolloutProgressCallback(ProgressCallback):
     """The progress bar with the two numbers that matter, in place of all metrics of every step as text.
 

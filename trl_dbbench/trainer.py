@@ -44,6 +44,7 @@ from trl_dbbench.alarms import AlarmCallback, alarm_metrics
 from trl_dbbench.callbacks import (
     EpisodeLogCallback,
     GreedyEvalCallback,
+    HeldOutCallback,
     MetricsLogCallback,
     PlainProgressCallback,
     RolloutProgressCallback,
@@ -184,6 +185,7 @@ class DBBenchGRPOTrainer(AheadGRPOTrainer):
         self.add_callback(MetricsLogCallback(self.args.output_dir))
         if self.args.greedy_eval != "off":
             self.add_callback(GreedyEvalCallback(self.args.greedy_eval_every))
+        self.add_callback(HeldOutCallback())
 
     @property
     def greedy_eval(self) -> GreedyEvalCallback | None:
