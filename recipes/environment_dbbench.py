@@ -16,6 +16,7 @@ from trl_dbbench.arguments import DatabaseArguments, RewardArguments, TaskArgume
 from trl_dbbench.checkpoints import find_checkpoint
 from trl_dbbench.environment import KINDS, environment_reward, environments
 from trl_dbbench.rollout import Rules
+from trl_dbbench.run_folder import played_as, run_folder
 from trl_dbbench.start import load_tokenizer, model_init_kwargs, start
 
 
@@ -69,8 +70,16 @@ def main(
             quantization_config=get_quantization_config(model),
             peft_config=get_peft_config(model),
         )
-        trainer.train(resume_from_checkpoint=checkpoint)
-        trainer.save_model(args.output_dir)
+        played = played_as(
+            environment.protocol,
+            [environment.max_turns],
+            database=opened.describe(),
+            dialect=opened.dialect.name,
+            grader=environment.grader,
+        )
+        with run_folder(trainer, checkpoint, played):
+            trainer.train(resume_from_checkpoint=checkpoint)
+            trainer.save_model(args.output_dir)
         trainer.accelerator.print(f"The model is in {args.output_dir}.")
     return trainer
 

@@ -18,7 +18,7 @@ from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config, get_quantiz
 
 from trl_dbbench import ConfigError, DatabaseArguments
 from trl_dbbench.calibration import calibration
-from trl_dbbench.checkpoints import find_checkpoint, running_in
+from trl_dbbench.checkpoints import find_checkpoint
 from trl_dbbench.process_rewards import ProcessRewardModel, StepReader, step_tokens
 from trl_dbbench.reward_data import (
     Rows,
@@ -31,6 +31,7 @@ from trl_dbbench.reward_data import (
     steps_of_files,
     steps_of_runs,
 )
+from trl_dbbench.run_folder import played_as, run_folder
 from trl_dbbench.start import load_tokenizer, model_init_kwargs, start
 from trl_dbbench.step_labels import label_steps
 
@@ -130,7 +131,7 @@ def main(
         quantization_config=get_quantization_config(model),
         peft_config=get_peft_config(model),
     )
-    with running_in(args.output_dir):
+    with run_folder(trainer, checkpoint, settings or played_as("text")):
         trainer.train(resume_from_checkpoint=checkpoint)
         trainer.save_model(args.output_dir)
         if trainer.accelerator.is_main_process:

@@ -16,7 +16,7 @@ from trl import ModelConfig, RewardConfig, RewardTrainer, get_peft_config, get_q
 
 from trl_dbbench import ConfigError
 from trl_dbbench.calibration import pair_calibration
-from trl_dbbench.checkpoints import find_checkpoint, running_in
+from trl_dbbench.checkpoints import find_checkpoint
 from trl_dbbench.learned_rewards import Reader, RewardModel
 from trl_dbbench.reward_data import (
     Rows,
@@ -28,6 +28,7 @@ from trl_dbbench.reward_data import (
     read_settings,
     shown_by,
 )
+from trl_dbbench.run_folder import played_as, run_folder
 from trl_dbbench.start import load_tokenizer, model_init_kwargs, start
 
 
@@ -94,7 +95,7 @@ def main(script: ScriptArguments, args: RewardConfig, model: ModelConfig) -> Rew
         quantization_config=get_quantization_config(model),
         peft_config=get_peft_config(model),
     )
-    with running_in(args.output_dir):
+    with run_folder(trainer, checkpoint, settings or played_as("text")):
         trainer.train(resume_from_checkpoint=checkpoint)
         trainer.save_model(args.output_dir)
 

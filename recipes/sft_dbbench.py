@@ -22,7 +22,7 @@ from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config
 from trl_dbbench import ConfigError, DatabaseArguments, TaskArguments, get_protocol
 from trl_dbbench.arguments import read_template_kwargs
 from trl_dbbench.chat import ChatFormat
-from trl_dbbench.checkpoints import find_checkpoint, running_in
+from trl_dbbench.checkpoints import find_checkpoint
 from trl_dbbench.database import Database
 from trl_dbbench.demonstrations import (
     Habits,
@@ -36,7 +36,8 @@ from trl_dbbench.errors import loading
 from trl_dbbench.lookup import look_up
 from trl_dbbench.multi_teacher import multi_actions
 from trl_dbbench.protocol import AgentProtocol, Answer, Operation
-from trl_dbbench.runs.export import sft_dataset
+from trl_dbbench.run_folder import played_as, run_folder
+from trl_dbbench.runs.export import settings_of, sft_dataset
 from trl_dbbench.sql_teacher import sql_actions
 from trl_dbbench.start import load_tokenizer, model_init_kwargs, start
 from trl_dbbench.tasks import Task
@@ -152,6 +153,11 @@ def main(
     model_args: ModelConfig,
 ) -> SFTTrainer:
     checkpoint = find_checkpoint(training_args.output_dir, training_args.resume_from_checkpoint)
+    if task_args.eval_tasks:
+        raise ConfigError(
+            "eval_tasks: fine-tuning plays no episodes. Leave it out, and measure the trained model by "
+            f"trl-dbbench eval {training_args.output_dir} --tasks {task_args.eval_tasks}"
+        )
     if not (script_args.episodes or task_args.tasks):
         raise ConfigError("say what to learn from: tasks, which are demonstrated, or episodes.")
     tasks = [] if script_args.episodes else task_args.load()
@@ -175,6 +181,9 @@ def main(
     if script_args.episodes:
         notes: list[str] = []
         dataset = sft_dataset(script_args.episodes, tokenizer, eos_ids, notes)
+        played = settings_of(script_args.episodes) or played_as(
+            script_args.protocol, chat_template=tokenizer.chat_template
+        )
         logging.info(" ".join([f"{len(dataset)} episodes to learn from.", *notes]))
     else:
         chat = ChatFormat(tokenizer, protocol, eos_ids, script_args.chat_template_kwargs)
@@ -187,6 +196,15 @@ def main(
                 habits=habits,
                 teacher=teacher,
             )
+            played = played_as(
+                script_args.protocol,
+                [len(episode.turns) for episode in episodes],
+                database=database.describe(),
+                dialect=database.dialect.name,
+                system_prompt=opening,
+                chat_template=chat.chat_template,
+                chat_template_kwargs=script_args.chat_template_kwargs or {},
+            )
         right = sum(episode.right for episode in episodes)
         logging.info("%d demonstrations, %d of them right", len(episodes), right)
         dataset = to_sft_dataset(episodes)
@@ -198,7 +216,7 @@ def main(
         processing_class=tokenizer,
         peft_config=get_peft_config(model_args),
     )
-    with running_in(training_args.output_dir):
+    with run_folder(trainer, checkpoint, played):
         trainer.train(resume_from_checkpoint=checkpoint)
         if script_args.save_dtype:
             trainer.model.to(getattr(torch, script_args.save_dtype))

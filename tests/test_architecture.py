@@ -39,7 +39,7 @@ runs.records runs.read runs.settings metrics
 adapters retrace step_rewards efficiency learned_rewards process_rewards rewards environment
 gradients credit advantages few_shot
 callbacks alarms frontier samplers reward_models unsupported config arguments stopping checkpoints publishing resume correction loss reference model_card
-scoring dynamic_sampling ahead critic lost_ranks start memory
+scoring dynamic_sampling ahead critic lost_ranks start run_folder memory
 trainer ppo
 evaluation merge endpoint_evaluation sample validation audit scores demonstrations multi_teacher sql_teacher step_labels reward_data runs convert selection report judging tiny_model trial doctor serving
 serving.mcp serving.openenv verl

@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from trl_dbbench.callbacks import EpisodeLogCallback, GreedyEvalCallback, PlainProgressCallback
+from trl_dbbench.callbacks import (
+    EpisodeLogCallback,
+    GreedyEvalCallback,
+    HeldOutCallback,
+    PlainProgressCallback,
+)
 from trl_dbbench.metrics import episode_metrics
 from trl_dbbench.runs.records import Accuracy, commonest, void_reasons
 
@@ -385,3 +390,15 @@ def test_other_processes_leave_the_file_alone(tmp_path: Path, arguments: Trainin
     log.write([line(0, "train")])
     begin(log, arguments, step=0, main=False)
     assert steps(log.path) == [(0, "train")]
+
+
+def test_a_training_ends_with_its_held_out_accuracy_before_and_after(capsys) -> None:
+    state = TrainerState(is_world_process_zero=True)
+    state.log_history = [{"step": 0, "eval_accuracy": 0.485}, {"step": 40, "eval_accuracy": 0.985}]
+    HeldOutCallback().on_train_end(None, state, None)
+    state.log_history = state.log_history[:1]
+    HeldOutCallback().on_train_end(None, state, None)
+    printed = capsys.readouterr()
+    assert (printed.out + printed.err).splitlines() == [
+        "Held-out greedy accuracy: 48.5 % before the training -> 98.5 % after step 40."
+    ]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import random
 import runpy
 import shutil
+from pathlib import Path
 
 import pytest
 from fakes import RULES, ScriptedEngine
 from launching import ROOT
 from transformers import AutoTokenizer
+from trl import SFTTrainer
 
 from trl_dbbench.arguments import read_template_kwargs
 from trl_dbbench.chat import ChatFormat
+from trl_dbbench.checkpoints import RUN_ID, find_checkpoint
 from trl_dbbench.database import open_database
 from trl_dbbench.demonstrations import Habits, demonstrate, spoil, to_sft_dataset
 from trl_dbbench.errors import ConfigError, TaskError
@@ -20,6 +23,7 @@ from trl_dbbench.judge import Judge
 from trl_dbbench.player import Player
 from trl_dbbench.protocol import get_protocol
 from trl_dbbench.rollout import Status
+from trl_dbbench.runs.trained import find_trained
 from trl_dbbench.start import RecipeParser
 
 RECIPES = ROOT / "recipes"
@@ -74,6 +78,43 @@ def test_the_recipe_hands_settings_to_the_chat_template(tiny_model, late_orders,
     trainer = recipe["main"](*RecipeParser(recipe["ARGUMENTS"]).parse_args_and_config(options))
     shown = tokenizer.decode(trainer.train_dataset[0]["input_ids"])
     assert shown.startswith("POLITE" if given else "PLAIN")
+
+    # an evaluation of the run shows it the same, at its end and at its checkpoints
+    found = find_trained(run=tmp_path / "sft").settings
+    assert (found.protocol, found.system_prompt) == ("text", "Work on the MySQL database.")
+    assert found.chat_template == tokenizer.chat_template
+    assert found.chat_template_kwargs == ({"tone": "POLITE"} if given else {})
+    assert (found.dialect, found.max_turns, found.dtype) == ("sqlite", 3, "float32")
+    assert found.id is not None
+
+
+def sft(folder: Path, tasks: Path, *options: object) -> SFTTrainer:
+    """The recipe with the demo's model, for one step or more."""
+    recipe = runpy.run_path(str(RECIPES / "sft_dbbench.py"), run_name="recipe")
+    given = ["--config", RECIPES / "sft_tiny.yaml", "--tasks", tasks, "--output_dir", folder, *options]
+    given += ["--model_name_or_path", RECIPES / "tiny/model", "--max_length", "4096"]
+    return recipe["main"](*RecipeParser(recipe["ARGUMENTS"]).parse_args_and_config(list(map(str, given))))
+
+
+def test_the_recipe_takes_no_checkpoint_of_an_earlier_run(late_orders, tmp_path):
+    """Of TRL's own trainer, whose checkpoints get the id of the run as well."""
+    (tmp_path / "tasks.jsonl").write_text(late_orders.to_json())
+    folder, tasks = tmp_path / "sft", tmp_path / "tasks.jsonl"
+    every = ("--save_strategy", "steps", "--save_steps", 1)
+    sft(folder, tasks, "--max_steps", 2, *every)
+    first = find_trained(run=folder / "checkpoint-2").settings.id
+    assert (folder / "checkpoint-2" / RUN_ID).read_text() == first
+    assert find_checkpoint(folder, True) == str(folder / "checkpoint-2")
+
+    sft(folder, tasks, "--max_steps", 1)
+    assert find_checkpoint(folder, True) is None
+    assert find_trained(run=folder).settings.id != first
+    assert find_trained(run=folder / "_earlier.1").settings.id == first
+
+
+def test_a_recipe_that_cannot_evaluate_says_so(late_orders, tmp_path):
+    with pytest.raises(ConfigError, match=r"eval_tasks: fine-tuning plays no episodes.*trl-dbbench eval"):
+        sft(tmp_path / "sft", tmp_path / "tasks.jsonl", "--eval_tasks", "held_out.jsonl")
 
 
 @pytest.mark.parametrize("given", ["polite", "[1]", 3])

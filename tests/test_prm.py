@@ -251,6 +251,7 @@ def test_it_learns_which_step_was_wrong(tmp_path, sqlite_database, tokenizer, mo
         [(prompt_messages(r, task, settings), completion_messages(r, settings)) for r in (right, wrong)]
     )
     assert min(good) > 0.5 > max(bad)
+    assert RunSettings.of_file(tmp_path / "prm" / "run.json").protocol == settings.protocol
 
 
 def test_an_adapter_by_yaml_alone_is_a_reward_of_the_next_run(

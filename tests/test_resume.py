@@ -33,7 +33,7 @@ from transformers import Trainer, TrainerCallback, TrainerState
 from trl import GRPOTrainer
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
-from trl_dbbench.checkpoints import SIZES, UNFINISHED, find_checkpoint, flaw
+from trl_dbbench.checkpoints import RUN_ID, SIZES, UNFINISHED, begin_run, find_checkpoint, flaw
 from trl_dbbench.critic import WEIGHTS
 from trl_dbbench.resume import STATES_FILE
 from trl_dbbench.stopping import StopSignal
@@ -352,6 +352,93 @@ def test_a_checkpoint_without_a_list_of_its_files_is_taken(trainer_of, unbroken,
     resumed.train(resume_from_checkpoint=True)
     assert same(resumed, unbroken)
     assert len(episodes_in(folder)) == len(episodes_in(unbroken.args.output_dir))
+
+
+# --- whose checkpoint it is -----------------------------------------------------------------------
+
+
+def run_id(folder: Path) -> str | None:
+    return json.loads((folder / "run.json").read_text())["id"]
+
+
+def test_a_run_that_starts_in_a_used_folder_takes_nothing_of_the_earlier_one(trainer_of, tmp_path, caplog):
+    folder = tmp_path / "used"
+    trainer_of(folder, max_steps=3).train()
+    earlier = run_id(folder)
+
+    trainer_of(folder, learning_rate=1e-4, save_strategy="no", max_steps=1).train()  # killed after one step
+    assert run_id(folder) not in (earlier, None)
+    assert sorted(path.name for path in folder.glob("checkpoint-*")) == []
+    assert find_checkpoint(folder, True) is None, "it has none of its own yet"
+    aside = folder / "_earlier.1"
+    assert run_id(aside) == earlier and flaw(aside / "checkpoint-3") is None
+    assert "checkpoint-3 are in _earlier.1 now" in caplog.text
+
+    resumed = trainer_of(folder, learning_rate=1e-4)
+    resumed.train(resume_from_checkpoint=True)
+    alone = trainer_of(tmp_path / "alone", learning_rate=1e-4)
+    alone.train()
+    assert same(resumed, alone)
+    assert metrics_file(folder) == metrics_file(tmp_path / "alone")
+
+
+def test_a_checkpoint_of_another_run_is_not_gone_on_from(trainer_of, unbroken, tmp_path, caplog):
+    """Copied there, for example."""
+    folder = as_it_was(unbroken.args.output_dir, 2, tmp_path / "copy")
+    (folder / "run.json").write_text(json.dumps({"id": "0123456789abcdef"}))
+    why = "is of another run than the run.json beside it"
+    with pytest.raises(ConfigError, match=f"checkpoint-2' {why}"):
+        find_checkpoint(folder, str(folder / "checkpoint-2"))
+    assert find_checkpoint(folder, True) is None
+    assert f"checkpoint-2 is passed over: it {why}" in caplog.text
+
+
+def test_another_runs_checkpoint_that_is_named_brings_its_own_log(trainer_of, unbroken, tmp_path):
+    folder = tmp_path / "other"
+    trainer_of(folder, max_steps=3).train()
+    resumed = trainer_of(folder, **EVALUATED)
+    resumed.train(resume_from_checkpoint=str(Path(unbroken.args.output_dir, "checkpoint-2")))
+    assert run_id(folder) == run_id(Path(unbroken.args.output_dir))
+    assert {path.name for path in (folder / "_earlier.1").iterdir()} >= {"checkpoint-3", "episodes.jsonl"}
+    assert metrics_file(folder) == metrics_file(unbroken.args.output_dir)
+    assert equal(adapter_of(resumed), adapter_of(unbroken))
+
+
+def test_a_run_of_the_version_before_has_no_id_and_goes_on(trainer_of, unbroken, tmp_path):
+    folder = as_it_was(unbroken.args.output_dir, 3, tmp_path / "before")
+    settings = json.loads(Path(unbroken.args.output_dir, "run.json").read_text())
+    del settings["id"]
+    (folder / "run.json").write_text(json.dumps(settings))
+    (folder / "checkpoint-3" / RUN_ID).unlink()
+    sizes = json.loads((folder / "checkpoint-3" / SIZES).read_text())
+    del sizes[RUN_ID]
+    (folder / "checkpoint-3" / SIZES).write_text(json.dumps(sizes))
+
+    resumed = trainer_of(folder, **EVALUATED)
+    resumed.train(resume_from_checkpoint=True)
+    assert same(resumed, unbroken)
+    assert metrics_file(folder) == metrics_file(unbroken.args.output_dir)
+    assert run_id(folder) is None, "its first checkpoints have none"
+    assert find_checkpoint(folder, True) == str(folder / "checkpoint-6")
+
+
+def test_weights_that_a_run_reads_from_its_own_folder_stay(tmp_path):
+    """A model that is trained further where it lies."""
+    for name in ("run.json", "config.json", "model.safetensors"):
+        (tmp_path / name).write_text("{}")
+    assert begin_run(tmp_path, None, reads=str(tmp_path)) is not None
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "_earlier.1",
+        "config.json",
+        "model.safetensors",
+    ]
+    begin_run(tmp_path, None)
+    begin_run(tmp_path, None)
+    assert sorted(path.name for path in tmp_path.glob("*/*")) == [
+        "config.json",
+        "model.safetensors",
+        "run.json",
+    ]
 
 
 def test_a_checkpoint_is_on_the_disk_before_its_mark_goes(trainer_of, tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from trl_dbbench.protocol import get_protocol
 from trl_dbbench.reward_data import pairs_of_files
 from trl_dbbench.rewards import describe_reward, load_reward_functions
 from trl_dbbench.runs.replay import replay
+from trl_dbbench.runs.settings import RunSettings
 
 RECIPE = ROOT / "recipes" / "rm_dbbench.py"
 QUICKSTART = ROOT / "recipes" / "rm_quickstart.yaml"
@@ -75,6 +76,9 @@ def test_an_adapter_by_yaml_alone_is_a_reward_of_the_next_run(run, tmp_path, mon
     """RM by LoRA, then GRPO with it: its scores are in the log beside the outcome."""
     train(monkeypatch, run, tmp_path / "rm", "--use_peft", "true", "--lora_target_modules", "all-linear")
     assert (tmp_path / "rm" / "adapter_model.safetensors").is_file()
+    learned_from, own = (RunSettings.of_file(each / "run.json") for each in (run, tmp_path / "rm"))
+    assert (own.protocol, own.system_prompt) == (learned_from.protocol, learned_from.system_prompt)
+    assert own.id is not None and own.rewards == {}, "it is a run of its own"
     run_here(
         monkeypatch,
         GRPO,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from trl_dbbench.database import Database
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import SQL_GRADERS
 from trl_dbbench.scores import read_predictions, score_all
-from trl_dbbench.tasks import Gold
+from trl_dbbench.tasks import Gold, Source
 
 MEDALS = table("medals", "nation TEXT, gold INT", ("Chad", 1), ("Peru", 22), ("Togo", 22))
 
@@ -141,3 +143,66 @@ def test_the_command(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "scores.json").read_text())
     assert [each["scores"]["strict"] for each in written] == [1.0, 0.0, 0.0]
     assert [each["id"] for each in written] == ["who", "all", "none"]
+
+
+def of_database(name: str, folder: Path, id: str):
+    """A task whose tables lie in the SQLite file of this name."""
+    file = folder / f"{name}.sqlite"
+    if not file.exists():
+        with closing(sqlite3.connect(file)) as made:
+            made.execute("CREATE TABLE medals (nation TEXT, gold INT)")
+    source = Source.of(file)
+    return dataclasses.replace(
+        question(id, "SELECT nation FROM medals"), source=source, tables=source.tables(), dialect="sqlite"
+    )
+
+
+def read(folder: Path, tasks, predictions: dict[str, str] | str) -> dict[str, str]:
+    path = folder / ("p.sql" if isinstance(predictions, str) else "p.json")
+    path.write_text(predictions if isinstance(predictions, str) else json.dumps(predictions))
+    return read_predictions(path, tasks)
+
+
+BIRD_FILE = {str(place): f"SELECT {place}\t----- bird -----\tshop" for place in range(3)}
+
+
+def test_the_files_of_mini_dev_go_by_place(tmp_path: Path) -> None:
+    """Their keys are 0, 1, 2, ..., and one of the tasks' ids is 0, too."""
+    tasks = [of_database("shop", tmp_path, id) for id in ("1471", "0", "93")]
+    assert read(tmp_path, tasks, BIRD_FILE) == {"1471": "SELECT 0", "0": "SELECT 1", "93": "SELECT 2"}
+    assert read(tmp_path, tasks, {"0": "by id", "93": "c"}) == {"0": "by id", "93": "c"}
+    tasks = [of_database("shop", tmp_path, id) for id in ("0", "1", "2")]
+    assert read(tmp_path, tasks, BIRD_FILE) == {"0": "SELECT 0", "1": "SELECT 1", "2": "SELECT 2"}
+
+
+def test_keys_that_are_ids_and_places_of_different_tasks_are_an_error(tmp_path: Path) -> None:
+    tasks = [of_database("shop", tmp_path, id) for id in ("2", "0", "1")]
+    with pytest.raises(TaskError, match=r"the key '0' is the id of one task and, from 0, the place of '2'"):
+        read(tmp_path, tasks, BIRD_FILE)
+
+
+def test_the_database_that_a_prediction_names_says_whether_keys_are_places(tmp_path: Path) -> None:
+    tasks = [of_database(name, tmp_path, id) for name, id in (("shop", "1"), ("zoo", "0"))]
+    shop, zoo = "a\t----- bird -----\tshop", "b\t----- bird -----\tzoo"
+    assert read(tmp_path, tasks, {"0": shop, "1": zoo}) == {"1": "a", "0": "b"}  # places
+    assert read(tmp_path, tasks, {"0": zoo, "1": shop}) == {"1": "a", "0": "b"}  # ids
+
+
+def test_predictions_for_other_databases_are_an_error(tmp_path: Path) -> None:
+    tasks = [of_database(name, tmp_path, id) for name, id in (("shop", "a"), ("zoo", "b"))]
+    with pytest.raises(TaskError, match="for the task 'a' is for the database 'zoo', the task's is 'shop'"):
+        read(tmp_path, tasks, {"a": "x\t----- bird -----\tzoo", "b": "y\t----- bird -----\tshop"})
+    with pytest.raises(TaskError, match="for the task 'a' is for the database 'zoo', the task's is 'shop'"):
+        read(tmp_path, tasks, "x\tzoo\ny\tshop\n")
+    assert read(tmp_path, tasks, "x\tshop\ny\tzoo\n") == {"a": "x", "b": "y"}
+
+
+def test_keys_that_are_ids_or_places_but_not_all_the_same(tmp_path: Path) -> None:
+    tasks = [of_database("shop", tmp_path, id) for id in ("7", "8")]
+    with pytest.raises(TaskError, match="'7' is a task's id, and '1' only the place of one"):
+        read(tmp_path, tasks, {"7": "x", "1": "y"})
+
+
+def test_a_task_that_stands_twice_has_one_prediction_by_id(tmp_path: Path) -> None:
+    tasks = [of_database("shop", tmp_path, id) for id in ("137", "137-2", "138")]
+    assert read(tmp_path, tasks, {"137": "x", "138": "y"}) == {"137": "x", "137-2": "x", "138": "y"}

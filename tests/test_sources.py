@@ -774,3 +774,79 @@ def test_lines_of_the_own_format(tmp_path: Path, folder: Path) -> None:
     assert json.loads(tasks[0].to_json())["database"]["name"] == "zoo"
     with pytest.raises(TaskError, match="is the only one there; leave 'name' \\(zoo\\) out"):
         Source.of(tmp_path / "shop.sqlite", name="zoo")
+
+
+# --- what a prompt says is there --------------------------------------------------------------------------
+
+
+LEFTOVERS = """
+CREATE TABLE `t` (`a` int);
+CREATE TABLE `old_t` (`a` int);
+CREATE TABLE `x` (`a` int);
+CREATE TABLE `y` (`a` int);
+CREATE TABLE `stands_in` (`a` int);
+INSERT INTO `t` VALUES (1);
+CREATE VIEW `elsewhere` AS SELECT a FROM shop.t;
+CREATE VIEW `of_dropped` AS SELECT a FROM old_t;
+CREATE VIEW `of_lost` AS SELECT a FROM of_dropped;
+CREATE FUNCTION `twice`(n INT) RETURNS INT DETERMINISTIC RETURN 2 * n;
+CREATE VIEW `calls` AS SELECT twice(a) AS b FROM t;
+CREATE VIEW `gone` AS SELECT a FROM t;
+CREATE VIEW `kept` AS SELECT a FROM t;
+DROP TABLE old_t;
+DROP TABLE IF EXISTS `x`, `y`;
+DROP VIEW gone;
+DROP TABLE `stands_in`;
+CREATE VIEW `stands_in` AS SELECT * FROM t;
+"""
+
+
+def test_a_prompt_lists_what_is_left_of_a_dump(tmp_path: Path) -> None:
+    (tmp_path / "shop.sql").write_text(LEFTOVERS)
+    source = Source.of(tmp_path / "shop.sql")
+    assert [table.name for table in source.tables()] == ["t", "kept", "stands_in"]
+    shown = source.described("mysql")
+    assert "old_t" not in shown and "`elsewhere`" not in shown and "`gone`" not in shown
+    notes = [step for step in source.opened.steps() if isinstance(step, str)]
+    assert "the view elsewhere, which reads from the database shop" in notes
+    assert "the view of_lost, which reads of_dropped, which is not there" in notes
+    assert "the view calls, which calls twice, which is not there" in notes
+
+
+def test_a_prompt_lists_what_is_on_the_server(server_database: Database, tmp_path: Path) -> None:
+    """What is listed can be read, and SHOW TABLES has nothing else."""
+    (tmp_path / "shop.sql").write_text(LEFTOVERS)
+    source = Source.of(tmp_path / "shop.sql")
+    here = dataclasses.replace(task(), source=source, tables=source.tables(), dialect="mysql")
+    with server_database.sandbox(here) as sandbox:
+        found = sandbox.execute("SHOW TABLES").rows
+        assert sorted(name for (name,) in found or []) == ["kept", "stands_in", "t"]
+        for name in ("t", "kept", "stands_in"):
+            assert sandbox.execute(f"SELECT a FROM {name}").rows == [(1,)]
+
+
+def test_a_table_left_out_takes_its_views_along(tmp_path: Path) -> None:
+    (tmp_path / "shop.sql").write_text(LEFTOVERS + "CREATE TABLE `other` (`b` int);")
+    source = Source.of(tmp_path / "shop.sql", only=("other", "kept"))
+    assert [table.name for table in source.tables()] == ["other"]
+
+
+def test_views_of_a_sqlite_file_that_no_server_has_are_not_told(tmp_path: Path) -> None:
+    file = tmp_path / "shop.sqlite"
+    with closing(sqlite3.connect(file)) as made:
+        made.executescript(
+            "CREATE TABLE t (a INT); CREATE VIEW names AS SELECT name FROM sqlite_master;"
+            "CREATE VIEW more AS SELECT name FROM names; CREATE VIEW kept AS SELECT a FROM t;"
+        )
+    lines = [{"id": "q", "question": "?", "database": {"path": str(file)}, "sql": "SELECT a FROM t"}]
+    for dialect, wanted in (("sqlite", ["t", "names", "more", "kept"]), ("mysql", ["t", "kept"])):
+        entry = {**lines[0], "grader": "strict", "dialect": dialect}
+        (read,) = load_tasks(jsonl_of(tmp_path, entry))
+        assert [table.name for table in read.tables] == wanted
+        assert all(name in read.prompt() for name in wanted)
+        assert dialect == "sqlite" or "more" not in read.prompt()
+
+
+def jsonl_of(folder: Path, entry: dict[str, Any]) -> Path:
+    (folder / "tasks.jsonl").write_text(json.dumps(entry))
+    return folder / "tasks.jsonl"

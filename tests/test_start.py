@@ -14,6 +14,7 @@ from forking import Forked
 from launching import RECIPE, ROOT, SMALL, run_here
 from transformers import TrainingArguments
 
+from trl_dbbench import TaskArguments
 from trl_dbbench.start import RecipeParser, put_timestamp
 
 
@@ -114,6 +115,29 @@ def test_a_key_that_is_missing(tmp_path, monkeypatch):
 
 
 # --- a folder for each start ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("yaml", "options", "expected"),
+    [
+        ("eval_tasks: held_out.jsonl", [], ("steps", 0.9999999, True)),
+        ("tasks: a.jsonl", ["--eval-tasks", "held_out.jsonl"], ("steps", 0.9999999, True)),
+        ("eval_tasks: held_out.jsonl\neval_steps: 5", [], ("steps", 5, True)),
+        ("eval_tasks: held_out.jsonl", ["--eval_on_start=false"], ("steps", 0.9999999, False)),
+        ("eval_tasks: held_out.jsonl", ["--eval_strategy", "no"], ("no", None, False)),
+        ("eval_tasks: held_out.jsonl\neval_strategy: epoch", [], ("epoch", None, False)),
+        ("eval_tasks: null", [], ("no", None, False)),
+    ],
+)
+def test_held_out_tasks_are_played_before_and_after_where_nothing_says_when(
+    tmp_path, monkeypatch, yaml, options, expected
+):
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text(f"{yaml}\noutput_dir: out\nbf16: false\nuse_cpu: true\n")
+    parser = RecipeParser([TaskArguments, TrainingArguments])
+    tasks = [] if "tasks: a" in yaml else ["--tasks", "a.jsonl"]
+    _, args = parser.parse_args_and_config(["--config", "my.yaml", *tasks, *options])
+    assert (args.eval_strategy, args.eval_steps, args.eval_on_start) == expected
 
 
 def output_dir(pattern: str, **settings: object) -> str:

@@ -30,7 +30,10 @@ class TaskArguments:
         metadata={"help": "Training tasks: a file, a folder of parquet, a hub id, or generate://full."}
     )
     tasks_split: str | None = field(default=None, metadata={"help": "The split of a hub id or folder."})
-    eval_tasks: str | None = field(default=None, metadata={"help": "Held-out tasks, for eval_strategy."})
+    eval_tasks: str | None = field(
+        default=None,
+        metadata={"help": "Held-out tasks, played by eval_strategy; before and after if it is left out."},
+    )
     eval_tasks_split: str | None = field(default=None, metadata={"help": "The split of eval_tasks."})
     tasks_format: str | None = field(
         default=None,

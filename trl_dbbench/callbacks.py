@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +24,7 @@ from transformers import (
 )
 from transformers.trainer_callback import ExportableState
 
+from trl_dbbench.checkpoints import run_id_in
 from trl_dbbench.files import whole_lines, write_atomically
 from trl_dbbench.rollout import Sampling, Start, Status
 from trl_dbbench.runs.records import (
@@ -138,6 +139,22 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
             width = max(len(group) for group, _ in table)
             for group, described in table:
                 tqdm.write(f"  {group:<{width}}  {described}")
+
+
+class HeldOutCallback(TrainerCallback):
+    """Says at the end how often held-out tasks were solved before the training and after it."""
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ):
+        found = {log["step"]: log["eval_accuracy"] for log in state.log_history if "eval_accuracy" in log}
+        if state.is_world_process_zero and len(found) > 1:
+            first, last = min(found), max(found)
+            begin = "before the training" if first == 0 else f"at step {first}"
+            tqdm.write(
+                f"Held-out greedy accuracy: {100 * found[first]:.1f} % {begin} -> {100 * found[last]:.1f} % "
+                f"after step {last}."
+            )
 
 
 class RolloutProgressCallback(ProgressCallback):
@@ -266,10 +283,19 @@ class EpisodeLogCallback(TrainerCallback):
     The tasks they played go to `tasks.jsonl` beside it, each once, in the own format, and how they were
     played to `run.json`. A resumed run drops the lines that its checkpoint does not know, so that each
     episode stands there once. A run that starts afresh keeps an older file under another name.
+
+    Args:
+        run_id: gives the id of the run, `None` until it begins.
     """
 
-    def __init__(self, output_dir: str | os.PathLike, settings: RunSettings | None = None):
+    def __init__(
+        self,
+        output_dir: str | os.PathLike,
+        settings: RunSettings | None = None,
+        run_id: Callable[[], str | None] = lambda: None,
+    ):
         self._settings = settings
+        self._run_id = run_id
         self.path = Path(output_dir) / EPISODES_FILE
         self._tasks_path = self.path.with_name(TASKS_FILE)
         self._tasks: set[str] | None = None  # lines of tasks.jsonl
@@ -282,8 +308,7 @@ class EpisodeLogCallback(TrainerCallback):
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self._tasks is None:
-            if self._settings is not None:
-                self._settings.write(self.path.parent)
+            self._write_settings()
             self._tasks = {*whole_lines(self._tasks_path, cut=True)}
         new = [task for task in dict.fromkeys(tasks) if task not in self._tasks]
         if new:
@@ -297,7 +322,10 @@ class EpisodeLogCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ):
-        if not state.is_world_process_zero or not self.path.exists():
+        if not state.is_world_process_zero:
+            return
+        self._write_settings()
+        if not self.path.exists():
             return
         if step := state.global_step:
             logs = [entry for entry in state.log_history if entry["step"] == step]
@@ -305,6 +333,13 @@ class EpisodeLogCallback(TrainerCallback):
             _keep_lines_before(self.path, step, evaluated)
         else:
             _move_away(self.path)
+
+    def _write_settings(self) -> None:
+        if self._settings is not None:
+            folder = self.path.parent
+            folder.mkdir(parents=True, exist_ok=True)
+            # an evaluation before a training leaves the id of what is there
+            replace(self._settings, id=self._run_id() or run_id_in(folder)).write(folder)
 
 
 def _move_away(path: Path) -> None:

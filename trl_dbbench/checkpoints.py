@@ -4,19 +4,21 @@
 checkpoint-20/
   checkpoint-is-incomplete.txt   a mark: there from the first file on until the last one is on the disk
   checkpoint-files.json          the sizes of all files, written before the mark is taken off
+  run-id.txt                     the id of the run that saved it, as in run.json
 ```
 
 A kill or a crash of the machine leaves the mark; what is damaged later has other sizes. Neither is gone on
-from.
+from, nor is a checkpoint of another run. Runs and checkpoints of earlier versions have no id.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -26,11 +28,23 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl_dbbench.errors import ConfigError, DBBenchError, StorageError
 from trl_dbbench.files import free_space, is_full, locked, write_through
 from trl_dbbench.ranks import Ranks, together
+from trl_dbbench.runs.records import EPISODES_FILE, METRICS_FILE
+from trl_dbbench.runs.settings import SETTINGS_FILE
 
 logger = logging.getLogger(__name__)
 
 UNFINISHED = "checkpoint-is-incomplete.txt"  # transformers has the same name for the same thing
 SIZES = "checkpoint-files.json"  # name -> bytes
+RUN_ID = "run-id.txt"
+
+EARLIER = "_earlier"
+"""Begins the names of folders for what an earlier run left. The hub does not get what begins with `_`."""
+
+_WEIGHTS = (
+    *("adapter_config.json", "adapter_model.*", "config.json", "generation_config.json"),
+    *("model.safetensors*", "model-*.safetensors", "pytorch_model*"),
+)
+_LOGS = (EPISODES_FILE, METRICS_FILE)
 
 
 def find_checkpoint(output_dir: str | Path, asked: str | bool | None) -> str | None:
@@ -100,7 +114,7 @@ def _checkpoints(output_dir: Path) -> list[Path]:
 def flaw(folder: Path) -> str | None:
     """Why a run cannot go on from a checkpoint; `None` if it can.
 
-    Those of earlier versions, of transformers and of TRL say nothing of sizes.
+    Those of earlier versions, of transformers and of TRL say nothing of sizes and runs.
     """
     if not folder.is_dir():
         return "does not exist"
@@ -110,6 +124,8 @@ def flaw(folder: Path) -> str | None:
         return "was not written to its end"
     if (folder / UNFINISHED).exists():
         return "was not written to its end"
+    if (folder.parent / SETTINGS_FILE).exists() and run_id_of(folder) != run_id_in(folder.parent):
+        return f"is of another run than the {SETTINGS_FILE} beside it"
     try:
         sizes = json.loads((folder / SIZES).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -134,8 +150,10 @@ def mark_unfinished(folder: Path) -> None:
         write_through(path)
 
 
-def seal(folder: Path) -> None:
-    """Notes the files of a checkpoint and takes its mark off, when all of it is on the disk."""
+def seal(folder: Path, run_id: str | None = None) -> None:
+    """Notes the files of a checkpoint, and its run, and takes its mark off, when all of it is on the disk."""
+    if run_id is not None:
+        (folder / RUN_ID).write_text(run_id)
     paths = [path for path in folder.rglob("*") if path.name != UNFINISHED]
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in paths if path.is_file()}
     (folder / SIZES).write_text(json.dumps(sizes, indent=1))
@@ -160,6 +178,68 @@ def running_in(output_dir: str | Path) -> Iterator[None]:
             if Ranks().is_main:
                 held.enter_context(locked(folder))
         yield
+
+
+def run_id_in(folder: Path) -> str | None:
+    """The id of the run whose folder it is; `None` if it has none, as those of earlier versions."""
+    try:
+        return json.loads((folder / SETTINGS_FILE).read_bytes()).get("id")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def run_id_of(checkpoint: Path) -> str | None:
+    """The id of the run that saved a checkpoint; `None` if it has none."""
+    try:
+        return (checkpoint / RUN_ID).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+
+
+def begin_run(output_dir: str | Path, checkpoint: str | None, reads: str | None = None) -> str | None:
+    """The id of the run that begins or goes on, on all ranks; to be called within `running_in`.
+
+    What another run left in the folder is moved into one beside, so that neither a later start nor an
+    evaluation takes it for this run's.
+
+    Args:
+        checkpoint: what it goes on from.
+        reads: a path that the run loads weights from at each start; these stay.
+    """
+    folder = Path(output_dir)
+    with together():
+        run_id = secrets.token_hex(8) if checkpoint is None else run_id_of(Path(checkpoint))
+        if Ranks().is_main and not (checkpoint and _is_own(folder, Path(checkpoint), run_id)):
+            patterns = [*(_WEIGHTS if reads is None or Path(reads).resolve() != folder.resolve() else ())]
+            patterns += _LOGS if checkpoint else ()  # of a run from its beginning, who writes them moves them
+            _set_aside(folder, [SETTINGS_FILE, f"{PREFIX_CHECKPOINT_DIR}-*", *patterns])
+    return Ranks().from_main(run_id)
+
+
+def _is_own(folder: Path, checkpoint: Path, run_id: str | None) -> bool:
+    if checkpoint.parent.resolve() == folder.resolve() or not (folder / SETTINGS_FILE).exists():
+        return True  # `find_checkpoint` has looked
+    return run_id is not None and run_id == run_id_in(folder)
+
+
+def _set_aside(folder: Path, patterns: Sequence[str]) -> None:
+    found = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
+    if not found:
+        return
+    number = 1
+    while (aside := folder / f"{EARLIER}.{number}").exists():
+        number += 1
+    aside.mkdir()
+    for path in found:
+        path.rename(aside / path.name)
+    logger.warning(
+        "%s holds another run, which this one does not go on with: %s are in %s now. Start with "
+        "resume_from_checkpoint: %s/checkpoint-N to go on with that one.",
+        folder,
+        ", ".join(path.name for path in found),
+        aside.name,
+        aside,
+    )
 
 
 @contextmanager

@@ -99,7 +99,7 @@ def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged
         merged = adapted.merge_and_unload(safe_merge=True)
         merged.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        settings = replace(trained.settings, model=str(out.resolve()), model_revision=None)
+        settings = replace(trained.settings, model=str(out.resolve()), model_revision=None, id=None)
         settings.write(folder)
         dtype, device = merged.dtype, merged.device
         del adapted, base, merged

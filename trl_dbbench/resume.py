@@ -31,6 +31,7 @@ from transformers.trainer_callback import DefaultFlowCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from trl_dbbench.checkpoints import (
+    begin_run,
     find_checkpoint,
     mark_unfinished,
     running_in,
@@ -99,6 +100,8 @@ class ResumableGRPOTrainer(SharedPromptsGRPOTrainer):
     _buffered_inputs: list[dict[str, Any]] | None
     _pause: Pause | None = None  # before the step that is under way
     _saved: int | None = None  # the global step of the last checkpoint
+    run_id: str | None = None
+    """Since `train` began; `None` before, and in a run that an earlier version began."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         self.stateful: dict[str, Any] = {}
@@ -116,18 +119,24 @@ class ResumableGRPOTrainer(SharedPromptsGRPOTrainer):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any):
         """As in [`~transformers.Trainer`], but `True` passes over checkpoints that were not written to their
-        end or are damaged.
+        end, are damaged, or are another run's.
 
-        Without any checkpoint it starts at the beginning.
+        Without any checkpoint it starts at the beginning, and what an earlier run left in `output_dir` is set
+        aside.
 
         Raises:
-            ConfigError: if the folder named is no checkpoint, not written to its end, or damaged, or if
-                another run trains in `output_dir`.
+            ConfigError: if the folder named is no checkpoint, not written to its end, damaged or another
+                run's, or if another run trains in `output_dir`.
             StorageError: if the disk is full.
         """
         with running_in(self.args.output_dir), self.flow.signal.noted():
             checkpoint = find_checkpoint(self.args.output_dir, resume_from_checkpoint)
+            self.run_id = begin_run(self.args.output_dir, checkpoint, self._weights_read())
             return super().train(checkpoint, *args, **kwargs)
+
+    def _weights_read(self) -> str | None:
+        """Where the next start of this run loads weights from."""
+        return getattr(self.args, "adapter_name_or_path", None) or self.model.config.name_or_path
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False, **kwargs: Any) -> None:
         # the final model is saved after the training
@@ -199,7 +208,7 @@ class ResumableGRPOTrainer(SharedPromptsGRPOTrainer):
                 torch.save(states, folder / STATES_FILE)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            seal(folder)
+            seal(folder, self.run_id)
         self._saved = self.state.global_step
         if self.args.push_to_hub:
             self._quiet_hub()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +105,16 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
 
     - `.jsonl`: lines with `id` and `sql`, or the `episodes.jsonl` of a run whose answers are SQL (of several
       episodes of a task the last one counts);
-    - `.json`: an object of SQL by id, or by a task's place from 0, where a BIRD suffix is cut off;
+    - `.json`: an object of SQL by id, or by a task's place from 0, as BIRD's own files are, where a BIRD
+      suffix is cut off;
     - anything else: a line of SQL for each task, in their order; a tab and what follows it is cut off.
 
+    A task that stands twice has one prediction by id. What is cut off names the database: it must be the
+    task's.
+
     Raises:
-        TaskError: the file cannot be read so, or names tasks that are not there.
+        TaskError: the file cannot be read so, names tasks that are not there, may be by place or by id, or
+            is of other tasks or of another order.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -121,6 +126,8 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
             found = _of_lines(text.removesuffix("\n").split("\n"), tasks)
         if others := [sql for sql in found.values() if not isinstance(sql, str)]:
             raise TypeError(f"{str(others[0])[:50]!r} is no SQL")
+    except TaskError as error:
+        raise TaskError(f"{path}: {error}") from None
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise TaskError(
             f"the predictions of '{path}' cannot be read ({type(error).__name__}: {error}). Give a .jsonl "
@@ -132,7 +139,7 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
             f"{path} has predictions for tasks that are not there, such as '{min(strange)}'; the tasks are "
             f"'{tasks[0].id}', ... Give the file of tasks that it was made for."
         )
-    return found
+    return _with_repeats(found, tasks)
 
 
 def _of_line(entry: dict[str, Any]) -> tuple[str, str]:
@@ -144,14 +151,72 @@ def _of_line(entry: dict[str, Any]) -> tuple[str, str]:
 
 
 def _of_object(entries: dict[str, str], tasks: Sequence[Task]) -> dict[str, str]:
-    ids = {task.id for task in tasks}
-    by_place = not entries.keys() & ids
-    if by_place and (wrong := [key for key in entries if not 0 <= int(key) < len(tasks)]):
-        raise LookupError(f"{wrong[0]!r} is neither a task's id nor the place of one of {len(tasks)} tasks")
-    return {tasks[int(key)].id if by_place else key: sql.split(_BIRD_MARK)[0] for key, sql in entries.items()}
+    """SQL by id, or by place, whichever all keys can be.
+
+    Raises:
+        TaskError: they can be both, and mean different tasks, or the databases they name are others.
+        LookupError: a key can be neither.
+    """
+    by_id = {task.id: task for task in tasks}
+    by_place = {str(place): task for place, task in enumerate(tasks)}
+    if strange := sorted(entries.keys() - by_id.keys() - by_place.keys()):
+        raise LookupError(f"{strange[0]!r} is neither a task's id nor the place of one of {len(tasks)} tasks")
+    readings = [names for names in (by_id, by_place) if entries.keys() <= names.keys()]
+    if not readings:
+        only_id, only_place = (
+            next(key for key in entries if key not in names) for names in (by_place, by_id)
+        )
+        raise LookupError(f"{only_id!r} is a task's id, and {only_place!r} only the place of one")
+    parts = {key: sql.split(_BIRD_MARK) for key, sql in entries.items()}
+    wrong = [_misnamed(((names[key], part[1:]) for key, part in parts.items()), tasks) for names in readings]
+    fitting = [names for names, misnamed in zip(readings, wrong, strict=True) if misnamed is None]
+    if not fitting:
+        raise TaskError(f"{wrong[0]}. Give the file of tasks that it was made for, in their order.")
+    names = fitting[0]
+    if unsure := [key for key in entries if any(other[key] is not names[key] for other in fitting)]:
+        key = unsure[0]
+        raise TaskError(
+            f"the key '{key}' is the id of one task and, from 0, the place of '{by_place[key].id}': it "
+            'does not say which is meant. Give lines of {"id": ..., "sql": ...} in a .jsonl file, or a line '
+            "of SQL for each task, in their order, in a .sql file."
+        )
+    return {names[key].id: part[0] for key, part in parts.items()}
 
 
 def _of_lines(lines: Sequence[str], tasks: Sequence[Task]) -> dict[str, str]:
     if len(lines) != len(tasks):
         raise ValueError(f"{len(lines)} lines for {len(tasks)} tasks")
-    return {task.id: line.rstrip("\r").split("\t")[0] for task, line in zip(tasks, lines, strict=True)}
+    parts = [line.rstrip("\r").split("\t") for line in lines]
+    named = ((task, part[-1:] if part[1:] else []) for task, part in zip(tasks, parts, strict=True))
+    if wrong := _misnamed(named, tasks):
+        raise TaskError(f"{wrong}. Give the file of tasks that it was made for, in their order.")
+    return {task.id: part[0] for task, part in zip(tasks, parts, strict=True)}
+
+
+def _misnamed(named: Iterable[tuple[Task, Sequence[str]]], tasks: Sequence[Task]) -> str | None:
+    """The first prediction that names the database of other tasks than its own, as text."""
+    known = {name for task in tasks if (name := _database_of(task)) is not None}
+    for task, names in named:
+        said, own = "".join(names).strip(), _database_of(task)
+        if said in known and own is not None and said != own:
+            return (
+                f"the prediction for the task '{task.id}' is for the database '{said}', the task's is '{own}'"
+            )
+    return None
+
+
+def _database_of(task: Task) -> str | None:
+    """The name of the database that a task of a benchmark is of, if its path says it."""
+    source = task.source
+    return None if source is None or source.path.endswith(".sql") else Path(source.path).stem
+
+
+def _with_repeats(found: dict[str, str], tasks: Sequence[Task]) -> dict[str, str]:
+    """The predictions, and for a task that its file has twice (`137-2`) that of the first."""
+    by_id = {task.id: task for task in tasks}
+    for task in tasks:
+        first, _, number = task.id.rpartition("-")
+        repeats = number.isdecimal() and first in found and replace(task, id=first) == by_id[first]
+        if repeats and task.id not in found:
+            found[task.id] = found[first]
+    return found

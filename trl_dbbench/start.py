@@ -65,18 +65,27 @@ def start(arguments: Sequence[type], main: Callable[..., Trainer]) -> None:
             ended(main(*given))
 
 
+BEFORE_AND_AFTER = {"eval_strategy": "steps", "eval_steps": "0.9999999", "eval_on_start": "true"}
+"""When held-out tasks are played if nothing says it. The share of the steps stands for the last one."""
+
+
 class RecipeParser(TrlParser):
-    """TRL's parser, for YAMLs as the head of this module shows them."""
+    """TRL's parser, for YAMLs as the head of this module shows them.
+
+    Tasks for evaluation are played before the training and after it where no `eval_strategy` is given.
+    """
 
     def __init__(self, arguments: Iterable[type]):
         super().__init__(arguments, allow_abbrev=False)  # a typo is not to pass for another option
         self.folder = Path()
         self.missing: list[str] = []
+        self.in_yaml: dict[str, Any] = {}
 
     def parse_args_and_config(self, args: Iterable[str] | None = None, **options: Any) -> tuple[Any, ...]:
         args = list(sys.argv[1:] if args is None else args)
         if "--config" in args[:-1]:
             self.folder = Path(args[args.index("--config") + 1]).parent
+        self.in_yaml = {}
         args = [self._renamed_flag(each) for each in args]
         try:
             return super().parse_args_and_config(args, **options)
@@ -111,7 +120,17 @@ class RecipeParser(TrlParser):
     def set_defaults_with_config(self, **config: Any) -> list[str]:
         config.pop(SCRIPT_KEY, None)
         config = {self._renamed(key): value for key, value in config.items()}
+        self.in_yaml = config
         return super().set_defaults_with_config(**with_paths(config, self._locate))
+
+    def parse_args_into_dataclasses(self, args: Sequence[str] = (), **options: Any) -> tuple[Any, ...]:
+        named = [each.removeprefix("--").partition("=")[0].replace("-", "_") for each in args]
+        known, given = {action.dest for action in self._actions}, {*named, *self.in_yaml}
+        more: list[str] = []
+        if ("eval_tasks" in named or self.in_yaml.get("eval_tasks")) and "eval_strategy" in known - given:
+            for name, value in BEFORE_AND_AFTER.items():
+                more += [] if name in given else [f"--{name}", value]
+        return super().parse_args_into_dataclasses(args=[*args, *more], **options)
 
     def _locate(self, path: str) -> str:
         if is_there(path):

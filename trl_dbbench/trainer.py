@@ -44,6 +44,7 @@ from trl_dbbench.alarms import AlarmCallback, alarm_metrics
 from trl_dbbench.callbacks import (
     EpisodeLogCallback,
     GreedyEvalCallback,
+    HeldOutCallback,
     MetricsLogCallback,
     PlainProgressCallback,
     RolloutProgressCallback,
@@ -174,7 +175,7 @@ class DBBenchGRPOTrainer(AheadGRPOTrainer):
         functions = zip(self.reward_func_names, self.reward_funcs, strict=True)
         rewards = {name: describe_reward(function) for name, function in functions}
         settings = RunSettings.of(self, rewards)
-        self.episode_log = EpisodeLogCallback(self.args.output_dir, settings)
+        self.episode_log = EpisodeLogCallback(self.args.output_dir, settings, lambda: self.run_id)
         self.add_callback(self.episode_log)
         self.add_callback(AlarmCallback())
         if self.pop_callback(ProgressCallback) is not None:  # not where bars are off, or in a notebook
@@ -184,6 +185,7 @@ class DBBenchGRPOTrainer(AheadGRPOTrainer):
         self.add_callback(MetricsLogCallback(self.args.output_dir))
         if self.args.greedy_eval != "off":
             self.add_callback(GreedyEvalCallback(self.args.greedy_eval_every))
+        self.add_callback(HeldOutCallback())
 
     @property
     def greedy_eval(self) -> GreedyEvalCallback | None:

@@ -23,6 +23,7 @@ from trl_dbbench.grading.rows import State as State
 from trl_dbbench.grading.rows import TableState as TableState
 from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS, quote
 from trl_dbbench.tasks import Table
+from trl_dbbench.tasks.table import first_twice, twice_text
 from trl_dbbench.tasks.types import check_type
 
 Loss = Literal["agent", "environment"]
@@ -224,9 +225,12 @@ def columns_of(table: Table) -> str:
 
 
 def check_rows(table: Table) -> None:
-    """Raises TaskError for a table without columns, or with a row that is longer or shorter than they are."""
+    """Raises TaskError for a table without columns, with two of one name, or with a row that is longer or
+    shorter than they are."""
     if not table.columns:
         raise TaskError(f"Table {table.name!r} has no columns. Give it at least one.")
+    if (twice := first_twice([column.name.casefold() for column in table.columns])) is not None:
+        raise TaskError(f"Table {table.name!r}: {twice_text(table.columns[twice].name)}")
     for number, row in enumerate(table.rows, 1):
         if len(row) != len(table.columns):
             raise TaskError(

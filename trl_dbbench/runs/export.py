@@ -255,6 +255,11 @@ def sft_dataset(
     return Dataset.from_list([sft_row(each) for _, each in with_tokens(played, settings, notes, chat)])
 
 
+def settings_of(source: str) -> RunSettings | None:
+    """How the episodes of `sft_dataset`'s source were played; `None` if it is a file, which does not say."""
+    return RunSettings.read(source) if Path(source).is_dir() else None
+
+
 def _read_sft(path: Path, tokenizer: PreTrainedTokenizerBase) -> Rows:
     if not path.is_file():
         raise ConfigError(f"no episodes at '{path}'. Give the folder of a run, or a file of export --to sft.")

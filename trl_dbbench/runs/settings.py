@@ -46,6 +46,9 @@ class RunSettings:
     as a list all messages before its question; `chat_template` and `chat_template_kwargs` made tokens of it.
     Earlier versions wrote none of these: they are `None`.
 
+    `id` is the run's, as in its checkpoints; `None` in what an earlier version began, and where nothing was
+    trained.
+
     For readers only: `sampling` of the training's episodes; `task_files`, where the tasks of training and
     evaluation are from, each file with its size and sha256; `versions` of the packages.
     """
@@ -79,6 +82,7 @@ class RunSettings:
     sampling: dict[str, float] = field(default_factory=dict)
     task_files: dict[str, dict[str, Any]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    id: str | None = None
 
     @classmethod
     def of(cls, trainer: Any, rewards: dict[str, dict[str, Any] | None]) -> RunSettings:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from trl_dbbench.errors import TaskError
@@ -12,6 +14,7 @@ from trl_dbbench.tasks.entries import CSV_SUFFIXES, Entry, read_entries, read_fo
 from trl_dbbench.tasks.formats import format_of, get_format, read_entry
 from trl_dbbench.tasks.formats.base import TaskFormat, Unsupported
 from trl_dbbench.tasks.formats.lifelong import HUB_FOLDER, HUB_ID
+from trl_dbbench.tasks.formats.own import OwnFormat
 from trl_dbbench.tasks.model import Task
 
 logger = logging.getLogger("trl_dbbench.tasks")
@@ -25,7 +28,9 @@ def load_tasks(
 ) -> list[Task]:
     """Reads tasks from a file, a folder of parquet files, or the LifelongAgentBench hub repository.
 
-    Entries of published files that can be no task here are left out, and a warning says which and why.
+    Entries of published files that can be no task here are left out, and a warning says which and why. An
+    entry that a published file repeats, as BIRD's mini-dev does, gets an id of its own (`137-2`), so that the
+    places of all others stay; a warning names it.
 
     Args:
         path_or_id: a `.jsonl`, `.json` or `.parquet` file, a folder of parquet files, or
@@ -99,40 +104,54 @@ def _told(left_out: dict[str, list[str]], source: str, tasks: int) -> str:
     count = sum(map(len, left_out.values()))
     reasons = []
     for reason, ids in left_out.items():
-        more = f" and {len(ids) - NAMED_LEFT_OUT} more" if len(ids) > NAMED_LEFT_OUT else ""
-        reasons.append(f"{', '.join(ids[:NAMED_LEFT_OUT])}{more}: {reason}")
+        reasons.append(f"{_first(ids)}: {reason}")
     return f"{source}: {count} of {count + tasks} entries are left out; {'; '.join(reasons)}"
+
+
+def _first(ids: list[str]) -> str:
+    more = f" and {len(ids) - NAMED_LEFT_OUT} more" if len(ids) > NAMED_LEFT_OUT else ""
+    return f"{', '.join(ids[:NAMED_LEFT_OUT])}{more}"
 
 
 def _read(
     entries: Iterable[Entry], source: str, format: TaskFormat | None, left_out: dict[str, list[str]]
 ) -> Iterator[Task]:
     """The tasks of entries; `left_out` gets, by the reason, the ids of those that are left out."""
+    repeated: list[str] = []
     seen: dict[str, str] = {}
     for entry in entries:
         try:
-            task = _task(entry, source, format)
+            read_by, task = _task(entry, source, format)
         except Unsupported as error:
             left_out.setdefault(str(error), []).append(error.id)
             continue
         except TaskError as error:
             raise TaskError(f"{source}, {entry.place}: {error}") from None
         if task.id in seen:
-            raise TaskError(
-                f"{source}, {entry.place}: the id '{task.id}' stands at {seen[task.id]} already; ids must "
-                "differ."
-            )
+            if read_by == OwnFormat.name:
+                raise TaskError(
+                    f"{source}, {entry.place}: the id '{task.id}' stands at {seen[task.id]} already; ids "
+                    "must differ."
+                )
+            numbered = (f"{task.id}-{number}" for number in count(2))
+            task = replace(task, id=next(each for each in numbered if each not in seen))
+            repeated.append(task.id)
         seen[task.id] = entry.place
         yield task
+    if repeated:
+        logger.warning(
+            "%s has ids twice: their later entries have ids of their own, %s.", source, _first(repeated)
+        )
 
 
-def _task(entry: Entry, source: str, format: TaskFormat | None) -> Task:
+def _task(entry: Entry, source: str, format: TaskFormat | None) -> tuple[str, Task]:
+    """The task of an entry, after the name of the format that it was read by."""
     found = format if format is not None and format.matches(entry.fields) else format_of(entry.fields)
     # AgentBench has no ids: dev.jsonl's third task is dev-3, and stays apart from standard-3
     default_id = f"{Path(source).stem}-{entry.place.rpartition(' ')[2]}"
     here: TaskFormat = found.beside(Path(source)) if hasattr(found, "beside") else found
     try:
-        return read_entry(here, entry.unpacked(getattr(found, "nested", ())), default_id)
+        return found.name, read_entry(here, entry.unpacked(getattr(found, "nested", ())), default_id)
     except Unsupported:
         raise
     except TaskError as error:

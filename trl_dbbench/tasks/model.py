@@ -222,7 +222,7 @@ class Task:
                     _own_table(as_object(table, "table")) for table in required(entry, "tables", list)
                 )
                 if source is None
-                else source.tables(),
+                else source.tables(dialect),
                 operation=entry.get("operation")
                 or (operation_in(gold.sql, dialect) if gold.sql else "SELECT"),
                 gold=gold,

@@ -122,13 +122,13 @@ class Source:
             )
         return opened
 
-    def tables(self) -> tuple[Table, ...]:
-        """Its tables and views without their rows.
+    def tables(self, dialect: str | None = None) -> tuple[Table, ...]:
+        """Its tables and views without their rows, as tasks of the dialect find them.
 
         Raises:
             TaskError: it cannot be read, or has no tables.
         """
-        return self.opened.tables()
+        return self.opened.tables(dialect)
 
     def described(self, dialect: str) -> str:
         """How its tables were made, in this dialect, and their first rows.

@@ -66,6 +66,11 @@ def first_twice(names: Sequence[str]) -> int | None:
     return next((place for place, name in enumerate(names) if times[name] > 1), None)
 
 
+def twice_text(name: str) -> str:
+    """What is wrong with a table that has a column twice."""
+    return f"the column '{name}' is there twice; MySQL and SQLite ignore case in column names. Rename one."
+
+
 def read_rows(rows: Sequence[Any], width: int, where: str) -> tuple[tuple[Cell, ...], ...]:
     """Rows out of an entry, each with a cell for each of `width` columns.
 

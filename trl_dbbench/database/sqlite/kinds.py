@@ -70,7 +70,7 @@ def declared(type: str) -> Kind:
     name, size = found[1].lower(), int(found[2]) if found[2] else None
     if name in _BITS:
         return Kind("int", size=_BITS[name], unsigned="unsigned" in type.lower())
-    if name == "decimal":
+    if name in ("decimal", "numeric", "dec", "fixed"):
         return Kind("decimal", int(found[3] or 0), size)
     if name in ("float", "double", "real"):
         return FLOAT

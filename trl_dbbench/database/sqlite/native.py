@@ -348,7 +348,19 @@ def _fill(connection: sqlite3.Connection, table: Table) -> None:
     connection.execute(f"CREATE TABLE {quote(table.name)} ({columns})")
     places = ", ".join("?" * len(table.columns))
     connection.execute("BEGIN")
-    connection.executemany(f"INSERT INTO {quote(table.name)} VALUES ({places})", table.rows)
+    try:
+        connection.executemany(f"INSERT INTO {quote(table.name)} VALUES ({places})", table.rows)
+    except OverflowError:
+        large = next(
+            (column.name, cell)
+            for row in table.rows
+            for column, cell in zip(table.columns, row, strict=True)
+            if isinstance(cell, int) and not -(2**63) <= cell < 2**63
+        )
+        raise OverflowError(
+            f"table '{table.name}', column '{large[0]}' holds {large[1]}, too large for SQLite's "
+            "integers of 64 bits; write it as a text, or as a number with a point"
+        ) from None
     connection.execute("COMMIT")
 
 

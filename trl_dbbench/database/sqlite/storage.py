@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 
 from sqlglot import exp
 
@@ -14,6 +14,12 @@ from trl_dbbench.database.sqlite.dates import is_date, moment
 from trl_dbbench.database.sqlite.kinds import DATETIME, TEXT, UNKNOWN, Kind, TableColumns, keep_kind, kind_of
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import StatementError, Value, decimal, text
+
+EXACT_DIGITS = 15
+"""Significant digits of a DECIMAL that SQLite gives back as they were."""
+
+_INTEGERS = 2**63
+_EVERY_DIGIT = Context(prec=400)
 
 
 def unify_sides(node: exp.SetOperation) -> None:
@@ -187,7 +193,7 @@ def stored_cell(value: Value, column: str, kind: Kind) -> Value:
         case "int" if not isinstance(value, int):
             return _store_int(value, column, 1, *_range(kind))
         case "decimal":
-            return _store_decimal(value, column, kind.size or 10, kind.places)
+            return _exact_decimal(value, column, kind.size or 10, kind.places)
         case "date" | "datetime" if not _WRITTEN[kind.name].fullmatch(text(value)):
             return _store_date(value, column, kind == DATETIME)
         case "text" if kind.size is not None:
@@ -236,9 +242,35 @@ def _store_int(value: Value, column: str, is_float: int, low: str | int, high: s
             else int(amount)
         )
         amount = round(amount) if is_float and not isinstance(value, str) else half_up
+    if _INTEGERS <= amount <= 2 * _INTEGERS and int(high) >= _INTEGERS:  # BIGINT UNSIGNED
+        raise unsupported(f"whole numbers above {_INTEGERS - 1}")
     if not int(low) <= amount <= int(high):
         raise _out_of_range(column)
     return amount
+
+
+def _exact_decimal(value: Value, column: str, digits: int, places: int) -> Value:
+    """A cell with every digit, or an error."""
+    try:
+        written = Decimal(str(int(value)) if isinstance(value, bool) else text(value).strip())
+        exact = written.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP, _EVERY_DIGIT)
+    except InvalidOperation:  # no number, or none of a size that a column has
+        return _store_decimal(value, column, digits, places)
+    if abs(exact) >= 10 ** (digits - places):
+        raise _out_of_range(column)
+    if _digits(exact) > EXACT_DIGITS:
+        raise StatementError(
+            1235,
+            f"The column {column!r} holds {exact}, and the embedded database DECIMAL of up to {EXACT_DIGITS} "
+            "digits. Play it on a server (database: docker, local or a URL), or give the column the type "
+            "TEXT.",
+        )
+    return float(exact) + 0.0  # no -0
+
+
+def _digits(number: Decimal) -> int:
+    """Those that count."""
+    return len(number.normalize(_EVERY_DIGIT).as_tuple().digits)
 
 
 def _store_decimal(value: Value, column: str, digits: int, places: int) -> Value:
@@ -246,7 +278,10 @@ def _store_decimal(value: Value, column: str, digits: int, places: int) -> Value
     rounded = decimal(amount, places)
     if abs(rounded) >= 10 ** (digits - places):
         raise _out_of_range(column)
-    return rounded
+    lost = _digits(Decimal(rounded)) > EXACT_DIGITS if isinstance(rounded, int) else None
+    if lost or (lost is None and abs(rounded) >= 10 ** (EXACT_DIGITS - places)):
+        raise unsupported(f"DECIMAL of more than {EXACT_DIGITS} digits")
+    return float(rounded)
 
 
 def _store_date(value: Value, column: str, with_time: int) -> Value:

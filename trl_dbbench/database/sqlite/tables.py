@@ -12,7 +12,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
 from sqlglot import exp
@@ -58,13 +58,17 @@ _NUMBERS = {
 _NUMBERS |= _REALS
 
 
+_DIGITS = Context(prec=65)
+"""As many as MySQL's DECIMAL has."""
+
+
 def _decimal_converter(places: int) -> Callable[[bytes], Any]:
     unit = Decimal(1).scaleb(-places)
 
     def convert(value: bytes) -> Decimal | str:
         written = value.decode("utf-8", "replace")
         try:
-            return Decimal(written).quantize(unit)
+            return Decimal(written).quantize(unit, context=_DIGITS)
         except InvalidOperation:
             return written
 
@@ -314,7 +318,7 @@ def stored_rows(table: Table) -> list[tuple]:
     kinds = [declared(column.type) for column in table.columns]
     return [
         tuple(
-            stored_cell(bindable(cell, table, column), column.name, kind)
+            stored_cell(cell if kind.name == "decimal" else bindable(cell, table, column), column.name, kind)
             for cell, column, kind in zip(row, table.columns, kinds, strict=True)
         )
         for row in table.rows
@@ -334,7 +338,7 @@ def bindable(cell: Any, table: Table, column: Column) -> Any:
             raise TaskError(
                 f"Table {table.name!r}: its tables cannot be made: 1264 (22003): Out of range value for "
                 f"column {column.name!r}. Embedded SQLite holds integers of 64 bits; give the column the "
-                "type TEXT or DECIMAL(65)."
+                "type TEXT, or play it on a server with DECIMAL(65)."
             )
         return str(cell)  # the column's own type says what becomes of it
     return cell

@@ -11,8 +11,13 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any, Protocol
 
-from trl_dbbench.sql import lexemes
+from sqlglot import exp
+
+from trl_dbbench.sql import lexemes, only_statement
 from trl_dbbench.tasks.table import Table
+
+SYSTEM = ("information_schema", "mysql", "performance_schema", "sys")
+"""Databases that every server has."""
 
 EXAMPLE_ROWS = 3
 EXAMPLE_CHARACTERS = 60
@@ -43,8 +48,11 @@ class Kind(Protocol):
         """Of the tasks that it can be the database of; the first one is that of tasks that name none."""
         ...
 
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self, dialect: str | None = None) -> tuple[Table, ...]:
         """Its tables and views without their rows.
+
+        Args:
+            dialect: where they are played; left out, the first of `dialects`.
 
         Raises:
             TaskError: it cannot be read, or has no tables.
@@ -105,6 +113,43 @@ def in_order(views: Mapping[str, str]) -> list[str]:
         return list(TopologicalSorter(read).static_order())
     except CycleError:  # a column has the name of another view; a server then says which cannot be made
         return list(views)
+
+
+def lost_views(
+    views: Mapping[str, str], tables: Iterable[str], functions: Iterable[str] = ()
+) -> dict[str, str]:
+    """Views that no server can make, with the reason.
+
+    Args:
+        views: CREATE VIEW in MySQL's dialect, by name. A server judges those that cannot be parsed here.
+        tables: that there will be.
+        functions: that there will not be.
+    """
+    there, gone = {name.casefold() for name in tables} | {"dual"}, {name.casefold() for name in functions}
+    lost: dict[str, str] = {}
+    for name in in_order(views):
+        if (reason := _lost_because(views[name], there, gone)) is None:
+            there.add(name.casefold())
+        else:
+            lost[name] = reason
+    return lost
+
+
+def _lost_because(made: str, there: set[str], gone: set[str]) -> str | None:
+    tree = only_statement(made.replace(" SQL SECURITY INVOKER", "", 1))
+    select = tree.expression if isinstance(tree, exp.Create) else None
+    if not isinstance(select, exp.Query):
+        return None
+    own = {cte.alias.casefold() for cte in select.find_all(exp.CTE)}
+    for table in select.find_all(exp.Table):
+        if table.db and table.db.casefold() not in SYSTEM:
+            return f"which reads from the database {table.db}"
+        if not table.db and table.name and table.name.casefold() not in there | own:
+            return f"which reads {table.name}, which is not there"
+    called = next(
+        (each.name for each in select.find_all(exp.Anonymous) if each.name.casefold() in gone), None
+    )
+    return None if called is None else f"which calls {called}, which is not there"
 
 
 def with_rows(made: str, name: str, rows: Sequence[Sequence[Any]] | None) -> str:

@@ -20,13 +20,15 @@ from sqlglot import exp
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.lookup import unknown
-from trl_dbbench.sql import only_statement
-from trl_dbbench.tasks.sources.base import EXAMPLE_ROWS, Step, file_digest, in_order, with_rows
+from trl_dbbench.sql import only_statement, quote
+from trl_dbbench.tasks.sources.base import EXAMPLE_ROWS, Step, file_digest, in_order, lost_views, with_rows
 from trl_dbbench.tasks.sources.descriptions import comment_on, descriptions
 from trl_dbbench.tasks.sources.dump_statements import (
     DumpColumn,
     check_encoding,
     columns_of,
+    dropped,
+    function_made,
     joined,
     kind_of,
     named,
@@ -78,12 +80,13 @@ class Dump:
         """
         return file_digest(path)
 
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self, dialect: str | None = None) -> tuple[Table, ...]:
         tables = self._whole._schema.tables
         known = [table.name for table in tables]
         if strange := sorted(self._only.difference(known)):
             raise TaskError(f"the dump '{self.path}': {unknown('table', strange[0], known)}.")
-        return tuple(table for table in tables if self._has(table.name))
+        lost = self._whole._schema.lost([name for name in known if self._has(name)])
+        return tuple(table for table in tables if self._has(table.name) and table.name not in lost)
 
     def described(self, dialect: str) -> str:
         told = {} if self._described_in is None else descriptions(self._described_in)
@@ -94,6 +97,7 @@ class Dump:
 
     def steps(self) -> Iterator[Step | str]:
         left_out: Counter[str] = Counter()
+        functions: list[str] = []
         views: dict[str, str] = {}
         columns: dict[str, list[DumpColumn]] = {}
         zone = False
@@ -105,15 +109,21 @@ class Dump:
                     continue
                 words = words_of(statement)
                 kind = kind_of(words)
-                if kind in ("table", "alter", "drop") and not self._has(named(words)):
+                if kind in ("table", "alter") and not self._has(named(words)):
                     continue
                 if kind == "table":
                     made = table_made(words)
                     parts = words_of(made)
                     columns[shown_name(parts[2].text)] = columns_of(parts[3:])
                     yield Step(made)
-                elif kind in ("alter", "drop"):
+                elif kind == "alter":
                     yield Step(joined(words))
+                elif kind == "drop":
+                    for name in filter(self._has, dropped(words)):
+                        views.pop(name, None)
+                        if words[1].upper == "TABLE":  # views are made at the end
+                            columns.pop(name, None)
+                            yield Step(f"DROP TABLE IF EXISTS {quote(name)}")
                 elif kind == "view":
                     name, _, made = view_made(words)
                     if self._has(name):
@@ -123,8 +133,13 @@ class Dump:
                     yield Step("SET SESSION time_zone = '+00:00'")
                 elif kind.isupper():
                     left_out[kind] += 1
+                    functions += function_made(words)
+            lost = lost_views(views, columns.keys() - views.keys(), functions)
             for name in in_order(views):
-                yield Step(views[name], else_lost=f"the view {name}")
+                if name in lost:
+                    yield f"the view {name}, {lost[name]}"
+                else:
+                    yield Step(views[name], else_lost=f"the view {name}")
             for kind, count in left_out.items():
                 yield f"{count} statements {kind}, which a dump cannot bring"
 
@@ -139,6 +154,10 @@ class Dump:
                     schema.see_table(table_made(words))
                 elif kind == "view":
                     schema.see_view(*view_made(words))
+                elif kind == "drop":
+                    schema.see_drop(dropped(words))
+                elif kind.isupper():
+                    schema.functions += function_made(words)
             if not schema.made:
                 raise TaskError("it has no tables.")
         return schema
@@ -198,6 +217,17 @@ class _Schema:
         self.made: dict[str, str] = {}
         self._rows: dict[str, list[list[str]]] = {}
         self._columns: dict[str, tuple[Column, ...]] = {}
+        self._dropped: dict[str, tuple[Column, ...]] = {}
+        self.functions: list[str] = []
+        """That the dump has, and that are left out."""
+
+    def lost(self, names: Sequence[str]) -> dict[str, str]:
+        """The views that no server can make where there is only what has these names; see `lost_views`."""
+        views = {name: self.made[name] for name in names if self._is_view(name)}
+        return lost_views(views, set(names) - views.keys(), self.functions)
+
+    def _is_view(self, name: str) -> bool:
+        return " VIEW " in self.made[name].partition("`")[0]
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -208,8 +238,11 @@ class _Schema:
         parts, chosen = [], {table.name: table for table in tables}
         for name, made in self.made.items():
             if name in chosen:
-                is_view = " VIEW " in made.partition("`")[0]
-                rows = None if is_view else [list(map(_Written, row)) for row in self._rows.get(name, [])]
+                rows = (
+                    None
+                    if self._is_view(name)
+                    else [list(map(_Written, row)) for row in self._rows.get(name, [])]
+                )
                 parts += [*comment_on(chosen[name], told), with_rows(made, name, rows)]
         return "\n".join(parts)
 
@@ -226,9 +259,18 @@ class _Schema:
             columns = select.named_selects if isinstance(select, exp.Query) else []
         if columns and "*" not in columns:
             self._columns[name] = tuple(Column(column) for column in columns)
+        elif name in self._dropped:  # a table that stood in for it
+            self._columns.setdefault(name, self._dropped[name])
         if name in self._columns:
             self.made.pop(name, None)
             self.made[name] = made
+
+    def see_drop(self, names: Sequence[str]) -> None:
+        for name in names:
+            if (columns := self._columns.pop(name, None)) is not None:
+                self._dropped[name] = columns
+            self.made.pop(name, None)
+            self._rows.pop(name, None)
 
     def see_rows(self, rows: Rows) -> None:
         kept = self._rows.setdefault(shown_name(rows.table), [])

@@ -78,6 +78,28 @@ def named(words: Sequence[Word]) -> str:
     )
 
 
+def function_made(words: Sequence[Word]) -> list[str]:
+    """The name of the function that a statement makes, if it makes one."""
+    upper = [word.upper for word in words[:20]]
+    if upper[:1] != ["CREATE"] or "FUNCTION" not in upper:
+        return []
+    behind = words[upper.index("FUNCTION") + 1 :]
+    names = [word for word in behind[:6] if word.kind in ("word", "quoted")]
+    qualified = behind[1:2] and behind[1].text == "."
+    found = [shown_name(word.text) for word in names if word.upper not in ("IF", "NOT", "EXISTS")]
+    return found[1:2] if qualified else found[:1]
+
+
+def dropped(words: Sequence[Word]) -> list[str]:
+    """The tables, or the views, that a statement drops."""
+    no_name = ("IF", "EXISTS", "CASCADE", "RESTRICT")
+    return [
+        shown_name(word.text)
+        for word in words[2:]
+        if word.kind in ("word", "quoted") and word.upper not in no_name
+    ]
+
+
 def table_made(words: Sequence[Word]) -> str:
     """CREATE TABLE with its columns, and of its options those that say how its texts and numbers are.
 

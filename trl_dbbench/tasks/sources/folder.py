@@ -12,6 +12,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from trl_dbbench.tasks.csv_tables import read_csv_tables
 from trl_dbbench.tasks.entries import CSV_SUFFIXES
 from trl_dbbench.tasks.sources.base import file_digest
 from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
-from trl_dbbench.tasks.table import Column
+from trl_dbbench.tasks.table import Column, first_twice, twice_text
 
 if TYPE_CHECKING:
     import pyarrow
@@ -30,7 +31,12 @@ SUFFIXES = (*CSV_SUFFIXES, ".parquet")
 
 ROWS_AT_ONCE = 10_000
 
-_VERSION = 1
+EXACT_DIGITS = 15
+"""Significant digits of a number with places that SQLite gives back as they were."""
+
+_EVERY_DIGIT = Context(prec=100)
+
+_VERSION = 2
 """Of the conversion; files of an older one are made again."""
 
 
@@ -100,6 +106,8 @@ def _convert(files: Iterable[Path], target: Path) -> None:
         connection.execute("BEGIN")
         for file in files:
             columns, rows = _parquet_table(file) if file.suffix == ".parquet" else _csv_table(file)
+            if (twice := first_twice([column.name.casefold() for column in columns])) is not None:
+                raise TaskError(f"{file}: {twice_text(columns[twice].name)}")
             made = ", ".join(f"{quote(column.name)} {column.type}" for column in columns)
             connection.execute(f"CREATE TABLE {quote(file.stem)} ({made})")
             places = ", ".join("?" * len(columns))
@@ -127,22 +135,25 @@ def _parquet_table(path: Path) -> tuple[tuple[Column, ...], Iterable[tuple[Any, 
     except _NoColumn as error:
         raise TaskError(f"{path}: {error}") from None
     columns = tuple(Column(name, type) for name, type, _ in kept)
-    return columns, _parquet_rows(path, file, [read for *_, read in kept])
+    return columns, _parquet_rows(path, file, [(name, read) for name, _, read in kept])
 
 
 def _parquet_rows(
-    path: Path, file: pyarrow.parquet.ParquetFile, reads: list[Callable[[Any], Any] | None]
+    path: Path, file: pyarrow.parquet.ParquetFile, reads: list[tuple[str, Callable[[Any], Any] | None]]
 ) -> Iterator[tuple[Any, ...]]:
     import pyarrow
 
     try:
         for batch in file.iter_batches(ROWS_AT_ONCE):
-            cells = [
-                column.to_pylist()
-                if read is None
-                else [None if cell is None else read(cell) for cell in column.to_pylist()]
-                for column, read in zip(batch.columns, reads, strict=True)
-            ]
+            cells = []
+            for column, (name, read) in zip(batch.columns, reads, strict=True):
+                values = column.to_pylist()
+                try:
+                    cells.append(
+                        values if read is None else [each if each is None else read(each) for each in values]
+                    )
+                except _NotHeld as error:
+                    raise TaskError(f"{path}, column '{name}' holds {error}") from None
             yield from zip(*cells, strict=True)
     except (OSError, ValueError, pyarrow.ArrowException) as error:  # such as a date after the year 9999
         raise TaskError(f"{path} is not a readable parquet file: {error}") from None
@@ -150,6 +161,28 @@ def _parquet_rows(
 
 class _NoColumn(Exception):
     """A type that no column of a database has."""
+
+
+class _NotHeld(Exception):
+    """A value that SQLite would change."""
+
+
+def _whole(value: int) -> int:
+    if value >= 2**63:
+        raise _NotHeld(f"{value}; SQLite has integers of 64 bits with a sign. Write the column as texts.")
+    return value
+
+
+def _exact(value: Decimal) -> str | int:
+    """A decimal number as a cell that gives all of its digits back."""
+    if len(value.normalize(_EVERY_DIGIT).as_tuple().digits) <= EXACT_DIGITS:
+        return str(value)
+    if value == value.to_integral_value() and abs(value) < 2**63:
+        return int(value)
+    raise _NotHeld(
+        f"{value}; SQLite has numbers of {EXACT_DIGITS} digits, beside integers of 64 bits. Write the column "
+        "as texts, or as doubles if its last digits do not matter."
+    )
 
 
 def _column(type: pyarrow.DataType) -> tuple[str, Callable[[Any], Any] | None]:
@@ -162,13 +195,12 @@ def _column(type: pyarrow.DataType) -> tuple[str, Callable[[Any], Any] | None]:
     if is_.is_boolean(type):
         return "BOOLEAN", int
     if is_.is_integer(type):
-        return ("INT" if type.bit_width < 64 and type != pyarrow.uint32() else "BIGINT"), None
+        read = _whole if type == pyarrow.uint64() else None
+        return ("INT" if type.bit_width < 64 and type != pyarrow.uint32() else "BIGINT"), read
     if is_.is_floating(type):
         return "DOUBLE", float
     if is_.is_decimal(type):
-        if type.precision > 15:  # SQLite has no exact numbers of so many digits
-            return "DOUBLE", float
-        return f"DECIMAL({type.precision},{max(type.scale, 0)})", str
+        return f"DECIMAL({type.precision},{max(type.scale, 0)})", _exact
     if is_.is_date(type):
         return "DATE", lambda value: value.isoformat()
     if is_.is_timestamp(type):

@@ -67,8 +67,11 @@ class SQLiteFile:
         except sqlite3.DatabaseError as error:
             raise TaskError(f"the database '{self.path}' cannot be read: {error}") from None
 
-    def tables(self) -> tuple[Table, ...]:
-        return self._tables
+    def tables(self, dialect: str | None = None) -> tuple[Table, ...]:
+        if dialect != "mysql":
+            return self._tables
+        lost = {name for name, step in self._views() if not isinstance(step, Step)}
+        return tuple(table for table in self._tables if table.name not in lost)
 
     @cached_property
     def _tables(self) -> tuple[Table, ...]:
@@ -93,7 +96,7 @@ class SQLiteFile:
                 made = {each.name: ("table", each.create(whole=True)) for each in self._definitions}
                 made |= {name: ("view", step.sql) for name, step in self._views() if isinstance(step, Step)}
             parts, told = [], descriptions(self.path.parent / FOLDER)
-            for table in self.tables():
+            for table in self.tables(dialect):
                 if table.name not in made:  # a view that no server can have
                     continue
                 type, sql = made[table.name]
@@ -124,13 +127,19 @@ class SQLiteFile:
             return definitions(connection, [name for name, type in _names(connection) if type == "table"])
 
     def _views(self) -> list[tuple[str, Step | str]]:
-        known = {table.name for table in self.tables()}
         with self.connect() as connection:
             made = connection.execute(
                 "SELECT name, sql FROM sqlite_master WHERE type = 'view' ORDER BY rowid"
             )
-            views = {name: sql for name, sql in made if name in known}
-        return [(name, view_step(name, views[name], known)) for name in in_order(views)]
+            views = dict(made.fetchall())
+        there = {table.name for table in self.tables()}
+        views = {name: sql for name, sql in views.items() if name in there}
+        known, steps = there - views.keys(), []
+        for name in in_order(views):
+            steps.append((name, step := view_step(name, views[name], known)))
+            if isinstance(step, Step):
+                known.add(name)
+        return steps
 
 
 _MADE = "SELECT type, name, sql FROM sqlite_master WHERE type IN ('table', 'view')"
