@@ -166,6 +166,24 @@ def test_no_statement_is_drafted_twice_and_what_is_missing_is_named(tmp_path: Pa
     assert "group_by_multiple_columns" in drafts.missing
 
 
+def test_a_copy_has_all_cells_of_its_row_those_too_that_no_question_is_about() -> None:
+    """Nothing is asked of a JSON document or a long text, and "whose other cells are the same" is about them."""
+    pets = table(
+        "pets",
+        "name TEXT, kind TEXT, age INT, doc JSON, story TEXT",
+        *((f"N{n}", "ab"[n % 2], n * 3, f'{{"n": {n}}}', f"{n}" * 80) for n in range(8)),
+    )
+    copies = [
+        task
+        for task in Drafts([pets], 80)
+        if task.operation == "INSERT" and "SELECT" in (task.gold.sql or "")
+    ]
+    assert copies
+    for task in copies:
+        sql = task.gold.sql or ""
+        assert sql.replace("`", "").startswith("INSERT INTO pets (name, kind, age, doc, story) SELECT "), sql
+
+
 def test_numbers_stay_within_what_their_type_holds() -> None:
     small = table("t", "id INT, age TINYINT UNSIGNED, name TEXT", *((n, 1 + n, f"N{n}") for n in range(8)))
     changes = [task.gold.sql or "" for task in Drafts([small], 60) if task.operation == "UPDATE"]
