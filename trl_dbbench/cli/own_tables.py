@@ -78,9 +78,12 @@ def _tables(
         raise ConfigError("give the URL of one server, or CSV files, not both.")
     if servers:
         read = read_tables(servers[0], database, wanted, sample, seed)
-        for note in read.notes:
+        from trl_dbbench.generate.usable import usable
+
+        tables, notes = usable(read.tables)
+        for note in [*read.notes, *notes]:
             typer.echo(f"note: {note}", err=True)
-        return read.tables
+        return tables
     if database is not None or wanted is not None:
         raise ConfigError("--database and --tables are for a server; of CSV files each is a table.")
     return [_sampled(table, sample, seed) for table in read_csv_tables(sources).values()]
