@@ -27,16 +27,20 @@ from trl_dbbench.tasks.sources.dump_statements import (
     DumpColumn,
     check_encoding,
     columns_of,
+    if_not_there,
     joined,
     kind_of,
     named,
+    not_made,
     refuse,
     rows_put,
     table_made,
     view_made,
 )
-from trl_dbbench.tasks.sources.dump_text import Rows, cells, read_dump, shown_name, words_of
+from trl_dbbench.tasks.sources.dump_text import Rows, cells, open_dump, read_dump, shown_name, words_of
 from trl_dbbench.tasks.table import Column, Table
+
+DUMP_SUFFIXES = (".sql", ".sql.gz")
 
 SESSION = "SET SESSION foreign_key_checks = 0, unique_checks = 0"
 
@@ -108,11 +112,18 @@ class Dump:
                 if kind in ("table", "alter", "drop") and not self._has(named(words)):
                     continue
                 if kind == "table":
+                    name = named(words)
+                    if name in columns and if_not_there(words):
+                        yield f"{name}: it is made twice, if it is not there; the first one counts"
+                        continue
                     made = table_made(words)
-                    parts = words_of(made)
-                    columns[shown_name(parts[2].text)] = columns_of(parts[3:])
+                    columns[name] = columns_of(words_of(made)[3:])
+                    yield from (f"{name}: {lost}" for lost in not_made(words))
                     yield Step(made)
                 elif kind in ("alter", "drop"):
+                    if kind == "drop":
+                        columns.pop(named(words), None)
+                        views.pop(named(words), None)
                     yield Step(joined(words))
                 elif kind == "view":
                     name, _, made = view_made(words)
@@ -136,9 +147,12 @@ class Dump:
                 if isinstance(statement, Rows):
                     schema.see_rows(statement)
                 elif (kind := kind_of(words := words_of(statement))) == "table":
-                    schema.see_table(table_made(words))
+                    schema.see_table(table_made(words), if_not_there(words))
+                elif kind == "drop":
+                    schema.drop(named(words))
                 elif kind == "view":
                     schema.see_view(*view_made(words))
+            schema.forget_lost_views()
             if not schema.made:
                 raise TaskError("it has no tables.")
         return schema
@@ -182,7 +196,7 @@ class Dump:
             raise TaskError(f"{unknown('database', self.name, list(used))}.")
 
     def _read(self, first_rows: int | None) -> Iterator[str | Rows]:
-        with self.path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+        with open_dump(self.path) as file:
             yield from read_dump(file, first_rows, self._only)
 
     def _ask_for_a_name(self) -> NoReturn:
@@ -213,9 +227,11 @@ class _Schema:
                 parts += [*comment_on(chosen[name], told), with_rows(made, name, rows)]
         return "\n".join(parts)
 
-    def see_table(self, made: str) -> None:
+    def see_table(self, made: str, if_not_there: bool = False) -> None:
         words = words_of(made)
         name = shown_name(words[2].text)
+        if if_not_there and name in self.made:
+            return
         self.made[name] = made
         self._columns[name] = tuple(Column(each.name, each.type) for each in columns_of(words[3:]))
 
@@ -229,6 +245,29 @@ class _Schema:
         if name in self._columns:
             self.made.pop(name, None)
             self.made[name] = made
+
+    def drop(self, name: str) -> None:
+        for known in (self.made, self._columns, self._rows):
+            known.pop(name, None)
+
+    def forget_lost_views(self) -> None:
+        """Leaves out views that read what is not there, or another database: no server can have them."""
+        views = {name for name, made in self.made.items() if " VIEW " in made.partition("`")[0]}
+        while lost := [
+            name for name in views if name in self.made and self._reads_elsewhere(self.made[name])
+        ]:
+            for name in lost:
+                self.drop(name)
+
+    def _reads_elsewhere(self, made: str) -> bool:
+        tree = only_statement(made.replace(" SQL SECURITY INVOKER", "", 1))
+        query = tree.expression if isinstance(tree, exp.Create) else None
+        if query is None:
+            return False
+        there = {name.casefold() for name in self.made} | {
+            each.alias.casefold() for each in query.find_all(exp.CTE)
+        }
+        return any(table.db or table.name.casefold() not in there for table in query.find_all(exp.Table))
 
     def see_rows(self, rows: Rows) -> None:
         kept = self._rows.setdefault(shown_name(rows.table), [])
