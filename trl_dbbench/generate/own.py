@@ -45,12 +45,21 @@ _TEXTS = {"CHAR", "VARCHAR", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT", "ENUM
 
 @dataclass
 class Drafts:
-    """Iterating drafts the tasks; afterwards `missing` has the skills of which there are none, or no more."""
+    """Iterating drafts the tasks; afterwards `missing` has the skills of which there are none, or no more.
+
+    A task has at most `max_skills`. Tables of which nothing can be asked are `silent`.
+    """
 
     tables: Sequence[Table]
     num_tasks: int
     seed: int = 0
+    max_skills: int | None = None
     missing: list[str] = field(default_factory=list)
+
+    @property
+    def silent(self) -> list[str]:
+        """The names of tables of which nothing can be asked."""
+        return [table.name for table in self.tables if source_of(table) is None]
 
     def __iter__(self) -> Iterator[Task]:
         return self._draft()
@@ -63,7 +72,7 @@ class Drafts:
                 "two rows and two columns of numbers, dates or short texts."
             )
         level = LEVELS["full"]
-        plans = plans_by_skill(level, "full")
+        plans = plans_by_skill(level, "full", max_skills=self.max_skills)
         rng = random.Random(f"own-{self.seed}")
         seen: set[str] = set()
         waiting: list[str] = []

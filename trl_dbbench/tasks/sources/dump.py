@@ -93,6 +93,15 @@ class Dump:
         told = {} if self._described_in is None else descriptions(self._described_in)
         return self._whole._schema.described(self.tables(), told)
 
+    def statements(self) -> Iterator[str | Rows]:
+        """All statements of the database.
+
+        Raises:
+            TaskError: it cannot be read, or has several databases and no name was given.
+        """
+        with self._errors():
+            yield from self._statements()
+
     def _has(self, table: str) -> bool:
         return not self._only or table in self._only
 

@@ -129,6 +129,20 @@ def shown_name(written: str) -> str:
     return written[1:-1].replace("``", "`") if written.startswith("`") else written
 
 
+def unescaped(written: str) -> str:
+    """The text of a cell: what a quoted one or hexadecimal digits stand for; another as it is."""
+    body = re.sub(r"^(?:_[a-z0-9]+ ?|[nN](?='))", "", written)
+    if re.fullmatch("0x[0-9A-Fa-f]+", body):
+        return bytes.fromhex(body[2:].zfill(len(body[2:]) + len(body) % 2)).decode(
+            "utf-8", "backslashreplace"
+        )
+    if body[:1] not in ("'", '"'):
+        return body
+    quotes = body[0] * 2
+    escape = re.compile(rf"\\(.)|{quotes}", re.DOTALL)
+    return escape.sub(lambda found: _ESCAPED.get(found[1], found[1]) if found[1] else body[0], body[1:-1])
+
+
 def words_of(statement: str) -> list[Word]:
     """The parts of a statement without comments, and without the marks around what servers execute of one."""
     words = []
