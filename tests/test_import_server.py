@@ -18,7 +18,7 @@ from trl_dbbench.validation import validate
 
 @pytest.fixture(scope="module")
 def odd(request: pytest.FixtureRequest) -> ServerTables:
-    url = request.getfixturevalue("local_database").url
+    url = request.getfixturevalue("server_database").url
     with database_on(url, "odd", ODD):
         return read_tables(url, "odd")
 
@@ -47,7 +47,7 @@ def test_fractions_of_times_are_kept(odd: ServerTables) -> None:
     assert column(table, "at") == ["2024-01-02 00:00:00", None]
 
 
-def test_numbers_are_kept_to_the_last_bit(odd: ServerTables, local_database: Database) -> None:
+def test_numbers_are_kept_to_the_last_bit(odd: ServerTables, server_database: Database) -> None:
     table = named(odd.tables, "numbers")
     assert column(table, "f") == [16777216.0, 1234567.5, 0.1, 123456.7]
     assert column(table, "d") == [0.1, 1e300, -1e-300, 2.5]
@@ -100,14 +100,14 @@ def test_a_column_that_no_database_takes_is_left_out_and_the_others_come(odd: Se
     ],
 )
 def test_a_foreign_database_becomes_tasks_that_are_right_there(
-    local_database: Database, tmp_path: Path, name: str, statements: tuple[str, ...], notes: list[str]
+    server_database: Database, tmp_path: Path, name: str, statements: tuple[str, ...], notes: list[str]
 ) -> None:
     out = tmp_path / "tasks.jsonl"
-    with database_on(local_database.url, name, statements):
+    with database_on(server_database.url, name, statements):
         options = ["--database", name, "--num-tasks", "40", "--out", str(out)]
-        result = CliRunner().invoke(app, ["import", local_database.url, *options])
+        result = CliRunner().invoke(app, ["import", server_database.url, *options])
     assert result.exit_code == 0, result.output
     for note in notes:
         assert f"note: {note}" in result.output
     tasks = load_tasks(out)
-    assert [each.problem for each in validate(tasks, local_database) if each.problem] == []
+    assert [each.problem for each in validate(tasks, server_database) if each.problem] == []

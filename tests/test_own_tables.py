@@ -228,8 +228,8 @@ def test_what_import_refuses(tmp_path: Path) -> None:
     run = CliRunner().invoke
     csv, out = str(tmp_path / "a.csv"), ["--out", str(tmp_path / "t.jsonl")]
     for arguments, message in (
-        (["mysql://h/", csv], "give the URL of one server, or CSV files, not both"),
-        ([csv, "--database", "shop"], "--database and --tables are for a server"),
+        (["mysql://h/", csv], "give the URL of one server, or files, not both"),
+        ([csv, "--database", "shop"], "--database and --tables are for a server or a dump"),
         ([csv, "--sample", "0"], "the sample is 0 rows"),
         (
             [csv, "--test-out", str(tmp_path / "no" / "t.jsonl")],

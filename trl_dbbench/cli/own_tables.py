@@ -21,6 +21,23 @@ if TYPE_CHECKING:
     from trl_dbbench.generate.own import Drafts
 
 
+TableNames = Annotated[str | None, typer.Option(help="Only these tables, joined by commas; all by default.")]
+Difficulty = Annotated[
+    int | None, typer.Option(min=1, help="Most skills of a task: 1 to 3 for a small model to begin with.")
+]
+Delimiter = Annotated[
+    str | None, typer.Option(help="What separates the cells of CSV files; told from the file by default.")
+]
+Encoding = Annotated[
+    str | None, typer.Option(help="Of CSV files, such as cp1252; told from the file by default.")
+]
+ColumnTypes = Annotated[
+    list[str] | None,
+    typer.Option("--type", help="NAME=TYPE or TABLE.NAME=TYPE, the type of a CSV column; once for each."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replaces files that are there already.")]
+
+
 def import_tables(
     sources: Annotated[
         list[str],
@@ -34,28 +51,17 @@ def import_tables(
     database: Annotated[
         str | None, typer.Option(help="The database of a server or a dump, if it has several.")
     ] = None,
-    tables: Annotated[
-        str | None, typer.Option(help="Only these tables, joined by commas; all by default.")
-    ] = None,
+    tables: TableNames = None,
     sample: Annotated[
         int,
         typer.Option(help="Most rows of a table, drawn at random; of a server those too that they refer to."),
     ] = DEFAULT_SAMPLE,
     num_tasks: Annotated[int, typer.Option(min=1, help="How many questions and changes.")] = 500,
-    difficulty: Annotated[
-        int | None, typer.Option(min=1, help="Most skills of a task: 1 to 3 for a small model to begin with.")
-    ] = None,
-    delimiter: Annotated[
-        str | None, typer.Option(help="What separates the cells of CSV files; told from the file by default.")
-    ] = None,
-    encoding: Annotated[
-        str | None, typer.Option(help="Of CSV files, such as cp1252; told from the file by default.")
-    ] = None,
-    type_: Annotated[
-        list[str] | None,
-        typer.Option("--type", help="NAME=TYPE or TABLE.NAME=TYPE, the type of a CSV column; once for each."),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replaces files that are there already.")] = False,
+    difficulty: Difficulty = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
+    type_: ColumnTypes = None,
+    force: Force = False,
     seed: Annotated[int, typer.Option(help="The same seed and rows give the same tasks.")] = 0,
     test_out: Annotated[
         Path | None, typer.Option(help="Holds tasks out and writes them to this file, as `split` does.")

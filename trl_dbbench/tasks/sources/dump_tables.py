@@ -70,12 +70,10 @@ def dump_tables(
             views.append(view_made(words)[0])
         elif kind.isupper() and not kind.startswith(("GRANT", "FLUSH")):
             left_out[kind.removeprefix("CREATE ").lower()] += 1
-    tables, notes = [], list[str]()
+    tables, notes = list[Table](), list[str]()
     for name, each in made.items():
         if only is None or name in only:
-            table = _table(name, each, notes)
-            if table is not None:
-                tables.append(table)
+            tables += filter(None, [_table(name, each, notes)])
     if views:
         notes.append(f"its views are left out: {', '.join(dict.fromkeys(views))}")
     notes += [f"left out: {count} times {kind}" for kind, count in left_out.items()]
