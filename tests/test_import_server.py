@@ -17,10 +17,9 @@ from trl_dbbench.validation import validate
 
 
 @pytest.fixture(scope="module")
-def odd(request: pytest.FixtureRequest) -> ServerTables:
-    url = request.getfixturevalue("server_database").url
-    with database_on(url, "odd", ODD):
-        return read_tables(url, "odd")
+def odd(server_database: Database) -> ServerTables:
+    with database_on(server_database.url, "odd", ODD):
+        return read_tables(server_database.url, "odd")
 
 
 def named(tables: list[Table], name: str) -> Table:
@@ -47,7 +46,7 @@ def test_fractions_of_times_are_kept(odd: ServerTables) -> None:
     assert column(table, "at") == ["2024-01-02 00:00:00", None]
 
 
-def test_numbers_are_kept_to_the_last_bit(odd: ServerTables, server_database: Database) -> None:
+def test_numbers_are_kept_to_the_last_bit(odd: ServerTables) -> None:
     table = named(odd.tables, "numbers")
     assert column(table, "f") == [16777216.0, 1234567.5, 0.1, 123456.7]
     assert column(table, "d") == [0.1, 1e300, -1e-300, 2.5]
@@ -56,12 +55,13 @@ def test_numbers_are_kept_to_the_last_bit(odd: ServerTables, server_database: Da
 
 
 def test_keys_checks_and_triggers_that_are_not_held_are_named(odd: ServerTables) -> None:
-    assert [note for note in odd.notes if note.startswith("pairs")] == [
+    *keys, check, trigger = [note for note in odd.notes if note.startswith("pairs")]
+    assert keys == [
         "pairs: its unique key ab of several columns (a, b) is not held",
         "pairs: its unique key beginning of a part or an expression (note) is not held",
-        "pairs: its CHECK amount (`amount` > 0) is not held",
-        "pairs: its trigger pairs_ins is not held",
     ]
+    assert check.startswith("pairs: its CHECK ") and "(`amount` > 0)" in check
+    assert trigger == "pairs: its trigger pairs_ins is not held"
 
 
 def test_a_column_that_no_database_takes_is_left_out_and_the_others_come(odd: ServerTables) -> None:
