@@ -111,3 +111,33 @@ def test_a_foreign_database_becomes_tasks_that_are_right_there(
         assert f"note: {note}" in result.output
     tasks = load_tasks(out)
     assert [each.problem for each in validate(tasks, server_database) if each.problem] == []
+
+
+OLD = (
+    "SET SESSION sql_mode = ''",
+    """CREATE TABLE old (id INT PRIMARY KEY, kind ENUM('a','b') DEFAULT 'a', signs SET('x','y'), price DECIMAL(6,2) UNSIGNED,
+       code VARCHAR(9) COLLATE utf8mb4_bin UNIQUE, shown INT(5) ZEROFILL)""",
+    "INSERT INTO old VALUES (1, 'c', 'x,y', 2.50, 'a', 42), (2, 'b', '', 3.25, 'A', 7), (3, 'a', 'y', 9.75, 'b', 1)",
+)
+
+
+def test_what_only_a_server_of_old_takes_becomes_what_any_server_takes(
+    server_database: Database, tmp_path: Path
+) -> None:
+    """An ENUM that holds none of its values, a key whose texts differ by case only, and UNSIGNED fractions."""
+    with database_on(server_database.url, "old_one", OLD):
+        out = tmp_path / "tasks.jsonl"
+        options = ["--database", "old_one", "--num-tasks", "30", "--out", str(out)]
+        result = CliRunner().invoke(app, ["import", server_database.url, *options])
+    for note in (
+        "old.kind: its list of values is not held (it holds '', which is none of its values)",
+        "old.price: its UNSIGNED is not held",
+        "old.code: its key is not held",
+        "old.shown: its ZEROFILL is not held",
+    ):
+        assert f"note: {note}" in result.output
+    tasks = load_tasks(out)
+    assert [column.type for column in tasks[0].tables[0].columns] == [
+        *("INT NOT NULL PRIMARY KEY", "TEXT", "SET('x','y')", "DECIMAL(6,2)", "VARCHAR(9)", "INT unsigned"),
+    ]
+    assert [each.problem for each in validate(tasks, server_database) if each.problem] == []

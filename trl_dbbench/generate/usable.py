@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from trl_dbbench.database import Database, open_database
 from trl_dbbench.errors import TaskError
-from trl_dbbench.tasks import Column, Gold, Table, Task
+from trl_dbbench.tasks import Cell, Column, Gold, Table, Task
 from trl_dbbench.tasks.model import check_table
 
 MAX_REASON = 160
@@ -65,11 +65,17 @@ def _forms(type_: str) -> Iterator[tuple[str, str]]:
         yield without_key.replace(" AUTO_INCREMENT", ""), "key"
     if without_default != type_:
         yield without_default, "default"
+    without_list = re.sub(r"^(?:ENUM|SET)\(.*?\)(?= |$)", "TEXT", without_default)
+    if without_list != without_default:
+        yield without_list, "list of values"
 
 
 def _problem(database: Database, table: Table) -> str | None:
     """Why a database cannot make the table; `None` if it can."""
     task = Task("", "?", (table,), "SELECT", Gold(answer=((1,),)))
+    for place, column in enumerate(table.columns):
+        if (strange := _not_listed(column.type, [row[place] for row in table.rows])) is not None:
+            return f"it holds {strange!r}, which is none of its values"
     try:
         check_table(table)
         with database.sandbox(task):
@@ -78,3 +84,19 @@ def _problem(database: Database, table: Table) -> str | None:
         return str(error).partition("its tables cannot be made: ")[2][:MAX_REASON] or str(error)[:MAX_REASON]
     except ArithmeticError:
         return "it has numbers of more digits than the embedded database holds"
+
+
+def _not_listed(type_: str, cells: Sequence[Cell]) -> str | None:
+    """A cell of an ENUM or SET that is none of its values, which servers refuse; MySQL has some of old."""
+    found = re.match(r"(ENUM|SET)\((.*?)\)(?: |$)", type_, re.IGNORECASE)
+    if found is None:
+        return None
+    several = found[1].upper() == "SET"
+    members = {each.casefold() for each in re.findall(r"'([^']*)'", found[2])}
+    for cell in cells:
+        parts = str(cell).split(",") if several else [str(cell)]
+        if cell is None or (several and cell == ""):
+            continue
+        if not members.issuperset(part.casefold() for part in parts):
+            return str(cell)
+    return None

@@ -16,10 +16,12 @@ from trl_dbbench.tasks.table import Column
 _BYTES = re.compile(r"blob|binary|bit$|geom|point|linestring|polygon|vector", re.IGNORECASE)
 """Types whose values are bytes, which no JSON holds."""
 
+_FRACTIONS = ("decimal", "numeric", "dec", "fixed", "float", "double", "real")
+
 _HELD = frozenset(
     [
         *("tinyint", "smallint", "mediumint", "int", "integer", "bigint", "bool", "boolean", "year"),
-        *("decimal", "numeric", "dec", "fixed", "float", "double", "real"),
+        *_FRACTIONS,
         *("date", "time", "datetime", "timestamp"),
         *("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set", "json"),
     ]
@@ -90,8 +92,12 @@ def _type(declared: Declared) -> tuple[str | None, list[str]]:
     if re.search(r"[^\x20-\x7e]|\\|''", type_):
         return "text", [f"its type {type_[:MAX_SHOWN]} becomes TEXT"]
     type_ = re.sub(r"int\(\d+\)", "int", type_)  # a width of display, deprecated, and gone from MySQL 8
-    shown, zeros = re.subn(r"\s*\bzerofill\b", "", type_, flags=re.IGNORECASE)
-    return shown, ["its ZEROFILL is not held"] if zeros else []
+    notes = []
+    # UNSIGNED of fractions is deprecated, and the embedded database does not know it
+    for word in ("ZEROFILL", *(("UNSIGNED",) if declared.word in _FRACTIONS else ())):
+        type_, found = re.subn(rf"\s*\b{word}\b", "", type_, flags=re.IGNORECASE)
+        notes += [f"its {word} is not held"] if found else []
+    return type_, notes
 
 
 def _default(declared: Declared, notes: list[str]) -> Iterator[str]:
