@@ -58,6 +58,29 @@ def found(task: Task, *databases: Database) -> list[tuple[str, str]]:
 
 # --- what is found -----------------------------------------------------------------------------------------
 
+COPY = (
+    'For every row where the city is "Rome", insert a copy whose age is 9 and whose other cells are the same.'
+)
+
+
+@pytest.mark.parametrize(
+    ("sql", "kinds"),
+    [
+        ("INSERT INTO people (name, age) SELECT name, 9 FROM people WHERE city = 'Rome'", ["not copied"]),
+        (
+            "INSERT INTO people (name, city, age) SELECT name, NULL, 9 FROM people WHERE city = 'Rome'",
+            ["not copied"],
+        ),
+        ("INSERT INTO people (name, city, age) SELECT name, city, 9 FROM people WHERE city = 'Rome'", []),
+        ("INSERT INTO people SELECT name, city, 9 FROM people WHERE city = 'Rome'", []),
+    ],
+)
+def test_a_copy_that_lacks_cells_is_a_fault(sqlite_database: Database, sql: str, kinds: list[str]) -> None:
+    findings = examine(change(COPY, sql, "INSERT"), [sqlite_database])
+    assert [each.kind for each in findings if each.is_fault] == kinds
+    for each in findings:
+        assert each.text == "left empty in the copies: city"
+
 
 def test_a_sound_question_and_a_sound_change(database: Database) -> None:
     """Each slip ends elsewhere: another column, no WHERE, `>=` for `>` with Cy at 52."""

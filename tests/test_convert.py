@@ -411,7 +411,19 @@ def test_types_in_the_header_win(from_csv):
         (["1" * 30], "TEXT"),
         (["1" * 30, "1.5"], "TEXT"),
         (["1", "2.5"], "DOUBLE"),
-        ([".5", "-1e-3", "3."], "DOUBLE"),
+        ([".5", "-3.25", "3."], "DECIMAL(10,2)"),
+        (["0.5", "-1e-05", "3"], "DOUBLE"),
+        (["1E5"], "TEXT"),
+        (["1.10"], "DECIMAL(10,2)"),
+        (["0.5", "9007199254740993"], "TEXT"),
+        (["9007199254740993"], "BIGINT"),
+        (["3", "NA", ""], "INT"),
+        (["DE", "NA"], "TEXT"),
+        (["2024-01-02 03:04:05"], "DATETIME"),
+        (["2024-01-02 03:04:05.25", "2024-01-02T03:04:05"], "DATETIME(2)"),
+        (["31.12.2024", "1.2.2024"], "DATE"),
+        (["31.12.2024 7:05"], "DATETIME"),
+        (["32.12.2024"], "TEXT"),
         (["1e999"], "TEXT"),
         (["007"], "TEXT"),
         (["+49 30 1"], "TEXT"),
@@ -510,9 +522,9 @@ def test_tables_that_cannot_be_used(from_csv, table: str, message: str):
 
 
 def test_files_that_are_no_text(from_csv, tmp_path: Path):
-    (tmp_path / "latin.csv").write_bytes("name\nJosé\n".encode("latin-1"))
+    (tmp_path / "latin.csv").write_bytes(b"name\nJos\x81\n")
     (tmp_path / "q.csv").write_text("question,answer\nHow?,1\n")
-    with pytest.raises(TaskError, match=r"latin\.csv cannot be read as UTF-8 text"):
+    with pytest.raises(TaskError, match=r"latin\.csv cannot be read as UTF-8 text, nor as cp1252"):
         convert(tmp_path / "q.csv", tmp_path / "t.jsonl", tables=[tmp_path / "latin.csv"])
     with pytest.raises(TaskError, match=r"gone\.csv cannot be read"):
         convert(tmp_path / "q.csv", tmp_path / "t.jsonl", tables=[tmp_path / "gone.csv"])

@@ -181,6 +181,10 @@ def run(
                 shutil.copy("pairs.jsonl", "my.jsonl")
             if words[0] == "sample" and "Qwen" in line:  # which was taught by this one
                 words += ["--system-prompt", "Work on the MySQL database."]
+            if words[0] == "import":  # replaces no file, and the fixture's lie there
+                for option, name in pairwise(words):
+                    if option in ("--out", "--test-out"):
+                        Path(name).unlink(missing_ok=True)
             for option, value in IN_SMALL.get(words[0], {}).items():
                 if option not in words:
                     words += [option, value]

@@ -38,7 +38,8 @@ _PROTOCOLS_OWN = "the protocol's own"
 class Conversion:
     """What `convert` did.
 
-    `losses` are of tasks that were written; `skipped` says of the others why they were not.
+    `losses` are of tasks that were written; `skipped` says of the others why they were not. `notes` say how
+    the CSV files of tables were read.
     """
 
     path: Path
@@ -46,6 +47,7 @@ class Conversion:
     written: int
     losses: list[Loss]
     skipped: list[Loss]
+    notes: tuple[str, ...] = ()
 
     def warnings(self) -> Iterator[str]:
         """A line for each kind of loss, with the first tasks it is about and their number."""
@@ -111,8 +113,9 @@ def convert(
     with _opened(database) as opened:
         context = _Context(opened, messages, split or "train")
         losses: list[Loss] = []
+        notes: list[str] = []
         if tables:
-            questions = CsvFormat(read_csv_tables(tables), context.rows)
+            questions = CsvFormat(read_csv_tables(tables, note=notes.append), context.rows)
             tasks, losses = load_tasks(source, format=questions), questions.warnings
         else:
             # a single file has no splits; for verl it is said which one the file is
@@ -120,7 +123,7 @@ def convert(
             tasks = load_tasks(source, None if of_target else split, source_format)
         entries, found, skipped = _write(tasks, format, context, skip)
     write_entries(target, entries, format.arrow_schema() if hasattr(format, "arrow_schema") else None)
-    return Conversion(target, format.name, len(entries), losses + found, skipped)
+    return Conversion(target, format.name, len(entries), losses + found, skipped, tuple(notes))
 
 
 def _target_format(target: Path, to: str | None) -> WritableFormat:

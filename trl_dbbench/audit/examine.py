@@ -12,7 +12,7 @@ from typing import Any
 from sqlglot import exp
 
 from trl_dbbench.audit.slips import MAX_SLIPS, slips_of
-from trl_dbbench.audit.wording import not_named, not_used
+from trl_dbbench.audit.wording import not_copied, not_named, not_used
 from trl_dbbench.database import Database, State
 from trl_dbbench.errors import TaskError
 from trl_dbbench.gold import state_after, whole_result, whole_result_in
@@ -30,6 +30,7 @@ KINDS = {
     "empty": "the gold SQL gives no rows, or changes nothing",
     "mismatch": "the gold SQL does not end in the gold answer, or in the published state",
     "differs": "databases do not agree on what the gold SQL gives",
+    "not copied": "the question asks for copies of rows, and the gold SQL leaves cells of them empty",
     "weak": "a statement one slip away from the gold SQL is right as well",
     "not named": "the gold SQL uses a value that the question does not name",
     "not used": "the question names a value or a column of the tables that the gold SQL does not use",
@@ -169,6 +170,7 @@ def examine(
         if gold is None:
             return [Finding("fails", f"{_name(databases[0])}: {problem}")]
         found = [*_of_gold(first, gold), *_on_others(first, gold, databases[1:])]
+        found += [Finding("not copied", f"left empty in the copies: {name}") for name in not_copied(task)]
         if not found:
             found = [Finding("weak", f"also right: {sql}", sql) for sql in first.surviving(slips_of(task))]
     except TaskError as error:

@@ -1,4 +1,7 @@
-"""Whether a question and its gold SQL speak of the same values. Guesses: they are doubts, never faults."""
+"""Whether a question and its gold SQL speak of the same values.
+
+Guesses, and so doubts; but a copy of rows that lacks cells is a fault (`not_copied`).
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ MIN_CHARACTERS = 4
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}")
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![\w])")
+_COPY = re.compile(r"\b(?:cop(?:y|ies|ied)|duplicat\w*|clone\w*|the same)\b", re.IGNORECASE)
 _SAID_OTHERWISE = (exp.Limit, exp.Offset, exp.Func, exp.DataType, exp.Interval, exp.Mul, exp.Div)
 
 
@@ -59,6 +63,27 @@ def not_used(task: Task) -> list[str]:
         *_columns_not_used(task, tree, said),
         *(f"{number:g}" for number in sorted(_numbers(_DATE.sub(" ", said)) - numbers) if number > 1),
     ]
+
+
+def not_copied(task: Task) -> list[str]:
+    """Columns that the gold SQL leaves empty in the copies of rows that the question asks for."""
+    tree = only_statement(task.gold.sql or "", task.dialect)
+    if not isinstance(tree, exp.Insert) or not _COPY.search(task.question):
+        return []
+    listed, query = tree.this, tree.expression
+    if not isinstance(listed, exp.Schema) or not isinstance(query, exp.Select):
+        return []
+    target = _folded(listed.this.name)
+    table = next((each for each in task.tables if _folded(each.name) == target), None)
+    if table is None or target not in {_folded(each.name) for each in query.find_all(exp.Table)}:
+        return []
+    filled = {
+        _folded(column.name)
+        for column, cell in zip(listed.expressions, query.expressions, strict=False)
+        if not isinstance(cell, exp.Null) or re.search(r"\bnull\b|\bempty\b", task.question, re.IGNORECASE)
+    }
+    given = [column for column in table.columns if "AUTO_INCREMENT" not in column.type.upper()]
+    return [column.name for column in given if _folded(column.name) not in filled]
 
 
 def _columns_not_used(task: Task, tree: exp.Expr, said: str) -> list[str]:

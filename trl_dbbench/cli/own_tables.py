@@ -1,43 +1,67 @@
-"""The command `import`: tasks of tables that are there already, in CSV files or on a server."""
+"""The command `import`: tasks of tables that are there already, on a server or in files."""
 
 from __future__ import annotations
 
-import random
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trl_dbbench.cli.options import names
 from trl_dbbench.cli.tasks import said_of, write_tasks
-from trl_dbbench.database.server.tables import DEFAULT_SAMPLE, read_tables
+from trl_dbbench.database.server.tables import DEFAULT_SAMPLE
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.files import check_writable
 from trl_dbbench.selection import skill_counts, split_tasks
-from trl_dbbench.tasks import Table
-from trl_dbbench.tasks.csv_tables import read_csv_tables
+from trl_dbbench.tasks.csv_files import CsvOptions
+
+if TYPE_CHECKING:
+    from trl_dbbench.generate.own import Drafts
+
+
+TableNames = Annotated[str | None, typer.Option(help="Only these tables, joined by commas; all by default.")]
+Difficulty = Annotated[
+    int | None, typer.Option(min=1, help="Most skills of a task: 1 to 3 for a small model to begin with.")
+]
+Delimiter = Annotated[
+    str | None, typer.Option(help="What separates the cells of CSV files; told from the file by default.")
+]
+Encoding = Annotated[
+    str | None, typer.Option(help="Of CSV files, such as cp1252; told from the file by default.")
+]
+ColumnTypes = Annotated[
+    list[str] | None,
+    typer.Option("--type", help="NAME=TYPE or TABLE.NAME=TYPE, the type of a CSV column; once for each."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replaces files that are there already.")]
 
 
 def import_tables(
     sources: Annotated[
         list[str],
         typer.Argument(
-            metavar="URL|CSV...",
-            help="A server, mysql+pymysql://user:password@host:port/, or CSV files, each a table.",
+            metavar="URL|FILE...",
+            help="A server, mysql+pymysql://user:password@host:port/, or files: CSV files, each a table, "
+            "SQLite files, dumps (.sql, .sql.gz).",
         ),
     ],
     out: Annotated[Path, typer.Option(help="The JSONL file of tasks to write.")],
     database: Annotated[
-        str | None, typer.Option(help="The database of the server, if the URL does not name it.")
+        str | None, typer.Option(help="The database of a server or a dump, if it has several.")
     ] = None,
-    tables: Annotated[
-        str | None, typer.Option(help="Only these tables, joined by commas; all by default.")
-    ] = None,
+    tables: TableNames = None,
     sample: Annotated[
-        int, typer.Option(help="Most rows of a table, drawn at random; and those that they refer to.")
+        int,
+        typer.Option(help="Most rows of a table, drawn at random; of a server those too that they refer to."),
     ] = DEFAULT_SAMPLE,
     num_tasks: Annotated[int, typer.Option(min=1, help="How many questions and changes.")] = 500,
+    difficulty: Difficulty = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
+    type_: ColumnTypes = None,
+    force: Force = False,
     seed: Annotated[int, typer.Option(help="The same seed and rows give the same tasks.")] = 0,
     test_out: Annotated[
         Path | None, typer.Option(help="Holds tasks out and writes them to this file, as `split` does.")
@@ -50,14 +74,21 @@ def import_tables(
     """
     from tqdm.auto import tqdm
 
+    from trl_dbbench.generate.imported import import_from
     from trl_dbbench.generate.own import Drafts
 
     for path in filter(None, (out, test_out)):
         check_writable(path)
-    drafts = Drafts(_tables(sources, database, names(tables), sample, seed), num_tasks, seed)
+        if path.exists() and not force:
+            raise ConfigError(f"'{path}' is there already; --force replaces it, or name another file.")
+    csv = CsvOptions(delimiter, encoding, _types(type_ or []))
+    found = import_from(sources, database, names(tables), sample, seed, csv)
+    for line in (*(f"note: {note}" for note in found.notes), *found.described()):
+        typer.echo(line, err=True)
+    drafts = Drafts(found.tables, num_tasks, seed, difficulty)
     tasks = list(tqdm(drafts, total=num_tasks, desc="import", unit="task"))
-    if drafts.missing:
-        typer.echo(f"note: these tables give no (more) tasks of {', '.join(drafts.missing)}", err=True)
+    for note in _missing(drafts, Counter(task.tables[0].name for task in tasks)):
+        typer.echo(f"note: {note}", err=True)
     if test_out is None:
         write_tasks(out, tasks)
         typer.echo(f"{out}: {_counted(tasks)}")
@@ -69,31 +100,29 @@ def import_tables(
     typer.echo(said_of(halves))
 
 
-def _tables(
-    sources: list[str], database: str | None, wanted: list[str] | None, sample: int, seed: int
-) -> list[Table]:
-    """The tables that the sources hold; what of them is lost is said."""
-    servers = [source for source in sources if "://" in source]
-    if servers and len(sources) > 1:
-        raise ConfigError("give the URL of one server, or CSV files, not both.")
-    if servers:
-        read = read_tables(servers[0], database, wanted, sample, seed)
-        for note in read.notes:
-            typer.echo(f"note: {note}", err=True)
-        return read.tables
-    if database is not None or wanted is not None:
-        raise ConfigError("--database and --tables are for a server; of CSV files each is a table.")
-    return [_sampled(table, sample, seed) for table in read_csv_tables(sources).values()]
+def _types(given: list[str]) -> dict[str, str]:
+    """The types of columns by their names."""
+    types = {}
+    for each in given:
+        name, sign, type_ = each.rpartition("=")
+        if not sign or not name.strip() or not type_.strip():
+            raise ConfigError(f"--type {each!r} is not NAME=TYPE, such as --type zip=TEXT.")
+        types[name.strip()] = type_.strip()
+    return types
 
 
-def _sampled(table: Table, sample: int, seed: int) -> Table:
-    if sample < 1:
-        raise ConfigError(f"the sample is {sample} rows; it must be at least 1.")
-    if len(table.rows) <= sample:
-        return table
-    typer.echo(f"note: {table.name}: {sample} of its {len(table.rows):,} rows are taken (--sample)", err=True)
-    chosen = sorted(random.Random(seed).sample(range(len(table.rows)), sample))
-    return replace(table, rows=tuple(table.rows[row] for row in chosen))
+def _missing(drafts: Drafts, counted: Counter[str]) -> Iterator[str]:
+    """What there are no tasks of."""
+    if drafts.missing:
+        yield f"these tables give no (more) tasks of {', '.join(drafts.missing)}"
+    for table in drafts.tables:
+        if not counted[table.name]:
+            why = (
+                "a table needs two rows and two columns of numbers, dates or short texts"
+                if table.name in drafts.silent
+                else "no question of it was drawn; raise --num-tasks"
+            )
+            yield f"{table.name} gives no tasks: {why}"
 
 
 def _counted(tasks: list) -> str:

@@ -150,6 +150,8 @@ def convert(
         protocol=protocol,
         skip=skip,
     )
+    for note in conversion.notes:
+        typer.echo(f"note: {note}", err=True)
     for warning in conversion.warnings():
         typer.echo(f"warning: {warning}", err=True)
     typer.echo(f"{conversion.path}: {conversion.written} tasks in the format {conversion.format}")

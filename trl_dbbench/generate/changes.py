@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trl_dbbench.generate.drafting import NUMBERS, Draft, Made, listed
-from trl_dbbench.generate.tables import Item, literal, said
+from trl_dbbench.generate.tables import Item, literal, quoted, said
 
 
 def _fresh(d: Draft, item: Item, place: int = 0) -> Any:
@@ -51,8 +51,9 @@ def copy(d: Draft) -> Made:
         return None
     clause, text = condition
     value = _fresh(d, item)
-    columns = [each.sql for each in d.source.items]
-    selected = [literal(value) if each is item else each.sql for each in d.source.items]
+    # of all columns: a question of "the same cells" is about those, too, of which nothing else is asked
+    columns = [quoted(column.name) for column in d.source.table.columns]
+    selected = [literal(value) if column == item.sql else column for column in columns]
     question = d.pick(
         f"For every row{text}, insert a copy whose {item.label} is {said(value)} and whose other cells are "
         "the same.",

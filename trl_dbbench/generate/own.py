@@ -15,6 +15,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -44,12 +45,21 @@ _TEXTS = {"CHAR", "VARCHAR", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT", "ENUM
 
 @dataclass
 class Drafts:
-    """Iterating drafts the tasks; afterwards `missing` has the skills of which there are none, or no more."""
+    """Iterating drafts the tasks; afterwards `missing` has the skills of which there are none, or no more.
+
+    A task has at most `max_skills`. Tables of which nothing can be asked are `silent`.
+    """
 
     tables: Sequence[Table]
     num_tasks: int
     seed: int = 0
+    max_skills: int | None = None
     missing: list[str] = field(default_factory=list)
+
+    @property
+    def silent(self) -> list[str]:
+        """The names of tables of which nothing can be asked."""
+        return [table.name for table in self.tables if source_of(table) is None]
 
     def __iter__(self) -> Iterator[Task]:
         return self._draft()
@@ -62,7 +72,7 @@ class Drafts:
                 "two rows and two columns of numbers, dates or short texts."
             )
         level = LEVELS["full"]
-        plans = plans_by_skill(level, "full")
+        plans = plans_by_skill(level, "full", max_skills=self.max_skills)
         rng = random.Random(f"own-{self.seed}")
         seen: set[str] = set()
         waiting: list[str] = []
@@ -85,6 +95,8 @@ class Drafts:
                     del plans[skill]
                     continue
                 seen.add(form)
+                if _is_shown_otherwise(source.table):  # then the hash of one server is not that of another
+                    task = replace(task, gold=replace(task.gold, state_md5=None))
                 yield replace(task, id=f"own-{self.seed}-{number:05d}")
                 number += 1
 
@@ -126,12 +138,31 @@ def _item(column: Column, cells: Sequence[Cell]) -> Item | None:
         role = "id" if _names_something(column, present) else "count"
     else:
         role = "money" if type_ in ("DECIMAL", "NUMERIC", "DEC", "FIXED") else "rate"
-        if type_ == "FLOAT" and any(float(np.float32(value)) != value for value in present):
-            return None  # 32 bits: whether such a cell is above its own value depends on the server
+        if any(_is_rough(type_, cell) for cell in cells):
+            return None
     if role is None:
         return None
     fresh = partial(_fresh, role, sorted(set(present)), _length(column.type), "PRIMARY KEY" in words)
     return Item(column.name, role, fresh, nullable, tuple(values), _bounds(type_, column.type))
+
+
+def _is_rough(type_: str, cell: Cell) -> bool:
+    """Whether servers and the embedded database show a cell differently: of a FLOAT, which has 32 bits,
+    servers show six digits; the embedded one computes with the digits that a DOUBLE has, and cuts the
+    fractions of moments."""
+    if type_ in ("DATETIME", "TIMESTAMP"):
+        return "." in str(cell)
+    if cell is None or type_ not in _BROKEN:
+        return False
+    value = float(cell)
+    if type_ == "FLOAT":
+        return float(np.float32(value)) != value or float(f"{value:.6g}") != value
+    return Decimal(str(cell)) != Decimal(repr(value))
+
+
+def _is_shown_otherwise(table: Table) -> bool:
+    types = [re.match("[A-Za-z]*", column.type)[0].upper() for column in table.columns]  # type: ignore[index]
+    return any(_is_rough(type_, cell) for row in table.rows for type_, cell in zip(types, row, strict=True))
 
 
 def _reader(type_: str) -> Callable[[Any], Any]:

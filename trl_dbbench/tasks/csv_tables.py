@@ -10,65 +10,119 @@ from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
-from trl_dbbench.errors import TaskError
+from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.files import nearest_path
-from trl_dbbench.tasks.entries import CSV_SUFFIXES, csv_rows
+from trl_dbbench.lookup import unknown
+from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvFile, CsvOptions, read_csv
+from trl_dbbench.tasks.csv_types import MISSING, Reading, is_grouped, point_for_comma, with_missing
 from trl_dbbench.tasks.table import Cell, Column, Table
+from trl_dbbench.tasks.types import check_name
 
 
-def read_csv_tables(paths: Iterable[str | Path]) -> dict[str, Table]:
+def read_csv_tables(
+    paths: Iterable[str | Path],
+    options: CsvOptions = FROM_FILE,
+    note: Callable[[str], object] = lambda text: None,
+) -> dict[str, Table]:
     """Tables by name, each named after its file.
 
     A header names the columns, as `name` or as `name:TYPE`; a type that is not given is the first of INT
-    (BIGINT beyond 32 bits), DOUBLE, DATE (2020-01-31) and TEXT that all cells fit. An empty cell is NULL. A
-    number with leading zeros or a plus is text: a postal code, a telephone number.
+    (BIGINT beyond 32 bits), DECIMAL, DOUBLE, DATE, DATETIME and TEXT that holds all cells as they are written
+    (`csv_types`). An empty cell is NULL. A number with leading zeros or a plus is text: a postal code, a
+    telephone number.
+
+    Args:
+        note: gets a line for each thing that was found out or read otherwise than it is written.
 
     Raises:
+        ConfigError: the options name a column that is not there.
         TaskError: naming file and line.
     """
     tables: dict[str, Table] = {}
     for path in map(Path, paths):
-        table = _csv_table(path)
+        table = _csv_table(path, options, note)
         if table.name in tables:
             raise TaskError(f"{path}: there is a table named '{table.name}' already; rename the file.")
         tables[table.name] = table
+    columns = {column.name for table in tables.values() for column in table.columns}
+    columns |= {f"{table.name}.{column.name}" for table in tables.values() for column in table.columns}
+    if strange := [name for name in options.types if name not in columns]:
+        raise ConfigError(unknown("column", strange[0], sorted(columns)))
     return tables
 
 
 def number_or_text(text: str) -> Cell:
-    """A number where the text is written as one."""
-    for read in (_int, _double):
-        try:
-            return read(text)
-        except ValueError:
-            continue
-    return text
+    """A number where the text is written as one; a whole one of any length."""
+    if _INT.fullmatch(text) and len(text) <= MAX_WHOLE_DIGITS:
+        return int(text)
+    try:
+        return _double(text)
+    except ValueError:
+        return text
 
 
-def _csv_table(path: Path) -> Table:
-    if path.suffix not in CSV_SUFFIXES:
+MAX_WHOLE_DIGITS = 65
+"""Digits of a whole number, as many as MySQL's DECIMAL has."""
+
+
+def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -> Table:
+    if path.suffix.lower() not in CSV_SUFFIXES:
         raise TaskError(f"tables are read from .csv or .tsv, not from '{path}'.")
     if not path.is_file():
         near = nearest_path(path)
         raise TaskError(f"there is no file '{path}'{f'; nearest: {near}' if near else ''}.")
-    header, rows = csv_rows(path)
-    columns = []
-    cells_by_column = []
-    for place, title in enumerate(header):
+    file = read_csv(path, options)
+    for line in file.notes:
+        note(line)
+    check_name(path.stem, f"{path}: the table")
+    columns, cells_by_column, texts_of = [], [], {}
+    for place, title in enumerate(file.header):
         name, type_ = _title(title, path)
-        texts = [(where, row[place]) for where, row in rows]
+        check_name(name, f"{path}: the column")
+        chosen = options.types.get(f"{path.stem}.{name}", options.types.get(name))
+        if chosen is not None:
+            type_ = _title(f"{name}:{chosen}", path)[1]
+            if type_ is None:
+                raise ConfigError(f"{chosen!r} is no type for the column '{name}'; allowed are such as TEXT.")
+        texts = [(where, row[place]) for where, row in file.rows]
         if type_ is None:
-            type_ = _inferred([text for _, text in texts if text])
-        columns.append(Column(name, type_))
+            texts_of[name] = [text for _, text in texts if text]
+            reading = with_missing(texts_of[name], file.delimiter != ",")
+        else:
+            reading = _declared(type_, file, [text for _, text in texts])
+        columns.append(Column(name, reading.type))
         cells_by_column.append(
-            [_csv_cell(text, type_, f"{path}, {where}, column '{name}'") for where, text in texts]
+            [_csv_cell(text, reading, f"{path}, {where}, column '{name}'") for where, text in texts]
         )
+        if reading.note:
+            note(f"{path.stem}.{name}: {reading.note}")
+    _keep_ambiguous(path.stem, columns, cells_by_column, texts_of, note)
     folded = Counter(column.name.casefold() for column in columns)
     if twice := [column.name for column in columns if folded[column.name.casefold()] > 1]:
         raise TaskError(
             f"{path}: the column '{twice[0]}' is there twice; MySQL ignores case in column names."
         )
     return Table(path.stem, tuple(columns), tuple(zip(*cells_by_column, strict=True)))
+
+
+def _keep_ambiguous(
+    table: str,
+    columns: list[Column],
+    cells: list[list[Cell]],
+    texts_of: dict[str, list[str]],
+    note: Callable[[str], object],
+) -> None:
+    """Where other columns have decimal commas, `1.234` may be 1234: such a column is kept as its texts."""
+    numbers = {column.name for column in columns if column.type.startswith(("DECIMAL", "DOUBLE"))}
+    if not any("," in text for name, texts in texts_of.items() if name in numbers for text in texts):
+        return
+    for place, column in enumerate(columns):
+        texts = texts_of.get(column.name, [])
+        if is_grouped(texts):
+            left = iter(texts)
+            cells[place] = [None if cell is None else next(left) for cell in cells[place]]
+            columns[place] = Column(column.name, "TEXT")
+            note(f"{table}.{column.name}: {texts[0]!r} may be a whole number or a fraction; kept as TEXT")
 
 
 def _title(title: str, path: Path) -> tuple[str, str | None]:
@@ -84,38 +138,39 @@ def _title(title: str, path: Path) -> tuple[str, str | None]:
     return typed[1], typed[2].upper() + typed[3]
 
 
-def _inferred(texts: Sequence[str]) -> str:
-    """The narrowest type; texts of more digits than a number holds are names of something, not amounts."""
-    stripped = [text.strip() for text in texts]
-    if not stripped:
-        return "TEXT"
-    if all(map(_INT.fullmatch, stripped)):
-        largest = max(10**20 if len(text) > 20 else max(int(text), -int(text) - 1) for text in stripped)
-        return "INT" if largest < 2**31 else "BIGINT" if largest < 2**63 else "TEXT"
-    if all(len(re.sub(r"[eE].*|\D", "", text).lstrip("0")) <= 17 for text in stripped) and _are(
-        _double, stripped
-    ):
-        return "DOUBLE"
-    return "DATE" if _are(_date, stripped) else "TEXT"
+def _declared(type_: str, file: CsvFile, texts: Sequence[str]) -> Reading:
+    """How a column of a type that the user named is read."""
+    word = re.match("[A-Z]+", type_)[0]  # type: ignore[index]
+    read = _READERS[word]
+    if read is str:
+        return Reading(type_, read)
+    scale = re.search(r"\((\d+)(?:,\s*(\d+))?\)", type_)
+    places = int(scale[2] or 0) if scale and word in ("DECIMAL", "NUMERIC") else None
+    commas = file.delimiter != "," and word in _NUMBERS and any("," in text for text in texts)
+
+    def read_one(text: str) -> Cell:
+        text = text.strip()
+        if text.casefold() in MISSING:
+            return None
+        if commas:
+            text = point_for_comma(text)
+        if places is not None and -Decimal(text).as_tuple().exponent > places:  # type: ignore[operator]
+            raise ValueError  # a server would round it
+        return read(text)
+
+    missing = sorted({repr(text.strip()) for text in texts if text.strip().casefold() in MISSING})
+    notes = [f"{', '.join(missing)} is read as NULL"] if missing else []
+    notes += ["decimal commas are read as points"] if commas else []
+    return Reading(type_, read_one, "; ".join(notes) or None)
 
 
-def _are(read: Callable[[str], Cell], texts: Iterable[str]) -> bool:
-    try:
-        for text in texts:
-            read(text)
-    except _NO_CELL:
-        return False
-    return True
-
-
-def _csv_cell(text: str, type_: str, where: str) -> Cell:
+def _csv_cell(text: str, reading: Reading, where: str) -> Cell:
     if text == "":
         return None
-    read = _READERS[re.match("[A-Z]+", type_)[0]]  # type: ignore[index]
     try:
-        return read(text if read is str else text.strip())
+        return reading.read(text)
     except _NO_CELL:
-        raise TaskError(f"{where}: {text!r} is no {type_}.") from None
+        raise TaskError(f"{where}: {text!r} is no {reading.type}.") from None
 
 
 # --- cells -----------------------------------------------------------------------------------------
@@ -158,6 +213,8 @@ def _datetime(text: str) -> str:
     datetime.datetime.fromisoformat(text)
     return text
 
+
+_NUMBERS = ("FLOAT", "DOUBLE", "REAL", "DECIMAL", "NUMERIC")
 
 _READERS: dict[str, Callable[[str], Cell]] = {
     **dict.fromkeys(("INT", "INTEGER", "TINYINT", "SMALLINT", "MEDIUMINT", "BIGINT", "YEAR"), _int),

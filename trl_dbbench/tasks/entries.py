@@ -7,17 +7,15 @@ An entry is a line of `.jsonl`, an entry of a `.json` object or list, or a row o
 from __future__ import annotations
 
 import ast
-import csv
-import io
 import json
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.files import write_atomically
+from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, read_csv
 from trl_dbbench.tasks.fields import json_object
 
 if TYPE_CHECKING:
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
 
 WRITABLE = (".jsonl", ".json", ".parquet")
 """Endings of the files that `write_entries` can write."""
-
-CSV_SUFFIXES = (".csv", ".tsv")
 
 
 class Entry(NamedTuple):
@@ -59,11 +55,11 @@ def read_entries(path: Path) -> Iterable[Entry]:
         return _parquet_entries(path)
     if path.suffix == ".json":
         return _json_entries(path)
-    if path.suffix in CSV_SUFFIXES:
-        header, rows = csv_rows(path)
-        if not rows:
+    if path.suffix.lower() in CSV_SUFFIXES:
+        file = read_csv(path)
+        if not file.rows:
             raise TaskError(f"{path} holds no questions, only a header.")
-        return [Entry(place, dict(zip(header, row, strict=True))) for place, row in rows]
+        return [Entry(place, dict(zip(file.header, row, strict=True))) for place, row in file.rows]
     return _jsonl_entries(path)
 
 
@@ -179,40 +175,3 @@ def _unpack(value: Any, key: str, nested: Collection[str]) -> Any:
             except (ValueError, SyntaxError, RecursionError, MemoryError):
                 continue
     return value
-
-
-# --- CSV --------------------------------------------------------------------------------------------
-
-
-def csv_rows(path: Path) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """The header of a CSV file, and its rows with the lines they end on. Empty lines do not count.
-
-    Raises:
-        TaskError: if it cannot be read, a column has no name or that of another, or a row has not as many
-            cells as the header.
-    """
-    reader = csv.reader(
-        io.StringIO("".join(_lines(path)), newline=""),
-        delimiter="\t" if path.suffix == ".tsv" else ",",
-        strict=True,
-    )
-    rows = []
-    try:
-        for row in reader:
-            if row:
-                rows.append((f"line {reader.line_num}", row))
-    except csv.Error as error:
-        raise TaskError(f"{path}, line {reader.line_num}: not CSV ({error})") from None
-    if not rows:
-        raise TaskError(f"{path} is empty; its first line must name the columns.")
-    header = [name.strip() for name in rows[0][1]]
-    if "" in header:
-        raise TaskError(f"{path}: column {header.index('') + 1} has no name.")
-    if twice := [name for name, count in Counter(map(str.casefold, header)).items() if count > 1]:
-        raise TaskError(
-            f"{path}: the column '{twice[0]}' is there twice; MySQL ignores case in column names."
-        )
-    for where, row in rows[1:]:
-        if len(row) != len(header):
-            raise TaskError(f"{path}, {where}: has {len(row)} cells, the header {len(header)} columns.")
-    return header, rows[1:]

@@ -23,7 +23,7 @@ from trl_dbbench.tasks.fields import as_object, check_known, json_object, option
 from trl_dbbench.tasks.schema import described
 from trl_dbbench.tasks.source import Source
 from trl_dbbench.tasks.table import Table, content_key, first_twice, read_rows, read_table
-from trl_dbbench.tasks.types import check_type
+from trl_dbbench.tasks.types import check_name, check_type
 
 FIELDS = (
     *("id", "question", "tables", "operation", "skills", "grader", "answer", "sql", "state_md5"),
@@ -317,14 +317,7 @@ def checked(task: Task) -> Task:
     if (twice := first_twice(names)) is not None:
         raise TaskError(f"there are two tables named '{names[twice]}'")
     for table in task.tables if task.dialect == "mysql" and task.source is None else ():
-        if len(table.columns) > MAX_MYSQL_COLUMNS:
-            raise TaskError(
-                f"table '{table.name}' has {len(table.columns):,} columns; MySQL's and MariaDB's InnoDB take "
-                f"at most {MAX_MYSQL_COLUMNS:,}. Leave out those that the question does not need, or divide "
-                "the table."
-            )
-        for column in table.columns:
-            check_type(column.type, table.name, column.name)
+        check_table(table)
     try:
         task.to_json().encode()
     except UnicodeEncodeError as error:
@@ -334,6 +327,24 @@ def checked(task: Task) -> Task:
     except (TypeError, ValueError, RecursionError) as error:
         raise TaskError(f"holds what JSON cannot: {error}") from None
     return task
+
+
+def check_table(table: Table) -> None:
+    """Checks what a table needs on MySQL beside values that fit their columns.
+
+    Raises:
+        TaskError: it has too many columns, or a name or a type that no server takes.
+    """
+    if len(table.columns) > MAX_MYSQL_COLUMNS:
+        raise TaskError(
+            f"table '{table.name}' has {len(table.columns):,} columns; MySQL's and MariaDB's InnoDB take at "
+            f"most {MAX_MYSQL_COLUMNS:,}. Leave out those that the question does not need, or divide the "
+            "table."
+        )
+    check_name(table.name, "the table")
+    for column in table.columns:
+        check_name(column.name, f"table '{table.name}': the column")
+        check_type(column.type, table.name, column.name)
 
 
 def _check_results(task: Task) -> None:

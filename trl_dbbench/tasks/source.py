@@ -11,7 +11,7 @@ from typing import Any
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.fields import check_known, optional, required
 from trl_dbbench.tasks.sources.base import Kind
-from trl_dbbench.tasks.sources.dump import Dump
+from trl_dbbench.tasks.sources.dump import DUMP_SUFFIXES, Dump
 from trl_dbbench.tasks.sources.folder import Folder
 from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
 from trl_dbbench.tasks.table import Table
@@ -142,7 +142,7 @@ class Source:
 def _kind_at(path: Path) -> type[SQLiteFile] | type[Folder] | type[Dump]:
     if path.is_dir():
         return Folder
-    return Dump if path.suffix.lower() == ".sql" else SQLiteFile
+    return Dump if path.name.lower().endswith(DUMP_SUFFIXES) else SQLiteFile
 
 
 @lru_cache(maxsize=1024)

@@ -7,17 +7,15 @@ triggers, columns of bytes) it cannot hold; each such thing is a line of `notes`
 
 from __future__ import annotations
 
-import datetime
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Connection, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from trl_dbbench.database.server.catalog import Catalog, Key, ReadAs, declared_column, read_as
 from trl_dbbench.database.server.connections import (
     ADMIN_SECONDS,
     connect_advice,
@@ -31,17 +29,12 @@ from trl_dbbench.errors import ConfigError, DatabaseError
 from trl_dbbench.lookup import unknown
 from trl_dbbench.sql import quote
 from trl_dbbench.tasks import Cell, Column, Table
+from trl_dbbench.tasks.declared import task_column
 
 DEFAULT_SAMPLE = 50
 """Rows of a table. Every task holds the rows of its table, and every episode that changes them makes them."""
 
 _OWN = ("information_schema", "mysql", "performance_schema", "sys")
-
-_OF_BYTES = re.compile(r"\b(?:blob|binary|bit|geometry|point|linestring|polygon|collection|vector)", re.I)
-"""Types whose values are bytes, which no JSON holds."""
-
-_UNFIT = re.compile(r"['\\]|[^\x20-\x7e]")
-"""What a default value may not hold, as it becomes part of the column's type."""
 
 
 @dataclass
@@ -127,32 +120,41 @@ class _Reader:
 
     def __init__(self, connection: Connection, database: str, sample: int, seed: int):
         self._connection = connection
+        self._catalog = Catalog(connection, database)
+        self._keys: dict[str, list[Key]] = {}
+        self._read_as: dict[tuple[str, str], ReadAs] = {}
         self._database = database
         self._sample = sample
         self._seed = seed
         self.notes: list[str] = []
 
     def read(self, names: Sequence[str] | None) -> ServerTables:
-        there = [
-            row["name"]
-            for row in self._catalog("TABLES", "TABLE_NAME AS name", "TABLE_TYPE = 'BASE TABLE'", "name")
-        ]
+        there = self._catalog.tables()
         for name in names or ():
             if name not in there:
                 raise ConfigError(f"{unknown(f'table of {self._database}', name, there)}.")
         chosen = list(dict.fromkeys(names or there))
         if not chosen:
             raise ConfigError(f"the database {self._database} has no tables, only views or nothing.")
-        keys = self._keys()
-        columns = {name: self._columns(name, keys.get((name, "PRIMARY"), [])) for name in chosen}
+        self._keys = self._catalog.keys()
+        columns = {name: self._columns(name) for name in chosen}
         for name in [name for name in chosen if not columns[name]]:
             self.notes.append(f"{name}: left out, none of its columns can be held")
         chosen = [name for name in chosen if columns[name]]
         references = list(self._references(columns))
         rows: dict[str, list[dict[str, Cell]]] = {}
         for name in _referring_first(chosen, references):
-            rows[name] = self._rows(name, columns[name], references, rows, keys.get((name, "PRIMARY"), []))
+            try:
+                rows[name] = self._rows(name, columns[name], references, rows)
+            except (DBAPIError, UnicodeDecodeError) as error:
+                if isinstance(error, DBAPIError) and error.connection_invalidated:
+                    raise
+                reason = error_text(error) if isinstance(error, DBAPIError) else "its texts are no UTF-8"
+                self.notes.append(f"{name}: left out, it cannot be read ({reason})")
+        chosen = [name for name in chosen if name in rows]
+        references = [each for each in references if each.table in rows and each.target in rows]
         self._note_dangling(references, rows)
+        self.notes += self._catalog.not_held(chosen, whole=names is None)
         tables = [
             Table(name, tuple(columns[name]), tuple(tuple(row.values()) for row in rows[name]))
             for name in chosen
@@ -161,71 +163,23 @@ class _Reader:
 
     # --- columns and keys -------------------------------------------------------------------------
 
-    def _columns(self, table: str, primary: Sequence[str]) -> list[Column]:
+    def _columns(self, table: str) -> list[Column]:
+        keys = self._keys.get(table, ())
+        alone = {key.columns[0]: key.word for key in reversed(keys) if key.is_of_one_column}
         kept = []
-        for row in self._catalog("COLUMNS", "*", "TABLE_NAME = %s", "ORDINAL_POSITION", table):
-            name, type_ = row["COLUMN_NAME"], _text(row["COLUMN_TYPE"])
-            if _OF_BYTES.search(_text(row["DATA_TYPE"])):
-                self._note(table, name, f"left out, its type {type_} holds bytes")
-                continue
-            if re.search(r"[^\x20-\x7e]|\\|''", type_):
-                self._note(table, name, f"its type {type_[:40]} becomes TEXT")
-                type_ = "text"
-            type_ = re.sub(
-                r"int\(\d+\)", "int", type_
-            )  # a width of display, deprecated, and gone from MySQL 8
-            words = [re.sub(r"^[a-z]+", lambda word: word[0].upper(), type_)]
-            if row["IS_NULLABLE"] == "NO":
-                words.append("NOT NULL")
-            words += self._default(table, row)
-            if list(primary) == [name]:
-                words.append("PRIMARY KEY")
-            elif row["COLUMN_KEY"] == "UNI":
-                words.append("UNIQUE")
-            kept.append(Column(name, " ".join(words)))
-        if len(primary) > 1:
-            self.notes.append(
-                f"{table}: its primary key of several columns ({', '.join(primary)}) is not held"
-            )
+        for row in self._catalog.rows("COLUMNS", "*", "TABLE_NAME = %s", "ORDINAL_POSITION", table):
+            declared = declared_column(row, alone)
+            column, notes = task_column(declared)
+            self.notes += [f"{table}.{declared.name}: {note}" for note in notes]
+            if column is not None:
+                kept.append(column)
+                self._read_as[table, column.name] = read_as(declared)
+        self.notes += [f"{table}: its {key} is not held" for key in keys if not key.is_of_one_column]
         return kept
-
-    def _default(self, table: str, row: Mapping[str, Any]) -> Iterator[str]:
-        """AUTO_INCREMENT or DEFAULT, where a type can hold it and it means the same at any time."""
-        extra, name, default = _text(row["EXTRA"]).lower(), row["COLUMN_NAME"], row["COLUMN_DEFAULT"]
-        if "auto_increment" in extra:
-            yield "AUTO_INCREMENT"
-        if "generated" in extra and "default_generated" not in extra:
-            self._note(table, name, "generated by an expression, becomes a column of plain values")
-            return
-        if "on update" in extra:
-            self._note(table, name, "its ON UPDATE is not held")
-        if default is None or _text(default).upper() == "NULL":
-            return
-        value = _text(default)
-        if value[:1] == value[-1:] == "'":  # MariaDB writes an expression, MySQL the value
-            value = value[1:-1]
-        expression = "default_generated" in extra or re.search(r"[a-z_]+\(", value, re.I)
-        if expression or _UNFIT.search(value):
-            self._note(table, name, f"its default {value[:40]} is not held")
-            return
-        yield f"DEFAULT '{value}'"
-
-    def _keys(self) -> dict[tuple[str, str], list[str]]:
-        """(table, name of a key) -> its columns; a primary key is called PRIMARY."""
-        rows = self._catalog(
-            "STATISTICS",
-            "TABLE_NAME AS t, INDEX_NAME AS k, COLUMN_NAME AS c",
-            "NON_UNIQUE = 0",
-            "t, k, SEQ_IN_INDEX",
-        )
-        return {
-            key: [row["c"] for row in group]
-            for key, group in groupby(rows, key=lambda row: (row["t"], row["k"]))
-        }
 
     def _references(self, columns: Mapping[str, Sequence[Column]]) -> Iterator[Reference]:
         """The foreign keys between the tables that are read, whose columns are all held."""
-        rows = self._catalog(
+        rows = self._catalog.rows(
             "KEY_COLUMN_USAGE",
             "TABLE_NAME AS t, CONSTRAINT_NAME AS k, COLUMN_NAME AS c, REFERENCED_TABLE_NAME AS u, "
             "REFERENCED_COLUMN_NAME AS d",
@@ -256,10 +210,11 @@ class _Reader:
         columns: Sequence[Column],
         references: Sequence[Reference],
         taken: Mapping[str, Sequence[Mapping[str, Cell]]],
-        key: Sequence[str],
     ) -> list[dict[str, Cell]]:
         """Those that rows taken before refer to, then others at random, in the order of the key."""
         names = [column.name for column in columns]
+        key = next((each.columns for each in self._keys.get(table, ()) if each.name == "PRIMARY"), ())
+        key = tuple(name for name in key if name in names)
         named: dict[Any, dict[str, Cell]] = {}
         for reference in references:
             if reference.target == table and reference.table in taken:
@@ -282,7 +237,7 @@ class _Reader:
         select = self._select(table, names).replace("%", "%%")
         flat = tuple(cell for value in values for cell in value)
         rows = self._connection.exec_driver_sql(f"{select} WHERE {left} IN ({places})", flat)
-        found = (_cells(names, row) for row in rows)
+        found = (self._cells(table, names, row) for row in rows)
         return {tuple(row.values()): row for row in found}
 
     def _drawn(
@@ -294,10 +249,15 @@ class _Reader:
         rows = self._connection.exec_driver_sql(
             f"{self._select(table, names)} ORDER BY {order} LIMIT {number}"
         )
-        return [_cells(names, row) for row in rows]
+        return [self._cells(table, names, row) for row in rows]
+
+    def _cells(self, table: str, names: Sequence[str], row: Sequence[Any]) -> dict[str, Cell]:
+        read = [self._read_as[table, name].cell for name in names]
+        return {name: each(cell) for name, each, cell in zip(names, read, row, strict=True)}
 
     def _select(self, table: str, names: Sequence[str]) -> str:
-        return f"SELECT {', '.join(map(quote, names))} FROM {quote(self._database)}.{quote(table)}"
+        selected = [self._read_as[table, name].sql.format(quote(name)) for name in names]
+        return f"SELECT {', '.join(selected)} FROM {quote(self._database)}.{quote(table)}"
 
     def _note_dangling(
         self, references: Sequence[Reference], rows: Mapping[str, Sequence[Mapping[str, Cell]]]
@@ -310,22 +270,6 @@ class _Reader:
                     f"{reference.table}.{', '.join(reference.columns)}: {len(missing)} of its values name "
                     f"rows of {reference.target} that are not in the sample"
                 )
-
-    # --- the catalog ------------------------------------------------------------------------------
-
-    def _catalog(
-        self, table: str, what: str, condition: str, order: str, *values: str
-    ) -> list[dict[str, Any]]:
-        """Rows of a table of information_schema, of this database."""
-        rows = self._connection.exec_driver_sql(
-            f"SELECT {what} FROM information_schema.{table} WHERE TABLE_SCHEMA = %s AND {condition} "
-            f"ORDER BY {order}",
-            (self._database, *values),
-        )
-        return [dict(row) for row in rows.mappings()]
-
-    def _note(self, table: str, column: str, said: str) -> None:
-        self.notes.append(f"{table}.{column}: {said}")
 
 
 def _referring_first(names: Sequence[str], references: Sequence[Reference]) -> list[str]:
@@ -342,28 +286,6 @@ def _referring_first(names: Sequence[str], references: Sequence[Reference]) -> l
         order += free or left[:1]
         left = [name for name in left if name not in order]
     return order
-
-
-def _text(value: Any) -> str:
-    """Some versions of MySQL give texts of the catalog as bytes."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
-
-
-def _cells(names: Sequence[str], row: Sequence[Any]) -> dict[str, Cell]:
-    return {name: _cell(cell) for name, cell in zip(names, row, strict=True)}
-
-
-def _cell(value: Any) -> Cell:
-    """A cell as a task holds it: what has no form in JSON as the text that MySQL reads."""
-    if isinstance(value, datetime.timedelta):
-        seconds = int(value.total_seconds())
-        hours, rest = divmod(abs(seconds), 3600)
-        return f"{'-' if seconds < 0 else ''}{hours:02}:{rest // 60:02}:{rest % 60:02}"
-    if isinstance(value, Decimal | datetime.date):
-        return str(value)
-    if isinstance(value, bytes):  # a text with the collation `binary`
-        return value.decode("utf-8", "replace")
-    return value
 
 
 def _sortable(cell: Cell) -> tuple:

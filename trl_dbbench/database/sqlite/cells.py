@@ -41,8 +41,14 @@ def _cell(value: Any, kind: Kind) -> Any:
         if kind.name == "datetime":
             return datetime.fromisoformat(value)
         if kind.name == "time":
-            hours, minutes, seconds = value.split(":")
-            return timedelta(hours=int(hours), minutes=int(minutes), seconds=float(seconds))
+            return duration(value)
     except (ValueError, OverflowError):
         pass  # no date of Python's: the text says what it is
     return value
+
+
+def duration(value: str) -> timedelta:
+    """A TIME; the sign in front is that of all its parts."""
+    hours, minutes, seconds = value.removeprefix("-").split(":")
+    length = timedelta(hours=int(hours), minutes=int(minutes), seconds=float(seconds))
+    return -length if value.startswith("-") else length

@@ -11,13 +11,14 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Sequence
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
 from sqlglot import exp
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
+from trl_dbbench.database.sqlite.cells import duration
 from trl_dbbench.database.sqlite.kinds import declared
 from trl_dbbench.database.sqlite.parse import syntax_error, text_of, unsupported
 from trl_dbbench.database.sqlite.patterns import like
@@ -88,16 +89,11 @@ def _or_text(read: Callable[[str], Any]) -> Callable[[bytes], Any]:
     return convert
 
 
-def _duration(value: str) -> timedelta:
-    hours, minutes, seconds = value.split(":")
-    return timedelta(hours=int(hours), minutes=int(minutes), seconds=float(seconds))
-
-
 # under names of our own, as the process may hold other databases
 sqlite3.register_converter("my_date", _or_text(date.fromisoformat))
 sqlite3.register_converter("my_datetime", _or_text(datetime.fromisoformat))
 sqlite3.register_converter("my_timestamp", _or_text(datetime.fromisoformat))
-sqlite3.register_converter("my_time", _or_text(_duration))
+sqlite3.register_converter("my_time", _or_text(duration))
 
 
 def create(tree: exp.Expr) -> str:

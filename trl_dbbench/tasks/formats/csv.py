@@ -8,8 +8,10 @@ database.
 
 from __future__ import annotations
 
+import ast
 import datetime
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal
@@ -30,9 +32,9 @@ FIELDS = ("question", "answer", "sql", "id", "operation", "tables")
 class CsvFormat:
     """Questions with these fields, of a CSV file with a header or of JSONL:
 
-    - `question`, and `answer` or `sql` or both. An answer is one value, or rows as JSON:
-      `[[1, "a"], [2, "b"]]`. Where only `sql` is given, it is executed and its rows are the answer. A change
-      has `sql` only.
+    - `question`, and `answer` or `sql` or both. An answer is one value, or rows as JSON or
+      Python writes them: `[[1, "a"], [2, "b"]]`, `['a', 'b']`. Where only `sql` is given, it is executed
+      and its rows are the answer. A change has `sql` only.
     - `id`, else the number of the question; `operation`, else read off the SQL;
     - `tables`: names of the tables it is asked of, separated by commas; else all of them.
 
@@ -133,16 +135,60 @@ def _asked_of(names: Any, tables: Mapping[str, Table]) -> list[Table]:
 
 
 def _answer_rows(answer: Any) -> list:
-    """An answer as rows: those of a list, or one of a single cell."""
+    """An answer as rows: those of a list, or one of a single cell.
+
+    Raises:
+        TaskError: it is written as a list, in brackets, and cannot be read as one.
+    """
     if isinstance(answer, str):
-        try:
-            listed = json.loads(answer) if answer.lstrip().startswith("[") else None
-        except (ValueError, RecursionError):
-            listed = None  # a text that begins with a bracket
-        answer = listed if isinstance(listed, list) else [[number_or_text(answer.strip())]]
+        listed = _listed(answer.strip())
+        answer = [[number_or_text(answer.strip())]] if listed is None else listed
     if answer is None:
         return []
     return answer if isinstance(answer, list) else [[answer]]
+
+
+def _listed(text: str) -> list | None:
+    """The list that a text is, in JSON's notation or in Python's; `None` for another text."""
+    if not (text.startswith(("[", "(", "{")) and text.endswith(("]", ")", "}"))):
+        return None
+    for read in (json.loads, _python_list):
+        try:
+            found = read(text)
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            continue
+        if isinstance(found, set | frozenset):
+            found = sorted(found, key=repr)
+        if isinstance(found, list | tuple):
+            return _as_rows(found, text)
+        break
+    if text.startswith("[") and _LIST_LIKE.search(text):
+        raise TaskError(
+            f"the answer {text[:80]!r} is written as a list and cannot be read as one; write rows as JSON: "
+            '[[1, "a"], [2, "b"]]'
+        )
+    return None
+
+
+_LIST_LIKE = re.compile(r"[,'\"]|\d\s+[-\d]")
+"""Signs by which a text in brackets is meant as a list, such as NumPy's `[1 2]`; `[unknown]` has none."""
+
+
+def _python_list(text: str) -> Any:
+    if re.search(r"['\"]\s+['\"]", text):  # NumPy's ['a' 'b'], which Python reads as one text
+        raise ValueError
+    return ast.literal_eval(text)
+
+
+def _as_rows(found: list | tuple, text: str) -> list:
+    rows = [list(row) if isinstance(row, list | tuple) else [row] for row in found]
+    if isinstance(found, tuple) and not any(isinstance(row, list | tuple) for row in found):
+        rows = [list(found)]  # a tuple is a row
+    if wrong := [cell for row in rows for cell in row if not isinstance(cell, str | int | float | None)]:
+        raise TaskError(
+            f"the answer {text[:80]!r} has the cell {wrong[0]!r}; a cell is a text, a number or null"
+        )
+    return rows
 
 
 def _json_row(row: tuple) -> tuple[Cell, ...]:

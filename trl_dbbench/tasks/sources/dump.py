@@ -29,16 +29,20 @@ from trl_dbbench.tasks.sources.dump_statements import (
     columns_of,
     dropped,
     function_made,
+    if_not_there,
     joined,
     kind_of,
     named,
+    not_made,
     refuse,
     rows_put,
     table_made,
     view_made,
 )
-from trl_dbbench.tasks.sources.dump_text import Rows, cells, read_dump, shown_name, words_of
+from trl_dbbench.tasks.sources.dump_text import Rows, cells, open_dump, read_dump, shown_name, words_of
 from trl_dbbench.tasks.table import Column, Table
+
+DUMP_SUFFIXES = (".sql", ".sql.gz")
 
 SESSION = "SET SESSION foreign_key_checks = 0, unique_checks = 0"
 
@@ -92,6 +96,15 @@ class Dump:
         told = {} if self._described_in is None else descriptions(self._described_in)
         return self._whole._schema.described(self.tables(), told)
 
+    def statements(self) -> Iterator[str | Rows]:
+        """All statements of the database.
+
+        Raises:
+            TaskError: it cannot be read, or has several databases and no name was given.
+        """
+        with self._errors():
+            yield from self._statements()
+
     def _has(self, table: str) -> bool:
         return not self._only or table in self._only
 
@@ -112,9 +125,13 @@ class Dump:
                 if kind in ("table", "alter") and not self._has(named(words)):
                     continue
                 if kind == "table":
+                    name = named(words)
+                    if name in columns and if_not_there(words):
+                        yield f"{name}: it is made twice, if it is not there; the first one counts"
+                        continue
                     made = table_made(words)
-                    parts = words_of(made)
-                    columns[shown_name(parts[2].text)] = columns_of(parts[3:])
+                    columns[name] = columns_of(words_of(made)[3:])
+                    yield from (f"{name}: {lost}" for lost in not_made(words))
                     yield Step(made)
                 elif kind == "alter":
                     yield Step(joined(words))
@@ -151,7 +168,7 @@ class Dump:
                 if isinstance(statement, Rows):
                     schema.see_rows(statement)
                 elif (kind := kind_of(words := words_of(statement))) == "table":
-                    schema.see_table(table_made(words))
+                    schema.see_table(table_made(words), if_not_there(words))
                 elif kind == "view":
                     schema.see_view(*view_made(words))
                 elif kind == "drop":
@@ -201,7 +218,7 @@ class Dump:
             raise TaskError(f"{unknown('database', self.name, list(used))}.")
 
     def _read(self, first_rows: int | None) -> Iterator[str | Rows]:
-        with self.path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+        with open_dump(self.path) as file:
             yield from read_dump(file, first_rows, self._only)
 
     def _ask_for_a_name(self) -> NoReturn:
@@ -246,9 +263,11 @@ class _Schema:
                 parts += [*comment_on(chosen[name], told), with_rows(made, name, rows)]
         return "\n".join(parts)
 
-    def see_table(self, made: str) -> None:
+    def see_table(self, made: str, if_not_there: bool = False) -> None:
         words = words_of(made)
         name = shown_name(words[2].text)
+        if if_not_there and name in self.made:
+            return
         self.made[name] = made
         self._columns[name] = tuple(Column(each.name, each.type) for each in columns_of(words[3:]))
 

@@ -115,7 +115,11 @@ def table_made(words: Sequence[Word]) -> str:
         if part.text == ")" and depth == 0:
             end = place
             break
-    body, behind = parts[: end + 1], [part.upper for part in parts[end + 1 :]]
+    body, behind = _unversioned(parts[: end + 1]), [part.upper for part in parts[end + 1 :]]
+    behind = behind[: next((place for place, word in enumerate(behind) if word == "PARTITION"), None)]
+    if ("SYSTEM", "VERSIONING") in pairwise(behind):
+        at = behind.index("SYSTEM") - 1
+        behind = behind[:at] + behind[at + 3 :]
     elsewhere = any(
         part.upper == "REFERENCES" and each.text == "." for part, each in zip(body, body[2:], strict=False)
     )
@@ -128,14 +132,54 @@ def table_made(words: Sequence[Word]) -> str:
     return f"CREATE TABLE {_in_lines(body)}{_options(behind)}"
 
 
+def if_not_there(words: Sequence[Word]) -> bool:
+    """Whether CREATE TABLE does nothing where there is such a table."""
+    return [word.upper for word in words[2:5]] == ["IF", "NOT", "EXISTS"]
+
+
+def not_made(words: Sequence[Word]) -> list[str]:
+    """What a table has in the dump and not where it is loaded: partitions, and the history of its rows."""
+    upper = [word.upper for word in words]
+    lost = ["its partitions"] if ("PARTITION", "BY") in pairwise(upper) else []
+    return lost + (["its system versioning"] if ("SYSTEM", "VERSIONING") in pairwise(upper) else [])
+
+
+def _unversioned(body: Sequence[Word]) -> list[Word]:
+    """The columns and keys of a table without the history of its rows, as MariaDB keeps it.
+
+    The columns of beginning and end that it names are plain ones then; of a period nothing stays.
+    """
+    kept: list[Word] = []
+    place, depth = 0, 0
+    while place < len(body):
+        upper = [word.upper for word in body[place : place + 5]]
+        depth += (body[place].text == "(") - (body[place].text == ")")
+        if upper[:2] in (["WITH", "SYSTEM"], ["WITHOUT", "SYSTEM"]):
+            place += 3
+        elif upper[:4] == ["GENERATED", "ALWAYS", "AS", "ROW"]:
+            place += 5
+        elif upper[:2] == ["AS", "ROW"]:
+            place += 3
+        elif depth == 1 and upper[:2] == ["PERIOD", "FOR"]:
+            while body[place].text != ")":
+                place += 1
+            place += 1
+            if kept[-1].text == ",":
+                kept.pop()
+        else:
+            kept.append(body[place])
+            place += 1
+    return kept
+
+
 class DumpColumn(NamedTuple):
     name: str
     type: str
     generated: bool
 
 
-def columns_of(words: Sequence[Word]) -> list[DumpColumn]:
-    """The columns of a table, by the words of what `_create` gives."""
+def lines_of(words: Sequence[Word]) -> list[list[Word]]:
+    """The columns and keys of a table, each by its words, out of the words of what `table_made` gives."""
     lines: list[list[Word]] = [[]]
     depth = 0
     for word in words:
@@ -145,13 +189,25 @@ def columns_of(words: Sequence[Word]) -> list[DumpColumn]:
         elif depth > 1 or (depth == 1 and word.text not in "()"):
             lines[-1].append(word)
         depth -= word.text == ")"
+    return lines
+
+
+def is_column(line: Sequence[Word]) -> bool:
+    return line[0].upper not in _NO_COLUMN
+
+
+def size_of(line: Sequence[Word]) -> int:
+    """The place behind the type of a column's line, its size in parentheses included."""
+    end = next((n for n, each in enumerate(line) if each.text == ")"), 0) if line[2:3] else 0
+    return end + 1 if end and line[2].text == "(" else 2
+
+
+def columns_of(words: Sequence[Word]) -> list[DumpColumn]:
+    """The columns of a table, out of the words of what `table_made` gives."""
     found = []
-    for line in lines:
-        if line[0].upper not in _NO_COLUMN:
-            size = next((n for n, each in enumerate(line) if each.text == ")"), 0) if line[2:3] else 0
-            of_type = line[1 : size + 1] if size and line[2].text == "(" else line[1:2]
-            generated = any(each.upper in ("GENERATED", "AS") for each in line[2:])
-            found.append(DumpColumn(shown_name(line[0].text), joined(of_type), generated))
+    for line in filter(is_column, lines_of(words)):
+        generated = any(each.upper in ("GENERATED", "AS") for each in line[2:])
+        found.append(DumpColumn(shown_name(line[0].text), joined(line[1 : size_of(line)]), generated))
     return found
 
 

@@ -5,10 +5,15 @@ No more than one statement is in memory, and of an INSERT no more than some of i
 
 from __future__ import annotations
 
+import codecs
+import gzip
 import re
-from collections.abc import Collection, Iterator
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, NamedTuple
+from pathlib import Path
+from typing import IO, Any, NamedTuple
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.sql import lexemes
@@ -45,10 +50,16 @@ _INSERT = re.compile(
     rf"(?P<table>{_NAME}(?:\s*\.\s*{_NAME})?)\s*(?P<columns>\(\s*{_NAME}(?:\s*,\s*{_NAME})*\s*\))?\s*VALUES?\b",
     re.IGNORECASE,
 )
+_ROW_GAP = r"(?:\s++|--(?=\s)[^\n]*+\n?|\#[^\n]*+\n?|/\*(?!M?!)(?s:.*?)\*/|/\*M?!\d*+|\*/)"
+"""White space, comments, and the marks around what servers execute of one."""
+
 _ROW = re.compile(
-    rf"\s*\(\s*(?P<cells>{_VALUE}(?:\s*,\s*{_VALUE})*)\s*\)\s*(?P<end>[,;])", re.IGNORECASE | re.VERBOSE
+    rf"{_ROW_GAP}*\({_ROW_GAP}*(?P<cells>{_VALUE}(?:{_ROW_GAP}*,{_ROW_GAP}*{_VALUE})*){_ROW_GAP}*\)"
+    rf"{_ROW_GAP}*(?P<end>[,;])",
+    re.IGNORECASE | re.VERBOSE,
 )
-_CELL = re.compile(_VALUE, re.IGNORECASE | re.VERBOSE)
+_CELL = re.compile(rf"{_ROW_GAP}|(?P<cell>{_VALUE})", re.IGNORECASE | re.VERBOSE)
+_COMMENT_SIGNS = ("/*", "--", "#", "*/")
 _SURROGATE = re.compile("[\udc80-\udcff]")
 _TEXT = re.compile(r"(?:_[a-z0-9]+ ?)?'((?:[^'\\]++|\\.|'')*+)'", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)|''", re.DOTALL)
@@ -110,12 +121,26 @@ def read_dump(
 
 def cells(row: str) -> list[str]:
     """The cells of a row of `Rows`, as they are written."""
-    return [match[0] for match in _CELL.finditer(row)]
+    return [match["cell"] for match in _CELL.finditer(row) if match["cell"]]
 
 
 def shown_name(written: str) -> str:
     """A name without its quotes."""
     return written[1:-1].replace("``", "`") if written.startswith("`") else written
+
+
+def unescaped(written: str) -> str:
+    """The text of a cell: what a quoted one or hexadecimal digits stand for; another as it is."""
+    body = re.sub(r"^(?:_[a-z0-9]+ ?|[nN](?='))", "", written)
+    if re.fullmatch("0x[0-9A-Fa-f]+", body):
+        return bytes.fromhex(body[2:].zfill(len(body[2:]) + len(body) % 2)).decode(
+            "utf-8", "backslashreplace"
+        )
+    if body[:1] not in ("'", '"'):
+        return body
+    quotes = body[0] * 2
+    escape = re.compile(rf"\\(.)|{quotes}", re.DOTALL)
+    return escape.sub(lambda found: _ESCAPED.get(found[1], found[1]) if found[1] else body[0], body[1:-1])
 
 
 def words_of(statement: str) -> list[Word]:
@@ -129,6 +154,27 @@ def words_of(statement: str) -> list[Word]:
             words.append(Word(kind, text, spaced))
             spaced = False
     return words
+
+
+@contextmanager
+def open_dump(path: Path) -> Iterator[IO[str]]:
+    """A dump as text: of UTF-8, or of UTF-16 with its mark as PowerShell writes it; `.gz` is unpacked.
+
+    Raises:
+        TaskError: it cannot be unpacked, or is no text.
+    """
+    unpack: Callable[..., Any] = gzip.open if path.suffix.lower() == ".gz" else open
+    try:
+        with unpack(path, "rb") as file:
+            mark = file.read(2)
+        wide = mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        encoding, errors = ("utf-16", "strict") if wide else ("utf-8", "surrogateescape")
+        with unpack(path, "rt", encoding=encoding, errors=errors, newline="") as file:
+            yield file
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise TaskError(f"it cannot be unpacked: {error}") from None
+    except UnicodeDecodeError as error:
+        raise TaskError(f"it is no text in {encoding}: {error}") from None
 
 
 class _Text:
@@ -183,11 +229,13 @@ def _rows(text: _Text, insert: re.Match[str], wanted: int | None) -> Iterator[Ro
                 f"an INSERT into {table} has something else than values at {text.here()!r}. Rows of a dump "
                 "are numbers, texts and NULL, as mysqldump writes them."
             )
-        cells = row["cells"]
-        if not cells.isascii() and _SURROGATE.search(cells):
-            cells = _TEXT.sub(_in_digits, cells)
-        rows.append(cells)
-        size += len(cells)
+        written = row["cells"]
+        if any(sign in written for sign in _COMMENT_SIGNS):
+            written = ", ".join(cells(written))
+        if not written.isascii() and _SURROGATE.search(written):
+            written = _TEXT.sub(_in_digits, written)
+        rows.append(written)
+        size += len(written)
         enough = len(rows) == wanted
         if size > MAX_INSERT_CHARACTERS or enough or row["end"] == ";":
             yield Rows(verb, table, columns, rows)

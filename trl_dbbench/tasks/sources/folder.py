@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import logging
 import os
 import sqlite3
 import tempfile
@@ -26,6 +27,8 @@ from trl_dbbench.tasks.table import Column, first_twice, twice_text
 
 if TYPE_CHECKING:
     import pyarrow
+
+logger = logging.getLogger(__name__)
 
 SUFFIXES = (*CSV_SUFFIXES, ".parquet")
 
@@ -69,7 +72,7 @@ def cache_folder() -> Path:
 
 
 def _files(folder: Path) -> list[Path]:
-    found = sorted(each for each in folder.iterdir() if each.suffix in SUFFIXES and each.is_file())
+    found = sorted(each for each in folder.iterdir() if each.suffix.lower() in SUFFIXES and each.is_file())
     if not found:
         raise TaskError(f"the folder '{folder}' holds no tables: no .csv, .tsv or .parquet file.")
     names: dict[str, Path] = {}
@@ -116,7 +119,7 @@ def _convert(files: Iterable[Path], target: Path) -> None:
 
 
 def _csv_table(path: Path) -> tuple[tuple[Column, ...], Iterable[tuple[Any, ...]]]:
-    (table,) = read_csv_tables([path]).values()
+    (table,) = read_csv_tables([path], note=logger.warning).values()
     return table.columns, table.rows
 
 

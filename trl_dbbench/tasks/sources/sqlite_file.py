@@ -93,7 +93,7 @@ class SQLiteFile:
         with self.connect() as connection:
             made = {name: (type, sql) for type, name, sql in connection.execute(_MADE)}
             if dialect == "mysql":
-                made = {each.name: ("table", each.create(whole=True)) for each in self._definitions}
+                made = {each.name: ("table", each.create(whole=True)) for each in self.definitions}
                 made |= {name: ("view", step.sql) for name, step in self._views() if isinstance(step, Step)}
             parts, told = [], descriptions(self.path.parent / FOLDER)
             for table in self.tables(dialect):
@@ -106,7 +106,7 @@ class SQLiteFile:
             return "\n".join(parts)
 
     def steps(self) -> Iterator[Step | str]:
-        made = self._definitions
+        made = self.definitions
         for each in made:
             yield from each.notes
             yield Step(each.create())
@@ -122,9 +122,24 @@ class SQLiteFile:
             yield step
 
     @cached_property
-    def _definitions(self) -> list[Definition]:
+    def definitions(self) -> list[Definition]:
+        """Its tables as MySQL is to make them.
+
+        Raises:
+            TaskError: it cannot be read, or holds what no server could.
+        """
         with self.connect(None) as connection:
-            return definitions(connection, [name for name, type in _names(connection) if type == "table"])
+            return definitions(connection, self.table_names())
+
+    def table_names(self) -> list[str]:
+        """The names of its tables, views not."""
+        with self.connect() as connection:
+            return [name for name, type in _names(connection) if type == "table"]
+
+    def views(self) -> list[str]:
+        """The names of its views."""
+        with self.connect() as connection:
+            return [name for name, type in _names(connection) if type == "view"]
 
     def _views(self) -> list[tuple[str, Step | str]]:
         with self.connect() as connection:

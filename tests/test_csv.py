@@ -1,0 +1,200 @@
+"""CSV files as programs write them, above all Excel in Germany: what is told of them, and that no value changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trl_dbbench.convert import convert
+from trl_dbbench.errors import ConfigError, TaskError
+from trl_dbbench.tasks import Column, Table, load_tasks
+from trl_dbbench.tasks.csv_files import CsvOptions
+from trl_dbbench.tasks.csv_tables import read_csv_tables
+
+
+def read(tmp_path: Path, content: str | bytes, **options) -> tuple[Table, list[str]]:
+    path, notes = tmp_path / "t.csv", list[str]()
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    (table,) = read_csv_tables([path], CsvOptions(**options), notes.append).values()
+    return table, [note.removeprefix(f"{path}: ") for note in notes]
+
+
+def shown(table: Table) -> list[str]:
+    return [f"{column.name} {column.type}" for column in table.columns]
+
+
+GERMAN = (
+    "Kunde;Straße;PLZ;Umsatz;Anteil;Datum;Anzahl\r\n"
+    "Müller;Weg 1;01067;1.234,50;0,125;31.12.2024;3\r\n"
+    "Özil;Weg 2;10115;-7,00;0,5;01.02.2024;\r\n"
+)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "cp1252"])
+def test_what_excel_writes_in_german(tmp_path: Path, encoding: str) -> None:
+    table, notes = read(tmp_path, GERMAN.encode(encoding))
+    assert shown(table) == [
+        *("Kunde TEXT", "Straße TEXT", "PLZ TEXT"),
+        *("Umsatz DECIMAL(10,2)", "Anteil DOUBLE", "Datum DATE", "Anzahl INT"),
+    ]
+    assert table.rows == (
+        ("Müller", "Weg 1", "01067", "1234.50", 0.125, "2024-12-31", 3),
+        ("Özil", "Weg 2", "10115", "-7.00", 0.5, "2024-02-01", None),
+    )
+    told = {
+        "cp1252": "it is no UTF-8, and was read as cp1252",
+        "utf-16-le": "read as utf-16-le",
+        "utf-16": "read as utf-16",
+    }
+    assert told.get(encoding, "cells are separated by semicolons") in "\n".join(notes)
+    assert notes[-4:] == [
+        "cells are separated by semicolons",
+        "t.Umsatz: decimal commas are read as points: '1.234,50' is 1234.50",
+        "t.Anteil: decimal commas are read as points: '0,125' is 0.125",
+        "t.Datum: days stand before months: '31.12.2024' is 2024-12-31",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "columns"),
+    [
+        ("id;name\n1;a,b\n2;c\n", ["id INT", "name TEXT"]),
+        ("id,tags\n1,a;b\n2,c;d\n", ["id INT", "tags TEXT"]),
+        ("id\tname\n1\ta\n", ["id INT", "name TEXT"]),
+        ("id|name\n1|a\n", ["id INT", "name TEXT"]),
+        ("sep=;\nid;name\n1;a\n", ["id INT", "name TEXT"]),
+        ('id;"a;b"\n1;"x;y"\n', ["id INT", "a;b TEXT"]),
+        ("name\na b\n", ["name TEXT"]),
+        ("preis;menge,stk\n1,5;3\n2,5;4\n", ["preis DOUBLE", "menge,stk INT"]),
+    ],
+)
+def test_the_delimiter_is_the_one_that_divides_all_rows_like_the_header(
+    tmp_path: Path, content: str, columns: list[str]
+) -> None:
+    assert shown(read(tmp_path, content)[0]) == columns
+
+
+def test_a_row_that_does_not_fit_is_named_by_the_delimiter_of_the_header(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="line 3: has 2 cells, the header 3 columns"):
+        read(tmp_path, "a;b;c\n1;2;3\n1;2\n")
+
+
+@pytest.mark.parametrize(
+    ("cells", "type", "kept", "note"),
+    [
+        (["1.10", "2.35"], "DECIMAL(10,2)", ["1.10", "2.35"], None),
+        (["1.10", "2.5"], "DECIMAL(10,2)", ["1.10", "2.5"], "its numbers all get 2 digits behind the point"),
+        (["1E5", "2E6"], "TEXT", ["1E5", "2E6"], "'1E5' may be a number or a name"),
+        (["9007199254740993", "1"], "BIGINT", [9007199254740993, 1], None),
+        (
+            ["9007199254740993", "0.5"],
+            "TEXT",
+            ["9007199254740993", "0.5"],
+            "more than 15 digits are kept as TEXT",
+        ),
+        (["18446744073709551615"], "TEXT", ["18446744073709551615"], "more than 64 bits are kept as TEXT"),
+        (["3", "NA", "5"], "INT", [3, None, 5], "'NA' (1 cells) is read as NULL"),
+        (
+            ["2024-01-02", "NULL", "n/a"],
+            "DATE",
+            ["2024-01-02", None, None],
+            "'NULL', 'n/a' (2 cells) is read as NULL",
+        ),
+        (["DE", "NA"], "TEXT", ["DE", "NA"], None),
+        (["007", "8"], "TEXT", ["007", "8"], None),
+        (["-0", "1"], "TEXT", ["-0", "1"], None),
+        (
+            ["2024-01-02T03:04", "2024-01-02 05:06:07"],
+            "DATETIME",
+            ["2024-01-02 03:04:00", "2024-01-02 05:06:07"],
+            "times are written as MySQL does: '2024-01-02T03:04' is '2024-01-02 03:04:00'",
+        ),
+        (["01/02/2024"], "TEXT", ["01/02/2024"], None),
+    ],
+)
+def test_no_value_changes_without_a_note(
+    tmp_path: Path, cells: list[str], type: str, kept: list, note: str | None
+) -> None:
+    table, notes = read(tmp_path, "a,b\n" + "".join(f'"{cell}",x\n' for cell in cells))
+    assert table.columns[0] == Column("a", type)
+    assert [row[0] for row in table.rows] == kept
+    assert [repr(row[0]) for row in table.rows] == list(map(repr, kept))
+    assert (note in "\n".join(notes)) if note else notes == []
+
+
+def test_a_point_may_group_where_commas_are_decimal(tmp_path: Path) -> None:
+    table, notes = read(tmp_path, "umsatz;stück\n1,5;1.234\n2,5;2.500\n")
+    assert table.rows == ((1.5, "1.234"), (2.5, "2.500"))
+    assert notes[-1] == "t.stück: '1.234' may be a whole number or a fraction; kept as TEXT"
+
+
+def test_types_delimiter_and_encoding_can_be_told(tmp_path: Path) -> None:
+    content = "code;price\n12;1,50\n13;NA\n".encode("cp1250")
+    table, _ = read(tmp_path, content, types={"code": "VARCHAR(5)", "t.price": "DECIMAL(6,2)"})
+    assert shown(table) == ["code VARCHAR(5)", "price DECIMAL(6,2)"]
+    assert table.rows == (("12", "1.50"), ("13", None))
+    assert shown(read(tmp_path, "a;b,c\n1;2,3\n", delimiter=",")[0]) == ["a;b TEXT", "c INT"]
+    assert read(tmp_path, "a\n\u0159\n".encode("cp1250"), encoding="cp1250")[0].rows == (("\u0159",),)
+    with pytest.raises(ConfigError, match=r"'cod'; .*nearest: code"):
+        read(tmp_path, content, types={"cod": "TEXT"})
+    with pytest.raises(ConfigError, match="one character"):
+        CsvOptions(delimiter=";;")
+    with pytest.raises(ConfigError, match="no encoding 'utf-9'"):
+        CsvOptions(encoding="utf-9")
+    with pytest.raises(TaskError, match=r"'1\.555' is no DECIMAL\(10,2\)"):
+        read(tmp_path, "a,b\n1.555,1\n", types={"a": "DECIMAL(10,2)"})
+
+
+def test_a_name_that_no_server_takes_is_said_early(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match=r"a name of 65 characters; .* at most 64 \(1059"):
+        read(tmp_path, f"id,{'a' * 65}\n1,2\n")
+    assert read(tmp_path, f"id,{'ä' * 64}\n1,2\n")[0].rows == ((1, 2),)
+
+
+def test_a_task_with_such_a_name_is_refused_wherever_it_is_played(tmp_path: Path) -> None:
+    line = '{"id": "x", "question": "?", "tables": [{"name": "t", "columns": [{"name": "%s"}], "rows": []}], "answer": [[1]]}'
+    (tmp_path / "t.jsonl").write_text(line % ("a" * 65))
+    with pytest.raises(TaskError, match="1059"):
+        load_tasks(tmp_path / "t.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        ("['a', 'b']", (("a",), ("b",))),
+        ("[(1, 'a'), (2, 'b')]", ((1, "a"), (2, "b"))),
+        ("(1, 'a')", ((1, "a"),)),
+        ("[('a',), ('b',)]", (("a",), ("b",))),
+        ("{'b', 'a'}", (("a",), ("b",))),
+        ("[1, None]", ((1,), (None,))),
+        ('["a", "b"]', (("a",), ("b",))),
+        ("[unknown]", (("[unknown]",),)),
+        ("12345678901234567890123", ((12345678901234567890123,),)),
+        ("1.5", ((1.5,),)),
+    ],
+)
+def test_answers_as_python_writes_them(tmp_path: Path, answer: str, gold: tuple) -> None:
+    (tmp_path / "t.csv").write_text("id,name\n1,a\n2,b\n")
+    (tmp_path / "q.csv").write_text('question,answer\nWhich?,"{}"\n'.format(answer.replace('"', '""')))
+    convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
+    (task,) = load_tasks(tmp_path / "o.jsonl")
+    assert task.gold.answer == gold
+
+
+@pytest.mark.parametrize(
+    "answer", ["['a', b]", "['a' 'b']", "[1 2 3]", "[Decimal('1.5')]", "['a', ['b', ['c']]]"]
+)
+def test_lists_that_cannot_be_read_are_errors_that_name_the_line(tmp_path: Path, answer: str) -> None:
+    (tmp_path / "t.csv").write_text("id,name\n1,a\n2,b\n")
+    (tmp_path / "q.csv").write_text(f'question,answer\nHow?,1\nWhich?,"{answer}"\n')
+    with pytest.raises(TaskError, match=r"q\.csv, line 3: the answer "):
+        convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
+
+
+def test_convert_tells_how_it_read_a_table(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id;name\n1;a\n2;b\n")
+    (tmp_path / "q.csv").write_text("question;answer\nHow many?;2\n")
+    found = convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
+    assert [note.rpartition(": ")[2] for note in found.notes] == ["cells are separated by semicolons"]
+    assert load_tasks(tmp_path / "o.jsonl")[0].tables[0].rows == ((1, "a"), (2, "b"))

@@ -1,0 +1,104 @@
+"""Dumps as servers and other programs write them: partitions, versions, comments in rows, UTF-16, gzip."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from trl_dbbench.database import Database
+from trl_dbbench.errors import TaskError
+from trl_dbbench.tasks import Gold, Source, Task
+
+PARTITIONS = """CREATE TABLE `m` (`id` int NOT NULL, `y` int NOT NULL, PRIMARY KEY (`id`,`y`)) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4
+/*!50100 PARTITION BY RANGE (`y`)
+(PARTITION p0 VALUES LESS THAN (2020) ENGINE = InnoDB, PARTITION p1 VALUES LESS THAN MAXVALUE ENGINE = InnoDB) */;
+INSERT INTO `m` VALUES (1,2019),(2,2024);
+CREATE TABLE `l` (`k` varchar(3) NOT NULL) ENGINE=InnoDB
+ PARTITION BY LIST  COLUMNS(`k`)
+(PARTITION `a` VALUES IN ('x','y') ENGINE = InnoDB);
+INSERT INTO `l` VALUES ('x');
+"""
+
+VERSIONED = """CREATE TABLE `t` (`a` int(11) DEFAULT NULL, `b` int) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 WITH SYSTEM VERSIONING;
+INSERT INTO `t` VALUES (1,2);
+CREATE TABLE `u` (`a` int(11) WITHOUT SYSTEM VERSIONING, `from` timestamp(6) GENERATED ALWAYS AS ROW START,
+  `to` timestamp(6) GENERATED ALWAYS AS ROW END, PERIOD FOR SYSTEM_TIME (`from`, `to`)) WITH SYSTEM VERSIONING;
+INSERT INTO `u` (`a`) VALUES (3);
+"""
+
+COMMENTS = """CREATE TABLE t (a int, b varchar(20)); -- first
+INSERT INTO t VALUES (1 /* one */, 'x -- y'), -- the next
+  # and the next
+  (/*!50000 2 */, /*!50003 'a /* b */' */), (3, 'c') /* the last */;
+"""
+
+TWICE = """CREATE TABLE IF NOT EXISTS t (a int); INSERT INTO t VALUES (1);
+CREATE TABLE IF NOT EXISTS t (b text, c int); INSERT INTO t VALUES (2);
+CREATE TABLE old (a int); DROP TABLE IF EXISTS old; CREATE TABLE gone (a int); DROP TABLE gone;
+CREATE VIEW elsewhere AS SELECT a FROM shop.t; CREATE VIEW of_it AS SELECT a FROM elsewhere;
+CREATE VIEW fine AS SELECT a FROM t; CREATE TABLE IF NOT EXISTS old (n int);
+"""
+
+
+def over(path: Path) -> Task:
+    source = Source.of(path)
+    return Task("t", "?", source.tables(), "SELECT", Gold(sql="SELECT 1"), grader="strict", source=source)
+
+
+@pytest.mark.parametrize(
+    ("text", "tables", "notes"),
+    [
+        (
+            PARTITIONS,
+            {"m": [(1, 2019), (2, 2024)], "l": [("x",)]},
+            ["m: its partitions", "l: its partitions"],
+        ),
+        (
+            VERSIONED,
+            {"t": [(1, 2)], "u": [(3, None, None)]},
+            ["t: its system versioning", "u: its system versioning"],
+        ),
+        (COMMENTS, {"t": [(1, "x -- y"), (2, "a /* b */"), (3, "c")]}, []),
+        (TWICE, {"t": [(1,), (2,)], "fine": [(1,), (2,)], "old": []}, ["t: it is made twice"]),
+    ],
+)
+def test_a_dump_is_made_and_what_is_lost_is_said(
+    local_database: Database, tmp_path: Path, caplog, text: str, tables: dict[str, list], notes: list[str]
+) -> None:
+    (tmp_path / "d.sql").write_text(text)
+    task = over(tmp_path / "d.sql")
+    assert {table.name for table in task.tables} == set(tables)
+    with local_database.sandbox(task) as sandbox:
+        for name, rows in tables.items():
+            assert sandbox.execute(f"SELECT * FROM `{name}`").rows == rows
+    for note in notes:
+        assert note in caplog.text
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "utf-8"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_utf_16_and_gzip(local_database: Database, tmp_path: Path, encoding: str, packed: bool) -> None:
+    path = tmp_path / ("d.sql.gz" if packed else "d.sql")
+    content = "CREATE TABLE t (a text);\r\nINSERT INTO t VALUES ('Öl 😀'),('x');\r\n".encode(encoding)
+    path.write_bytes(gzip.compress(content) if packed else content)
+    with local_database.sandbox(over(path)) as sandbox:
+        assert sandbox.execute("SELECT a FROM t").rows == [("Öl 😀",), ("x",)]
+
+
+def test_a_file_that_only_claims_to_be_packed(tmp_path: Path) -> None:
+    (tmp_path / "d.sql.gz").write_text("CREATE TABLE t (a text);")
+    with pytest.raises(TaskError, match=r"d\.sql\.gz' cannot be read: it cannot be unpacked"):
+        Source.of(tmp_path / "d.sql.gz").tables()
+    (tmp_path / "e.sql.gz").write_bytes(gzip.compress(b"CREATE TABLE t (a text);" * 1000)[:-30])
+    with pytest.raises(TaskError, match=r"e\.sql\.gz' cannot be read: it cannot be unpacked"):
+        Source.of(tmp_path / "e.sql.gz").tables()
+
+
+def test_what_is_not_on_the_server_is_not_told(tmp_path: Path) -> None:
+    (tmp_path / "d.sql").write_text(TWICE)
+    prompt = over(tmp_path / "d.sql").prompt()
+    assert "The table is named t and has these columns: a" in prompt
+    assert "The table is named old and has these columns: n" in prompt
+    assert not any(name in prompt for name in ("gone", "elsewhere", "of_it"))

@@ -1,0 +1,215 @@
+"""The types of columns that are not declared, read off their texts, so that no value changes.
+
+A column has a type only if each of its texts can be told from the value that it becomes; the others are TEXT.
+Where a text is written otherwise than MySQL writes the value, such as `1.234,50` or `31.12.2024`, a note says
+so.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from trl_dbbench.tasks.table import Cell
+
+MAX_DIGITS = 15
+"""Digits of a DECIMAL that all databases compute with exactly; longer ones are kept as TEXT."""
+
+LEAST_WHOLE_DIGITS = 8
+"""Digits before the point that a DECIMAL has room for, whatever its values need."""
+
+MISSING = frozenset(
+    {"na", "n/a", "#n/a", "#nv", "nan", "null", "none", "nil", "-", "--", "?", ".", r"\n", "k.a.", "<na>"}
+)
+"""Texts that stand for no value in a column whose other texts have a type; in small letters."""
+
+_INT = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
+_PLAIN = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)", re.ASCII)
+_EXPONENT = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)[eE][+-]?\d+", re.ASCII)
+_GROUPED = re.compile(r"-?[1-9]\d{0,2}(?:\.\d{3})+", re.ASCII)
+_WITH_COMMA = re.compile(r"-?(?:[1-9]\d{0,2}(?:\.\d{3})+|0|[1-9]\d*)(?:,\d+)?", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.(?P<fraction>\d{1,6}))?)?", re.ASCII)
+_DAY_FIRST = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})(?: (\d{1,2}:\d\d(?::\d\d)?))?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A type, what makes a cell of a text (or raises ValueError), and what there is to say of it."""
+
+    type: str
+    read: Callable[[str], Cell]
+    note: str | None = None
+
+
+def inferred(texts: Sequence[str], commas: bool = False) -> Reading:
+    """The reading of a column that has these texts.
+
+    Args:
+        commas: numbers may have decimal commas, as the cells are separated by something else.
+    """
+    stripped = [text.strip() for text in texts]
+    if not stripped:
+        return Reading("TEXT", str)
+    for attempt in (_numbers, _with_commas if commas else None, _dates, _moments, _days_first):
+        if attempt is not None and (found := attempt(stripped)) is not None:
+            return found
+    return Reading("TEXT", str)
+
+
+def with_missing(texts: Sequence[str], commas: bool = False) -> Reading:
+    """`inferred`, where a text such as `NA` among numbers or dates is NULL."""
+    found = inferred(texts, commas)
+    missing = [text for text in texts if text.strip().casefold() in MISSING]
+    if found.type != "TEXT" or not missing or len(missing) == len(texts):
+        return found
+    others = inferred([text for text in texts if text.strip().casefold() not in MISSING], commas)
+    if others.type == "TEXT":
+        return found
+    names = ", ".join(sorted({repr(text.strip()) for text in missing}))
+    note = f"{names} ({len(missing)} cells) is read as NULL"
+
+    def read(text: str) -> Cell:
+        return None if text.strip().casefold() in MISSING else others.read(text)
+
+    return Reading(others.type, read, "; ".join(filter(None, (note, others.note))))
+
+
+def point_for_comma(text: str) -> str:
+    """`1.234,50` as `1234.50`.
+
+    Raises:
+        ValueError: it is no number with a decimal comma.
+    """
+    if not _WITH_COMMA.fullmatch(text):
+        raise ValueError
+    return text.replace(".", "").replace(",", ".")
+
+
+def is_grouped(texts: Sequence[str]) -> bool:
+    """Whether all texts, such as `1.234`, are whole numbers or fractions, as decimals have commas or not."""
+    return bool(texts) and all(_GROUPED.fullmatch(text.strip()) for text in texts)
+
+
+# --- numbers ---------------------------------------------------------------------------------------
+
+
+def _numbers(texts: Sequence[str]) -> Reading | None:
+    if all(map(_INT.fullmatch, texts)):
+        largest = max(10**20 if len(text) > 20 else max(int(text), -int(text) - 1) for text in texts)
+        if "-0" in texts or largest >= 2**63:
+            return Reading(
+                "TEXT", str, "numbers of more than 64 bits are kept as TEXT" if "-0" not in texts else None
+            )
+        return Reading("INT" if largest < 2**31 else "BIGINT", lambda text: int(text.strip()))
+    plain = all(map(_PLAIN.fullmatch, texts))
+    exact = all(_is_exact(text) for text in texts)
+    places = {len(text.partition(".")[2]) for text in texts}
+    if plain and not (exact and (len(places) > 1 or places == {1})):
+        return _decimals(texts, max(places), len(places) > 1)
+    if exact:
+        return Reading("DOUBLE", lambda text: float(text.strip()))
+    if all(_PLAIN.fullmatch(text) or _EXPONENT.fullmatch(text) for text in texts):
+        first = next(text for text in texts if _EXPONENT.fullmatch(text) or not _is_exact(text))
+        return Reading(
+            "TEXT", str, f"{first!r} may be a number or a name; kept as TEXT, the type DOUBLE reads it"
+        )
+    return None
+
+
+def _is_exact(text: str) -> bool:
+    """Whether a number is written as Python writes the DOUBLE that it is, or is a whole one that it holds."""
+    if _INT.fullmatch(text):
+        return text != "-0" and len(text) <= 17 and int(float(text)) == int(text)
+    try:
+        return repr(float(text)) == text and text[-1].isdigit()
+    except ValueError:
+        return False
+
+
+def _decimals(texts: Sequence[str], places: int, mixed: bool) -> Reading:
+    whole = max(len(text.lstrip("-").partition(".")[0].lstrip("0")) for text in texts)
+    if whole + places > MAX_DIGITS:
+        return Reading("TEXT", str, f"numbers of more than {MAX_DIGITS} digits are kept as TEXT")
+    digits = max(whole + places, min(MAX_DIGITS, LEAST_WHOLE_DIGITS + places))
+    note = f"its numbers all get {places} digits behind the point" if mixed else None
+    return Reading(f"DECIMAL({digits},{places})", lambda text: f"{Decimal(text.strip()):f}", note)
+
+
+def _with_commas(texts: Sequence[str]) -> Reading | None:
+    if not any("," in text for text in texts) or not all(map(_WITH_COMMA.fullmatch, texts)):
+        return None
+    found = _numbers([point_for_comma(text) for text in texts])
+    if found is None or found.type == "TEXT":
+        return None
+    first = next(text for text in texts if "," in text)
+    note = f"decimal commas are read as points: {first!r} is {point_for_comma(first)}"
+    return Reading(
+        found.type,
+        lambda text: found.read(point_for_comma(text.strip())),
+        "; ".join(filter(None, (note, found.note))),
+    )
+
+
+# --- days and moments ------------------------------------------------------------------------------
+
+
+def _dates(texts: Sequence[str]) -> Reading | None:
+    return Reading("DATE", _date) if _are(_date, texts) else None
+
+
+def _date(text: str) -> str:
+    if not _DATE.fullmatch(text.strip()):
+        raise ValueError
+    return datetime.date.fromisoformat(text.strip()).isoformat()
+
+
+def _moments(texts: Sequence[str]) -> Reading | None:
+    if not _are(_moment, texts):
+        return None
+    places = max(len(_MOMENT.fullmatch(text)["fraction"] or "") for text in texts)  # type: ignore[index]
+    other = next((text for text in texts if _moment(text) != text), None)
+    note = None if other is None else f"times are written as MySQL does: {other!r} is {_moment(other)!r}"
+    return Reading(f"DATETIME({places})" if places else "DATETIME", _moment, note)
+
+
+def _moment(text: str) -> str:
+    text = text.strip()
+    if not _MOMENT.fullmatch(text):
+        raise ValueError
+    datetime.datetime.fromisoformat(text)
+    return text.replace("T", " ") + (":00" if len(text) == 16 else "")
+
+
+def _days_first(texts: Sequence[str]) -> Reading | None:
+    if not _are(_day_first, texts):
+        return None
+    timed = [" " in text for text in texts]
+    if any(timed) and not all(timed):
+        return None
+    note = f"days stand before months: {texts[0]!r} is {_day_first(texts[0])}"
+    return Reading("DATETIME" if all(timed) else "DATE", _day_first, note)
+
+
+def _day_first(text: str) -> str:
+    match = _DAY_FIRST.fullmatch(text.strip())
+    if match is None:
+        raise ValueError
+    day = datetime.date(int(match[3]), int(match[2]), int(match[1])).isoformat()
+    return (
+        f"{day} {datetime.time.fromisoformat(match[4].zfill(5 if match[4].count(':') == 1 else 8))}"
+        if match[4]
+        else day
+    )
+
+
+def _are(read: Callable[[str], Cell], texts: Sequence[str]) -> bool:
+    try:
+        for text in texts:
+            read(text)
+    except ValueError:
+        return False
+    return True

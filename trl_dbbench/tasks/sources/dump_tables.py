@@ -1,0 +1,214 @@
+"""The tables of a dump with a sample of their rows, read without a server, as tables of tasks."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from trl_dbbench.tasks.declared import Declared, task_column
+from trl_dbbench.tasks.sources.dump import Dump
+from trl_dbbench.tasks.sources.dump_statements import (
+    if_not_there,
+    is_column,
+    joined,
+    kind_of,
+    lines_of,
+    named,
+    not_made,
+    size_of,
+    table_made,
+    view_made,
+)
+from trl_dbbench.tasks.sources.dump_text import Rows, Word, cells, shown_name, unescaped, words_of
+from trl_dbbench.tasks.sources.sample import Sample
+from trl_dbbench.tasks.table import Cell, Column, Table
+
+
+@dataclass
+class _Made:
+    """A table as its statements declare it, and a sample of its rows, each by its columns' names."""
+
+    declared: dict[str, Declared]
+    notes: list[str]
+    rows: Sample
+    keys: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+
+
+def dump_tables(
+    dump: Dump, sample: int, seed: int, only: Collection[str] | None = None
+) -> tuple[list[Table], list[str]]:
+    """The tables of a dump, and what of it they do not hold.
+
+    Args:
+        sample: most rows of a table, drawn at random.
+        only: the names of tables; all if left out.
+
+    Raises:
+        TaskError: the dump cannot be read, or has several databases and no name was given.
+    """
+    made: dict[str, _Made] = {}
+    left_out: Counter[str] = Counter()
+    views: list[str] = []
+    for statement in dump.statements():
+        if isinstance(statement, Rows):
+            if table := made.get(shown_name(statement.table)):
+                _add_rows(table, statement)
+            continue
+        words = words_of(statement)
+        kind, name = kind_of(words), named(words)
+        if kind == "table" and not (name in made and if_not_there(words)):
+            made[name] = _made(words, Sample(sample, random.Random(f"{seed}-{name}")))
+        elif kind == "drop":
+            made.pop(name, None)
+        elif kind == "alter" and name in made:
+            _alter(made[name], words)
+        elif kind == "view":
+            views.append(view_made(words)[0])
+        elif kind.isupper() and not kind.startswith(("GRANT", "FLUSH")):
+            left_out[kind.removeprefix("CREATE ").lower()] += 1
+    tables, notes = list[Table](), list[str]()
+    for name, each in made.items():
+        if only is None or name in only:
+            tables += filter(None, [_table(name, each, notes)])
+    if views:
+        notes.append(f"its views are left out: {', '.join(dict.fromkeys(views))}")
+    notes += [f"left out: {count} times {kind}" for kind, count in left_out.items()]
+    return tables, notes
+
+
+def _made(words: Sequence[Word], rows: Sample) -> _Made:
+    parts = words_of(table_made(words))
+    made = _Made({}, [f"without {lost}" for lost in not_made(words)], rows)
+    for line in lines_of(parts[3:]):
+        if is_column(line):
+            column = _declared(line, made)
+            made.declared[column.name] = column
+        else:
+            _key(made, line)
+    return made
+
+
+def _declared(line: Sequence[Word], made: _Made) -> Declared:
+    size = size_of(line)
+    name, rest = shown_name(line[0].text), [word.upper for word in line[size:]]
+    pairs = set(pairwise(rest))
+    if "PRIMARY" in rest or "UNIQUE" in rest:
+        made.keys.append(("PRIMARY KEY" if "PRIMARY" in rest else "UNIQUE", (name,)))
+    for word, what in (("CHECK", "CHECK"), ("REFERENCES", "foreign key")):
+        if word in rest:
+            made.notes.append(f"the {what} of {name} is not held")
+    signs = [word.lower() for word in ("UNSIGNED", "ZEROFILL") if word in rest]
+    type_ = re.sub(r"^\w+", lambda word: word[0].lower(), joined(line[1:size]))
+    default, computed = _default(line[size:], rest)
+    return Declared(
+        name,
+        " ".join([type_, *signs]),
+        nullable=("NOT", "NULL") not in pairs,
+        default=default,
+        computed=computed,
+        auto_increment="AUTO_INCREMENT" in rest,
+        generated="GENERATED" in rest or ("AS", "(") in pairs,
+        on_update=("ON", "UPDATE") in pairs,
+    )
+
+
+def _default(line: Sequence[Word], upper: Sequence[str]) -> tuple[str | None, bool]:
+    """The default of a column's line, and whether it is an expression."""
+    value = list(line[upper.index("DEFAULT") + 1 :]) if "DEFAULT" in upper else []
+    if not value or value[0].upper == "NULL":
+        return None, False
+    sign = value.pop(0).text if value[0].text in ("+", "-") and len(value) > 1 else ""
+    written = value[0].text
+    if len(value) > 2 and value[1].text == "." and value[2].text.isdigit():  # 4 . 99
+        written += f".{value[2].text}"
+    if written.startswith(("'", '"')):
+        return unescaped(written), False
+    return sign.strip("+") + written, not re.fullmatch(r"\d[\d.]*", written)
+
+
+def _key(made: _Made, line: Sequence[Word]) -> None:
+    """A line of a table that is a key, or a constraint."""
+    upper = [word.upper for word in line]
+    listed = next((place for place, word in enumerate(line) if word.text == "("), len(line))
+    names = [shown_name(word.text) for word in line[listed:] if word.kind in ("word", "quoted")]
+    names = [name for name in names if name in made.declared]
+    shown = ", ".join(names)
+    if "FOREIGN" in upper:
+        made.notes.append(f"its foreign key ({shown.partition(',')[0]}) is not held")
+    elif "CHECK" in upper:
+        made.notes.append(f"its CHECK {joined(line[listed:])[:60]} is not held")
+    elif upper[0] in ("FULLTEXT", "SPATIAL"):
+        made.notes.append(f"its {upper[0]} key ({shown}) is not held")
+    elif "PRIMARY" in upper or "UNIQUE" in upper[:3]:
+        word = "PRIMARY KEY" if "PRIMARY" in upper else "UNIQUE"
+        if len(names) == 1 and [each.text for each in line[listed:]].count("(") == 1:
+            made.keys.append((word, (names[0],)))
+        else:
+            made.notes.append(
+                f"its {word.split()[0].lower()} key of several columns or a part ({shown}) is not held"
+            )
+
+
+def _alter(made: _Made, words: Sequence[Word]) -> None:
+    """Keys and AUTO_INCREMENT that are declared when the rows are there, as phpMyAdmin writes them."""
+    opened = [Word("sign", "(", False), *words[3:], Word("sign", ")", False)]
+    for line in lines_of(opened):
+        first = line[0].upper
+        rest = [word for word in line[1:] if word.upper != "COLUMN"]
+        if first == "ADD" and rest and not is_column(rest):
+            _key(made, rest)
+        elif first in ("ADD", "MODIFY") and rest and (first == "MODIFY" or is_column(rest)):
+            column = _declared(rest, made)
+            made.declared[column.name] = column
+
+
+def _add_rows(made: _Made, rows: Rows) -> None:
+    names = [shown_name(match) for match in _NAME.findall(rows.columns)] or list(made.declared)
+    for row in rows.rows:
+        made.rows.add(dict(zip(names, cells(row), strict=False)))
+
+
+_NAME = re.compile(r"`(?:[^`]|``)+`|[^\s,()`]+")
+
+
+def _table(name: str, made: _Made, notes: list[str]) -> Table | None:
+    keys = {columns[0]: word for word, columns in reversed(made.keys)}
+    columns: list[Column] = []
+    reads: list[tuple[Declared, str]] = []
+    for declared in made.declared.values():
+        column, found = task_column(replace(declared, key=keys.get(declared.name, "")))
+        notes += [f"{name}.{declared.name}: {note}" for note in found]
+        if column is not None:
+            columns.append(column)
+            reads.append((declared, declared.name))
+    notes += [f"{name}: {note}" for note in dict.fromkeys(made.notes)]
+    if not columns:
+        notes.append(f"{name}: left out, none of its columns can be held")
+        return None
+    if made.rows.seen > len(made.rows.kept):
+        notes.append(f"{name}: {len(made.rows.kept)} of its {made.rows.seen:,} rows are taken (--sample)")
+    kept = made.rows.in_order()
+    return Table(
+        name,
+        tuple(columns),
+        tuple(tuple(_cell(row.get(column), declared) for declared, column in reads) for row in kept),
+    )
+
+
+def _cell(written: str | None, declared: Declared) -> Cell:
+    """A cell of a task out of one that is written in SQL."""
+    upper = (written or "NULL").upper()
+    if written is None or upper == "DEFAULT":
+        return declared.default if not declared.computed else None
+    if upper in ("NULL", "TRUE", "FALSE"):
+        return {"NULL": None, "TRUE": 1, "FALSE": 0}[upper]
+    text = unescaped(written)
+    if "int" in declared.word or declared.word in ("bool", "boolean", "year"):
+        return int(text) if re.fullmatch(r"[+-]?\d+", text) else text
+    if declared.word in ("float", "double", "real"):
+        return float(text)
+    return text
