@@ -28,7 +28,6 @@ from trl_dbbench.database.sqlite.kinds import DATE, FLOAT, INT, Kind, kind_of, w
 from trl_dbbench.database.sqlite.parse import syntax_error, text_of, unsupported
 from trl_dbbench.database.sqlite.values import StatementError
 
-_PASSED_ON = frozenset({"IFNULL", "JSON_EXTRACT", "JSON_ARRAY", "JSON_OBJECT", "JSON_VALID", "JSON_TYPE"})
 _FUNCTIONS = functions()
 _KNOWN = (
     frozenset(name for name in _FUNCTIONS if not is_own(name))
@@ -124,7 +123,7 @@ def check_name(node: exp.Anonymous) -> None:
         if isinstance(node.parent.this, exp.Dot):
             raise syntax_error("(")
         raise StatementError(1305, f"FUNCTION {node.parent.sql(dialect='mysql')} does not exist")
-    if name in _PASSED_ON or name in ("VALUES", "ANY_VALUE") or name in _KNOWN:
+    if name in ("IFNULL", "VALUES", "ANY_VALUE") or name in _KNOWN:
         return
     if any(isinstance(each, _NO_ARGUMENTS) for each in node.expressions) or isinstance(
         node.parent, exp.Window
@@ -149,9 +148,8 @@ def function_call(node: exp.Expr) -> exp.Expr:
         if len(arguments) != 1:
             raise _miscounted(name)
         return arguments[0]
-    if name in _PASSED_ON:
-        if name == "IFNULL":
-            node.set("expressions", [unified(each, kind_of(node)) for each in arguments])
+    if name == "IFNULL":
+        node.set("expressions", [unified(each, kind_of(node)) for each in arguments])
         return node
     if name in ("TIMESTAMPDIFF", "TIMESTAMPADD") and arguments:
         if arguments[0].name.upper().removeprefix("SQL_TSI_") not in UNITS | {"MICROSECOND"}:

@@ -18,7 +18,7 @@ from sqlglot import exp
 class Kind(NamedTuple):
     """A type of MySQL's, as far as it matters here.
 
-    `name` is int, decimal, float, text, date, datetime, time, null or unknown; `places` are those of a
+    `name` is int, decimal, float, text, date, datetime, time, json, null or unknown; `places` are those of a
     decimal; `size` is the number of digits of a decimal, of characters of a text, and of bits of an integer,
     if it is bounded; a whole number that is `unsigned` makes a negative result of arithmetic an error.
     """
@@ -47,7 +47,7 @@ class TableColumns(NamedTuple):
 
 INT, FLOAT, TEXT = Kind("int"), Kind("float"), Kind("text")
 UNSIGNED = Kind("int", unsigned=True)
-DATE, DATETIME, TIME = Kind("date"), Kind("datetime"), Kind("time")
+DATE, DATETIME, TIME, JSON = Kind("date"), Kind("datetime"), Kind("time"), Kind("json")
 NULL, UNKNOWN = Kind("null"), Kind("unknown")
 
 MAX_PLACES = 30
@@ -78,7 +78,9 @@ def declared(type: str) -> Kind:
         return Kind("text", size=size)
     if name in ("text", "tinytext", "mediumtext", "longtext"):
         return TEXT
-    return {"date": DATE, "datetime": DATETIME, "timestamp": DATETIME, "time": TIME}.get(name, UNKNOWN)
+    return {"date": DATE, "datetime": DATETIME, "timestamp": DATETIME, "time": TIME, "json": JSON}.get(
+        name, UNKNOWN
+    )
 
 
 def kind_of(node: exp.Expr | None) -> Kind:

@@ -32,7 +32,7 @@ from trl_dbbench.database.sqlite.coercions import (
 from trl_dbbench.database.sqlite.comparisons import BINARY, COMPARISONS, collated
 from trl_dbbench.database.sqlite.dates import EXTRACTED
 from trl_dbbench.database.sqlite.joins import turn_right_joins
-from trl_dbbench.database.sqlite.kinds import Kind, keep_kind, kind_of
+from trl_dbbench.database.sqlite.kinds import JSON, Kind, keep_kind, kind_of
 from trl_dbbench.database.sqlite.output_names import having_alone
 from trl_dbbench.database.sqlite.overflow import OVERFLOW, bits, checked
 from trl_dbbench.database.sqlite.parse import syntax_error, text_of, unsupported
@@ -264,7 +264,16 @@ def _column(node: exp.Expr) -> exp.Expr:
         written = text_of(node).replace("`", "")
         raise StatementError(1054, f"Unknown column '{written}' in 'field list'")
     node.set("db", None)
+    if kind_of(node) == JSON and not _is_shown(node):
+        raise unsupported("a column of JSON in an expression")
     return node
+
+
+def _is_shown(column: exp.Column) -> bool:
+    """Whether a column is shown as it is, counted, or asked for NULL."""
+    above = column.parent.parent if isinstance(column.parent, exp.Alias) else column.parent
+    asked = isinstance(above, exp.Is) and isinstance(above.expression, exp.Null)
+    return asked or isinstance(above, exp.Count) or (isinstance(above, exp.Select) and not above.args.get("distinct"))
 
 
 def _no_place(key: exp.Expr) -> exp.Expr:
@@ -396,5 +405,6 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.Group: _group,
     exp.Window: _window,
     exp.Select: _select,
+    **dict.fromkeys((exp.JSONExtract, exp.JSONExtractScalar), _refuse("-> and ->>")),
     exp.MatchAgainst: _refuse("MATCH ... AGAINST"),
 }
