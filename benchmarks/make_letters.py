@@ -22,7 +22,16 @@ TARGET = Path(__file__).parents[1] / "trl_dbbench/database/sqlite/letters.py"
 RANGES = (
     *((0x0, 0x52F), (0x531, 0x58F), (0x5D0, 0x5EA), (0x621, 0x6D3), (0x10A0, 0x10FF), (0x1100, 0x11FF)),
     *((0x1E00, 0x1FFF), (0x2000, 0x27BF), (0x2C60, 0x2C7F), (0x3000, 0x30FF)),
-    *((0xAC00, 0xD7A3), (0xFB00, 0xFB06), (0xFF01, 0xFF9F), (0x1D400, 0x1D7FF), (0x1F300, 0x1F64F)),
+    *(
+        (0xAC00, 0xD7A3),
+        (0xFB00, 0xFB06),
+        (0xFE00, 0xFE0F),
+        (0xFEFF, 0xFEFF),
+        (0xFFFC, 0xFFFD),
+        (0xFF01, 0xFF9F),
+        (0x1D400, 0x1D7FF),
+        (0x1F300, 0x1F64F),
+    ),
     *((0x1F680, 0x1F6C5), (0x1F910, 0x1F91E), (0x1F920, 0x1F927), (0x1F980, 0x1F991)),
 )
 """Letters of Europe and its neighbours, kana, hangul, punctuation and symbols."""
@@ -98,16 +107,19 @@ def main() -> None:
     sure = [char for char in chars if char not in growing]
     upper = "".join(char + told[char][1] for char in sure if plain(char, char.upper()) != told[char][1])
     lower = "".join(char + told[char][2] for char in sure if plain(char, char.lower()) != told[char][2])
-    text = '"""The order of letters in utf8mb4_0900_ai_ci, written by benchmarks/make_letters.py."""\n\n# ruff: noqa: RUF001\n\n'
+    text = '"""The order of letters in utf8mb4_0900_ai_ci, written by benchmarks/make_letters.py."""\n\n'
     text += literal("ORDER", order) + '"""One character of each weight, in ascending order."""\n\n'
     text += literal("IGNORED", ignored) + '"""Characters without a weight."""\n\n'
-    text += "ALIKE = dict(\n    each.split(\"=\", 1)\n    for each in (\n"
+    text += 'ALIKE = dict(\n    each.split("=", 1)\n    for each in (\n'
     words = [f"{char}={other}" for char, other in alike.items()]
     for start in range(0, len(words), 14):
         line = " ".join(words[start : start + 14])
         text += f"        {quoted(line + ' ')}\n"
     text += '    ).split()\n)\n"""Characters, and others that weigh the same together; Unicode does not tell it."""\n\n'
-    text += literal("UPPER", upper) + '"""Pairs: characters and their upper case, where Python has another."""\n\n'
+    text += (
+        literal("UPPER", upper)
+        + '"""Pairs: characters and their upper case, where Python has another."""\n\n'
+    )
     text += literal("LOWER", lower) + '"""The same for lower case."""\n\n'
     text += literal("GROWING", "".join(growing))
     text += '"""Characters whose other case takes more bytes: MySQL loses them in UPPER and LOWER."""\n\n'

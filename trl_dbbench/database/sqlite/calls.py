@@ -12,6 +12,7 @@ from trl_dbbench.database.sqlite.coercions import (
     call,
     chooses,
     comparable,
+    doubt,
     exact,
     in_change,
     is_in_change,
@@ -43,7 +44,10 @@ def interval(node: exp.Interval) -> tuple[exp.Expr, exp.Expr]:
     if name not in UNITS:  # such as DAY_HOUR, or what the parser takes for a second interval
         raise unsupported(f"INTERVAL ... {name}")
     whole = isinstance(amount, exp.Literal) and amount.name.lstrip("+-").isdecimal()
-    return amount if whole else in_change(amount, "FULL_INTEGER"), exp.Literal.string(name)
+    checked = amount if whole else in_change(amount, "FULL_INTEGER")
+    if checked is not amount and isinstance(checked, exp.Anonymous) and kind_of(amount).silent is not False:
+        doubt(checked)
+    return checked, exp.Literal.string(name)
 
 
 def counted(node: exp.Expr) -> exp.Expr:
@@ -96,7 +100,7 @@ def cast(node: exp.Expr) -> exp.Expr:
     if kind.this in (_T.DECIMAL, _T.UDECIMAL):
         places = sizes[1] if len(sizes) > 1 else exp.Literal.number(0)
         digits = sizes[0] if sizes else exp.Literal.number(10)
-        return call("CAST_DECIMAL", in_change(as_number(node.this), "FULL_DECIMAL"), places, digits)
+        return call("CAST_DECIMAL", in_change(as_number(node.this), "FULL_BEGUN_DECIMAL"), places, digits)
     if kind.this == _T.FLOAT and not sizes:
         return call("CAST_FLOAT", numeric(node.this))
     if kind.this in (_T.FLOAT, _T.DOUBLE, _T.UDOUBLE):

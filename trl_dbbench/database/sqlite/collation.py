@@ -1,7 +1,7 @@
 """Texts as MySQL's collation utf8mb4_0900_ai_ci compares them, and its upper and lower case.
 
-A character weighs what `letters` says, or what the characters weigh into which Unicode takes it apart: `ä` as `a`,
-`ø` as `o`, `ß` as `ss`. Accents weigh nothing. Ideographs come last, in the order of their codes.
+A character weighs what `letters` says, or as much as its parts in Unicode: `ä` as `a`, `ø` as `o`, `ß` as `ss`.
+Accents weigh nothing. Ideographs come last, in the order of their codes.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ _UPPER_PAIRS, _LOWER_PAIRS = _pairs(UPPER), _pairs(LOWER)
 _UPPER = _Table(lambda char: _UPPER_PAIRS.get(char) or _one(char.upper(), char))
 _LOWER = _Table(lambda char: _LOWER_PAIRS.get(char) or _one(char.lower(), char))
 _SEVERAL: dict[str, str] = {}
-"""Weights of characters that have none or several, and the symbol of each. Unicode has some 30,000 of them."""
+"""Weights of characters that have none or several, and the symbol of each: some 30,000 in Unicode."""
 _lock = threading.Lock()
 
 

@@ -28,8 +28,9 @@ from trl_dbbench.database.sqlite.arithmetic import (
     truncate,
     whole_divide,
 )
-from trl_dbbench.database.sqlite.coercions import CHECKS, COERCIONS, DOUBTFUL, doubtful
+from trl_dbbench.database.sqlite.coercions import CHECKS, DOUBTFUL, doubtful
 from trl_dbbench.database.sqlite.collation import lower, upper
+from trl_dbbench.database.sqlite.conversions import COERCIONS
 from trl_dbbench.database.sqlite.dates import DATE_FUNCTIONS
 from trl_dbbench.database.sqlite.overflow import OVERFLOW
 from trl_dbbench.database.sqlite.parse import unsupported

@@ -58,7 +58,9 @@ def joined(segments: list[str]) -> Any:
 def like(value: Value, pattern: Value, escape: Value = "\\", exact: Value = 0) -> int | None:
     if value is None or pattern is None:
         return None
-    wanted = _checked_pattern(pattern)
+    wanted = text(pattern)
+    if len(wanted) > MAX_PATTERN_CHARACTERS:
+        raise _too_large()
     subject = text(value) if exact else symbols(text(value))
     compiled = _like_pattern(wanted, text(escape), bool(exact))
     return int(in_regex_time(lambda: compiled.fullmatch(subject, timeout=MAX_REGEX_SECONDS)) is not None)
@@ -130,10 +132,12 @@ def in_regex_time(call: Callable[[], Any]) -> Any:
 
 
 def _letters(flags: str, *texts: str) -> None:
-    """Refuses letters whose other case MySQL's expressions and ours find in different ways: `ß` is also `SS`."""
+    """Raises StatementError for letters whose other case MySQL finds in its own way: `ß` is also `SS`."""
     if "c" in flags or all(each.isascii() for each in texts):
         return
-    if odd := sorted({char for each in texts for char in each if len(char.casefold()) > 1 or char == "ı"}):
+    if odd := sorted(
+        {char for each in texts for char in each if len(char.casefold()) > 1 or char == "\u0131"}
+    ):
         raise unsupported(f"a regular expression beside the letter '{odd[0]}'")
 
 

@@ -1,12 +1,13 @@
 """MySQL's values as SQLite holds them (`None`, int, float, str, bytes): their conversion and comparison.
 
-Texts are compared by MySQL's `collation`. A text that is compared with a number counts as the number with which it
-begins. Dates and times are texts, as MySQL writes them.
+Texts are compared by MySQL's `collation`. A text that is compared with a number counts as the number with
+which it begins. Dates and times are texts, as MySQL writes them.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import cache
@@ -39,7 +40,8 @@ class StatementError(Exception):
         self.code, self.text = code, text
 
 
-_NUMBER = regex.compile(r"\s*+([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)")
+BEGUN_NUMBER = regex.compile(r"[ \t\n\v\f\r]*+([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
+"""A number with which a text begins."""
 
 
 def number(value: Value) -> int | float:
@@ -48,8 +50,9 @@ def number(value: Value) -> int | float:
         return value
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
-    match = _NUMBER.match(value)
-    return float(match[1]) if match else 0.0
+    match = BEGUN_NUMBER.match(value)
+    found = float(match[1]) if match else 0.0
+    return found if math.isfinite(found) else math.copysign(sys.float_info.max, found)
 
 
 _DIGITS = Context(prec=65)
