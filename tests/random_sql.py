@@ -17,8 +17,35 @@ from trl_dbbench.tasks import Column, Table
 
 NAMES = ("items", "orders", "people", "visits")
 LETTERS = (
-    *("Øyvind", "Olav", "Łukasz", "Lukasz", "Århus", "Đorđe", "straße", "STRASSE", "Æsa", "Þórir", "Ýmir", "œuvre"),
-    *("Őry", "Škoda", "Ħal", "Çelik", "ığdır", "İzmir", "Νίκος", "ΝΙΚΟΣ", "Жанна", "йод", "ъ", "Straßen", "ñandú"),
+    *(
+        "Øyvind",
+        "Olav",
+        "Łukasz",
+        "Lukasz",
+        "Århus",
+        "Đorđe",
+        "straße",
+        "STRASSE",
+        "Æsa",
+        "Þórir",
+        "Ýmir",
+        "œuvre",
+    ),
+    *(
+        "Őry",
+        "Škoda",
+        "Ħal",
+        "Çelik",
+        "\u0131\u011fd\u0131r",
+        "İzmir",
+        "Νίκος",
+        "ΝΙΚΟΣ",
+        "Жанна",
+        "йод",
+        "ъ",
+        "Straßen",
+        "ñandú",
+    ),
 )
 """Words of Norwegian, Polish, Danish, Croatian, German, Icelandic, French, Hungarian, Czech, Maltese, Turkish, Greek,
 Russian and Spanish."""
@@ -41,7 +68,10 @@ LETTER = {"int": "i", "decimal": "m", "float": "f", "text": "t", "date": "d", "d
 """How the names of columns begin that hold values of a kind."""
 ALL_TEXT = 0.4
 """The share of tables whose columns are of TEXT but for their key, whatever they hold, as all of AgentBench's are."""
-DECLARED = {"text": ("TEXT", "TEXT", "VARCHAR(50)"), "float": ("FLOAT", "DOUBLE"), "decimal": ("DECIMAL(8,2)", "FLOAT")}
+DECLARED = {
+    "text": ("TEXT", "TEXT", "VARCHAR(50)"),
+    "float": ("FLOAT", "DOUBLE"),
+}
 """Other types of columns: LifelongAgentBench has INT, TEXT, VARCHAR(50) and FLOAT."""
 
 
@@ -62,7 +92,8 @@ def tables(rng: random.Random) -> tuple[Table, ...]:
             cells.append(rng.randint(1, 8) if rng.random() > 0.15 else None)
             if text:  # numbers as texts, and here and there a word among them
                 cells = [
-                    None if cell is None else rng.choice(WORDS) if rng.random() < 0.1 else str(cell) for cell in cells
+                    None if cell is None else rng.choice(WORDS) if rng.random() < 0.1 else str(cell)
+                    for cell in cells
                 ]
             rows.append((key, *cells))
         made.append(Table(name, tuple(columns), tuple(rows)))
@@ -398,7 +429,9 @@ class Writer:
             lambda: f"{self._pick([n, t, d])} {self._operator()} {self._pick([n, t, d])}",
             lambda: f"{same()} {negated}BETWEEN {same()} AND {same()}",
             lambda: f"{same()} {negated}IN ({same()}, {same()}, {same()})",
-            lambda: f"{t()} {negated}LIKE '{self.rng.choice(('a%', '%n', '%o%', 'Z_e', '_', '1%', '50!%', 'O%', 'l%', '%ss%', '%ø%', 'ж%', '%ς', 'i%', '%ae%'))}'",
+            lambda: (
+                f"{t()} {negated}LIKE '{self.rng.choice(('a%', '%n', '%o%', 'Z_e', '_', '1%', '50!%', 'O%', 'l%', '%ss%', '%ø%', 'ж%', '%ς', 'i%', '%ae%'))}'"
+            ),
             lambda: f"{t()} {negated}REGEXP '{self.rng.choice(('^a', 'n$', '[0-9]+', 'p.*e', '^.$'))}'",
             lambda: f"{same()} IS {negated}NULL",
             lambda: f"{same()} <=> {same()}",

@@ -179,6 +179,8 @@ def in_change(node: exp.Expr, check: str = "FULL_NUMBER") -> exp.Expr:
         return node
     if check == "FULL_NUMBER" and (kind.silent is None or _may_be_stored(node)):
         raise unsupported("a text made of TEXT as a number in a statement that changes rows")
+    if check == "FULL_BEGUN_DECIMAL" and isinstance(node, exp.Column) and kind.silent is False:
+        check = "FULL_DECIMAL"
     if check in ("FULL_NUMBER", "FULL_BEGUN_DECIMAL") and isinstance(node, exp.Literal):
         if is_number(node.name):
             return node

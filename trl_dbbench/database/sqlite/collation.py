@@ -1,7 +1,7 @@
 """Texts as MySQL's collation utf8mb4_0900_ai_ci compares them, and its upper and lower case.
 
-A character weighs what `letters` says, or as much as its parts in Unicode: `ä` as `a`, `ø` as `o`, `ß` as `ss`.
-Accents weigh nothing. Ideographs come last, in the order of their codes.
+A character weighs what `letters` says, or as much as its parts in Unicode: `ä` as `a`, `ø` as `o`, `ß` as
+`ss`. Accents weigh nothing. Ideographs come last, in the order of their codes.
 """
 
 from __future__ import annotations
