@@ -168,7 +168,7 @@ def test_letters_that_are_not_certified_are_named(
             assert sandbox.execute("INSERT INTO t VALUES ('ก')").error is None
     (record,) = caplog.records
     assert record.getMessage().startswith(
-        "Task 'กานดา' has letters that the embedded database compares by their codes, and MySQL may not: ก ด น า. Set"
+        "Task 'กานดา' has letters that the embedded database compares by their codes, and MySQL may not: ก ด น า. If"
     )
 
 

@@ -68,7 +68,7 @@ class SQLiteDatabase(Database):
             self._warned |= new
             logger.warning(
                 "Task %r has letters that the embedded database compares by their codes, and MySQL may not: "
-                "%s. Set database: docker, local, or the URL of a server if its questions compare or sort them.",
+                "%s. If its questions compare or sort them, set database: docker, local, or a server's URL.",
                 task.id,
                 " ".join(sorted(new)[:MAX_NAMED_LETTERS]) + " ..." * (len(new) > MAX_NAMED_LETTERS),
             )
