@@ -14,6 +14,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from trl_dbbench.database import Database, QueryResult, Sandbox
+from trl_dbbench.database.sqlite.collation import sort_key
 from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.sql import parse_statements
 from trl_dbbench.tasks import Gold, Table, Task
@@ -175,7 +176,7 @@ def cell(value: Any) -> Any:
 
 
 def folded(value: Any) -> Any:
-    return value.casefold() if isinstance(value, str) else cell(value)
+    return sort_key(value) if isinstance(value, str) else cell(value)
 
 
 def near(left: tuple, right: tuple) -> bool:

@@ -16,7 +16,43 @@ from dataclasses import dataclass
 from trl_dbbench.tasks import Column, Table
 
 NAMES = ("items", "orders", "people", "visits")
-WORDS = ("Ann", "ann", "Bob", "Zoë", "x", "", "10", "9", "1,429", "apple pie", "Pear", "a_b", "50%", "O'Neil")
+LETTERS = (
+    *(
+        "Øyvind",
+        "Olav",
+        "Łukasz",
+        "Lukasz",
+        "Århus",
+        "Đorđe",
+        "straße",
+        "STRASSE",
+        "Æsa",
+        "Þórir",
+        "Ýmir",
+        "œuvre",
+    ),
+    *(
+        "Őry",
+        "Škoda",
+        "Ħal",
+        "Çelik",
+        "\u0131\u011fd\u0131r",
+        "İzmir",
+        "Νίκος",
+        "ΝΙΚΟΣ",
+        "Жанна",
+        "йод",
+        "ъ",
+        "Straßen",
+        "ñandú",
+    ),
+)
+"""Words of Norwegian, Polish, Danish, Croatian, German, Icelandic, French, Hungarian, Czech, Maltese, Turkish, Greek,
+Russian and Spanish."""
+WORDS = (
+    *("Ann", "ann", "Bob", "Zoë", "x", "", "10", "9", "1,429", "apple pie", "Pear", "a_b", "50%", "O'Neil"),
+    *("2 - 0", "120 hp", "1.5", "?", *LETTERS),
+)
 DATES = ("2019-12-31", "2020-01-01", "2020-02-29", "2020-03-31", "2021-07-15")
 TIMES = ("2019-12-31 23:59:59", "2020-01-01 00:00:00", "2020-02-29 12:30:15", "2021-07-15 08:05:00")
 TYPES = {
@@ -28,6 +64,15 @@ TYPES = {
     "datetime": ("DATETIME", lambda rng: rng.choice(TIMES)),
 }
 NUMBERS = ("int", "decimal", "float")
+LETTER = {"int": "i", "decimal": "m", "float": "f", "text": "t", "date": "d", "datetime": "w"}
+"""How the names of columns begin that hold values of a kind."""
+ALL_TEXT = 0.4
+"""The share of tables whose columns are of TEXT but for their key, whatever they hold, as all of AgentBench's are."""
+DECLARED = {
+    "text": ("TEXT", "TEXT", "VARCHAR(50)"),
+    "float": ("FLOAT", "DOUBLE"),
+}
+"""Other types of columns: LifelongAgentBench has INT, TEXT, VARCHAR(50) and FLOAT."""
 
 
 def tables(rng: random.Random) -> tuple[Table, ...]:
@@ -36,12 +81,21 @@ def tables(rng: random.Random) -> tuple[Table, ...]:
     for name in rng.sample(NAMES, rng.choice((2, 3))):
         kinds = rng.sample(tuple(TYPES), rng.randint(3, 5))
         columns = [Column("id", "INT PRIMARY KEY")]
-        columns += [Column(f"{kind[0]}{place}", TYPES[kind][0]) for place, kind in enumerate(kinds, 1)]
-        columns.append(Column("ref", "INT"))
+        text = rng.random() < ALL_TEXT
+        for place, kind in enumerate(kinds, 1):
+            declared = "TEXT" if text else rng.choice(DECLARED.get(kind, (TYPES[kind][0],)))
+            columns.append(Column(f"{LETTER[kind]}{place}", declared))
+        columns.append(Column("ref", "TEXT" if text else "INT"))
         rows = []
         for key in range(1, rng.randint(5, 9)):
             cells = [TYPES[kind][1](rng) if rng.random() > 0.12 else None for kind in kinds]
-            rows.append((key, *cells, rng.randint(1, 8) if rng.random() > 0.15 else None))
+            cells.append(rng.randint(1, 8) if rng.random() > 0.15 else None)
+            if text:  # numbers as texts, and here and there a word among them
+                cells = [
+                    None if cell is None else rng.choice(WORDS) if rng.random() < 0.1 else str(cell)
+                    for cell in cells
+                ]
+            rows.append((key, *cells))
         made.append(Table(name, tuple(columns), tuple(rows)))
     return tuple(made)
 
@@ -55,8 +109,8 @@ class Field:
 
 
 def fields_of(table: Table, alias: str) -> list[Field]:
-    kinds = {declared: kind for kind, (declared, _) in TYPES.items()} | {"INT PRIMARY KEY": "int"}
-    return [Field(f"{alias}.{column.name}", kinds[column.type]) for column in table.columns]
+    kinds = {letter: kind for kind, letter in LETTER.items()} | {"r": "int"}
+    return [Field(f"{alias}.{column.name}", kinds[column.name[0]]) for column in table.columns]
 
 
 class Writer:
@@ -375,7 +429,9 @@ class Writer:
             lambda: f"{self._pick([n, t, d])} {self._operator()} {self._pick([n, t, d])}",
             lambda: f"{same()} {negated}BETWEEN {same()} AND {same()}",
             lambda: f"{same()} {negated}IN ({same()}, {same()}, {same()})",
-            lambda: f"{t()} {negated}LIKE '{self.rng.choice(('a%', '%n', '%o%', 'Z_e', '_', '1%', '50!%'))}'",
+            lambda: (
+                f"{t()} {negated}LIKE '{self.rng.choice(('a%', '%n', '%o%', 'Z_e', '_', '1%', '50!%', 'O%', 'l%', '%ss%', '%ø%', 'ж%', '%ς', 'i%', '%ae%'))}'"
+            ),
             lambda: f"{t()} {negated}REGEXP '{self.rng.choice(('^a', 'n$', '[0-9]+', 'p.*e', '^.$'))}'",
             lambda: f"{same()} IS {negated}NULL",
             lambda: f"{same()} <=> {same()}",

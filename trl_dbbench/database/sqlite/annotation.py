@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from sqlglot import exp
 
 from trl_dbbench.database.sqlite.clock import check_time
-from trl_dbbench.database.sqlite.expression_kinds import of_expression
-from trl_dbbench.database.sqlite.kinds import UNKNOWN, Kind, TableColumns, merged
+from trl_dbbench.database.sqlite.expression_kinds import of_expression, silent
+from trl_dbbench.database.sqlite.kinds import UNKNOWN, Kind, TableColumns, merged, reads_long_text
 from trl_dbbench.database.sqlite.parse import unsupported
 
 Row = list[tuple[str, Kind]]
@@ -94,7 +94,7 @@ class _Annotator:
                 wanted = each.table.lower() if isinstance(each, exp.Column) else ""
                 row += _starred(scope.sources, joins, wanted)
                 continue
-            kind = self.kind(each, scope)
+            kind = _named(each, self.kind(each, scope))
             row.append((each.alias_or_name, kind))
             if isinstance(each, exp.Alias):
                 scope.aliases[each.alias.lower()] = kind
@@ -150,12 +150,21 @@ class _Annotator:
         if isinstance(node, exp.Query):
             row = self.query(node, scope, scope.parts)
             found = row[0][1] if len(row) == 1 else UNKNOWN
+            if node.find(exp.From) is not None:  # without it, MySQL reads the value itself
+                found = silent(found)
         else:
             for child in node.iter_expressions():
                 self.kind(child, scope)
             found = scope.find(node) if isinstance(node, exp.Column) else of_expression(node)
         node.meta["kind"] = found
         return found
+
+
+def _named(node: exp.Expr, kind: Kind) -> Kind:
+    """The kind of an expression that queries around or HAVING name: MySQL may have stored it."""
+    if kind.name != "text" or isinstance(node.unalias().unnest(), exp.Column):
+        return kind
+    return kind._replace(silent=None) if kind.silent is not False or reads_long_text(node) else kind
 
 
 def _starred(sources: Mapping[str, Mapping[str, Kind]], joins: Sequence[exp.Join], wanted: str) -> Row:

@@ -88,7 +88,7 @@ def truncate(value: Value, digits: Value) -> int | float:
     return int(cut) if _ints(value) else float(cut)
 
 
-_INTEGER = regex.compile(r"\s*([+-]?\d+)")
+_INTEGER = regex.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
 
 
 def cast_signed(value: Value) -> int:

@@ -12,6 +12,7 @@ from trl_dbbench.database.sqlite.coercions import (
     call,
     chooses,
     comparable,
+    doubt,
     exact,
     in_change,
     is_in_change,
@@ -28,7 +29,6 @@ from trl_dbbench.database.sqlite.kinds import DATE, FLOAT, INT, Kind, kind_of, w
 from trl_dbbench.database.sqlite.parse import syntax_error, text_of, unsupported
 from trl_dbbench.database.sqlite.values import StatementError
 
-_PASSED_ON = frozenset({"IFNULL", "JSON_EXTRACT", "JSON_ARRAY", "JSON_OBJECT", "JSON_VALID", "JSON_TYPE"})
 _FUNCTIONS = functions()
 _KNOWN = (
     frozenset(name for name in _FUNCTIONS if not is_own(name))
@@ -44,7 +44,10 @@ def interval(node: exp.Interval) -> tuple[exp.Expr, exp.Expr]:
     if name not in UNITS:  # such as DAY_HOUR, or what the parser takes for a second interval
         raise unsupported(f"INTERVAL ... {name}")
     whole = isinstance(amount, exp.Literal) and amount.name.lstrip("+-").isdecimal()
-    return amount if whole else in_change(amount, "FULL_INTEGER"), exp.Literal.string(name)
+    checked = amount if whole else in_change(amount, "FULL_INTEGER")
+    if checked is not amount and isinstance(checked, exp.Anonymous) and kind_of(amount).silent is not False:
+        doubt(checked)
+    return checked, exp.Literal.string(name)
 
 
 def counted(node: exp.Expr) -> exp.Expr:
@@ -97,7 +100,7 @@ def cast(node: exp.Expr) -> exp.Expr:
     if kind.this in (_T.DECIMAL, _T.UDECIMAL):
         places = sizes[1] if len(sizes) > 1 else exp.Literal.number(0)
         digits = sizes[0] if sizes else exp.Literal.number(10)
-        return call("CAST_DECIMAL", in_change(as_number(node.this), "FULL_DECIMAL"), places, digits)
+        return call("CAST_DECIMAL", in_change(as_number(node.this), "FULL_BEGUN_DECIMAL"), places, digits)
     if kind.this == _T.FLOAT and not sizes:
         return call("CAST_FLOAT", numeric(node.this))
     if kind.this in (_T.FLOAT, _T.DOUBLE, _T.UDOUBLE):
@@ -124,7 +127,7 @@ def check_name(node: exp.Anonymous) -> None:
         if isinstance(node.parent.this, exp.Dot):
             raise syntax_error("(")
         raise StatementError(1305, f"FUNCTION {node.parent.sql(dialect='mysql')} does not exist")
-    if name in _PASSED_ON or name in ("VALUES", "ANY_VALUE") or name in _KNOWN:
+    if name in ("IFNULL", "VALUES", "ANY_VALUE") or name in _KNOWN:
         return
     if any(isinstance(each, _NO_ARGUMENTS) for each in node.expressions) or isinstance(
         node.parent, exp.Window
@@ -149,9 +152,8 @@ def function_call(node: exp.Expr) -> exp.Expr:
         if len(arguments) != 1:
             raise _miscounted(name)
         return arguments[0]
-    if name in _PASSED_ON:
-        if name == "IFNULL":
-            node.set("expressions", [unified(each, kind_of(node)) for each in arguments])
+    if name == "IFNULL":
+        node.set("expressions", [unified(each, kind_of(node)) for each in arguments])
         return node
     if name in ("TIMESTAMPDIFF", "TIMESTAMPADD") and arguments:
         if arguments[0].name.upper().removeprefix("SQL_TSI_") not in UNITS | {"MICROSECOND"}:

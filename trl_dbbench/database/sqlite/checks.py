@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from sqlglot import exp
 
 from trl_dbbench.database.sqlite.aggregates import AGGREGATES
+from trl_dbbench.database.sqlite.collation import unknown_letters
 from trl_dbbench.database.sqlite.names import sources
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import StatementError
@@ -32,6 +33,16 @@ def check_target(tree: exp.Expr) -> None:
                 raise StatementError(
                     1093, f"You can't specify target table '{name}' for update in FROM clause"
                 )
+
+
+def check_letters(tree: exp.Expr) -> None:
+    """Raises StatementError for a text with letters whose weight is not known, if it is compared."""
+    for literal in tree.find_all(exp.Literal):
+        if literal.is_string and (odd := unknown_letters([literal.name])):
+            above = literal.find_ancestor(exp.Predicate, exp.Anonymous, exp.Case, exp.Ordered)
+            assigned = isinstance(above, exp.EQ) and isinstance(above.parent, exp.Update)
+            if above is not None and not assigned:
+                raise unsupported(f"the letter '{min(odd)}' in a comparison")
 
 
 def check_missing(tree: exp.Expr) -> None:

@@ -1,23 +1,21 @@
 """Values of one type in the place of another, as MySQL converts them in comparisons, texts and arithmetic.
 
 The rules ask here with the nodes of an expression, whose kinds are known (`annotation`), and get nodes that
-call the functions at the end of the page.
+call the functions of `conversions`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from datetime import time
-from decimal import Decimal
 from functools import wraps
 
 from sqlglot import exp
 
+from trl_dbbench.database.sqlite.conversions import LOWEST, incorrect, is_number
 from trl_dbbench.database.sqlite.dates import is_date, moment
-from trl_dbbench.database.sqlite.kinds import DATE, DATETIME, Kind, keep_kind, kind_of
+from trl_dbbench.database.sqlite.kinds import DATE, DATETIME, Kind, keep_kind, kind_of, reads_long_text
 from trl_dbbench.database.sqlite.parse import text_of, unsupported
-from trl_dbbench.database.sqlite.values import StatementError, Value, decimal, number, text
+from trl_dbbench.database.sqlite.values import StatementError, Value
 
 
 def call(name: str, *arguments: exp.Expr | None) -> exp.Anonymous:
@@ -124,7 +122,7 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
     read: list[exp.Expr] = []
     for n, (node, kind) in enumerate(zip(nodes, kinds, strict=True)):
         if n in constants:
-            written = constants[n] or _LOWEST
+            written = constants[n] or LOWEST
             read.append(exp.Literal.string(written[:10] if days else written))
         elif (kind == DATE and days) or kind.name == "null":
             read.append(node)
@@ -167,17 +165,34 @@ def is_in_change(node: exp.Expr) -> bool:
 def in_change(node: exp.Expr, check: str = "FULL_NUMBER") -> exp.Expr:
     """A text in the place of a number, or with another check of a date: in a statement that changes rows, it
     must be one to the end."""
-    if kind_of(node).name != "text" or not is_in_change(node):
+    kind = kind_of(node)
+    if kind.name != "text" or not is_in_change(node):
         return node
     if chooses(node) and any(kind_of(each).is_moment for each in node.walk()) and check != "FULL_DATE":
         raise unsupported("a date among texts as a number in a statement that changes rows")
     name = str(node.this).upper() if isinstance(node, exp.Anonymous) else ""
-    constant = chooses(node) and (node.find(exp.Column) is None or node.find(exp.Null) is not None)
+    of_null = node.find(exp.Null) is not None and not kind.silent
+    constant = chooses(node) and (node.find(exp.Column) is None or of_null)
     if check == "FULL_NUMBER" and (constant or name in ("MY_GREATEST", "MY_LEAST")):
         raise unsupported("a chosen text as a number in a statement that changes rows")
-    if check in ("FULL_NUMBER", "FULL_DECIMAL") and isinstance(node, exp.Literal) and is_number(node.name):
+    if check == "FULL_NUMBER" and kind.silent:
         return node
+    if check == "FULL_NUMBER" and (kind.silent is None or _may_be_stored(node)):
+        raise unsupported("a text made of TEXT as a number in a statement that changes rows")
+    if check == "FULL_BEGUN_DECIMAL" and isinstance(node, exp.Column) and kind.silent is False:
+        check = "FULL_DECIMAL"
+    if check in ("FULL_NUMBER", "FULL_BEGUN_DECIMAL") and isinstance(node, exp.Literal):
+        if is_number(node.name):
+            return node
+        check = check.replace("BEGUN_", "")  # MySQL minds what comes behind the number in a constant
     return keep_kind(call(check, node), node)
+
+
+def _may_be_stored(node: exp.Expr) -> bool:
+    """Whether MySQL may have stored a text that is made of TEXT: it reads what is stored without an error."""
+    above = node.find_ancestor(exp.Window, exp.Query)
+    stored = isinstance(above, exp.Window) or (isinstance(above, exp.Select) and above.args.get("group"))
+    return bool(stored) and reads_long_text(node)
 
 
 def may_fail(node: exp.Expr) -> bool:
@@ -228,15 +243,6 @@ def _numeric(nodes: Sequence[exp.Expr]) -> list[exp.Expr]:
     return [numeric(node) for node in nodes]
 
 
-def _incorrect(written: str) -> StatementError:
-    if _BEGUN.match(written):
-        return unsupported("a text that begins like a date and is none")
-    return StatementError(1525, f"Incorrect DATE value: '{written}'")
-
-
-_BEGUN = re.compile(r"\s*\d{2,4}-\d\d?-\d\d?\d")
-
-
 def check_numbers(nodes: Sequence[exp.Expr]) -> None:
     """Raises StatementError for a number that is no date beside a column of dates, where rows are changed."""
     if not any(isinstance(node, exp.Column) and kind_of(node).is_moment for node in nodes):
@@ -255,138 +261,5 @@ def _constant(node: exp.Literal, strict: bool) -> str | None:
     """A constant as a date and time, or `None`."""
     found = moment(node.name)
     if found is None and strict and node.is_string:
-        raise _incorrect(node.name)
+        raise incorrect(node.name)
     return None if found is None else found.isoformat(" ")
-
-
-# --- what SQLite calls -------------------------------------------------------------------------------------
-
-
-_LOWEST = "0000-00-00 00:00:00"
-"""What MySQL compares in the place of a text that is no date."""
-
-
-def _full_number(value: Value) -> int | float:
-    return _whole_number(value, "DOUBLE") if text(value).strip() else 0
-
-
-def _full_decimal(value: Value) -> int | float:
-    return _whole_number(value, "DECIMAL")
-
-
-def is_number(written: str) -> bool:
-    """Whether a text is a number to its end."""
-    return _NUMBER.fullmatch(written) is not None
-
-
-_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.IGNORECASE | re.ASCII)
-
-
-def _whole_number(value: Value, type: str) -> float:
-    if not is_number(text(value)):
-        raise StatementError(1292, f"Truncated incorrect {type} value: '{text(value)}'")
-    return float(text(value))
-
-
-def _written(value: Value, places: int | None = None) -> str:
-    if places is None or isinstance(value, str | bytes):
-        return text(value)
-    return f"{Decimal(repr(decimal(value, places))):.{places}f}"
-
-
-def _moment(value: Value) -> str:
-    """A date and time as a text that sorts; what is none comes before all of them."""
-    found = moment(value)
-    return _LOWEST if found is None else found.isoformat(" ")
-
-
-def _dated(value: Value) -> Value:
-    """A number that is to be a date; MySQL makes dates of some short ones, and reads years as years."""
-    if not isinstance(value, str) and moment(value) is None:
-        raise unsupported("a number that is no date as a date")
-    return value
-
-
-def _day(value: Value) -> Value:
-    """A date without its time; any other text as it is."""
-    found = moment(value)
-    return value if found is None else found.date().isoformat()
-
-
-def _full_day(value: Value) -> Value:
-    """A date; MySQL keeps the time of some texts and not of others."""
-    found = moment(value)
-    if found is not None and found.time() != time.min:
-        raise unsupported("a text with a time beside a date in a statement that changes rows")
-    return _day(value)
-
-
-def _sure_moment(value: Value) -> str:
-    if moment(value) is None:
-        raise unsupported("a text that is no date, chosen among dates")
-    return _moment(value)
-
-
-def _full_moment(value: Value) -> str:
-    if moment(value) is None:
-        raise _incorrect(text(value))
-    return _moment(value)
-
-
-def _full_integer(value: Value) -> Value:
-    if not text(value).strip().lstrip("+-").isdecimal():
-        raise StatementError(1292, f"Truncated incorrect INTEGER value: '{text(value)}'")
-    return value
-
-
-def _full_date(value: Value) -> Value:
-    if not is_date(text(value)):
-        raise StatementError(1292, f"Incorrect datetime value: '{text(value)}'")
-    return value
-
-
-def _count(value: Value) -> int:
-    if number(value) % 1:
-        raise unsupported("a number of characters or places that is not whole")
-    return int(number(value))
-
-
-def _positive(value: Value) -> Value:
-    if number(value) <= 0:
-        raise StatementError(3020, "Invalid argument for logarithm")
-    return value
-
-
-def _divisor(value: Value, dividend: Value) -> Value:
-    """The divisor; MySQL does not look at that of NULL."""
-    if number(value) == 0:
-        raise StatementError(1365, "Division by 0")
-    return value
-
-
-def _date_number(value: Value) -> int | float:
-    found = moment(value) if isinstance(value, str) else None
-    if found is None:
-        return number(value)
-    return int(found.strftime("%Y%m%d%H%M%S" if ":" in value else "%Y%m%d"))
-
-
-COERCIONS: dict[str, Callable[..., Value]] = {
-    "WRITTEN": _written,
-    "DECIMAL": decimal,
-    "MOMENT": _moment,
-    "DAY_OF": _day,
-    "FULL_DAY_OF": _full_day,
-    "DATED": _dated,
-    "SURE_MOMENT": _sure_moment,
-    "DATE_NUMBER": _date_number,
-    "FULL_NUMBER": _full_number,
-    "FULL_DECIMAL": _full_decimal,
-    "FULL_INTEGER": _full_integer,
-    "FULL_MOMENT": _full_moment,
-    "FULL_DATE": _full_date,
-    "COUNT": _count,
-    "POSITIVE": _positive,
-    "DIVISOR": _divisor,
-}
-"""They return NULL for NULL."""

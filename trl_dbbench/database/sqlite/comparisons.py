@@ -17,11 +17,11 @@ from trl_dbbench.database.sqlite.coercions import (
     is_check,
     is_early,
     is_in_change,
-    is_number,
     may_fail,
     unified,
     unless_null,
 )
+from trl_dbbench.database.sqlite.conversions import is_number
 from trl_dbbench.database.sqlite.kinds import UNKNOWN, Kind, keep_kind, kind_of
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import COLLATION
@@ -202,7 +202,10 @@ def _in(node: exp.Expr) -> exp.Expr:
     if not is_in_change(node):
         return call("IN", *comparable(sides, strict=len(sides) == 2))
     texts = [each for each in node.expressions if isinstance(each, exp.Literal) and each.is_string]
-    wrong = kind_of(node.this).is_number and not all(is_number(each.name) for each in texts)
+    own, numbers = kind_of(node.this), any(kind_of(each).is_number for each in node.expressions)
+    if own.silent and own.name == "text" and not any(map(may_fail, node.expressions)):
+        return call("IN", *sides)
+    wrong = (own.is_number or numbers) and not all(is_number(each.name) for each in texts)
     if wrong or any(map(may_fail, node.expressions)):
         raise unsupported("IN with what may be no number in a statement that changes rows")
     return call("IN", *comparable(sides, strict=len(sides) == 2))
@@ -217,6 +220,8 @@ def _in_rows(node: exp.Expr) -> exp.Expr:
             raise unsupported("IN with rows of other types")
         return node
     made = [_of_rows("EQ", left.copy(), each, node) for each in node.expressions]
+    if is_in_change(node) and any(each is not None and may_fail(each) for each in made):
+        raise unsupported("a row IN rows with what may be no number in a statement that changes rows")
     return exp.paren(exp.or_(*made, copy=False)) if all(each is not None for each in made) else node
 
 
@@ -236,7 +241,7 @@ def _beside_rows(node: exp.Expr) -> exp.Expr:
         return call("CAST_DOUBLE", in_change(value))
     rows = node.args["query"].unnest()
     plain = isinstance(rows, exp.Select) and not rows.args.get("having") and not rows.is_star
-    if own.is_number and theirs.name == "text" and plain and not is_in_change(node):
+    if own.is_number and theirs.name == "text" and plain and (theirs.silent or not is_in_change(node)):
         (shown,) = rows.expressions
         as_numbers = call("CAST_DOUBLE", shown.unalias())
         rows.set("expressions", [exp.alias_(as_numbers, shown.alias) if shown.alias else as_numbers])
@@ -255,6 +260,12 @@ def _between(node: exp.Expr) -> exp.Expr:
     texts = [each for each in sides if isinstance(each, exp.Literal) and each.is_string]
     if number and is_in_change(node) and not all(is_number(each.name) for each in texts):
         raise unsupported("a number BETWEEN texts that are none in a statement that changes rows")
+    if (
+        any(kind.is_moment for kind in kinds)
+        and is_in_change(node)
+        and len(texts) < sum(kind.name == "text" for kind in kinds)
+    ):
+        raise unsupported("a text BETWEEN dates in a statement that changes rows")
     compared = comparable(sides)
     if number and text:  # all of them are numbers then
         compared = [
@@ -348,7 +359,19 @@ def _connector(node: exp.Expr) -> exp.Expr:
     early = any(is_early(each) for side in sides for each in side.find_all(exp.Anonymous))
     if constant or (early and any(map(_may_be_known, sides))):
         raise unsupported("a constant beside what may be no number in a statement that changes rows")
+    if isinstance(node, exp.And):
+        last = max((place for place, side in enumerate(sides) if _is_equality(side)), default=0)
+        for each in (check for side in sides[:last] for check in side.find_all(exp.Anonymous)):
+            if is_check(each) and not is_early(each):
+                doubt(each)
     return node
+
+
+def _is_equality(side: exp.Expr) -> bool:
+    """Whether a column equals a constant, which MySQL looks at before other conditions of AND."""
+    sides = side.expressions if isinstance(side, exp.Anonymous) and side.this in ("my_EQ", "my_IN") else []
+    constant = any(each.find(exp.Column, exp.Query) is None for each in sides)
+    return len(sides) == 2 and constant and any(isinstance(each, exp.Column) for each in sides)
 
 
 COMPARISONS: dict[type, Callable[[exp.Expr], exp.Expr]] = {

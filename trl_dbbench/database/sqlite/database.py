@@ -7,15 +7,22 @@ sandbox is a database of its own in memory. That is meant for trying out and for
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 
 from trl_dbbench.database.base import Database
 from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.database.sandbox import Limits, Sandbox
+from trl_dbbench.database.sqlite.collation import unknown_letters
 from trl_dbbench.database.sqlite.native import NativeSandbox
 from trl_dbbench.database.sqlite.sandbox import SQLiteSandbox
 from trl_dbbench.errors import DatabaseError, TaskError
 from trl_dbbench.tasks import Task
+
+logger = logging.getLogger(__name__)
+
+MAX_NAMED_LETTERS = 20
+"""Letters listed in a warning."""
 
 
 class SQLiteDatabase(Database):
@@ -33,6 +40,7 @@ class SQLiteDatabase(Database):
     def __init__(self, limits: Limits) -> None:
         self.url = "sqlite"
         self.limits = limits
+        self._warned: set[str] = set()
 
     def describe(self) -> str:
         return f"{self.dialect.product} {sqlite3.sqlite_version}, embedded, MySQL's dialect translated"
@@ -48,8 +56,22 @@ class SQLiteDatabase(Database):
     def fresh_sandbox(self, task: Task) -> Sandbox:
         if self.closed:
             raise DatabaseError("The database was closed. Open it again for more sandboxes.")
-        kind = NativeSandbox if task.dialect == "sqlite" else SQLiteSandbox
-        return kind(task, self.limits)
+        if task.dialect == "sqlite":
+            return NativeSandbox(task, self.limits)
+        self._warn_of_letters(task)
+        return SQLiteSandbox(task, self.limits)
+
+    def _warn_of_letters(self, task: Task) -> None:
+        cells = (cell for table in task.tables for row in table.rows for cell in row)
+        new = unknown_letters(cell for cell in cells if isinstance(cell, str)) - self._warned
+        if new:
+            self._warned |= new
+            logger.warning(
+                "Task %r has letters that the embedded database compares by their codes, and MySQL may not: "
+                "%s. If its questions compare or sort them, set database: docker, local, or a server's URL.",
+                task.id,
+                " ".join(sorted(new)[:MAX_NAMED_LETTERS]) + " ..." * (len(new) > MAX_NAMED_LETTERS),
+            )
 
     def close(self) -> None:
         self.closed = True

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sqlglot import exp
 
+from trl_dbbench.database.sqlite.conversions import is_number
 from trl_dbbench.database.sqlite.kinds import (
     DATE,
     DATETIME,
@@ -45,7 +46,31 @@ def _arguments(node: exp.Expr) -> list[exp.Expr]:
 
 
 def _any(node: exp.Expr) -> Kind:
-    return merged(map(kind_of, _arguments(node)))
+    return silent(merged(map(kind_of, _arguments(node))))
+
+
+def silent(kind: Kind) -> Kind:
+    """The kind, if it is a text one that MySQL reads as a number without an error."""
+    return kind._replace(silent=True) if kind.name == "text" else kind
+
+
+def _one_of(nodes: Sequence[exp.Expr | None], kind: Kind) -> Kind:
+    """The kind of what is chosen among values: MySQL reads each of them as a number in its own way."""
+    texts = [each for each in nodes if kind_of(each).name == "text"]
+    states = {kind_of(each).silent for each in texts if each is not None and not _is_number(each)}
+    return kind._replace(silent=states.pop() if len(states) == 1 else None if states else False)
+
+
+def _is_number(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Literal) and is_number(node.name)
+
+
+def _over_window(node: exp.Expr) -> Kind:
+    """Of a window function; MySQL reads MIN and MAX as the columns of a table that it makes."""
+    kind, function = _same(node), node.this
+    if kind.name != "text":
+        return kind
+    return kind._replace(silent=kind_of(function.this).silent or None)
 
 
 def _sides(node: exp.Expr) -> list[Kind]:
@@ -83,9 +108,10 @@ def _quotient(node: exp.Expr) -> Kind:
     return Kind("decimal", min(left.places + 4, MAX_PLACES)) if both.name in ("int", "decimal") else both
 
 
-def _shifted(node: exp.Expr) -> list[exp.Expr]:
+def _shifted(node: exp.Expr) -> Kind:
     """What LAG and LEAD give: a row's value, or else the default."""
-    return [each for each in (node.this, node.args.get("default")) if each is not None]
+    values = [each for each in (node.this, node.args.get("default")) if each is not None]
+    return _one_of(values, merged(map(kind_of, values)))
 
 
 def _remainder(kinds: list[Kind]) -> Kind:
@@ -95,14 +121,13 @@ def _remainder(kinds: list[Kind]) -> Kind:
 
 def _case(node: exp.Expr) -> Kind:
     results = [branch.args.get("true") for branch in node.args["ifs"]]
-    return merged([*map(kind_of, results), kind_of(node.args["default"])] if node.args.get("default")
-                  else [*map(kind_of, results), NULL])  # fmt: skip
+    results.append(node.args.get("default"))
+    return _one_of(results, merged(NULL if each is None else kind_of(each) for each in results))
 
 
 def _if(node: exp.Expr) -> Kind:
-    return merged(
-        [kind_of(node.args.get("true")), kind_of(node.args["false"]) if node.args.get("false") else NULL]
-    )
+    results = [node.args.get("true"), node.args.get("false")]
+    return _one_of(results, merged([kind_of(results[0]), kind_of(results[1]) if results[1] else NULL]))
 
 
 def _sum(node: exp.Expr) -> Kind:
@@ -205,8 +230,7 @@ _TEXTUAL = words(
     """
     CONCAT CONCAT_WS UPPER UCASE LOWER LCASE LEFT RIGHT SUBSTR SUBSTRING MID SUBSTRING_INDEX
     REPLACE REPEAT REVERSE SPACE LPAD RPAD LTRIM RTRIM INSERT DATE_FORMAT TIME_FORMAT DAYNAME
-    MONTHNAME FORMAT HEX CHAR REGEXP_REPLACE REGEXP_SUBSTR DATABASE SCHEMA VERSION USER
-    CURRENT_USER UUID ELT
+    MONTHNAME FORMAT HEX CHAR DATABASE SCHEMA VERSION USER CURRENT_USER UUID
     """
 )
 _FUNCTIONS: dict[str, Callable[[exp.Expr], Kind]] = {
@@ -221,7 +245,10 @@ _FUNCTIONS: dict[str, Callable[[exp.Expr], Kind]] = {
     **dict.fromkeys(("IFNULL", "GREATEST", "LEAST"), _any),
     **dict.fromkeys(("ROUND", "TRUNCATE"), _rounded),
     **dict.fromkeys(("FLOOR", "CEIL", "CEILING"), _whole),
-    **dict.fromkeys(("NULLIF", "ANY_VALUE"), _first),
+    **dict.fromkeys(("REGEXP_REPLACE", "REGEXP_SUBSTR"), _always(silent(TEXT))),
+    "ELT": lambda node: _one_of(node.expressions[1:], TEXT),
+    "NULLIF": _first,
+    "ANY_VALUE": lambda node: silent(_first(node)),
     "FROM_UNIXTIME": lambda node: DATETIME if len(node.expressions) == 1 else TEXT,
     "STR_TO_DATE": _parsed_date,
     "ABS": lambda node: arithmetic([_counted(_first(node))]),
@@ -234,11 +261,11 @@ _NODES: dict[type[exp.Expr], Callable[[exp.Expr], Kind]] = {
     exp.Null: _always(NULL),
     exp.Boolean: _always(INT),
     exp.Anonymous: lambda node: _FUNCTIONS.get(str(node.this).upper(), _always(UNKNOWN))(node),
-    **dict.fromkeys(
-        (exp.Paren, exp.Alias, exp.Collate, exp.Window, exp.IgnoreNulls, exp.RespectNulls), _same
-    ),
-    **dict.fromkeys((exp.Min, exp.Max), _of_distinct),
-    **dict.fromkeys((exp.Lag, exp.Lead), lambda node: merged(map(kind_of, _shifted(node)))),
+    **dict.fromkeys((exp.Paren, exp.Alias, exp.IgnoreNulls, exp.RespectNulls), _same),
+    exp.Collate: lambda node: _same(node)._replace(silent=False),
+    exp.Window: _over_window,
+    **dict.fromkeys((exp.Min, exp.Max), lambda node: silent(_of_distinct(node))),
+    **dict.fromkeys((exp.Lag, exp.Lead), _shifted),
     **dict.fromkeys((exp.FirstValue, exp.LastValue, exp.NthValue), _same),
     **dict.fromkeys((exp.Add, exp.Sub), _plus),
     exp.Mul: _product,

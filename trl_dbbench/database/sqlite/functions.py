@@ -28,7 +28,9 @@ from trl_dbbench.database.sqlite.arithmetic import (
     truncate,
     whole_divide,
 )
-from trl_dbbench.database.sqlite.coercions import CHECKS, COERCIONS, DOUBTFUL, doubtful
+from trl_dbbench.database.sqlite.coercions import CHECKS, DOUBTFUL, doubtful
+from trl_dbbench.database.sqlite.collation import lower, upper
+from trl_dbbench.database.sqlite.conversions import COERCIONS
 from trl_dbbench.database.sqlite.dates import DATE_FUNCTIONS
 from trl_dbbench.database.sqlite.overflow import OVERFLOW
 from trl_dbbench.database.sqlite.parse import unsupported
@@ -198,10 +200,10 @@ _STRICT: dict[str, Callable[..., Value]] = {
     "OCTET_LENGTH": lambda value: len(text(value).encode()),
     "CHAR_LENGTH": lambda value: len(text(value)),
     "CHARACTER_LENGTH": lambda value: len(text(value)),
-    "UPPER": lambda value: text(value).upper(),
-    "UCASE": lambda value: text(value).upper(),
-    "LOWER": lambda value: text(value).lower(),
-    "LCASE": lambda value: text(value).lower(),
+    "UPPER": lambda value: upper(text(value)),
+    "UCASE": lambda value: upper(text(value)),
+    "LOWER": lambda value: lower(text(value)),
+    "LCASE": lambda value: lower(text(value)),
     "LEFT": lambda value, count: text(value)[: max(int(number(count)), 0)],
     "RIGHT": lambda value, count: text(value)[-int(number(count)) :] if int(number(count)) > 0 else "",
     "SUBSTRING": substring,

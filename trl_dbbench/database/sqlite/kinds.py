@@ -18,15 +18,18 @@ from sqlglot import exp
 class Kind(NamedTuple):
     """A type of MySQL's, as far as it matters here.
 
-    `name` is int, decimal, float, text, date, datetime, time, null or unknown; `places` are those of a
+    `name` is int, decimal, float, text, date, datetime, time, json, null or unknown; `places` are those of a
     decimal; `size` is the number of digits of a decimal, of characters of a text, and of bits of an integer,
-    if it is bounded; a whole number that is `unsigned` makes a negative result of arithmetic an error.
+    if it is bounded; a whole number that is `unsigned` makes a negative result of arithmetic an error. A text
+    that is `silent` is read as a number without an error in a statement that changes rows, as MySQL reads
+    columns of TEXT; `None` says that MySQL's plan decides it.
     """
 
     name: str
     places: int = 0
     size: int | None = None
     unsigned: bool = False
+    silent: bool | None = False
 
     @property
     def is_moment(self) -> bool:
@@ -46,8 +49,10 @@ class TableColumns(NamedTuple):
 
 
 INT, FLOAT, TEXT = Kind("int"), Kind("float"), Kind("text")
+LONG_TEXT = Kind("text", silent=True)
+"""A column of TEXT, or of its kin."""
 UNSIGNED = Kind("int", unsigned=True)
-DATE, DATETIME, TIME = Kind("date"), Kind("datetime"), Kind("time")
+DATE, DATETIME, TIME, JSON = Kind("date"), Kind("datetime"), Kind("time"), Kind("json")
 NULL, UNKNOWN = Kind("null"), Kind("unknown")
 
 MAX_PLACES = 30
@@ -77,13 +82,20 @@ def declared(type: str) -> Kind:
     if name in ("varchar", "char", "nvarchar", "nchar"):
         return Kind("text", size=size)
     if name in ("text", "tinytext", "mediumtext", "longtext"):
-        return TEXT
-    return {"date": DATE, "datetime": DATETIME, "timestamp": DATETIME, "time": TIME}.get(name, UNKNOWN)
+        return LONG_TEXT
+    return {"date": DATE, "datetime": DATETIME, "timestamp": DATETIME, "time": TIME, "json": JSON}.get(
+        name, UNKNOWN
+    )
 
 
 def kind_of(node: exp.Expr | None) -> Kind:
     """What `annotate` found for an expression."""
     return UNKNOWN if node is None else node.meta.get("kind", UNKNOWN)
+
+
+def reads_long_text(node: exp.Expr) -> bool:
+    """Whether a column of TEXT stands in an expression."""
+    return any(kind_of(column).silent is not False for column in node.find_all(exp.Column))
 
 
 def keep_kind(new: exp.Expr, old: exp.Expr) -> exp.Expr:
@@ -94,7 +106,16 @@ def keep_kind(new: exp.Expr, old: exp.Expr) -> exp.Expr:
 
 
 def merged(kinds: Iterable[Kind]) -> Kind:
-    """What a value has of which each kind may come: that of CASE, COALESCE or a column of UNION."""
+    """What a value has of which each kind may come: that of CASE, COALESCE or a column of UNION.
+
+    A column of UNION with texts of TEXT is one of TEXT.
+    """
+    kinds = list(kinds)
+    found, states = _merged(kinds), {kind.silent for kind in kinds if kind.name == "text"}
+    return found._replace(silent=True in states or (None if None in states else False))
+
+
+def _merged(kinds: Sequence[Kind]) -> Kind:
     known = [kind for kind in kinds if kind.name != "null"]
     names = {kind.name for kind in known}
     if not known:

@@ -10,12 +10,13 @@ from typing import Any
 import regex
 
 from trl_dbbench.database.sqlite.clock import check_time
+from trl_dbbench.database.sqlite.collation import symbols
+from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import (
     MAX_PATTERN_CHARACTERS,
     MAX_TEXT_CHARACTERS,
     StatementError,
     Value,
-    fold,
     text,
 )
 
@@ -31,14 +32,15 @@ MIN_COMPUTING_SHARE = 0.2
 
 @lru_cache(maxsize=256)
 def _like_pattern(pattern: str, escape: str, exact: bool) -> Any:
-    segments, chars = [""], iter(_checked_pattern(pattern if exact else fold(pattern)))
+    read = str if exact else symbols
+    segments, chars = [""], iter(pattern)
     for char in chars:
         if char == "%":
             segments.append("")
         elif char == escape:
-            segments[-1] += regex.escape(next(chars, escape))
+            segments[-1] += regex.escape(read(next(chars, escape)))
         else:
-            segments[-1] += "." if char == "_" else regex.escape(char)
+            segments[-1] += "." if char == "_" else regex.escape(read(char))
     return joined(segments)
 
 
@@ -56,8 +58,10 @@ def joined(segments: list[str]) -> Any:
 def like(value: Value, pattern: Value, escape: Value = "\\", exact: Value = 0) -> int | None:
     if value is None or pattern is None:
         return None
-    wanted = _checked_pattern(pattern)
-    subject = text(value) if exact else fold(text(value))
+    wanted = text(pattern)
+    if len(wanted) > MAX_PATTERN_CHARACTERS:
+        raise _too_large()
+    subject = text(value) if exact else symbols(text(value))
     compiled = _like_pattern(wanted, text(escape), bool(exact))
     return int(in_regex_time(lambda: compiled.fullmatch(subject, timeout=MAX_REGEX_SECONDS)) is not None)
 
@@ -127,12 +131,23 @@ def in_regex_time(call: Callable[[], Any]) -> Any:
             raise StatementError(3698, "Overflow in the regular expression backtrack stack.") from None
 
 
+def _letters(flags: str, *texts: str) -> None:
+    """Raises StatementError for letters whose other case MySQL finds in its own way: `ß` is also `SS`."""
+    if "c" in flags or all(each.isascii() for each in texts):
+        return
+    if odd := sorted(
+        {char for each in texts for char in each if len(char.casefold()) > 1 or char == "\u0131"}
+    ):
+        raise unsupported(f"a regular expression beside the letter '{odd[0]}'")
+
+
 def regexp_like(value: Value, pattern: Value, flags: Value = "") -> int | None:
     if pattern is None or flags is None:
         return None
     compiled = _regex(_checked_pattern(pattern), text(flags))
     if value is None:
         return None
+    _letters(text(flags), text(value), text(pattern))
     return int(in_regex_time(lambda: compiled.search(text(value), timeout=MAX_REGEX_SECONDS)) is not None)
 
 
@@ -140,6 +155,7 @@ def regexp_substr(value: Value, pattern: Value) -> str | None:
     if value is None or pattern is None:
         return None
     compiled = _regex(_checked_pattern(pattern), "")
+    _letters("", text(value), text(pattern))
     found = in_regex_time(lambda: compiled.search(text(value), timeout=MAX_REGEX_SECONDS))
     return found[0] if found else None
 
@@ -148,6 +164,7 @@ def regexp_replace(value: Value, pattern: Value, new: Value) -> str | None:
     if value is None or pattern is None or new is None:
         return None
     compiled = _regex(_checked_pattern(pattern), "")
+    _letters("", text(value), text(pattern))
     template = regex.sub(r"\$(\d+)", r"\\\1", text(new).replace("\\", "\\\\"))
     made = 0
 

@@ -32,10 +32,11 @@ from trl_dbbench.database.sqlite.coercions import (
 from trl_dbbench.database.sqlite.comparisons import BINARY, COMPARISONS, collated
 from trl_dbbench.database.sqlite.dates import EXTRACTED
 from trl_dbbench.database.sqlite.joins import turn_right_joins
-from trl_dbbench.database.sqlite.kinds import Kind, keep_kind, kind_of
+from trl_dbbench.database.sqlite.kinds import JSON, keep_kind, kind_of
 from trl_dbbench.database.sqlite.output_names import having_alone
 from trl_dbbench.database.sqlite.overflow import OVERFLOW, bits, checked
 from trl_dbbench.database.sqlite.parse import syntax_error, text_of, unsupported
+from trl_dbbench.database.sqlite.totals import TOTALS
 from trl_dbbench.database.sqlite.values import COLLATION, StatementError
 
 
@@ -78,7 +79,7 @@ def _quotient(node: exp.Expr) -> exp.Expr:
 
 def _whole_quotient(node: exp.Expr) -> exp.Expr:
     strict = is_in_change(node)
-    dividend, divisor = (numeric(side, "FULL_DECIMAL") for side in (node.this, node.expression))
+    dividend, divisor = (numeric(side, "FULL_BEGUN_DECIMAL") for side in (node.this, node.expression))
     fails = strict and may_fail(divisor)
     if strict:
         divisor = call("DIVISOR", divisor, dividend.copy())
@@ -92,37 +93,10 @@ def _divisor(node: exp.Expr) -> exp.Expr:
 
 
 def _negative(node: exp.Expr) -> exp.Expr:
+    made_of_text = kind_of(node.this).name == "text" and is_in_change(node)
     node.set("this", numeric(node.this))
-    return node
-
-
-def _total(node: exp.Expr) -> exp.Expr:
-    """SUM and AVG, which give decimals of a number of places."""
-    if any(each.find(exp.Avg) for each in node.find_all(exp.Subquery)):
-        raise unsupported("a sum of a subquery's mean")
-    if not isinstance(node.this, exp.Distinct):
-        node.set("this", numeric(node.this))
-    return node if isinstance(node.parent, exp.Window) else _of_mean(node, kind_of(node))
-
-
-def _of_mean(node: exp.Expr, kind: Kind) -> exp.Expr:
-    """A total, rounded; MySQL keeps a mean with nine places, or a multiple of them, until it is shown."""
-    mean = isinstance(node.this if isinstance(node, exp.Window) else node, exp.Avg) and not _is_kept(node)
-    return exact(_again(node), kind, -(-kind.places // 9) * 9 if mean else kind.places)
-
-
-def _is_kept(node: exp.Expr) -> bool:
-    """Whether it is a column of a table that is made for the statement, and rounded there."""
-    above = node.parent.parent if isinstance(node.parent, exp.Alias) else node.parent
-    while isinstance(above, exp.Query | exp.Subquery):
-        above = above.parent
-    return isinstance(above, exp.CTE | exp.From | exp.Join)
-
-
-def _extreme(node: exp.Expr) -> exp.Expr:
-    """MIN and MAX, of texts by MySQL's order."""
-    if kind_of(node).name in ("text", "unknown") and not isinstance(node.this, exp.Column | exp.Distinct):
-        node.set("this", collated(node.this))
+    if made_of_text:
+        node.set("this", call("NOT_ZERO", node.this))
     return node
 
 
@@ -181,41 +155,6 @@ def _characters(node: exp.Expr) -> exp.Expr:
     return call("CHAR", *map(numeric, node.expressions))
 
 
-def _group_concat(node: exp.Expr) -> exp.Expr:
-    value, keys, directions = node.this, [], ""
-    if isinstance(value, exp.Order):
-        keys = [_group_key(ordered.this, value.this) for ordered in value.expressions]
-        directions = "".join("-" if ordered.args.get("desc") else "+" for ordered in value.expressions)
-        value = value.this
-    distinct = isinstance(value, exp.Distinct)
-    values = [as_text(each) for each in (value.expressions if distinct else [value])]
-    separator = node.args.get("separator") or exp.Literal.string(",")
-    flags = [exp.Literal.number(int(distinct)), exp.Literal.string(directions)]
-    return call("GROUP_CONCAT", separator, *flags, *keys, *values)
-
-
-def _group_key(key: exp.Expr, value: exp.Expr) -> exp.Expr:
-    """What GROUP_CONCAT sorts by: a whole number is the place of one of its arguments."""
-    if not isinstance(key, exp.Literal) or key.is_string:
-        return key
-    values = value.expressions if isinstance(value, exp.Distinct) else [value]
-    if not key.name.isdecimal() or not 1 <= int(key.name) <= len(values):
-        raise StatementError(1054, f"Unknown column '{key.name}' in 'order clause'")
-    return values[int(key.name) - 1].copy()
-
-
-def _count(node: exp.Expr) -> exp.Expr:
-    if isinstance(node.this, exp.Distinct):
-        parts = node.this.expressions
-        one = parts[0] if len(parts) == 1 else call("CONCAT", *_between(parts, exp.Literal.string("\x1f")))
-        node.set("this", exp.Distinct(expressions=[collated(one)]))
-    return node
-
-
-def _between(parts: list[exp.Expr], separator: exp.Expr) -> list[exp.Expr]:
-    return [each for part in parts for each in (part, separator.copy())][:-1]
-
-
 def _literal(node: exp.Expr) -> exp.Expr:
     if node.is_string and "\0" in node.name:  # where SQLite would stop to read the statement
         return call("CAST_CHAR", exp.HexString(this=node.name.encode().hex()))
@@ -264,7 +203,17 @@ def _column(node: exp.Expr) -> exp.Expr:
         written = text_of(node).replace("`", "")
         raise StatementError(1054, f"Unknown column '{written}' in 'field list'")
     node.set("db", None)
+    if kind_of(node) == JSON and not _is_shown(node):
+        raise unsupported("a column of JSON in an expression")
     return node
+
+
+def _is_shown(column: exp.Expr) -> bool:
+    """Whether a column is shown as it is, counted, or asked for NULL."""
+    above = column.parent.parent if isinstance(column.parent, exp.Alias) else column.parent
+    asked = isinstance(above, exp.Is) and isinstance(above.expression, exp.Null)
+    listed = isinstance(above, exp.Select) and not above.args.get("distinct")
+    return asked or listed or isinstance(above, exp.Count)
 
 
 def _no_place(key: exp.Expr) -> exp.Expr:
@@ -286,13 +235,6 @@ def _group(node: exp.Expr) -> exp.Expr:
         raise unsupported("WITH ROLLUP")
     node.set("expressions", [_no_place(each) for each in node.expressions])
     return node
-
-
-def _window(node: exp.Expr) -> exp.Expr:
-    node.set("partition_by", [collated(each) for each in node.args.get("partition_by") or []] or None)
-    if not isinstance(node.this, exp.Sum | exp.Avg):
-        return node
-    return _of_mean(node, kind_of(node))
 
 
 def _select(node: exp.Expr) -> exp.Expr:
@@ -348,6 +290,7 @@ def _call_of(name: str) -> Callable[[exp.Expr], exp.Expr]:
 
 _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     **COMPARISONS,
+    **TOTALS,
     exp.Subquery: single_row,
     exp.Div: _quotient,
     exp.IntDiv: _whole_quotient,
@@ -356,10 +299,6 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.Sub: _plus("DATE_SUB"),
     exp.Mul: _arithmetic,
     exp.Neg: _negative,
-    exp.Sum: _total,
-    exp.Avg: _total,
-    exp.Min: _extreme,
-    exp.Max: _extreme,
     exp.Is: _is,
     exp.Coalesce: _first_of,
     exp.Xor: lambda node: call(
@@ -381,8 +320,6 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.Localtime: _call_of("NOW"),
     exp.Localtimestamp: _call_of("NOW"),
     exp.CurrentUser: _call_of("USER"),
-    exp.GroupConcat: _group_concat,
-    exp.Count: _count,
     exp.Anonymous: function_call,
     exp.Literal: _literal,
     exp.Parameter: _variable,
@@ -394,7 +331,7 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.Column: _column,
     exp.Ordered: _order,
     exp.Group: _group,
-    exp.Window: _window,
     exp.Select: _select,
+    **dict.fromkeys((exp.JSONExtract, exp.JSONExtractScalar), _refuse("-> and ->>")),
     exp.MatchAgainst: _refuse("MATCH ... AGAINST"),
 }

@@ -13,6 +13,7 @@ from sqlglot.errors import SqlglotError
 
 from trl_dbbench.database.sqlite.checks import (
     check_contexts,
+    check_letters,
     check_limits,
     check_missing,
     check_size,
@@ -120,6 +121,7 @@ def _look(sql: str) -> Statement:
     _tidy(tree)
     check_spaces(sql)
     check_missing(tree)
+    check_letters(tree)
     check_grammar(sql)
     check_words(tree)
     check_derived(tree)

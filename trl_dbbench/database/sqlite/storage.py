@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from typing import Any
 
 from sqlglot import exp
 
@@ -178,6 +180,8 @@ def stored(node: exp.Expr, column: str, kind: Kind) -> exp.Expr:
             return call("STORE_TEXT", unified(node, TEXT), name, exp.Literal.number(kind.size))
         case "text":
             return unified(node, TEXT)
+        case "json":
+            return call("STORE_JSON", node, name)
     return node
 
 
@@ -198,6 +202,8 @@ def stored_cell(value: Value, column: str, kind: Kind) -> Value:
             return _store_date(value, column, kind == DATETIME)
         case "text" if kind.size is not None:
             return _store_text(value, column, kind.size)
+        case "json":
+            return _store_json(value, column)
     return value
 
 
@@ -306,11 +312,43 @@ def _store_float(value: Value, column: str) -> float:
     return amount
 
 
+def _store_json(value: Value, column: str) -> str:
+    """A document as MySQL writes it: the members of an object by the length of their names."""
+    try:
+        if not isinstance(value, str):
+            raise unsupported("a value of JSON that is no text")
+        return _json(json.loads(value, parse_float=_json_float, parse_constant=_no_json))
+    except (ValueError, RecursionError):
+        raise StatementError(3140, f"Invalid JSON text: in value for column '{column}'.") from None
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, dict):
+        members = sorted(value.items(), key=lambda member: (len(member[0].encode()), member[0].encode()))
+        return f"{{{', '.join(f'{_json(name)}: {_json(each)}' for name, each in members)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_json, value))}]"
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise unsupported("whole numbers above 9223372036854775807 in JSON")
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _json_float(written: str) -> float:
+    if not 1e-4 <= abs(float(written)) < 1e15 and float(written) != 0:
+        raise unsupported("numbers of JSON that are written with an exponent")
+    return float(written)
+
+
+def _no_json(written: str) -> None:
+    raise ValueError(written)
+
+
 STORAGE: dict[str, Callable[..., Value]] = {
     "STORE_INT": _store_int,
     "STORE_DECIMAL": _store_decimal,
     "STORE_FLOAT": _store_float,
     "STORE_DATE": _store_date,
     "STORE_TEXT": _store_text,
+    "STORE_JSON": _store_json,
 }
 """They return NULL for NULL."""

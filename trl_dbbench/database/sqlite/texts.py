@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trl_dbbench.database.sqlite.values import MAX_TEXT_CHARACTERS, Value, fold, number, text
+from trl_dbbench.database.sqlite.collation import find
+from trl_dbbench.database.sqlite.values import MAX_TEXT_CHARACTERS, Value, number, text
 
 
 def bounded(value: str) -> str | None:
@@ -37,7 +38,7 @@ def substring_index(value: Value, delimiter: Value, count: Value) -> str:
 
 
 def locate(part: Value, whole: Value, start: Value = 1) -> int:
-    return fold(text(whole)).find(fold(text(part)), max(int(number(start)) - 1, 0)) + 1
+    return find(text(part), text(whole), int(number(start)) - 1) + 1
 
 
 def replace(value: Value, old: Value, new: Value) -> str | None:

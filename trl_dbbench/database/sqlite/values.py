@@ -1,22 +1,22 @@
 """MySQL's values as SQLite holds them (`None`, int, float, str, bytes): their conversion and comparison.
 
-Texts are compared as by MySQL's collation utf8mb4_0900_ai_ci: case and accents are ignored, punctuation comes
-before digits, digits before letters. A text that is compared with a number counts as the number with which it
-begins. Dates and times are texts, as MySQL writes them.
+Texts are compared by MySQL's `collation`. A text that is compared with a number counts as the number with
+which it begins. Dates and times are texts, as MySQL writes them.
 """
 
 from __future__ import annotations
 
 import math
-import unicodedata
+import sys
 from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Context, Decimal
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import regex
 
 from trl_dbbench.database.sqlite.clock import check_time
+from trl_dbbench.database.sqlite.collation import collate, sort_key
 
 Value = Any
 """`None`, int, float, str or bytes: what an SQLite function may receive and return."""
@@ -31,11 +31,6 @@ interrupt."""
 MAX_PATTERN_CHARACTERS = 2_000
 """Longer patterns and formats take long to compile, and no agent needs one."""
 
-MAX_CACHED_KEY_CHARACTERS = 100
-MAX_CACHED_KEYS = 16_384
-MAX_CACHED_BASES = 16_384
-"""The caches of all sandboxes together stay below 64 MB, whatever the texts: a character may become 18."""
-
 
 class StatementError(Exception):
     """What MySQL refuses: the number and message of its error."""
@@ -45,56 +40,8 @@ class StatementError(Exception):
         self.code, self.text = code, text
 
 
-_PUNCTUATION = "\t\n\r _‾-‐‑‒–—―,;:!?.…'‘’\"“”()[]{}@*/\\&#%†‡•`´^¨°©®+±<=>|~¦¢£¥€$"  # noqa: RUF001
-_ORDER = {
-    **{ord(char): chr(1 + place) for place, char in enumerate(dict.fromkeys(_PUNCTUATION))},
-    **{code: chr(0x100 + code) for code in range(ord("0"), ord("9") + 1)},
-    **{code: chr(0x100 + code) for code in range(ord("a"), ord("z") + 1)},
-}
-
-
-def sort_key(text: str) -> str:
-    """A key that compares as the collation compares the texts."""
-    return _cached_sort_key(text) if len(text) <= MAX_CACHED_KEY_CHARACTERS else _sort_key(text)
-
-
-def fold(text: str) -> str:
-    """The text without case and accents; up to 6 characters for each of its bytes."""
-    return (text if text.isascii() else text.translate(_BASES)).casefold()
-
-
-class _Bases(dict[int, str]):
-    """Characters without accents: code -> text.
-
-    They are decomposed one by one: for a text as a whole, `normalize` would also sort its combining
-    characters, which takes seconds for 10,000 of them in a row.
-    """
-
-    def __missing__(self, code: int) -> str:
-        decomposed = unicodedata.normalize("NFKD", chr(code))
-        base = "".join(char for char in decomposed if not unicodedata.combining(char))
-        if len(self) < MAX_CACHED_BASES:
-            self[code] = base
-        return base
-
-
-_BASES = _Bases()
-
-
-def _sort_key(text: str) -> str:
-    return fold(text).translate(_ORDER)
-
-
-_cached_sort_key = lru_cache(maxsize=MAX_CACHED_KEYS)(_sort_key)
-
-
-def collate(left: str, right: str) -> int:
-    """The collation in the form that SQLite calls."""
-    first, second = sort_key(left), sort_key(right)
-    return (first > second) - (first < second)
-
-
-_NUMBER = regex.compile(r"\s*+([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)")
+BEGUN_NUMBER = regex.compile(r"[ \t\n\v\f\r]*+([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
+"""A number with which a text begins."""
 
 
 def number(value: Value) -> int | float:
@@ -103,8 +50,9 @@ def number(value: Value) -> int | float:
         return value
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
-    match = _NUMBER.match(value)
-    return float(match[1]) if match else 0.0
+    match = BEGUN_NUMBER.match(value)
+    found = float(match[1]) if match else 0.0
+    return found if math.isfinite(found) else math.copysign(sys.float_info.max, found)
 
 
 _DIGITS = Context(prec=65)
