@@ -43,7 +43,7 @@ def test_what_excel_writes_in_german(tmp_path: Path, encoding: str) -> None:
         ("Özil", "Weg 2", "10115", "-7.00", 0.5, "2024-02-01", None),
     )
     told = {
-        "cp1252": "it is no UTF-8, and was read as cp1252",
+        "cp1252": "it is not UTF-8, and was read as cp1252",
         "utf-16-le": "read as utf-16-le",
         "utf-16": "read as utf-16",
     }

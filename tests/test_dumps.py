@@ -61,7 +61,11 @@ def over(path: Path) -> Task:
             ["t: its system versioning", "u: its system versioning"],
         ),
         (COMMENTS, {"t": [(1, "x -- y"), (2, "a /* b */"), (3, "c")]}, []),
-        (TWICE, {"t": [(1,), (2,)], "fine": [(1,), (2,)], "old": []}, ["t: it is made twice"]),
+        (
+            TWICE,
+            {"t": [(1,), (2,)], "fine": [(1,), (2,)], "old": []},
+            ["t: a second CREATE TABLE IF NOT EXISTS is skipped"],
+        ),
     ],
 )
 def test_a_dump_is_made_and_what_is_lost_is_said(

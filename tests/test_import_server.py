@@ -130,7 +130,7 @@ def test_what_only_a_server_of_old_takes_becomes_what_any_server_takes(
         options = ["--database", "old_one", "--num-tasks", "30", "--out", str(out)]
         result = CliRunner().invoke(app, ["import", server_database.url, *options])
     for note in (
-        "old.kind: its list of values is not held (it holds '', which is none of its values)",
+        "old.kind: its list of values is not held (it holds '', which is outside its list)",
         "old.price: its UNSIGNED is not held",
         "old.code: its key is not held",
         "old.shown: its ZEROFILL is not held",

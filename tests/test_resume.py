@@ -426,7 +426,7 @@ def test_weights_that_a_run_reads_from_its_own_folder_stay(tmp_path):
     """A model that is trained further where it lies."""
     for name in ("run.json", "config.json", "model.safetensors"):
         (tmp_path / name).write_text("{}")
-    assert begin_run(tmp_path, None, reads=str(tmp_path)) is not None
+    assert begin_run(tmp_path, None, reads=[str(tmp_path)]) is not None
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "_earlier.1",
         "config.json",

@@ -146,6 +146,33 @@ def test_a_column_that_cannot_be_computed_makes_a_wrong_state(server_database: D
         assert rows_of(sandbox)["medals"] == [("Chad", 1), ("Peru", 2)]
 
 
+def test_what_fails_only_when_it_is_repeated_is_no_way_out(server_database: Database, tokenizer) -> None:
+    """A call that ends any connection but the one that it was first made on."""
+    with server_database.sandbox(CHANGE) as sandbox:
+        ((number,),) = sandbox.execute("SELECT CONNECTION_ID() FROM medals LIMIT 1").rows or []
+        sandbox.execute("SET @kept = 1")
+        ((number,),) = sandbox.execute("SELECT CONNECTION_ID()").rows or []
+        made = sandbox.execute(
+            f"CREATE PROCEDURE p() BEGIN IF CONNECTION_ID() <> {number} THEN KILL CONNECTION_ID(); END IF; END"
+        )
+        if made.error:
+            pytest.skip(f"refused: {made.error}")
+        assert sandbox.execute("CALL p()").error is None
+        start = time.monotonic()
+        assert sandbox.execute("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1205").error_code == 1205
+        assert sandbox.execute("SELECT @kept").rows == [(1,)], "its session is as it was"
+        assert rows_of(sandbox) == {"medals": [("Chad", 1), ("Peru", 2)]}
+        assert time.monotonic() - start < 60, "nothing was waited for"
+
+
+def test_a_table_whose_name_is_no_text(server_database: Database) -> None:
+    with server_database.sandbox(CHANGE) as sandbox:
+        sandbox.execute("SET @s = CONCAT('CREATE TABLE `', CHAR(0xD83D USING ucs2), '` (a INT)')")
+        sandbox.execute("PREPARE p FROM @s")
+        sandbox.execute("EXECUTE p")
+        assert rows_of(sandbox)["medals"] == [("Chad", 1), ("Peru", 2)]
+
+
 # --- a failure that is one -------------------------------------------------------------------------------------------
 
 
@@ -219,24 +246,31 @@ def test_the_probe_sees_connections_that_are_dropped(server_database: Database) 
 # --- what ends a server -----------------------------------------------------------------------------------------------
 
 
+FORGED = "/*\nConnection ID (thread ID): 99\nStatus: NOT_KILLED\n2026-11-25 16:41:27 98 [ERROR] [FATAL] InnoDB: x */ SELECT 1"
+
+
 def test_whose_statement_ended_a_server_is_in_its_log() -> None:
-    mariadb = """261125 16:41:27 [ERROR] /usr/sbin/mysqld got signal 6 ;
-Thread pointer: 0x77a1f0006dd8
-2026-11-25 16:41:27 15 [ERROR] [FATAL] InnoDB: Error (Out of disk space) in rollback.
-Query (0x7f0a8c010c20): SELECT 1
-Connection ID (thread ID): 16"""
-    mysql = "2026-11-25T16:41:55.885888Z 12 [ERROR] [MY-013183] [InnoDB] Assertion failure: row0sel.cc:1"
-    assert crashed(mariadb) == [15, 16]
-    assert crashed(mysql) == [12]
-    assert crashed("Connection ID (thread ID): 0\n2026-11-25 16:41:27 0 [ERROR] Plugin") == []
+    mariadb = f"""2026-11-25 16:41:27 15 [ERROR] [FATAL] InnoDB: Apparent corruption
+261125 16:41:27 [ERROR] /usr/sbin/mysqld got signal 6 ;
+Query (0x7f0a8c010c20): {FORGED}
+
+Connection ID (thread ID): 16
+Status: NOT_KILLED"""
+    mysql = """2026-11-25T16:41:55.885888Z 12 [ERROR] [MY-013183] [InnoDB] Assertion failure: row0sel.cc:1
+2026-11-25T16:41:55Z UTC - mysqld got signal 6 ;"""
+    assert crashed(mariadb) == {15, 16}, "and not what the statement says"
+    assert crashed(mysql) == {12}
+    assert crashed("mysqld got signal 11 ;\nConnection ID (thread ID): 0\nStatus: x") == set()
+    assert crashed("2026-11-25 16:41:27 15 [ERROR] [FATAL] InnoDB: corruption") == set(), "it still runs"
+    full = mariadb.replace("Apparent corruption", "Error (Out of disk space) in rollback.")
+    assert crashed(full) == set(), "nobody is to blame for a full disk"
 
 
-def test_temporary_tables_end_no_server(local_database: Database) -> None:
+def test_temporary_tables_end_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """MariaDB has all of them in one file. What outgrows it is told so, and others go on."""
     many = ", ".join(f"({n})" for n in range(240))
     with opened("local", Limits(seconds=20)) as database:
-        assert isinstance(database, ServerDatabase)
-        database._tenancy._temporary_bytes = 100_000_000
+        monkeypatch.setattr("trl_dbbench.database.server.sandbox.MAX_TEMPORARY_BYTES", 100_000_000)
         with database.sandbox(CHANGE) as sandbox, database.sandbox(CHANGE) as other:
             for sql in (
                 "CREATE TABLE numbers (n INT)",
@@ -266,7 +300,10 @@ def test_what_ended_the_server_is_not_executed_again() -> None:
         guilty: list[int] = []
         server = dataclasses.replace(
             database._server,
-            log=lambda: "".join(f"Connection ID (thread ID): {number}\n" for number in guilty),
+            log=lambda: (
+                "got signal 6\n"
+                + "".join(f"Connection ID (thread ID): {number}\nStatus: x" for number in guilty)
+            ),
         )
         database._server = server
         executed: list[str] = []

@@ -18,7 +18,7 @@ import logging
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -196,7 +196,7 @@ def run_id_of(checkpoint: Path) -> str | None:
         return None
 
 
-def begin_run(output_dir: str | Path, checkpoint: str | None, reads: str | None = None) -> str | None:
+def begin_run(output_dir: str | Path, checkpoint: str | None, reads: Iterable[str | None] = ()) -> str | None:
     """The id of the run that begins or goes on, on all ranks; to be called within `running_in`.
 
     What another run left in the folder is moved into one beside, so that neither a later start nor an
@@ -204,15 +204,15 @@ def begin_run(output_dir: str | Path, checkpoint: str | None, reads: str | None 
 
     Args:
         checkpoint: what it goes on from.
-        reads: a path that the run loads weights from at each start; these stay.
+        reads: paths that the run loads weights from at each start; these stay.
     """
-    folder = Path(output_dir)
+    folder, kept = Path(output_dir), {Path(path).resolve() for path in reads if path}
     with together():
         run_id = secrets.token_hex(8) if checkpoint is None else run_id_of(Path(checkpoint))
         if Ranks().is_main and not (checkpoint and _is_own(folder, Path(checkpoint), run_id)):
-            patterns = [*(_WEIGHTS if reads is None or Path(reads).resolve() != folder.resolve() else ())]
+            patterns = [*(() if folder.resolve() in kept else _WEIGHTS)]
             patterns += _LOGS if checkpoint else ()  # of a run from its beginning, who writes them moves them
-            _set_aside(folder, [SETTINGS_FILE, f"{PREFIX_CHECKPOINT_DIR}-*", *patterns])
+            _set_aside(folder, [SETTINGS_FILE, f"{PREFIX_CHECKPOINT_DIR}-*", *patterns], kept)
     return Ranks().from_main(run_id)
 
 
@@ -222,8 +222,10 @@ def _is_own(folder: Path, checkpoint: Path, run_id: str | None) -> bool:
     return run_id is not None and run_id == run_id_in(folder)
 
 
-def _set_aside(folder: Path, patterns: Sequence[str]) -> None:
+def _set_aside(folder: Path, patterns: Sequence[str], kept: Collection[Path]) -> None:
     found = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
+    needed = {*kept, *(parent for path in kept for parent in path.parents)}
+    found = [path for path in found if path.resolve() not in needed]
     if not found:
         return
     number = 1

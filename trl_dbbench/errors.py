@@ -87,7 +87,7 @@ class ServerCrash(EnvironmentFault):
     """
 
     def __init__(self) -> None:
-        super().__init__("a statement of this episode has ended the database server", final=True)
+        super().__init__("a statement of its own has ended the database server", final=True)
 
 
 @contextmanager

@@ -134,9 +134,10 @@ class ResumableGRPOTrainer(SharedPromptsGRPOTrainer):
             self.run_id = begin_run(self.args.output_dir, checkpoint, self._weights_read())
             return super().train(checkpoint, *args, **kwargs)
 
-    def _weights_read(self) -> str | None:
+    def _weights_read(self) -> list[str | None]:
         """Where the next start of this run loads weights from."""
-        return getattr(self.args, "adapter_name_or_path", None) or self.model.config.name_or_path
+        names = ("adapter_name_or_path", "reference_model_name_or_path")
+        return [self.model.config.name_or_path, *(getattr(self.args, name, None) for name in names)]
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False, **kwargs: Any) -> None:
         # the final model is saved after the training

@@ -23,8 +23,8 @@ def states_along(episode: Episode, database: Database) -> list[State]:
     """The tables before each of the K turns and after the last: K + 1 states, the same object where a turn
     changed nothing.
 
-    The turns are executed again. What comes out otherwise this time, as UUID() does, is what counts: an agent
-    that could leave an episode without these states could leave it without its rewards.
+    The turns are executed again. Results that differ this time, such as of UUID(), count: an agent that could
+    leave an episode without these states could leave it without its rewards.
 
     Raises:
         EnvironmentFault: if the database fails.

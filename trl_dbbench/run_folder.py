@@ -20,7 +20,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from trl_dbbench.checkpoints import RUN_ID, begin_run, running_in
 from trl_dbbench.files import found_from_everywhere, write_through
-from trl_dbbench.ranks import Ranks
+from trl_dbbench.ranks import Ranks, together
 from trl_dbbench.rollout import Rules
 from trl_dbbench.runs.settings import RunSettings, quantization_of, versions
 
@@ -58,11 +58,12 @@ def run_folder(trainer: Any, checkpoint: str | None, played: RunSettings) -> Ite
     """
     args = trainer.args
     with running_in(args.output_dir):
-        run_id = begin_run(args.output_dir, checkpoint, trainer.model.config.name_or_path)
-        if Ranks().is_main:
-            folder = Path(args.output_dir)
-            folder.mkdir(parents=True, exist_ok=True)
-            replace(_trained_by(trainer, played), id=run_id).write(folder)
+        run_id = begin_run(args.output_dir, checkpoint, [trainer.model.config.name_or_path])
+        with together():
+            if Ranks().is_main:
+                folder = Path(args.output_dir)
+                folder.mkdir(parents=True, exist_ok=True)
+                replace(_trained_by(trainer, played), id=run_id).write(folder)
         if run_id is not None:
             trainer.add_callback(_IdOfCheckpoints(run_id))
         yield

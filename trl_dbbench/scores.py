@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.database import Database
-from trl_dbbench.errors import TaskError
+from trl_dbbench.errors import ServerCrash, TaskError
 from trl_dbbench.gold import whole_result
 from trl_dbbench.grading import SQL_GRADERS, SQLGrader
 from trl_dbbench.grading.scorers import Result
@@ -78,7 +78,10 @@ def _scored_on_one(task: Task, sql: str | None, database: Database) -> Scores:
 
     def result(statement: str) -> tuple[Result | None, str]:
         if statement not in gave:
-            gave[statement] = whole_result(database, task, statement)
+            try:
+                gave[statement] = whole_result(database, task, statement)
+            except ServerCrash as crash:
+                gave[statement] = None, str(crash)
         return gave[statement]
 
     if sql is None or not sql.strip():

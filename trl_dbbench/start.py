@@ -113,6 +113,9 @@ class RecipeParser(TrlParser):
 
     def _renamed_flag(self, word: str) -> str:
         flag, equals, value = word.partition("=")
+        if flag in ("--no_gradient_checkpointing", "--no-gradient-checkpointing"):
+            new = self._renamed("gradient_checkpointing")
+            return word if new == "gradient_checkpointing" else f"--{new}=false"
         if not flag.startswith("--gradient"):
             return word
         return f"--{self._renamed(flag.removeprefix('--').replace('-', '_'))}{equals}{value}"
@@ -120,6 +123,9 @@ class RecipeParser(TrlParser):
     def set_defaults_with_config(self, **config: Any) -> list[str]:
         config.pop(SCRIPT_KEY, None)
         config = {self._renamed(key): value for key, value in config.items()}
+        for key in ("eval_strategy", "save_strategy", "logging_strategy"):
+            if config.get(key) is False:  # YAML's reading of a bare `no`
+                config[key] = "no"
         self.in_yaml = config
         return super().set_defaults_with_config(**with_paths(config, self._locate))
 

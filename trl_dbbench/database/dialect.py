@@ -199,8 +199,8 @@ _READ = re.compile(
     | SHOW\s+(?:FULL\s+)?(?:TABLES | COLUMNS | FIELDS | CREATE\s+TABLE))\b""",
     re.IGNORECASE | re.VERBOSE,
 )
-_KEEPS = re.compile(r":=|\bINTO\b|/\*M?!", re.IGNORECASE)
-"""What may keep a part of what a SELECT shows, in a variable."""
+_KEEPS = re.compile(r":=|\b(?:INTO|UPDATE|DELETE)\b|\bLAST_INSERT_ID\s*\(\s*[^\s)]|/\*M?!", re.IGNORECASE)
+"""Words with which what looks like a SELECT keeps something of what it shows, or changes rows."""
 
 _NOT_ONLY_READ = re.compile(
     r"""@ | /\* | -- | \# | ;\s*\S                # variables; comments, which could part the words below

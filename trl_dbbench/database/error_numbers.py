@@ -54,7 +54,8 @@ ENVIRONMENT_FAULTS: dict[int, str] = {
 }
 
 _FULL_DISK = re.compile(
-    r"\b(?:err(?:no|code):? (?:28|135)\b|error 28\b|disk (?:is )?full|no space left)", re.IGNORECASE
+    r"\b(?:err(?:no|code):? (?:28|135)\b|error 28\b|disk (?:is )?full|out of disk space|no space left)",
+    re.IGNORECASE,
 )
 
 NO_ANSWER = frozenset({0, 2002, 2003, 2005, 2006, 2013})

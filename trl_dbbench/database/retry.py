@@ -5,7 +5,7 @@ a statement fails, by the environment's fault -> wait for the server -> fresh sa
                                               -> repeat the episode's earlier changes -> repeat the statement
 ```
 
-- An error is the environment's only if the server failed for others in the same while: for statements of
+- An error is the environment's only if the server failed for others at the same time: for statements of
   our own (`Sandbox.failing`), or as a whole. Everything else is the agent's: it can raise any error with
   SIGNAL, and end its own connection.
 - A server that does not answer, or takes no writes, is waited for, up to `Database.patience` seconds; then
@@ -135,7 +135,12 @@ class RetryingSandbox(Sandbox):
         return result
 
     def state(self) -> State:
-        return self._attempt(lambda sandbox: sandbox.state())
+        try:
+            return self._attempt(lambda sandbox: sandbox.state())
+        except EnvironmentFault as fault:
+            if fault.observation is None:
+                raise
+            return {}  # by what the agent has made: the server is in order
 
     def close(self) -> None:
         self._closed = True
@@ -156,13 +161,16 @@ class RetryingSandbox(Sandbox):
             return result
         start = time.monotonic()
         fresh = self._database.fresh_sandbox(self._task)
+        self._earlier.append(fresh)
         try:
             same = self._repeat(fresh) is None
             again = execute(fresh) if same else result
+        except EnvironmentFault:
+            again = result
         except BaseException:
             fresh.close()
             raise
-        if again.doubtful:
+        if again.doubtful or again.limit == "time":
             fresh.close()
             self._check(sandbox, start)
             return result
@@ -190,7 +198,8 @@ class RetryingSandbox(Sandbox):
                 sandbox = self._ready()
                 result = action(sandbox)
             except EnvironmentFault as fault:
-                others = sandbox is None or fault.still or fault.down or sandbox.failing(tried) is not None
+                made = sandbox or self._sandbox  # what could be made, though perhaps not brought to its state
+                others = made is None or fault.still or fault.down or made.failing(tried) is not None
                 self._drop()
                 self.retries += 1
                 if fault.final:
@@ -198,7 +207,7 @@ class RetryingSandbox(Sandbox):
                 answers = database.recover()
                 self._lost = "environment" if others or database.restarts != restarts else "agent"
                 self._check_blame()
-                if answers and sandbox is not None and not fault.down:
+                if answers and made is not None and not fault.down:
                     failures += not fault.still
                     standstills += fault.still
                     if failures == MAX_TRIES or standstills == MAX_STANDSTILLS:

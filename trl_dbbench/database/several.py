@@ -151,6 +151,7 @@ class SeveralDatabases(Database):
             place.asked = time.monotonic()
             if answers:
                 return
+            place.database.lay_blame()  # or the statement is executed on the next server
             with self._lock:
                 place.away = True
                 place.away_since = place.asked

@@ -13,7 +13,7 @@ from trl_dbbench.generate.usable import usable
 from trl_dbbench.lookup import unknown
 from trl_dbbench.tasks import Source, Table
 from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvOptions
-from trl_dbbench.tasks.csv_tables import read_csv_tables
+from trl_dbbench.tasks.csv_tables import check_names, read_csv_tables
 from trl_dbbench.tasks.sources.dump import DUMP_SUFFIXES, Dump
 from trl_dbbench.tasks.sources.dump_tables import dump_tables
 from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
@@ -94,8 +94,11 @@ def _read_files(
             "--delimiter, --encoding and --type are for CSV files; the others say it themselves."
         )
     if tables:
-        for table in read_csv_tables(tables, csv, found.notes.append).values():
+        read_files = read_csv_tables(tables, csv, found.notes.append)
+        check_names(read_files.values())
+        for table in read_files.values():
             found.tables.append(_sampled(table, sample, seed, found.notes))
+    there: list[str] = []
     for path in databases:
         kind = Source.of(path, name=database if path.name.lower().endswith(DUMP_SUFFIXES) else None).opened
         if isinstance(kind, Dump):
@@ -104,10 +107,11 @@ def _read_files(
             read, notes = sqlite_tables(kind, sample, seed, names)
         else:
             raise TaskError(f"'{path}' is read neither as a SQLite file nor as a dump.")
-        if missing := [name for name in names or () if name not in {table.name for table in read}]:
-            raise ConfigError(f"{unknown(f'table of {path}', missing[0], [t.name for t in kind.tables()])}")
+        there += [table.name for table in kind.tables()]
         found.tables += read
         found.notes += notes
+    if missing := [name for name in names or () if name not in there]:
+        raise ConfigError(unknown(f"table of {', '.join(map(str, databases))}", missing[0], there))
 
 
 def _sampled(table: Table, sample: int, seed: int, notes: list[str]) -> Table:

@@ -75,7 +75,7 @@ def _problem(database: Database, table: Table) -> str | None:
     task = Task("", "?", (table,), "SELECT", Gold(answer=((1,),)))
     for place, column in enumerate(table.columns):
         if (strange := _not_listed(column.type, [row[place] for row in table.rows])) is not None:
-            return f"it holds {strange!r}, which is none of its values"
+            return f"it holds {strange!r}, which is outside its list"
     try:
         check_table(table)
         with database.sandbox(task):

@@ -64,7 +64,8 @@ class Journal:
             raise ConfigError(
                 f"'{self.path}' cannot be read: {error}. Remove it, and the evaluation starts anew."
             ) from None
-        if others := [name for name in self.asked if self.asked[name] != before.get(name)]:
+        names = dict.fromkeys((*before, *self.asked))
+        if others := [name for name in names if self.asked.get(name) != before.get(name)]:
             told = [f"{name} {json.dumps(before.get(name), ensure_ascii=False)[:60]}" for name in others]
             raise ConfigError(
                 f"--resume: '{self.path}' was begun with other settings: {', '.join(told)}. Give these to go "

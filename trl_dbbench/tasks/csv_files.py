@@ -126,7 +126,7 @@ def _text(path: Path, encoding: str | None) -> tuple[str, list[str]]:
             raise TaskError(
                 f"{path} cannot be read as UTF-8 text, nor as cp1252: {error}. Name its encoding."
             ) from None
-    return text, [f"{path}: it is no UTF-8, and was read as cp1252; name its encoding if letters are wrong"]
+    return text, [f"{path}: it is not UTF-8, and was read as cp1252; name its encoding if letters are wrong"]
 
 
 def _without_mark(read: bytes) -> str | None:

@@ -74,11 +74,9 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
     file = read_csv(path, options)
     for line in file.notes:
         note(line)
-    check_name(path.stem, f"{path}: the table")
     columns, cells_by_column, texts_of = [], [], {}
     for place, title in enumerate(file.header):
         name, type_ = _title(title, path)
-        check_name(name, f"{path}: the column")
         chosen = options.types.get(f"{path.stem}.{name}", options.types.get(name))
         if chosen is not None:
             type_ = _title(f"{name}:{chosen}", path)[1]
@@ -96,13 +94,23 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
         )
         if reading.note:
             note(f"{path.stem}.{name}: {reading.note}")
-    _keep_ambiguous(path.stem, columns, cells_by_column, texts_of, note)
+    numbers = {column.name for column in columns if column.type.startswith(("DECIMAL", "DOUBLE"))}
+    if file.delimiter == ";" or any("," in text for name in numbers for text in texts_of.get(name, ())):
+        _keep_ambiguous(path.stem, columns, cells_by_column, texts_of, note)
     folded = Counter(column.name.casefold() for column in columns)
     if twice := [column.name for column in columns if folded[column.name.casefold()] > 1]:
         raise TaskError(
             f"{path}: the column '{twice[0]}' is there twice; MySQL ignores case in column names."
         )
     return Table(path.stem, tuple(columns), tuple(zip(*cells_by_column, strict=True)))
+
+
+def check_names(tables: Iterable[Table]) -> None:
+    """Raises TaskError for a table or column whose name is longer than servers take."""
+    for table in tables:
+        check_name(table.name, "the table")
+        for column in table.columns:
+            check_name(column.name, f"table '{table.name}': the column")
 
 
 def _keep_ambiguous(
@@ -112,10 +120,7 @@ def _keep_ambiguous(
     texts_of: dict[str, list[str]],
     note: Callable[[str], object],
 ) -> None:
-    """Where other columns have decimal commas, `1.234` may be 1234: such a column is kept as its texts."""
-    numbers = {column.name for column in columns if column.type.startswith(("DECIMAL", "DOUBLE"))}
-    if not any("," in text for name, texts in texts_of.items() if name in numbers for text in texts):
-        return
+    """Keeps columns as their texts in which `1.234` may be 1234, as where decimals have commas."""
     for place, column in enumerate(columns):
         texts = texts_of.get(column.name, [])
         if is_grouped(texts):

@@ -30,6 +30,7 @@ _INT = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
 _PLAIN = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)", re.ASCII)
 _EXPONENT = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)[eE][+-]?\d+", re.ASCII)
 _GROUPED = re.compile(r"-?[1-9]\d{0,2}(?:\.\d{3})+", re.ASCII)
+_UNGROUPED = re.compile(r"-?\d{1,3}", re.ASCII)
 _WITH_COMMA = re.compile(r"-?(?:[1-9]\d{0,2}(?:\.\d{3})+|0|[1-9]\d*)(?:,\d+)?", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.(?P<fraction>\d{1,6}))?)?", re.ASCII)
@@ -90,8 +91,11 @@ def point_for_comma(text: str) -> str:
 
 
 def is_grouped(texts: Sequence[str]) -> bool:
-    """Whether all texts, such as `1.234`, are whole numbers or fractions, as decimals have commas or not."""
-    return bool(texts) and all(_GROUPED.fullmatch(text.strip()) for text in texts)
+    """Whether texts such as `1.234`, beside such as `567`, may be whole numbers or fractions."""
+    grouped = [_GROUPED.fullmatch(text.strip()) is not None for text in texts]
+    return any(grouped) and all(
+        each or _UNGROUPED.fullmatch(text.strip()) for each, text in zip(grouped, texts, strict=True)
+    )
 
 
 # --- numbers ---------------------------------------------------------------------------------------

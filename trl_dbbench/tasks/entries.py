@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import logging
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 WRITABLE = (".jsonl", ".json", ".parquet")
 """Endings of the files that `write_entries` can write."""
+
+logger = logging.getLogger(__name__)
 
 
 class Entry(NamedTuple):
@@ -57,6 +60,8 @@ def read_entries(path: Path) -> Iterable[Entry]:
         return _json_entries(path)
     if path.suffix.lower() in CSV_SUFFIXES:
         file = read_csv(path)
+        for note in file.notes:
+            logger.warning(note)
         if not file.rows:
             raise TaskError(f"{path} holds no questions, only a header.")
         return [Entry(place, dict(zip(file.header, row, strict=True))) for place, row in file.rows]

@@ -1,4 +1,4 @@
-"""Which episode's statement has ended a server: one that no kill stops, or one that a fatal signal met."""
+"""Finds the episode whose statement ended the server: it ignored its kill, or crashed it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,32 @@ import re
 from collections.abc import Iterable
 from weakref import WeakValueDictionary
 
+from trl_dbbench.database.error_numbers import is_full_disk
 from trl_dbbench.database.sandbox import Sandbox
 from trl_dbbench.database.server.session import Session
 
-_CRASHED = re.compile(
-    r"^(?:Connection ID \(thread ID\): |\S+ +(?:\S+ )?(?=\d+ \[ERROR\] (?:\[FATAL\]|.*Assertion failure)))"
-    r"([1-9]\d*)",
-    re.MULTILINE,
-)
+LAST_WORDS = 2_000
+"""Characters before a fatal signal in which a server says why it ends."""
+
+_SIGNAL = re.compile(r"got signal \d+")
+_FAILED = re.compile(r"^\S+ +(?:\S+ )?([1-9]\d*) \[ERROR\] (?:\[FATAL\]|.*Assertion failure)", re.MULTILINE)
+_CONNECTION = re.compile(r"^Connection ID \(thread ID\): (\d+)\nStatus: ", re.MULTILINE)
 
 
-def crashed(log: str) -> list[int]:
-    """The connections whose statements met a fatal signal or a failed assertion, as a server's log says."""
-    return [int(number) for number in _CRASHED.findall(log)]
+def crashed(log: str) -> set[int]:
+    """Return the connections whose statements met a failed assertion or a fatal signal, by a server's log.
+
+    The log quotes the statement after the signal and before its connection, so an agent cannot write these
+    lines. Nobody is to blame for a full disk.
+    """
+    signals = [found.start() for found in _SIGNAL.finditer(log)]
+    if not signals:
+        return set()
+    before, after = log[: signals[0]], log[signals[0] :]
+    if is_full_disk(before[-LAST_WORDS:]):
+        return set()
+    numbers = {*_FAILED.findall(before), *_CONNECTION.findall(after)[-1:]}
+    return {int(number) for number in numbers} - {0}
 
 
 class Blame:

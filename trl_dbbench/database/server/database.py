@@ -38,6 +38,9 @@ logger = logging.getLogger("trl_dbbench.database")
 WATCH_SECONDS = 1.0
 """How often to look whether a server that we started still runs."""
 
+ENDING_TRIES = 10
+"""How often it is looked, a tenth of a second apart, whether a server that hung up has ended."""
+
 RUNAWAY_SECONDS = 8
 """How long a killed statement may go on there. A search in a long text or an operation on shapes does not
 notice a kill, and would take a processor for minutes or hours; no limit on lengths prevents that."""
@@ -134,6 +137,16 @@ class ServerDatabase(Database):
     def has_tables(self, key: TablesKey) -> bool:
         """Whether pristine tables of this `Task.tables_key` are on the server."""
         return self._tenancy.pristine.has(key)
+
+    def lay_blame(self) -> None:
+        """Notes whose statement has ended the server, if it is our own and has ended."""
+        for _ in range(ENDING_TRIES):
+            if self._server is None:
+                return
+            if not self._server.alive():
+                self._tenancy.blame.lay_on(crashed(self._server.log()))
+                return
+            time.sleep(0.1)
 
     def recover(self) -> bool:
         asked = time.monotonic()

@@ -22,7 +22,7 @@ _OWN_CLOCK = re.compile(r"\bSET\b.*\b(?:timestamp|rand_seed[12])\b", re.IGNORECA
 _DIAGNOSTICS = re.compile(
     r"\b(?:ROW_COUNT|FOUND_ROWS|WARNINGS|ERRORS|DIAGNOSTICS|warning_count|error_count)\b", re.IGNORECASE
 )
-"""What reads of the statement before, where any statement of ours would come between."""
+"""Words that read the previous statement's diagnostics, which a SET would clear."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ class Moments:
     def __init__(self, dialect: Dialect, task: Task, ahead: float) -> None:
         self._dialect = dialect
         self._ahead = ahead
-        self._hidden = any(dialect.varies(column.type) for table in task.tables for column in table.columns)
+        types = [column.type for table in task.tables for column in table.columns]
+        self._hidden = any(dialect.varies(each) or "TIMESTAMP" in each.upper() for each in types)
         """Whether any statement may read the clock, or draw, in what the agent or the task has made."""
         self._agents = False
         """The agent has set the clock itself."""
@@ -58,9 +59,10 @@ class Moments:
         Args:
             again: the moment of the same statement, executed before.
         """
-        self._agents = self._agents or _OWN_CLOCK.search(sql) is not None
+        self._agents = self._agents or (kind == "other" and _OWN_CLOCK.search(sql) is not None)
         varies = self._dialect.varies(sql)
         needed = (varies or self._hidden) and not self._agents and not _DIAGNOSTICS.search(sql)
+        self._hidden = self._hidden or needed  # or a later one would find the clock where it was set
         self._hidden = self._hidden or (varies and kind not in ("reads", "plain"))
         if not needed:
             return None

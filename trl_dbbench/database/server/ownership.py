@@ -163,7 +163,7 @@ def roll_back_prepared(connection: Connection, dialect: ServerDialect, *, only_o
             lists. But a session that has prepared one cannot begin another, and one that has begun another
             cannot touch those of others. Left out, all of the server's: on one of our own, they are agents'.
     """
-    with contextlib.suppress(DBAPIError):
+    with contextlib.suppress(Exception):  # in an agent's session they may not even be text
         for name in prepared_transactions(connection, dialect):
             for sql in [*(["BEGIN"] if only_own else []), f"XA ROLLBACK {name}"]:
                 with contextlib.suppress(DBAPIError):

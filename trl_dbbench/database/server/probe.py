@@ -1,7 +1,7 @@
 """Asks whether the server itself fails, where an agent's statement met an error that looks like it.
 
 An agent can raise any error (SIGNAL), end its own connection, and use up what its session may have. So the
-server is at fault only if statements of our own failed in the same while. They run under an account such as
+server is at fault only if statements of our own failed at the same time. They run under an account such as
 agents have, on a connection that is kept open: a server or a network that drops connections drops it, too.
 """
 
@@ -42,6 +42,7 @@ class Probe:
         self._engine = engine
         self._connection: Connection | None = engine.connect()
         self._asking = threading.Lock()
+        self._closed = False
         self._failed, self._why = -1.0, ""
         self._passed = -1.0
         """When the last probe that failed ended, and when the last one that passed began."""
@@ -50,7 +51,7 @@ class Probe:
         """What has failed since a moment (by `time.monotonic`), or fails now; `None` if all is well."""
         asked = time.monotonic()
         with self._asking:
-            if self._failed >= since:
+            if self._failed >= since or self._closed:
                 return self._why
             if self._passed < asked:  # nobody else has asked meanwhile
                 self._ask()
@@ -58,6 +59,7 @@ class Probe:
 
     def close(self) -> None:
         with self._asking:
+            self._closed, self._why = True, "The database was closed"
             self._hang_up()
             self._engine.dispose()
 

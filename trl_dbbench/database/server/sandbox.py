@@ -77,6 +77,10 @@ SPILL_SECONDS = 1.0
 """A reader that took so long for a statement is given up: MySQL keeps what temporary tables took on the disk
 until the connection ends."""
 
+MAX_TEMPORARY_BYTES = 512 * 1024 * 1024
+"""Size up to which a MariaDB server's temporary tables may grow, those of all episodes together."""
+
+_MAKES_TEMPORARY = re.compile(r"\b(?:TEMPORARY|PREPARE|IMMEDIATE)\b", re.IGNORECASE)
 _FULL = failure(TABLE_FULL, "The table is full", limit="size")
 _OF_ROWS = re.compile(r"[\s(]*+(?:SELECT|WITH|INSERT|REPLACE|UPDATE|DELETE)\b", re.IGNORECASE)
 _OF_COLUMNS = re.compile(
@@ -106,6 +110,7 @@ class ServerSandbox(Sandbox):
         """Of the source's tables and views, those that the slot has."""
         self._unmeasured_seconds = 0.0
         self._moments = Moments(tenancy.dialect, task, tenancy.ahead)
+        self._has_temporary = False
         self.brought_down = False
         if task.source is not None or (tenancy.readers is not None and task.is_question):
             self.reached = False  # the tables may have been there
@@ -191,16 +196,18 @@ class ServerSandbox(Sandbox):
             self.changed = not (reads and slot.stateless)
             self._tenancy.blame.uses(session, self)
             moment = self._moments.fix(session, sql, kind, again)
+            before = self._temporary_bytes(sql, reads)
             result = replace(session.execute(sql, limits), moment=moment)
+            after = self._temporary_bytes(sql, reads)
             if not reads:
                 slot.has_changed(result)
             if session.broken:
                 slot.plain = False  # the statement may still run, and hold the tables
             if self.changed and result.undone and not slot.stateless:
                 slot.interrupted = True
-            elif self.changed and not session.broken and self._is_to_measure(result):
-                grew = not slot.stateless and self._tenancy.temporary_grew()
-                if grew or self._tenancy.size(slot.name, session.number) > self._max_bytes:
+            elif self.changed and not session.broken:
+                grew = after > max(before, MAX_TEMPORARY_BYTES)
+                if grew or self._has_outgrown(slot, session, result):
                     slot.full = True
                     return _FULL
         return result
@@ -233,17 +240,19 @@ class ServerSandbox(Sandbox):
             session.broken = session.broken or "its temporary files may be large"
         return result
 
-    def _is_to_measure(self, result: QueryResult) -> bool:
-        """Whether the server is to be asked for the size of the tables, which is done only now and then."""
+    def _temporary_bytes(self, sql: str, reads: bool) -> int:
+        """Size of all temporary tables, where the episode may have made some and this statement may do so."""
+        self._has_temporary = self._has_temporary or _MAKES_TEMPORARY.search(sql) is not None
+        return self._tenancy.temporary_bytes() if self._has_temporary and not reads else 0
+
+    def _has_outgrown(self, slot: Slot, session: Session, result: QueryResult) -> bool:
+        """Whether the tables exceed their size, which the server is asked only now and then."""
         self._unmeasured_seconds += result.seconds
         if self._unmeasured_seconds < UNMEASURED_SECONDS and (result.affected or 0) < UNMEASURED_ROWS:
             return False
         self._unmeasured_seconds = 0.0
-        return True
-
-    @property
-    def _max_bytes(self) -> int:
-        return MAX_TABLE_BYTES + (self._loaded.bytes if self._loaded is not None else 0)
+        begun = self._loaded.bytes if self._loaded is not None else 0
+        return self._tenancy.size(slot.name, session.number) > MAX_TABLE_BYTES + begun
 
     # --- the tables of a source ---------------------------------------------------------------------------
 
@@ -324,9 +333,13 @@ class ServerSandbox(Sandbox):
         self._tenancy.blame.uses(session, self)
         try:
             session.connection.exec_driver_sql(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
-            tables = session.connection.exec_driver_sql(f"SHOW FULL TABLES FROM `{name}`").fetchall()
+            tables = session.connection.exec_driver_sql(
+                f"SHOW FULL TABLES FROM `{name}`", execution_options={"stream_results": True}
+            ).fetchall()
             for table, kind in tables:
-                if kind == "BASE TABLE" and table not in but and not session.broken:
+                if isinstance(table, bytes):  # no text, so no task's
+                    state[repr(table)] = TableState((), [])
+                elif kind == "BASE TABLE" and table not in but and not session.broken:
                     source = f"`{name}`.{quote(table)} LIMIT {MAX_STATE_ROWS}"
                     with contextlib.suppress(_Unreadable):
                         state[table] = self._read(session, source, limits)

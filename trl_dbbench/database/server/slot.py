@@ -90,11 +90,12 @@ class Slot:
     @property
     def lost(self) -> Loss | None:
         """Whose doing it is that the agent's changes are gone, or cannot be told from others."""
-        if self.failed or self._cut_off:
+        if self.failed:
             return "environment"
         session = self.session  # which may become another slot's at any time
         broken = session is not None and session.broken is not None
-        return "agent" if self.interrupted or (broken and not self.stateless) else None
+        # a connection that became another slot's is no failure that would let the agent out of its episode
+        return "agent" if self._cut_off or self.interrupted or (broken and not self.stateless) else None
 
     @property
     def can_keep(self) -> bool:

@@ -64,9 +64,6 @@ KILL_CONNECTIONS = 4
 OBSERVERS = 4
 """Connections that read states; each takes a few milliseconds."""
 
-TEMPORARY_BYTES = 512 * 1024 * 1024
-"""Size up to which all temporary tables of a MariaDB server together may grow."""
-
 SPARE_READERS = 2
 """Readers beyond one for each statement that may run, and connections that slots leave for them."""
 
@@ -115,7 +112,8 @@ class Tenancy:
         self._admin = make_engine(url, ADMIN_SECONDS, connections=ADMIN_CONNECTIONS)
         quick = partial(make_engine, url, KILL_SECONDS, connect_timeout=KILL_SECONDS)
         self._killer = quick(connections=KILL_CONNECTIONS)
-        self._temporary_bytes = TEMPORARY_BYTES
+        self._killed: dict[int, float] = {}
+        """By the number of a connection, when its statement was first seen to be killed, and running."""
         self.blame = Blame()
         self._pulse = Pulse(quick(connections=1), dialect)
         # not a generator, which several threads cannot draw from at once
@@ -220,30 +218,24 @@ class Tenancy:
             return int(admin.exec_driver_sql(size, names).scalar() or 0)
         return 0
 
-    def temporary_grew(self) -> bool:
-        """Whether temporary tables have outgrown the file that all of them are in, and that never shrinks.
-
-        It grows only where nothing in it is free, so the one who has just written much may write no more.
-        """
+    def temporary_bytes(self) -> int:
+        """Size of the file that all temporary tables are in, which grows if nothing in it is free; or 0."""
         with contextlib.suppress(SQLAlchemyError), self._admin.connect() as admin:
             if self.dialect.temporary_size is not None:
-                size = int(admin.exec_driver_sql(self.dialect.temporary_size).scalar() or 0)
-                grew, self._temporary_bytes = size > self._temporary_bytes, max(size, self._temporary_bytes)
-                return grew
-        return False
+                return int(admin.exec_driver_sql(self.dialect.temporary_size).scalar() or 0)
+        return 0
 
     def runaways(self, seconds: float) -> list[int]:
         """The connections whose statements run that long after the time at which they were killed."""
+        now = time.monotonic()
         # a standstill makes those look old that were stopped just now
-        if self._pulse.stood_still(time.monotonic() - 2 * (self._limits.seconds + seconds)):
+        if self._pulse.stood_still(now - 2 * (self._limits.seconds + seconds)):
             return []
-        longest = self._limits.seconds + seconds
         with contextlib.suppress(SQLAlchemyError, DatabaseError), self._admin.connect() as admin:
-            return [
-                process.number
-                for process in ownership.processes(admin)
-                if process.command == "Killed" and process.seconds > longest
-            ]
+            # not by the server's own seconds, which go by the session's clock
+            killed = [each.number for each in ownership.processes(admin) if each.command == "Killed"]
+            self._killed = {number: self._killed.get(number, now) for number in killed}
+            return [number for number, since in self._killed.items() if now - since > seconds]
         return []
 
     def leave(self) -> None:
@@ -355,7 +347,7 @@ class Tenancy:
             admin.exec_driver_sql(f"CREATE DATABASE `{name}`")
             ownership.drop_database(admin, name)
         except DBAPIError as error:
-            if self.dialect.is_environment_fault(error_code(error)):
+            if self.dialect.is_environment_fault(error_code(error), error_text(error)):
                 raise
             pattern = r"`dbb\_%`"
             raise DatabaseError(
@@ -370,7 +362,7 @@ class Tenancy:
         try:
             self._connect(ownership.create_account(admin, name)).disconnect()
         except DBAPIError as error:
-            if self.dialect.is_environment_fault(error_code(error)):
+            if self.dialect.is_environment_fault(error_code(error), error_text(error)):
                 raise
             problem = error_text(error)
         with contextlib.suppress(SQLAlchemyError):

@@ -262,6 +262,8 @@ def _exact_decimal(value: Value, column: str, digits: int, places: int) -> Value
         exact = written.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP, _EVERY_DIGIT)
     except InvalidOperation:  # no number, or none of a size that a column has
         return _store_decimal(value, column, digits, places)
+    if not exact.is_finite():
+        return _store_decimal(value, column, digits, places)
     if abs(exact) >= 10 ** (digits - places):
         raise _out_of_range(column)
     if _digits(exact) > EXACT_DIGITS:

@@ -102,7 +102,7 @@ class Dump:
         Raises:
             TaskError: it cannot be read, or has several databases and no name was given.
         """
-        with self._errors():
+        with self.errors():
             yield from self._statements()
 
     def _has(self, table: str) -> bool:
@@ -114,7 +114,7 @@ class Dump:
         views: dict[str, str] = {}
         columns: dict[str, list[DumpColumn]] = {}
         zone = False
-        with self._errors():
+        with self.errors():
             yield Step(SESSION)
             for statement in self._statements():
                 if isinstance(statement, Rows):
@@ -127,7 +127,7 @@ class Dump:
                 if kind == "table":
                     name = named(words)
                     if name in columns and if_not_there(words):
-                        yield f"{name}: it is made twice, if it is not there; the first one counts"
+                        yield f"{name}: a second CREATE TABLE IF NOT EXISTS is skipped"
                         continue
                     made = table_made(words)
                     columns[name] = columns_of(words_of(made)[3:])
@@ -163,7 +163,7 @@ class Dump:
     @cached_property
     def _schema(self) -> _Schema:
         schema = _Schema()
-        with self._errors():
+        with self.errors():
             for statement in self._statements(EXAMPLE_ROWS):
                 if isinstance(statement, Rows):
                     schema.see_rows(statement)
@@ -180,7 +180,7 @@ class Dump:
         return schema
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def errors(self) -> Iterator[None]:
         """A block whose errors name the dump."""
         try:
             yield

@@ -12,6 +12,7 @@ from itertools import pairwise
 from trl_dbbench.tasks.declared import Declared, task_column
 from trl_dbbench.tasks.sources.dump import Dump
 from trl_dbbench.tasks.sources.dump_statements import (
+    dropped,
     if_not_there,
     is_column,
     joined,
@@ -53,23 +54,25 @@ def dump_tables(
     made: dict[str, _Made] = {}
     left_out: Counter[str] = Counter()
     views: list[str] = []
-    for statement in dump.statements():
-        if isinstance(statement, Rows):
-            if table := made.get(shown_name(statement.table)):
-                _add_rows(table, statement)
-            continue
-        words = words_of(statement)
-        kind, name = kind_of(words), named(words)
-        if kind == "table" and not (name in made and if_not_there(words)):
-            made[name] = _made(words, Sample(sample, random.Random(f"{seed}-{name}")))
-        elif kind == "drop":
-            made.pop(name, None)
-        elif kind == "alter" and name in made:
-            _alter(made[name], words)
-        elif kind == "view":
-            views.append(view_made(words)[0])
-        elif kind.isupper() and not kind.startswith(("GRANT", "FLUSH")):
-            left_out[kind.removeprefix("CREATE ").lower()] += 1
+    with dump.errors():
+        for statement in dump.statements():
+            if isinstance(statement, Rows):
+                if table := made.get(shown_name(statement.table)):
+                    _add_rows(table, statement)
+                continue
+            words = words_of(statement)
+            kind, name = kind_of(words), named(words)
+            if kind == "table" and not (name in made and if_not_there(words)):
+                made[name] = _made(words, Sample(sample, random.Random(f"{seed}-{name}")))
+            elif kind == "drop":
+                for gone in dropped(words):
+                    made.pop(gone, None)
+            elif kind == "alter" and name in made:
+                _alter(made[name], words)
+            elif kind == "view":
+                views.append(view_made(words)[0])
+            elif kind.isupper() and not kind.startswith(("GRANT", "FLUSH")):
+                left_out[kind.removeprefix("CREATE ").lower()] += 1
     tables, notes = list[Table](), list[str]()
     for name, each in made.items():
         if only is None or name in only:

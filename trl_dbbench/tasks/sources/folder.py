@@ -108,7 +108,7 @@ def _convert(files: Iterable[Path], target: Path) -> None:
         connection.execute("PRAGMA journal_mode = OFF")
         connection.execute("BEGIN")
         for file in files:
-            columns, rows = _parquet_table(file) if file.suffix == ".parquet" else _csv_table(file)
+            columns, rows = _parquet_table(file) if file.suffix.lower() == ".parquet" else _csv_table(file)
             if (twice := first_twice([column.name.casefold() for column in columns])) is not None:
                 raise TaskError(f"{file}: {twice_text(columns[twice].name)}")
             made = ", ".join(f"{quote(column.name)} {column.type}" for column in columns)
