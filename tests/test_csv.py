@@ -10,7 +10,7 @@ from trl_dbbench.convert import convert
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.tasks import Column, Table, load_tasks
 from trl_dbbench.tasks.csv_files import CsvOptions
-from trl_dbbench.tasks.csv_tables import read_csv_tables
+from trl_dbbench.tasks.csv_tables import check_names, read_csv_tables
 
 
 def read(tmp_path: Path, content: str | bytes, **options) -> tuple[Table, list[str]]:
@@ -127,6 +127,11 @@ def test_a_point_may_group_where_commas_are_decimal(tmp_path: Path) -> None:
     table, notes = read(tmp_path, "umsatz;stück\n1,5;1.234\n2,5;2.500\n")
     assert table.rows == ((1.5, "1.234"), (2.5, "2.500"))
     assert notes[-1] == "t.stück: '1.234' may be a whole number or a fraction; kept as TEXT"
+    table, notes = read(tmp_path, "preis;umsatz\n1,5;1.234\n2,5;567\n3,5;12.345\n")
+    assert [row[1] for row in table.rows] == ["1.234", "567", "12.345"], "567 beside them groups nothing"
+    table, notes = read(tmp_path, "umsatz;ort\n1.234;a\n567;b\n")
+    assert [row[0] for row in table.rows] == ["1.234", "567"] and "kept as TEXT" in notes[-1]
+    assert read(tmp_path, "umsatz;ort\n1.25;a\n567;b\n")[0].columns[0].type == "DOUBLE"
 
 
 def test_types_delimiter_and_encoding_can_be_told(tmp_path: Path) -> None:
@@ -147,8 +152,9 @@ def test_types_delimiter_and_encoding_can_be_told(tmp_path: Path) -> None:
 
 
 def test_a_name_that_no_server_takes_is_said_early(tmp_path: Path) -> None:
+    table, _ = read(tmp_path, f"id,{'a' * 65}\n1,2\n")
     with pytest.raises(TaskError, match=r"a name of 65 characters; .* at most 64 \(1059"):
-        read(tmp_path, f"id,{'a' * 65}\n1,2\n")
+        check_names([table])
     assert read(tmp_path, f"id,{'ä' * 64}\n1,2\n")[0].rows == ((1, 2),)
 
 

@@ -91,6 +91,9 @@ def test_samples_go_on_too(api: Api, command: Callable, arguments: list, tmp_pat
     api.answer = lambda body, number: refused(401, "no credit") if number == 10 else said(RIGHT)
     more = ["--samples", "2", "--seed", "3"]
     assert "no credit" in command(*arguments, *more)[0]
+    assert "was begun with other settings: n" in command(*arguments, "--resume")[0], (
+        "samples are not left out"
+    )
     api.answer = lambda body, number: said(RIGHT)
     assert command(*arguments, *more, "--resume")[0] == 0
     seeds = [body.get("seed") for body in api.bodies]

@@ -422,6 +422,13 @@ def test_a_run_of_the_version_before_has_no_id_and_goes_on(trainer_of, unbroken,
     assert find_checkpoint(folder, True) == str(folder / "checkpoint-6")
 
 
+def test_a_checkpoint_that_a_run_is_trained_further_from_stays(tmp_path):
+    for name in ("checkpoint-4", "checkpoint-8"):
+        (tmp_path / name).mkdir()
+    begin_run(tmp_path, None, reads=[None, str(tmp_path / "checkpoint-4")])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["_earlier.1", "checkpoint-4"]
+
+
 def test_weights_that_a_run_reads_from_its_own_folder_stay(tmp_path):
     """A model that is trained further where it lies."""
     for name in ("run.json", "config.json", "model.safetensors"):

@@ -43,6 +43,13 @@ def test_a_table_whose_numbers_would_change_is_refused(
     assert "column 'x'" in str(error.value)
 
 
+@pytest.mark.parametrize("cell", ["nan", "NaN", "Infinity"])
+def test_a_decimal_that_is_no_number_is_refused(sqlite_database: Database, cell: str) -> None:
+    """As pandas writes a missing one."""
+    with pytest.raises(TaskError, match="tables cannot be made"):
+        sqlite_database.sandbox(task(table("t", "x DECIMAL(5,2)", (cell,)))).close()
+
+
 def test_numbers_of_fifteen_digits_come_back(sqlite_database: Database) -> None:
     cells = ["1234567890123.45", "0.10", -5, 10**17, True, 0.1 + 0.2, None]
     with sqlite_database.sandbox(

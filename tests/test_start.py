@@ -14,7 +14,7 @@ from forking import Forked
 from launching import RECIPE, ROOT, SMALL, run_here
 from transformers import TrainingArguments
 
-from trl_dbbench import TaskArguments
+from trl_dbbench import DBBenchGRPOConfig, TaskArguments
 from trl_dbbench.start import RecipeParser, put_timestamp
 
 
@@ -126,6 +126,7 @@ def test_a_key_that_is_missing(tmp_path, monkeypatch):
         ("eval_tasks: held_out.jsonl", ["--eval_on_start=false"], ("steps", 0.9999999, False)),
         ("eval_tasks: held_out.jsonl", ["--eval_strategy", "no"], ("no", None, False)),
         ("eval_tasks: held_out.jsonl\neval_strategy: epoch", [], ("epoch", None, False)),
+        ("eval_tasks: held_out.jsonl\neval_strategy: no", [], ("no", None, False)),
         ("eval_tasks: null", [], ("no", None, False)),
     ],
 )
@@ -138,6 +139,14 @@ def test_held_out_tasks_are_played_before_and_after_where_nothing_says_when(
     tasks = [] if "tasks: a" in yaml else ["--tasks", "a.jsonl"]
     _, args = parser.parse_args_and_config(["--config", "my.yaml", *tasks, *options])
     assert (args.eval_strategy, args.eval_steps, args.eval_on_start) == expected
+
+
+@pytest.mark.parametrize("flag", ["--no_gradient_checkpointing", "--gradient_checkpointing=false"])
+def test_the_command_line_wins_over_the_yaml_under_an_older_name(tmp_path, monkeypatch, flag):
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text("gradient_checkpointing: true\noutput_dir: out\nbf16: false\nuse_cpu: true\n")
+    (args,) = RecipeParser([DBBenchGRPOConfig]).parse_args_and_config(["--config", "my.yaml", flag])
+    assert not args.gradient_checkpointing
 
 
 def output_dir(pattern: str, **settings: object) -> str:

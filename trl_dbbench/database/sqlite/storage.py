@@ -220,16 +220,16 @@ def _range(kind: Kind) -> tuple[int, int]:
     return low, low + values - 1
 
 
+_WRITTEN_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+
+
 def _amount(value: Value, column: str, type: str) -> int | float:
     """A number, or an error for a text that is none."""
     if isinstance(value, str | bytes):
         written = text(value).strip()
-        try:
-            return float(written) if not written.lstrip("+-").isdecimal() else int(written)
-        except ValueError:
-            raise StatementError(
-                1366, f"Incorrect {type} value: '{written}' for column '{column}' at row 1"
-            ) from None
+        if not _WRITTEN_NUMBER.fullmatch(written):
+            raise StatementError(1366, f"Incorrect {type} value: '{written}' for column '{column}' at row 1")
+        return int(written) if written.lstrip("+-").isdecimal() else float(written)
     return value
 
 
