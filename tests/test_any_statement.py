@@ -23,6 +23,7 @@ from hostile import seen
 from required import LONG
 
 from trl_dbbench.database import Database, Limits, QueryResult, Sandbox, State, open_database
+from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.database.sqlite import native
 from trl_dbbench.errors import ServerCrash
 from trl_dbbench.grading.rows import same_state
@@ -184,7 +185,6 @@ def test_any_statement_on_a_server(server: str, count: int, request: pytest.Fixt
 def episode(database: Database, asked: Task, sqls: list[str]) -> list[str]:
     """Executes these; returns what went wrong."""
     wrong: list[str] = []
-    restarts = database.restarts
     with database.sandbox(asked) as sandbox:
         for sql in sqls:
             try:
@@ -199,6 +199,6 @@ def episode(database: Database, asked: Task, sqls: list[str]) -> list[str]:
             return wrong
         except Exception as error:
             wrong.append(f"state: {error!r} after {sqls}")
-        if sandbox.retries and database.restarts == restarts:
+        if sandbox.retries and database.dialect is SQLITE:  # a busy server may stand still for a moment
             wrong.append(f"{sandbox.retries} retries: {sqls}")
     return wrong

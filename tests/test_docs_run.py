@@ -30,7 +30,7 @@ from test_extending import FILES, TASK
 from trl_dbbench import shipped
 
 ELSEWHERE = {"own_tables.md", "evaluate.md", "endpoints.md", "environments.md", "serve.md", "multi_node.md"}
-NOT_OURS = {"git", "make", "python3.11", "pip", "pytest", "export", "vllm", "head"}
+NOT_OURS = {"source", "git", "make", "python3.11", "pip", "pytest", "export", "vllm", "head"}
 GRID = "--tune"
 """The benchmark of credit.md with all its runs, which take hours."""
 

@@ -87,7 +87,11 @@ def test_versions_outside_of_the_tried_ranges(doctor, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "check", "message"),
     [
-        (["--learning_rat", "1"], "settings", "FAIL  settings: .*--learning_rat"),
+        (
+            ["--learning_rat", "1"],
+            "settings",
+            "FAIL  settings: unknown setting 'learning_rat'; nearest: learning_rate",
+        ),
         (["--num_generations", "3"], "settings", "FAIL  settings: .*must be divisible by num_generations"),
         (
             ["--load_in_4bit", "true"],

@@ -103,7 +103,7 @@ def test_a_server_takes_broken_calls_in_the_conversation(server: RealServer) -> 
     protocol = ToolsProtocol()
     reply = Reply("", [Call("call_0", "execute_sql", '{"query": "SELE'), Call("call_1", "no_such", "{}")])
     opening: list[Message] = [*protocol.messages(load_tasks(TINY / "test.jsonl")[0], PROMPT)]
-    conversation = [*opening, reply.message(), *reply.observed("Error: no JSON", protocol)]
+    conversation = [*opening, reply.message(protocol), *reply.observed("Error: no JSON", protocol)]
 
     async def ask(messages: list[Message], tokens: int = 4) -> Reply:
         endpoint = Endpoint(server.url, "tiny", patience=0.0)

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from trl_dbbench.database import Database
 from trl_dbbench.database.sqlite import values
 from trl_dbbench.database.sqlite.aggregates import GroupConcat
-from trl_dbbench.database.sqlite.coercions import COERCIONS, DOUBTFUL
+from trl_dbbench.database.sqlite.coercions import DOUBTFUL
+from trl_dbbench.database.sqlite.conversions import COERCIONS
 from trl_dbbench.database.sqlite.functions import functions
 from trl_dbbench.database.sqlite.guard import MAX_SPILLED_BYTES
 from trl_dbbench.database.sqlite.sandbox import SQLiteSandbox

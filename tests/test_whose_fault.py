@@ -208,10 +208,10 @@ def test_a_failure_that_has_just_ended_is_not_told_to_the_agent() -> None:
 
 
 def test_an_error_that_comes_again_is_the_agents() -> None:
-    database = Ailing(DOUBTFUL, DOUBTFUL, problems=[])
+    database = Ailing(DOUBTFUL, DOUBTFUL, DOUBTFUL, problems=[])
     with database.sandbox(QUESTION) as sandbox:
         assert sandbox.execute("SIGNAL ...").error_code == 1114
-        assert database.answers == [] and database.made == 2, "it was tried on one fresh sandbox"
+        assert database.answers == [] and database.made == 3, "it was tried on two fresh sandboxes"
 
 
 def test_a_disk_that_stays_full_ends_the_episode() -> None:

@@ -12,7 +12,7 @@ a statement fails, by the environment's fault -> wait for the server -> fresh sa
   the episode ends without a reward. All sandboxes wait together: the time is that of the outage and not of
   each of them.
 - An error that looks like the environment's (`QueryResult.doubtful`) while the server is in order is tried
-  once more, on a fresh sandbox: the failure may have just ended. If it comes again it is the agent's, and
+  again, on fresh sandboxes: the failure may have just ended. If it comes again it is the agent's, and
   so its observation.
 - A statement is at fault itself if it loses its connection on `MAX_TRIES` fresh sandboxes of a server that
   answered others all the while. The error becomes its observation. So does that of a statement during which
@@ -40,6 +40,9 @@ T = TypeVar("T")
 
 MAX_TRIES = 3
 MAX_STANDSTILLS = 5
+SECOND_LOOKS_SECONDS = (0.0, 0.5)
+"""Pauses before a doubtful error is tried again: a disk that is nearly full has room now and then."""
+
 MAX_PAUSE_SECONDS = 2.0
 
 
@@ -159,6 +162,21 @@ class RetryingSandbox(Sandbox):
         self._check(sandbox, start)
         if not result.doubtful:
             return result
+        for pause in SECOND_LOOKS_SECONDS:
+            time.sleep(pause)
+            again = self._again(sandbox, execute, result)
+            if not again.doubtful:
+                return again
+        return result
+
+    def _again(
+        self, sandbox: Sandbox, execute: Callable[[Sandbox], QueryResult], result: QueryResult
+    ) -> QueryResult:
+        """What a statement gives on a fresh sandbox, which then takes the place of this one; or `result`.
+
+        Raises:
+            EnvironmentFault: the server fails.
+        """
         start = time.monotonic()
         fresh = self._database.fresh_sandbox(self._task)
         self._earlier.append(fresh)
@@ -256,15 +274,21 @@ class RetryingSandbox(Sandbox):
         Returns:
             What came out otherwise than before, so that the rest was not executed.
         """
+        start = time.monotonic()
         for sql, seen in self._done:
             again = sandbox.repeat(sql, seen)
             same = (again.rows, again.error, again.affected) == (seen.rows, seen.error, seen.affected)
             if not (same or anyway or self._only_shows(sql)):
+                text = (
+                    f"the database failed, and {sql[:200]!r} cannot be repeated: it gave {_shown(seen)}, now "
+                    f"{_shown(again)}"
+                )
+                if again.limit != "time" and not again.doubtful:
+                    return EnvironmentFault(text, final=True)
+                # a busy server may be faster the next time, and one with a full disk have room
+                down = sandbox.failing(start) is not None
                 return EnvironmentFault(
-                    f"the database failed, and {sql[:200]!r} cannot be repeated: it gave "
-                    f"{_shown(seen)}, now {_shown(again)}",
-                    # a busy server may be faster the next time, and one with a full disk have room
-                    final=again.limit != "time" and not again.doubtful,
+                    text, observation=again.error, error_code=again.error_code, still=not down, down=down
                 )
         return None
 

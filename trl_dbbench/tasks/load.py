@@ -13,6 +13,7 @@ from trl_dbbench.files import nearest_path
 from trl_dbbench.tasks.entries import CSV_SUFFIXES, Entry, read_entries, read_folder
 from trl_dbbench.tasks.formats import format_of, get_format, read_entry
 from trl_dbbench.tasks.formats.base import TaskFormat, Unsupported
+from trl_dbbench.tasks.formats.csv import CsvFormat
 from trl_dbbench.tasks.formats.lifelong import HUB_FOLDER, HUB_ID
 from trl_dbbench.tasks.formats.own import OwnFormat
 from trl_dbbench.tasks.model import Task
@@ -128,7 +129,7 @@ def _read(
         except TaskError as error:
             raise TaskError(f"{source}, {entry.place}: {error}") from None
         if task.id in seen:
-            if read_by == OwnFormat.name:
+            if read_by in (OwnFormat.name, CsvFormat.name):  # a user's own, not published
                 raise TaskError(
                     f"{source}, {entry.place}: the id '{task.id}' stands at {seen[task.id]} already; ids "
                     "must differ."

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 
 from sqlalchemy import Engine
 from sqlalchemy.engine import Connection
@@ -21,8 +22,11 @@ from trl_dbbench.errors import DatabaseError
 PROBE_SECONDS = 10
 """How long the server may take to answer one of the probe's statements."""
 
-PROBE_BYTES = 1024 * 1024
-"""Bytes that are written. Small tables grow by less at a time: where this fits, an agent's next row does."""
+PROBE_BYTES = 8 * 1024 * 1024
+"""Bytes that are written: more than what statements that fail on a full disk give back to it."""
+
+BEAT_SECONDS = 1.0
+"""How often the connection is used, so that one that was dropped says when."""
 
 _ROWS = PROBE_BYTES // MAX_INSERT_BYTES
 _NUMBERS = " UNION ALL ".join(["SELECT 1"] * _ROWS)
@@ -46,6 +50,8 @@ class Probe:
         self._failed, self._why = -1.0, ""
         self._passed = -1.0
         """When the last probe that failed ended, and when the last one that passed began."""
+        self._ended = threading.Event()
+        threading.Thread(target=self._beat, name="dbbench-probe", daemon=True).start()
 
     def failing(self, since: float) -> str | None:
         """What has failed since a moment (by `time.monotonic`), or fails now; `None` if all is well."""
@@ -58,22 +64,34 @@ class Probe:
             return self._why if self._failed >= since else None
 
     def close(self) -> None:
+        self._ended.set()
         with self._asking:
             self._closed, self._why = True, "The database was closed"
             self._hang_up()
             self._engine.dispose()
 
+    def _beat(self) -> None:
+        while not self._ended.wait(BEAT_SECONDS):
+            with self._asking:
+                if not self._closed:
+                    self._try(lambda connection: connection.exec_driver_sql("DO 0"))
+
     def _ask(self) -> None:
         began = time.monotonic()
+        if self._try(self._write):
+            self._passed = began
+
+    def _try(self, statements: Callable[[Connection], object]) -> bool:
         try:
             if self._connection is None:
                 self._connection = self._engine.connect()
-            self._write(self._connection)
-            self._passed = began
+            statements(self._connection)
+            return True
         except (SQLAlchemyError, DatabaseError) as error:
             self._why = error_text(error) if isinstance(error, SQLAlchemyError) else str(error)
             self._failed = time.monotonic()
             self._hang_up()
+            return False
 
     def _write(self, connection: Connection) -> None:
         connection.exec_driver_sql("DROP TABLE IF EXISTS probe")
