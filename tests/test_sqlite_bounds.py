@@ -6,7 +6,6 @@ import re
 import sqlite3
 import sys
 import time
-import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,21 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trl_dbbench.database import Database
-from trl_dbbench.database.sqlite import values
+from trl_dbbench.database.sqlite import collation
 from trl_dbbench.database.sqlite.aggregates import GroupConcat
 from trl_dbbench.database.sqlite.coercions import DOUBTFUL
+from trl_dbbench.database.sqlite.collation import MAX_CACHED_KEYS, sort_key
 from trl_dbbench.database.sqlite.conversions import COERCIONS
 from trl_dbbench.database.sqlite.functions import functions
 from trl_dbbench.database.sqlite.guard import MAX_SPILLED_BYTES
 from trl_dbbench.database.sqlite.sandbox import SQLiteSandbox
 from trl_dbbench.database.sqlite.storage import STORAGE
-from trl_dbbench.database.sqlite.values import (
-    MAX_CACHED_KEYS,
-    MAX_TEXT_CHARACTERS,
-    StatementError,
-    fold,
-    sort_key,
-)
+from trl_dbbench.database.sqlite.values import MAX_TEXT_CHARACTERS, StatementError
 
 ORDERS = table("orders", "id INT, note VARCHAR(40)", *((n, f"note {n}") for n in range(300)))
 LONG = table("longs", "id INT, note LONGTEXT", *((n, f"{n} " + "x" * 100_000) for n in range(60)))
@@ -141,18 +135,16 @@ def test_counted_repeats_of_a_pattern(sqlite_database: Database, pattern: str, t
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("éßﬃﷺΐ각①\u0301\u0327\u0345")))
-def test_a_text_without_case_and_accents(text: str) -> None:
-    """Character by character it is what it is as a whole."""
-    decomposed = unicodedata.normalize("NFKD", text)
-    assert fold(text) == "".join(char for char in decomposed if not unicodedata.combining(char)).casefold()
+def test_a_text_weighs_what_its_characters_weigh(text: str) -> None:
+    assert sort_key(text) == "".join(map(sort_key, text))
 
 
 def test_a_key_is_computed_once_for_all_that_a_text_is_compared_with(
     sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     computed = []
-    original = values.fold
-    monkeypatch.setattr(values, "fold", lambda text: (computed.append(text), original(text))[1])
+    original = collation._sort_key
+    monkeypatch.setattr(collation, "_sort_key", lambda text: (computed.append(text), original(text))[1])
     needle = "n" * 200  # longer than the keys that are cached
     options = ", ".join(f"'{number:0200}'" for number in range(50))
     with sqlite_database.sandbox(task(ORDERS)) as sandbox:
@@ -162,7 +154,7 @@ def test_a_key_is_computed_once_for_all_that_a_text_is_compared_with(
 
 
 def test_the_cache_of_keys_stays_small() -> None:
-    largest = "\ufdfa" * values.MAX_CACHED_KEY_CHARACTERS
+    largest = "\ufdfa" * collation.MAX_CACHED_KEY_CHARACTERS
     assert MAX_CACHED_KEYS * (sys.getsizeof(largest) + sys.getsizeof(sort_key(largest))) < 80 * 2**20
 
 
