@@ -50,7 +50,7 @@ PROBES = (
     "UPDATE medals SET gold = gold + 1 WHERE gold > 1",
     "SELECT SUM(gold) FROM medals",
 )
-"""What a session must answer after whatever another one has done, as before it. `hostile.seen` asks for traces."""
+"""Statements that a session answers alike whatever other sessions did. `hostile.seen` asks for traces."""
 
 # --- values ---------------------------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ def question(kind: str, folder: Path) -> Task:
 
 
 def probed(sandbox: Sandbox) -> list[QueryResult]:
-    """What a session answers to questions that are always the same."""
+    """Return a session's answers to fixed questions."""
     return [dataclasses.replace(sandbox.execute(sql), seconds=0.0) for sql in PROBES] + seen(sandbox)
 
 

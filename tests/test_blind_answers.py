@@ -133,7 +133,7 @@ SEVEN = dict.fromkeys(
 def test_what_one_statement_is_paid_over_all_questions(
     name: str, published: dict[str, int], rewarded: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 1,034. As a reward no statement that selects many things is worth more than one of them."""
+    """Questions of the 1,034 that are paid. No reward pays a statement of many things for more than one of them."""
     written: dict[int, Result] = {}  # the same few results again and again
     monkeypatch.setattr(
         grading,

@@ -1,4 +1,4 @@
-"""What servers do that the API's description does not say: each as a vendor does it."""
+"""Servers that depart from the API's description, each as a vendor does it."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_what_cannot_be_repeated_ends_the_episode(server_database: Database) -> 
 
 
 def test_the_clock_and_chance_are_repeated(server_database: Database) -> None:
-    """What the agent has read of them is what its tables hold on the fresh sandbox."""
+    """The fresh sandbox holds the very values that the agent has read."""
     with server_database.sandbox(QUESTION) as sandbox:
         read = sandbox.execute("SELECT @drawn := RAND(), @now := NOW(6)").rows
         sandbox.execute("CREATE TABLE log (at DATETIME(6) DEFAULT CURRENT_TIMESTAMP(6), gold INT)")

@@ -1,4 +1,4 @@
-"""What is wrong with a setting or a path is said at once, with the nearest right one."""
+"""A wrong setting or path is reported at once, with the nearest right one."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ TURNS = [
 ]
 
 Fill = Callable[[float], None]
-"""Keeps the disk full for so many seconds, then empties it."""
+"""Keeps the disk full for a number of seconds, then empties it."""
 
 
 class ThinkingEngine(ScriptedEngine):

@@ -33,7 +33,7 @@ ALTER TABLE `pets` MODIFY `id` int(11) NOT NULL AUTO_INCREMENT, AUTO_INCREMENT=4
 
 
 AS_DUMPED = tuple(statement for statement in ODD if " numbers " not in statement)
-"""Without FLOAT, of which mariadb-dump itself writes six digits."""
+"""Without FLOAT: mariadb-dump itself writes six of its digits."""
 
 
 def run(*arguments: object) -> str:
