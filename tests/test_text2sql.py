@@ -220,10 +220,12 @@ def on_mysql(task: Task) -> Task:
 
 @pytest.mark.slow
 def test_spiders_gold_on_mysql(spider: Path, docker_database: Database) -> None:
-    """All but the queries that MySQL refuses: columns that are not grouped by, and a derived table without a name."""
+    """All but the queries that MySQL refuses: columns that are not grouped by, and a derived table without a name.
+    And but those that give nothing, which is no reward for anybody."""
     tasks = [on_mysql(task) for task in load_tasks(spider)]
     problems = {each.task.id: each.problem for each in validate(tasks, docker_database) if each.problem}
-    reasons = {id: (problem.split("fails: ")[1][:4]) for id, problem in problems.items()}
+    nothing = {id for id, problem in problems.items() if problem.startswith("the gold gives no rows")}
+    reasons = {id: problem.split("fails: ")[1][:4] for id, problem in problems.items() if id not in nothing}
     assert {id.removeprefix("spider-dev-"): code for id, code in reasons.items()} == {
         **dict.fromkeys(("17", "336", "337"), "1140"),
         **dict.fromkeys(("232", "233", "464", "465", "642", "643", "817", "818"), "1055"),
