@@ -17,9 +17,11 @@ from fakes import BrokenDatabase, play_script
 from peft import LoraConfig, get_peft_model
 from saved_runs import FORGOT_WHERE, LOOK, answer, count_task
 from test_judging import AS_THE_QUICKSTART, TINY, record
-from test_report import ATTACK, assert_quiet, browser, episode, write_run
+from test_report import ATTACK, assert_quiet, browser, chips, episode, facts, write_run
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
+from trl_dbbench.audit import Audited, Finding
+from trl_dbbench.audit.page import write_page
 from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.judging import Arm, compare_arms, mcnemar
@@ -426,7 +428,7 @@ def test_the_page_says_what_the_text_says(
     assert (
         html.count("SELECT COUNT(*) FROM orders\n```") == 11
     )  # of those that flipped, the one that was wrong
-    assert "<script" not in html and "http" not in html.replace("http-equiv", "")
+    assert html.count("<script") == 1 and "http" not in html.replace("http-equiv", "")
 
 
 def hostile(name: str, right: bool) -> Arm:
@@ -441,7 +443,8 @@ def hostile(name: str, right: bool) -> Arm:
 def test_hostile_text_is_no_markup(tmp_path: Path) -> None:
     comparison = compare_arms([hostile("<b>base", False), hostile("other", True)])
     html = write_comparison(comparison, tmp_path / "c.html").read_text()
-    assert "<script" not in html and "<img" not in html and "<b>base" not in html
+    assert "<script>alert" not in html and "<img" not in html and "<b>base" not in html
+    assert html.count("<script") == html.count("</script>") == 1
     assert "&lt;script&gt;alert(1)" in html and "{{ 7*7 }}" in html
     assert "\x1b" not in comparison_text(compare_arms([hostile("a", False), hostile("b\x1b", True)])).replace(
         "b\x1b", ""
@@ -492,6 +495,146 @@ def test_the_page_of_an_evaluation_in_chromium(browser: Any, tmp_path: Path, wid
     entries[0].find_element("css selector", "summary").click()
     assert len(entries[0].find_elements("css selector", "article")) == 5
     assert_fits(browser, page, f"eval-{width}-{scheme}")
+
+
+def test_models_are_named_by_their_paths(tmp_path: Path) -> None:
+    """Two checkpoints of the same name, and an adapter on one of them."""
+    first = arm("base", [True, False], model="/runs/a/checkpoint-20")
+    other = arm("other", [True, True], model="/runs/b/checkpoint-20")
+    tuned = arm("tuned", [True, True], model="/runs/a/checkpoint-20", adapter="/runs/c")
+    shown = facts(write_comparison(compare_arms([first, other, tuned]), tmp_path / "c.html").read_text())
+    assert shown["Model, base"] == ("/runs/a/checkpoint-20", "")
+    assert shown["Model, other"] == ("/runs/b/checkpoint-20", "")
+    assert shown["Model, tuned"] == ("/runs/a/checkpoint-20", "adapter: /runs/c")
+    shown = facts(write_arm(first, tmp_path / "e.html").read_text())
+    assert shown["Model"] == ("/runs/a/checkpoint-20", "")
+
+
+def test_one_task_makes_no_headline(tmp_path: Path) -> None:
+    shown = facts(write_arm(arm("tuned", [True]), tmp_path / "e.html").read_text())
+    assert shown["Greedy accuracy, tuned"] == ("one episode only", "greedy: too few for an accuracy")
+    shown = facts(write_arm(arm("tuned", [True, False]), tmp_path / "e.html").read_text())
+    assert shown["Greedy accuracy, tuned"] == ("50.0 % [9.5, 90.5]", "greedy: 1 of 2 episodes")
+
+
+def flipping() -> list[Arm]:
+    """Of four tasks, the other arm wins 0 and 1 and loses 2; in task 1 the base's statement fails."""
+    arms = []
+    for name, rights in (("base", [False, False, True, True]), ("tuned", [True, True, False, True])):
+        episodes = [
+            record(n, right, f"answer {n} of {name}", skills=[f"skill_{n % 2}"])
+            for n, right in enumerate(rights)
+        ]
+        arms.append(Arm(name, episodes))
+    failed = {
+        **{"text": "SELECT Cuonty", "action": "operation", "sql": "SELECT Cuonty", "tokens": 3},
+        **{"observation": "Unknown column 'Cuonty'", "error_code": 1054},
+    }
+    arms[0].greedy[1]["turns"].insert(0, failed)  # type: ignore[arg-type]
+    return arms
+
+
+def left(browser: Any) -> list[str]:
+    """The ids of the tasks that the filters leave, as their count says too."""
+    entries = browser.find_elements("css selector", ".entry")
+    shown = [entry.text.split()[-1] for entry in entries if entry.is_displayed()]
+    assert browser.find_element("id", "count").text.startswith(f"{len(shown)} of {len(entries)} task")
+    return shown
+
+
+def press(browser: Any, chip: str) -> None:
+    browser.find_element("xpath", f"//label[contains(@class, 'chip')][contains(., '{chip}')]").click()
+
+
+def test_flips_are_filtered_and_searched_in_chromium(browser: Any, tmp_path: Path) -> None:
+    page = write_comparison(compare_arms(flipping()), tmp_path / "c.html")
+    open_as(browser, page, 1280, "light")
+    assert chips(browser) == ["tuned: now right 2", "tuned: now wrong 1", "failing SQL 1"]
+    assert left(browser) == ["task-0", "task-1", "task-2"]
+    press(browser, "now wrong")
+    assert left(browser) == ["task-2"]
+    press(browser, "now right")
+    assert left(browser) == ["task-0", "task-1", "task-2"], "either of one kind"
+    press(browser, "failing SQL")
+    assert left(browser) == ["task-1"], "and both of two kinds"
+    assert browser.current_url.endswith("#flip=tuned%3A+now+right&flip=tuned%3A+now+wrong&sql=failing+SQL")
+    browser.find_element("css selector", "[type=reset]").click()
+    time.sleep(0.1)
+    search = browser.find_element("name", "text")
+    for text, tasks in (("select cuonty", ["task-1"]), ("Answer 2 of BASE", ["task-2"]), ("nothing", [])):
+        search.clear()
+        search.send_keys(text)
+        assert left(browser) == tasks
+    search.clear()
+    browser.find_element("name", "skill").send_keys("skill 1")
+    assert left(browser) == ["task-1"]
+
+    # a shared address has the same view, and a link of the bar leaves it as it is
+    shared = browser.current_url
+    browser.get("about:blank")
+    browser.get(shared)
+    assert left(browser) == ["task-1"]
+    browser.find_element("link text", "Figures").click()
+    time.sleep(0.1)
+    assert browser.current_url == shared
+    assert browser.execute_script("return document.querySelector('.parts').getBoundingClientRect().top") == 0
+    assert browser.get_log("browser") == []
+
+
+def test_tasks_of_an_evaluation_are_filtered_in_chromium(browser: Any, tmp_path: Path) -> None:
+    page = write_arm(arm("tuned", [True, False, None, True]), tmp_path / "e.html")
+    open_as(browser, page, 400, "light")
+    assert chips(browser) == ["right 2", "void 1", "wrong 1"]
+    press(browser, "void")
+    assert left(browser) == ["task-2"]
+    assert_fits(browser, page, "eval-filtered")
+
+
+def test_without_scripts_all_tasks_are_there_in_chromium(browser: Any, tmp_path: Path) -> None:
+    page = write_comparison(compare_arms(flipping()), tmp_path / "c.html")
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    browser.get(page.as_uri())
+    assert not browser.find_element("id", "filters").is_displayed()
+    entries = browser.find_elements("css selector", ".entry")
+    assert [entry.text.split()[-1] for entry in entries] == ["task-0", "task-1", "task-2"]
+    entries[1].find_element("css selector", "summary").click()
+    assert "SELECT Cuonty" in entries[1].text and "answer 1 of tuned" not in entries[0].text
+
+
+def test_an_audit_is_filtered_in_chromium(browser: Any, tmp_path: Path) -> None:
+    tasks = [count_task(n) for n in range(4)]
+    weak, unnamed = Finding("weak", "also right: SELECT 1"), Finding("not named", "'Oslo'")
+    audited = [
+        Audited(tasks[0], [weak, weak], "faulty", tasks[0]),
+        Audited(tasks[1], [weak, unnamed], "dropped", None),
+        Audited(tasks[2], [unnamed], "sound", tasks[2]),
+        Audited(tasks[3], [], "sound", tasks[3]),
+    ]
+    page = write_page(audited, "tasks.jsonl", tmp_path / "audit.html")
+    open_as(browser, page, 1280, "light")
+    assert browser.find_element("css selector", "h1").text == "tasks.jsonl: audit"
+    assert chips(browser) == ["Dropped 1", "Sound, with doubts 1", "With faults 1", "not named 2", "weak 2"]
+    ids = [task.id for task in tasks]
+    assert left(browser) == [ids[1], ids[0], ids[2]]
+    press(browser, "weak")
+    assert left(browser) == [ids[1], ids[0]]
+    press(browser, "With faults")
+    assert left(browser) == [ids[0]]
+    titles = browser.find_elements("css selector", "h3")
+    assert [title.text for title in titles if title.is_displayed()] == ["With faults: 1"]
+    browser.find_element("css selector", "[type=reset]").click()
+    time.sleep(0.1)
+    browser.find_element("name", "text").send_keys("oslo")
+    assert left(browser) == [ids[1], ids[2]]
+    assert_fits(browser, page, "audit")
+
+
+def test_an_audit_without_findings_in_chromium(browser: Any, tmp_path: Path) -> None:
+    task = count_task(1)
+    page = write_page([Audited(task, [], "sound", task)], "tasks.jsonl", tmp_path / "audit.html")
+    open_as(browser, page, 400, "dark")
+    assert not browser.find_element("id", "filters").is_displayed()
+    assert_fits(browser, page, "audit-sound")
 
 
 def open_as(browser: Any, page: Path, width: int, scheme: str) -> None:

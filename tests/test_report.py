@@ -22,7 +22,7 @@ from required import lacking
 from trl_dbbench.cli import main
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.report import charts, compare, read_run, write_figures, write_report
-from trl_dbbench.report.curves import Chart, Series, percent_range
+from trl_dbbench.report.curves import Chart, Series, y_range
 from trl_dbbench.report.run import Run
 from trl_dbbench.tasks import Task
 
@@ -135,19 +135,19 @@ def of(run: Path, chart: str) -> dict[str, Any]:
     return {s.name: s for c in charts(read_run(run)) if c.id == chart for s in c.series}
 
 
-def test_percent_axes_fit_what_they_show() -> None:
-    def axis(*values: float, kind: str = "lines") -> tuple[float, float]:
-        return percent_range(
-            Chart("x", "", "", [Series("s", 0, [0.0] * len(values), list(values))], kind=kind)
-        )
+def test_axes_do_not_dramatise() -> None:
+    """A share's axis has 0 and 100 %, whatever it shows; all others have 0, a reward's also 1."""
 
-    assert axis(0.62, 0.81) == (0.6, 0.85)
-    assert axis(0.02, 0.06) == (0.0, 0.1)
-    assert axis(0.1, 0.9) == (0.0, 0.9)
-    assert axis(1.0, 1.0) == (0.9, 1.0)
-    assert axis(0.985, 0.99) == (0.9, 1.0)
-    assert axis(0.0) == (0.0, 0.1)
-    assert axis(0.3, 0.4, kind="shares") == (0.0, 1.0), "parts of a whole"
+    def axis(*values: float, **more: Any) -> tuple[float, float]:
+        low, high = y_range(Chart("x", "", "", [Series("s", 0, [0.0] * len(values), list(values))], **more))
+        return round(low, 3), round(high, 3)
+
+    assert axis(0.62, 0.81, percent=True) == axis(0.985, 0.99, percent=True) == (0, 1)
+    assert axis(0.02, kind="shares", percent=True) == (0, 1)
+    assert axis(2.0, 2.1) == (0, 2.226), "turns: from 0, with room above"
+    assert axis(-0.3, -0.2) == (-0.318, 0), "a reward below 0"
+    assert axis(0.01, 0.02, reach=1.0) == (0, 1.06)
+    assert axis() == axis(0.0) == (0, 1)
 
 
 def test_settings_of_the_run_are_in_the_page(tmp_path: Path) -> None:
@@ -167,7 +167,50 @@ def test_settings_of_the_run_are_in_the_page(tmp_path: Path) -> None:
     (folder / "run.json").write_text("{")
     read = read_run(folder)
     assert read.notes == ["run.json cannot be read: the settings of the run are not shown."]
-    assert 'id="settings"' not in write_report(read, tmp_path / "r.html").read_text()
+    assert "All settings" not in write_report(read, tmp_path / "r.html").read_text()
+
+
+def facts(html: str) -> dict[str, tuple[str, str]]:
+    """Name -> (value, remark) at the head of a page, in its order."""
+    found = re.findall(r"<dt>(.*?)</dt><dd>(.*?)(?:<span>(.*?)</span>)?</dd>", html)
+    return {name: (value, remark) for name, value, remark in found}
+
+
+TRAINING = {
+    **{"learning_rate": 2e-5, "lr_scheduler_type": "cosine", "loss_type": "dapo", "beta": 0.04},
+    **{"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4, "world_size": 2},
+}
+
+
+def test_settings_come_first(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", episodes(2))
+    settings = {"protocol": "tools", "model": "/models/here/qwen", "training": TRAINING}
+    (folder / "run.json").write_text(json.dumps(settings))
+    html = write_report(read_run(folder), tmp_path / "r.html").read_text()
+    assert list(facts(html).items())[:6] == [
+        ("Model", ("/models/here/qwen", "LoRA r 16")),
+        ("Learning rate", ("2e-05", "schedule: cosine")),
+        (
+            "Batch",
+            (
+                "64 episodes an update",
+                "8 a device \N{MULTIPLICATION SIGN} 2 devices \N{MULTIPLICATION SIGN} 4 accumulated",
+            ),
+        ),
+        ("Loss", ("dapo", "beta 0.04")),
+        ("Updates", ("2", "")),
+        ("Episodes", ("50", "40 held-out, 2 greedy, 8 sampled")),
+    ]
+    rows = re.findall(r"<code>(\w+)</code></th><td>(.*?)</td>", html)
+    assert [name for name, _ in rows] == [*TRAINING, "protocol", "model"]
+
+
+def test_a_run_of_an_earlier_version_has_the_learning_rate_of_its_log(tmp_path: Path) -> None:
+    history = [{"step": step, "reward": 0.1, "learning_rate": rate} for step, rate in ((1, 1e-5), (2, 5e-6))]
+    run = Run("run", steps=2, log=history, settings={"training": "?"})
+    html = write_report(run, tmp_path / "r.html").read_text()
+    assert facts(html)["Learning rate"] == ("1e-05", "the highest in the trainer&#39;s log")
+    assert not {"Batch", "Loss"} & facts(html).keys()
 
 
 # --- curves -------------------------------------------------------------------------------------------
@@ -254,7 +297,48 @@ def test_void_episodes_stand_beside_every_accuracy(tmp_path: Path) -> None:
 def test_one_evaluation_has_its_void_episodes_at_the_head(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path, evaluated(0, MOSTLY_VOID), log=False))
     page = write_report(run, tmp_path / "report.html").read_text()
-    assert f"<dd>100.0 % [56.6, 100.0]<span>held-out, 0 updates: 5 of 5; {VOID}</span>" in page
+    assert facts(page)["Accuracy"] == (
+        f"100.0 % [56.6, 100.0] ({VOID})",
+        "held-out, 0 updates: 5 of 5 episodes",
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (evaluated(0, [True]), {"Accuracy": "held-out, 0 updates"}),
+        (
+            [*evaluated(0, [False]), *evaluated(3, [True])],
+            {"Accuracy at the start": "held-out, 0 updates", "Accuracy at the end": "held-out, 3 updates"},
+        ),
+        ([episode("greedy", 0, 0, True)], {"Accuracy": "greedy, running, 0 updates"}),
+        (
+            [episode("greedy", step, step, step == 2) for step in range(3)],
+            {
+                "Accuracy at the start": "first third of the greedy runs, to 0 updates",
+                "Accuracy at the end": "last third of the greedy runs, from 2 updates",
+            },
+        ),
+        (evaluated(0, [True, None, None]), {"Accuracy": "held-out, 0 updates"}),
+    ],
+)
+def test_one_episode_makes_no_headline(tmp_path: Path, lines: list, expected: dict[str, str]) -> None:
+    html = write_report(read_run(write_run(tmp_path, lines, log=False)), tmp_path / "r.html").read_text()
+    shown = {name: fact for name, fact in facts(html).items() if name.startswith("Accuracy")}
+    assert shown == {
+        name: ("one episode only", f"{where}: too few for an accuracy") for name, where in expected.items()
+    }
+    assert "+100.0" not in html, "no change from one episode to one other"
+
+
+def test_a_headline_says_of_how_many_episodes_it_is(tmp_path: Path) -> None:
+    lines = [*evaluated(0, [False] * 4), *evaluated(3, [True, True, True, False])]
+    html = write_report(read_run(write_run(tmp_path, lines)), tmp_path / "r.html").read_text()
+    assert facts(html)["Accuracy at the start"][1] == "held-out, 0 updates: 0 of 4 episodes"
+    assert facts(html)["Accuracy at the end"] == (
+        "75.0 % [30.1, 95.4]",
+        "held-out, 3 updates: 3 of 4 episodes",
+    )
 
 
 def test_void_episodes_of_two_runs_are_counted_for_each(tmp_path: Path) -> None:
@@ -513,9 +597,10 @@ def test_hostile_text_is_no_markup(tmp_path: Path) -> None:
 
 
 def test_the_page_builds_no_markup_from_text() -> None:
-    template = Path(__file__).parents[1] / "trl_dbbench" / "report" / "templates" / "report.html.j2"
+    templates = list(Path(__file__).parents[1].glob("trl_dbbench/report/templates/*.j2"))
+    assert len(templates) > 5
     for maker in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
-        assert maker not in template.read_text()
+        assert [path.name for path in templates if maker in path.read_text()] == []
 
 
 # --- in a browser -------------------------------------------------------------------------------------
@@ -567,14 +652,19 @@ def choose(browser: Any, **filters: str) -> str:
     """Sets filters as a user does; returns the line that counts what is left."""
     from selenium.webdriver.support.select import Select
 
+    browser.execute_script("document.getElementById('filters').scrollIntoView()")  # from under the bar
     browser.find_element("css selector", "#filters [type=reset]").click()
     time.sleep(0.1)
     for name, value in filters.items():
         field = browser.find_element("name", name)
         if field.tag_name == "select":
             Select(field).select_by_value(value)
+        elif field.get_attribute("type") == "checkbox":
+            field.click()
         else:
             field.send_keys(value)
+    while browser.find_elements("css selector", "#filters[aria-busy]"):
+        time.sleep(0.01)
     return browser.find_element("id", "count").text
 
 
@@ -600,7 +690,8 @@ def test_in_chromium(browser: Any, tmp_path: Path) -> None:
     def left(**filters: str) -> int:
         return int(choose(browser, **filters).split()[0].replace(",", ""))
 
-    assert left() == len(lines) and len(listed(browser)) == 50
+    assert left() == len(lines)
+    assert len(browser.find_elements("css selector", "#list .task")) == 50, "tasks of a page"
     assert left(status="turn_limit") == fitting(status="turn_limit")
     assert left(kind="eval") == fitting(phase="eval")
     assert left(result="right") == fitting(right=True)
@@ -614,7 +705,8 @@ def test_in_chromium(browser: Any, tmp_path: Path) -> None:
     assert listed(browser) == []
     left()
     browser.find_element("id", "on").click()
-    assert browser.find_element("id", "page").text == f"2 of {-(-len(lines) // 50)}"
+    assert browser.find_element("id", "page").text == "2 of 2"
+    assert len(browser.find_elements("css selector", "#list .task")) == 40 + 20 - 50
 
     # a sampled episode stands beside the greedy one of its task and step
     assert left(kind="train", **{"from": "7", "to": "7"}) == 4
@@ -622,7 +714,7 @@ def test_in_chromium(browser: Any, tmp_path: Path) -> None:
     time.sleep(0.3)
     heads = [head.text for head in browser.find_elements("css selector", "#episode h4")]
     assert [head.lstrip("✓✗") for head in heads] == ["Greedy, step 7", "Sample 2, step 7"]
-    assert len(browser.find_elements("css selector", ".chip")) == 5
+    assert len(browser.find_elements("css selector", "#episode .chip")) == 5
     shown = browser.find_element("id", "episode").text
     for part in (
         "How many orders of item 7",
@@ -737,6 +829,234 @@ def test_the_address_holds_the_view_in_chromium(browser: Any, tmp_path: Path) ->
     assert browser.get_log("browser") == []
 
 
+def statement(sql: str, observation: str, **more: Any) -> dict[str, Any]:
+    text = f"Action: Operation\n```sql\n{sql}\n```"
+    seen = {"observation": observation, "observation_tokens": 5, "sql_seconds": 0.001}
+    return turn(text, action="operation", sql=sql, **seen | more)
+
+
+def answered(text: str) -> dict[str, Any]:
+    return turn(f"Action: Answer\nFinal Answer: {text}", action="answer", answer=text)
+
+
+def searched(folder: Path) -> Path:
+    """Four tasks: 1 and 2 in two evaluations each, 3 greedily and sampled, 4 void in one of two evaluations.
+
+    Task 1 is wrong with a statement that fails, then right. Task 2 stays right. Task 3's samples differ.
+    """
+    unknown = statement(
+        "SELECT Cuonty FROM orders", "Unknown column 'Cuonty' in 'field list'", error_code=1054
+    )
+    slow = statement("SELECT SLEEP(9)", "The statement was stopped after 5 seconds", limit="time")
+    long = statement("SELECT item\n  FROM orders", "[('kiwi',), ...", limit="rows", error_code=None)
+    void = {"status": "environment_fault", "fault": "2003: cannot connect"}
+    return write_run(
+        folder,
+        [
+            episode("eval", 0, 1, False, turns=[unknown, answered("[('pear',)]")]),
+            episode("eval", 0, 2, True, turns=[long, answered("[('kiwi',)]")]),
+            episode("eval", 0, 4, False, **void),
+            episode("greedy", 0, 3, False, turns=[slow]),
+            episode("train", 0, 3, True),
+            episode("train", 0, 3, False),
+            episode(
+                "eval", 5, 1, True, turns=[statement("SELECT County FROM orders", "[(1,)]"), answered("9")]
+            ),
+            episode("eval", 5, 2, True, turns=[long, answered("[('kiwi',)]")]),
+            episode("eval", 5, 4, True),
+        ],
+    )
+
+
+def chips(browser: Any) -> list[str]:
+    """The chips of the filters, each with its number."""
+    labels = browser.find_elements("css selector", "#filters .chip")
+    return [" ".join(label.text.split()) for label in labels]
+
+
+def grouped(browser: Any) -> dict[str, list[str]]:
+    """Of each task in the list, the rows of its episodes; none while it is closed."""
+    tasks = browser.find_elements("css selector", "#list .task")
+    return {
+        task.find_element("css selector", ".what").text.removesuffix(" are there?").split()[-1]: [
+            row.text for row in task.find_elements("css selector", ".row")
+        ]
+        for task in tasks
+    }
+
+
+def test_episodes_stand_under_their_task_in_chromium(browser: Any, tmp_path: Path) -> None:
+    page = write_report(read_run(searched(tmp_path / "run")), tmp_path / "report.html")
+    open_page(browser, page)
+    assert choose(browser) == "9 of 9 episodes, 5 right, 1 void, of 4 tasks"
+    assert grouped(browser) == {
+        "1": ["✗\nheld-out, step 0, answered, failing SQL", "✓\nheld-out, step 5, answered"],
+        "2": ["✓\nheld-out, step 0, answered", "✓\nheld-out, step 5, answered"],
+        "4": ["!\nheld-out, step 0, environment fault", "✓\nheld-out, step 5, answered"],
+        "3": [
+            "✗\ngreedy, step 0, answered, failing SQL",
+            "✓\nsampled, step 0, answered",
+            "✗\nsampled, step 0, answered",
+        ],
+    }
+    metas = [meta.text for meta in browser.find_elements("css selector", "#list summary .meta")]
+    assert metas == [
+        "task-1, 1 of 2 episodes right, flipped",
+        "task-2, 2 of 2 episodes right",
+        "task-4, 1 of 2 episodes right",
+        "task-3, 1 of 3 episodes right",
+    ]
+    # the arrow keys go through tasks and episodes; Enter closes and opens a task
+    browser.find_element("css selector", "#list summary").send_keys("\ue015\ue015\ue015")
+    assert "item 2 " in browser.switch_to.active_element.text
+    browser.switch_to.active_element.send_keys("\ue007")
+    assert grouped(browser)["2"] == ["", ""], "they are there, and not displayed"
+    browser.switch_to.active_element.send_keys("\ue015")
+    assert "item 4 " in browser.switch_to.active_element.text, "the rows of a closed task are passed over"
+    browser.switch_to.active_element.send_keys("\ue013")
+    assert "item 2 " in browser.switch_to.active_element.text
+    # Next goes on to the next task, and opens it
+    assert heads(browser) == ["✗Held-out, step 0", "✓Held-out, step 5"]
+    browser.find_element("xpath", "//button[starts-with(., 'Next ')]").click()
+    time.sleep(0.2)
+    assert "item 2 " in browser.find_element("css selector", "#episode h3").text
+    assert grouped(browser)["2"] == ["✓\nheld-out, step 0, answered", "✓\nheld-out, step 5, answered"]
+    assert_quiet(browser, page)
+
+
+@pytest.mark.parametrize(
+    ("text", "tasks"),
+    [
+        ("cuonty", ["1"]),  # SQL of a statement that failed
+        ("COUNTY FROM", ["1"]),
+        ("item from orders", ["2"]),  # over the end of a line
+        ("'kiwi'", ["2"]),  # an answer
+        ("pear", ["1"]),
+        ("item 3' ", ["3"]),
+        ("task-4", ["4"]),
+        ("many orders of item 2", ["2"]),  # a question
+        ("unknown column", []),  # a result: neither SQL nor answer
+    ],
+)
+def test_sql_and_answers_are_searched_in_chromium(
+    browser: Any, tmp_path: Path, text: str, tasks: list[str]
+) -> None:
+    page = write_report(read_run(searched(tmp_path / "run")), tmp_path / "report.html")
+    open_page(browser, page)
+    choose(browser, text=text)
+    assert list(grouped(browser)) == tasks
+    assert_quiet(browser, page)
+
+
+def test_flipped_tasks_and_failing_sql_are_filtered_in_chromium(browser: Any, tmp_path: Path) -> None:
+    page = write_report(read_run(searched(tmp_path / "run")), tmp_path / "report.html")
+    open_page(browser, page)
+    assert chips(browser) == ["flipped 1", "failing SQL 2"], "tasks, and episodes"
+    choose(browser, flipped="")
+    assert {task: len(rows) for task, rows in grouped(browser).items()} == {"1": 2}
+    choose(browser, failing="")
+    assert {task: len(rows) for task, rows in grouped(browser).items()} == {"1": 1, "3": 1}, (
+        "a time limit is an error, a result that was cut is none"
+    )
+    assert choose(browser, failing="", kind="greedy") == "1 of 9 episodes, 0 right, of 1 task"
+    assert browser.current_url == f"{page.as_uri()}#failing=1&kind=greedy"
+    open_page(browser, Shared(browser.current_url))
+    assert list(grouped(browser)) == ["3"]
+    # by the keyboard
+    choose(browser)
+    browser.find_element("name", "flipped").send_keys(" ")
+    assert list(grouped(browser)) == ["1"]
+    assert browser.get_log("browser") == []
+
+
+def test_tasks_that_flip_from_run_to_run_in_chromium(browser: Any, tmp_path: Path) -> None:
+    runs = [
+        read_run(write_run(tmp_path / name, evaluated(4, rights), log=False))
+        for name, rights in (("a", [True, True, None]), ("b", [True, False, True]))
+    ]
+    open_page(browser, write_report(runs[0], tmp_path / "both.html", runs[1]))
+    assert choose(browser, flipped="") == "2 of 6 episodes, 1 right, of 1 task"
+    assert list(grouped(browser)) == ["1"]
+
+
+def test_an_evaluation_that_was_played_twice_is_no_flip(tmp_path: Path) -> None:
+    run = write_run(tmp_path, [episode("eval", 4, 1, False), episode("eval", 4, 1, True)])
+    html = write_report(read_run(run), tmp_path / "report.html").read_text()
+    index = json.loads(re.findall(r'id="data">(.*?)</script>', html)[0])
+    assert [task["flipped"] for task in index["tasks"]] == [False]
+
+
+def test_the_bar_stays_in_sight_in_chromium(browser: Any, tmp_path: Path) -> None:
+    page = write_report(read_run(searched(tmp_path / "run")), tmp_path / "report.html")
+    open_page(browser, page)
+    choose(browser, failing="")
+    links = browser.find_elements("css selector", ".parts a")
+    assert [link.text for link in links] == [
+        *("Settings", "Results", "Curves", "Accuracy per skill", "Transcripts")
+    ]
+    high = browser.find_element("css selector", ".parts").size["height"]
+    for link in links[1:]:
+        link.send_keys("\ue007")  # Enter
+        time.sleep(0.1)
+        top = "return document.querySelector(arguments[0]).getBoundingClientRect().top"
+        assert browser.execute_script(top, ".parts") == 0
+        target = "#" + link.get_attribute("href").rpartition("#")[2]
+        at_the_end = browser.execute_script(
+            "return innerHeight + scrollY >= document.documentElement.scrollHeight - 1"
+        )
+        assert browser.execute_script(top, target) >= high - 1, "not under the bar"
+        assert at_the_end or browser.execute_script(top, target) < high + 60
+        assert browser.current_url == f"{page.as_uri()}#failing=1", "the view's address stays"
+    assert_quiet(browser, page)
+
+
+def test_axes_show_the_whole_scale_in_chromium(browser: Any, tmp_path: Path) -> None:
+    """An accuracy that goes from 95 to 100 % is drawn on an axis of 0 to 100 %, 2.0 to 2.1 turns on one from 0."""
+    lines = [
+        *evaluated(0, [False] + [True] * 19),
+        *(episode("train", step, step, True) for step in range(4)),
+        *evaluated(4, [True] * 20),
+    ]
+    open_page(browser, write_report(read_run(write_run(tmp_path / "run", lines)), tmp_path / "report.html"))
+
+    def axis(chart: str) -> list[str]:
+        texts = browser.find_elements("css selector", f"#plot-{chart} text[text-anchor=end]")
+        return [text.text for text in texts]
+
+    assert [axis("accuracy")[place] for place in (0, -1)] == ["0 %", "100 %"]
+    assert axis("turns")[0] == axis("tokens")[0] == "0"
+    points = browser.find_elements("css selector", "#plot-accuracy circle")
+    ups = [float(point.get_attribute("cy")) for point in points]
+    assert ups[0] - ups[1] == pytest.approx(0.05 * (300 - 38 - 10)), "5 % of the axis"
+
+
+def test_a_run_without_episodes_in_chromium(browser: Any, tmp_path: Path) -> None:
+    log = [{"step": step, "reward": 0.1, "eval_accuracy": 0.25 * step} for step in (1, 2)]
+    page = write_report(Run("run", steps=2, log=log), tmp_path / "report.html")
+    browser.get(page.as_uri())
+    assert len(browser.find_elements("css selector", ".plot svg")) == 2
+    browser.find_element("link text", "Transcripts").click()
+    assert "No episode could be read." in browser.find_element("css selector", "main").text
+    assert browser.get_log("browser") == []
+
+
+def test_without_scripts_in_chromium(browser: Any, tmp_path: Path) -> None:
+    """What needs no script is there: settings, results, skills; no empty list of episodes pretends to be more."""
+    folder = mended(tmp_path / "run")
+    (folder / "run.json").write_text(json.dumps({"training": TRAINING}))
+    page = write_report(read_run(folder), tmp_path / "report.html")
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    browser.get(page.as_uri())
+    text = browser.find_element("css selector", "body").text
+    for part in (
+        "Learning rate\n2e-05",
+        "Loss\ndapo",
+        "66.7 %",
+        "Curves and transcripts are drawn by a script",
+    ):
+        assert part in text
+
+
 class Shared:
     """An address that somebody has sent."""
 
@@ -818,9 +1138,18 @@ def test_two_runs_side_by_side_in_chromium(browser: Any, tmp_path: Path, command
     )
     # the task that b has right, and a wrong
     assert "item 1002 " in browser.find_element("css selector", "#episode h3").text
+    assert "item 1002 " in browser.find_element("css selector", ".task:has([aria-current])").text
     assert heads(browser) == ["✗a, Held-out, step 0", "✓b, Held-out, step 5"]
     assert choose(browser, run="1").startswith("4 of 7 episodes, 1 right")
     assert_quiet(browser, page)
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    runs = [read_run(write_run(tmp_path / each / "quick", evaluated(0, [True, False]))) for each in "ab"]
+    html = write_report(runs[0], tmp_path / "both.html", runs[1]).read_text()
+    assert "<h1>a/quick and b/quick</h1>" in html
+    html = write_report(runs[0], tmp_path / "both.html", runs[0]).read_text()
+    assert "<h1>quick (1) and quick (2)</h1>" in html
 
 
 def test_two_thousand_episodes_open_within_two_seconds_in_chromium(browser: Any, tmp_path: Path) -> None:
@@ -836,4 +1165,8 @@ def test_two_thousand_episodes_open_within_two_seconds_in_chromium(browser: Any,
     )
     assert timing < 2
     assert choose(browser, skill="update", result="wrong").split()[2] == f"{len(lines):,}"
+    assert choose(browser, text="where item = 'item 1003'").startswith("20 of "), "one for each evaluation"
+    assert choose(browser).split()[0] == f"{len(lines):,}"
+    made = browser.execute_script("return document.querySelectorAll('#list .row').length")
+    assert made < 100, "rows are made when their task is opened"
     assert_quiet(browser, page)

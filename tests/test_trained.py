@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import math
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -198,6 +200,20 @@ def test_a_run_of_an_earlier_version(run: Path, held_out: Path, command: Callabl
 def test_other_commands_read_the_run(run: Path, command: Callable, name: str, tmp_path: Path) -> None:
     options = {"replay": ["--steps", "0:1"], "report": ["--no-figures", "--out", tmp_path / "page.html"]}
     assert command(name, run, *options[name])[0] in (0, None)
+
+
+def test_the_report_says_how_the_run_was_trained(run: Path, command: Callable, tmp_path: Path) -> None:
+    command("report", run, "--no-figures", "--out", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    facts = re.findall(r"<dt>(.*?)</dt><dd>(.*?)<", page)
+    assert facts[:2] == [("Model", str(MODEL)), ("Learning rate", "0.02")]
+    assert [name for name, _ in facts[2:4]] == ["Batch", "Loss"]
+    training = json.loads((run / "run.json").read_text())["training"]
+    sizes = ("per_device_train_batch_size", "gradient_accumulation_steps", "world_size")
+    episodes = math.prod(training[name] for name in sizes)
+    assert dict(facts)["Batch"] == f"{episodes} episodes an update"
+    assert len([e for e in episodes_in(run) if (e["phase"], e["step"]) == ("train", 0)]) == episodes
+    assert f"<code>loss_type</code></th><td>{training['loss_type']}</td>" in page
 
 
 def test_the_runs_chat_template_is_used(run: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -202,3 +202,17 @@ def locked(folder: Path) -> Iterator[None]:
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
         yield
+
+
+def shortest_names(paths: Sequence[Sequence[str]], taken: Collection[str] = ()) -> list[str] | None:
+    """Return names that tell paths apart, of as many last parts as it takes; `None` if two are the same.
+
+    Args:
+        paths: the parts of each.
+        taken: what none may be called.
+    """
+    for length in range(1, max(map(len, paths)) + 1):
+        names = ["/".join(each[-length:]) for each in paths]
+        if len(set(names)) == len(names) and not set(names) & set(taken):
+            return names
+    return None

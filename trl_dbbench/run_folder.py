@@ -22,7 +22,7 @@ from trl_dbbench.checkpoints import RUN_ID, begin_run, running_in
 from trl_dbbench.files import found_from_everywhere, write_through
 from trl_dbbench.ranks import Ranks, together
 from trl_dbbench.rollout import Rules
-from trl_dbbench.runs.settings import RunSettings, quantization_of, versions
+from trl_dbbench.runs.settings import RunSettings, quantization_of, training_of, versions
 
 
 def played_as(protocol: str, turns: Sequence[int] = (), **known: Any) -> RunSettings:
@@ -83,6 +83,7 @@ def _trained_by(trainer: Any, played: RunSettings) -> RunSettings:
         rewards={},
         advantage=RunSettings.advantage,
         advantage_args=None,
+        training=training_of(args),
         sampling={},
         task_files={},
         versions=versions(),

@@ -299,6 +299,7 @@ def _write_head(out: Path, sampled: Sampled, tasks: Iterable[Task], trained: Tra
         rewards={},  # nobody rewarded these episodes
         advantage=RunSettings.advantage,
         advantage_args=None,
+        training={},
         sampling={name: sampled.asked[name] for name in ("temperature", "top_p", "top_k")},
         task_files={},
         versions=versions(),

@@ -1,4 +1,4 @@
-"""The report of an audit as a page: one file, without scripts and requests to a network."""
+"""The report of an audit as a page: one file, without requests to a network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trl_dbbench.audit import DOUBTS, KINDS, Audited, counts
-from trl_dbbench.report.page import render
+from trl_dbbench.report.page import filters, render
 
 MAX_ENTRIES = 1000
 """Tasks that the page shows; the JSON file has all."""
@@ -31,12 +31,19 @@ def write_page(audited: Sequence[Audited], title: str, out: str | Path) -> Path:
     return render(
         "audit.html.j2",
         out,
-        title=title,
-        tasks=len(audited),
-        outcomes=outcomes,
+        title=f"{title}: audit",
+        head=[("Tasks", f"{len(audited):,}", "")]
+        + [(outcome.capitalize(), f"{count:,}", "") for outcome, count in outcomes.items()],
         kinds=[(kind, KINDS[kind], kinds[kind], kind in DOUBTS) for kind in KINDS if kinds[kind]],
         sections=[
-            (name, [each for each in shown if each.outcome == outcome]) for outcome, name in OUTCOMES.items()
+            (name, [(each, _found_by(each)) for each in shown if each.outcome == outcome])
+            for outcome, name in OUTCOMES.items()
         ],
+        found_by=filters([_found_by(each) for each in shown]),
         left_out=sum(bool(each.findings) for each in audited) - len(shown),
     )
+
+
+def _found_by(audited: Audited) -> dict[str, list[str]]:
+    kinds = dict.fromkeys(found.kind for found in audited.findings)
+    return {"outcome": [OUTCOMES[audited.outcome]], "kind": list(kinds)}

@@ -108,20 +108,6 @@ class Arm:
         return found
 
 
-def shortest_names(paths: Sequence[Sequence[str]], taken: Collection[str] = ()) -> list[str] | None:
-    """What tells paths apart: as many of their last parts as it takes; `None` if two are the same.
-
-    Args:
-        paths: the parts of each.
-        taken: what none may be called.
-    """
-    for length in range(1, max(map(len, paths)) + 1):
-        names = ["/".join(each[-length:]) for each in paths]
-        if len(set(names)) == len(names) and not set(names) & set(taken):
-            return names
-    return None
-
-
 def key_of(record: EpisodeRecord) -> str:
     """What tells a task from others, also in the records of earlier versions."""
     return record.get("task_digest") or f"{record['task_id']} {record['question']}"

@@ -1,18 +1,19 @@
-"""The HTML page of an evaluation or a comparison: one file, without scripts and requests to a network."""
+"""The HTML page of an evaluation or a comparison: one file, without requests to a network."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trl_dbbench.judging.arms import GREEDY, Arm, by_task, key_of
-from trl_dbbench.judging.comparison import Comparison, Flip, Pairing
+from trl_dbbench.judging.comparison import Comparison, Pairing
 from trl_dbbench.judging.figures import OVERALL, Figures, best_measures, figures_of
 from trl_dbbench.judging.text import side_by_side
-from trl_dbbench.report.page import render
-from trl_dbbench.runs.records import EpisodeRecord
+from trl_dbbench.report.head import Fact, headline
+from trl_dbbench.report.page import filters, render
+from trl_dbbench.runs.records import EpisodeRecord, failed_statement, is_void
 
 TEMPLATE = "judging.html.j2"
 
@@ -22,13 +23,17 @@ MAX_ENTRIES = 400
 
 @dataclass(frozen=True)
 class Entry:
-    """A task with transcripts: `marks` say at a glance what was right, `episodes` are shown under names."""
+    """A task with transcripts: `marks` say at a glance what was right, `episodes` are shown under names.
+
+    `found_by` are the labels of the page's filters that leave it, by their group.
+    """
 
     question: str
     task_id: str
     marks: Sequence[EpisodeRecord]
     episodes: Sequence[tuple[str, EpisodeRecord]]
-    gold: Mapping[str, Any] = field(default_factory=dict)
+    gold: Mapping[str, Any]
+    found_by: Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -58,18 +63,8 @@ def write_arm(arm: Arm, out: str | Path) -> Path:
     figures = figures_of(arm)
     measures = best_measures(figures.shares.get(OVERALL, {}))
     rows = [(group, [of.get(measure) for measure in measures]) for group, of in figures.shares.items()]
-    return render(
-        TEMPLATE,
-        out,
-        title=f"{arm.name}: evaluation",
-        facts=_facts([arm], [figures]),
-        notes=[],
-        pairings=[],
-        arms=[arm],
-        rows=side_by_side([figures]),
-        table=Table("By operation and skill", measures, rows),
-        sections=[_tasks(arm)],
-    )
+    table = Table("By operation and skill", measures, rows)
+    return _write(out, f"{arm.name}: evaluation", [arm], [figures], table, [_tasks(arm)])
 
 
 def write_comparison(comparison: Comparison, out: str | Path) -> Path:
@@ -81,31 +76,54 @@ def write_comparison(comparison: Comparison, out: str | Path) -> Path:
     arms, figures = comparison.arms, comparison.figures
     groups = dict.fromkeys(group for of in figures for group in of.shares)
     rows = [(group, [of.shares.get(group, {}).get(GREEDY) for of in figures]) for group in groups]
+    table = Table("Greedy accuracy by operation and skill", [arm.name for arm in arms], rows)
+    sections = [section for pairing in comparison.pairings for section in _flips(pairing)]
+    title = " and ".join(arm.name for arm in arms)
+    return _write(out, title, arms, figures, table, sections, comparison.pairings, comparison.notes)
+
+
+def _write(
+    out: str | Path,
+    title: str,
+    arms: Sequence[Arm],
+    figures: Sequence[Figures],
+    table: Table,
+    sections: Sequence[Section],
+    pairings: Sequence[Pairing] = (),
+    notes: Sequence[str] = (),
+) -> Path:
+    pairs = [(f"pair-{n}", f"{pair.other} against {pair.first}") for n, pair in enumerate(pairings, 1)]
     return render(
         TEMPLATE,
         out,
-        title=" and ".join(arm.name for arm in arms),
-        facts=_facts(arms, figures),
-        notes=comparison.notes,
-        pairings=comparison.pairings,
+        title=title,
+        parts=[*pairs, ("figures", "Figures"), ("groups", table.title), ("tasks", "Tasks")],
+        head=[*_models(arms), *_accuracies(arms, figures)],
+        notes=notes,
+        pairings=pairings,
         arms=arms,
         rows=side_by_side(figures),
-        table=Table("Greedy accuracy by operation and skill", [arm.name for arm in arms], rows),
-        sections=[section for pairing in comparison.pairings for section in _flips(pairing)],
+        table=table,
+        sections=sections,
+        found_by=filters([entry.found_by for section in sections for entry in section.entries]),
     )
 
 
-def _facts(arms: Sequence[Arm], figures: Sequence[Figures]) -> list[tuple[str, str, str]]:
-    """(name, value, remark) of the page's head."""
-    models = dict.fromkeys(Path(arm.model).name for arm in arms if arm.model)
-    facts = [
-        ("Model", ", ".join(models) or "not recorded", ""),
-        ("Tasks", f"{len(arms[0].keys):,}", ""),
-    ]
+def _models(arms: Sequence[Arm]) -> list[Fact]:
+    """What played, by its path: once if it was the same for all."""
+    played = [(arm.model or "not recorded", f"adapter: {arm.adapter}" if arm.adapter else "") for arm in arms]
+    if len(set(played)) == 1:
+        return [("Model", *played[0])]
+    return [(f"Model, {arm.name}", *each) for arm, each in zip(arms, played, strict=True)]
+
+
+def _accuracies(arms: Sequence[Arm], figures: Sequence[Figures]) -> list[Fact]:
+    facts = [("Tasks", f"{len(arms[0].keys):,}", "")]
     for arm, of in zip(arms, figures, strict=True):
         if greedy := of.shares.get(OVERALL, {}).get(GREEDY):
-            remark = str(arm.sampling) if arm.sampling else ""
-            facts.append((f"Greedy accuracy, {arm.name}", str(greedy), remark))
+            facts.append((f"Greedy accuracy, {arm.name}", *headline(greedy, "greedy")))
+        if arm.sampling:
+            facts.append((f"Samples, {arm.name}", str(arm.sampling), ""))
     return facts
 
 
@@ -116,30 +134,33 @@ def _tasks(arm: Arm) -> Section:
     for episode in sorted(arm.greedy, key=lambda episode: episode["right"]):
         drawn = samples.get(key_of(episode), [])
         named = [("Greedy", episode), *((f"Sample {n}", each) for n, each in enumerate(drawn, 1))]
-        entries.append(_entry(episode, [episode, *drawn], named, arm.gold.get(key_of(episode), {})))
-    return _section("Tasks", entries, "Greedy first, then the samples. Wrong ones come first.")
+        result = "void" if is_void(episode) else "right" if episode["right"] else "wrong"
+        entries.append(_entry(named, arm.gold.get(key_of(episode), {}), {"result": [result]}))
+    return _section("", entries, "Greedy first, then the samples. Wrong ones come first.")
 
 
 def _flips(pairing: Pairing) -> Iterable[Section]:
     for won, title in ((True, "now right"), (False, "now wrong")):
-        entries = [_flip(flip, pairing) for flip in pairing.flips if flip.won is won]
+        found_by = {"flip": [f"{pairing.other}: {title}"]}
+        entries = [
+            _entry([(pairing.first, flip.first), (pairing.other, flip.other)], flip.gold, found_by)
+            for flip in pairing.flips
+            if flip.won is won
+        ]
         yield _section(
             f"{pairing.other}: {len(entries)} {title}", entries, f"Against {pairing.first}, greedily."
         )
 
 
-def _flip(flip: Flip, pairing: Pairing) -> Entry:
-    both = [(pairing.first, flip.first), (pairing.other, flip.other)]
-    return _entry(flip.first, [flip.first, flip.other], both, flip.gold)
-
-
 def _entry(
-    of: EpisodeRecord,
-    marks: Sequence[EpisodeRecord],
     episodes: Sequence[tuple[str, EpisodeRecord]],
     gold: Mapping[str, Any],
+    found_by: Mapping[str, Sequence[str]],
 ) -> Entry:
-    return Entry(of["question"], of["task_id"], marks, episodes, gold)
+    played = [episode for _, episode in episodes]
+    failing = any(failed_statement(turn) for episode in played for turn in episode["turns"])
+    found_by = {**found_by, "sql": ["failing SQL"] if failing else [], "skill": played[0]["skills"]}
+    return Entry(played[0]["question"], played[0]["task_id"], played, episodes, gold, found_by)
 
 
 def _section(title: str, entries: Sequence[Entry], note: str) -> Section:

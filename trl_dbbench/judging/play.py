@@ -20,8 +20,8 @@ from trl_dbbench.engines.base import Backend
 from trl_dbbench.errors import ConfigError, one_line
 from trl_dbbench.evaluation import Evaluation, evaluate, play_in_batches, shots_of, showing, within_context
 from trl_dbbench.few_shot import Example, with_examples
-from trl_dbbench.files import found_from_everywhere
-from trl_dbbench.judging.arms import Arm, Sampling, gold_of, shortest_names
+from trl_dbbench.files import found_from_everywhere, shortest_names
+from trl_dbbench.judging.arms import Arm, Sampling, gold_of
 from trl_dbbench.outcome import OUTCOME_PRESETS
 from trl_dbbench.player import Player
 from trl_dbbench.rewards import with_step_rewards

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.judging.arms import Arm, Sampling, gold_of, shortest_names
+from trl_dbbench.files import shortest_names
+from trl_dbbench.judging.arms import Arm, Sampling, gold_of
 from trl_dbbench.judging.figures import figures_of
 from trl_dbbench.report.curves import updates, whole_evaluations
 from trl_dbbench.report.run import read_run

@@ -4,13 +4,18 @@ What a run leaves behind may be half of it, so reading never fails on a part:
 
 ```
 episodes.jsonl, tasks.jsonl, trainer_state.json
-  run.py      read_run       what is readable, with a note on what is not
-  curves.py   charts         curves as plain numbers
-              compare        accuracy per skill, before and after
-  beside.py   charts_beside  the same of two runs, and what each answered in the end
-  page.py     write_report   they and the transcripts, as HTML
-  figures.py  write_figures  the same numbers, as PNG
+  run.py          read_run       what is readable, with a note on what is not
+  curves.py       charts         curves as plain numbers
+                  compare        accuracy per skill, before and after
+  beside.py       charts_beside  the same of two runs, and what each answered in the end
+  head.py         head_of        settings and results in a few facts
+  transcripts.py  transcripts    every episode, packed, and an index of them
+  page.py         write_report   all of these, as HTML
+  figures.py      write_figures  the same numbers, as PNG
 ```
+
+Of `templates/`, all pages share `page.html.j2` (with its style and `page.js.j2`) and `macros.html.j2`. Pages
+whose tasks stand in the HTML filter them by `entries.js.j2`.
 
 All curves have one x: the updates done when the episodes were played. A figure that the trainer logged at
 step s is of episodes played after s - 1 updates and stands there.

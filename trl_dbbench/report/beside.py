@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from trl_dbbench.files import shortest_names
 from trl_dbbench.report.curves import Chart, Comparison, charts, per_skill, updates, whole_evaluations
 from trl_dbbench.report.run import Run
 from trl_dbbench.runs.records import EpisodeRecord, is_void
 
 
 def names_of(runs: tuple[Run, Run]) -> tuple[str, str]:
-    """The names of both, told apart where they are the same."""
+    """Return the names of both, told apart by their folders where they are the same."""
     first, second = (run.name for run in runs)
-    return (first, second) if first != second else (f"{first} (1)", f"{second} (2)")
+    if first == second:
+        paths = [run.path.parts for run in runs if run.path is not None]
+        longer = shortest_names(paths) if len(paths) == 2 else None
+        first, second = longer or (f"{first} (1)", f"{second} (2)")
+    return first, second
 
 
 def charts_beside(runs: tuple[Run, Run]) -> list[Chart]:

@@ -117,7 +117,8 @@ class Series:
 
 @dataclass
 class Chart:
-    """`kind` is `"lines"` or `"shares"` (stacked, from 0 to 1); a `percent` chart's values lie in 0 to 1."""
+    """`kind` is `"lines"` or `"shares"` (stacked, from 0 to 1); a `percent` chart's values lie in 0 to 1; the
+    axis goes up to `reach` at least."""
 
     id: str
     title: str
@@ -127,19 +128,17 @@ class Chart:
     kind: str = "lines"
     percent: bool = False
     x_label: str = "updates done"
+    reach: float = 0.0
 
 
-def percent_range(chart: Chart) -> tuple[float, float]:
-    """The ends of a percent axis: what its lines and bands need, in steps of 5 %, a tenth at least."""
-    if chart.kind == "shares":
+def y_range(chart: Chart) -> tuple[float, float]:
+    """Return the ends of a chart's axis: it has 0 and `reach` on it, and of shares all from 0 to 100 %."""
+    if chart.percent:
         return 0.0, 1.0
-    values = [y for s in chart.series for y in (*s.y, *(s.low or ()), *(s.high or ()))] or [0.0, 1.0]
-    low, high = math.floor(20 * min(values) + 1e-9) / 20, math.ceil(20 * max(values) - 1e-9) / 20
-    if low <= 0.25 * high:
-        low = 0.0  # a line that begins near 0 is read against it
-    if high - low < 0.1:
-        low, high = max(0.0, high - 0.1), max(0.1, high)
-    return low, min(1.0, high)
+    values = [y for s in chart.series for y in (*s.y, *(s.low or ()), *(s.high or ()))]
+    low, high = min([0.0, *values]), max([0.0, chart.reach, *values])
+    room = 0.06 * (high - low) or 1.0
+    return low - room * (low < 0), high + room * (high > 0 or low == 0)
 
 
 # Okabe and Ito's colours, which differ to colour-blind readers too; the page has its own for dark screens
@@ -230,7 +229,7 @@ def charts(run: Run) -> list[Chart]:
     kl = [lines.logged("KL to the reference", 0, "kl")]
     no_kl = "No KL in the trainer's log: it is computed with beta above 0, and saved with a checkpoint."
     drawn = [
-        Chart("reward", "Reward", "mean reward", lines.rewards(), note),
+        Chart("reward", "Reward", "mean reward", lines.rewards(), note, reach=1.0),
         Chart("kl", "KL", "nats per token", kl, note if kl[0].x else no_kl),
         Chart(
             "status", "How episodes end", "share of episodes", lines.statuses(), note, "shares", percent=True
@@ -271,7 +270,7 @@ def _accuracy_chart(run: Run) -> Chart:
         note += " The log does not keep how many held-out tasks there are, so their interval is not known."
     for line in held_out:
         line.points = True
-    greedy = _accuracy("greedy, running", 1, _running(run.phase("greedy")))
+    greedy = _accuracy("greedy, running", 1, running(run.phase("greedy")))
     series = [*held_out, *(greedy or _logged(run, "greedy, running", 1, "greedy/", _played_at))]
     if any(line.name.endswith(VOID_WRONG) for line in series):
         note += " Void are episodes whose environment failed; the other lines leave them out."
@@ -300,8 +299,8 @@ def _logged(
     return lines
 
 
-def _running(greedy: Iterable[EpisodeRecord]) -> dict[int, Share]:
-    """Step -> accuracy over all greedy episodes up to it."""
+def running(greedy: Iterable[EpisodeRecord]) -> dict[int, Share]:
+    """Return step -> accuracy over all greedy episodes up to it."""
     by_step: defaultdict[int, list[EpisodeRecord]] = defaultdict(list)
     for episode in greedy:
         by_step[episode["step"]].append(episode)

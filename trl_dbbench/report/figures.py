@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.report.curves import COLORS, Chart, Comparison, charts, compare, percent_range
+from trl_dbbench.report.curves import COLORS, Chart, Comparison, charts, compare, y_range
 from trl_dbbench.report.run import Run
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def _figure(chart: Chart) -> Figure:
             axes.plot(
                 series.x, series.y, color=color, label=series.name, marker=marker, markersize=3, linewidth=1.2
             )
+    axes.set_ylim(*y_range(chart))
     if chart.percent:
-        axes.set_ylim(*percent_range(chart))
         axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(chart.x_label)

@@ -30,6 +30,14 @@ class Run:
     notes: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     """What run.json says."""
+    path: Path | None = None
+    """Its folder."""
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """What run.json says of the training: learning rate, batch, loss. Earlier versions said nothing."""
+        said = self.settings.get("training")
+        return said if isinstance(said, dict) else {}
 
     def phase(self, phase: str) -> list[EpisodeRecord]:
         return [episode for episode in self.episodes if episode["phase"] == phase]
@@ -45,7 +53,7 @@ def read_run(folder: str | Path) -> Run:
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "is not there"
         raise ConfigError(f"the run '{folder}' {what}. Give the output_dir of a training run, a folder.")
-    run = Run(folder.resolve().name or str(folder.resolve()))
+    run = Run(folder.resolve().name or str(folder.resolve()), path=folder.resolve())
     run.episodes.extend(record for _, record in read_episodes(folder / EPISODES_FILE, run.notes))
     _read_log(folder, run)
     if not run.episodes and not run.log:
@@ -107,6 +115,7 @@ def _read_settings(path: Path, run: Run) -> None:
         settings = None
     if isinstance(settings, dict):
         run.settings = settings
+        run.model = str(settings.get("model") or run.model or "") or None
     else:
         run.notes.append(f"{path.name} cannot be read: the settings of the run are not shown.")
 

@@ -23,6 +23,9 @@ METRICS_FILE = "metrics.jsonl"
 MAX_REASON_CHARACTERS = 120
 """Characters of a fault by which void episodes are counted."""
 
+FAILING_LIMITS = frozenset({"time", "server", "emulation", "size"})
+"""Limits that end a statement in an error; others cut its result short (`QueryResult.limit`)."""
+
 Phase = Literal["train", "greedy", "eval"]
 
 PHASES: dict[str, str] = {"eval": "held-out", "greedy": "greedy", "train": "sampled"}
@@ -198,6 +201,12 @@ def turn_record(turn: Turn) -> TurnRecord:
         if (value := getattr(turn, name)) is not None:
             record[name] = value
     return cast(TurnRecord, record)
+
+
+def failed_statement(turn: TurnRecord) -> bool:
+    """Return whether the turn's statement ended in an error."""
+    # records of version 0.1 have no error_code, but for a limit that is an error
+    return turn.get("error_code") is not None or turn.get("limit") in FAILING_LIMITS
 
 
 def action_in(record: TurnRecord) -> Action:

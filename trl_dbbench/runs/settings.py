@@ -26,6 +26,13 @@ from trl_dbbench.rollout import Rules
 from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE
 
 SETTINGS_FILE = "run.json"
+TRAINING = (
+    *("learning_rate", "lr_scheduler_type", "per_device_train_batch_size", "gradient_accumulation_steps"),
+    *("world_size", "num_generations", "num_iterations", "loss_type", "beta", "epsilon", "scale_rewards"),
+    *("importance_sampling_level", "num_train_epochs", "max_steps", "seed"),
+)
+"""Settings that say how a model was trained, as in a recipe's YAML; `world_size` is the number of devices."""
+
 PACKAGES = ("trl-dbbench", "trl", "transformers", "peft", "accelerate", "torch", "sqlglot")
 
 
@@ -49,8 +56,9 @@ class RunSettings:
     `id` is the run's, as in its checkpoints; `None` in what an earlier version began, and where nothing was
     trained.
 
-    For readers only: `sampling` of the training's episodes; `task_files`, where the tasks of training and
-    evaluation are from, each file with its size and sha256; `versions` of the packages.
+    For readers only: `training`, the settings of `TRAINING`; `sampling` of the training's episodes;
+    `task_files`, where the tasks of training and evaluation are from, each file with its size and sha256;
+    `versions` of the packages.
     """
 
     protocol: str
@@ -79,6 +87,7 @@ class RunSettings:
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     max_turn_tokens: int | None = None
     quantized: str | None = None
+    training: dict[str, Any] = field(default_factory=dict)
     sampling: dict[str, float] = field(default_factory=dict)
     task_files: dict[str, dict[str, Any]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -121,6 +130,7 @@ class RunSettings:
             chat_template_kwargs=trainer.chat_template_kwargs,
             max_turn_tokens=player.rules.max_turn_tokens,
             quantized=quantization_of(model.config),
+            training=training_of(args),
             sampling={"temperature": args.temperature, "top_p": args.top_p, "top_k": args.top_k or 0},
             task_files={
                 name: dataset.info.download_checksums or {}
@@ -188,6 +198,12 @@ class RunSettings:
             raise ConfigError(
                 f"'{path}' cannot be read: {error}. Move it away and say in options how the run was played."
             ) from None
+
+
+def training_of(args: Any) -> dict[str, Any]:
+    """Return the settings of `TRAINING` that a trainer's arguments have."""
+    known = {name: value for name in TRAINING if (value := getattr(args, name, None)) is not None}
+    return {name: getattr(value, "value", value) for name, value in known.items()}
 
 
 def versions() -> dict[str, str]:
