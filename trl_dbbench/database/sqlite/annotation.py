@@ -162,6 +162,8 @@ class _Annotator:
 
 def _named(node: exp.Expr, kind: Kind) -> Kind:
     """The kind of an expression that queries around or HAVING name: MySQL may have stored it."""
+    if kind.is_single and not isinstance(node.unalias().unnest(), exp.Column):
+        return kind._replace(silent=None)
     if kind.name != "text" or isinstance(node.unalias().unnest(), exp.Column):
         return kind
     return kind._replace(silent=None) if kind.silent is not False or reads_long_text(node) else kind

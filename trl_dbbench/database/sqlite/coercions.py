@@ -26,11 +26,19 @@ def call(name: str, *arguments: exp.Expr | None) -> exp.Anonymous:
 def as_text(node: exp.Expr) -> exp.Expr:
     """A number as MySQL writes it, with all places of a decimal; anything else is a text already."""
     kind = kind_of(node)
-    if kind.name != "decimal":
+    if kind.name not in ("decimal", "float"):
         return node
     for part, name in _chosen(node):
         part.set(name, as_text(part.args[name]))
-    return node if _chosen(node) else call("WRITTEN", node, exp.Literal.number(kind.places))
+    if _chosen(node) or (kind.name == "float" and not kind.is_single):
+        return node
+    if kind.is_single and isinstance(node, exp.Anonymous) and node.this == "my_NULLIF":
+        node.expressions[-1].replace(as_text(node.expressions[-1].copy()))
+        return node
+    if kind.is_single:
+        column = isinstance(node.unnest(), exp.Column) and kind.silent is not None
+        return call("WRITTEN_SINGLE" if column else "SURE_SINGLE", node)
+    return call("WRITTEN", node, exp.Literal.number(kind.places))
 
 
 def _chosen(node: exp.Expr) -> list[tuple[exp.Expr, str]]:
@@ -91,7 +99,8 @@ def unified(node: exp.Expr, kind: Kind) -> exp.Expr:
     if kind == DATETIME and own == DATE:
         new = call("MOMENT", node)
     elif kind.name == "text" and (own.is_number or own.is_moment):
-        new = call("WRITTEN", node, exp.Literal.number(own.places) if own.name == "decimal" else None)
+        places = exp.Literal.number(own.places) if own.name == "decimal" else None
+        new = as_text(node) if own.is_single else call("WRITTEN", node, places)
     else:
         return node
     new.meta["kind"] = kind

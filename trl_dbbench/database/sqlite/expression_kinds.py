@@ -14,7 +14,9 @@ from trl_dbbench.database.sqlite.kinds import (
     FLOAT,
     INT,
     MAX_PLACES,
+    MOST_SINGLE_BITS,
     NULL,
+    SINGLE,
     TEXT,
     TIME,
     UNKNOWN,
@@ -159,13 +161,16 @@ def _cast(node: exp.Expr) -> Kind:
     if kind.this in (_T.DECIMAL, _T.UDECIMAL):
         sizes = [size.name for size in kind.expressions]
         return Kind("decimal", int(sizes[1]) if len(sizes) > 1 and sizes[1].isdecimal() else 0)
+    if kind.this == _T.FLOAT:
+        bits = kind.expressions[0].name if kind.expressions else "0"
+        return SINGLE if not bits.isdecimal() or int(bits) <= MOST_SINGLE_BITS else FLOAT
     return _CASTS.get(kind.this, TEXT)
 
 
 _CASTS = {
     **dict.fromkeys((_T.BIGINT, _T.INT, _T.SMALLINT, _T.TINYINT), INT),
     **dict.fromkeys((_T.UBIGINT, _T.UINT, _T.YEAR), UNSIGNED),
-    **dict.fromkeys((_T.FLOAT, _T.DOUBLE, _T.UDOUBLE), FLOAT),
+    **dict.fromkeys((_T.DOUBLE, _T.UDOUBLE), FLOAT),
     **dict.fromkeys((_T.DATETIME, _T.TIMESTAMP, _T.TIMESTAMPTZ, _T.TIMESTAMPNTZ), DATETIME),
     _T.DATE: DATE,
     _T.TIME: TIME,
