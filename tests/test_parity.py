@@ -622,16 +622,6 @@ NOT_SUPPORTED = """
 DATA = Path(__file__).parents[2] / "shared" / "data" / "scorers" / "mysql_statements.jsonl"
 
 
-@pytest.fixture
-def mysql(docker_database: Database) -> Database:
-    """MySQL of the version that the embedded database answers for; older ones round quotients otherwise."""
-    with docker_database.sandbox(Task("version", "?", (P,), "SELECT", Gold())) as sandbox:
-        ((version,),) = sandbox.execute("SELECT VERSION()").rows or [("?",)]
-    if not version.startswith("9."):
-        pytest.skip(f"the embedded database answers as MySQL 9 does, and this is {version}")
-    return docker_database
-
-
 def lines(text: str) -> list[str]:
     return [line.strip() for line in text.strip().splitlines()]
 

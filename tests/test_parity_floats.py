@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from databases import rows_of, table
 from databases import task as task_of
-from test_parity import P, lines, mysql, verdict  # noqa: F401
+from test_parity import lines, verdict
 
 from trl_dbbench.database import Database
 from trl_dbbench.database.sqlite.floats import single, single_text, written
@@ -147,7 +147,7 @@ NOT_SUPPORTED = """
 @pytest.mark.parametrize("sql", lines(SAME))
 def test_the_same_rows_tables_and_kinds_of_errors(
     sqlite_database: Database,
-    mysql: Database,  # noqa: F811
+    mysql: Database,
     sql: str,
 ) -> None:
     found, said = verdict(sqlite_database, mysql, sql, Q)
@@ -157,7 +157,7 @@ def test_the_same_rows_tables_and_kinds_of_errors(
 @pytest.mark.parametrize("sql", lines(NOT_SUPPORTED))
 def test_what_depends_on_the_plan_is_refused(
     sqlite_database: Database,
-    mysql: Database,  # noqa: F811
+    mysql: Database,
     sql: str,
 ) -> None:
     found, said = verdict(sqlite_database, mysql, sql, Q)

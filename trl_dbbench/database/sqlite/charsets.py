@@ -1,4 +1,4 @@
-"""Character sets and bytes in statements: texts are UTF-8 here, and what would make them anything else is refused."""
+"""Character sets and bytes in statements. Texts are UTF-8 here, and other sets are refused."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _WHOLE, _NARROW = words("utf8mb4"), words("utf8 utf8mb3")
 _OTHERS = words(
     """
     armscii8 ascii big5 binary cp1250 cp1251 cp1256 cp1257 cp850 cp852 cp866 cp932 dec8 eucjpms euckr gb18030
-    gb2312 gbk geostd8 greek hebrew hp8 keybcs2 koi8r koi8u latin1 latin2 latin5 latin7 macce macroman sjis swe7
-    tis620 ucs2 ujis utf16 utf16le utf32
+    gb2312 gbk geostd8 greek hebrew hp8 keybcs2 koi8r koi8u latin1 latin2 latin5 latin7 macce macroman sjis
+    swe7 tis620 ucs2 ujis utf16 utf16le utf32
     """
 )
 

@@ -97,7 +97,7 @@ def unified(node: exp.Expr, kind: Kind) -> exp.Expr:
     """A value of CASE, COALESCE or UNION as the kind that all its values have together."""
     own = kind_of(node)
     if kind == DATETIME and own == DATE:
-        new = call("MOMENT", node)
+        new: exp.Expr = call("MOMENT", node)
     elif kind.name == "text" and (own.is_number or own.is_moment):
         places = exp.Literal.number(own.places) if own.name == "decimal" else None
         new = as_text(node) if own.is_single else call("WRITTEN", node, places)

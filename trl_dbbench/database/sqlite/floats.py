@@ -1,7 +1,7 @@
 """Floating-point numbers as MySQL writes them, and FLOAT, which has 32 bits.
 
-A column of FLOAT holds the double that its 32 bits mean, such as 0.10000000149011612 for 0.1. MySQL compares it and
-computes with it so, and shows six digits of it.
+A column of FLOAT holds the double that its 32 bits mean, such as 0.10000000149011612 for 0.1. MySQL compares
+this double and computes with it, and shows six digits of it.
 """
 
 from __future__ import annotations
@@ -47,12 +47,9 @@ def written(value: float, width: int = WIDTH, most: int = _MOST_DIGITS) -> str:
     amount, sign = abs(value), "-" if value < 0 else ""
     width -= len(sign)
     digits, point = _digits(amount, min(width, most))
-    if point <= 0:
-        length = len(digits) - point + 2
-    else:
-        length = len(digits) + 1 if point < len(digits) else point
+    length = len(digits) - point + 2 if point <= 0 else len(digits) + 1 if point < len(digits) else point
     fits = length <= width or (point <= width and point >= -1)
-    if fits and -_PLAIN_DIGITS < point and (point <= _PLAIN_DIGITS or len(digits) > point):
+    if fits and point > -_PLAIN_DIGITS and (point <= _PLAIN_DIGITS or len(digits) > point):
         return sign + _plain(amount, digits, point, width)
     return sign + _with_exponent(amount, digits, point, width)
 

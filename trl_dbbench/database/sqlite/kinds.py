@@ -22,9 +22,9 @@ class Kind(NamedTuple):
     decimal; `size` is the number of digits of a decimal, of characters of a text, and of bits of an integer,
     if it is bounded; a whole number that is `unsigned` makes a negative result of arithmetic an error. A text
     that is `silent` is read as a number without an error in a statement that changes rows, as MySQL reads
-    columns of TEXT; `None` says that MySQL's plan decides it. A float has 64 bits, or a `size` of 32 if it is a
-    FLOAT; a FLOAT that is `silent` None is computed, and MySQL's plan decides with how many digits it becomes
-    a text. `fixed` is a column of FLOAT or DOUBLE with a number of places.
+    columns of TEXT; `None` says that MySQL's plan decides it. A float has 64 bits; a FLOAT has a `size` of
+    32. A FLOAT that is `silent` None is computed, and MySQL's plan decides with how many digits it becomes a
+    text. `fixed` is a column of FLOAT or DOUBLE with a number of places.
     """
 
     name: str

@@ -220,8 +220,8 @@ def _is_shown(column: exp.Expr) -> bool:
     above = column.parent.parent if isinstance(column.parent, exp.Alias) else column.parent
     asked = isinstance(above, exp.Is) and isinstance(above.expression, exp.Null)
     listed = isinstance(above, exp.Select) and not above.args.get("distinct")
-    if listed and kind_of(column).name == "fixed":
-        listed = not isinstance(above.parent, exp.SetOperation)
+    if isinstance(above, exp.Select) and kind_of(column).name == "fixed":
+        listed = listed and not isinstance(above.parent, exp.SetOperation)
     return asked or listed or isinstance(above, exp.Count)
 
 
