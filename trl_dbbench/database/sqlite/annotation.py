@@ -112,11 +112,11 @@ class _Annotator:
         row: Row = []
         if isinstance(node, exp.Table):
             name = node.name.lower()
-            row = scope.parts.get(name) or self._columns.get(name) or []
+            row = _computed(scope.parts.get(name)) or self._columns.get(name) or []
         elif isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table):  # in brackets
             self._source(node.this, scope)
         elif isinstance(node, exp.Subquery):
-            row = _renamed(self.query(node, scope.above, scope.parts), node.alias_column_names)
+            row = _renamed(_computed(self.query(node, scope.above, scope.parts)), node.alias_column_names)
         elif isinstance(node, exp.Paren):
             self._source(node.this, scope)
         for join in node.args.get("joins") or []:
@@ -163,10 +163,17 @@ class _Annotator:
 def _named(node: exp.Expr, kind: Kind) -> Kind:
     """The kind of an expression that queries around or HAVING name: MySQL may have stored it."""
     if kind.is_single and not isinstance(node.unalias().unnest(), exp.Column):
-        return kind._replace(silent=None)
+        return kind._replace(silent=kind.silent or None)
     if kind.name != "text" or isinstance(node.unalias().unnest(), exp.Column):
         return kind
     return kind._replace(silent=None) if kind.silent is not False or reads_long_text(node) else kind
+
+
+def _computed(row: Row | None) -> Row:
+    """The columns of a query that is named, which may be computed where they are named."""
+    singles = [kind.is_single and kind.silent is False for _, kind in row or ()]
+    pairs = zip(row or (), singles, strict=True)
+    return [(name, kind._replace(silent=None) if single else kind) for (name, kind), single in pairs]
 
 
 def _starred(sources: Mapping[str, Mapping[str, Kind]], joins: Sequence[exp.Join], wanted: str) -> Row:

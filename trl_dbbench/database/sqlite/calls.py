@@ -320,6 +320,8 @@ def _converted(name: str, arguments: list[exp.Expr], kind: Kind) -> list[exp.Exp
         return [*comparable(arguments, strict=True), arguments[0].copy()]
     if name == "FIELD":
         numbers = any(kind_of(each).is_number for each in arguments)
+        if numbers and any(kind_of(each).is_moment for each in arguments):
+            raise unsupported("FIELD of dates and numbers")
         return comparable(arguments) if numbers else arguments  # MySQL compares dates as texts
     if name == "TIME" and len(arguments) == 1:
         return [*arguments, exp.Literal.number(int(kind_of(arguments[0]).name == "text"))]

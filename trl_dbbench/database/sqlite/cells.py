@@ -9,6 +9,7 @@ from typing import Any
 
 from trl_dbbench.database.sqlite.floats import shown_single, single
 from trl_dbbench.database.sqlite.kinds import Kind
+from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import decimal, text
 
 _CONVERTED = ("text", "date", "datetime", "time", "decimal", "fixed")
@@ -33,7 +34,10 @@ def _cell(value: Any, kind: Kind) -> Any:
             return value.isoformat(" ") if isinstance(value, datetime) else value.isoformat()
         return text(value) if isinstance(value, int | float | Decimal) else value
     if isinstance(value, int | float) and kind.is_single:
-        return shown_single(single(value) or value)
+        digits = shown_single(single(value) or value)
+        if kind.silent and digits != value:
+            raise unsupported("MIN or MAX of a computed FLOAT in groups")
+        return digits
     if kind.name in ("decimal", "fixed") and isinstance(value, float):
         return decimal(value, kind.places)
     if not isinstance(value, str):

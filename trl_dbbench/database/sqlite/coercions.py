@@ -99,8 +99,9 @@ def unified(node: exp.Expr, kind: Kind) -> exp.Expr:
     if kind == DATETIME and own == DATE:
         new: exp.Expr = call("MOMENT", node)
     elif kind.name == "text" and (own.is_number or own.is_moment):
-        places = exp.Literal.number(own.places) if own.name == "decimal" else None
-        new = as_text(node) if own.is_single else call("WRITTEN", node, places)
+        new = as_text(node) if own.name in ("decimal", "float") else call("WRITTEN", node)
+        if new is node:
+            new = call("WRITTEN", node)
     else:
         return node
     new.meta["kind"] = kind
@@ -116,8 +117,16 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
         strict: an unreadable date among the constants is an error, as with `=`.
     """
     kinds = [kind_of(node) for node in nodes]
+    pairs = list(zip(nodes, kinds, strict=True))
     if not any(kind.is_moment for kind in kinds):
         return _numeric(nodes) if any(kind.is_number for kind in kinds) else list(nodes)
+    if any(kind.is_number for kind in kinds):
+        if len(nodes) == 2 and not any(
+            kind.is_moment and isinstance(node, exp.Column) for node, kind in pairs
+        ):
+            return [as_number(node) for node in nodes]
+        if len(nodes) > 2 and (DATETIME in kinds or any(map(_is_long, nodes))):
+            raise unsupported("a date and time among numbers")
     constants = {n: _constant(node, strict) for n, node in enumerate(nodes) if isinstance(node, exp.Literal)}
     for n in constants:
         if nodes[n].is_string and not is_date(nodes[n].name) and is_in_change(nodes[n]):
@@ -149,6 +158,11 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
             of_day = "FULL_DAY_OF" if is_in_change(node) else "DAY_OF"
             read.append(call(name, call(of_day, node) if day else node))
     return [keep_kind(new, node) for new, node in zip(read, nodes, strict=True)]
+
+
+def _is_long(node: exp.Expr) -> bool:
+    """Whether it is a number with the digits of a date and time."""
+    return isinstance(node, exp.Literal) and not node.is_string and len(node.name) > len("20200101")
 
 
 def chooses(node: exp.Expr) -> bool:

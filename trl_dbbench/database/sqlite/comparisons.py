@@ -312,6 +312,9 @@ def _case(node: exp.Expr) -> exp.Expr:
     """`CASE a WHEN b THEN x ...`: first the number of the value that equals a, then the result by number."""
     subject = node.this
     if subject is not None:
+        of_dates = any(kind_of(branch.this).is_moment for branch in node.args["ifs"])
+        if kind_of(subject).name == "text" and of_dates:
+            raise unsupported("CASE of a text with dates")
         if is_in_change(node) and any(may_fail(branch.this) for branch in node.args["ifs"]):
             raise unsupported("CASE with what may be no number in a statement that changes rows")
         node.set("this", call("FIELD", *comparable([subject, *(branch.this for branch in node.args["ifs"])])))

@@ -142,6 +142,17 @@ def _average(node: exp.Expr) -> Kind:
     return Kind("decimal", min(kind.places + 4, MAX_PLACES)) if kind.name == "decimal" else kind
 
 
+def _extreme(node: exp.Expr) -> Kind:
+    """Of MIN and MAX. Beside GROUP BY, MySQL may make a DOUBLE of a computed FLOAT."""
+    kind = _of_distinct(node)
+    select = node.find_ancestor(exp.Window, exp.Select)
+    grouped = isinstance(select, exp.Select) and select.args.get("group") is not None
+    stored = isinstance(node.this, exp.Column) and kind.silent is False
+    if kind.is_single and grouped and not stored:
+        return kind._replace(silent=True)
+    return silent(kind)
+
+
 def _of_distinct(node: exp.Expr) -> Kind:
     inner = node.this
     return kind_of(inner.expressions[0]) if isinstance(inner, exp.Distinct) else kind_of(inner)
@@ -269,7 +280,7 @@ _NODES: dict[type[exp.Expr], Callable[[exp.Expr], Kind]] = {
     **dict.fromkeys((exp.Paren, exp.Alias, exp.IgnoreNulls, exp.RespectNulls), _same),
     exp.Collate: lambda node: _same(node)._replace(silent=False),
     exp.Window: _over_window,
-    **dict.fromkeys((exp.Min, exp.Max), lambda node: silent(_of_distinct(node))),
+    **dict.fromkeys((exp.Min, exp.Max), _extreme),
     **dict.fromkeys((exp.Lag, exp.Lead), _shifted),
     **dict.fromkeys((exp.FirstValue, exp.LastValue, exp.NthValue), _same),
     **dict.fromkeys((exp.Add, exp.Sub), _plus),

@@ -22,9 +22,10 @@ class Kind(NamedTuple):
     decimal; `size` is the number of digits of a decimal, of characters of a text, and of bits of an integer,
     if it is bounded; a whole number that is `unsigned` makes a negative result of arithmetic an error. A text
     that is `silent` is read as a number without an error in a statement that changes rows, as MySQL reads
-    columns of TEXT; `None` says that MySQL's plan decides it. A float has 64 bits; a FLOAT has a `size` of
-    32. A FLOAT that is `silent` None is computed, and MySQL's plan decides with how many digits it becomes a
-    text. `fixed` is a column of FLOAT or DOUBLE with a number of places.
+    columns of TEXT; `None` says that MySQL's plan decides it. A float has 64 bits, a FLOAT a `size` of 32. A
+    FLOAT that is `silent` None is computed, and MySQL's plan decides with how many digits it becomes a text;
+    True says that it also decides with how many it is shown. `fixed` is a column of FLOAT or DOUBLE with a
+    number of places.
     """
 
     name: str
@@ -145,9 +146,19 @@ def _merged(kinds: Sequence[Kind]) -> Kind:
         return SINGLE if all(kind.is_single for kind in known) else found
     if not all(kind.is_number for kind in known):
         return TEXT
-    # to MySQL, a FLOAT and whole numbers are a FLOAT, but for columns of INT, of which it makes a DOUBLE
-    narrow = all(kind.is_single or (kind.name == "int" and kind.size != 32) for kind in known)
-    return SINGLE if narrow and "float" in names else arithmetic(known)
+    return SINGLE if _is_narrow(known) else arithmetic(known)
+
+
+def _is_narrow(kinds: Sequence[Kind]) -> bool:
+    """Whether a FLOAT and other numbers are a FLOAT: it depends on their order.
+
+    A FLOAT remains one beside any whole number behind it but a column of INT, and beside small ones before it.
+    """
+    first = next((place for place, kind in enumerate(kinds) if kind.is_single), None)
+    if first is None:
+        return False
+    small = all(kind.name == "int" and kind.size in (8, 16, 24) for kind in kinds[:first])
+    return small and all(kind.is_single or (kind.name == "int" and kind.size != 32) for kind in kinds[first:])
 
 
 def arithmetic(kinds: Sequence[Kind], places: int | None = None) -> Kind:

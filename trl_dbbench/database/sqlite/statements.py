@@ -147,8 +147,11 @@ def _tidy(tree: exp.Expr) -> None:
         hint.pop()
     for text in list(tree.find_all(exp.National)):
         text.replace(exp.Literal.string(text.name))
-    for node in list(tree.find_all(exp.Ordered, exp.Group)):
-        for key in list(node.iter_expressions()):
+    for node in list(tree.find_all(exp.Ordered, exp.Group, exp.Window)):
+        keys = (
+            (node.args.get("partition_by") or []) if isinstance(node, exp.Window) else node.iter_expressions()
+        )
+        for key in list(keys):
             if isinstance(key, exp.Paren) and isinstance(key.unnest(), exp.Literal):
                 key.replace(key.unnest())
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from trl_dbbench.database.sqlite.coercions import as_number, call, doubt, unified
+from trl_dbbench.database.sqlite.coercions import as_number, call, chooses, doubt, unified
 from trl_dbbench.database.sqlite.dates import is_date, moment
 from trl_dbbench.database.sqlite.floats import single, written
 from trl_dbbench.database.sqlite.kinds import DATETIME, TEXT, UNKNOWN, Kind, TableColumns, keep_kind, kind_of
@@ -28,11 +28,7 @@ _EVERY_DIGIT = Context(prec=400)
 def unify_sides(node: exp.SetOperation) -> None:
     """Gives both sides of a UNION or its like columns of the same kinds, where they are written out."""
     kinds = [kind for _, kind in node.meta.get("row", ())]
-    for side in (_written_out(node.left), _written_out(node.right)):
-        below = side.meta.get("row", ()) if isinstance(side, exp.SetOperation) else ()
-        pairs = [(one, kind) for (_, one), kind in zip(below, kinds, strict=False)]
-        if any(one.name in ("float", "decimal") and kind.name == "text" for one, kind in pairs):
-            raise unsupported("numbers and texts in a UNION of three")
+    for side in _sides(node, kinds):
         if not isinstance(side, exp.Select) or len(side.expressions) != len(kinds):
             continue
         for each, kind in zip(list(side.expressions), kinds, strict=True):
@@ -41,6 +37,9 @@ def unify_sides(node: exp.SetOperation) -> None:
                 continue
             own = kind_of(value)
             new = _single_side(value.copy(), kind) if own.is_single else unified(value.copy(), kind)
+            stored_first = chooses(value) and not isinstance(value.unnest(), exp.If | exp.Case)
+            if kind.name == "text" and own.name == "decimal" and stored_first:
+                raise unsupported("numbers chosen among others beside texts in a UNION")
             if (
                 isinstance(value, exp.Column)
                 and own.name == "decimal"
@@ -52,6 +51,19 @@ def unify_sides(node: exp.SetOperation) -> None:
                 new = call(name, value.copy(), None if places is None else exp.Literal.number(places))
             if isinstance(new, exp.Anonymous) and new.this.startswith("my_") and new.this != value.this:
                 value.replace(new)
+
+
+def _sides(node: exp.SetOperation, kinds: Sequence[Kind]) -> Iterator[exp.Expr]:
+    """The queries of a set operation, however deep."""
+    for side in (_written_out(node.left), _written_out(node.right)):
+        if not isinstance(side, exp.SetOperation):
+            yield side
+            continue
+        pairs = [(one, kind) for (_, one), kind in zip(side.meta.get("row", ()), kinds, strict=False)]
+        if any(one.name in ("float", "decimal") and kind.name == "text" for one, kind in pairs):
+            raise unsupported("numbers and texts in a UNION of three")
+        if any(one.name == "int" and kind.name == "text" for one, kind in pairs):
+            yield from _sides(side, kinds)
 
 
 def _single_side(value: exp.Expr, kind: Kind) -> exp.Expr:

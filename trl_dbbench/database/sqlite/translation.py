@@ -99,6 +99,9 @@ def _one_table(tree: exp.Update | exp.Delete) -> exp.Expr:
     if len(targets) > 1:
         raise unsupported("DELETE from several tables")
     target = targets[0].name if targets else table.alias_or_name
+    for term in tree.args["order"].expressions if tree.args.get("order") else ():
+        if isinstance(term.this, exp.Literal) and term.this.is_int:
+            raise StatementError(1054, f"Unknown column '{term.this.name}' in 'order clause'")
     sources = {source.alias_or_name: source.name for source in (table, *(join.this for join in joins))}
     if target not in sources:
         raise StatementError(1109, f"Unknown table '{target}' in MULTI DELETE")
