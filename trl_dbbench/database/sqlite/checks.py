@@ -184,7 +184,11 @@ def _has_one_row(query: exp.Expr) -> bool:
 
 
 def check_limits(tree: exp.Expr) -> None:
-    """Raises StatementError for LIMIT in a subquery of IN, ANY or ALL."""
+    """Raises StatementError for LIMIT in a subquery of IN, ANY or ALL, and names for numbers of LAG."""
+    for shifted in tree.find_all(exp.Lag, exp.Lead):
+        offset = shifted.args.get("offset")
+        if isinstance(offset, exp.Column) and not offset.table:
+            raise StatementError(1327, f"Undeclared variable: {offset.name}")
     for select in tree.find_all(exp.Select):
         if select.args.get("limit") and isinstance(listing(select), exp.In | exp.Any | exp.All):
             raise StatementError(

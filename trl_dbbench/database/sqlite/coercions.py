@@ -30,6 +30,8 @@ def as_text(node: exp.Expr) -> exp.Expr:
         return node
     for part, name in _chosen(node):
         part.set(name, as_text(part.args[name]))
+    if kind.name == "decimal" and kind.silent is None and isinstance(node, exp.Column):
+        raise unsupported("a number chosen among others in a derived table as a text")
     if _chosen(node) or (kind.name == "float" and not kind.is_single):
         return node
     if kind.is_single and isinstance(node, exp.Anonymous) and node.this == "my_NULLIF":
@@ -150,14 +152,17 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
                 and kind.name == "text"
                 and (is_in_change(node) or node.find(exp.Column, exp.Query) is None)
             )
-            # beside a date, MySQL reads the date alone of a text that may differ from row to row
-            day = (
-                len(nodes) == 2 and DATE in kinds and kind.name == "text" and node.find(exp.Column, exp.Query)
-            )
+            # beside a date, MySQL reads the date alone of a text, if both may differ from row to row
+            day = len(nodes) == 2 and DATE in kinds and kind.name == "text" and all(map(_differs, nodes))
             name = "FULL_MOMENT" if checked else "SURE_MOMENT" if _may_be_null(node) else "MOMENT"
             of_day = "FULL_DAY_OF" if is_in_change(node) else "DAY_OF"
             read.append(call(name, call(of_day, node) if day else node))
     return [keep_kind(new, node) for new, node in zip(read, nodes, strict=True)]
+
+
+def _differs(node: exp.Expr) -> bool:
+    """Whether a value may differ from row to row."""
+    return node.find(exp.Column, exp.Query) is not None
 
 
 def _is_long(node: exp.Expr) -> bool:

@@ -257,6 +257,8 @@ def _between(node: exp.Expr) -> exp.Expr:
     text, number = any(kind.name == "text" for kind in kinds), any(kind.is_number for kind in kinds)
     if any(kind.is_moment for kind in kinds) and text and number:
         raise unsupported("a date BETWEEN a number and a text")
+    if kinds[0].name == "text" and any(kind.is_moment for kind in kinds):
+        raise unsupported("a text BETWEEN dates")
     texts = [each for each in sides if isinstance(each, exp.Literal) and each.is_string]
     if number and is_in_change(node) and not all(is_number(each.name) for each in texts):
         raise unsupported("a number BETWEEN texts that are none in a statement that changes rows")

@@ -152,7 +152,7 @@ def _merged(kinds: Sequence[Kind]) -> Kind:
 def _is_narrow(kinds: Sequence[Kind]) -> bool:
     """Whether a FLOAT and other numbers are a FLOAT: it depends on their order.
 
-    A FLOAT remains one beside any whole number behind it but a column of INT, and beside small ones before it.
+    A FLOAT remains one beside whole numbers behind it but columns of INT, and beside small ones before it.
     """
     first = next((place for place, kind in enumerate(kinds) if kind.is_single), None)
     if first is None:

@@ -231,6 +231,8 @@ def _no_place(key: exp.Expr) -> exp.Expr:
     while isinstance(inner, exp.Neg | exp.Paren):
         inner = inner.this
     constant = isinstance(inner, exp.Literal) and key.find(exp.Neg) is not None
+    if isinstance(key, exp.Literal) and key.is_int:  # the place of a column, which may be a computed text
+        return exp.Collate(this=key, expression=exp.var(COLLATION))
     return exp.null() if constant else collated(key)
 
 

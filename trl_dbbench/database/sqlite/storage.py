@@ -12,6 +12,7 @@ from typing import Any
 from sqlglot import exp
 
 from trl_dbbench.database.sqlite.coercions import as_number, call, chooses, doubt, unified
+from trl_dbbench.database.sqlite.comparisons import collated
 from trl_dbbench.database.sqlite.dates import is_date, moment
 from trl_dbbench.database.sqlite.floats import single, written
 from trl_dbbench.database.sqlite.kinds import DATETIME, TEXT, UNKNOWN, Kind, TableColumns, keep_kind, kind_of
@@ -35,9 +36,10 @@ def unify_sides(node: exp.SetOperation) -> None:
             value = each.this if isinstance(each, exp.Alias) else each
             if isinstance(value, exp.Star):
                 continue
-            own = kind_of(value)
-            new = _single_side(value.copy(), kind) if own.is_single else unified(value.copy(), kind)
-            stored_first = chooses(value) and not isinstance(value.unnest(), exp.If | exp.Case)
+            collates = isinstance(value, exp.Collate) and kind_of(value).name != "text"
+            inner, own = (value.this if collates else value), kind_of(value)
+            new = _float_side(inner.copy(), kind) if own.name == "float" else unified(inner.copy(), kind)
+            stored_first = chooses(inner) and not isinstance(inner.unnest(), exp.If | exp.Case)
             if kind.name == "text" and own.name == "decimal" and stored_first:
                 raise unsupported("numbers chosen among others beside texts in a UNION")
             if (
@@ -49,8 +51,8 @@ def unify_sides(node: exp.SetOperation) -> None:
                 # SQLite would take the type of this column for that of all rows
                 name, places = ("DECIMAL", kind.places) if kind.name == "decimal" else ("CAST_DOUBLE", None)
                 new = call(name, value.copy(), None if places is None else exp.Literal.number(places))
-            if isinstance(new, exp.Anonymous) and new.this.startswith("my_") and new.this != value.this:
-                value.replace(new)
+            if isinstance(new, exp.Anonymous) and new.this.startswith("my_") and new.this != inner.this:
+                value.replace(collated(new) if kind.name == "text" else new)
 
 
 def _sides(node: exp.SetOperation, kinds: Sequence[Kind]) -> Iterator[exp.Expr]:
@@ -60,15 +62,17 @@ def _sides(node: exp.SetOperation, kinds: Sequence[Kind]) -> Iterator[exp.Expr]:
             yield side
             continue
         pairs = [(one, kind) for (_, one), kind in zip(side.meta.get("row", ()), kinds, strict=False)]
-        if any(one.name in ("float", "decimal") and kind.name == "text" for one, kind in pairs):
-            raise unsupported("numbers and texts in a UNION of three")
+        if any(one.name in ("float", "decimal", "datetime") and kind.name == "text" for one, kind in pairs):
+            raise unsupported("numbers or times, and texts in a UNION of three")
         if any(one.name == "int" and kind.name == "text" for one, kind in pairs):
             yield from _sides(side, kinds)
 
 
-def _single_side(value: exp.Expr, kind: Kind) -> exp.Expr:
-    """A FLOAT as a column of UNION holds it; of a text, MySQL's plan decides the digits."""
-    return call("SURE_SINGLE", value) if kind.name == "text" else value
+def _float_side(value: exp.Expr, kind: Kind) -> exp.Expr:
+    """A floating-point number in a column of UNION; of a FLOAT as a text, MySQL's plan decides the digits."""
+    if kind.name != "text":
+        return value
+    return call("SURE_SINGLE" if kind_of(value).is_single else "WRITTEN", value)
 
 
 def _written_out(side: exp.Expr) -> exp.Expr:

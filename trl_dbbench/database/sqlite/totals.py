@@ -78,7 +78,7 @@ def _group_text(value: exp.Expr) -> exp.Expr:
 def _group_key(key: exp.Expr, value: exp.Expr) -> exp.Expr:
     """What GROUP_CONCAT sorts by: a whole number is the place of one of its arguments."""
     if not isinstance(key, exp.Literal) or not key.is_int:
-        if key.find(exp.Column, exp.Query) is None:
+        if key.find(exp.Column) is None:
             raise unsupported("GROUP_CONCAT sorted by a constant")
         return key
     values = value.expressions if isinstance(value, exp.Distinct) else [value]
