@@ -75,7 +75,10 @@ def _again(node: exp.Expr) -> exp.Expr:
 def _quotient(node: exp.Expr) -> exp.Expr:
     kind = kind_of(node)
     places = exp.Literal.number(kind.places) if kind.name == "decimal" else None
-    return call("DIV", numeric(node.this), _divisor(node), places)
+    dividend = numeric(node.this)
+    if kind.name == "float":  # of texts such as '1', SQLite makes whole numbers
+        dividend = call("CAST_DOUBLE", dividend)
+    return call("DIV", dividend, _divisor(node), places)
 
 
 def _whole_quotient(node: exp.Expr) -> exp.Expr:
@@ -247,7 +250,12 @@ def _order(node: exp.Expr) -> exp.Expr:
 def _group(node: exp.Expr) -> exp.Expr:
     if node.args.get("rollup"):
         raise unsupported("WITH ROLLUP")
-    node.set("expressions", [_no_place(each) for each in node.expressions])
+    shown = node.parent.expressions if isinstance(node.parent, exp.Select) else []
+    folded = {
+        str(place) for place, each in enumerate(shown, 1) if each.find(exp.AggFunc)
+    }  # a mistake of its own
+    keys = [each if each.name in folded else _no_place(each) for each in node.expressions]
+    node.set("expressions", keys)
     return node
 
 

@@ -77,6 +77,8 @@ def _group_text(value: exp.Expr) -> exp.Expr:
 
 def _group_key(key: exp.Expr, value: exp.Expr) -> exp.Expr:
     """What GROUP_CONCAT sorts by: a whole number is the place of one of its arguments."""
+    if isinstance(key, exp.Collate) and isinstance(key.this, exp.Literal) and key.this.is_int:
+        key = key.this
     if not isinstance(key, exp.Literal) or not key.is_int:
         if key.find(exp.Column) is None:
             raise unsupported("GROUP_CONCAT sorted by a constant")
