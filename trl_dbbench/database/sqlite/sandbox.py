@@ -45,9 +45,9 @@ from trl_dbbench.database.sqlite.statements import (
     CONSTANT_MISTAKES,
     Statement,
     autocommit_of,
-    check_definition,
     commits,
     creation,
+    definition,
     look,
     not_executed,
     translation,
@@ -198,8 +198,7 @@ class SQLiteSandbox(Sandbox):
         if commits(tree):
             self._commit()
         if isinstance(tree, exp.Create):
-            check_definition(tree, self._described(statement.tables))
-            tree = tree.copy()  # which these change, while the tree itself may be cached
+            tree = definition(tree, self._described(statement.tables))
             if tree.kind == "VIEW":
                 self._views[tree.this.name.lower()] = names_read(tree)
             return self._run(tables.create(tree) if tree.kind == "TABLE" else tables.create_other(tree))

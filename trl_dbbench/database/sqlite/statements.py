@@ -233,13 +233,15 @@ def until_date(tree: exp.Expr, error: StatementError, tables: tuple[TableColumns
     return Translation(written, (), (), (error.code, error.text))
 
 
-def check_definition(tree: exp.Create, tables: tuple[TableColumns, ...]) -> None:
-    """Refuses a table or a view of a query with FLOAT columns: SQLite would make them DOUBLE.
+def definition(tree: exp.Create, tables: tuple[TableColumns, ...]) -> exp.Create:
+    """A copy of CREATE that may be changed, while the tree itself may be cached.
 
-    A view may have them as they are, in comparisons, and in what gives a DOUBLE.
+    Raises:
+        StatementError: it makes a table or a view of a query with FLOAT columns, which SQLite would make DOUBLE.
+            A view may have them as they are, in comparisons, and in what gives a DOUBLE.
     """
     if not isinstance(tree.expression, exp.Query):
-        return
+        return tree.copy()
     query = tree.expression.copy()
     shown = annotate(query, tables)
     if tree.kind == "TABLE" and any(kind.is_single or kind.name == "fixed" for kind in shown):
@@ -248,6 +250,7 @@ def check_definition(tree: exp.Create, tables: tuple[TableColumns, ...]) -> None
         above = column.parent.parent if isinstance(column.parent, exp.Alias) else column.parent
         if kind_of(column).is_single and not isinstance(above, _AS_THEY_ARE):
             raise unsupported("a view that computes with FLOAT")
+    return tree.copy()
 
 
 _AS_THEY_ARE = (exp.Select, exp.Predicate, exp.Ordered, exp.Group, exp.Sum, exp.Avg, exp.Count)

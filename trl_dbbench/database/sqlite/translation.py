@@ -22,7 +22,8 @@ from trl_dbbench.database.sqlite.output_names import (
 from trl_dbbench.database.sqlite.parse import nested_too_deeply, unsupported
 from trl_dbbench.database.sqlite.recursion import count_depth, is_recursive, note_columns, store_columns
 from trl_dbbench.database.sqlite.rules import rewrite
-from trl_dbbench.database.sqlite.storage import store, unify_sides
+from trl_dbbench.database.sqlite.storage import store
+from trl_dbbench.database.sqlite.unions import unify_sides
 from trl_dbbench.database.sqlite.values import StatementError
 from trl_dbbench.sql import quote
 
