@@ -237,7 +237,7 @@ def definition(tree: exp.Create, tables: tuple[TableColumns, ...]) -> exp.Create
     """A copy of CREATE that may be changed, while the tree itself may be cached.
 
     Raises:
-        StatementError: it makes a table or a view of a query with FLOAT columns, which SQLite would make DOUBLE.
+        StatementError: it makes a table or a view of a query with FLOAT columns: SQLite makes them DOUBLE.
             A view may have them as they are, in comparisons, and in what gives a DOUBLE.
     """
     if not isinstance(tree.expression, exp.Query):
