@@ -7,7 +7,7 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from trl_dbbench.database.sqlite.coercions import call
-from trl_dbbench.database.sqlite.kinds import words
+from trl_dbbench.database.sqlite.kinds import kind_of, words
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import StatementError
 
@@ -67,3 +67,15 @@ CHARSETS: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.BitString: _bits,
 }
 """The rules of `rules` for them."""
+
+
+def is_of_null(node: exp.Expr) -> bool:
+    """Whether it is a function of texts whose text is NULL itself, which has no character set in MySQL."""
+    if kind_of(node).name != "text" or not isinstance(node, exp.Func):
+        return False
+    texts = [node.this]
+    if not isinstance(node.this, exp.Expr) and node.expressions:
+        texts = node.expressions[1:] if str(node.this).upper() in ("ELT", "MY_ELT") else node.expressions[:1]
+    return all(
+        isinstance(each, exp.Null) or (isinstance(each, exp.Func) and is_of_null(each)) for each in texts
+    )

@@ -179,9 +179,7 @@ def chooses(node: exp.Expr) -> bool:
 
 def _may_be_null(node: exp.Expr) -> bool:
     """Whether MySQL makes NULL, and not the lowest date, of a text that is no date."""
-    name = node.name.upper() if isinstance(node, exp.Anonymous) else ""
-    chosen = isinstance(node, exp.If | exp.Case | exp.Coalesce) or name in ("IFNULL", "NULLIF", "IF")
-    return kind_of(node).name == "text" and chosen and node.find(exp.Column, exp.Query) is not None
+    return kind_of(node).name == "text" and chooses(node) and _differs(node)
 
 
 def is_in_change(node: exp.Expr) -> bool:

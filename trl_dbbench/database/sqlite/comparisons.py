@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from sqlglot import exp
 
+from trl_dbbench.database.sqlite.charsets import is_of_null
 from trl_dbbench.database.sqlite.coercions import (
     as_text,
     call,
@@ -295,16 +296,8 @@ def _bare(node: exp.Expr) -> exp.Expr:
     return node.this if isinstance(node, exp.Collate) else node
 
 
-def _is_of_null(node: exp.Expr) -> bool:
-    """Whether it is a function of texts whose text is NULL itself, which has no character set in MySQL."""
-    if kind_of(node).name != "text" or not isinstance(node, exp.Func):
-        return False
-    first = node.expressions[0] if not isinstance(node.this, exp.Expr) and node.expressions else node.this
-    return isinstance(first, exp.Null) or (isinstance(first, exp.Func) and _is_of_null(first))
-
-
 def _regexp(node: exp.Expr) -> exp.Expr:
-    if _is_of_null(node.this):
+    if is_of_null(node.this):
         raise unsupported("REGEXP of a function of NULL")
     flags = exp.Literal.string("c" if is_binary(node.this) or is_binary(node.expression) else "")
     return call("REGEXP_LIKE", as_text(_bare(node.this)), as_text(_bare(node.expression)), flags)

@@ -153,6 +153,13 @@ def _not_zero(value: Value) -> Value:
     return value
 
 
+def _plain_zero(value: Value) -> Value:
+    """A floating-point number; where rows are compared, MySQL tells 0 and -0 apart in some plans."""
+    if value == 0 and str(value).startswith("-"):
+        raise unsupported("minus zero where rows are compared")
+    return value
+
+
 def _date_number(value: Value) -> int | float:
     found = moment(value) if isinstance(value, str) else None
     if found is None:
@@ -182,5 +189,7 @@ COERCIONS: dict[str, Callable[..., Value]] = {
     "POSITIVE": _positive,
     "DIVISOR": _divisor,
     "NOT_ZERO": _not_zero,
+    "PLAIN_ZERO": _plain_zero,
+    "NEGATIVE": lambda value: -float(number(value)),
 }
 """They return NULL for NULL."""

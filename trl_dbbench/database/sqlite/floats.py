@@ -43,7 +43,7 @@ def single_text(value: float) -> str:
 def written(value: float, width: int = WIDTH, most: int = _MOST_DIGITS) -> str:
     """A number as a text of `width` characters at most, and `most` significant digits (MySQL's `my_gcvt`)."""
     if value == 0 or not math.isfinite(value):
-        return "0" if value == 0 else repr(value)
+        return repr(value).removesuffix(".0")  # -0, too
     amount, sign = abs(value), "-" if value < 0 else ""
     width -= len(sign)
     digits, point = _digits(amount, min(width, most))

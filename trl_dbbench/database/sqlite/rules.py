@@ -97,10 +97,13 @@ def _divisor(node: exp.Expr) -> exp.Expr:
 
 
 def _negative(node: exp.Expr) -> exp.Expr:
-    made_of_text = kind_of(node.this).name == "text" and is_in_change(node)
-    node.set("this", numeric(node.this))
-    if made_of_text:
-        node.set("this", call("NOT_ZERO", node.this))
+    kind = kind_of(node.this).name
+    number = numeric(node.this)
+    if kind == "text" and is_in_change(node):
+        number = call("NOT_ZERO", number)
+    elif kind in ("text", "float"):
+        return call("NEGATIVE", number)  # SQLite subtracts from 0, which gives no -0
+    node.set("this", number)
     return node
 
 

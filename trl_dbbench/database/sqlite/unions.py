@@ -25,6 +25,8 @@ def unify_sides(node: exp.SetOperation) -> None:
             collates = isinstance(value, exp.Collate) and kind_of(value).name != "text"
             inner, own = (value.this if collates else value), kind_of(value)
             new = _float_side(inner.copy(), kind) if own.name == "float" else unified(inner.copy(), kind)
+            if own.name == kind.name == "float" and node.args.get("distinct"):
+                new = call("PLAIN_ZERO", new)
             stored_first = chooses(inner) and not isinstance(inner.unnest(), exp.If | exp.Case)
             if kind.name == "text" and own.name == "decimal" and stored_first:
                 raise unsupported("numbers chosen among others beside texts in a UNION")
