@@ -18,6 +18,7 @@ from databases import (
     database,
     docker_database,
     local_database,
+    mysql,
     own_database,
     server,
     server_database,
@@ -41,7 +42,7 @@ from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.tiny_model import make_tiny_model
 
 __all__ = ["database", "docker_database", "local_database", "own_database", "server", "server_database"]
-__all__ += ["sqlite_database"]
+__all__ += ["mysql", "sqlite_database"]
 __all__ += [
     "bf16_server",
     "both_servers",

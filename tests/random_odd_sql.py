@@ -24,6 +24,7 @@ class OddWriter(Writer):
             *(self._spelled, self._literals, self._keyed, self._counted, self._quantified, self._lateral),
             *(self._values, self._union, self._shared, self._correlated, self._named_window, self._having),
             *(self._cast, self._pattern, self._places, self._rows_in, self._constants, self._chosen),
+            *(self._dates_in, self._constant_keys, self._sides, self._negated, self._bytes, self._floats),
         )
         changes = (
             *(
@@ -393,6 +394,152 @@ class OddWriter(Writer):
             f"REPLACE({text}, ',', '') + 0",
         )
         return f"SELECT {alias}.id, {cell} AS x FROM {table.name} {alias}"
+
+    def _dates_in(self) -> str:
+        """A constant date IN constants."""
+        day, time, other = self.rng.choice(DATES), self.rng.choice(TIMES), self.rng.choice(DATES)
+        short = other.replace("-0", "-")
+        value = self._one(
+            f"DATE '{day}'", f"TIMESTAMP '{time}'", f"DATE('{time}')", f"CAST('{day}' AS DATETIME)", f"LAST_DAY('{day}')",
+            f"DATE_ADD(DATE '{day}', INTERVAL 1 DAY)", f"STR_TO_DATE('{day}', '%Y-%m-%d')", f"COALESCE(DATE '{day}', NULL)",
+            f"IF(1, DATE '{day}', DATE '{other}')", f"CAST('{time}' AS DATE)", f"'{time}'", f"'{day}' + INTERVAL 1 DAY",
+        )  # fmt: skip
+        among = [
+            f"'{day}'",
+            f"'{short}'",
+            f"'{time}'",
+            f"DATE '{other}'",
+            f"TIMESTAMP '{time}'",
+            "'x'",
+            "NULL",
+        ]
+        among += [day.replace("-", ""), f"'{day.replace('-', '')}'", f"'{day}x'", f"CONCAT('{other}', '')"]
+        listed = ", ".join(self.rng.sample(among, self.rng.randint(1, 3)))
+        test = self._one(
+            f"{value} {self._one('', 'NOT ')}IN ({listed})",
+            f"{value} BETWEEN {self.rng.choice(among)} AND {self.rng.choice(among)}",
+            f"CASE {value} WHEN {self.rng.choice(among)} THEN 1 WHEN {self.rng.choice(among)} THEN 2 ELSE 3 END",
+            f"FIELD({value}, {listed})",
+            f"{value} {self._operator()} {self.rng.choice(among)}",
+        )
+        table, alias, _ = self._table()
+        return self._one(f"SELECT {test}", f"SELECT {alias}.id FROM {table.name} {alias} WHERE {test}")
+
+    def _constant_keys(self) -> str:
+        """Rows sorted and grouped by constants, some of them places."""
+        table, alias, fields = self._table()
+        column = self._of(fields)
+        key = self._one(
+            *("--4", "- -2", "-(-9)", "-1", "(1)", "(2)", "+1", "+9", "1 + 0", "1.0", "'x'", "NOT 1", "TRUE"),
+            *("NULL", "((2))", "-(1)", "- - -3", "9", "0", f"- -{alias}.id", f"-{alias}.id", "(SELECT 1)"),
+        )
+        word = self._one("", " DESC")
+        source = f"FROM {table.name} {alias}"
+        return self._one(
+            f"SELECT {alias}.id, {column} {source} ORDER BY {key}{word}",
+            f"SELECT {alias}.id, {column} {source} ORDER BY {key}{word}, {alias}.id LIMIT 2",
+            f"SELECT {alias}.id, COUNT(*) {source} GROUP BY {key}",
+            f"SELECT COUNT(*), MAX({alias}.id) {source} GROUP BY {key}",
+            f"SELECT {alias}.id, SUM({alias}.id) OVER (ORDER BY {key}{word}) {source}",
+            f"SELECT {alias}.id, COUNT(*) OVER (PARTITION BY {key}) {source}",
+            f"SELECT {alias}.id {source} UNION SELECT 3 ORDER BY {key}",
+            f"SELECT GROUP_CONCAT({alias}.id ORDER BY {key}{word}) {source}",
+            f"DELETE {source.removesuffix(alias)}ORDER BY {key.replace(alias + '.', '')}, id LIMIT 1",
+        )
+
+    def _sides(self) -> str:
+        """UNION of columns of different types, some of them chosen."""
+        sides = []
+        for _ in range(self.rng.choice((2, 2, 3))):
+            table, alias, fields = self._table()
+            cell, other = self._of(fields), self._of(fields)
+            shown = self._one(
+                *(cell, f"COALESCE({cell}, {other})", f"COALESCE({cell})", f"IFNULL({cell}, 'x')"),
+                *(f"IF({alias}.id > 2, {cell}, {other})", f"MAX({cell})", "NULL", "1", "0.1", "'2020-1-1'"),
+            )
+            sides.append(f"SELECT {shown} AS x FROM {table.name} {alias}")
+        joined = self._one(" UNION ALL ", " UNION ", " EXCEPT ", " INTERSECT ").join(sides)
+        return self._one(joined, joined, f"SELECT COUNT(DISTINCT u.x), MAX(u.x) FROM ({joined}) u")
+
+    def _negated(self) -> str:
+        """NOT of a subquery that may have several rows, or none."""
+        table, alias, fields = self._table()
+        other, name, inner = self._table()
+        where = self._one(
+            "", f" WHERE {self._test(inner)}", f" WHERE {name}.id = {alias}.id", f" WHERE {name}.id = 3"
+        )
+        rows = f"(SELECT {self._of(inner)} FROM {other.name} {name}{where})"
+        test = self._one(
+            f"NOT {rows}", f"NOT ({rows})", f"!{rows}", rows, f"NOT ({rows} > 1)", f"NOT NOT {rows}", f"NOT -{rows}",
+            f"NOT ({rows} IS NULL)", f"{rows} IS NOT TRUE", f"NOT {rows} = 2", f"NOT ({rows} = {self._of(fields)})",
+        )  # fmt: skip
+        source = f"FROM {table.name} {alias}"
+        return self._one(
+            f"SELECT {alias}.id {source} WHERE {test}",
+            f"SELECT {alias}.id, {test} AS x {source}",
+            f"SELECT {alias}.id {source} WHERE {self._test(fields)} AND {test}",
+            f"SELECT z.id FROM (SELECT {alias}.id {source} WHERE {self._test(fields)}) z WHERE "
+            f"{test.replace(alias + '.', 'z.')}",
+            f"SELECT IF({test}, 1, 2)".replace(f"{alias}.", "1 + "),
+            f"SELECT COUNT(*) {source} HAVING {test}",
+        )
+
+    def _bytes(self) -> str:
+        """Character sets, codes of characters, and bytes."""
+        charset = self._one("utf8mb4", "utf8", "ucs2", "latin1", "ascii", "nope", "binary", "utf16")
+        table, alias, fields = self._table()
+        cell = self._of(fields, "text")
+        code = self._one(
+            "65", "0x41", "0xC3A4", "0xD83D", "233", "65.6", "'66'", "NULL", "X'42'", "256", "-1"
+        )
+        shown = self._one(
+            f"CHAR({code} USING {charset})", f"CHAR(72, {code}, 105 USING utf8mb4)", f"CONVERT({cell} USING {charset})",
+            f"CAST({cell} AS CHAR CHARACTER SET {charset})", f"CAST({cell} AS CHAR(2))", "0x4142", "HEX(0x41)",
+            f"{cell} = 0x78", "0x41 + 1", f"_{charset}'a'", "_utf8mb4'ä'", "b'101'", "CONCAT(0x41, 'b')",
+            f"HEX({cell})", f"ORD({cell})", f"LENGTH(CONVERT({cell} USING {charset}))",
+        )  # fmt: skip
+        return f"SELECT {shown} AS x FROM {table.name} {alias}"
+
+    def _floats(self) -> str:
+        """Columns of numbers beside each other, as texts, in groups and in subqueries."""
+        (table, alias, fields), (other, name, inner) = self._table(), self._table()
+        f, n = self._of(fields, "float"), self._of(fields, *NUMBERS)
+        g, m = self._of(inner, "float"), self._of(inner, *NUMBERS)
+        constant = self._one("0.1", "'0.1'", "1.1e0", "99.99", "2", "CAST(1.1 AS FLOAT)", "-3.3")
+        source = f"FROM {table.name} {alias}"
+        cell = self._one(
+            f, f"{f} + {n}", f"CONCAT({f})", f"IF({n} > 1, {f}, {n})", f"COALESCE({f}, {n})", f"COALESCE({f}, {constant})",
+            f"CASE WHEN {n} > 1 THEN {f} ELSE 0 END", f"CAST({f} AS CHAR)", f"CAST({f} AS DECIMAL(12,4))", f"GREATEST({f}, {n})",
+            f"LEAST({f}, {constant})", f"CONCAT(IF({n} > 1, {f}, 'x'))", f"IFNULL({f}, 'none')", f"ROUND({f}, 1)", f"{f} LIKE '%1'",
+            f"{f} {self._operator()} {constant}", f"{f} IN ({constant}, {n})", f"NULLIF({f}, {constant})", f"LENGTH({f})",
+            f"CAST({n} AS FLOAT)", f"CONCAT(CAST({n} AS FLOAT))", f"{f} BETWEEN {constant} AND {n}", f"REPLACE({f}, '.', ',')",
+            f"(SELECT MAX({g}) FROM {other.name} {name})", f"FORMAT({f}, 2)", f"TRUNCATE({f}, 1)", f"{f} DIV 1", f"{f} % 1",
+            f"LAG({f}) OVER (ORDER BY {alias}.id)", f"SUM({f}) OVER (ORDER BY {alias}.id)", f"FIELD({f}, {constant}, {n})",
+        )  # fmt: skip
+        fold = self._one(
+            f"SUM({f})", f"AVG({f})", f"MAX({f})", f"GROUP_CONCAT({f} ORDER BY {f})", f"COUNT(DISTINCT {f})", f"MIN({f}) + 0",
+            f"GROUP_CONCAT(DISTINCT COALESCE({f}, 0) ORDER BY 1)", f"SUM(DISTINCT {f})", f"MAX({f}) = {constant}",
+            f"CONCAT(MAX({f}), 'x')", f"ROUND(AVG({f}), 2)", f"MAX(IF({n} > 1, {f}, 0))", f"COALESCE(SUM({f}), 0)",
+        )  # fmt: skip
+        bare = [each.split(".")[1] for each in (f, n)]
+        return self._one(
+            f"SELECT {alias}.id, {cell} AS x {source}",
+            f"SELECT {alias}.id, {cell} AS x {source} WHERE {f} {self._operator()} {constant}",
+            f"SELECT z.x, z.x + 0, CONCAT(z.x) FROM (SELECT {cell} AS x {source}) z",
+            f"SELECT {fold} {source}",
+            f"SELECT {n}, {fold} {source} GROUP BY {n}",
+            f"SELECT {f}, COUNT(*) {source} GROUP BY {f} ORDER BY {f}",
+            f"SELECT DISTINCT {f} {source} ORDER BY {f} DESC",
+            f"SELECT {f} {source} {self._one('UNION', 'UNION ALL', 'EXCEPT', 'INTERSECT')} SELECT {m} FROM {other.name} {name}",
+            f"SELECT {alias}.id, {name}.id {source} JOIN {other.name} {name} ON {f} = {m}",
+            f"SELECT {alias}.id {source} WHERE {f} IN (SELECT {m} FROM {other.name} {name})",
+            f"SELECT {alias}.id {source} WHERE {n} = ANY (SELECT {g} FROM {other.name} {name})",
+            f"UPDATE {table.name} SET {bare[1]} = {bare[0]}",
+            f"UPDATE {table.name} SET {bare[0]} = {bare[0]} * 1.1 WHERE {bare[0]} > {constant}",
+            f"UPDATE {table.name} SET {self._of(fields[1:]).split('.')[1]} = {bare[0]}",
+            f"INSERT INTO {table.name} (id, {bare[0]}) SELECT {name}.id + 50, {m} FROM {other.name} {name}",
+            f"DELETE FROM {table.name} WHERE {bare[0]} = {constant}",
+        )
 
     # --- changes ------------------------------------------------------------------------------------------
 

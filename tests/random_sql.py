@@ -55,10 +55,12 @@ WORDS = (
 )
 DATES = ("2019-12-31", "2020-01-01", "2020-02-29", "2020-03-31", "2021-07-15")
 TIMES = ("2019-12-31 23:59:59", "2020-01-01 00:00:00", "2020-02-29 12:30:15", "2021-07-15 08:05:00")
+FLOATS = (0.5, 1.25, 2.0, -7.75, 1000.0, 0.1, 1.1, -3.3, 99.99, 3.14159265, 1234567.5)
+"""Some are exact in 32 bits, and some are not."""
 TYPES = {
     "int": ("INT", lambda rng: rng.choice((0, 1, 2, 3, 5, 7, 10, -4, 100))),
     "decimal": ("DECIMAL(8,2)", lambda rng: rng.choice(("0.00", "1.50", "2.25", "10.00", "-3.10", "99.99"))),
-    "float": ("DOUBLE", lambda rng: rng.choice((0.5, 1.25, 2.0, -7.75, 1000.0))),
+    "float": ("DOUBLE", lambda rng: rng.choice(FLOATS)),
     "text": ("VARCHAR(40)", lambda rng: rng.choice(WORDS)),
     "date": ("DATE", lambda rng: rng.choice(DATES)),
     "datetime": ("DATETIME", lambda rng: rng.choice(TIMES)),
@@ -348,7 +350,7 @@ class Writer:
                     f"{self.rng.choice(('COALESCE', 'IFNULL', 'NULLIF', 'GREATEST', 'LEAST', 'POWER'))}({n()}, {n()})"
                 ),
                 lambda: f"CAST({t()} AS {self.rng.choice(('SIGNED', 'DECIMAL(10,2)', 'DOUBLE'))})",
-                lambda: f"CAST({n()} AS {self.rng.choice(('SIGNED', 'DECIMAL(10,1)', 'UNSIGNED'))})",
+                lambda: f"CAST({n()} AS {self.rng.choice(('SIGNED', 'DECIMAL(10,1)', 'UNSIGNED', 'FLOAT'))})",
                 lambda: f"{t()} + 0",
                 lambda: f"MOD({n()}, {n()})",
                 lambda: f"FIELD({t()}, {t()}, {t()})",

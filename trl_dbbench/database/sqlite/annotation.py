@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from trl_dbbench.database.sqlite.clock import check_time
 from trl_dbbench.database.sqlite.expression_kinds import of_expression, silent
-from trl_dbbench.database.sqlite.kinds import UNKNOWN, Kind, TableColumns, merged, reads_long_text
+from trl_dbbench.database.sqlite.kinds import UNKNOWN, Kind, TableColumns, kind_of, merged, reads_long_text
 from trl_dbbench.database.sqlite.parse import unsupported
 
 Row = list[tuple[str, Kind]]
@@ -112,11 +112,11 @@ class _Annotator:
         row: Row = []
         if isinstance(node, exp.Table):
             name = node.name.lower()
-            row = scope.parts.get(name) or self._columns.get(name) or []
+            row = _computed(scope.parts.get(name)) or self._columns.get(name) or []
         elif isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table):  # in brackets
             self._source(node.this, scope)
         elif isinstance(node, exp.Subquery):
-            row = _renamed(self.query(node, scope.above, scope.parts), node.alias_column_names)
+            row = _renamed(_computed(self.query(node, scope.above, scope.parts)), node.alias_column_names)
         elif isinstance(node, exp.Paren):
             self._source(node.this, scope)
         for join in node.args.get("joins") or []:
@@ -162,9 +162,28 @@ class _Annotator:
 
 def _named(node: exp.Expr, kind: Kind) -> Kind:
     """The kind of an expression that queries around or HAVING name: MySQL may have stored it."""
+    if kind.is_single and not isinstance(node.unalias().unnest(), exp.Column):
+        return kind._replace(silent=kind.silent or None)
+    if kind.name == "decimal" and _is_chosen(node.unalias().unnest()):
+        return kind._replace(silent=None)
     if kind.name != "text" or isinstance(node.unalias().unnest(), exp.Column):
         return kind
     return kind._replace(silent=None) if kind.silent is not False or reads_long_text(node) else kind
+
+
+def _is_chosen(node: exp.Expr) -> bool:
+    """Whether CASE or IF chooses among numbers of different types, of which each is another text."""
+    chosen = list(node.find_all(exp.If, exp.Case)) if isinstance(node, exp.If | exp.Case) else []
+    values = [each.args.get(name) for each in chosen for name in ("true", "false", "default")]
+    kinds = {kind_of(value)[:2] for value in values if value is not None and kind_of(value).is_number}
+    return len(kinds) > 1
+
+
+def _computed(row: Row | None) -> Row:
+    """The columns of a query that is named, which may be computed where they are named."""
+    singles = [kind.is_single and kind.silent is False for _, kind in row or ()]
+    pairs = zip(row or (), singles, strict=True)
+    return [(name, kind._replace(silent=None) if single else kind) for (name, kind), single in pairs]
 
 
 def _starred(sources: Mapping[str, Mapping[str, Kind]], joins: Sequence[exp.Join], wanted: str) -> Row:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import wraps
 
 import regex
 
+from trl_dbbench.database.sqlite.floats import single
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import StatementError, Value, decimal, number, text
 
@@ -118,10 +118,10 @@ def cast_decimal(value: Value, places: Value, digits: int) -> int | float:
 
 
 def cast_float(value: Value) -> float:
-    """CAST AS FLOAT: of single precision, of which MySQL shows six digits."""
-    amount = float(number(value))
-    if amount != float(f"{amount:.6g}") or struct.unpack("f", struct.pack("f", amount))[0] != amount:
-        raise unsupported("CAST AS FLOAT of a number that needs more digits")
+    """CAST AS FLOAT."""
+    amount = single(float(number(value)))
+    if amount is None:
+        raise StatementError(1690, f"DOUBLE value is out of range in 'cast({text(value)} as float)'")
     return amount
 
 

@@ -6,6 +6,7 @@ from sqlglot import exp
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
 from trl_dbbench.database.sqlite.aggregates import AGGREGATES
+from trl_dbbench.database.sqlite.charsets import in_charset
 from trl_dbbench.database.sqlite.coercions import (
     as_number,
     as_text,
@@ -25,7 +26,7 @@ from trl_dbbench.database.sqlite.coercions import (
 from trl_dbbench.database.sqlite.comparisons import BINARY
 from trl_dbbench.database.sqlite.dates import UNITS
 from trl_dbbench.database.sqlite.functions import functions, is_own, takes
-from trl_dbbench.database.sqlite.kinds import DATE, FLOAT, INT, Kind, kind_of, words
+from trl_dbbench.database.sqlite.kinds import DATE, INT, Kind, kind_of, words
 from trl_dbbench.database.sqlite.parse import syntax_error, text_of, unsupported
 from trl_dbbench.database.sqlite.values import StatementError
 
@@ -94,19 +95,21 @@ def cast(node: exp.Expr) -> exp.Expr:
     if kind.this == _T.YEAR:
         raise unsupported("CAST(... AS YEAR)")
     if kind.this in _INTEGERS:
-        name = "CAST_FLOAT_SIGNED" if kind_of(node.this) == FLOAT else "CAST_SIGNED"
+        name = "CAST_FLOAT_SIGNED" if kind_of(node.this).name == "float" else "CAST_SIGNED"
         whole = call(name, in_change(as_number(node.this), "FULL_INTEGER"))
         return call("CAST_UNSIGNED", whole) if kind.this in (_T.UBIGINT, _T.UINT) else whole
     if kind.this in (_T.DECIMAL, _T.UDECIMAL):
         places = sizes[1] if len(sizes) > 1 else exp.Literal.number(0)
         digits = sizes[0] if sizes else exp.Literal.number(10)
         return call("CAST_DECIMAL", in_change(as_number(node.this), "FULL_BEGUN_DECIMAL"), places, digits)
-    if kind.this == _T.FLOAT and not sizes:
+    if kind_of(node).is_single:
         return call("CAST_FLOAT", numeric(node.this))
     if kind.this in (_T.FLOAT, _T.DOUBLE, _T.UDOUBLE):
         return call("CAST_DOUBLE", numeric(node.this))
     if kind.this in _TEXTS:
-        return call("CAST_CHAR", as_text(node.this), *sizes[:1])
+        made = call("CAST_CHAR", as_text(node.this), *sizes[:1])
+        charset = kind.args.get("kind") if kind.this == _T.CHARACTER_SET else None
+        return made if charset is None else in_charset(made, charset.name)
     if kind.this in (_T.BINARY, _T.VARBINARY):
         return exp.Collate(this=node.this, expression=exp.var(BINARY))
     if kind.this == _T.DATE:
@@ -316,7 +319,10 @@ def _converted(name: str, arguments: list[exp.Expr], kind: Kind) -> list[exp.Exp
     if name == "NULLIF" and len(arguments) == 2:
         return [*comparable(arguments, strict=True), arguments[0].copy()]
     if name == "FIELD":
-        return comparable(arguments)
+        numbers = any(kind_of(each).is_number for each in arguments)
+        if numbers and any(kind_of(each).is_moment for each in arguments):
+            raise unsupported("FIELD of dates and numbers")
+        return comparable(arguments) if numbers else arguments  # MySQL compares dates as texts
     if name == "TIME" and len(arguments) == 1:
         return [*arguments, exp.Literal.number(int(kind_of(arguments[0]).name == "text"))]
     if name == "DATE_FORMAT":

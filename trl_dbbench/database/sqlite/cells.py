@@ -7,15 +7,17 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from trl_dbbench.database.sqlite.floats import shown_single, single
 from trl_dbbench.database.sqlite.kinds import Kind
-from trl_dbbench.database.sqlite.values import decimal
+from trl_dbbench.database.sqlite.parse import unsupported
+from trl_dbbench.database.sqlite.values import decimal, text
 
-_CONVERTED = ("text", "date", "datetime", "time", "decimal")
+_CONVERTED = ("text", "date", "datetime", "time", "decimal", "fixed")
 
 
 def shown(rows: Iterable[Sequence[Any]], kinds: Sequence[Kind]) -> Iterable[Sequence[Any]]:
     """The rows of a result, with cells of these kinds in Python's types for them, as a driver gives them."""
-    places = [(n, kind) for n, kind in enumerate(kinds) if kind.name in _CONVERTED]
+    places = [(n, kind) for n, kind in enumerate(kinds) if kind.name in _CONVERTED or kind.is_single]
     return (_converted(row, places) for row in rows) if places else rows
 
 
@@ -30,8 +32,13 @@ def _cell(value: Any, kind: Kind) -> Any:
     if kind.name == "text":
         if isinstance(value, date | datetime):
             return value.isoformat(" ") if isinstance(value, datetime) else value.isoformat()
-        return str(value) if isinstance(value, int | float | Decimal) else value
-    if kind.name == "decimal" and isinstance(value, float):
+        return text(value) if isinstance(value, int | float | Decimal) else value
+    if isinstance(value, int | float) and kind.is_single:
+        digits = shown_single(single(value) or value)
+        if kind.silent and digits != value:
+            raise unsupported("MIN or MAX of a computed FLOAT in groups")
+        return digits
+    if kind.name in ("decimal", "fixed") and isinstance(value, float):
         return decimal(value, kind.places)
     if not isinstance(value, str):
         return value

@@ -123,7 +123,8 @@ def single_row(subquery: exp.Expr) -> exp.Expr:
     """
     if isinstance(subquery.parent, exp.SetOperation):  # where SQLite takes no brackets
         return exp.select("*").from_(exp.Subquery(this=subquery.this))
-    of_rows = subquery.parent is None or isinstance(subquery.parent, _OF_ROWS) or listing(subquery)
+    stands = isinstance(subquery.parent, _OF_ROWS) and subquery.arg_key != "on"
+    of_rows = subquery.parent is None or stands or listing(subquery)
     if of_rows or _has_one_row(subquery.unnest()):
         return subquery
     among = _is_among(subquery)
@@ -141,7 +142,9 @@ def single_row(subquery: exp.Expr) -> exp.Expr:
     query.set("with_", exp.With(expressions=[part]))
     made = exp.Subquery(this=query)
     parts = [each.alias for each in subquery.root().find_all(exp.CTE)]
-    made.meta["read_first"] = among and all(name.startswith("my_") for name in parts)
+    made.meta["read_first"] = (among or _is_condition(subquery)) and all(
+        name.startswith("my_") for name in parts
+    )
     return made
 
 
@@ -149,6 +152,16 @@ def _is_among(subquery: exp.Expr) -> bool:
     """Whether it stands beside other conditions, so that MySQL may read it where SQLite does not, or not."""
     above = subquery.find_ancestor(exp.Where, exp.Join, exp.Query)
     return isinstance(above, exp.Where | exp.Join) and above.find(exp.Connector) is not None
+
+
+def _is_condition(subquery: exp.Expr) -> bool:
+    """Whether the condition of the statement has no column but those of subqueries: MySQL reads it first."""
+    where = subquery.find_ancestor(exp.Where, exp.Query)
+    if not isinstance(where, exp.Where) or where.parent is not subquery.root() or _is_dependent(subquery):
+        return False
+    limit = subquery.root().args.get("limit")
+    nodes = where.walk(prune=lambda node: isinstance(node, exp.Query))
+    return limit is None and not any(isinstance(node, exp.Column) for node in nodes)
 
 
 def _is_dependent(subquery: exp.Expr) -> bool:
@@ -171,7 +184,11 @@ def _has_one_row(query: exp.Expr) -> bool:
 
 
 def check_limits(tree: exp.Expr) -> None:
-    """Raises StatementError for LIMIT in a subquery of IN, ANY or ALL."""
+    """Raises StatementError for LIMIT in a subquery of IN, ANY or ALL, and names for numbers of LAG."""
+    for shifted in tree.find_all(exp.Lag, exp.Lead):
+        offset = shifted.args.get("offset")
+        if isinstance(offset, exp.Column) and not offset.table:
+            raise StatementError(1327, f"Undeclared variable: {offset.name}")
     for select in tree.find_all(exp.Select):
         if select.args.get("limit") and isinstance(listing(select), exp.In | exp.Any | exp.All):
             raise StatementError(
@@ -285,7 +302,8 @@ def check_windows(tree: exp.Expr) -> None:
     for window in tree.find_all(exp.Window):
         order = window.args.get("order")
         keys = [term.this for term in order.expressions] if order is not None else []
-        if any(isinstance(key, exp.Literal) and not key.is_string for key in keys):
+        keys += window.args.get("partition_by") or []
+        if any(isinstance(key, exp.Literal) and key.is_int for key in keys):
             raise StatementError(
                 3592,
                 "Window '<unnamed window>': ORDER BY or PARTITION BY uses legacy position indication which "

@@ -26,11 +26,21 @@ def call(name: str, *arguments: exp.Expr | None) -> exp.Anonymous:
 def as_text(node: exp.Expr) -> exp.Expr:
     """A number as MySQL writes it, with all places of a decimal; anything else is a text already."""
     kind = kind_of(node)
-    if kind.name != "decimal":
+    if kind.name not in ("decimal", "float"):
         return node
     for part, name in _chosen(node):
         part.set(name, as_text(part.args[name]))
-    return node if _chosen(node) else call("WRITTEN", node, exp.Literal.number(kind.places))
+    if kind.name == "decimal" and kind.silent is None and isinstance(node, exp.Column):
+        raise unsupported("a number chosen among others in a derived table as a text")
+    if _chosen(node) or (kind.name == "float" and not kind.is_single):
+        return node
+    if kind.is_single and isinstance(node, exp.Anonymous) and node.this == "my_NULLIF":
+        node.expressions[-1].replace(as_text(node.expressions[-1].copy()))
+        return node
+    if kind.is_single:
+        column = isinstance(node.unnest(), exp.Column) and kind.silent is not None
+        return call("WRITTEN_SINGLE" if column else "SURE_SINGLE", node)
+    return call("WRITTEN", node, exp.Literal.number(kind.places))
 
 
 def _chosen(node: exp.Expr) -> list[tuple[exp.Expr, str]]:
@@ -89,9 +99,11 @@ def unified(node: exp.Expr, kind: Kind) -> exp.Expr:
     """A value of CASE, COALESCE or UNION as the kind that all its values have together."""
     own = kind_of(node)
     if kind == DATETIME and own == DATE:
-        new = call("MOMENT", node)
+        new: exp.Expr = call("MOMENT", node)
     elif kind.name == "text" and (own.is_number or own.is_moment):
-        new = call("WRITTEN", node, exp.Literal.number(own.places) if own.name == "decimal" else None)
+        new = as_text(node) if own.name in ("decimal", "float") else call("WRITTEN", node)
+        if new is node:
+            new = call("WRITTEN", node)
     else:
         return node
     new.meta["kind"] = kind
@@ -107,8 +119,16 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
         strict: an unreadable date among the constants is an error, as with `=`.
     """
     kinds = [kind_of(node) for node in nodes]
+    pairs = list(zip(nodes, kinds, strict=True))
     if not any(kind.is_moment for kind in kinds):
         return _numeric(nodes) if any(kind.is_number for kind in kinds) else list(nodes)
+    if any(kind.is_number for kind in kinds):
+        if len(nodes) == 2 and not any(
+            kind.is_moment and isinstance(node, exp.Column) for node, kind in pairs
+        ):
+            return [as_number(node) for node in nodes]
+        if len(nodes) > 2 and (DATETIME in kinds or any(map(_is_long, nodes))):
+            raise unsupported("a date and time among numbers")
     constants = {n: _constant(node, strict) for n, node in enumerate(nodes) if isinstance(node, exp.Literal)}
     for n in constants:
         if nodes[n].is_string and not is_date(nodes[n].name) and is_in_change(nodes[n]):
@@ -132,14 +152,22 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
                 and kind.name == "text"
                 and (is_in_change(node) or node.find(exp.Column, exp.Query) is None)
             )
-            # beside a date, MySQL reads the date alone of a text that may differ from row to row
-            day = (
-                len(nodes) == 2 and DATE in kinds and kind.name == "text" and node.find(exp.Column, exp.Query)
-            )
+            # beside a date, MySQL reads the date alone of a text, if both may differ from row to row
+            day = len(nodes) == 2 and DATE in kinds and kind.name == "text" and all(map(_differs, nodes))
             name = "FULL_MOMENT" if checked else "SURE_MOMENT" if _may_be_null(node) else "MOMENT"
             of_day = "FULL_DAY_OF" if is_in_change(node) else "DAY_OF"
             read.append(call(name, call(of_day, node) if day else node))
     return [keep_kind(new, node) for new, node in zip(read, nodes, strict=True)]
+
+
+def _differs(node: exp.Expr) -> bool:
+    """Whether a value may differ from row to row."""
+    return node.find(exp.Column, exp.Query) is not None
+
+
+def _is_long(node: exp.Expr) -> bool:
+    """Whether it is a number with the digits of a date and time."""
+    return isinstance(node, exp.Literal) and not node.is_string and len(node.name) > len("20200101")
 
 
 def chooses(node: exp.Expr) -> bool:
@@ -151,9 +179,7 @@ def chooses(node: exp.Expr) -> bool:
 
 def _may_be_null(node: exp.Expr) -> bool:
     """Whether MySQL makes NULL, and not the lowest date, of a text that is no date."""
-    name = node.name.upper() if isinstance(node, exp.Anonymous) else ""
-    chosen = isinstance(node, exp.If | exp.Case | exp.Coalesce) or name in ("IFNULL", "NULLIF", "IF")
-    return kind_of(node).name == "text" and chosen and node.find(exp.Column, exp.Query) is not None
+    return kind_of(node).name == "text" and chooses(node) and _differs(node)
 
 
 def is_in_change(node: exp.Expr) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from sqlglot import exp
 
+from trl_dbbench.database.sqlite.charsets import is_of_null
 from trl_dbbench.database.sqlite.coercions import (
     as_text,
     call,
@@ -257,6 +258,8 @@ def _between(node: exp.Expr) -> exp.Expr:
     text, number = any(kind.name == "text" for kind in kinds), any(kind.is_number for kind in kinds)
     if any(kind.is_moment for kind in kinds) and text and number:
         raise unsupported("a date BETWEEN a number and a text")
+    if kinds[0].name == "text" and any(kind.is_moment for kind in kinds):
+        raise unsupported("a text BETWEEN dates")
     texts = [each for each in sides if isinstance(each, exp.Literal) and each.is_string]
     if number and is_in_change(node) and not all(is_number(each.name) for each in texts):
         raise unsupported("a number BETWEEN texts that are none in a statement that changes rows")
@@ -293,16 +296,8 @@ def _bare(node: exp.Expr) -> exp.Expr:
     return node.this if isinstance(node, exp.Collate) else node
 
 
-def _is_of_null(node: exp.Expr) -> bool:
-    """Whether it is a function of texts whose text is NULL itself, which has no character set in MySQL."""
-    if kind_of(node).name != "text" or not isinstance(node, exp.Func):
-        return False
-    first = node.expressions[0] if not isinstance(node.this, exp.Expr) and node.expressions else node.this
-    return isinstance(first, exp.Null) or (isinstance(first, exp.Func) and _is_of_null(first))
-
-
 def _regexp(node: exp.Expr) -> exp.Expr:
-    if _is_of_null(node.this):
+    if is_of_null(node.this):
         raise unsupported("REGEXP of a function of NULL")
     flags = exp.Literal.string("c" if is_binary(node.this) or is_binary(node.expression) else "")
     return call("REGEXP_LIKE", as_text(_bare(node.this)), as_text(_bare(node.expression)), flags)
@@ -312,6 +307,9 @@ def _case(node: exp.Expr) -> exp.Expr:
     """`CASE a WHEN b THEN x ...`: first the number of the value that equals a, then the result by number."""
     subject = node.this
     if subject is not None:
+        of_dates = any(kind_of(branch.this).is_moment for branch in node.args["ifs"])
+        if kind_of(subject).name == "text" and of_dates:
+            raise unsupported("CASE of a text with dates")
         if is_in_change(node) and any(may_fail(branch.this) for branch in node.args["ifs"]):
             raise unsupported("CASE with what may be no number in a statement that changes rows")
         node.set("this", call("FIELD", *comparable([subject, *(branch.this for branch in node.args["ifs"])])))

@@ -9,6 +9,7 @@ from datetime import time
 from decimal import Decimal
 
 from trl_dbbench.database.sqlite.dates import is_date, moment
+from trl_dbbench.database.sqlite.floats import single_text
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import BEGUN_NUMBER, StatementError, Value, decimal, number, text
 
@@ -58,6 +59,13 @@ def _written(value: Value, places: int | None = None) -> str:
     if places is None or isinstance(value, str | bytes):
         return text(value)
     return f"{Decimal(repr(decimal(value, places))):.{places}f}"
+
+
+def _sure_single(value: Value) -> str:
+    """A computed FLOAT as a text: MySQL's plan decides whether it has six digits or all."""
+    if isinstance(value, float) and single_text(value) != text(value):
+        raise unsupported("a computed FLOAT as a text")
+    return text(value)
 
 
 def _moment(value: Value) -> str:
@@ -112,6 +120,13 @@ def _full_date(value: Value) -> Value:
     return value
 
 
+def _narrow(value: Value) -> Value:
+    """A text in utf8mb3, which has no characters of four bytes."""
+    if isinstance(value, str) and any(ord(char) > 0xFFFF for char in value):
+        raise unsupported("a character of four bytes in utf8mb3")
+    return value
+
+
 def _count(value: Value) -> int:
     if number(value) % 1:
         raise unsupported("a number of characters or places that is not whole")
@@ -138,6 +153,13 @@ def _not_zero(value: Value) -> Value:
     return value
 
 
+def _plain_zero(value: Value) -> Value:
+    """A floating-point number; where rows are compared, MySQL tells 0 and -0 apart in some plans."""
+    if value == 0 and str(value).startswith("-"):
+        raise unsupported("minus zero where rows are compared")
+    return value
+
+
 def _date_number(value: Value) -> int | float:
     found = moment(value) if isinstance(value, str) else None
     if found is None:
@@ -147,6 +169,8 @@ def _date_number(value: Value) -> int | float:
 
 COERCIONS: dict[str, Callable[..., Value]] = {
     "WRITTEN": _written,
+    "WRITTEN_SINGLE": lambda value: single_text(float(number(value))),
+    "SURE_SINGLE": _sure_single,
     "DECIMAL": decimal,
     "MOMENT": _moment,
     "DAY_OF": _day,
@@ -161,8 +185,11 @@ COERCIONS: dict[str, Callable[..., Value]] = {
     "FULL_MOMENT": _full_moment,
     "FULL_DATE": _full_date,
     "COUNT": _count,
+    "NARROW": _narrow,
     "POSITIVE": _positive,
     "DIVISOR": _divisor,
     "NOT_ZERO": _not_zero,
+    "PLAIN_ZERO": _plain_zero,
+    "NEGATIVE": lambda value: -float(number(value)),
 }
 """They return NULL for NULL."""

@@ -14,7 +14,9 @@ from trl_dbbench.database.sqlite.kinds import (
     FLOAT,
     INT,
     MAX_PLACES,
+    MOST_SINGLE_BITS,
     NULL,
+    SINGLE,
     TEXT,
     TIME,
     UNKNOWN,
@@ -140,6 +142,17 @@ def _average(node: exp.Expr) -> Kind:
     return Kind("decimal", min(kind.places + 4, MAX_PLACES)) if kind.name == "decimal" else kind
 
 
+def _extreme(node: exp.Expr) -> Kind:
+    """Of MIN and MAX. Beside GROUP BY, MySQL may make a DOUBLE of a computed FLOAT."""
+    kind = _of_distinct(node)
+    select = node.find_ancestor(exp.Window, exp.Select)
+    grouped = isinstance(select, exp.Select) and select.args.get("group") is not None
+    stored = isinstance(node.this, exp.Column) and kind.silent is False
+    if kind.is_single and grouped and not stored:
+        return kind._replace(silent=True)
+    return silent(kind)
+
+
 def _of_distinct(node: exp.Expr) -> Kind:
     inner = node.this
     return kind_of(inner.expressions[0]) if isinstance(inner, exp.Distinct) else kind_of(inner)
@@ -159,13 +172,16 @@ def _cast(node: exp.Expr) -> Kind:
     if kind.this in (_T.DECIMAL, _T.UDECIMAL):
         sizes = [size.name for size in kind.expressions]
         return Kind("decimal", int(sizes[1]) if len(sizes) > 1 and sizes[1].isdecimal() else 0)
+    if kind.this == _T.FLOAT:
+        bits = kind.expressions[0].name if kind.expressions else "0"
+        return SINGLE if not bits.isdecimal() or int(bits) <= MOST_SINGLE_BITS else FLOAT
     return _CASTS.get(kind.this, TEXT)
 
 
 _CASTS = {
     **dict.fromkeys((_T.BIGINT, _T.INT, _T.SMALLINT, _T.TINYINT), INT),
     **dict.fromkeys((_T.UBIGINT, _T.UINT, _T.YEAR), UNSIGNED),
-    **dict.fromkeys((_T.FLOAT, _T.DOUBLE, _T.UDOUBLE), FLOAT),
+    **dict.fromkeys((_T.DOUBLE, _T.UDOUBLE), FLOAT),
     **dict.fromkeys((_T.DATETIME, _T.TIMESTAMP, _T.TIMESTAMPTZ, _T.TIMESTAMPNTZ), DATETIME),
     _T.DATE: DATE,
     _T.TIME: TIME,
@@ -264,7 +280,7 @@ _NODES: dict[type[exp.Expr], Callable[[exp.Expr], Kind]] = {
     **dict.fromkeys((exp.Paren, exp.Alias, exp.IgnoreNulls, exp.RespectNulls), _same),
     exp.Collate: lambda node: _same(node)._replace(silent=False),
     exp.Window: _over_window,
-    **dict.fromkeys((exp.Min, exp.Max), lambda node: silent(_of_distinct(node))),
+    **dict.fromkeys((exp.Min, exp.Max), _extreme),
     **dict.fromkeys((exp.Lag, exp.Lead), _shifted),
     **dict.fromkeys((exp.FirstValue, exp.LastValue, exp.NthValue), _same),
     **dict.fromkeys((exp.Add, exp.Sub), _plus),

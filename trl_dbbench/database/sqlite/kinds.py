@@ -22,7 +22,10 @@ class Kind(NamedTuple):
     decimal; `size` is the number of digits of a decimal, of characters of a text, and of bits of an integer,
     if it is bounded; a whole number that is `unsigned` makes a negative result of arithmetic an error. A text
     that is `silent` is read as a number without an error in a statement that changes rows, as MySQL reads
-    columns of TEXT; `None` says that MySQL's plan decides it.
+    columns of TEXT; `None` says that MySQL's plan decides it. A float has 64 bits, a FLOAT a `size` of 32. A
+    FLOAT that is `silent` None is computed, and MySQL's plan decides with how many digits it becomes a text;
+    True says that it also decides with how many it is shown. `fixed` is a column of FLOAT or DOUBLE with a
+    number of places.
     """
 
     name: str
@@ -37,7 +40,12 @@ class Kind(NamedTuple):
 
     @property
     def is_number(self) -> bool:
-        return self.name in ("int", "decimal", "float")
+        return self.name in ("int", "decimal", "float", "fixed")
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is a FLOAT."""
+        return self.name == "float" and self.size == 32
 
 
 class TableColumns(NamedTuple):
@@ -49,6 +57,9 @@ class TableColumns(NamedTuple):
 
 
 INT, FLOAT, TEXT = Kind("int"), Kind("float"), Kind("text")
+"""A whole number of 64 bits, a DOUBLE, and a text."""
+SINGLE = Kind("float", size=32)
+"""A FLOAT."""
 LONG_TEXT = Kind("text", silent=True)
 """A column of TEXT, or of its kin."""
 UNSIGNED = Kind("int", unsigned=True)
@@ -56,6 +67,8 @@ DATE, DATETIME, TIME, JSON = Kind("date"), Kind("datetime"), Kind("time"), Kind(
 NULL, UNKNOWN = Kind("null"), Kind("unknown")
 
 MAX_PLACES = 30
+MOST_SINGLE_BITS = 24
+"""FLOAT(n) is a DOUBLE for more."""
 
 
 def words(text: str) -> frozenset[str]:
@@ -78,7 +91,9 @@ def declared(type: str) -> Kind:
     if name in ("decimal", "numeric", "dec", "fixed"):
         return Kind("decimal", int(found[3] or 0), size)
     if name in ("float", "double", "real"):
-        return FLOAT
+        narrow = name == "float" and (found[3] is not None or (size or 0) <= MOST_SINGLE_BITS)
+        kind = SINGLE if narrow else FLOAT
+        return kind if found[3] is None else Kind("fixed", int(found[3]), kind.size)
     if name in ("varchar", "char", "nvarchar", "nchar"):
         return Kind("text", size=size)
     if name in ("text", "tinytext", "mediumtext", "longtext"):
@@ -126,8 +141,24 @@ def _merged(kinds: Sequence[Kind]) -> Kind:
         return DATETIME
     if len(names) == 1:
         unsigned = all(kind.unsigned for kind in known)
-        return Kind(known[0].name, max(kind.places for kind in known), unsigned=unsigned)
-    return arithmetic(known) if all(kind.is_number for kind in known) else TEXT
+        size = known[0].size if len(set(known)) == 1 and known[0].name in ("int", "float") else None
+        found = Kind(known[0].name, max(kind.places for kind in known), size, unsigned)
+        return SINGLE if all(kind.is_single for kind in known) else found
+    if not all(kind.is_number for kind in known):
+        return TEXT
+    return SINGLE if _is_narrow(known) else arithmetic(known)
+
+
+def _is_narrow(kinds: Sequence[Kind]) -> bool:
+    """Whether a FLOAT and other numbers are a FLOAT: it depends on their order.
+
+    A FLOAT remains one beside whole numbers behind it but columns of INT, and beside small ones before it.
+    """
+    first = next((place for place, kind in enumerate(kinds) if kind.is_single), None)
+    if first is None:
+        return False
+    small = all(kind.name == "int" and kind.size in (8, 16, 24) for kind in kinds[:first])
+    return small and all(kind.is_single or (kind.name == "int" and kind.size != 32) for kind in kinds[first:])
 
 
 def arithmetic(kinds: Sequence[Kind], places: int | None = None) -> Kind:

@@ -8,6 +8,7 @@ import sqlglot.errors
 from sqlglot import exp
 from sqlglot.dialects.mysql import MySQL
 from sqlglot.parsers.mysql import MySQLParser
+from sqlglot.tokens import TokenType
 
 from trl_dbbench.database.sqlite.values import StatementError
 from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS, parse_statements
@@ -32,6 +33,9 @@ _KEPT_PARSERS = (
 
 class _Source(MySQL):
     """MySQL with plain function calls: sqlglot's own nodes for them lose what MySQL means by them."""
+
+    class Tokenizer(MySQL.Tokenizer):
+        KEYWORDS = {**MySQL.Tokenizer.KEYWORDS, "REAL": TokenType.DOUBLE}  # noqa: RUF012
 
     class Parser(MySQLParser):
         FUNCTIONS = {name: MySQLParser.FUNCTIONS[name] for name in _KEPT_FUNCTIONS}  # noqa: RUF012

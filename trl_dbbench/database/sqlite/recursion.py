@@ -227,6 +227,8 @@ def _column(values: Sequence[exp.Expr]) -> Kind:
         sizes = [_characters(value) for value in values]
     elif kind.name == "decimal":
         sizes = [_digits(value) for value in values] if len(values) == 1 else [None]
+    elif kind.name == "float":
+        sizes = [kind.size]
     else:
         sizes = [kind_of(value).size for value in values]
     known = [size for size in sizes if size is not None]

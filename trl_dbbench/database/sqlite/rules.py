@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
 from trl_dbbench.database.sqlite.calls import cast, counted, function_call, move
+from trl_dbbench.database.sqlite.charsets import CHARSETS, in_charset
 from trl_dbbench.database.sqlite.checks import single_row
 from trl_dbbench.database.sqlite.coercions import (
     as_text,
@@ -74,7 +75,10 @@ def _again(node: exp.Expr) -> exp.Expr:
 def _quotient(node: exp.Expr) -> exp.Expr:
     kind = kind_of(node)
     places = exp.Literal.number(kind.places) if kind.name == "decimal" else None
-    return call("DIV", numeric(node.this), _divisor(node), places)
+    dividend = numeric(node.this)
+    if kind.name == "float":  # of texts such as '1', SQLite makes whole numbers
+        dividend = call("CAST_DOUBLE", dividend)
+    return call("DIV", dividend, _divisor(node), places)
 
 
 def _whole_quotient(node: exp.Expr) -> exp.Expr:
@@ -93,10 +97,13 @@ def _divisor(node: exp.Expr) -> exp.Expr:
 
 
 def _negative(node: exp.Expr) -> exp.Expr:
-    made_of_text = kind_of(node.this).name == "text" and is_in_change(node)
-    node.set("this", numeric(node.this))
-    if made_of_text:
-        node.set("this", call("NOT_ZERO", node.this))
+    kind = kind_of(node.this).name
+    number = numeric(node.this)
+    if kind == "text" and is_in_change(node):
+        number = call("NOT_ZERO", number)
+    elif kind in ("text", "float"):
+        return call("NEGATIVE", number)  # SQLite subtracts from 0, which gives no -0
+    node.set("this", number)
     return node
 
 
@@ -150,9 +157,10 @@ def _substring(node: exp.Expr) -> exp.Expr:
 
 
 def _characters(node: exp.Expr) -> exp.Expr:
-    if not node.args.get("charset"):
+    charset = node.args.get("charset")
+    if not charset:
         raise unsupported("CHAR() without USING, which gives bytes")
-    return call("CHAR", *map(numeric, node.expressions))
+    return in_charset(call("CHAR", *map(counted, node.expressions)), charset.name)
 
 
 def _literal(node: exp.Expr) -> exp.Expr:
@@ -205,7 +213,12 @@ def _column(node: exp.Expr) -> exp.Expr:
     node.set("db", None)
     if kind_of(node) == JSON and not _is_shown(node):
         raise unsupported("a column of JSON in an expression")
+    if kind_of(node).name == "fixed" and not (_is_shown(node) or isinstance(node.parent, _COMPARING)):
+        raise unsupported("FLOAT or DOUBLE with a number of places in an expression")
     return node
+
+
+_COMPARING = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.In, exp.Between, exp.Ordered, exp.Group)
 
 
 def _is_shown(column: exp.Expr) -> bool:
@@ -213,12 +226,19 @@ def _is_shown(column: exp.Expr) -> bool:
     above = column.parent.parent if isinstance(column.parent, exp.Alias) else column.parent
     asked = isinstance(above, exp.Is) and isinstance(above.expression, exp.Null)
     listed = isinstance(above, exp.Select) and not above.args.get("distinct")
+    if isinstance(above, exp.Select) and kind_of(column).name == "fixed":
+        listed = listed and not isinstance(above.parent, exp.SetOperation)
     return asked or listed or isinstance(above, exp.Count)
 
 
 def _no_place(key: exp.Expr) -> exp.Expr:
     """A key of GROUP BY or ORDER BY; SQLite takes `-1` for the place of a column, as it does with `1`."""
-    constant = isinstance(key, exp.Neg) and isinstance(key.this, exp.Literal)
+    inner = key
+    while isinstance(inner, exp.Neg | exp.Paren):
+        inner = inner.this
+    constant = isinstance(inner, exp.Literal) and key.find(exp.Neg) is not None
+    if isinstance(key, exp.Literal) and key.is_int:  # the place of a column, which may be a computed text
+        return exp.Collate(this=key, expression=exp.var(COLLATION))
     return exp.null() if constant else collated(key)
 
 
@@ -233,7 +253,12 @@ def _order(node: exp.Expr) -> exp.Expr:
 def _group(node: exp.Expr) -> exp.Expr:
     if node.args.get("rollup"):
         raise unsupported("WITH ROLLUP")
-    node.set("expressions", [_no_place(each) for each in node.expressions])
+    shown = node.parent.expressions if isinstance(node.parent, exp.Select) else []
+    folded = {
+        str(place) for place, each in enumerate(shown, 1) if each.find(exp.AggFunc)
+    }  # a mistake of its own
+    keys = [each if each.name in folded else _no_place(each) for each in node.expressions]
+    node.set("expressions", keys)
     return node
 
 
@@ -291,6 +316,7 @@ def _call_of(name: str) -> Callable[[exp.Expr], exp.Expr]:
 _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     **COMPARISONS,
     **TOTALS,
+    **CHARSETS,
     exp.Subquery: single_row,
     exp.Div: _quotient,
     exp.IntDiv: _whole_quotient,
@@ -326,7 +352,6 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.SessionParameter: _variable,
     exp.PropertyEQ: _refuse(":="),
     exp.Placeholder: _placeholder,
-    exp.Introducer: lambda node: node.expression,
     exp.Table: _table,
     exp.Column: _column,
     exp.Ordered: _order,

@@ -35,7 +35,7 @@ from trl_dbbench.database.sqlite.cells import shown
 from trl_dbbench.database.sqlite.checks import check_size, names_read
 from trl_dbbench.database.sqlite.clock import OutOfTime
 from trl_dbbench.database.sqlite.guard import Guard
-from trl_dbbench.database.sqlite.kinds import Kind, TableColumns
+from trl_dbbench.database.sqlite.kinds import UNKNOWN, Kind, TableColumns
 from trl_dbbench.database.sqlite.messages import MISPLACED, as_mysql
 from trl_dbbench.database.sqlite.mistakes import REFUSED, all_are_short, is_broken, is_shortage, report
 from trl_dbbench.database.sqlite.parse import nested_too_deeply, syntax_error, text_of, unsupported
@@ -47,6 +47,7 @@ from trl_dbbench.database.sqlite.statements import (
     autocommit_of,
     commits,
     creation,
+    definition,
     look,
     not_executed,
     translation,
@@ -197,7 +198,7 @@ class SQLiteSandbox(Sandbox):
         if commits(tree):
             self._commit()
         if isinstance(tree, exp.Create):
-            tree = tree.copy()  # which these change, while the tree itself may be cached
+            tree = definition(tree, self._described(statement.tables))
             if tree.kind == "VIEW":
                 self._views[tree.this.name.lower()] = names_read(tree)
             return self._run(tables.create(tree) if tree.kind == "TABLE" else tables.create_other(tree))
@@ -290,9 +291,11 @@ class SQLiteSandbox(Sandbox):
         try:
             # of main: not the temporary table that may hide it
             sql = f"SELECT * FROM main.{quote(name)} LIMIT {MAX_STATE_ROWS}"
+            kinds = self._schema.floats(name)
             with self._guard.reading():
                 result = self._connection.exec_driver_sql(sql)
-                return TableState(tuple(result.keys()), [tuple(row) for row in result])
+                rows = shown(result, kinds) if any(kind.name != UNKNOWN.name for kind in kinds) else result
+                return TableState(tuple(result.keys()), [tuple(row) for row in rows])
         except Exception as error:
             cause = getattr(error, "orig", error)
             if is_shortage(cause) and all_are_short():

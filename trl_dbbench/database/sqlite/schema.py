@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
 from trl_dbbench.database.sqlite import tables
 from trl_dbbench.database.sqlite.guard import Guard
-from trl_dbbench.database.sqlite.kinds import TableColumns, declared
+from trl_dbbench.database.sqlite.kinds import UNKNOWN, Kind, TableColumns, declared
 from trl_dbbench.database.sqlite.values import StatementError
 from trl_dbbench.sql import quote
 
@@ -48,6 +48,13 @@ class Schema:
         info = self._info(name)
         columns = tuple((row[1], declared(row[2])) for row in info)
         return TableColumns(name, columns, tuple(row[1] for row in info if row[5]))
+
+    def floats(self, name: str) -> list[Kind]:
+        """The kinds of a table's columns that show fewer digits than they hold; of others, unknown ones."""
+        with self._guard.own():
+            info = self._rows(f"PRAGMA main.table_info({quote(name)})")
+        kinds = [declared(row[2]) for row in info]
+        return [kind if kind.is_single or kind.name == "fixed" else UNKNOWN for kind in kinds]
 
     def offer_catalog(self, wanted: frozenset[str]) -> None:
         """Makes these information_schema tables, with what they say now."""

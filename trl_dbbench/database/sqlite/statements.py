@@ -11,6 +11,8 @@ from sqlglot import exp
 from sqlglot.dialects.mysql import MySQL
 from sqlglot.errors import SqlglotError
 
+from trl_dbbench.database.sqlite.annotation import annotate
+from trl_dbbench.database.sqlite.charsets import check_charsets
 from trl_dbbench.database.sqlite.checks import (
     check_contexts,
     check_letters,
@@ -24,7 +26,7 @@ from trl_dbbench.database.sqlite.checks import (
 )
 from trl_dbbench.database.sqlite.grammar import check_brackets, check_grammar
 from trl_dbbench.database.sqlite.groups import check_distinct, check_groups
-from trl_dbbench.database.sqlite.kinds import Kind, TableColumns, words
+from trl_dbbench.database.sqlite.kinds import Kind, TableColumns, kind_of, words
 from trl_dbbench.database.sqlite.names import (
     check_aliases,
     check_derived,
@@ -122,6 +124,7 @@ def _look(sql: str) -> Statement:
     check_spaces(sql)
     check_missing(tree)
     check_letters(tree)
+    check_charsets(tree)
     check_grammar(sql)
     check_words(tree)
     check_derived(tree)
@@ -138,11 +141,19 @@ def _look(sql: str) -> Statement:
 
 
 def _tidy(tree: exp.Expr) -> None:
-    """What says nothing here goes: hints to MySQL's optimizer, and that a text is of national characters."""
+    """What says nothing here goes: hints to MySQL's optimizer, that a text is of national characters, and
+    brackets around the place of a column that rows are sorted or grouped by."""
     for hint in list(tree.find_all(exp.Hint)):
         hint.pop()
     for text in list(tree.find_all(exp.National)):
         text.replace(exp.Literal.string(text.name))
+    for node in list(tree.find_all(exp.Ordered, exp.Group, exp.Window)):
+        keys = (
+            (node.args.get("partition_by") or []) if isinstance(node, exp.Window) else node.iter_expressions()
+        )
+        for key in list(keys):
+            if isinstance(key, exp.Paren) and isinstance(key.unnest(), exp.Literal):
+                key.replace(key.unnest())
 
 
 def _is_grammatical(sql: str) -> bool:
@@ -220,6 +231,29 @@ def until_date(tree: exp.Expr, error: StatementError, tables: tuple[TableColumns
         tree = until(tree, where.this, where.this.copy())
     written, _, _ = write(tree, tables)
     return Translation(written, (), (), (error.code, error.text))
+
+
+def definition(tree: exp.Create, tables: tuple[TableColumns, ...]) -> exp.Create:
+    """A copy of CREATE that may be changed, while the tree itself may be cached.
+
+    Raises:
+        StatementError: it makes a table or a view of a query with FLOAT columns: SQLite makes them DOUBLE.
+            A view may have them as they are, in comparisons, and in what gives a DOUBLE.
+    """
+    if not isinstance(tree.expression, exp.Query):
+        return tree.copy()
+    query = tree.expression.copy()
+    shown = annotate(query, tables)
+    if tree.kind == "TABLE" and any(kind.is_single or kind.name == "fixed" for kind in shown):
+        raise unsupported("CREATE TABLE of a query with FLOAT")
+    for column in query.find_all(exp.Column) if tree.kind == "VIEW" else ():
+        above = column.parent.parent if isinstance(column.parent, exp.Alias) else column.parent
+        if kind_of(column).is_single and not isinstance(above, _AS_THEY_ARE):
+            raise unsupported("a view that computes with FLOAT")
+    return tree.copy()
+
+
+_AS_THEY_ARE = (exp.Select, exp.Predicate, exp.Ordered, exp.Group, exp.Sum, exp.Avg, exp.Count)
 
 
 def commits(tree: exp.Expr) -> bool:

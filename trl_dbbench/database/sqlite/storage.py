@@ -1,4 +1,4 @@
-"""New values of columns as MySQL stores them: rounded, as dates, or refused, and the columns of a UNION."""
+"""New values of columns as MySQL stores them: rounded, as dates, or refused."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sqlglot import exp
 
 from trl_dbbench.database.sqlite.coercions import as_number, call, doubt, unified
 from trl_dbbench.database.sqlite.dates import is_date, moment
+from trl_dbbench.database.sqlite.floats import single, written
 from trl_dbbench.database.sqlite.kinds import DATETIME, TEXT, UNKNOWN, Kind, TableColumns, keep_kind, kind_of
 from trl_dbbench.database.sqlite.parse import unsupported
 from trl_dbbench.database.sqlite.values import StatementError, Value, decimal, text
@@ -22,45 +23,6 @@ EXACT_DIGITS = 15
 
 _INTEGERS = 2**63
 _EVERY_DIGIT = Context(prec=400)
-
-
-def unify_sides(node: exp.SetOperation) -> None:
-    """Gives both sides of a UNION or its like columns of the same kinds, where they are written out."""
-    kinds = [kind for _, kind in node.meta.get("row", ())]
-    for side in (_written_out(node.left), _written_out(node.right)):
-        below = side.meta.get("row", ()) if isinstance(side, exp.SetOperation) else ()
-        pairs = [(one, kind) for (_, one), kind in zip(below, kinds, strict=False)]
-        if any(one.name in ("float", "decimal") and kind.name == "text" for one, kind in pairs):
-            raise unsupported("numbers and texts in a UNION of three")
-        if not isinstance(side, exp.Select) or len(side.expressions) != len(kinds):
-            continue
-        for each, kind in zip(list(side.expressions), kinds, strict=True):
-            value = each.this if isinstance(each, exp.Alias) else each
-            if isinstance(value, exp.Star):
-                continue
-            new, own = unified(value.copy(), kind), kind_of(value)
-            if (
-                isinstance(value, exp.Column)
-                and own.name == "decimal"
-                and kind.is_number
-                and kind[:2] != own[:2]
-            ):
-                # SQLite would take the type of this column for that of all rows
-                name, places = ("DECIMAL", kind.places) if kind.name == "decimal" else ("CAST_DOUBLE", None)
-                new = call(name, value.copy(), None if places is None else exp.Literal.number(places))
-            if isinstance(new, exp.Anonymous) and new.this.startswith("my_") and new.this != value.this:
-                value.replace(new)
-
-
-def _written_out(side: exp.Expr) -> exp.Expr:
-    """The query whose columns are those of a side, which may stand in brackets (`single_row`)."""
-    side = side.unnest()
-    while isinstance(side, exp.Select) and [type(each) for each in side.expressions] == [exp.Star]:
-        source = side.args.get("from_")
-        if source is None or not isinstance(source.this, exp.Subquery):
-            break
-        side = source.this.unnest()
-    return side
 
 
 def store(tree: exp.Expr, columns: Sequence[TableColumns]) -> exp.Expr:
@@ -173,13 +135,20 @@ def stored(node: exp.Expr, column: str, kind: Kind) -> exp.Expr:
             sizes = (exp.Literal.number(kind.size or 10), exp.Literal.number(kind.places))
             return call("STORE_DECIMAL", as_number(node), name, *sizes)
         case "float":
-            return call("STORE_FLOAT", as_number(node), name)
+            return call("STORE_FLOAT", as_number(node), name, exp.Literal.number(int(kind.is_single)))
+        case "fixed":
+            raise unsupported("new values of a FLOAT or DOUBLE with a number of places")
         case "date" | "datetime":
             return call("STORE_DATE", node, name, exp.Literal.number(int(kind == DATETIME)))
         case "text" if kind.size is not None:
-            return call("STORE_TEXT", unified(node, TEXT), name, exp.Literal.number(kind.size))
+            of_float = kind_of(node).name == "float"
+            written = (
+                call("REAL_TEXT", node, exp.Literal.number(kind.size)) if of_float else unified(node, TEXT)
+            )
+            return call("STORE_TEXT", written, name, exp.Literal.number(kind.size))
         case "text":
-            return unified(node, TEXT)
+            computed = kind_of(node).is_single and not isinstance(node, exp.Column)
+            return call("WRITTEN", node) if computed else unified(node, TEXT)
         case "json":
             return call("STORE_JSON", node, name)
     return node
@@ -198,6 +167,12 @@ def stored_cell(value: Value, column: str, kind: Kind) -> Value:
             return _store_int(value, column, 1, *_range(kind))
         case "decimal":
             return _exact_decimal(value, column, kind.size or 10, kind.places)
+        case "float" if kind.is_single:
+            return _store_float(value, column, 1)
+        case "fixed":
+            return _store_float(
+                decimal(_amount(value, column, "double"), kind.places), column, kind.size == 32
+            )
         case "date" | "datetime" if not _WRITTEN[kind.name].fullmatch(text(value)):
             return _store_date(value, column, kind == DATETIME)
         case "text" if kind.size is not None:
@@ -307,11 +282,21 @@ def _store_text(value: Value, column: str, size: int) -> Value:
     return written[:size] if len(written) > size else value  # without the spaces that are too many
 
 
-def _store_float(value: Value, column: str) -> float:
+def _store_float(value: Value, column: str, is_single: int) -> float:
     amount = float(_amount(value, column, "double"))
-    if not math.isfinite(amount):
+    kept = single(amount) if is_single else amount
+    if kept is None or not math.isfinite(kept):
         raise _out_of_range(column)
-    return amount
+    return kept
+
+
+def _real_text(value: Value, size: int) -> str:
+    """A floating-point number as a text of so many characters at most; MySQL rounds what is longer."""
+    if not isinstance(value, float):
+        return text(value)
+    if len(written(value, size)) > size or float(written(value, size)) != value:
+        raise unsupported("a number that is longer than the column of texts")
+    return written(value, size)
 
 
 def _store_json(value: Value, column: str) -> str:
@@ -349,6 +334,7 @@ STORAGE: dict[str, Callable[..., Value]] = {
     "STORE_INT": _store_int,
     "STORE_DECIMAL": _store_decimal,
     "STORE_FLOAT": _store_float,
+    "REAL_TEXT": _real_text,
     "STORE_DATE": _store_date,
     "STORE_TEXT": _store_text,
     "STORE_JSON": _store_json,

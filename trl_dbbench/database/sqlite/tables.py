@@ -19,7 +19,9 @@ from sqlglot import exp
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
 from trl_dbbench.database.sqlite.cells import duration
-from trl_dbbench.database.sqlite.kinds import declared
+from trl_dbbench.database.sqlite.conversions import is_number
+from trl_dbbench.database.sqlite.floats import single, single_text
+from trl_dbbench.database.sqlite.kinds import MOST_SINGLE_BITS, Kind, declared
 from trl_dbbench.database.sqlite.parse import syntax_error, text_of, unsupported
 from trl_dbbench.database.sqlite.patterns import like
 from trl_dbbench.database.sqlite.storage import stored_cell
@@ -137,6 +139,8 @@ def described(row: tuple) -> tuple:
     _, name, kind, not_null, default, key = row
     text = _shown_type(kind)
     shown_default = default[1:-1] if isinstance(default, str) and default[:1] == "'" else default
+    if default is not None and declared(kind).is_single:
+        shown_default = single_text(float(shown_default))
     extra = "auto_increment" if kind == "INTEGER" else ""
     return (name, text, "NO" if not_null or key else "YES", "PRI" if key else "", shown_default, extra)
 
@@ -254,15 +258,20 @@ def _column(column: exp.ColumnDef, automatic: str | None = None) -> str:
         elif isinstance(kind, exp.UniqueColumnConstraint):
             parts.append("UNIQUE")
         elif isinstance(kind, exp.DefaultColumnConstraint):
-            parts.append(_default(kind))
+            parts.append(_default(kind, declared(parts[1])))
     if column.kind.this in _TEXTS | _AS_TEXT:
         parts.append(f"COLLATE {COLLATION}")
     return " ".join(parts)
 
 
-def _default(constraint: exp.DefaultColumnConstraint) -> str:
+def _default(constraint: exp.DefaultColumnConstraint, kind: Kind) -> str:
     if isinstance(constraint.this, exp.CurrentTimestamp | exp.Anonymous):
         return "DEFAULT CURRENT_TIMESTAMP"
+    literal = constraint.this
+    if kind.is_single and isinstance(literal, exp.Literal):
+        if not is_number(literal.name) or (kept := single(float(literal.name))) is None:
+            raise StatementError(1067, "Invalid default value")
+        return f"DEFAULT {kept!r}"
     return write(constraint)[0]
 
 
@@ -285,6 +294,8 @@ def _declared(kind: exp.DataType) -> str:
             kind.this, kind.this.value
         )
         return f"my_{word.lower()} TEXT"
+    if kind.this == _T.FLOAT and len(sizes) == 1 and sizes[0].isdecimal():
+        return "FLOAT" if int(sizes[0]) <= MOST_SINGLE_BITS else "DOUBLE"
     text = text_of(kind)
     if kind.this == _T.BOOLEAN:
         return "TINYINT(1)"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
-from trl_dbbench.database.sqlite.coercions import as_text, call, exact, is_in_change, numeric
+from trl_dbbench.database.sqlite.coercions import call, exact, is_in_change, numeric
 from trl_dbbench.database.sqlite.comparisons import collated
 from trl_dbbench.database.sqlite.kinds import Kind, kind_of
 from trl_dbbench.database.sqlite.parse import unsupported
@@ -61,15 +61,27 @@ def _group_concat(node: exp.Expr) -> exp.Expr:
         directions = "".join("-" if ordered.args.get("desc") else "+" for ordered in value.expressions)
         value = value.this
     distinct = isinstance(value, exp.Distinct)
-    values = [as_text(each) for each in (value.expressions if distinct else [value])]
+    values = [_group_text(each) for each in (value.expressions if distinct else [value])]
     separator = node.args.get("separator") or exp.Literal.string(",")
     flags = [exp.Literal.number(int(distinct)), exp.Literal.string(directions)]
     return call("GROUP_CONCAT", separator, *flags, *keys, *values)
 
 
+def _group_text(value: exp.Expr) -> exp.Expr:
+    """A value as GROUP_CONCAT writes it, which stores it first."""
+    kind = kind_of(value)
+    if kind.name == "decimal":
+        return call("WRITTEN", value, exp.Literal.number(kind.places))
+    return call("WRITTEN_SINGLE", value) if kind.is_single else value
+
+
 def _group_key(key: exp.Expr, value: exp.Expr) -> exp.Expr:
     """What GROUP_CONCAT sorts by: a whole number is the place of one of its arguments."""
-    if not isinstance(key, exp.Literal) or key.is_string:
+    if isinstance(key, exp.Collate) and isinstance(key.this, exp.Literal) and key.this.is_int:
+        key = key.this
+    if not isinstance(key, exp.Literal) or not key.is_int:
+        if key.find(exp.Column) is None:
+            raise unsupported("GROUP_CONCAT sorted by a constant")
         return key
     values = value.expressions if isinstance(value, exp.Distinct) else [value]
     if not key.name.isdecimal() or not 1 <= int(key.name) <= len(values):

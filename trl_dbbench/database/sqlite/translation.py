@@ -22,7 +22,8 @@ from trl_dbbench.database.sqlite.output_names import (
 from trl_dbbench.database.sqlite.parse import nested_too_deeply, unsupported
 from trl_dbbench.database.sqlite.recursion import count_depth, is_recursive, note_columns, store_columns
 from trl_dbbench.database.sqlite.rules import rewrite
-from trl_dbbench.database.sqlite.storage import store, unify_sides
+from trl_dbbench.database.sqlite.storage import store
+from trl_dbbench.database.sqlite.unions import unify_sides
 from trl_dbbench.database.sqlite.values import StatementError
 from trl_dbbench.sql import quote
 
@@ -99,6 +100,9 @@ def _one_table(tree: exp.Update | exp.Delete) -> exp.Expr:
     if len(targets) > 1:
         raise unsupported("DELETE from several tables")
     target = targets[0].name if targets else table.alias_or_name
+    for term in tree.args["order"].expressions if tree.args.get("order") else ():
+        if isinstance(term.this, exp.Literal) and term.this.is_int:
+            raise StatementError(1054, f"Unknown column '{term.this.name}' in 'order clause'")
     sources = {source.alias_or_name: source.name for source in (table, *(join.this for join in joins))}
     if target not in sources:
         raise StatementError(1109, f"Unknown table '{target}' in MULTI DELETE")

@@ -17,6 +17,7 @@ import regex
 
 from trl_dbbench.database.sqlite.clock import check_time
 from trl_dbbench.database.sqlite.collation import collate, sort_key
+from trl_dbbench.database.sqlite.floats import written
 
 Value = Any
 """`None`, int, float, str or bytes: what an SQLite function may receive and return."""
@@ -74,9 +75,7 @@ def text(value: Value) -> str:
         return value
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
-    return str(value)
+    return written(value) if isinstance(value, float) else str(value)
 
 
 def compare(left: Value, right: Value) -> int | None:
