@@ -8,9 +8,10 @@ import pytest
 
 from trl_dbbench.convert import convert
 from trl_dbbench.errors import ConfigError, TaskError
+from trl_dbbench.generate.imported import import_from
 from trl_dbbench.tasks import Column, Table, load_tasks
 from trl_dbbench.tasks.csv_files import CsvOptions
-from trl_dbbench.tasks.csv_tables import check_names, read_csv_tables
+from trl_dbbench.tasks.csv_tables import read_csv_tables
 
 
 def read(tmp_path: Path, content: str | bytes, **options) -> tuple[Table, list[str]]:
@@ -152,9 +153,16 @@ def test_types_delimiter_and_encoding_can_be_told(tmp_path: Path) -> None:
 
 
 def test_a_name_that_no_server_takes_is_said_early(tmp_path: Path) -> None:
-    table, _ = read(tmp_path, f"id,{'a' * 65}\n1,2\n")
-    with pytest.raises(TaskError, match=r"a name of 65 characters; .* at most 64 \(1059"):
-        check_names([table])
+    (tmp_path / "q.csv").write_text("question,answer\nHow many?,1\n")
+    for name, header in (("t", f"id,{'a' * 65}"), ("t" * 65, "id,name")):
+        path = tmp_path / f"{name}.csv"
+        path.write_text(f"{header}\n1,2\n")
+        for make in (
+            lambda path=path: import_from([str(path)]),
+            lambda path=path: convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[path]),
+        ):
+            with pytest.raises(TaskError, match=r"a name of 65 characters; .* at most 64 \(1059"):
+                make()
     assert read(tmp_path, f"id,{'ä' * 64}\n1,2\n")[0].rows == ((1, 2),)
 
 

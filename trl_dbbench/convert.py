@@ -22,7 +22,7 @@ from trl_dbbench.files import check_writable
 from trl_dbbench.gold import execute_alone, gold_state
 from trl_dbbench.protocol import get_protocol
 from trl_dbbench.tasks import Task, load_tasks
-from trl_dbbench.tasks.csv_tables import check_names, read_csv_tables
+from trl_dbbench.tasks.csv_tables import read_csv_tables
 from trl_dbbench.tasks.entries import CSV_SUFFIXES, WRITABLE, write_entries
 from trl_dbbench.tasks.formats import FORMATS, get_format, read_entry
 from trl_dbbench.tasks.formats.base import Loss, Unrepresentable, WritableFormat
@@ -116,7 +116,6 @@ def convert(
         notes: list[str] = []
         if tables:
             read = read_csv_tables(tables, note=notes.append)
-            check_names(read.values())
             questions = CsvFormat(read, context.rows)
             tasks, losses = load_tasks(source, format=questions), questions.warnings
         else:

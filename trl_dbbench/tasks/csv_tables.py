@@ -16,7 +16,6 @@ from trl_dbbench.lookup import unknown
 from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvFile, CsvOptions, read_csv
 from trl_dbbench.tasks.csv_types import MISSING, Reading, is_grouped, point_for_comma, with_missing
 from trl_dbbench.tasks.table import Cell, Column, Table
-from trl_dbbench.tasks.types import check_name
 
 
 def read_csv_tables(
@@ -103,14 +102,6 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
             f"{path}: the column '{twice[0]}' is there twice; MySQL ignores case in column names."
         )
     return Table(path.stem, tuple(columns), tuple(zip(*cells_by_column, strict=True)))
-
-
-def check_names(tables: Iterable[Table]) -> None:
-    """Raises TaskError for a table or column whose name is longer than servers take."""
-    for table in tables:
-        check_name(table.name, "the table")
-        for column in table.columns:
-            check_name(column.name, f"table '{table.name}': the column")
 
 
 def _keep_ambiguous(
