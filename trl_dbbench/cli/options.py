@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,25 +31,20 @@ GraderName = Annotated[
         "others where answers are SQL; or the dotted path of your own."
     ),
 ]
-DatabaseSpec = Annotated[
-    str,
-    typer.Option(
-        help="auto, docker, local, sqlite or mysql+pymysql://user:password@host:port; several servers as "
-        "URLs joined by commas, or as local:2."
-    ),
-]
-TasksDatabase = Annotated[
-    str | None,
-    typer.Option(
-        help="auto, docker, local, sqlite, a URL, URLs joined by commas, or local:2; by default sqlite for "
-        "tasks in SQLite's dialect, else auto."
-    ),
-]
+_DATABASES = (
+    "auto (sqlite for tasks in SQLite's dialect, else the first of docker, local and sqlite that works), "
+    "docker, local, sqlite or mysql+pymysql://user:password@host:port"
+)
+_ONE_DATABASE = f"{_DATABASES}; several servers as URLs joined by commas, or as local:2."
+TasksDatabase = Annotated[str, typer.Option(help=_ONE_DATABASE)]
 RunsDatabase = Annotated[
-    str | None,
+    str | None, typer.Option(help=f"{_ONE_DATABASE} By default sqlite for a run on it, else auto.")
+]
+Databases = Annotated[
+    list[str],
     typer.Option(
-        help="auto, docker, local, sqlite, a URL, URLs joined by commas, or local:2; by default sqlite for a "
-        "run on it, else auto."
+        help=f"{_DATABASES}; once for each. Everything is tried on the first; on the others the gold SQL has "
+        "to run and to agree. One may be several servers, as in local:2."
     ),
 ]
 ServerUrls = Annotated[
@@ -170,13 +164,6 @@ def drawing_options(context: typer.Context) -> Drawing:
             )
         return Drawing(None, None, given["batch_size"])
     return Drawing(Plan(given["samples"], "all", **options), given["scorer"], given["batch_size"])
-
-
-def database_for(tasks: Sequence[Task], given: str | None, otherwise: str = "auto") -> str:
-    """Return the database that tasks are played on: the one that is given, or one that has their dialect."""
-    if given is not None:
-        return given
-    return "sqlite" if tasks and all(task.dialect == "sqlite" for task in tasks) else otherwise
 
 
 def names(joined: str | None) -> list[str] | None:

@@ -16,10 +16,9 @@ from trl_dbbench.cli.options import (
     TaskFormatName,
     Tasks,
     TasksDatabase,
-    database_for,
     names,
 )
-from trl_dbbench.database import open_database
+from trl_dbbench.database import database_for, open_database
 from trl_dbbench.files import check_writable, write_atomically
 from trl_dbbench.grading import SQL_GRADERS, get_grader
 from trl_dbbench.grading.statistics import wilson_interval
@@ -32,7 +31,7 @@ def validate(
     tasks: Tasks,
     format: TaskFormatName = None,
     grader: GraderName = None,
-    database: TasksDatabase = None,
+    database: TasksDatabase = "auto",
     docker_image: DockerImage = None,
 ) -> None:
     """Executes every gold solution through the sandboxes and graders that training uses.
@@ -68,7 +67,7 @@ def scores(
         ),
     ],
     format: TaskFormatName = None,
-    database: TasksDatabase = None,
+    database: TasksDatabase = "auto",
     docker_image: DockerImage = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Writes what each grader says of each prediction.")
