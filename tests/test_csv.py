@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -212,3 +213,24 @@ def test_convert_tells_how_it_read_a_table(tmp_path: Path) -> None:
     found = convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
     assert [note.rpartition(": ")[2] for note in found.notes] == ["cells are separated by semicolons"]
     assert load_tasks(tmp_path / "o.jsonl")[0].tables[0].rows == ((1, "a"), (2, "b"))
+
+
+def test_convert_takes_the_options_of_import(tmp_path: Path, command: Callable) -> None:
+    """For the tables and for the questions; nothing in these files tells cp1250 from cp1252, or what `~` is."""
+    table, questions, out = tmp_path / "t.csv", tmp_path / "q.csv", tmp_path / "o.jsonl"
+    table.write_bytes("zip~city\n1~Plzeň\n2~Říčany\n".encode("cp1250"))
+    questions.write_bytes("question~answer\nWhich city is 2?~Říčany\n".encode("cp1250"))
+    told = ["--delimiter", "~", "--encoding", "cp1250", "--type", "t.zip=VARCHAR(5)"]
+    code, _ = command("convert", questions, out, "--tables", table, *told)
+    assert code == 0
+    (task,) = load_tasks(out)
+    assert task.tables == (
+        Table("t", (Column("zip", "VARCHAR(5)"), Column("city", "TEXT")), (("1", "Plzeň"), ("2", "Říčany"))),
+    )
+    assert task.gold.answer == (("Říčany",),)
+    assert command("convert", questions, out, "--tables", table, "--type", "zip")[0].startswith(
+        "error: --type 'zip' is not NAME=TYPE"
+    )
+    assert command("convert", out, tmp_path / "p.jsonl", "--encoding", "cp1250")[0] == (
+        "error: --delimiter, --encoding and --type go with --tables, which names no CSV file."
+    )

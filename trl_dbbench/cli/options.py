@@ -9,6 +9,7 @@ import typer
 
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.tasks import Task, load_tasks
+from trl_dbbench.tasks.csv_files import CsvOptions
 
 if TYPE_CHECKING:
     from trl_dbbench.judging.play import Drawing
@@ -111,6 +112,16 @@ ApiKeyEnv = Annotated[
 Concurrency = Annotated[
     int | None, typer.Option(min=1, help="Requests that an endpoint gets at a time (default: 8).")
 ]
+Delimiter = Annotated[
+    str | None, typer.Option(help="What separates the cells of CSV files; told from the file by default.")
+]
+Encoding = Annotated[
+    str | None, typer.Option(help="Of CSV files, such as cp1252; told from the file by default.")
+]
+ColumnTypes = Annotated[
+    list[str] | None,
+    typer.Option("--type", help="NAME=TYPE or TABLE.NAME=TYPE, the type of a CSV column; once for each."),
+]
 
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")]
 Samples = Annotated[
@@ -164,6 +175,24 @@ def drawing_options(context: typer.Context) -> Drawing:
             )
         return Drawing(None, None, given["batch_size"])
     return Drawing(Plan(given["samples"], "all", **options), given["scorer"], given["batch_size"])
+
+
+def csv_options(delimiter: str | None, encoding: str | None, types: list[str] | None) -> CsvOptions:
+    """Return how CSV files are read.
+
+    Args:
+        types: each as NAME=TYPE.
+
+    Raises:
+        ConfigError: if one of them cannot be.
+    """
+    by_name = {}
+    for each in types or ():
+        name, sign, type_ = each.rpartition("=")
+        if not sign or not name.strip() or not type_.strip():
+            raise ConfigError(f"--type {each!r} is not NAME=TYPE, such as --type zip=TEXT.")
+        by_name[name.strip()] = type_.strip()
+    return CsvOptions(delimiter, encoding, by_name)
 
 
 def names(joined: str | None) -> list[str] | None:

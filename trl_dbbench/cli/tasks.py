@@ -11,11 +11,15 @@ from typing import Annotated
 import typer
 
 from trl_dbbench.cli.options import (
+    ColumnTypes,
+    Delimiter,
     DockerImage,
+    Encoding,
     GraderName,
     TaskFormatName,
     Tasks,
     TasksDatabase,
+    csv_options,
     names,
 )
 from trl_dbbench.database import database_for, open_database
@@ -128,6 +132,9 @@ def convert(
     tables: Annotated[
         list[Path] | None, typer.Option(help="A CSV file that is a table of the questions; once for each.")
     ] = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
+    type_: ColumnTypes = None,
     split: Annotated[
         str | None, typer.Option(help="The split of IN, where it has some; verl's extra_info.split.")
     ] = None,
@@ -145,6 +152,7 @@ def convert(
         to,
         source_format=source_format,
         tables=tables or (),
+        csv=csv_options(delimiter, encoding, type_),
         split=split,
         protocol=protocol,
         skip=skip,
