@@ -159,7 +159,7 @@ def _check_source(
     source: str | Path, format: str | None, tables: Sequence[str | Path], csv: CsvOptions
 ) -> None:
     if csv != FROM_FILE and not tables:
-        raise ConfigError("--delimiter, --encoding and --type go with --tables, which names no CSV file.")
+        raise ConfigError("--delimiter, --encoding and --type go with --tables, which is not given.")
     if tables and format is not None:
         raise ConfigError(
             "with --tables, IN is a file of questions, which has no other format; leave --from out."
