@@ -149,13 +149,14 @@ def _evaluate_endpoint(
     evaluation, journal = evaluate_endpoint(where, options, drawing.plan)
     typer.echo(evaluation)
     arm, json_file = arm_of(evaluation, drawing.plan), options["json_file"]
-    _tell_samples(arm)
-    _keep(evaluation, arm, json_file, html_file)
+    if evaluation.records:  # or a file would look as if all had been played
+        _tell_samples(arm)
+        _keep(evaluation, arm, json_file, html_file)
     if (reason := evaluation.ended_early) is None:
         return journal.finish()
     if sentence := journal.how_to_go_on():
         typer.echo(sentence, err=True)
-    there = f" They are in {json_file}." if json_file is not None else ""
+    there = f" They are in {json_file}." if evaluation.records and json_file is not None else ""
     raise EngineError(f"{reason}{there}")
 
 
