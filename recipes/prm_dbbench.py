@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from datasets import Dataset
@@ -114,7 +115,7 @@ def main(
             played,
             settings,
             script.labels,
-            open_database=database.open,
+            open_database=partial(database.open, [task for _, task in played]),
             k=script.continuations,
             model=script.continue_with or script.episodes[0],
             seed=args.seed,

@@ -182,7 +182,7 @@ def main(
         texts = [m["content"] for task in tasks for m in protocol.messages(task, opening)]
         texts += gold_texts(tasks, protocol)
         if teacher is not gold_actions:  # it writes more than the gold SQL, and reads what comes of it
-            with database_args.open() as database:
+            with database_args.open(tasks) as database:
                 texts += taught_texts(tasks[:TEXTS], protocol, database, habits, teacher)
         model_args.model_name_or_path = make_model_for(texts, script_args, training_args)
     tokenizer = load_tokenizer(model_args, training_args, script_args.chat_template)
@@ -200,7 +200,7 @@ def main(
         logging.info(" ".join([f"{len(dataset)} episodes to learn from.", *notes]))
     else:
         chat = ChatFormat(tokenizer, protocol, eos_ids, script_args.chat_template_kwargs)
-        with database_args.open() as database:
+        with database_args.open(tasks) as database:
             episodes = demonstrate(
                 tasks,
                 chat,

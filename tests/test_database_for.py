@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from test_evaluation import QUESTION, written
 
+from trl_dbbench import DatabaseArguments, to_dataset
 from trl_dbbench.database import database_for
+from trl_dbbench.dataset import tasks_to_check
 from trl_dbbench.errors import DatabaseError
 from trl_dbbench.rollout import Episode, Sampling, Status
 from trl_dbbench.runs.records import episode_record
@@ -32,6 +34,15 @@ NATIVE = replace(QUESTION, dialect="sqlite")
 )
 def test_the_rule(tasks: list, given: str, played_on: str) -> None:
     assert database_for(tasks, given) == played_on
+
+
+def test_a_training_has_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recipes hand over the rows of their datasets; here the SQLite task is in the held-out one."""
+    monkeypatch.setattr("trl_dbbench.arguments.open_database", lambda spec, **options: spec)
+    rows = tasks_to_check(to_dataset([QUESTION] * 3), to_dataset([NATIVE]))
+    assert DatabaseArguments().open(rows) == "sqlite"
+    assert DatabaseArguments().open(tasks_to_check(to_dataset([QUESTION]), None)) == "auto"
+    assert DatabaseArguments("local").open([NATIVE]) == "local"
 
 
 @pytest.fixture
@@ -58,7 +69,9 @@ def run_of(folder: Path, task: Any) -> Path:
 
 
 @pytest.mark.parametrize(("task", "database"), [(NATIVE, "sqlite"), (QUESTION, "auto")])
-@pytest.mark.parametrize("name", ["validate", "scores", "audit", "serve", "replay", "eval", "sample", "endpoint"])
+@pytest.mark.parametrize(
+    "name", ["validate", "scores", "audit", "serve", "replay", "eval", "sample", "endpoint"]
+)
 def test_every_command_has_it(
     name: str,
     task: Any,
@@ -70,14 +83,14 @@ def test_every_command_has_it(
 ) -> None:
     tasks = written(tmp_path / "t.jsonl", task)
     (tmp_path / "p.json").write_text('{"dear": "SELECT name FROM fruits WHERE price > 2"}')
+    as_played = ["--protocol", "text", "--max-turns", "3", "--observation-characters", "800"]
     plays = ["--model", tiny_model, "--tasks", tasks]
     words = {
         "validate": ["validate", tasks],
         "scores": ["scores", tasks, tmp_path / "p.json"],
         "audit": ["audit", tasks, "--database", "auto"],
         "serve": ["serve", "--mcp", tasks],
-        "replay": ["replay", run_of(tmp_path / "run", task), "--protocol", "text", "--max-turns", "3"]
-        + ["--observation-characters", "800"],
+        "replay": ["replay", run_of(tmp_path / "run", task), *as_played],
         "eval": ["eval", *plays],
         "sample": ["sample", *plays, "--n", "1", "--out", tmp_path / "sampled"],
         "endpoint": ["eval", "--endpoint", "http://127.0.0.1:9", "--model", "m", "--tasks", tasks],

@@ -80,7 +80,7 @@ def open_database(
     return _open(databases_of(spec), image, options)
 
 
-def database_for(tasks: Iterable[Task], spec: str = "auto") -> str:
+def database_for(tasks: Iterable[Task], spec: Spec = "auto") -> Spec:
     """Return the database on which tasks are played where `spec` is asked for.
 
     `auto` is `sqlite` as soon as a task is of SQLite's dialect, which no server has.
