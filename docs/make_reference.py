@@ -1,4 +1,4 @@
-"""Writes docs/reference.md: every key of a training YAML, and every metric, as the code has them.
+"""Writes docs/reference.md: every command, key of a training YAML, and metric, as the code has them.
 
     python docs/make_reference.py
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from trl import GRPOConfig, ModelConfig
 
 import trl_dbbench
 from trl_dbbench.arguments import DatabaseArguments, RewardArguments, TaskArguments
+from trl_dbbench.cli import COMMANDS
 from trl_dbbench.config import DBBenchGRPOConfig
 from trl_dbbench.ppo import DBBenchPPOConfig
 from trl_dbbench.unsupported import REFUSED_SETTINGS
@@ -27,11 +28,12 @@ PAGE = Path(__file__).with_name("reference.md")
 KEY_HEADS = ["key", "type", "default", "what it is"]
 
 HEAD = """\
-# Reference: every YAML key and every metric
+# Reference: every command, YAML key and metric
 
-Written by `python docs/make_reference.py` from the code; do not edit. Every key is also an option of the
-command line: `--max_turns 5`. What a recipe does not name has the default. Keys of the SFT, reward-model and
-process-reward-model recipes are listed by `python recipes/sft_dbbench.py --help` and the like.
+Written by `python docs/make_reference.py` from the code; do not edit. Every key is also an option of
+`trl-dbbench train RECIPE`: `--max_turns 5`. What a recipe does not name has the default. Keys of the SFT,
+reward-model and process-reward-model recipes are listed by `python recipes/sft_dbbench.py --help` and the
+like.
 """
 
 OURS: list[tuple[str, str, type, type | None]] = [
@@ -51,7 +53,7 @@ TRLS: list[tuple[str, str, type]] = [
 
 def reference() -> str:
     """The page's text."""
-    parts = [HEAD]
+    parts = [HEAD, *_commands()]
     for title, note, settings, base in OURS:
         inherited = {each.name for each in fields(base)} if base else set()
         own = [each for each in fields(settings) if each.name not in inherited]
@@ -73,6 +75,19 @@ def reference() -> str:
     )
     parts.append(_table(["metric", "what it is"], sorted(_metrics())))
     return "\n".join(parts)
+
+
+def _commands() -> Iterator[str]:
+    """The commands in their groups, each with the first paragraph of its help."""
+    yield "## Commands\n\n`trl-dbbench COMMAND --help` lists the options of one.\n"
+    for group, commands in COMMANDS.items():
+        rows = [(f"`{name}`", _first_paragraph(command)) for name, command in commands.items()]
+        yield f"### {group}\n"
+        yield _table(["command", "what it does"], rows)
+
+
+def _first_paragraph(function: Callable) -> str:
+    return " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
 
 
 def _key(settings: type, setting: Field) -> tuple[str, str, str]:

@@ -14,6 +14,7 @@ from trl import GRPOConfig, GRPOTrainer, ModelConfig, get_peft_config, get_quant
 
 from trl_dbbench.arguments import DatabaseArguments, RewardArguments, TaskArguments
 from trl_dbbench.checkpoints import find_checkpoint
+from trl_dbbench.dataset import tasks_to_check
 from trl_dbbench.environment import KINDS, environment_reward, environments
 from trl_dbbench.rollout import Rules
 from trl_dbbench.run_folder import played_as, run_folder
@@ -54,7 +55,7 @@ def main(
     if args.max_tool_calling_iterations is None:
         args.max_tool_calling_iterations = environment.max_turns
     with (
-        database.open() as opened,
+        database.open(tasks_to_check(train_dataset, eval_dataset)) as opened,
         environments(
             opened, environment.protocol, grader=environment.grader, max_turns=environment.max_turns
         ) as new_environment,

@@ -13,6 +13,7 @@ from trl import ModelConfig, get_peft_config, get_quantization_config
 from trl_dbbench import DBBenchGRPOConfig, DBBenchGRPOTrainer
 from trl_dbbench.arguments import DatabaseArguments, RewardArguments, TaskArguments
 from trl_dbbench.checkpoints import find_checkpoint
+from trl_dbbench.dataset import tasks_to_check
 from trl_dbbench.start import load_tokenizer, model_init_kwargs, start
 
 ARGUMENTS = (TaskArguments, RewardArguments, DatabaseArguments, DBBenchGRPOConfig, ModelConfig)
@@ -36,7 +37,7 @@ def main(
     args.model_init_kwargs = model_init_kwargs(model, args.model_init_kwargs)
 
     # 3. the database, the rewards that it gives, and the training
-    with database.open() as opened:
+    with database.open(tasks_to_check(train_dataset, eval_dataset)) as opened:
         trainer = trainer_class(
             model=model.model_name_or_path,
             reward_funcs=rewards.load(opened),

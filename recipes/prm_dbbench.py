@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from datasets import Dataset
@@ -19,6 +20,7 @@ from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config, get_quantiz
 from trl_dbbench import ConfigError, DatabaseArguments
 from trl_dbbench.calibration import calibration
 from trl_dbbench.checkpoints import find_checkpoint
+from trl_dbbench.lookup import check_share
 from trl_dbbench.process_rewards import ProcessRewardModel, StepReader, step_tokens
 from trl_dbbench.reward_data import (
     Rows,
@@ -34,6 +36,7 @@ from trl_dbbench.reward_data import (
 from trl_dbbench.run_folder import played_as, run_folder
 from trl_dbbench.start import load_tokenizer, model_init_kwargs, start
 from trl_dbbench.step_labels import label_steps
+from trl_dbbench.templates import load_chat_template
 
 
 @dataclass
@@ -81,6 +84,14 @@ class ScriptArguments:
 
     def __post_init__(self) -> None:
         self.episodes, self.steps = as_list(self.episodes), as_list(self.steps)
+        if not (self.episodes or self.steps):
+            raise ConfigError("say what to learn from: episodes, which are runs, or steps.")
+        step_tokens(self.placeholder_token, self.reward_tokens)
+        if self.continuations < 1:
+            raise ConfigError(f"continuations must be at least 1, is {self.continuations}.")
+        check_share("held_out_share", self.held_out_share)
+        if self.chat_template is not None:
+            load_chat_template(self.chat_template)
 
 
 ARGUMENTS = (ScriptArguments, DatabaseArguments, SFTConfig, ModelConfig)
@@ -104,7 +115,7 @@ def main(
             played,
             settings,
             script.labels,
-            open_database=database.open,
+            open_database=partial(database.open, [task for _, task in played]),
             k=script.continuations,
             model=script.continue_with or script.episodes[0],
             seed=args.seed,

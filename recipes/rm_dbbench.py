@@ -18,6 +18,7 @@ from trl_dbbench import ConfigError
 from trl_dbbench.calibration import pair_calibration
 from trl_dbbench.checkpoints import find_checkpoint
 from trl_dbbench.learned_rewards import Reader, RewardModel
+from trl_dbbench.lookup import check_share
 from trl_dbbench.reward_data import (
     Rows,
     as_list,
@@ -30,6 +31,7 @@ from trl_dbbench.reward_data import (
 )
 from trl_dbbench.run_folder import played_as, run_folder
 from trl_dbbench.start import load_tokenizer, model_init_kwargs, start
+from trl_dbbench.templates import load_chat_template
 
 
 @dataclass
@@ -56,6 +58,13 @@ class ScriptArguments:
 
     def __post_init__(self) -> None:
         self.episodes, self.pairs = as_list(self.episodes), as_list(self.pairs)
+        if not (self.episodes or self.pairs):
+            raise ConfigError("say what to learn from: episodes, which are runs, or pairs.")
+        if self.pairs_per_task < 1:
+            raise ConfigError(f"pairs_per_task must be at least 1, is {self.pairs_per_task}.")
+        check_share("held_out_share", self.held_out_share)
+        if self.chat_template is not None:
+            load_chat_template(self.chat_template)
 
 
 ARGUMENTS = (ScriptArguments, RewardConfig, ModelConfig)

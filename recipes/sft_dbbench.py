@@ -33,14 +33,16 @@ from trl_dbbench.demonstrations import (
 )
 from trl_dbbench.engines.policy import eos_token_ids
 from trl_dbbench.errors import loading
-from trl_dbbench.lookup import look_up
+from trl_dbbench.lookup import check_choice, check_share, look_up
 from trl_dbbench.multi_teacher import multi_actions
 from trl_dbbench.protocol import AgentProtocol, Answer, Operation
 from trl_dbbench.run_folder import played_as, run_folder
 from trl_dbbench.runs.export import settings_of, sft_dataset
+from trl_dbbench.skills import NAMED
 from trl_dbbench.sql_teacher import sql_actions
 from trl_dbbench.start import load_tokenizer, model_init_kwargs, start
 from trl_dbbench.tasks import Task
+from trl_dbbench.templates import load_chat_template
 from trl_dbbench.tiny_model import make_tiny_model
 
 TEACHERS = {"gold": gold_actions, "multi": multi_actions, "sql": sql_actions}
@@ -95,13 +97,24 @@ class ScriptArguments:
         metadata={"help": "Only demonstrations of these skills have mistakes; all if empty."},
     )
     save_dtype: str | None = field(
-        default=None, metadata={"help": "Saves the weights as float16 or bfloat16; as they are if left out."}
+        default=None,
+        metadata={
+            "help": "Saves the weights as float32, float16 or bfloat16; as they are if left out.",
+            "choices": ["float32", "float16", "bfloat16"],
+        },
     )
     tiny_hidden_size: int = field(default=128, metadata={"help": "Of the model that `tiny-random` makes."})
     tiny_layers: int = field(default=4, metadata={"help": "Of the model that `tiny-random` makes."})
 
     def __post_init__(self) -> None:
         self.chat_template_kwargs = read_template_kwargs(self.chat_template_kwargs)
+        get_protocol(self.protocol)
+        look_up("teacher", self.teacher, TEACHERS)
+        check_share("bad_habits", self.bad_habits)
+        for skill in self.bad_habit_skills:
+            check_choice("bad_habit_skills", skill, NAMED)
+        if self.chat_template is not None:
+            load_chat_template(self.chat_template)
 
 
 ARGUMENTS = (DemonstrationArguments, DatabaseArguments, ScriptArguments, SFTConfig, ModelConfig)
@@ -169,7 +182,7 @@ def main(
         texts = [m["content"] for task in tasks for m in protocol.messages(task, opening)]
         texts += gold_texts(tasks, protocol)
         if teacher is not gold_actions:  # it writes more than the gold SQL, and reads what comes of it
-            with database_args.open() as database:
+            with database_args.open(tasks) as database:
                 texts += taught_texts(tasks[:TEXTS], protocol, database, habits, teacher)
         model_args.model_name_or_path = make_model_for(texts, script_args, training_args)
     tokenizer = load_tokenizer(model_args, training_args, script_args.chat_template)
@@ -187,7 +200,7 @@ def main(
         logging.info(" ".join([f"{len(dataset)} episodes to learn from.", *notes]))
     else:
         chat = ChatFormat(tokenizer, protocol, eos_ids, script_args.chat_template_kwargs)
-        with database_args.open() as database:
+        with database_args.open(tasks) as database:
             episodes = demonstrate(
                 tasks,
                 chat,

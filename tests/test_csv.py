@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from trl_dbbench.convert import convert
+from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.tasks import Column, Table, load_tasks
+from trl_dbbench.generate.imported import import_from
+from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
 from trl_dbbench.tasks.csv_files import CsvOptions
-from trl_dbbench.tasks.csv_tables import check_names, read_csv_tables
+from trl_dbbench.tasks.csv_tables import read_csv_tables
 
 
 def read(tmp_path: Path, content: str | bytes, **options) -> tuple[Table, list[str]]:
@@ -151,10 +156,123 @@ def test_types_delimiter_and_encoding_can_be_told(tmp_path: Path) -> None:
         read(tmp_path, "a,b\n1.555,1\n", types={"a": "DECIMAL(10,2)"})
 
 
+@pytest.mark.parametrize(
+    ("type", "cells", "kept_as", "kept", "note"),
+    [
+        ("DATETIME", ["2024-01-01 10:00:00"], "DATETIME", ["2024-01-01 10:00:00"], None),
+        (
+            "DATETIME",
+            ["2024-01-01T10:00:00.25", "2024-01-01", "NA"],
+            "DATETIME(2)",
+            ["2024-01-01 10:00:00.25", "2024-01-01 00:00:00", None],
+            "t.a: 'NA' is read as NULL; fractions of seconds make it DATETIME(2); times are written as MySQL "
+            "does: '2024-01-01T10:00:00.25' is '2024-01-01 10:00:00.25'",
+        ),
+        (
+            "DATETIME NOT NULL",
+            ["2024-01-01 10:00:00.1234560"],
+            "DATETIME(6) NOT NULL",
+            ["2024-01-01 10:00:00.123456"],
+            "DATETIME(6)",
+        ),
+        ("DATETIME", ["2024-01-01 10:00:00.000"], "DATETIME", ["2024-01-01 10:00:00"], "written as MySQL"),
+        ("DATETIME(3)", ["2024-01-01 10:00:00.25"], "DATETIME(3)", ["2024-01-01 10:00:00.25"], None),
+        ("TIMESTAMP", ["2024-01-01 10:00:00.5"], "TIMESTAMP(1)", ["2024-01-01 10:00:00.5"], "TIMESTAMP(1)"),
+        ("TIME", ["10:00:00.25", "-838:59:59"], "TIME(2)", ["10:00:00.25", "-838:59:59"], "TIME(2)"),
+        ("TIME", ["7:05"], "TIME", ["07:05:00"], "'7:05' is '07:05:00'"),
+    ],
+)
+def test_a_declared_time_keeps_all_that_is_written(
+    tmp_path: Path, type: str, cells: list[str], kept_as: str, kept: list, note: str | None
+) -> None:
+    table, notes = read(tmp_path, "a,b\n" + "".join(f"{cell},x\n" for cell in cells), types={"a": type})
+    assert table.columns[0] == Column("a", kept_as)
+    assert [row[0] for row in table.rows] == kept
+    assert (note in "\n".join(notes)) if note else notes == []
+
+
+@pytest.mark.parametrize(
+    ("type", "cell", "why"),
+    [
+        ("DATETIME", "2024-01-01T10:00:00+02:00", "an offset from UTC, which no such type keeps"),
+        ("DATETIME", "2024-01-01T10:00:00Z", "an offset from UTC"),
+        ("TIMESTAMP", "2024-01-01 10:00:00 UTC", "an offset from UTC"),
+        ("TIME", "10:00:00-05", "an offset from UTC"),
+        (
+            "DATETIME(1)",
+            "2024-01-01 10:00:00.25",
+            r"its second has 2 digits behind the point; DATETIME\(2\) holds",
+        ),
+        ("DATETIME", "2024-01-01 10:00:00.1234567", "7 digits behind the point; TEXT holds it"),
+        ("TIME(0)", "10:00:00.5", r"TIME\(1\) holds it"),
+        ("DATETIME", "2024-W01-1", ""),
+        ("DATETIME", "2024-02-30 10:00:00", ""),
+        ("TIME", "10:61", ""),
+        ("TIME", "839:00:00", ""),
+        ("TIME", "10", ""),
+        ("YEAR", "24", ""),
+        ("DECIMAL", "1.5", "it has 1 digits behind the point, of which a server would keep 0"),
+    ],
+)
+def test_what_a_declared_type_would_change_is_an_error_that_names_row_and_column(
+    tmp_path: Path, type: str, cell: str, why: str
+) -> None:
+    """Servers round fractions and move what has an offset to their own time zone, or cut it off."""
+    with pytest.raises(TaskError, match=rf"t\.csv, line 3, column 'a': '.*' is no .*{why}"):
+        read(tmp_path, f"a,b\n,x\n{cell},x\n", types={"a": type})
+
+
+def test_times_with_fractions_are_what_a_server_gives_back(tmp_path: Path, server_database: Database) -> None:
+    table, _ = read(
+        tmp_path, "at,lap\n2024-01-01T10:00:00.25,01:02:03.5\n", types={"at": "DATETIME", "lap": "TIME"}
+    )
+    task = Task("t", "?", (table,), "SELECT", Gold(answer=((1,),)))
+    with server_database.sandbox(task) as sandbox:
+        assert sandbox.execute("SELECT * FROM t WHERE at = '2024-01-01 10:00:00.25'").rows == [
+            (
+                datetime(2024, 1, 1, 10, 0, 0, 250_000),
+                timedelta(hours=1, minutes=2, seconds=3, milliseconds=500),
+            )
+        ]
+
+
+def test_the_embedded_database_refuses_fractions_and_import_keeps_them_as_text(
+    tmp_path: Path, sqlite_database: Database
+) -> None:
+    """It would cut them off without a word, and gold answers with them."""
+    path = tmp_path / "t.csv"
+    path.write_text("at,n\n2024-01-01T10:00:00.25,1\n2024-01-01 10:00:00.5,2\n")
+    (table,) = read_csv_tables([path]).values()
+    assert table.columns[0] == Column("at", "DATETIME(2)")
+    task = Task("t", "?", (table,), "SELECT", Gold(answer=((1,),)))
+    with (
+        pytest.raises(TaskError, match=r"'fractions of a second in a column'.*embedded database"),
+        sqlite_database.sandbox(task),
+    ):
+        pass
+    found = import_from([str(path)])
+    assert found.tables[0].columns[0] == Column("at", "TEXT")
+    assert [row[0] for row in found.tables[0].rows] == ["2024-01-01 10:00:00.25", "2024-01-01 10:00:00.5"]
+    assert any("t.at: its type DATETIME(2) becomes TEXT" in note for note in found.notes)
+
+    whole = replace(table, rows=(("2024-01-01 10:00:00.00", 1),))
+    with sqlite_database.sandbox(replace(task, tables=(whole,))) as sandbox:
+        assert sandbox.execute("SELECT at FROM t").rows == [(datetime(2024, 1, 1, 10),)]
+        refused = sandbox.execute("UPDATE t SET at = '2024-01-01 10:00:00.5'")
+        assert "embedded database" in (refused.error or "")
+
+
 def test_a_name_that_no_server_takes_is_said_early(tmp_path: Path) -> None:
-    table, _ = read(tmp_path, f"id,{'a' * 65}\n1,2\n")
-    with pytest.raises(TaskError, match=r"a name of 65 characters; .* at most 64 \(1059"):
-        check_names([table])
+    (tmp_path / "q.csv").write_text("question,answer\nHow many?,1\n")
+    for name, header in (("t", f"id,{'a' * 65}"), ("t" * 65, "id,name")):
+        path = tmp_path / f"{name}.csv"
+        path.write_text(f"{header}\n1,2\n")
+        for make in (
+            lambda path=path: import_from([str(path)]),
+            lambda path=path: convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[path]),
+        ):
+            with pytest.raises(TaskError, match=r"a name of 65 characters; .* at most 64 \(1059"):
+                make()
     assert read(tmp_path, f"id,{'ä' * 64}\n1,2\n")[0].rows == ((1, 2),)
 
 
@@ -204,3 +322,24 @@ def test_convert_tells_how_it_read_a_table(tmp_path: Path) -> None:
     found = convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
     assert [note.rpartition(": ")[2] for note in found.notes] == ["cells are separated by semicolons"]
     assert load_tasks(tmp_path / "o.jsonl")[0].tables[0].rows == ((1, "a"), (2, "b"))
+
+
+def test_convert_takes_the_options_of_import(tmp_path: Path, command: Callable) -> None:
+    """For the tables and for the questions; nothing in these files tells cp1250 from cp1252, or what `~` is."""
+    table, questions, out = tmp_path / "t.csv", tmp_path / "q.csv", tmp_path / "o.jsonl"
+    table.write_bytes("zip~city\n1~Plzeň\n2~Říčany\n".encode("cp1250"))
+    questions.write_bytes("question~answer\nWhich city is 2?~Říčany\n".encode("cp1250"))
+    told = ["--delimiter", "~", "--encoding", "cp1250", "--type", "t.zip=VARCHAR(5)"]
+    code, _ = command("convert", questions, out, "--tables", table, *told)
+    assert code == 0
+    (task,) = load_tasks(out)
+    assert task.tables == (
+        Table("t", (Column("zip", "VARCHAR(5)"), Column("city", "TEXT")), (("1", "Plzeň"), ("2", "Říčany"))),
+    )
+    assert task.gold.answer == (("Říčany",),)
+    assert command("convert", questions, out, "--tables", table, "--type", "zip")[0].startswith(
+        "error: --type 'zip' is not NAME=TYPE"
+    )
+    assert command("convert", out, tmp_path / "p.jsonl", "--encoding", "cp1250")[0] == (
+        "error: --delimiter, --encoding and --type go with --tables, which is not given."
+    )

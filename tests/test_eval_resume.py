@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_endpoints import LOOK, RIGHT, WRONG, Api, api, refused, said, turn_of
+from test_endpoints import HANG, LOOK, RIGHT, WRONG, Api, api, refused, said, turn_of
 from test_evaluation import QUESTION, written
 
 from trl_dbbench.player import Player
@@ -65,6 +67,39 @@ def test_an_evaluation_that_an_endpoint_ended_goes_on(
     )
     assert not partial.exists()
     assert "is whole, nothing is left to play" in command(*arguments, "--resume")[0]
+
+
+def test_ctrl_c_before_the_first_episode_leaves_no_file(
+    api: Api, command: Callable, arguments: list, tmp_path: Path
+) -> None:
+    def interrupt(body: dict, number: int) -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        return HANG
+
+    api.answer = interrupt
+    html = tmp_path / "e.html"
+    code, _ = command(*arguments, "--html", html)
+    assert code == "error: interrupted. 0 of 6 tasks were played."
+    assert [path.name for path in tmp_path.iterdir()] == ["tasks.jsonl"]
+
+    api.answer = lambda body, number: said(RIGHT)
+    code, out = command(*arguments, "--resume")
+    assert (code, "6/6" in out) == (0, True)
+
+    whole = (tmp_path / "e.json").read_text()
+    api.answer = interrupt
+    command(*arguments)
+    assert (tmp_path / "e.json").read_text() == whole, "an older evaluation is not replaced by nothing"
+
+
+def test_a_file_of_a_stopped_evaluation_is_not_whole(
+    api: Api, command: Callable, arguments: list, tmp_path: Path
+) -> None:
+    """As earlier versions wrote it, without a journal beside it."""
+    (tmp_path / "e.json").write_text('{"planned": 6, "stopped": "interrupted", "episodes": []}')
+    api.answer = lambda body, number: said(RIGHT)
+    assert command(*arguments, "--resume")[0] == 0
+    assert len(json.loads((tmp_path / "e.json").read_text())["episodes"]) == 6
 
 
 def test_samples_of_an_endpoint(api: Api, command: Callable, arguments: list, tmp_path: Path) -> None:

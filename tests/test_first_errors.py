@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from launching import RECIPE, SMALL
 from test_evaluation import QUESTION, written
 from test_start import Keys, folders, parsed
 from transformers import TrainingArguments
+from trl import GRPOConfig
 
 from trl_dbbench import DBBenchGRPOConfig, __version__, unsupported
 from trl_dbbench.errors import ConfigError, TaskError
@@ -54,7 +57,7 @@ def test_a_choice_that_is_misspelled(tmp_path: Path, setting: str, value: str, n
         config(tmp_path, **{setting: value})
 
 
-@pytest.mark.parametrize("value", unsupported.CHOICES_OF_TRL["loss_type"])
+@pytest.mark.parametrize("value", unsupported.CHOICES_OF_TRL[GRPOConfig]["loss_type"])
 def test_losses_of_trl_are_allowed(tmp_path: Path, value: str) -> None:
     assert config(tmp_path, loss_type=value).loss_type == value
 
@@ -69,6 +72,88 @@ def test_bf16_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(unsupported.torch.accelerator, "is_available", lambda: False)
     with pytest.raises(ConfigError, match=r"bf16: no GPU is seen here. Set use_cpu: true"):
         config(tmp_path, use_cpu=False, bf16=None)
+
+
+NEEDED: dict[str, dict[str, Any]] = {
+    "grpo": {"tasks": "t.jsonl"},
+    "environment": {"tasks": "t.jsonl"},
+    "sft": {"tasks": "t.jsonl"},
+    "rm": {"episodes": ["run"]},
+    "prm": {"episodes": ["run"], "placeholder_token": "<step>"},
+}
+"""What each recipe cannot do without. None of it is there: it would be another error to load it."""
+
+
+def parsed_by(recipe: str, folder: Path, *options: str, **settings: Any) -> tuple[Any, ...]:
+    """The settings of a recipe that has these in its YAML."""
+    script = RECIPE.with_name(f"{recipe}_dbbench.py")
+    keys = {
+        "model_name_or_path": "./no-model",
+        "output_dir": str(folder / "run"),
+        "use_cpu": True,
+        "bf16": False,
+    }
+    (folder / "my.yaml").write_text(yaml.safe_dump(keys | NEEDED[recipe] | settings))
+    parser = RecipeParser(runpy.run_path(str(script), run_name="recipe")["ARGUMENTS"])
+    return parser.parse_args_and_config(["--config", str(folder / "my.yaml"), *options])
+
+
+@pytest.mark.parametrize("place", ["the YAML", "the command line"])
+@pytest.mark.parametrize(
+    ("recipe", "setting", "value", "said"),
+    [
+        ("sft", "loss_type", "nnl", "unknown loss_type 'nnl'; allowed: nll, dft, .*; nearest: nll"),
+        ("prm", "loss_type", "dtf", "unknown loss_type 'dtf'; allowed: nll, dft, .*; nearest: dft"),
+        ("environment", "loss_type", "grop", "unknown loss_type 'grop'; allowed: grpo, dapo, .*; nearest: grpo"),
+        ("sft", "packing_strategy", "bdf", "unknown packing_strategy 'bdf'; .*; nearest: bfd"),
+        ("rm", "optim", "adamwtorch", "unknown optim 'adamwtorch'; .*; nearest: adamw_torch"),
+        ("sft", "lr_scheduler_type", "cosin", "unknown lr_scheduler_type 'cosin'; .*; nearest: cosine"),
+        ("prm", "save_strategy", "epochs", "unknown save_strategy 'epochs'; .*; nearest: epoch"),
+        ("rm", "dtype", "bfloat61", "unknown dtype 'bfloat61'; .*; nearest: bfloat16"),
+        ("rm", "report_to", "wandbb", "unknown report_to 'wandbb'; .*; nearest: wandb"),
+        ("grpo", "schema", "ful", "unknown schema 'ful'; .*; nearest: full"),
+        ("sft", "save_dtype", "bfloat61", "unknown save_dtype 'bfloat61'; .*; nearest: bfloat16"),
+        ("sft", "teacher", "glod", "unknown teacher 'glod'; .* Nearest: gold"),
+        ("sft", "protocol", "texts", "unknown protocol 'texts'; .* Nearest: text"),
+        ("sft", "bad_habits", 1.5, "bad_habits must be a share from 0 to 1, is 1.5"),
+        ("sft", "bad_habit_skills", "where_condition", "unknown bad_habit_skills 'where_condition'; .*; nearest: where_"),
+        ("rm", "held_out_share", 20, "held_out_share must be a share from 0 to 1, is 20"),
+        ("rm", "pairs_per_task", 0, "pairs_per_task must be at least 1, is 0"),
+        ("prm", "continuations", 0, "continuations must be at least 1, is 0"),
+        ("prm", "reward_tokens", "+", "reward_tokens, one for good and one for bad"),
+        ("prm", "chat_template", "qwen3_trainig", "qwen3_trainig"),
+    ],
+)  # fmt: skip
+def test_every_recipe_checks_all_settings_before_anything_is_loaded(
+    tmp_path: Path, recipe: str, setting: str, value: Any, said: str, place: str
+) -> None:
+    in_yaml = place == "the YAML"
+    more = [] if in_yaml else [f"--{setting}", str(value)]
+    listed = setting in ("bad_habit_skills", "reward_tokens")
+    with pytest.raises(ConfigError, match=said):
+        parsed_by(recipe, tmp_path, *more, **({setting: [value] if listed else value} if in_yaml else {}))
+
+
+@pytest.mark.parametrize("recipe", NEEDED)
+def test_bf16_without_a_gpu_in_every_recipe(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unsupported, "is_torch_bf16_gpu_available", lambda: False)
+    monkeypatch.setattr(unsupported.torch.accelerator, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"bf16: no GPU is seen here. Set use_cpu: true"):
+        parsed_by(recipe, tmp_path, use_cpu=False, bf16=True)
+
+
+@pytest.mark.filterwarnings("error::FutureWarning")
+@pytest.mark.parametrize("recipe", NEEDED)
+def test_right_settings_are_let_through(recipe: str, tmp_path: Path) -> None:
+    *_, args, _ = parsed_by(recipe, tmp_path, optim="adamw_torch", save_strategy=False, report_to="none")
+    assert (args.optim, args.save_strategy) == ("adamw_torch", "no"), "as YAML reads a bare `no`"
+
+
+def test_a_bare_off_is_a_choice(tmp_path: Path) -> None:
+    *_, args, _ = parsed_by("grpo", tmp_path, greedy_eval=False)
+    assert args.greedy_eval == "off"
 
 
 def test_unknown_keys_name_the_nearest(folders: None) -> None:

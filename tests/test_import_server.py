@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,12 @@ def test_a_column_that_no_database_takes_is_left_out_and_the_others_come(odd: Se
     assert [table.name for table in tables] == ["bytes", "days", "laps", "numbers", "pairs"]
     assert [column.name for column in named(tables, "days").columns] == ["id", "at", "n"]
     assert [column.name for column in named(tables, "numbers").columns] == ["id", "f", "d", "small"]
-    assert [note.partition(",")[0] for note in notes] == ["days.day: left out", "numbers.big: left out"]
+    assert [re.split(r",| \(This", note)[0] for note in notes] == [
+        "days.day: left out",
+        "laps.seen: its type DATETIME(2) becomes TEXT",  # the embedded database would cut its fractions off
+        "numbers.big: left out",
+    ]
+    assert column(named(tables, "laps"), "seen") == ["2024-01-02 03:04:05.10", "2024-01-02 03:04:05.00"]
     assert "days.at: its default 0000-00-00 00:00:00 is not held" in odd.notes
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from trl_dbbench.database import Database, open_database
+from trl_dbbench.database import Database, database_for, open_database
 from trl_dbbench.dataset import note_source, to_dataset, to_fresh_dataset
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.generate.fresh import SCHEME, FreshTasks
@@ -150,10 +151,14 @@ class DatabaseArguments:
         metadata={"help": "Refuse a server on which agents cannot have accounts of their own."},
     )
 
-    def open(self) -> AbstractContextManager[Database]:
-        """The database, on every rank; see `open_database`."""
+    def open(self, tasks: Iterable[Task] = ()) -> AbstractContextManager[Database]:
+        """The database, on every rank; see `open_database`.
+
+        Args:
+            tasks: some of those that are played on it, by which `auto` is chosen.
+        """
         return open_database(
-            self.database,
+            database_for(tasks, self.database),
             docker_image=self.docker_image,
             patience=self.database_patience,
             require_accounts=self.require_accounts,

@@ -20,7 +20,7 @@ from trl_dbbench.protocol import get_protocol
 from trl_dbbench.reference import check_reference
 from trl_dbbench.samplers import check_task_sampling
 from trl_dbbench.templates import load_chat_template
-from trl_dbbench.unsupported import check_choices_of_trl, check_settings, use_new_names
+from trl_dbbench.unsupported import check_settings, check_values, use_new_names
 
 CHOICES = {
     "greedy_eval": ("batch", "separate", "off"),
@@ -340,7 +340,7 @@ class DBBenchGRPOConfig(GRPOConfig):
         self.num_generations: int = _Single(1) if single else self.num_generations
         if vars(self)["disable_tqdm"] is None and not shows_bars():
             self.disable_tqdm = True
-        check_choices_of_trl(self)
+        check_values(self)
         use_new_names(self)
         super().__post_init__()
         self.num_generations = int(self.num_generations)

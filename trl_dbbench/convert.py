@@ -22,8 +22,9 @@ from trl_dbbench.files import check_writable
 from trl_dbbench.gold import execute_alone, gold_state
 from trl_dbbench.protocol import get_protocol
 from trl_dbbench.tasks import Task, load_tasks
-from trl_dbbench.tasks.csv_tables import check_names, read_csv_tables
-from trl_dbbench.tasks.entries import CSV_SUFFIXES, WRITABLE, write_entries
+from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvOptions
+from trl_dbbench.tasks.csv_tables import read_csv_tables
+from trl_dbbench.tasks.entries import WRITABLE, write_entries
 from trl_dbbench.tasks.formats import FORMATS, get_format, read_entry
 from trl_dbbench.tasks.formats.base import Loss, Unrepresentable, WritableFormat
 from trl_dbbench.tasks.formats.csv import CsvFormat
@@ -76,6 +77,7 @@ def convert(
     *,
     source_format: str | None = None,
     tables: Sequence[str | Path] = (),
+    csv: CsvOptions = FROM_FILE,
     split: str | None = None,
     protocol: str = "text",
     database: Database | None = None,
@@ -95,6 +97,7 @@ def convert(
         source_format: the format of `source`, also one of `READ_ONLY`; told by the names of its fields if
             left out.
         tables: CSV files, each a table (see `read_csv_tables`).
+        csv: how the CSV files of tables and questions are read.
         split: of `source`, as in `load_tasks`, and verl's `extra_info.split`, where it is `train` if left
             out.
         protocol: `"text"`, `"tools"` or a dotted path, for verl's prompts.
@@ -108,16 +111,14 @@ def convert(
     target = Path(target)
     format = _target_format(target, to)
     _check_target(target, source)
-    _check_source(source, source_format, tables)
+    _check_source(source, source_format, tables, csv)
     messages = get_protocol(protocol).messages
     with _opened(database) as opened:
         context = _Context(opened, messages, split or "train")
         losses: list[Loss] = []
         notes: list[str] = []
         if tables:
-            read = read_csv_tables(tables, note=notes.append)
-            check_names(read.values())
-            questions = CsvFormat(read, context.rows)
+            questions = CsvFormat(read_csv_tables(tables, csv, notes.append), context.rows, csv)
             tasks, losses = load_tasks(source, format=questions), questions.warnings
         else:
             # a single file has no splits; for verl it is said which one the file is
@@ -154,7 +155,11 @@ def _target_format(target: Path, to: str | None) -> WritableFormat:
     return format
 
 
-def _check_source(source: str | Path, format: str | None, tables: Sequence[str | Path]) -> None:
+def _check_source(
+    source: str | Path, format: str | None, tables: Sequence[str | Path], csv: CsvOptions
+) -> None:
+    if csv != FROM_FILE and not tables:
+        raise ConfigError("--delimiter, --encoding and --type go with --tables, which is not given.")
     if tables and format is not None:
         raise ConfigError(
             "with --tables, IN is a file of questions, which has no other format; leave --from out."

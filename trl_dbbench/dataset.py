@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,18 @@ def to_fresh_dataset(
 def is_fresh(dataset: Dataset) -> bool:
     """Whether the rows are made when they are read, so that not all of them can be looked at."""
     return dataset.column_names == [DRAW]
+
+
+CHECKED_TASKS = 32
+"""Tasks that stand for all of a dataset before a run, spread over it: reading 100,000 takes a minute."""
+
+
+def tasks_to_check(*datasets: Dataset | None) -> Iterator[Task]:
+    """The tasks that are looked at before a run."""
+    for dataset in filter(None, datasets):
+        rows = rows_to_check(dataset)
+        for number in range(0, len(rows), max(1, len(rows) // CHECKED_TASKS)):
+            yield Task.from_json(rows[number]["task"])
 
 
 def rows_to_check(dataset: Dataset) -> Dataset:

@@ -32,7 +32,7 @@ from trl import ModelConfig, get_peft_config
 
 from trl_dbbench import shipped, trial
 from trl_dbbench.adapters import ADAPTER_FILE, MODEL_FILE
-from trl_dbbench.database import open_database
+from trl_dbbench.database import database_for, open_database
 from trl_dbbench.database.open import DEFAULT_IMAGE, IMAGE_VARIABLE, databases_of
 from trl_dbbench.database.server.docker import connect_to_docker
 from trl_dbbench.errors import ConfigError, DatabaseError, DBBenchError, loading
@@ -111,7 +111,7 @@ def examine(
         "episodes": trial.play_shipped,
         "data": lambda: _data(case, tasks),
         "model": lambda: _model(case),
-        "database": lambda: _database(case),
+        "database": lambda: _database(case, tasks),
         "memory": lambda: _memory(case, tasks),
     }
     for name, check in checks.items():
@@ -244,11 +244,12 @@ def _config_of(name: str, case: Case) -> Any:
 # --- database -------------------------------------------------------------------------------------
 
 
-def _database(case: Case) -> str | Finding:
+def _database(case: Case, tasks: Sequence[Task]) -> str | Finding:
     """Opens the one that the training would open, but does not pull an image for that."""
     spec = case.get("database")
     if spec is None:
         return "none is needed"
+    spec = database_for(tasks, spec)
     image = case.get("docker_image") or os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE
     starts = {"auto", "docker"}.intersection(databases_of(spec))
     if starts and _has_to_pull(image, starts.pop()):

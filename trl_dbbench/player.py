@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.database import Database
-from trl_dbbench.dataset import rows_to_check
+from trl_dbbench.dataset import rows_to_check, tasks_to_check
 from trl_dbbench.dialogue import Dialogue, TokenDialogue
 from trl_dbbench.errors import TaskError
 from trl_dbbench.judge import Judge
@@ -36,9 +36,6 @@ from trl_dbbench.tasks import Task
 
 DEFAULT_RULES = Rules()
 DEFAULT_SAMPLING = Sampling()
-
-CHECKED_TASKS = 32
-"""Of a dataset, before a run."""
 
 TEMPLATE_TOKENS = 1_000
 """More than a chat template adds to the texts of a prompt, tool descriptions left out."""
@@ -120,9 +117,8 @@ class Player:
                 f"the dataset has the columns {dataset.column_names}, needed are 'prompt' and 'task'. "
                 "Make it with trl_dbbench.to_dataset(load_tasks(...))."
             )
-        # not all: reading 100,000 takes a minute, and the tasks of a file are mostly alike in this
-        for number in range(0, len(dataset), max(1, len(dataset) // CHECKED_TASKS)):
-            self.check_task(Task.from_json(dataset[number]["task"]))
+        for task in tasks_to_check(dataset):
+            self.check_task(task)
         if self.rules.context is not None:
             for messages, line in zip(dataset["prompt"], dataset["task"], strict=True):
                 self.check_prompt(messages, partial(_id_of, line))

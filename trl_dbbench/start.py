@@ -16,6 +16,7 @@ import logging
 import re
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from glob import escape, glob
@@ -29,12 +30,13 @@ from trl_dbbench.adapters import check_is_model
 from trl_dbbench.checkpoints import whole_checkpoints
 from trl_dbbench.errors import ConfigError, DBBenchError, loading, user_errors
 from trl_dbbench.files import check_not_misspelled
-from trl_dbbench.lookup import nearest, unknown
+from trl_dbbench.lookup import check_choice, nearest, unknown
 from trl_dbbench.lost_ranks import limit_waiting, naming_lost_ranks
 from trl_dbbench.ranks import Ranks
 from trl_dbbench.shipped import SCRIPT_KEY, is_there, with_paths
 from trl_dbbench.stopping import ordered_end, set_up_logging
 from trl_dbbench.templates import load_chat_template
+from trl_dbbench.unsupported import check_values, use_new_names
 
 logger = logging.getLogger(__name__)
 
@@ -123,11 +125,17 @@ class RecipeParser(TrlParser):
     def set_defaults_with_config(self, **config: Any) -> list[str]:
         config.pop(SCRIPT_KEY, None)
         config = {self._renamed(key): value for key, value in config.items()}
-        for key in ("eval_strategy", "save_strategy", "logging_strategy"):
-            if config.get(key) is False:  # YAML's reading of a bare `no`
-                config[key] = "no"
+        for action in self._actions:
+            if action.choices and config.get(action.dest) is False:  # YAML's reading of a bare `no` or `off`
+                config[action.dest] = next(each for each in ("no", "off", False) if each in action.choices)
         self.in_yaml = config
         return super().set_defaults_with_config(**with_paths(config, self._locate))
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        found, rest = super().parse_known_args(args, namespace)
+        if any(issubclass(kind, TrainingArguments) for kind in self.dataclass_types):
+            use_new_names(found)
+        return found, rest
 
     def parse_args_into_dataclasses(self, args: Sequence[str] = (), **options: Any) -> tuple[Any, ...]:
         named = [each.removeprefix("--").partition("=")[0].replace("-", "_") for each in args]
@@ -136,7 +144,24 @@ class RecipeParser(TrlParser):
         if ("eval_tasks" in named or self.in_yaml.get("eval_tasks")) and "eval_strategy" in known - given:
             for name, value in BEFORE_AND_AFTER.items():
                 more += [] if name in given else [f"--{name}", value]
-        return super().parse_args_into_dataclasses(args=[*args, *more], **options)
+        args = [*args, *more]
+        self._check(self.parse_known_args(args)[0])
+        return super().parse_args_into_dataclasses(args=args, **options)
+
+    def _check(self, found: Namespace) -> None:
+        """Raise ConfigError for a value that a setting cannot have, before anything is made of it.
+
+        Argparse compares with the choices what the command line says, and not what the YAML does.
+        """
+        for action in self._actions:
+            if action.choices and action.dest in self.in_yaml:
+                values = getattr(found, action.dest)
+                for value in values if isinstance(values, list) else [values]:
+                    if value is not None:
+                        check_choice(action.dest, getattr(value, "value", value), action.choices)
+        for kind in self.dataclass_types:
+            if issubclass(kind, TrainingArguments):
+                check_values(found, kind)
 
     def _locate(self, path: str) -> str:
         if is_there(path):

@@ -141,30 +141,40 @@ REFUSED_ARGUMENTS: dict[str, Refusal] = {
 """Arguments of `GRPOTrainer` that cannot be given -> why."""
 
 
-CHOICES_OF_TRL: dict[str, tuple[object, ...]] = {
-    "loss_type": ("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
-    "scale_rewards": ("group", "batch", "none", True, False, "True", "False"),
-    "importance_sampling_level": ("token", "sequence"),
-    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
-    "optim": tuple(each.value for each in OptimizerNames),
-    "lr_scheduler_type": tuple(each.value for each in SchedulerType),
-    **{
-        name: tuple(each.value for each in IntervalStrategy) for name in ("eval_strategy", "logging_strategy")
+CHOICES_OF_TRL: dict[type, dict[str, tuple[object, ...]]] = {
+    GRPOConfig: {
+        "loss_type": ("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
+        "scale_rewards": ("group", "batch", "none", True, False, "True", "False"),
+        "importance_sampling_level": ("token", "sequence"),
+        "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
     },
-    "save_strategy": tuple(each.value for each in SaveStrategy),
+    TrainingArguments: {
+        "optim": tuple(each.value for each in OptimizerNames),
+        "lr_scheduler_type": tuple(each.value for each in SchedulerType),
+        "eval_strategy": tuple(each.value for each in IntervalStrategy),
+        "logging_strategy": tuple(each.value for each in IntervalStrategy),
+        "save_strategy": tuple(each.value for each in SaveStrategy),
+    },
 }
 """Settings of TRL and transformers that take one of a few values; some are first read in the update."""
 
 
-def check_choices_of_trl(args: GRPOConfig) -> None:
-    """Raise ConfigError for a value that TRL would refuse only when it uses it."""
-    for name, allowed in CHOICES_OF_TRL.items():
-        value = getattr(args, name)
-        check_choice(name, getattr(value, "value", value), allowed)
+def check_values(args: Any, kind: type[TrainingArguments] | None = None) -> None:
+    """Raise ConfigError for a value that TRL or transformers would refuse late, or in words of their own.
+
+    Args:
+        args: the settings, or what a parser has read of them.
+        kind: the class that they are for; that of `args` if left out.
+    """
+    for each in (kind or type(args)).__mro__:
+        for name, allowed in CHOICES_OF_TRL.get(each, {}).items():
+            value = getattr(args, name)
+            check_choice(name, getattr(value, "value", value), allowed)
     check_precision(args)
+    check_trackers(args.report_to)
 
 
-def check_precision(args: TrainingArguments) -> None:
+def check_precision(args: Any) -> None:
     """Raise ConfigError where bf16 is asked for, as TRL does by default, and no device computes in it."""
     wanted = not args.fp16 if args.bf16 is None else args.bf16
     if not wanted or args.use_cpu or is_torch_bf16_gpu_available() or is_torch_xla_available():
@@ -177,7 +187,7 @@ def check_precision(args: TrainingArguments) -> None:
     )
 
 
-def use_new_names(args: TrainingArguments) -> None:
+def use_new_names(args: Any) -> None:
     """Move settings to the names that transformers has for them now.
 
     It warns of the old ones, which are TRL's defaults.
@@ -194,7 +204,6 @@ def check_settings(args: GRPOConfig) -> None:
         value = attrgetter(name)(args)
         if value != default_of(name):
             raise ConfigError(f"{name}={value!r} {why}. {remedy}")
-    check_trackers(args.report_to)
 
 
 TRACKERS = {

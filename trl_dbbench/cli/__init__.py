@@ -11,39 +11,71 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from collections.abc import Callable
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from trl_dbbench.cli import adapters, audit, compare, models, own_tables, runs, serve, tasks, train
 from trl_dbbench.console import NOT_OURS, on_terminal
-from trl_dbbench.errors import user_errors
+from trl_dbbench.errors import ConfigError, user_errors
+from trl_dbbench.lookup import unknown
+
+
+class _Commands(TyperGroup):
+    """The commands; one that does not exist is told as any other wrong name is."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in self.commands:
+            raise ConfigError(f"{unknown('command', args[0], self.commands)}.")
+        return super().resolve_command(ctx, args)
+
 
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(tasks.validate)
-app.command()(audit.audit)
-app.command()(tasks.scores)
-app.command(name="eval")(models.evaluate)
-app.command()(compare.compare)
-app.command()(models.sample)
-app.command()(serve.serve)
-app.command()(runs.report)
-app.command()(tasks.convert)
-app.command()(tasks.generate)
-app.command(name="import")(own_tables.import_tables)
-app.command()(tasks.skills)
-app.command()(tasks.split)
-app.command()(runs.replay)
-app.command()(runs.export)
-app.command(context_settings=train.MORE_OPTIONS)(train.train)
-app.command(context_settings=train.MORE_OPTIONS)(train.doctor)
-app.command()(train.recipes)
-app.command()(adapters.merge)
+COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "Train": {
+        "recipes": train.recipes,
+        "doctor": train.doctor,
+        "train": train.train,
+        "merge": adapters.merge,
+    },
+    "Evaluate": {
+        "eval": models.evaluate,
+        "compare": compare.compare,
+        "report": runs.report,
+        "replay": runs.replay,
+        "scores": tasks.scores,
+    },
+    "Tasks": {
+        "import": own_tables.import_tables,
+        "generate": tasks.generate,
+        "convert": tasks.convert,
+        "validate": tasks.validate,
+        "audit": audit.audit,
+        "skills": tasks.skills,
+        "split": tasks.split,
+    },
+    "Data": {
+        "sample": models.sample,
+        "export": runs.export,
+    },
+    "Serve": {
+        "serve": serve.serve,
+    },
+}
+"""The commands by their groups, in the order of use, in which `--help` and docs/reference.md have them."""
+
+for _group, _commands in COMMANDS.items():
+    for _name, _command in _commands.items():
+        _settings = train.MORE_OPTIONS if _name in ("train", "doctor") else None
+        app.command(_name, rich_help_panel=_group, context_settings=_settings)(_command)
 
 
 def _version(wanted: bool) -> None:

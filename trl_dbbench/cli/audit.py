@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trl_dbbench.cli.options import DockerImage, GraderName, TaskFormatName, Tasks
+from trl_dbbench.cli.options import Databases, DockerImage, GraderName, TaskFormatName, Tasks
 from trl_dbbench.cli.tasks import write_tasks
-from trl_dbbench.database import open_database
+from trl_dbbench.database import database_for, open_database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.files import check_writable, write_atomically
 from trl_dbbench.grading import get_grader
@@ -20,14 +20,6 @@ from trl_dbbench.tasks import load_tasks
 
 if TYPE_CHECKING:
     from trl_dbbench.audit import Audited
-
-Databases = Annotated[
-    list[str],
-    typer.Option(
-        help="sqlite, local, docker, auto or a URL; once for each. Everything is tried on the first; on the "
-        "others the gold SQL has to run and to agree. One may be several servers, as in local:2."
-    ),
-]
 
 
 def audit(
@@ -68,7 +60,8 @@ def audit(
         if path is not None:
             check_writable(path)
     with ExitStack() as stack:
-        opened = [stack.enter_context(open_database(each, docker_image=docker_image)) for each in database]
+        specs = dict.fromkeys(database_for(loaded, each) for each in database)
+        opened = [stack.enter_context(open_database(each, docker_image=docker_image)) for each in specs]
         examined = audit_tasks(
             loaded,
             opened,

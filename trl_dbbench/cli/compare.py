@@ -139,5 +139,6 @@ def _played(context: typer.Context, notes: list[str]) -> list[Arm]:
     arm_names(given["adapter"])
     notes += check_one_base(trained)
     tasks = each_once(tasks_to_evaluate(trained[0], given["tasks"], given["limit"]))
-    with opened(trained[0], None, given["database"], given["docker_image"]) as (player, backend, policy):
+    where = given["database"], given["docker_image"]
+    with opened(trained[0], tasks, None, *where) as (player, backend, policy):
         return play_adapters(trained, policy.model, tasks, player, backend, drawing)  # type: ignore[union-attr]

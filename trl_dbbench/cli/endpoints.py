@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trl_dbbench.cli.options import SETTINGS_OPTIONS, database_for, tasks_to_evaluate
-from trl_dbbench.database import open_database
+from trl_dbbench.cli.options import SETTINGS_OPTIONS, tasks_to_evaluate
+from trl_dbbench.database import database_for, open_database
 from trl_dbbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ def evaluate_endpoint(
         loaded = each_once(loaded)  # whose samples would be drawn alike
     asked = {**asked_of(loaded, plan, trained), "endpoint": str(endpoint)}
     journal = open_journal(given["json_file"], asked, given["resume"])
-    spec, image = database_for(loaded, given["database"], settings.database_spec), given["docker_image"]
-    with open_database(spec, docker_image=image, limits=settings.limits) as opened:
+    spec = database_for(loaded, given["database"] or settings.database_spec)
+    with open_database(spec, docker_image=given["docker_image"], limits=settings.limits) as opened:
         player = EndpointPlayer(
             endpoint,
             protocol_of(settings),

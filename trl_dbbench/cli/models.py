@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,14 +46,13 @@ from trl_dbbench.cli.options import (
     TopK,
     TopP,
     TrainedRun,
-    database_for,
     drawing_options,
     names,
     settings_options,
     tasks_to_evaluate,
     trained_by,
 )
-from trl_dbbench.database import open_database
+from trl_dbbench.database import database_for, open_database
 from trl_dbbench.errors import ConfigError, EngineError
 from trl_dbbench.files import check_writable, write_atomically
 from trl_dbbench.tasks import Task, load_tasks
@@ -131,10 +130,9 @@ def _evaluate(tasks: list[Task], trained: Trained, drawing: Drawing, given: dict
         tasks = each_once(tasks)  # whose samples would be drawn from the same random numbers
     journal = _journal_of(trained, tasks, drawing, given)
     urls, spec, image = names(given["vllm_server_urls"]), given["database"], given["docker_image"]
-    spec = database_for(tasks, spec, trained.settings.database_spec)
     with (
         kept(journal, lambda sentence: typer.echo(sentence, err=True)),
-        opened(trained, urls, spec, image) as (player, backend, _),
+        opened(trained, tasks, urls, spec, image) as (player, backend, _),
     ):
         playing = ArmPlayer(tasks, trained, player, backend, drawing, given["few_shot_update"], journal)
         evaluation = playing.greedy()
@@ -151,13 +149,14 @@ def _evaluate_endpoint(
     evaluation, journal = evaluate_endpoint(where, options, drawing.plan)
     typer.echo(evaluation)
     arm, json_file = arm_of(evaluation, drawing.plan), options["json_file"]
-    _tell_samples(arm)
-    _keep(evaluation, arm, json_file, html_file)
+    if evaluation.records:  # or a file would look as if all had been played
+        _tell_samples(arm)
+        _keep(evaluation, arm, json_file, html_file)
     if (reason := evaluation.ended_early) is None:
         return journal.finish()
     if sentence := journal.how_to_go_on():
         typer.echo(sentence, err=True)
-    there = f" They are in {json_file}." if json_file is not None else ""
+    there = f" They are in {json_file}." if evaluation.records and json_file is not None else ""
     raise EngineError(f"{reason}{there}")
 
 
@@ -243,7 +242,8 @@ def sample(
     if eval_tasks is None and trained.run is None:
         typer.echo("note: no task is known to be held out; --eval-tasks names some, which are then refused.")
     check_not_held_out(loaded, trained.run, load_tasks(eval_tasks) if eval_tasks else [])
-    with opened(trained, names(vllm_server_urls), database, docker_image) as (player, backend, _):
+    urls = names(vllm_server_urls)
+    with opened(trained, loaded, urls, database, docker_image) as (player, backend, _):
         sampled = sample_into(out, loaded, plan, trained, player, backend, batch_size=batch_size)
     typer.echo(sampled)
     typer.echo(f"The episodes are in {out}.")
@@ -251,7 +251,11 @@ def sample(
 
 @contextmanager
 def opened(
-    trained: Trained, vllm_server_urls: list[str] | None, database: str | None, docker_image: str | None
+    trained: Trained,
+    tasks: Iterable[Task],
+    vllm_server_urls: list[str] | None,
+    database: str | None,
+    docker_image: str | None,
 ) -> Iterator[tuple[Player, Backend, Policy | ServedPolicy]]:
     """What a command plays with, open while the block lasts, and what is known of the model."""
     from trl_dbbench.engines.base import server_addresses
@@ -260,6 +264,6 @@ def opened(
     settings = trained.settings
     urls = server_addresses(vllm_server_urls) if vllm_server_urls is not None else None
     backend, policy = open_model(trained, urls)
-    spec = database or settings.database_spec
+    spec = database_for(tasks, database or settings.database_spec)
     with closing(backend), open_database(spec, docker_image=docker_image, limits=settings.limits) as there:
         yield player_of(settings, policy, there), backend, policy

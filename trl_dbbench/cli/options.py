@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.tasks import Task, load_tasks
+from trl_dbbench.tasks.csv_files import CsvOptions
 
 if TYPE_CHECKING:
     from trl_dbbench.judging.play import Drawing
@@ -32,25 +32,20 @@ GraderName = Annotated[
         "others where answers are SQL; or the dotted path of your own."
     ),
 ]
-DatabaseSpec = Annotated[
-    str,
-    typer.Option(
-        help="auto, docker, local, sqlite or mysql+pymysql://user:password@host:port; several servers as "
-        "URLs joined by commas, or as local:2."
-    ),
-]
-TasksDatabase = Annotated[
-    str | None,
-    typer.Option(
-        help="auto, docker, local, sqlite, a URL, URLs joined by commas, or local:2; by default sqlite for "
-        "tasks in SQLite's dialect, else auto."
-    ),
-]
+_DATABASES = (
+    "auto (sqlite for tasks in SQLite's dialect, else the first of docker, local and sqlite that works), "
+    "docker, local, sqlite or mysql+pymysql://user:password@host:port"
+)
+_ONE_DATABASE = f"{_DATABASES}; several servers as URLs joined by commas, or as local:2."
+TasksDatabase = Annotated[str, typer.Option(help=_ONE_DATABASE)]
 RunsDatabase = Annotated[
-    str | None,
+    str | None, typer.Option(help=f"{_ONE_DATABASE} By default sqlite for a run on it, else auto.")
+]
+Databases = Annotated[
+    list[str],
     typer.Option(
-        help="auto, docker, local, sqlite, a URL, URLs joined by commas, or local:2; by default sqlite for a "
-        "run on it, else auto."
+        help=f"{_DATABASES}; once for each. Everything is tried on the first; on the others the gold SQL has "
+        "to run and to agree. One may be several servers, as in local:2."
     ),
 ]
 ServerUrls = Annotated[
@@ -117,6 +112,16 @@ ApiKeyEnv = Annotated[
 Concurrency = Annotated[
     int | None, typer.Option(min=1, help="Requests that an endpoint gets at a time (default: 8).")
 ]
+Delimiter = Annotated[
+    str | None, typer.Option(help="What separates the cells of CSV files; told from the file by default.")
+]
+Encoding = Annotated[
+    str | None, typer.Option(help="Of CSV files, such as cp1252; told from the file by default.")
+]
+ColumnTypes = Annotated[
+    list[str] | None,
+    typer.Option("--type", help="NAME=TYPE or TABLE.NAME=TYPE, the type of a CSV column; once for each."),
+]
 
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")]
 Samples = Annotated[
@@ -172,11 +177,22 @@ def drawing_options(context: typer.Context) -> Drawing:
     return Drawing(Plan(given["samples"], "all", **options), given["scorer"], given["batch_size"])
 
 
-def database_for(tasks: Sequence[Task], given: str | None, otherwise: str = "auto") -> str:
-    """Return the database that tasks are played on: the one that is given, or one that has their dialect."""
-    if given is not None:
-        return given
-    return "sqlite" if tasks and all(task.dialect == "sqlite" for task in tasks) else otherwise
+def csv_options(delimiter: str | None, encoding: str | None, types: list[str] | None) -> CsvOptions:
+    """Return how CSV files are read.
+
+    Args:
+        types: each as NAME=TYPE.
+
+    Raises:
+        ConfigError: if one of them cannot be.
+    """
+    by_name = {}
+    for each in types or ():
+        name, sign, type_ = each.rpartition("=")
+        if not sign or not name.strip() or not type_.strip():
+            raise ConfigError(f"--type {each!r} is not NAME=TYPE, such as --type zip=TEXT.")
+        by_name[name.strip()] = type_.strip()
+    return CsvOptions(delimiter, encoding, by_name)
 
 
 def names(joined: str | None) -> list[str] | None:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trl_dbbench.cli.options import names
+from trl_dbbench.cli.options import ColumnTypes, Delimiter, Encoding, csv_options, names
 from trl_dbbench.cli.tasks import said_of, write_tasks
 from trl_dbbench.database.server.tables import DEFAULT_SAMPLE
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.files import check_writable
 from trl_dbbench.selection import skill_counts, split_tasks
-from trl_dbbench.tasks.csv_files import CsvOptions
 
 if TYPE_CHECKING:
     from trl_dbbench.generate.own import Drafts
@@ -24,16 +23,6 @@ if TYPE_CHECKING:
 TableNames = Annotated[str | None, typer.Option(help="Only these tables, joined by commas; all by default.")]
 Difficulty = Annotated[
     int | None, typer.Option(min=1, help="Most skills of a task: 1 to 3 for a small model to begin with.")
-]
-Delimiter = Annotated[
-    str | None, typer.Option(help="What separates the cells of CSV files; told from the file by default.")
-]
-Encoding = Annotated[
-    str | None, typer.Option(help="Of CSV files, such as cp1252; told from the file by default.")
-]
-ColumnTypes = Annotated[
-    list[str] | None,
-    typer.Option("--type", help="NAME=TYPE or TABLE.NAME=TYPE, the type of a CSV column; once for each."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replaces files that are there already.")]
 
@@ -81,7 +70,7 @@ def import_tables(
         check_writable(path)
         if path.exists() and not force:
             raise ConfigError(f"'{path}' is there already; --force replaces it, or name another file.")
-    csv = CsvOptions(delimiter, encoding, _types(type_ or []))
+    csv = csv_options(delimiter, encoding, type_)
     found = import_from(sources, database, names(tables), sample, seed, csv)
     for line in (*(f"note: {note}" for note in found.notes), *found.described()):
         typer.echo(line, err=True)
@@ -98,17 +87,6 @@ def import_tables(
         write_tasks(path, half)
         typer.echo(f"{path}: {_counted(half)}")
     typer.echo(said_of(halves))
-
-
-def _types(given: list[str]) -> dict[str, str]:
-    """The types of columns by their names."""
-    types = {}
-    for each in given:
-        name, sign, type_ = each.rpartition("=")
-        if not sign or not name.strip() or not type_.strip():
-            raise ConfigError(f"--type {each!r} is not NAME=TYPE, such as --type zip=TEXT.")
-        types[name.strip()] = type_.strip()
-    return types
 
 
 def _missing(drafts: Drafts, counted: Counter[str]) -> Iterator[str]:

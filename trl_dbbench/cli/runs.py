@@ -11,9 +11,11 @@ from typing import IO, TYPE_CHECKING, Annotated, cast
 import typer
 
 from trl_dbbench.cli.options import DockerImage, RunsDatabase, names
-from trl_dbbench.database import open_database
+from trl_dbbench.database import database_for, open_database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.files import check_writable, write_atomically
+from trl_dbbench.runs.read import read_tasks
+from trl_dbbench.runs.records import TASKS_FILE
 from trl_dbbench.runs.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -92,7 +94,8 @@ def replay(
     settings = RunSettings.read(
         run, protocol=protocol, max_turns=max_turns, observation_characters=observation_characters
     )
-    spec = database or settings.database_spec
+    played = read_tasks(run / TASKS_FILE, [])
+    spec = database_for(played, database or settings.database_spec)
     with (
         write_atomically(out) if out else nullcontext() as file,
         open_database(spec, docker_image=docker_image, limits=settings.limits) as opened,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trl_dbbench.cli.options import DatabaseSpec, DockerImage, RunsGrader, TaskFormatName, Tasks
-from trl_dbbench.database import Database, open_database
+from trl_dbbench.cli.options import DockerImage, RunsGrader, TaskFormatName, Tasks, TasksDatabase
+from trl_dbbench.database import Database, database_for, open_database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.settings import RunSettings, versions
 from trl_dbbench.tasks import Task, load_tasks
@@ -60,7 +60,7 @@ def serve(
     mcp: ByMCP = False,
     openenv: ByOpenEnv = False,
     tasks_format: TaskFormatName = None,
-    database: DatabaseSpec = "auto",
+    database: TasksDatabase = "auto",
     docker_image: DockerImage = None,
     http: HTTP = None,
     token_env: TokenVariable = TOKEN_VARIABLE,
@@ -96,7 +96,8 @@ def serve(
     address = None if http is None else Address.of(http, os.environ.get(token_env) or None)
     loaded = load_tasks(tasks, format=tasks_format)
     settings = RunSettings(protocol, observation_characters, max_turns, grader=grader)
-    with Stop().taken() as stop, open_database(database, docker_image=docker_image) as opened:
+    spec = database_for(loaded, database)
+    with Stop().taken() as stop, open_database(spec, docker_image=docker_image) as opened:
         desk = _desk(loaded, opened, settings, idle_seconds, save)
         if openenv:
             desk.reward = _reward(reward, opened)

@@ -11,15 +11,18 @@ from typing import Annotated
 import typer
 
 from trl_dbbench.cli.options import (
+    ColumnTypes,
+    Delimiter,
     DockerImage,
+    Encoding,
     GraderName,
     TaskFormatName,
     Tasks,
     TasksDatabase,
-    database_for,
+    csv_options,
     names,
 )
-from trl_dbbench.database import open_database
+from trl_dbbench.database import database_for, open_database
 from trl_dbbench.files import check_writable, write_atomically
 from trl_dbbench.grading import SQL_GRADERS, get_grader
 from trl_dbbench.grading.statistics import wilson_interval
@@ -32,7 +35,7 @@ def validate(
     tasks: Tasks,
     format: TaskFormatName = None,
     grader: GraderName = None,
-    database: TasksDatabase = None,
+    database: TasksDatabase = "auto",
     docker_image: DockerImage = None,
 ) -> None:
     """Executes every gold solution through the sandboxes and graders that training uses.
@@ -68,7 +71,7 @@ def scores(
         ),
     ],
     format: TaskFormatName = None,
-    database: TasksDatabase = None,
+    database: TasksDatabase = "auto",
     docker_image: DockerImage = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Writes what each grader says of each prediction.")
@@ -129,6 +132,9 @@ def convert(
     tables: Annotated[
         list[Path] | None, typer.Option(help="A CSV file that is a table of the questions; once for each.")
     ] = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
+    type_: ColumnTypes = None,
     split: Annotated[
         str | None, typer.Option(help="The split of IN, where it has some; verl's extra_info.split.")
     ] = None,
@@ -146,6 +152,7 @@ def convert(
         to,
         source_format=source_format,
         tables=tables or (),
+        csv=csv_options(delimiter, encoding, type_),
         split=split,
         protocol=protocol,
         skip=skip,

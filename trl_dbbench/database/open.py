@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ from trl_dbbench.database.several import SeveralDatabases
 from trl_dbbench.database.sqlite.database import SQLiteDatabase
 from trl_dbbench.errors import DatabaseError, EnvironmentFault
 from trl_dbbench.ranks import Ranks
+from trl_dbbench.tasks import Task
 
 logger = logging.getLogger("trl_dbbench.database")
 
@@ -77,6 +78,14 @@ def open_database(
     image = docker_image or os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE
     options = {"limits": limits, "patience": patience, "require_accounts": require_accounts}
     return _open(databases_of(spec), image, options)
+
+
+def database_for(tasks: Iterable[Task], spec: Spec = "auto") -> Spec:
+    """Return the database on which tasks are played where `spec` is asked for.
+
+    `auto` is `sqlite` as soon as a task is of SQLite's dialect, which no server has.
+    """
+    return "sqlite" if spec == "auto" and any(task.dialect == "sqlite" for task in tasks) else spec
 
 
 def databases_of(spec: Spec) -> list[str]:

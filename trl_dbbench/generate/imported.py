@@ -13,11 +13,12 @@ from trl_dbbench.generate.usable import usable
 from trl_dbbench.lookup import unknown
 from trl_dbbench.tasks import Source, Table
 from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvOptions
-from trl_dbbench.tasks.csv_tables import check_names, read_csv_tables
+from trl_dbbench.tasks.csv_tables import read_csv_tables
 from trl_dbbench.tasks.sources.dump import DUMP_SUFFIXES, Dump
 from trl_dbbench.tasks.sources.dump_tables import dump_tables
 from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
 from trl_dbbench.tasks.sources.sqlite_tables import sqlite_tables
+from trl_dbbench.tasks.table import check_names
 
 
 @dataclass
@@ -94,9 +95,8 @@ def _read_files(
             "--delimiter, --encoding and --type are for CSV files; the others say it themselves."
         )
     if tables:
-        read_files = read_csv_tables(tables, csv, found.notes.append)
-        check_names(read_files.values())
-        for table in read_files.values():
+        for table in read_csv_tables(tables, csv, found.notes.append).values():
+            check_names(table)
             found.tables.append(_sampled(table, sample, seed, found.notes))
     there: list[str] = []
     for path in databases:

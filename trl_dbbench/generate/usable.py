@@ -49,7 +49,7 @@ def _usable_column(database: Database, table: Table, place: int, notes: list[str
         problem = _problem(database, Table(table.name, (replace(column, type=type_),), rows))
         if problem is None:
             if lost:
-                notes.append(f"{table.name}.{column.name}: its {lost} is not held ({first})")
+                notes.append(f"{table.name}.{column.name}: its {lost} ({first})")
             return replace(column, type=type_)
         first = first or problem
     notes.append(f"{table.name}.{column.name}: left out, {first}")
@@ -62,12 +62,15 @@ def _forms(type_: str) -> Iterator[tuple[str, str]]:
     without_default = re.sub(r" DEFAULT '[^']*'", "", type_)
     without_key = re.sub(r" (PRIMARY KEY|UNIQUE)", "", type_)
     if without_key != type_:
-        yield without_key.replace(" AUTO_INCREMENT", ""), "key"
+        yield without_key.replace(" AUTO_INCREMENT", ""), "key is not held"
     if without_default != type_:
-        yield without_default, "default"
+        yield without_default, "default is not held"
+    if timed := re.match(r"(?:DATETIME|TIMESTAMP)\(\d\)", type_):
+        of_text = re.sub(r" (PRIMARY KEY|UNIQUE)", "", without_default)
+        yield of_text.replace(timed[0], "TEXT", 1), f"type {timed[0]} becomes TEXT"
     without_list = re.sub(r"^(?:ENUM|SET)\(.*?\)(?= |$)", "TEXT", without_default)
     if without_list != without_default:
-        yield without_list, "list of values"
+        yield without_list, "list of values is not held"
 
 
 def _problem(database: Database, table: Table) -> str | None:

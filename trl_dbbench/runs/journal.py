@@ -142,7 +142,7 @@ def open_journal(json_file: Path | None, asked: Mapping[str, Any], resume: bool)
     assert journal.path is not None
     if resume and journal.path.exists():
         journal.read()
-    elif resume and json_file.exists():
+    elif resume and _is_whole(json_file):
         raise ConfigError(
             f"--resume: '{json_file}' is whole, nothing is left to play. Leave out --resume to play "
             "all anew, or name another file by --json."
@@ -153,6 +153,17 @@ def open_journal(json_file: Path | None, asked: Mapping[str, Any], resume: bool)
             "on with it, or remove the file to start anew."
         )
     return journal
+
+
+def _is_whole(json_file: Path) -> bool:
+    """Whether it is the file of an evaluation that was not stopped."""
+    if not json_file.exists():
+        return False
+    try:
+        saved = json.loads(json_file.read_bytes())
+    except ValueError:
+        return True
+    return not (isinstance(saved, dict) and saved.get("stopped"))
 
 
 @contextmanager

@@ -14,9 +14,17 @@ from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.files import nearest_path
 from trl_dbbench.lookup import unknown
 from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvFile, CsvOptions, read_csv
-from trl_dbbench.tasks.csv_types import MISSING, Reading, is_grouped, point_for_comma, with_missing
+from trl_dbbench.tasks.csv_types import (
+    MISSING,
+    TIMED,
+    Reading,
+    Unfit,
+    is_grouped,
+    point_for_comma,
+    timed,
+    with_missing,
+)
 from trl_dbbench.tasks.table import Cell, Column, Table
-from trl_dbbench.tasks.types import check_name
 
 
 def read_csv_tables(
@@ -105,14 +113,6 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
     return Table(path.stem, tuple(columns), tuple(zip(*cells_by_column, strict=True)))
 
 
-def check_names(tables: Iterable[Table]) -> None:
-    """Raises TaskError for a table or column whose name is longer than servers take."""
-    for table in tables:
-        check_name(table.name, "the table")
-        for column in table.columns:
-            check_name(column.name, f"table '{table.name}': the column")
-
-
 def _keep_ambiguous(
     table: str,
     columns: list[Column],
@@ -135,9 +135,9 @@ def _title(title: str, path: Path) -> tuple[str, str | None]:
     typed = re.fullmatch(r"(.*\S):([A-Za-z]+)((?:\(.*\))?(?: [A-Za-z ]+)?)", title)
     if typed is None:
         return title, None
-    if typed[2].upper() not in _READERS:
+    if typed[2].upper() not in _TYPES:
         raise TaskError(
-            f"{path}: unknown type '{typed[2]}' of the column '{typed[1]}'; allowed: {', '.join(_READERS)}. "
+            f"{path}: unknown type '{typed[2]}' of the column '{typed[1]}'; allowed: {', '.join(_TYPES)}. "
             f"Where it is part of the name, write '{title}:TEXT'."
         )
     return typed[1], typed[2].upper() + typed[3]
@@ -146,27 +146,39 @@ def _title(title: str, path: Path) -> tuple[str, str | None]:
 def _declared(type_: str, file: CsvFile, texts: Sequence[str]) -> Reading:
     """How a column of a type that the user named is read."""
     word = re.match("[A-Z]+", type_)[0]  # type: ignore[index]
-    read = _READERS[word]
-    if read is str:
-        return Reading(type_, read)
+    if _READERS.get(word) is str:
+        return Reading(type_, str)
+    missing = sorted({repr(text.strip()) for text in texts if text.strip().casefold() in MISSING})
+    given = [text for text in texts if text and text.strip().casefold() not in MISSING]
+    found = timed(type_, given) if word in TIMED else _number_or_day(type_, word, file, given)
+
+    def read(text: str) -> Cell:
+        return None if text.strip().casefold() in MISSING else found.read(text)
+
+    notes = [f"{', '.join(missing)} is read as NULL"] if missing else []
+    return Reading(found.type, read, "; ".join([*notes, *filter(None, [found.note])]) or None)
+
+
+def _number_or_day(type_: str, word: str, file: CsvFile, texts: Sequence[str]) -> Reading:
     scale = re.search(r"\((\d+)(?:,\s*(\d+))?\)", type_)
-    places = int(scale[2] or 0) if scale and word in ("DECIMAL", "NUMERIC") else None
+    places = int(scale[2] or 0) if scale else 0
     commas = file.delimiter != "," and word in _NUMBERS and any("," in text for text in texts)
 
-    def read_one(text: str) -> Cell:
+    def read(text: str) -> Cell:
         text = text.strip()
-        if text.casefold() in MISSING:
-            return None
         if commas:
             text = point_for_comma(text)
-        if places is not None and -Decimal(text).as_tuple().exponent > places:  # type: ignore[operator]
-            raise ValueError  # a server would round it
-        return read(text)
+        if word in ("DECIMAL", "NUMERIC") and (behind := _digits_behind(text)) > places:
+            raise Unfit(f"it has {behind} digits behind the point, of which a server would keep {places}")
+        return _READERS[word](text)
 
-    missing = sorted({repr(text.strip()) for text in texts if text.strip().casefold() in MISSING})
-    notes = [f"{', '.join(missing)} is read as NULL"] if missing else []
-    notes += ["decimal commas are read as points"] if commas else []
-    return Reading(type_, read_one, "; ".join(notes) or None)
+    return Reading(type_, read, "decimal commas are read as points" if commas else None)
+
+
+def _digits_behind(text: str) -> int:
+    """The digits behind the point of a number."""
+    exponent = Decimal(text).as_tuple().exponent
+    return -exponent if isinstance(exponent, int) else 0
 
 
 def _csv_cell(text: str, reading: Reading, where: str) -> Cell:
@@ -174,6 +186,8 @@ def _csv_cell(text: str, reading: Reading, where: str) -> Cell:
         return None
     try:
         return reading.read(text)
+    except Unfit as error:
+        raise TaskError(f"{where}: {text!r} is no {reading.type}: {error}.") from None
     except _NO_CELL:
         raise TaskError(f"{where}: {text!r} is no {reading.type}.") from None
 
@@ -198,6 +212,13 @@ def _double(text: str) -> float:
     return value
 
 
+def _year(text: str) -> int:
+    year = int(text) if re.fullmatch(r"\d{4}", text, re.ASCII) else -1
+    if year != 0 and not 1901 <= year <= 2155:
+        raise ValueError  # a server makes another year of 24
+    return year
+
+
 def _bool(text: str) -> int:
     return {"0": 0, "1": 1, "false": 0, "true": 1}[text.lower()]
 
@@ -214,22 +235,20 @@ def _date(text: str) -> str:
     return datetime.date.fromisoformat(text).isoformat()
 
 
-def _datetime(text: str) -> str:
-    datetime.datetime.fromisoformat(text)
-    return text
-
-
 _NUMBERS = ("FLOAT", "DOUBLE", "REAL", "DECIMAL", "NUMERIC")
 
 _READERS: dict[str, Callable[[str], Cell]] = {
-    **dict.fromkeys(("INT", "INTEGER", "TINYINT", "SMALLINT", "MEDIUMINT", "BIGINT", "YEAR"), _int),
+    **dict.fromkeys(("INT", "INTEGER", "TINYINT", "SMALLINT", "MEDIUMINT", "BIGINT"), _int),
+    "YEAR": _year,
     **dict.fromkeys(("FLOAT", "DOUBLE", "REAL"), _double),
     **dict.fromkeys(("BOOL", "BOOLEAN"), _bool),
     **dict.fromkeys(("DECIMAL", "NUMERIC"), _decimal),
     "DATE": _date,
-    **dict.fromkeys(("DATETIME", "TIMESTAMP"), _datetime),
-    **dict.fromkeys(("TIME", "CHAR", "VARCHAR", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT", "ENUM"), str),
+    **dict.fromkeys(("CHAR", "VARCHAR", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT", "ENUM"), str),
 }
 """How a cell of each type is read; a ValueError, KeyError or InvalidOperation says that it is none."""
+
+_TYPES = (*_READERS, *TIMED)
+"""Those that a column can be declared with."""
 
 _NO_CELL = (ValueError, KeyError, InvalidOperation)

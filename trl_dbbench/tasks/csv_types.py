@@ -46,6 +46,10 @@ class Reading:
     note: str | None = None
 
 
+class Unfit(ValueError):
+    """A text that a type does not hold without changing it; the message says why."""
+
+
 def inferred(texts: Sequence[str], commas: bool = False) -> Reading:
     """The reading of a column that has these texts.
 
@@ -208,6 +212,90 @@ def _day_first(text: str) -> str:
         if match[4]
         else day
     )
+
+
+# --- moments of a type that is declared ------------------------------------------------------------
+
+TIMED = ("DATETIME", "TIMESTAMP", "TIME")
+"""Types whose seconds may have fractions."""
+
+_CLOCK = r"(?P<hours>%s):(?P<minutes>\d\d)(?::(?P<seconds>\d\d)(?:\.(?P<fraction>\d+))?)?"
+_OFFSET = r"(?P<offset>\s*(?:Z|UTC|[+-]\d\d(?::?\d\d)?))?"
+_DATED = re.compile(
+    r"(?P<day>\d{4}-\d\d-\d\d)(?:[ T]" + _CLOCK % r"\d\d" + _OFFSET + ")?", re.ASCII | re.IGNORECASE
+)
+_DURATION = re.compile(r"(?P<sign>-?)" + _CLOCK % r"\d{1,3}" + _OFFSET, re.ASCII | re.IGNORECASE)
+
+MAX_FRACTION = 6
+"""Digits of a second's fraction, as many as MySQL and MariaDB keep."""
+
+MAX_DURATION = datetime.timedelta(hours=838, minutes=59, seconds=59)
+"""The longest TIME."""
+
+
+def timed(type_: str, texts: Sequence[str]) -> Reading:
+    """The reading of a column that is declared as one of `TIMED`.
+
+    A type that says nothing of fractions gets as many digits as they have. What the type would cut or move to
+    another time zone is none of it.
+
+    Args:
+        type_: as it is declared, such as `DATETIME(3) NOT NULL`.
+        texts: those that stand for a value.
+    """
+    word, said, more = re.fullmatch(r"([A-Z]+)(?:\((\d+)\))?(.*)", type_).groups()  # type: ignore[union-attr]
+    form = _DURATION if word == "TIME" else _DATED
+    fractions = [found["fraction"] or "" for text in texts if (found := form.fullmatch(text.strip()))]
+    needed = min(max((len(each.rstrip("0")) for each in fractions), default=0), MAX_FRACTION)
+    digits = needed if said is None else int(said)
+
+    def read(text: str) -> Cell:
+        found = form.fullmatch(text.strip())
+        if found is None:
+            raise ValueError
+        if found["offset"]:
+            raise Unfit(
+                "it has an offset from UTC, which no such type keeps; write all in one time zone, or let the "
+                "column be TEXT"
+            )
+        fraction = (found["fraction"] or "").rstrip("0")
+        if len(fraction) > digits:
+            holds = f"{word}({len(fraction)}) holds it" if len(fraction) <= MAX_FRACTION else "TEXT holds it"
+            raise Unfit(f"its second has {len(fraction)} digits behind the point; {holds}")
+        return _clock(found, fraction) if word == "TIME" else _dated(found, fraction)
+
+    notes = []
+    if said is None and digits:
+        type_ = f"{word}({digits}){more}"
+        notes.append(f"fractions of seconds make it {word}({digits})")
+    other = next((text for text in texts if _reads_otherwise(read, text)), None)
+    if other is not None:
+        notes.append(f"times are written as MySQL does: {other!r} is {read(other)!r}")
+    return Reading(type_, read, "; ".join(notes) or None)
+
+
+def _dated(found: re.Match[str], fraction: str) -> str:
+    clock = f"{found['hours'] or '00'}:{found['minutes'] or '00'}:{found['seconds'] or '00'}"
+    moment = datetime.datetime.fromisoformat(f"{found['day']} {clock}")
+    return f"{moment}{f'.{fraction}' if fraction else ''}"
+
+
+def _clock(found: re.Match[str], fraction: str) -> str:
+    hours, minutes, seconds = (int(found[part] or 0) for part in ("hours", "minutes", "seconds"))
+    length = datetime.timedelta(
+        hours=hours, minutes=minutes, seconds=seconds, microseconds=int(fraction.ljust(MAX_FRACTION, "0"))
+    )
+    if max(minutes, seconds) > 59 or length > MAX_DURATION:
+        raise ValueError
+    clock = f"{found['sign']}{hours:02}:{minutes:02}:{seconds:02}"
+    return f"{clock}.{fraction}" if fraction else clock
+
+
+def _reads_otherwise(read: Callable[[str], Cell], text: str) -> bool:
+    try:
+        return read(text) != text
+    except ValueError:
+        return False
 
 
 def _are(read: Callable[[str], Cell], texts: Sequence[str]) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.files import write_atomically
-from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, read_csv
+from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvOptions, read_csv
 from trl_dbbench.tasks.fields import json_object
 
 if TYPE_CHECKING:
@@ -48,8 +48,11 @@ class Entry(NamedTuple):
         return {key: _unpack(value, key, nested) for key, value in self.fields.items()}
 
 
-def read_entries(path: Path) -> Iterable[Entry]:
+def read_entries(path: Path, csv: CsvOptions = FROM_FILE) -> Iterable[Entry]:
     """The entries of a file; its name says how they are laid out, and other names are read as JSONL.
+
+    Args:
+        csv: how a CSV file is read.
 
     Raises:
         TaskError: if it cannot be read.
@@ -59,7 +62,7 @@ def read_entries(path: Path) -> Iterable[Entry]:
     if path.suffix == ".json":
         return _json_entries(path)
     if path.suffix.lower() in CSV_SUFFIXES:
-        file = read_csv(path)
+        file = read_csv(path, csv)
         for note in file.notes:
             logger.warning(note)
         if not file.rows:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.files import nearest_path
-from trl_dbbench.tasks.entries import CSV_SUFFIXES, Entry, read_entries, read_folder
+from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE
+from trl_dbbench.tasks.entries import Entry, read_entries, read_folder
 from trl_dbbench.tasks.formats import format_of, get_format, read_entry
 from trl_dbbench.tasks.formats.base import TaskFormat, Unsupported
 from trl_dbbench.tasks.formats.csv import CsvFormat
@@ -49,7 +50,7 @@ def load_tasks(
     """
     if isinstance(format, str):
         format = get_format(format)
-    entries = _entries(path_or_id, split, may_be_csv=format is not None)
+    entries = _entries(path_or_id, split, format)
     left_out: dict[str, list[str]] = {}
     tasks = list(_read(entries, str(path_or_id), format, left_out))
     if left_out:
@@ -64,19 +65,19 @@ def load_tasks(
     return tasks
 
 
-def _entries(path_or_id: str | Path, split: str | None, may_be_csv: bool) -> Iterable[Entry]:
+def _entries(path_or_id: str | Path, split: str | None, format: TaskFormat | None) -> Iterable[Entry]:
     path = Path(path_or_id)
     if path.is_dir():
         return read_folder(path, split)
     if path.exists() and split is not None:
         raise TaskError(f"{path} is a single file, which has no split {split!r}; leave the split out.")
-    if path.suffix in CSV_SUFFIXES and path.exists() and not may_be_csv:
+    if path.suffix in CSV_SUFFIXES and path.exists() and format is None:
         raise TaskError(
             f"{path} says nothing of the tables that its questions are asked of. Make tasks of it: "
             f"trl-dbbench convert {path} tasks.jsonl --tables TABLE.csv"
         )
     if path.exists():
-        return read_entries(path)
+        return read_entries(path, getattr(format, "csv", FROM_FILE))
     if str(path_or_id) == HUB_ID:
         return read_folder(_download() / HUB_FOLDER, split)
     if near := nearest_path(path):

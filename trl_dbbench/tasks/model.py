@@ -22,8 +22,8 @@ from trl_dbbench.skills import NAMED, operation_of, skills_of
 from trl_dbbench.tasks.fields import as_object, check_known, json_object, optional, required
 from trl_dbbench.tasks.schema import described
 from trl_dbbench.tasks.source import Source
-from trl_dbbench.tasks.table import Table, content_key, first_twice, read_rows, read_table
-from trl_dbbench.tasks.types import check_name, check_type
+from trl_dbbench.tasks.table import Table, check_names, content_key, first_twice, read_rows, read_table
+from trl_dbbench.tasks.types import check_type
 
 FIELDS = (
     *("id", "question", "tables", "operation", "skills", "grader", "answer", "sql", "state_md5"),
@@ -341,9 +341,8 @@ def check_table(table: Table) -> None:
             f"most {MAX_MYSQL_COLUMNS:,}. Leave out those that the question does not need, or divide the "
             "table."
         )
-    check_name(table.name, "the table")
+    check_names(table)
     for column in table.columns:
-        check_name(column.name, f"table '{table.name}': the column")
         check_type(column.type, table.name, column.name)
 
 

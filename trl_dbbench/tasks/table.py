@@ -60,6 +60,26 @@ def read_table(table: Mapping[str, Any], *, name: str, columns: str, rows: str) 
     return Table(title, tuple(read), read_rows(required(table, rows, list), len(read), f"table '{title}'"))
 
 
+MAX_NAME_CHARACTERS = 64
+"""Characters of the name of a table or column on MySQL and MariaDB."""
+
+
+def check_names(table: Table) -> None:
+    """Check the names of a table and of its columns.
+
+    Raises:
+        TaskError: one is longer than servers take.
+    """
+    named = [("the table", table.name)]
+    named += [(f"table '{table.name}': the column", column.name) for column in table.columns]
+    for what, name in named:
+        if len(name) > MAX_NAME_CHARACTERS:
+            raise TaskError(
+                f"{what} '{name}' has a name of {len(name)} characters; MySQL and MariaDB take at most "
+                f"{MAX_NAME_CHARACTERS} (1059: Identifier name is too long). Shorten it."
+            )
+
+
 def first_twice(names: Sequence[str]) -> int | None:
     """The place of the first name that comes again later, or `None` if all differ."""
     times = Counter(names)

@@ -33,23 +33,6 @@ _FORM = re.compile(
 )
 
 
-MAX_NAME_CHARACTERS = 64
-"""Characters of the name of a table or column on MySQL and MariaDB."""
-
-
-def check_name(name: str, what: str) -> None:
-    """Checks the name of a table or column.
-
-    Raises:
-        TaskError: it is longer than servers take.
-    """
-    if len(name) > MAX_NAME_CHARACTERS:
-        raise TaskError(
-            f"{what} '{name}' has a name of {len(name)} characters; MySQL and MariaDB take at most "
-            f"{MAX_NAME_CHARACTERS} (1059: Identifier name is too long). Shorten it."
-        )
-
-
 @lru_cache(maxsize=10_000)
 def check_type(type: str, table: str, column: str) -> None:
     """Checks a column's type, which CREATE TABLE takes as it is written.

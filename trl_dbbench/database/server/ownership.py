@@ -14,7 +14,6 @@ import re
 import secrets
 import time
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
@@ -77,19 +76,8 @@ def holder(connection: Connection, owner: str) -> int | None:
     return None if number is None else int(number)
 
 
-class Process(NamedTuple):
-    """What a connection does at the moment; `seconds`: for how long."""
-
-    number: int
-    account: str
-    host: str
-    database: str | None
-    command: str
-    seconds: int
-
-
-def processes(admin: Connection) -> list[Process]:
-    """All connections of the server.
+def killed(admin: Connection) -> list[int]:
+    """Return the numbers of the connections that were killed and are still there.
 
     Asked for in ASCII, with `?` for all else: a statement's text is shown cut off, maybe inside a character.
     MySQL 9's `information_schema.PROCESSLIST` fails altogether while any statement holds a character of four
@@ -100,7 +88,7 @@ def processes(admin: Connection) -> list[Process]:
         rows = admin.exec_driver_sql("SHOW PROCESSLIST").all()
     finally:  # the connection goes back to a pool
         admin.exec_driver_sql("SET character_set_results = utf8mb4")
-    return [Process(*row[: len(Process._fields)]) for row in rows]
+    return [int(number) for number, _, _, _, command, *_ in rows if command == "Killed"]
 
 
 def create_account(admin: Connection, name: str) -> Account:

@@ -233,8 +233,7 @@ class Tenancy:
             return []
         with contextlib.suppress(SQLAlchemyError, DatabaseError), self._admin.connect() as admin:
             # not by the server's own seconds, which go by the session's clock
-            killed = [each.number for each in ownership.processes(admin) if each.command == "Killed"]
-            self._killed = {number: self._killed.get(number, now) for number in killed}
+            self._killed = {number: self._killed.get(number, now) for number in ownership.killed(admin)}
             return [number for number, since in self._killed.items() if now - since > seconds]
         return []
 

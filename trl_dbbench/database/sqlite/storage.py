@@ -267,11 +267,16 @@ def _store_decimal(value: Value, column: str, digits: int, places: int) -> Value
     return float(rounded)
 
 
+_FRACTION = re.compile(r":\d{1,2}\.\d*[1-9]", re.ASCII)
+
+
 def _store_date(value: Value, column: str, with_time: int) -> Value:
     found = moment(value)
     if found is None or not is_date(text(value)):
         type = "datetime" if with_time else "date"
         raise StatementError(1292, f"Incorrect {type} value: '{text(value)}' for column '{column}' at row 1")
+    if with_time and _FRACTION.search(text(value)):
+        raise unsupported("fractions of a second in a column")  # a server keeps or rounds them
     return found.isoformat(" ") if with_time else found.date().isoformat()
 
 

@@ -23,6 +23,8 @@ class TaskFormat(Protocol):
     A format may have `nested`, the names of fields that hold lists or objects: where a parquet file has them
     as text, in JSON's or Python's notation, they are parsed before the format sees the entry.
 
+    A format may have `csv`, the `CsvOptions` by which its CSV files are read.
+
     A format whose entries name other files may have `beside(path)`, which gives the format for the entries of
     the file at this path, or of the folder: `folder_of` says where it lies.
     """

@@ -20,6 +20,7 @@ from typing import Any
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import DEFAULT_GRADER, GRADERS
 from trl_dbbench.skills import operation_of
+from trl_dbbench.tasks.csv_files import FROM_FILE, CsvOptions
 from trl_dbbench.tasks.csv_tables import number_or_text
 from trl_dbbench.tasks.fields import check_known, first_id
 from trl_dbbench.tasks.formats.base import Loss
@@ -41,6 +42,7 @@ class CsvFormat:
     Args:
         tables: the tables by name.
         gold_rows: what the gold SQL of a task gives; raises TaskError if it fails.
+        csv: how a CSV file of questions is read.
 
     Attributes:
         warnings: what is doubtful in the tasks read so far: an answer that its SQL does not give, or SQL
@@ -49,7 +51,13 @@ class CsvFormat:
 
     name = "csv"
 
-    def __init__(self, tables: Mapping[str, Table], gold_rows: Callable[[Task], list[tuple]]):
+    def __init__(
+        self,
+        tables: Mapping[str, Table],
+        gold_rows: Callable[[Task], list[tuple]],
+        csv: CsvOptions = FROM_FILE,
+    ):
+        self.csv = csv
         self.warnings: list[Loss] = []
         self._tables = tables
         self._gold_rows = gold_rows
