@@ -15,7 +15,6 @@ from vllm_servers import RealServer, running, watched
 from trl_dbbench.chat import ChatFormat
 from trl_dbbench.endpoints.http import Endpoint, TooLong
 from trl_dbbench.endpoints.messages import Call, Message, Reply
-from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.protocol import ToolsProtocol, get_protocol
 from trl_dbbench.rollout import Sampling
 from trl_dbbench.runs.records import EpisodeRecord
@@ -114,4 +113,4 @@ def test_a_server_takes_broken_calls_in_the_conversation(server: RealServer) -> 
     assert told.usage is not None and told.usage.written == 4
     with pytest.raises(TooLong):
         asyncio.run(ask([*opening, {"role": "user", "content": "many words " * 2000}]))
-    assert asyncio.run(ask(opening, tokens=4000)).squeezed, "its 2,048 tokens leave fewer: it is asked for those"
+    assert asyncio.run(ask(opening, tokens=4000)).squeezed, "it is asked for what 2,048 leave"
