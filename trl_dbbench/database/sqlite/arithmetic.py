@@ -79,7 +79,8 @@ def round_half_even(value: Value, digits: Value = 0) -> int | float:
     if isinstance(amount, int) or not math.isfinite(amount) or abs(amount) > 1e15:
         return amount
     scale = 10.0 ** abs(places)
-    return round(amount * scale) / scale if places >= 0 else float(round(amount / scale) * scale)
+    rounded = round(amount * scale) / scale if places >= 0 else float(round(amount / scale) * scale)
+    return math.copysign(rounded, amount)  # -0.4 to -0
 
 
 def truncate(value: Value, digits: Value) -> int | float:

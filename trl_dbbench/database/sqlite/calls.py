@@ -187,6 +187,8 @@ def function_call(node: exp.Expr) -> exp.Expr:
         raise _miscounted(name)
     own = "FULL_STR_TO_DATE" if strict and name == "STR_TO_DATE" else name
     made = exact(call(own, *arguments), kind_of(node) if name in _COMPUTING else INT)
+    if name in _ROUNDING and kind_of(node).name == "float":
+        made = call("SIGNED", made, arguments[0].copy())
     last = max((n for n, each in enumerate(arguments) if strict and may_fail(each)), default=0)
     if not last or name in _READING_ALL:
         return made
@@ -196,6 +198,7 @@ def function_call(node: exp.Expr) -> exp.Expr:
 
 
 _MOVING = {"DATE_ADD": "DATE_ADD", "ADDDATE": "DATE_ADD", "DATE_SUB": "DATE_SUB", "SUBDATE": "DATE_SUB"}
+_ROUNDING = words("ROUND TRUNCATE CEIL CEILING FLOOR")
 _NO_ARGUMENTS = (exp.Interval, exp.Distinct, exp.Star, exp.Select, exp.SetOperation, exp.Order)
 """What MySQL's grammar allows in the brackets of its own functions only."""
 _MISSING = words(

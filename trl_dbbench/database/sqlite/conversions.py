@@ -153,6 +153,11 @@ def _not_zero(value: Value) -> Value:
     return value
 
 
+def _signed(rounded: Value, value: Value) -> Value:
+    """A floating-point number that was rounded; -0.4 becomes -0."""
+    return math.copysign(0.0, number(value)) if rounded == 0 else rounded
+
+
 def _plain_zero(value: Value) -> Value:
     """A floating-point number; where rows are compared, MySQL tells 0 and -0 apart in some plans."""
     if value == 0 and str(value).startswith("-"):
@@ -190,6 +195,7 @@ COERCIONS: dict[str, Callable[..., Value]] = {
     "DIVISOR": _divisor,
     "NOT_ZERO": _not_zero,
     "PLAIN_ZERO": _plain_zero,
+    "SIGNED": _signed,
     "NEGATIVE": lambda value: -float(number(value)),
 }
 """They return NULL for NULL."""
