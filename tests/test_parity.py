@@ -637,6 +637,8 @@ NOT_SUPPORTED = """
     SELECT 0x41 + 0
     SELECT b'1'
     SELECT GROUP_CONCAT(id ORDER BY 'x') FROM p
+    DELETE FROM p WHERE CAST(t AS DATE) > DATE(t)
+    UPDATE p SET id = 1 WHERE DATE(t) <> DATE(t)
     SELECT id FROM p WHERE d <> NULLIF(t, 'a')
     SELECT id FROM p WHERE d = ELT(1, t)
     SELECT id FROM p WHERE dt > LEAST(t, 'a')
