@@ -52,7 +52,8 @@ def _bytes(node: exp.Expr) -> exp.Expr:
     if isinstance(above, exp.Chr):
         return exp.Literal.number(int(node.name, 16))
     shown = isinstance(above, exp.Select) and not isinstance(above.parent, exp.SetOperation)
-    if shown or (isinstance(above, exp.Anonymous) and above.name.upper() == "HEX"):
+    separates = isinstance(above, exp.GroupConcat) and node.arg_key == "separator"
+    if shown or separates or (isinstance(above, exp.Anonymous) and above.name.upper() == "HEX"):
         return node
     raise unsupported("bytes in an expression")
 
