@@ -257,8 +257,12 @@ def _group(node: exp.Expr) -> exp.Expr:
     folded = {
         str(place) for place, each in enumerate(shown, 1) if each.find(exp.AggFunc)
     }  # a mistake of its own
-    keys = [each if each.name in folded else _no_place(each) for each in node.expressions]
-    node.set("expressions", keys)
+    keys = node.expressions
+    mistaken = [isinstance(key, exp.Literal) and key.name in folded for key in keys]
+    node.set(
+        "expressions",
+        [key if wrong else _no_place(key) for key, wrong in zip(keys, mistaken, strict=True)],
+    )
     return node
 
 
