@@ -516,6 +516,9 @@ SAME = """
     SELECT CONCAT(ROUND(-0.4e0)), CONCAT(CEIL(-0.4e0)), CONCAT(FLOOR(0.4e0)), CONCAT(TRUNCATE(-0.4e0, 0)), CONCAT(CEIL(-0.4)) FROM p
     SELECT CONCAT(TRUNCATE(-f, -9)), CONCAT(TRUNCATE(-m, -9)), CONCAT(ROUND(-i, -9)), CONCAT(ROUND(t, 1)) FROM p
     UPDATE p SET f = TRUNCATE(-f, -9)
+    SELECT a.id, b.id, c.id FROM p a JOIN p b RIGHT JOIN p c ON c.id = a.id
+    SELECT a.id, b.id, c.id FROM p a JOIN p b LEFT JOIN p c ON c.id = a.id + 1 AND b.id = 1
+    SELECT a.id, b.id, c.id FROM p a, p b RIGHT JOIN p c ON c.id = a.id
     SELECT -'9007199254740993', CONCAT(-'9007199254740993'), -t, COUNT(*) FROM p GROUP BY t
 """
 NOT_SUPPORTED = """
@@ -640,6 +643,7 @@ NOT_SUPPORTED = """
     SELECT GROUP_CONCAT(id ORDER BY 'x') FROM p
     DELETE FROM p WHERE CAST(t AS DATE) > DATE(t)
     UPDATE p SET id = 1 WHERE DATE(t) <> DATE(t)
+    DELETE FROM p WHERE NOT (DATE(t) >= DATE(t))
     SELECT id FROM p WHERE d <> NULLIF(t, 'a')
     SELECT id FROM p WHERE d = ELT(1, t)
     SELECT id FROM p WHERE dt > LEAST(t, 'a')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import sqlglot.errors
 from sqlglot import exp
@@ -17,6 +18,7 @@ _KEPT_FUNCTIONS: tuple[str, ...] = (
     *("COUNT", "SUM", "AVG", "MIN", "MAX", "COALESCE", "ROW_NUMBER", "RANK", "DENSE_RANK", "PERCENT_RANK"),
     *("CUME_DIST", "NTILE", "LAG", "LEAD", "FIRST_VALUE", "LAST_VALUE", "NTH_VALUE"),
 )
+_OF_JOINS = ("method", "side", "kind", "on", "using")
 _KEPT_PARSERS = (
     "CAST",
     "CONVERT",
@@ -42,6 +44,14 @@ class _Source(MySQL):
         FUNCTION_PARSERS = {  # noqa: RUF012
             name: MySQLParser.FUNCTION_PARSERS[name] for name in _KEPT_PARSERS
         }
+
+        def _parse_join(self, *args: Any, **kwargs: Any) -> exp.Join | None:
+            """Tells JOIN without a condition, which joins all that comes before it, from a comma."""
+            comma = self._curr is not None and self._curr.token_type == TokenType.COMMA
+            join = super()._parse_join(*args, **kwargs)
+            if join is not None and not comma and not any(join.args.get(key) for key in _OF_JOINS):
+                join.set("kind", "INNER")
+            return join
 
 
 def parse(sql: str) -> exp.Expr:
