@@ -519,6 +519,8 @@ SAME = """
     SELECT a.id, b.id, c.id FROM p a JOIN p b RIGHT JOIN p c ON c.id = a.id
     SELECT a.id, b.id, c.id FROM p a JOIN p b LEFT JOIN p c ON c.id = a.id + 1 AND b.id = 1
     SELECT a.id, b.id, c.id FROM p a, p b RIGHT JOIN p c ON c.id = a.id
+    SELECT id FROM p WHERE DATE('2021-07-15') NOT IN (LAST_DAY('2020-02-29'), STR_TO_DATE('2019-12-31', '%Y-%m-%d'))
+    SELECT -3 AS k, AVG(DISTINCT 3), COUNT(*) FROM p GROUP BY -3
     SELECT -'9007199254740993', CONCAT(-'9007199254740993'), -t, COUNT(*) FROM p GROUP BY t
 """
 NOT_SUPPORTED = """
@@ -644,6 +646,8 @@ NOT_SUPPORTED = """
     DELETE FROM p WHERE CAST(t AS DATE) > DATE(t)
     UPDATE p SET id = 1 WHERE DATE(t) <> DATE(t)
     DELETE FROM p WHERE NOT (DATE(t) >= DATE(t))
+    SELECT id FROM p WHERE DATE('2021-07-15 08:05:00') NOT IN (LAST_DAY('2020-02-29'), LAST_DAY('2019-12-31'))
+    DELETE FROM p WHERE 'x' IN (SELECT q.id FROM (SELECT 1 AS id) q WHERE q.id > 5)
     SELECT id FROM p WHERE d <> NULLIF(t, 'a')
     SELECT id FROM p WHERE d = ELT(1, t)
     SELECT id FROM p WHERE dt > LEAST(t, 'a')
