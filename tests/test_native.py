@@ -552,9 +552,9 @@ def test_too_many_searches_and_parts(sandbox: Sandbox) -> None:
         "too many calls of LIKE, GLOB, instr and replace: at most 40 in a statement"
     )
     done(sandbox, "CREATE VIEW v0 AS SELECT id FROM orders")
-    for n in range(20):
-        sandbox.execute(f"CREATE VIEW v{n + 1} AS SELECT a.id FROM v{n} a JOIN v{n} b ON a.id = b.id")
-    assert error(sandbox, "SELECT COUNT(*) FROM v12") == ("the statement has too many parts", 1)
+    twice = "CREATE VIEW v{} AS SELECT a.id FROM v{} a JOIN v{} b ON a.id = b.id"
+    results = [sandbox.execute(twice.format(n + 1, n, n)) for n in range(20)]
+    assert "the statement has too many parts" in [result.error for result in results]
 
 
 def test_a_database_that_grows_too_large(sandbox: Sandbox) -> None:

@@ -214,6 +214,26 @@ def test_an_error_that_comes_again_is_the_agents() -> None:
         assert database.answers == [] and database.made == 3, "it was tried on two fresh sandboxes"
 
 
+def test_a_standstill_is_no_way_out() -> None:
+    """A heavy statement can make a busy server stand still; what was drawn before comes out otherwise then."""
+    drawn, otherwise = QueryResult([("a",)]), QueryResult([("b",)])
+    still = EnvironmentFault("stood still", observation="3024: too long", error_code=3024, still=True)
+    database = Ailing(drawn, still, otherwise, DELETED, problems=[])
+    with database.sandbox(QUESTION) as sandbox:
+        assert sandbox.execute(UNREPEATABLE) == drawn
+        assert sandbox.execute("SELECT BENCHMARK(1e9, SHA2('a', 512))") == DELETED
+
+
+def test_what_was_drawn_before_a_failure_ends_the_episode() -> None:
+    """One that statements of our own have met."""
+    drawn, otherwise = QueryResult([("a",)]), QueryResult([("b",)])
+    database = Ailing(drawn, EnvironmentFault("2013: lost"), otherwise, problems=["2013: lost"])
+    with database.sandbox(QUESTION) as sandbox:
+        assert sandbox.execute(UNREPEATABLE) == drawn
+        with pytest.raises(EnvironmentFault, match="cannot be repeated"):
+            sandbox.execute("DELETE FROM medals")
+
+
 def test_a_disk_that_stays_full_ends_the_episode() -> None:
     database = Ailing(*[DOUBTFUL] * 99, problems=["no space"] * 99)
     with database.sandbox(QUESTION) as sandbox, pytest.raises(EnvironmentFault, match="no space; waited for"):

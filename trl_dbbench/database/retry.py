@@ -20,7 +20,8 @@ a statement fails, by the environment's fault -> wait for the server -> fresh sa
 - A statement that has ended the server itself is not executed again: `ServerCrash` ends its episode.
 - If repeating a change gives another result than the agent has read (UUID(), ...), the episode ends without
   a reward: the tables would not be those that the agent knows. But if it lost its tables by its own doing,
-  it goes on with what the changes give now.
+  or because the server stood still, it goes on with what the changes give now: a heavy statement can make a
+  busy server stand still.
 """
 
 from __future__ import annotations
@@ -217,7 +218,7 @@ class RetryingSandbox(Sandbox):
                 result = action(sandbox)
             except EnvironmentFault as fault:
                 made = sandbox or self._sandbox  # what could be made, though perhaps not brought to its state
-                others = made is None or fault.still or fault.down or made.failing(tried) is not None
+                others = made is None or fault.down or made.failing(tried) is not None
                 self._drop()
                 self.retries += 1
                 if fault.final:

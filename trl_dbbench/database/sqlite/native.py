@@ -28,6 +28,7 @@ from trl_dbbench.database.sandbox import (
     check_rows,
     clip,
 )
+from trl_dbbench.database.sqlite.expansion import MAX_WORDS, views_of, words_written_out
 from trl_dbbench.database.sqlite.mistakes import (
     REFUSED,
     all_are_short,
@@ -37,6 +38,7 @@ from trl_dbbench.database.sqlite.mistakes import (
     report,
 )
 from trl_dbbench.database.sqlite.native_guard import MAX_SMALL_BYTES, NativeGuard
+from trl_dbbench.database.sqlite.values import StatementError
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
 from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS, quote
 from trl_dbbench.tasks import Table, Task
@@ -48,12 +50,10 @@ MAX_MESSAGE_CHARACTERS = 512
 
 BYTES_OF_A_CHARACTER = 4
 
-_TABLES = """
-SELECT name FROM main.sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'
-AND name NOT IN (SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'shadow')
-"""
-"""Tables less those that indexes (FTS, R-Tree) are made of: how these hold the same rows depends on the
-statements that wrote them."""
+_TABLES = "SELECT name, sql FROM main.sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'"
+_SHADOWS = "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'shadow'"
+"""Tables that indexes (FTS, R-Tree) are made of: how these hold the same rows depends on the statements that
+wrote them."""
 
 _NOTHING = re.compile(r"(?:[\s;\ufeff]|--[^\n]*|/\*(?:.*?\*/|.*))*+", re.DOTALL)
 _COMPUTED = 2
@@ -109,10 +109,14 @@ class NativeSandbox(Sandbox):
         self._kept_bytes = None
         try:
             with self._guard.reading():
-                names = self._connection.execute(_TABLES).fetchall()
+                tables = self._connection.execute(_TABLES).fetchall()
+                # asked for only where there may be some: it writes out all views
+                virtual = any(sql.startswith("CREATE VIRTUAL") for _, sql in tables)
+                shadows = set(self._connection.execute(_SHADOWS) if virtual else ())
         except (sqlite3.Error, MemoryError) as error:
             raise self._fail(error) from None
-        return {name: table for (name,) in names if (table := self._table_state(name)) is not None}
+        names = [name for name, _ in tables if (name,) not in shadows]
+        return {name: table for name in names if (table := self._table_state(name)) is not None}
 
     def close(self) -> None:
         with self._lock:
@@ -152,11 +156,15 @@ class NativeSandbox(Sandbox):
     def _execute(self, sql: str, limits: Limits) -> QueryResult | None:
         """The result, or `None` if the statement would write to the file that others read, too."""
         transaction = self._connection.in_transaction
-        # one character more than may be shown, to see that there is more
-        self._kept_bytes = BYTES_OF_A_CHARACTER * (limits.characters + 1)
+        self._kept_bytes = None
         try:
+            self._check_expansion(sql)
+            # one character more than may be shown, to see that there is more
+            self._kept_bytes = BYTES_OF_A_CHARACTER * (limits.characters + 1)
             with self._guard.statement(self._limits.seconds):
                 result = self._run(sql, limits)
+        except StatementError as error:
+            result = _failure(error.code, error.text)
         except sqlite3.Error as error:
             if self._shared and _code(error) & 0xFF == sqlite3.SQLITE_READONLY:
                 return None
@@ -172,6 +180,12 @@ class NativeSandbox(Sandbox):
             interrupted = result.undone and transaction and not self._connection.in_transaction
             self._done.append("ROLLBACK" if interrupted else sql)
         return result
+
+    def _check_expansion(self, sql: str) -> None:
+        """Raises StatementError for a statement that is too large with its views and CTEs written out."""
+        views = views_of(self._connection)
+        if words_written_out(sql, views) > MAX_WORDS:
+            raise self._guard.too_many_parts
 
     def _run(self, sql: str, limits: Limits) -> QueryResult:
         changes = self._connection.total_changes

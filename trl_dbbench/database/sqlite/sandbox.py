@@ -199,8 +199,8 @@ class SQLiteSandbox(Sandbox):
             self._commit()
         if isinstance(tree, exp.Create):
             tree = definition(tree, self._described(statement.tables))
-            if tree.kind == "VIEW":
-                self._views[tree.this.name.lower()] = names_read(tree)
+            if tree.kind == "VIEW":  # what it has read before counts, too: perhaps it cannot be made again
+                self._views.setdefault(tree.this.name.lower(), []).extend(names_read(tree))
             return self._run(tables.create(tree) if tree.kind == "TABLE" else tables.create_other(tree))
         if isinstance(tree, exp.Alter):
             with self._guard.own():
