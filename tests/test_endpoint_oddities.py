@@ -12,9 +12,11 @@ import pytest
 from test_endpoints import LOOK, RIGHT, Api, Play, api, arguments, only, play, refused, said, turn_of
 from test_evaluation import CHANGE, QUESTION, with_gold, written
 
+from trl_dbbench.endpoints.messages import read_reply
 from trl_dbbench.endpoints.refusals import ServerError
+from trl_dbbench.markup import meant_tool
 from trl_dbbench.protocol import Answer, Operation
-from trl_dbbench.rollout import Status
+from trl_dbbench.rollout import Status, Usage
 
 __all__ = ["api", "arguments", "play"]
 
@@ -123,6 +125,11 @@ def test_conversations_that_are_refused_among_others_end_nothing(api: Api, play:
         "default_api:execute_sql",
         "mcp__database__execute_sql",
         " execute_sql\n",
+        "functions_execute_sql",
+        "mcp_db_execute_sql",
+        "execute_sql_1",
+        "EXECUTE-SQL",
+        "executeSql",
     ],
 )
 @pytest.mark.parametrize("native", [True, False])
@@ -161,6 +168,11 @@ def test_the_old_function_call(api: Api, play: Play) -> None:
         json.dumps({"answers": '["pear"]'}),
         json.dumps(json.dumps({"answers": ["pear"]})),
         {"answers": ["pear"]},
+        [{"answers": ["pear"]}],
+        json.dumps([{"answers": ["pear"]}]),
+        json.dumps(json.dumps(json.dumps({"answers": ["pear"]}))),
+        ANSWER + "<|call|>",
+        ANSWER * 2,
     ],
     ids=str,
 )
@@ -171,8 +183,69 @@ def test_lists_and_arguments_as_json_text(api: Api, play: Play, arguments: Any) 
     assert episode.right
 
 
-def test_a_turn_that_stands_among_the_thoughts(api: Api, play: Play) -> None:
-    api.answer = lambda body, number: said(None, reasoning_content=RIGHT if turn_of(body) else LOOK)
+def test_a_name_that_means_two_tools_means_none() -> None:
+    tools = ("execute_sql", "submit_sql")
+    assert meant_tool("execute_sql_or_submit_sql", tools) == "execute_sql_or_submit_sql"
+    assert meant_tool("functions.submit_sql", ("sql", "submit_sql")) == "submit_sql"
+
+
+LAST = {"name": "commit_final_answer", "arguments": ANSWER}
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        {"id": "c1", "type": "function", "function": LAST},
+        json.dumps([{"id": "c1", "type": "function", "function": LAST}]),
+        [{"id": "c1", **LAST}],
+        [{"id": "c1", "name": "commit_final_answer", "parameters": {"answers": ["pear"]}}],
+        [None, {"id": "c1", "function": LAST}],
+    ],
+    ids=str,
+)
+def test_calls_in_other_shapes(api: Api, play: Play, calls: Any) -> None:
+    api.answer = lambda body, number: said(None, tool_calls=calls)
+    assert only(play(protocol="tools")).right
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        ["Action: Answer\n", "Final Answer: [('pear',)]"],
+        [None, {"type": "text", "text": {"value": RIGHT}}],
+        {"type": "text", "text": RIGHT},
+        [{"type": "reasoning", "text": "Action: Operation"}, {"type": "text", "text": RIGHT}],
+        [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": RIGHT}],
+    ],
+    ids=str,
+)
+def test_contents_in_parts(api: Api, play: Play, content: Any) -> None:
+    api.answer = lambda body, number: said(content)
+    episode = only(play())
+    assert episode.right
+    assert ("<think>" in episode.turns[0].text) == ("thinking" in str(content) or "reasoning" in str(content))
+
+
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        ({"prompt_tokens": 100.0, "completion_tokens": 7}, (100, 7)),
+        ({"input_tokens": 100, "output_tokens": 7}, (100, 7)),
+        ({"prompt_tokens": -5, "completion_tokens": 7}, (0, 7)),
+        ({"prompt_tokens": None, "completion_tokens": "7"}, None),
+        ({"total_tokens": 107}, None),
+        ({}, None),
+    ],
+)
+def test_what_a_server_counts(usage: dict, counted: tuple[int, int] | None) -> None:
+    """A turn that it says nothing of is not counted, rather than free."""
+    reply = read_reply({"choices": [{"message": {"content": "x"}}], "usage": usage})
+    assert reply.usage == (counted and Usage(*counted))
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "thinking"])
+def test_a_turn_that_stands_among_the_thoughts(api: Api, play: Play, field: str) -> None:
+    api.answer = lambda body, number: said(None, **{field: RIGHT if turn_of(body) else LOOK})
     episode = only(play())
     assert (episode.right, episode.turns[0].text) == (True, LOOK)
     assert api.bodies[1]["messages"][2]["content"] == LOOK
