@@ -280,6 +280,11 @@ def test_unreadable_turns_are_counted(api: Api, play: Play) -> None:
         ("Invalid max_tokens value, the valid range of max_tokens is [1, 300]", 300),
         ("Input validation error: `inputs` tokens + `max_new_tokens` must be <= 2048. Given: 1800 `inputs` tokens and 512 `max_new_tokens`", 248),
         ("max_tokens is too large", 256),
+        ("Unable to submit request because it has a maxOutputTokens value of 512 but the supported range is from 1 (inclusive) to 257 (exclusive).", 256),
+        ("Prompt contains 1700 tokens and max_tokens is 512, too large for model with 2048 maximum context length", 348),
+        ("too many tokens: max tokens must be less than or equal to 300, the maximum output length for this model - received 512.", 300),
+        ("The maximum tokens you requested exceeds the model limit of 300. Try again with a lower value.", 300),
+        ("Requests with max_tokens > 300 must have stream=true", 300),
         ("This model's maximum context length is 2048 tokens. However, your messages resulted in 2500 tokens.", 0),
         ("prompt is too long: 9000 tokens > 8192 maximum", None),
         ("Unsupported parameter: 'max_tokens' is not supported with this model.", None),
@@ -353,7 +358,102 @@ def test_a_server_that_answers_with_a_page_is_told_at_once(
         assert "an HTML page (Sign in)" in (evaluation.stopped or "")
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "`temperature` may only be set to 1 when thinking is enabled.",
+        "`temperature` is deprecated for this model.",
+        "temperature must be in range (0, 2]",
+    ],
+)
+def test_temperatures_that_are_refused(message: str) -> None:
+    assert ServerError(message).unwanted({"temperature": 0.0, "messages": []}) == "temperature"
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (500, "input length exceeds the context length"),
+        (400, "The input token count (1200000) exceeds the maximum number of tokens allowed (1048575)."),
+        (400, "This model's maximum prompt length is 131072 but the request contains 200000 tokens."),
+        (200, "This model's maximum context length is 2048 tokens. However, your messages resulted in 2500 tokens."),
+    ],
+)  # fmt: skip
+def test_conversations_that_are_too_long_in_other_words(
+    api: Api, play: Play, status: int, message: str
+) -> None:
+    api.answer = lambda body, number: refused(status, message)
+    episode = only(play())
+    assert (episode.status, len(api.bodies)) == (Status.OUT_OF_TOKENS, 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ((200, {"error": {"message": "Invalid API key", "code": 401}}, {}), "OPENAI_API_KEY"),
+        ((200, {"object": "error", "message": "The model does not exist", "code": 404}, {}), "GET /v1/models"),
+        ((400, {"error": {"message": "Model 'm' not found"}}, {}), "GET /v1/models"),
+        ((400, {"error": {"message": "API key not valid. Please pass a valid API key."}}, {}), "OPENAI_API_KEY"),
+        ((400, {"error": {"message": "Your credit balance is too low"}}, {}), "your account"),
+        ((301, "", {"Location": "https://other.example/v1/chat/completions?key=secret"}),
+         "status 301: it redirects to https://other.example/v1/chat/completions. Give that address to --endpoint"),
+        ((307, "", {"Location": "/v2/chat/completions"}), "/v2/chat/completions. Give that address"),
+        ((405, "", {}), "GET /v1/models"),
+        ((501, "", {}), "GET /v1/models"),
+    ],
+)  # fmt: skip
+def test_what_no_other_request_changes_ends_the_run_at_once(
+    api: Api, play: Play, answer: Any, why: str
+) -> None:
+    api.answer = lambda body, number: answer
+    evaluation = play(*[QUESTION] * 5, patience=600.0)
+    assert len(api.bodies) == 1
+    assert why in (evaluation.stopped or "")
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        (200, {"error": {"message": "overloaded", "code": 529}}, {}),
+        (200, {"choices": [{"error": {"message": "upstream died", "code": 502}, "finish_reason": "error"}]}, {}),
+        (200, '{"choices": [{"mess', {"Content-Type": "application/json"}),
+    ],
+)  # fmt: skip
+def test_errors_that_look_like_replies_are_tried_again(api: Api, play: Play, trouble: Any) -> None:
+    api.answer = lambda body, number: said(RIGHT) if number else trouble
+    assert only(play(patience=60.0)).right
+
+
+def test_a_server_that_never_answers_is_waited_for_once(api: Api, play: Play) -> None:
+    api.answer = lambda body, number: refused(500, "oops")
+    evaluation = play(*[QUESTION] * 5, patience=0.0)
+    assert len(evaluation.episodes) == 1
+    assert "status 500: oops" in (evaluation.stopped or "")
+
+
+def test_what_cannot_be_sent_back_ends_nothing(api: Api, play: Play) -> None:
+    """Half a surrogate pair and NaN are in no JSON that a server takes."""
+
+    def answer(body: dict, number: int) -> Any:
+        return said(
+            RIGHT if turn_of(body) else LOOK, reasoning="\ud83d", score=float("nan"), most=float("inf")
+        )
+
+    api.answer = answer
+    assert only(play()).right
+    sent = api.bodies[1]["messages"][2]
+    assert (sent["reasoning"], sent.keys() & {"score", "most"}) == ("?", set())
+
+
 # --- the command ------------------------------------------------------------------------------------------
+
+
+def test_a_run_of_faults_alone_has_failed(api: Api, command: Callable, arguments: list) -> None:
+    """Two tasks are fewer than it takes to give a server up."""
+    api.answer = lambda body, number: refused(422, "something odd")
+    code, _ = command(*arguments)
+    assert code.startswith("error: every episode ended by a fault, most often: the endpoint")
+    assert "status 422: something odd (2 of 2)" in code
 
 
 def test_rows_are_not_taken_for_sql(api: Api, command: Callable, tmp_path: Path) -> None:
