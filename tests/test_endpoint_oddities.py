@@ -12,9 +12,11 @@ import pytest
 from test_endpoints import LOOK, RIGHT, Api, Play, api, arguments, only, play, refused, said, turn_of
 from test_evaluation import CHANGE, QUESTION, with_gold, written
 
+from trl_dbbench.endpoints.messages import read_reply
 from trl_dbbench.endpoints.refusals import ServerError
+from trl_dbbench.markup import meant_tool
 from trl_dbbench.protocol import Answer, Operation
-from trl_dbbench.rollout import Status
+from trl_dbbench.rollout import Status, Usage
 
 __all__ = ["api", "arguments", "play"]
 
@@ -123,6 +125,11 @@ def test_conversations_that_are_refused_among_others_end_nothing(api: Api, play:
         "default_api:execute_sql",
         "mcp__database__execute_sql",
         " execute_sql\n",
+        "functions_execute_sql",
+        "mcp_db_execute_sql",
+        "execute_sql_1",
+        "EXECUTE-SQL",
+        "executeSql",
     ],
 )
 @pytest.mark.parametrize("native", [True, False])
@@ -161,6 +168,11 @@ def test_the_old_function_call(api: Api, play: Play) -> None:
         json.dumps({"answers": '["pear"]'}),
         json.dumps(json.dumps({"answers": ["pear"]})),
         {"answers": ["pear"]},
+        [{"answers": ["pear"]}],
+        json.dumps([{"answers": ["pear"]}]),
+        json.dumps(json.dumps(json.dumps({"answers": ["pear"]}))),
+        ANSWER + "<|call|>",
+        ANSWER * 2,
     ],
     ids=str,
 )
@@ -171,8 +183,69 @@ def test_lists_and_arguments_as_json_text(api: Api, play: Play, arguments: Any) 
     assert episode.right
 
 
-def test_a_turn_that_stands_among_the_thoughts(api: Api, play: Play) -> None:
-    api.answer = lambda body, number: said(None, reasoning_content=RIGHT if turn_of(body) else LOOK)
+def test_a_name_that_means_two_tools_means_none() -> None:
+    tools = ("execute_sql", "submit_sql")
+    assert meant_tool("execute_sql_or_submit_sql", tools) == "execute_sql_or_submit_sql"
+    assert meant_tool("functions.submit_sql", ("sql", "submit_sql")) == "submit_sql"
+
+
+LAST = {"name": "commit_final_answer", "arguments": ANSWER}
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        {"id": "c1", "type": "function", "function": LAST},
+        json.dumps([{"id": "c1", "type": "function", "function": LAST}]),
+        [{"id": "c1", **LAST}],
+        [{"id": "c1", "name": "commit_final_answer", "parameters": {"answers": ["pear"]}}],
+        [None, {"id": "c1", "function": LAST}],
+    ],
+    ids=str,
+)
+def test_calls_in_other_shapes(api: Api, play: Play, calls: Any) -> None:
+    api.answer = lambda body, number: said(None, tool_calls=calls)
+    assert only(play(protocol="tools")).right
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        ["Action: Answer\n", "Final Answer: [('pear',)]"],
+        [None, {"type": "text", "text": {"value": RIGHT}}],
+        {"type": "text", "text": RIGHT},
+        [{"type": "reasoning", "text": "Action: Operation"}, {"type": "text", "text": RIGHT}],
+        [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": RIGHT}],
+    ],
+    ids=str,
+)
+def test_contents_in_parts(api: Api, play: Play, content: Any) -> None:
+    api.answer = lambda body, number: said(content)
+    episode = only(play())
+    assert episode.right
+    assert ("<think>" in episode.turns[0].text) == ("thinking" in str(content) or "reasoning" in str(content))
+
+
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        ({"prompt_tokens": 100.0, "completion_tokens": 7}, (100, 7)),
+        ({"input_tokens": 100, "output_tokens": 7}, (100, 7)),
+        ({"prompt_tokens": -5, "completion_tokens": 7}, (0, 7)),
+        ({"prompt_tokens": None, "completion_tokens": "7"}, None),
+        ({"total_tokens": 107}, None),
+        ({}, None),
+    ],
+)
+def test_what_a_server_counts(usage: dict, counted: tuple[int, int] | None) -> None:
+    """A turn that it says nothing of is not counted, rather than free."""
+    reply = read_reply({"choices": [{"message": {"content": "x"}}], "usage": usage})
+    assert reply.usage == (counted and Usage(*counted))
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "thinking"])
+def test_a_turn_that_stands_among_the_thoughts(api: Api, play: Play, field: str) -> None:
+    api.answer = lambda body, number: said(None, **{field: RIGHT if turn_of(body) else LOOK})
     episode = only(play())
     assert (episode.right, episode.turns[0].text) == (True, LOOK)
     assert api.bodies[1]["messages"][2]["content"] == LOOK
@@ -207,6 +280,11 @@ def test_unreadable_turns_are_counted(api: Api, play: Play) -> None:
         ("Invalid max_tokens value, the valid range of max_tokens is [1, 300]", 300),
         ("Input validation error: `inputs` tokens + `max_new_tokens` must be <= 2048. Given: 1800 `inputs` tokens and 512 `max_new_tokens`", 248),
         ("max_tokens is too large", 256),
+        ("Unable to submit request because it has a maxOutputTokens value of 512 but the supported range is from 1 (inclusive) to 257 (exclusive).", 256),
+        ("Prompt contains 1700 tokens and max_tokens is 512, too large for model with 2048 maximum context length", 348),
+        ("too many tokens: max tokens must be less than or equal to 300, the maximum output length for this model - received 512.", 300),
+        ("The maximum tokens you requested exceeds the model limit of 300. Try again with a lower value.", 300),
+        ("Requests with max_tokens > 300 must have stream=true", 300),
         ("This model's maximum context length is 2048 tokens. However, your messages resulted in 2500 tokens.", 0),
         ("prompt is too long: 9000 tokens > 8192 maximum", None),
         ("Unsupported parameter: 'max_tokens' is not supported with this model.", None),
@@ -280,7 +358,102 @@ def test_a_server_that_answers_with_a_page_is_told_at_once(
         assert "an HTML page (Sign in)" in (evaluation.stopped or "")
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "`temperature` may only be set to 1 when thinking is enabled.",
+        "`temperature` is deprecated for this model.",
+        "temperature must be in range (0, 2]",
+    ],
+)
+def test_temperatures_that_are_refused(message: str) -> None:
+    assert ServerError(message).unwanted({"temperature": 0.0, "messages": []}) == "temperature"
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (500, "input length exceeds the context length"),
+        (400, "The input token count (1200000) exceeds the maximum number of tokens allowed (1048575)."),
+        (400, "This model's maximum prompt length is 131072 but the request contains 200000 tokens."),
+        (200, "This model's maximum context length is 2048 tokens. However, your messages resulted in 2500 tokens."),
+    ],
+)  # fmt: skip
+def test_conversations_that_are_too_long_in_other_words(
+    api: Api, play: Play, status: int, message: str
+) -> None:
+    api.answer = lambda body, number: refused(status, message)
+    episode = only(play())
+    assert (episode.status, len(api.bodies)) == (Status.OUT_OF_TOKENS, 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ((200, {"error": {"message": "Invalid API key", "code": 401}}, {}), "OPENAI_API_KEY"),
+        ((200, {"object": "error", "message": "The model does not exist", "code": 404}, {}), "GET /v1/models"),
+        ((400, {"error": {"message": "Model 'm' not found"}}, {}), "GET /v1/models"),
+        ((400, {"error": {"message": "API key not valid. Please pass a valid API key."}}, {}), "OPENAI_API_KEY"),
+        ((400, {"error": {"message": "Your credit balance is too low"}}, {}), "your account"),
+        ((301, "", {"Location": "https://other.example/v1/chat/completions?key=secret"}),
+         "status 301: it redirects to https://other.example/v1/chat/completions. Give that address to --endpoint"),
+        ((307, "", {"Location": "/v2/chat/completions"}), "/v2/chat/completions. Give that address"),
+        ((405, "", {}), "GET /v1/models"),
+        ((501, "", {}), "GET /v1/models"),
+    ],
+)  # fmt: skip
+def test_what_no_other_request_changes_ends_the_run_at_once(
+    api: Api, play: Play, answer: Any, why: str
+) -> None:
+    api.answer = lambda body, number: answer
+    evaluation = play(*[QUESTION] * 5, patience=600.0)
+    assert len(api.bodies) == 1
+    assert why in (evaluation.stopped or "")
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        (200, {"error": {"message": "overloaded", "code": 529}}, {}),
+        (200, {"choices": [{"error": {"message": "upstream died", "code": 502}, "finish_reason": "error"}]}, {}),
+        (200, '{"choices": [{"mess', {"Content-Type": "application/json"}),
+    ],
+)  # fmt: skip
+def test_errors_that_look_like_replies_are_tried_again(api: Api, play: Play, trouble: Any) -> None:
+    api.answer = lambda body, number: said(RIGHT) if number else trouble
+    assert only(play(patience=60.0)).right
+
+
+def test_a_server_that_never_answers_is_waited_for_once(api: Api, play: Play) -> None:
+    api.answer = lambda body, number: refused(500, "oops")
+    evaluation = play(*[QUESTION] * 5, patience=0.0)
+    assert len(evaluation.episodes) == 1
+    assert "status 500: oops" in (evaluation.stopped or "")
+
+
+def test_what_cannot_be_sent_back_ends_nothing(api: Api, play: Play) -> None:
+    """Half a surrogate pair and NaN are in no JSON that a server takes."""
+
+    def answer(body: dict, number: int) -> Any:
+        return said(
+            RIGHT if turn_of(body) else LOOK, reasoning="\ud83d", score=float("nan"), most=float("inf")
+        )
+
+    api.answer = answer
+    assert only(play()).right
+    sent = api.bodies[1]["messages"][2]
+    assert (sent["reasoning"], sent.keys() & {"score", "most"}) == ("?", set())
+
+
 # --- the command ------------------------------------------------------------------------------------------
+
+
+def test_a_run_of_faults_alone_has_failed(api: Api, command: Callable, arguments: list) -> None:
+    """Two tasks are fewer than it takes to give a server up."""
+    api.answer = lambda body, number: refused(422, "something odd")
+    code, _ = command(*arguments)
+    assert code.startswith("error: every episode ended by a fault, most often: the endpoint")
+    assert "status 422: something odd (2 of 2)" in code
 
 
 def test_rows_are_not_taken_for_sql(api: Api, command: Callable, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_an_evaluation_that_an_endpoint_ended_goes_on(
     partial = tmp_path / "e.json.partial"
     assert len(partial.read_text().splitlines()) == 1 + 4, "what was asked for, and an episode a line"
 
-    assert "holds 4 episodes of an evaluation that was stopped. Add --resume" in command(*arguments)[0]
+    assert "holds 3 episodes of an evaluation that was stopped. Add --resume" in command(*arguments)[0]
     assert (
         "was begun with other settings: max_turns 3"
         in (command(*arguments, "--resume", "--max-turns", "5")[0])
@@ -100,6 +100,15 @@ def test_a_file_of_a_stopped_evaluation_is_not_whole(
     api.answer = lambda body, number: said(RIGHT)
     assert command(*arguments, "--resume")[0] == 0
     assert len(json.loads((tmp_path / "e.json").read_text())["episodes"]) == 6
+
+
+def test_episodes_that_failed_are_nothing_to_lose(api: Api, command: Callable, arguments: list) -> None:
+    """After a wrong key, the same command plays all."""
+    api.answer = lambda body, number: refused(401, "Incorrect API key")
+    assert "Set OPENAI_API_KEY" in command(*arguments)[0]
+    api.answer = lambda body, number: said(RIGHT if turn_of(body) else LOOK)
+    code, out = command(*arguments)
+    assert code == 0 and "overall           6/6" in out
 
 
 def test_samples_of_an_endpoint(api: Api, command: Callable, arguments: list, tmp_path: Path) -> None:

@@ -48,9 +48,11 @@ class EndpointEvaluation(Evaluation):
 
     @property
     def ended_early(self) -> str | None:
-        if self.stopped is None:
-            return None
-        return f"{self.stopped.rstrip('.')}. {len(self.records)} of {self.planned} tasks were played."
+        if self.stopped is not None:
+            return f"{self.stopped.rstrip('.')}. {len(self.records)} of {self.planned} tasks were played."
+        if self.records and self.void_reasons.total() == len(self.records):
+            return f"every episode ended by a fault, most often: {commonest(self.void_reasons)}."
+        return None
 
     @property
     def tokens(self) -> dict[str, int]:

@@ -116,13 +116,18 @@ def tool_call(text: str) -> Call | None:
 def meant_tool(name: str, known: Collection[str]) -> str:
     """Return the tool that a call's name means, if it stands among marks of the model's format.
 
-    Such as `functions.execute_sql`, `functions.execute_sql:0` and `execute_sql<|channel|>commentary`. Any
-    other name is returned as it is.
+    Such as `functions.execute_sql`, `execute_sql:0`, `execute_sql<|channel|>commentary`, `mcp_db_execute_sql`
+    and `executeSql`. Any other name, and one that means two tools, is returned as it is.
     """
     if name in known:
         return name
-    meant = {tool for tool in known if tool in re.split(r"[^\w-]+|__", name)}
-    return meant.pop() if len(meant) == 1 else name
+    meant = sorted((tool for tool in known if _letters(tool) in _letters(name)), key=len)
+    longest = meant[-1] if meant else name
+    return longest if all(_letters(tool) in _letters(longest) for tool in meant) else name
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name).casefold()
 
 
 def _tagged(argument: str, closed: str, end: str = "</tool_call>") -> Callable[[re.Match[str], str], Call]:
@@ -156,12 +161,12 @@ def _quoted(mark: re.Match[str], rest: str) -> Call:
     texts = rest.partition("<tool_call|>")[0].split('<|"|>')
     texts[::2] = [re.sub(r"(\w{1,64}):", r'"\1":', between) for between in texts[::2]]
     texts[1::2] = map(json.dumps, texts[1::2])
-    return mark["name"], _as_arguments(_decoded("".join(texts)))
+    return mark["name"], as_arguments(_decoded("".join(texts)))
 
 
 def _named(mark: re.Match[str], rest: str) -> Call:
     """A call whose name stands before its arguments, a JSON object."""
-    return mark["name"], _as_arguments(_decoded(rest))
+    return mark["name"], as_arguments(_decoded(rest))
 
 
 def _whole(mark: re.Match[str], rest: str) -> Call:
@@ -173,7 +178,7 @@ def _whole(mark: re.Match[str], rest: str) -> Call:
         call = call[0]
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         raise ValueError('a tool call is an object like {"name": ..., "arguments": {...}}.')
-    return call["name"], _as_arguments(call.get("arguments", call.get("parameters")))
+    return call["name"], as_arguments(call.get("arguments", call.get("parameters")))
 
 
 def _decoded(body: str) -> Any:
@@ -186,14 +191,25 @@ def _decoded(body: str) -> Any:
         raise ValueError(f"the tool call is not valid JSON: {error}") from None
 
 
-def _as_arguments(arguments: Any) -> dict[str, Any]:
-    if isinstance(arguments, str):  # some models encode the arguments once more
-        with suppress(ValueError, RecursionError):
-            arguments = json.loads(arguments, strict=False)
+def as_arguments(arguments: Any) -> dict[str, Any]:
+    """Return a call's arguments, which some models encode once more, or put into a list.
+
+    Raises:
+        ValueError: if they are no object.
+    """
+    for _ in range(_LAYERS):
+        if isinstance(arguments, str):
+            with suppress(ValueError):
+                arguments = _decoded(arguments.strip())
+        elif isinstance(arguments, list) and len(arguments) == 1:
+            arguments = arguments[0]
     if not isinstance(arguments, dict):
         raise ValueError("the arguments of a tool call must be a JSON object.")
     return arguments
 
+
+_LAYERS = 4
+"""Encodings and lists around a call's arguments that are taken off."""
 
 _NAME = r"(?P<name>[\w.-]{1,64})"
 

@@ -106,14 +106,14 @@ def _value(grader: SQLGrader, sql: str, gold: Gold, result: Any) -> float | None
 def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
     """Predicted SQL by task.
 
-    - `.jsonl`: lines with `id` and `sql`, or the `episodes.jsonl` of a run whose answers are SQL (of several
-      episodes of a task the last one counts);
+    - `.jsonl`: lines with `id` and `sql` (or a `.json` list of such), or the `episodes.jsonl` of a run whose
+      answers are SQL (of several episodes of a task the last one counts);
     - `.json`: an object of SQL by id, or by a task's place from 0, as BIRD's own files are, where a BIRD
-      suffix is cut off;
+      suffix is cut off, and 0 or null stands for no prediction;
     - anything else: a line of SQL for each task, in their order; a tab and what follows it is cut off.
 
-    A task that stands twice has one prediction by id. What is cut off names the database: it must be the
-    task's.
+    Two different predictions for one id are an error. A task that stands twice has one prediction by id.
+    What is cut off names the database: it must be the task's.
 
     Raises:
         TaskError: the file cannot be read so, names tasks that are not there, may be by place or by id, or
@@ -122,9 +122,12 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
     try:
         text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".jsonl":
-            found = dict(_of_line(json.loads(line)) for line in text.split("\n") if line.strip())
+            found = _of_entries([json.loads(line) for line in text.split("\n") if line.strip()])
         elif path.suffix == ".json":
-            found = _of_object(json.loads(text), tasks)
+            told = json.loads(text, object_pairs_hook=_once)
+            if isinstance(told, list) and not all(isinstance(each, dict) for each in told):
+                raise ValueError("a list does not say which tasks its SQL is for")
+            found = _of_entries(told) if isinstance(told, list) else _of_object(told, tasks)
         else:
             found = _of_lines(text.removesuffix("\n").split("\n"), tasks)
         if others := [sql for sql in found.values() if not isinstance(sql, str)]:
@@ -145,12 +148,36 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
     return _with_repeats(found, tasks)
 
 
-def _of_line(entry: dict[str, Any]) -> tuple[str, str]:
-    if "turns" not in entry:
-        return str(entry["id"]), entry["sql"]
+def _of_entries(entries: Sequence[dict[str, Any]]) -> dict[str, str]:
+    lines = _once([(str(each["id"]), _parts(each["sql"])[0]) for each in entries if "turns" not in each])
+    return lines | dict(_of_episode(each) for each in entries if "turns" in each)
+
+
+def _of_episode(entry: dict[str, Any]) -> tuple[str, str]:
     ran = [turn["sql"] for turn in entry["turns"] if "sql" in turn]
     last = entry["turns"][-1] if entry["turns"] else {}
     return str(entry["task_id"]), last.get("answer", "") or ("".join(ran[-1:]) if "answer" in last else "")
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a dictionary of pairs.
+
+    Raises:
+        ValueError: a key stands twice, with different values.
+    """
+    found = dict(pairs)
+    for key, value in pairs:
+        if value != found[key]:
+            raise ValueError(f"{key!r} stands twice, with {str(value)[:50]!r} and {str(found[key])[:50]!r}")
+    return found
+
+
+def _parts(sql: Any) -> list[str]:
+    """A prediction's SQL, and the database behind it, as BIRD's files have them."""
+    sql = "" if sql is None or sql == 0 else sql
+    if not isinstance(sql, str):
+        raise TypeError(f"{str(sql)[:50]!r} is no SQL")
+    return sql.split(_BIRD_MARK)
 
 
 def _of_object(entries: dict[str, str], tasks: Sequence[Task]) -> dict[str, str]:
@@ -170,7 +197,7 @@ def _of_object(entries: dict[str, str], tasks: Sequence[Task]) -> dict[str, str]
             next(key for key in entries if key not in names) for names in (by_place, by_id)
         )
         raise LookupError(f"{only_id!r} is a task's id, and {only_place!r} only the place of one")
-    parts = {key: sql.split(_BIRD_MARK) for key, sql in entries.items()}
+    parts = {key: _parts(sql) for key, sql in entries.items()}
     wrong = [_misnamed(((names[key], part[1:]) for key, part in parts.items()), tasks) for names in readings]
     fitting = [names for names, misnamed in zip(readings, wrong, strict=True) if misnamed is None]
     if not fitting:

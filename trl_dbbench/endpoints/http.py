@@ -2,29 +2,27 @@
 
 | the server | what follows |
 |---|---|
-| fails (5xx, a broken connection, no answer in time, no JSON) | tried again after 1, 2, 4, ... seconds |
+| fails (5xx, an error under 200, a broken connection, no answer, no JSON) | tried again after 1, 2, 4 ... s |
 | throttles (429, 503) | tried again when its Retry-After says, else as above |
 | does not take a setting (`temperature`) or a field of a message | asked again without it, from then on |
 | says that `max_tokens` is more than is left | asked again with as many as it says, or half |
 | says that the conversation is too long | the episode is out of tokens |
 | refuses this request (400, 403, 422) | the episode ends, by no fault of the agent |
 | refuses or fails several in a row, none as far on answered meanwhile | everything ends |
-| knows neither key nor model, has no credit left, is not there, or sends pages | everything ends |
+| has failed as long as one request is tried again, and never answered | everything ends |
+| knows neither key nor model, has no credit left, is not there, redirects, or sends pages | everything ends |
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import random
-import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from email.utils import parsedate_to_datetime
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
@@ -36,7 +34,11 @@ from trl_dbbench.endpoints.refusals import (
     ServerError,
     described,
     error_of,
+    hidden_error,
+    json_of,
+    redirection,
     refusal_hint,
+    retry_after,
     without_fields,
 )
 from trl_dbbench.errors import ConfigError, EnvironmentFault
@@ -280,30 +282,40 @@ class Endpoint:
             raise _Failure(f"the connection broke ({self._said(error)})") from None
         self._heard = True
         if not response.is_success:
-            self._refused(response, body)
+            self._refused(response.status_code, error_of(response), response, body)
         try:
-            return read_reply(response.json())
+            told = json_of(response)
+            if (hidden := hidden_error(told)) is not None:
+                self._refused(*hidden, response, body)
+            return read_reply(told)
         except (ValueError, RecursionError) as error:  # a JSON decoder's too
             what, is_json = described(response)
-            if not (is_json or self._answered):
+            if not (is_json or self._answered or "json" in response.headers.get("Content-Type", "")):
                 raise _Final(
                     f"it answers with {self._scrubbed(what)} where a chat completion in JSON belongs. "
-                    f"{_REMEDIES[404]}"
+                    f"{_COMPARE}"
                 ) from None
             why = str(error) if is_json else f"it is {what}"
             raise _Failure(f"no usable reply ({self._scrubbed(why)})", strange=True) from None
 
-    def _refused(self, response: httpx2.Response, body: dict[str, Any]) -> NoReturn:
-        """Raises what an error's status means."""
-        status, error = response.status_code, error_of(response)
+    def _refused(
+        self, status: int, error: ServerError, response: httpx2.Response, body: dict[str, Any]
+    ) -> NoReturn:
+        """Raises what an error means."""
         message = self._scrubbed(error.message)[:500].rstrip(". ")
         said = f"status {status}: {message}" if message else f"status {status}"
-        if status in (400, 413, 422) or "context_length" in error.code:
+        if status in (400, 413, 422, 500) or "context_length" in error.code:
             self._adapt(error, said, body)
-        if status in (401, 402, 404) or error.code == "insufficient_quota":
-            raise _Final(f"{said}. {_REMEDIES.get(status, 'Look at your account there')}")
+        if target := redirection(response):
+            raise _Final(
+                f"{said}: it redirects to {target}. Give that address to --endpoint, if you trust it"
+            )
+        status = error.meant_status(status)
+        if remedy := _REMEDIES.get(status) or (error.code == "insufficient_quota" and _REMEDIES[402]):
+            raise _Final(f"{said}. {remedy}")
         if status in (408, 409, 425, 429) or status >= 500:
-            raise _Failure(said, _retry_after(response))
+            # an error under status 200 is strange
+            raise _Failure(said, retry_after(response), strange=response.is_success)
         raise _Failure(said, final=True)
 
     def _adapt(self, error: ServerError, said: str, body: dict[str, Any]) -> None:
@@ -336,7 +348,8 @@ class Endpoint:
         # what works on the first turns only says nothing of those that fail
         self._given_up_at = max(turns, self._given_up_at if self._given_up else 0)
         self._given_up += 1
-        if failure.absent or failure.strange or self._given_up >= DEAD_AFTER:
+        never = not (self._answered or failure.final)
+        if never or failure.absent or failure.strange or self._given_up >= DEAD_AFTER:
             hint = refusal_hint(str(failure)) if failure.final else ""
             when = f" to each request after {turns} turns" if failure.final and turns else ""
             self._give_up(f"{failure}{f' (said{when})' if when else ''}{hint}")
@@ -368,18 +381,9 @@ class Endpoint:
         return text.replace(self._key, "***") if self._key else text
 
 
+_COMPARE = "Compare --endpoint and --model with what the server offers (GET /v1/models lists it)"
 _REMEDIES = {
     401: f"Set {KEY_VARIABLE}, or name the variable that holds the key by --api-key-env",
     402: "Look at your account there",
-    404: "Compare --endpoint and --model with what the server offers (GET /v1/models lists it)",
+    **dict.fromkeys((404, 405, 415, 501, 505), _COMPARE),
 }
-
-
-def _retry_after(response: httpx2.Response) -> float | None:
-    """Seconds, from a header that gives them or a date; `None` without one."""
-    value = response.headers.get("Retry-After", "").strip()
-    with contextlib.suppress(ValueError, TypeError):
-        if re.fullmatch(r"\d+(\.\d+)?", value):
-            return float(value)
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    return None

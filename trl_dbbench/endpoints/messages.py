@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trl_dbbench.markup import meant_tool
+from trl_dbbench.markup import as_arguments, meant_tool
 from trl_dbbench.protocol import Action, AgentProtocol, Invalid
 from trl_dbbench.rollout import Completion, Turn, Usage
 
@@ -19,6 +19,12 @@ SECOND_CALL = "Error: not executed. Only the first call of a turn is."
 
 _READ = ("role", "content", "tool_calls", "function_call", "refusal")
 """Fields of a message that are written anew for the next request."""
+
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+"""Fields of a message with what the model thought."""
+
+_ARGUMENTS = ("arguments", "parameters", "input")
+"""Fields of a call with its arguments."""
 
 _NOT_ENDED = ("length", "content_filter")
 """Why a reply ended, where it did not come to its end."""
@@ -160,10 +166,9 @@ def read_reply(body: Any) -> Reply:
         choice = body["choices"][0]
         message = choice["message"]
         content, refusal = _text(message.get("content")), _text(message.get("refusal"))
-        thoughts = _text(message.get("reasoning_content")) or _text(message.get("reasoning"))
-        calls = [_call(number, call) for number, call in enumerate(message.get("tool_calls") or [])]
-        if not calls and (function := message.get("function_call")):
-            calls = [replace(_call(0, {"function": function}), old=True)]
+        thoughts = next(filter(None, (_text(message.get(name)) for name in _THOUGHTS)), "")
+        thoughts = thoughts or _text(message.get("content"), "thinking", "reasoning")
+        calls = _calls(message)
         finish = choice.get("finish_reason")
     except (KeyError, IndexError, TypeError, AttributeError):
         raise ValueError(f"no reply: {json.dumps(body, ensure_ascii=False)[:200]}") from None
@@ -173,25 +178,52 @@ def read_reply(body: Any) -> Reply:
     return Reply(content or refusal, calls, thoughts, bool(refusal), finish, usage, dict(message))
 
 
-def _call(number: int, call: Any) -> Call:
-    function = call.get("function") or {}
-    arguments = function.get("arguments")
+def _calls(message: Message) -> list[Call]:
+    told = message.get("tool_calls")
+    told = _decoded(told) if isinstance(told, str) else told
+    told = [told] if isinstance(told, dict) else told or []
+    calls = [_call(number, call) for number, call in enumerate(told) if isinstance(call, dict)]
+    function = message.get("function_call")
+    if not calls and isinstance(function, dict) and function:
+        return [replace(_call(0, {"function": function}), old=True)]
+    return calls
+
+
+def _call(number: int, call: Message) -> Call:
+    function = call.get("function") or call
+    arguments = next((function[name] for name in _ARGUMENTS if name in function), None)
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    sent = {key: value for key, value in call.items() if key not in ("name", *_ARGUMENTS)}
     # nine digits, as Mistral's servers want them
-    return Call(str(call.get("id") or f"{number:09d}"), str(function.get("name") or ""), text, dict(call))
+    return Call(str(call.get("id") or f"{number:09d}"), str(function.get("name") or ""), text, sent)
 
 
-def _text(content: Any) -> str:
-    if isinstance(content, list):  # in parts
-        return "".join(part.get("text") or "" for part in content)
-    return content if isinstance(content, str) else ""
+def _text(content: Any, *kinds: str) -> str:
+    """Return the text of a content without its thoughts; or that of its parts of these kinds."""
+    if not isinstance(content, list | dict):
+        return content if isinstance(content, str) and not kinds else ""
+    texts = []
+    for part in [content] if isinstance(content, dict) else content:
+        part = part if isinstance(part, dict) else {"text": part}
+        if (part.get("type") in kinds) if kinds else (part.get("type") not in ("thinking", "reasoning")):
+            texts.append(_text(next(filter(None, map(part.get, ("text", "value", "thinking"))), "")))
+    return "".join(texts)
 
 
 def _usage(usage: Any) -> Usage | None:
     if not isinstance(usage, dict):
         return None
-    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
-    return Usage(*(count if isinstance(count, int) else 0 for count in counts))
+    read, written = (
+        _count(usage, "prompt_tokens", "input_tokens"),
+        _count(usage, "completion_tokens", "output_tokens"),
+    )
+    return None if read is None and written is None else Usage(read or 0, written or 0)
+
+
+def _count(usage: Message, *names: str) -> int | None:
+    counts = (usage.get(name) for name in names)
+    numbers = (count for count in counts if isinstance(count, int | float) and not isinstance(count, bool))
+    return next((int(number) for number in numbers if number >= 0), None)
 
 
 def _names(protocol: AgentProtocol) -> list[str]:
@@ -206,7 +238,7 @@ def _decoded(text: str) -> Any:
 
 
 def _object(text: str) -> dict[str, Any] | None:
-    value = _decoded(text)
-    if isinstance(value, str):  # encoded twice
-        value = _decoded(value)
-    return value if isinstance(value, dict) else None
+    try:
+        return as_arguments(text)
+    except ValueError:
+        return None

@@ -13,8 +13,10 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx2
@@ -37,10 +39,10 @@ _OURS = {
 _TOO_LONG = re.compile(
     r"context.?(length|window|size)|maximum context|too many (input )?tokens|(prompt|input) is too long"
     r"|exceed\w* (the )?(model'?s? )?(maximum |max )?(context|sequence length)"
-    r"|maximum (number of )?input tokens",
+    r"|maximum (number of )?input tokens|maximum prompt length|input token count",
     re.IGNORECASE,
 )
-_MAX_TOKENS = r"max_(?:completion_|new_|output_)?tokens"
+_MAX_TOKENS = r"max(?:imum)?[_ ]?(?:completion|new|output)?[_ ]?tokens"
 _COUNT = r"(\d[\d,]*)"
 _ABOUT_MAX_TOKENS = re.compile(
     rf"{_MAX_TOKENS}\W.*"
@@ -51,6 +53,7 @@ _ABOUT_MAX_TOKENS = re.compile(
 _CONTEXT = (
     rf"context (?:length|window|size)[^\d.]{{0,40}}?{_COUNT}",
     rf"must be <= {_COUNT}",
+    rf"{_COUNT} maximum context length",
     rf"\d > {_COUNT}",
     rf"n_ctx\W{{1,4}}{_COUNT}",
 )
@@ -67,16 +70,34 @@ _CEILING = (
     rf"range of \W?{_MAX_TOKENS}\W? is \[\d+, ?{_COUNT}\]",
     rf"{_MAX_TOKENS}\W{{0,3}} (?:must be|should be|is) (?:less than or equal to|at most) \W?{_COUNT}",
     rf"{_MAX_TOKENS}: \d+ > {_COUNT}",
+    rf"{_MAX_TOKENS} > {_COUNT} must",
+    rf"{_MAX_TOKENS} you requested exceeds the model limit of {_COUNT}",
 )
 _UNKNOWN = re.compile(
     r"unsupported|not (currently )?(supported?|allowed|permitted|accepted|recognized)|does not support"
-    r"|unknown|unrecognized|unexpected|extra_forbidden|extra (inputs|fields)|additional propert",
+    r"|unknown|unrecognized|unexpected|deprecated|extra_forbidden|extra (inputs|fields)|additional propert",
     re.IGNORECASE,
 )
 _BAD_VALUE = re.compile(
-    r"ensure this value|should be greater|must be (strictly )?(positive|greater)|invalid|not valid",
+    r"ensure this value|should be greater|must be (strictly )?(positive|greater)|invalid|not valid"
+    r"|may only be|must be (in|within|between)|out of range",
     re.IGNORECASE,
 )
+_MEANT = (
+    (
+        404,
+        re.compile(
+            r"\bmodel\b.{0,80}\b(not (found|exist)|unknown)|not a valid model|(unknown|no such) model", re.I
+        ),
+    ),
+    (
+        401,
+        re.compile(r"(invalid|incorrect|missing|no) api.?key|api.?key (not valid|is invalid|required)", re.I),
+    ),
+    (402, re.compile(r"credit balance|insufficient (balance|credit|quota)", re.I)),
+)
+"""What an error says of model, key or account, whatever its status."""
+
 _WANTED = re.compile(r"missing|required|must be (passed|provided|included)", re.IGNORECASE)
 
 
@@ -92,6 +113,13 @@ class ServerError:
     def is_too_long(self) -> bool:
         """Whether the conversation does not fit the model."""
         return "context_length" in self.code or bool(_TOO_LONG.search(self.message))
+
+    def meant_status(self, status: int) -> int:
+        """Return the status that belongs to the error, where a server gives all of them another one."""
+        if status not in (400, 403, 422):
+            return status
+        said = self.message
+        return next((meant for meant, pattern in _MEANT if pattern.search(said)), status)
 
     def tokens_left(self, allowed: int) -> int | None:
         """Return how many tokens a turn may have where `allowed` are too many; `None` for another error.
@@ -165,6 +193,44 @@ def without_fields(messages: Sequence[Message], names: Collection[str]) -> list[
             ]
         cleaned.append(message)
     return cleaned
+
+
+def json_of(response: httpx2.Response) -> Any:
+    """Return a response's JSON, as it can be sent back: without half surrogate pairs, NaN and infinity.
+
+    Raises:
+        ValueError: if it is no JSON.
+    """
+    text = json.dumps(response.json(), ensure_ascii=False).encode("utf-8", "replace")
+    return json.loads(text, parse_constant=lambda _: None)
+
+
+def retry_after(response: httpx2.Response) -> float | None:
+    """Return the seconds of a header that gives them or a date; `None` without one."""
+    value = response.headers.get("Retry-After", "").strip()
+    with contextlib.suppress(ValueError, TypeError):
+        if re.fullmatch(r"\d+(\.\d+)?", value):
+            return float(value)
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    return None
+
+
+def redirection(response: httpx2.Response) -> str | None:
+    """Return the address that a response redirects to, without what may be secret in it."""
+    target = response.headers.get("Location")
+    if not (response.is_redirect and target):
+        return None
+    return str(response.url.join(target).copy_with(query=None, fragment=None, userinfo=b""))
+
+
+def hidden_error(body: Any) -> tuple[int, ServerError] | None:
+    """Return status and error of a body that came as if it was a reply; `None` where it is one."""
+    choices = body.get("choices") if isinstance(body, dict) else None
+    body = choices[0] if isinstance(choices, list) and choices else body
+    if not isinstance(body, dict) or not (body.get("error") or body.get("object") == "error"):
+        return None
+    error = _error_in(body) or ServerError("")
+    return int(error.code) if re.fullmatch(r"[45]\d\d", error.code) else 500, error
 
 
 def error_of(response: httpx2.Response) -> ServerError:

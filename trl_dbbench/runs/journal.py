@@ -128,6 +128,15 @@ class Journal:
         self._begun = True
 
 
+def _episodes_in(path: Path) -> int:
+    """Return how many episodes would be lost with a file: those that need not be played again."""
+    entries = whole_lines(path)[1:]
+    try:
+        return sum(not is_void(json.loads(entry)["record"]) for entry in entries)
+    except (ValueError, TypeError, KeyError):
+        return len(entries)
+
+
 def open_journal(json_file: Path | None, asked: Mapping[str, Any], resume: bool) -> Journal:
     """Return the journal of an evaluation that writes `json_file`.
 
@@ -147,7 +156,7 @@ def open_journal(json_file: Path | None, asked: Mapping[str, Any], resume: bool)
             f"--resume: '{json_file}' is whole, nothing is left to play. Leave out --resume to play "
             "all anew, or name another file by --json."
         )
-    elif journal.path.exists() and (kept := len(whole_lines(journal.path)) - 1) > 0:
+    elif journal.path.exists() and (kept := _episodes_in(journal.path)) > 0:
         raise ConfigError(
             f"'{journal.path}' holds {kept:,} episodes of an evaluation that was stopped. Add --resume to go "
             "on with it, or remove the file to start anew."
