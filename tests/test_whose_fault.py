@@ -286,6 +286,22 @@ Status: NOT_KILLED"""
     assert crashed(full) == set(), "nobody is to blame for a full disk"
 
 
+PREPARED = 2_000
+"""By one procedure; a statement has up to 65,536 characters."""
+
+
+@pytest.mark.parametrize("kind", ["local", "docker"])
+def test_prepared_statements_leave_room_for_others(kind: str) -> None:
+    """A server has 16,382 of all sessions together, unless it is told otherwise."""
+    with opened(kind) as database, database.sandbox(CHANGE) as sandbox, database.sandbox(CHANGE) as other:
+        for number in range(1 + 16_382 // PREPARED):
+            body = " ".join(f"PREPARE s{number}_{n} FROM 'DO 1';" for n in range(PREPARED))
+            assert sandbox.execute(f"CREATE PROCEDURE p{number}() BEGIN {body} END").error is None
+            sandbox.execute(f"CALL p{number}()")
+        assert other.execute("PREPARE s FROM 'SELECT 1'").error is None
+        assert other.execute("EXECUTE s").rows == [(1,)]
+
+
 def test_temporary_tables_end_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """MariaDB has all of them in one file. What outgrows it is told so, and others go on."""
     many = ", ".join(f"({n})" for n in range(240))

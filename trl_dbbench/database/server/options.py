@@ -22,6 +22,7 @@ FAST = (
     "--innodb-buffer-pool-size=64M",
     "--max-connections=1000",
     "--event-scheduler=OFF",
+    "--max-prepared-stmt-count=1048576",  # of all sessions together: an agent can prepare thousands
 )
 
 MAX_PACKET_BYTES = 320 * 1024
