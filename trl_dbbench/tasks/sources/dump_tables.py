@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 
 from trl_dbbench.tasks.declared import Declared, task_column
@@ -206,7 +207,7 @@ def _add_rows(made: _Made, rows: Rows) -> None:
             continue
         new = dict(zip(names, written, strict=True))
         if rows.verb == "REPLACE":
-            made.rows.drop(lambda old, new=new: _same_key(made, old, new))
+            made.rows.drop(partial(_same_key, made, new))
         elif rows.ignores and any(_same_key(made, old, new) for _, old in made.rows.kept):
             continue
         made.rows.add(new)
