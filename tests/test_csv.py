@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from trl_dbbench.convert import convert
+from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.tasks import Column, Table, load_tasks
+from trl_dbbench.generate.usable import usable
+from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
 from trl_dbbench.tasks.csv_files import CsvOptions
 from trl_dbbench.tasks.csv_tables import check_names, read_csv_tables
 
@@ -204,3 +206,30 @@ def test_convert_tells_how_it_read_a_table(tmp_path: Path) -> None:
     found = convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
     assert [note.rpartition(": ")[2] for note in found.notes] == ["cells are separated by semicolons"]
     assert load_tasks(tmp_path / "o.jsonl")[0].tables[0].rows == ((1, "a"), (2, "b"))
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "has no name"),
+        ("a ", "ends in a space"),
+        ("a😀", "'😀' in its name"),
+        ("a\0", r"'\\x00' in its name"),
+    ],
+)
+def test_other_names_that_no_server_takes(
+    tmp_path: Path, local_database: Database, name: str, reason: str
+) -> None:
+    table = Table("t", (Column("id", "INT"), Column(name, "TEXT")), ((1, "x"), (2, "y")))
+    with pytest.raises(TaskError, match=reason):
+        check_names([table])
+    kept, notes = usable([table])
+    assert [column.name for column in kept[0].columns] == ["id"]
+    assert len(notes) == 1 and notes[0].startswith(f"t.{name}: left out")
+    other = Table(name, (Column("id", "INT"), Column("v", "TEXT")), ((1, "x"), (2, "y")))
+    assert len(usable([other])[1]) == 1, "one note of the table, not of its columns"
+    sandbox = local_database.sandbox(
+        Task("t", "?", (Table("u", (Column("id", "INT"),)),), "SELECT", Gold(((1,),)))
+    )
+    with sandbox as session:
+        assert session.execute(f"CREATE TABLE `{name}` (n INT)").error, "and no server takes it"

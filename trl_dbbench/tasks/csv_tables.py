@@ -16,7 +16,7 @@ from trl_dbbench.lookup import unknown
 from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvFile, CsvOptions, read_csv
 from trl_dbbench.tasks.csv_types import MISSING, Reading, is_grouped, point_for_comma, with_missing
 from trl_dbbench.tasks.table import Cell, Column, Table
-from trl_dbbench.tasks.types import check_name
+from trl_dbbench.tasks.types import check_new_name
 
 
 def read_csv_tables(
@@ -106,11 +106,11 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
 
 
 def check_names(tables: Iterable[Table]) -> None:
-    """Raises TaskError for a table or column whose name is longer than servers take."""
+    """Raises TaskError for a table or column whose name servers do not take."""
     for table in tables:
-        check_name(table.name, "the table")
+        check_new_name(table.name, "the table")
         for column in table.columns:
-            check_name(column.name, f"table '{table.name}': the column")
+            check_new_name(column.name, f"table '{table.name}': the column")
 
 
 def _keep_ambiguous(

@@ -38,7 +38,7 @@ MAX_NAME_CHARACTERS = 64
 
 
 def check_name(name: str, what: str) -> None:
-    """Checks the name of a table or column.
+    """Checks the length of the name of a table or column.
 
     Raises:
         TaskError: it is longer than servers take.
@@ -48,6 +48,27 @@ def check_name(name: str, what: str) -> None:
             f"{what} '{name}' has a name of {len(name)} characters; MySQL and MariaDB take at most "
             f"{MAX_NAME_CHARACTERS} (1059: Identifier name is too long). Shorten it."
         )
+
+
+def check_new_name(name: str, what: str) -> None:
+    """Checks the name of a table or column of which tasks are to be made; published ones have odd names.
+
+    Raises:
+        TaskError: servers do not take it.
+    """
+    if not name:
+        raise TaskError(f"{what} has no name; MySQL and MariaDB need one (1166: Incorrect column name).")
+    if name.endswith(" "):
+        raise TaskError(
+            f"{what} '{name}' has a name that ends in a space; MySQL and MariaDB take none (1166: Incorrect "
+            "column name). Leave it out."
+        )
+    if strange := re.search("[\0\U00010000-\U0010ffff]", name):
+        raise TaskError(
+            f"{what} '{name}' has {strange[0]!r} in its name; MySQL and MariaDB take no NUL and no character "
+            "beyond U+FFFF there. Leave it out."
+        )
+    check_name(name, what)
 
 
 @lru_cache(maxsize=10_000)
