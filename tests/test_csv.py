@@ -113,6 +113,18 @@ def test_a_row_that_does_not_fit_is_named_by_the_delimiter_of_the_header(tmp_pat
             "times are written as MySQL does: '2024-01-02T03:04' is '2024-01-02 03:04:00'",
         ),
         (["01/02/2024"], "TEXT", ["01/02/2024"], None),
+        (["-0.00", "1.25"], "TEXT", ["-0.00", "1.25"], None),
+        (
+            ["1,234.50", "7.10"],
+            "DECIMAL(10,2)",
+            ["1234.50", "7.10"],
+            "the marks between thousands are left out: '1,234.50' is 1234.50",
+        ),
+        (["1'234.50", "12'345'678.10"], "DECIMAL(10,2)", ["1234.50", "12345678.10"], "is 1234.50"),
+        (["1\u2019234", "12"], "INT", [1234, 12], "'1\u2019234' is 1234"),
+        (["1 234", "567"], "INT", [1234, 567], "'1 234' is 1234"),
+        (["123 456", "234 567"], "TEXT", ["123 456", "234 567"], None),
+        (["1,234", "567"], "TEXT", ["1,234", "567"], "'1,234' may be a whole number or a fraction"),
     ],
 )
 def test_no_value_changes_without_a_note(
@@ -134,6 +146,47 @@ def test_a_point_may_group_where_commas_are_decimal(tmp_path: Path) -> None:
     table, notes = read(tmp_path, "umsatz;ort\n1.234;a\n567;b\n")
     assert [row[0] for row in table.rows] == ["1.234", "567"] and "kept as TEXT" in notes[-1]
     assert read(tmp_path, "umsatz;ort\n1.25;a\n567;b\n")[0].columns[0].type == "DOUBLE"
+
+
+@pytest.mark.parametrize("mark", [" ", "\u00a0", "\u202f", "'", "."])
+def test_marks_between_thousands_where_decimals_have_commas(tmp_path: Path, mark: str) -> None:
+    table, notes = read(tmp_path, f"nom;prix\nA;1{mark}234,50\nB;12{mark}345{mark}678,00\nC;7,10\n")
+    assert shown(table)[1] == "prix DECIMAL(10,2)"
+    assert [row[1] for row in table.rows] == ["1234.50", "12345678.00", "7.10"]
+    assert notes[-1].startswith("t.prix: decimal commas are read as points: ")
+
+
+def test_points_may_group_beside_cells_without_a_value(tmp_path: Path) -> None:
+    table, notes = read(tmp_path, "preis;menge\n1,5;1.234\n2,5;NA\n3,5;12.345\n")
+    assert table.rows == ((1.5, "1.234"), (2.5, "NA"), (3.5, "12.345"))
+    assert [note for note in notes if note.startswith("t.menge")] == [
+        "t.menge: '1.234' may be a whole number or a fraction; kept as TEXT"
+    ]
+
+
+def test_columns_without_a_name_are_left_out_with_a_note(tmp_path: Path) -> None:
+    table, notes = read(tmp_path, "id;name;;\r\n1;A;;\r\n2;B;;\r\n")
+    assert shown(table) == ["id INT", "name TEXT"] and table.rows == ((1, "A"), (2, "B"))
+    assert notes[1:] == [
+        f"t: column {place} has no name and is left out; name it to keep it" for place in (3, 4)
+    ]
+    assert shown(read(tmp_path, ",a\n0,x\n1,y\n")[0]) == ["a TEXT"], "as pandas writes its index"
+    with pytest.raises(TaskError, match="none of its columns has a name"):
+        read(tmp_path, ";;\n1;2;3\n")
+
+
+def test_a_tsv_that_has_no_tabs(tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text("id;name\n1;a\n2;b\n")
+    notes: list[str] = []
+    (table,) = read_csv_tables([tmp_path / "t.tsv"], note=notes.append).values()
+    assert shown(table) == ["id INT", "name TEXT"]
+    assert notes == [f"{tmp_path / 't.tsv'}: cells are separated by semicolons"]
+
+
+def test_the_columns_whose_letters_are_a_guess_are_named(tmp_path: Path) -> None:
+    _, notes = read(tmp_path, "id;miasto;kod\n1;Łódź;a\n2;Kielce;b\n".encode("cp1250"))
+    assert "t.miasto: read as cp1252, '£ódŸ'" in notes
+    assert not [note for note in notes if note.startswith(("t.id", "t.kod"))]
 
 
 def test_types_delimiter_and_encoding_can_be_told(tmp_path: Path) -> None:
