@@ -16,6 +16,8 @@ from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvOptions
 from trl_dbbench.tasks.csv_tables import check_names, read_csv_tables
 from trl_dbbench.tasks.sources.dump import DUMP_SUFFIXES, Dump
 from trl_dbbench.tasks.sources.dump_tables import dump_tables
+from trl_dbbench.tasks.sources.folder import table_files
+from trl_dbbench.tasks.sources.parquet import parquet_table
 from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
 from trl_dbbench.tasks.sources.sqlite_tables import sqlite_tables
 
@@ -85,10 +87,14 @@ def _read_files(
     csv: CsvOptions,
     found: Imported,
 ) -> None:
+    paths = [file for path in paths for file in (table_files(path) if path.is_dir() else [path])]
     tables = [path for path in paths if path.suffix.lower() in CSV_SUFFIXES]
-    databases = [path for path in paths if path not in tables]
+    parquets = [path for path in paths if path.suffix.lower() == ".parquet"]
+    databases = [path for path in paths if path not in (*tables, *parquets)]
     if (database is not None or names is not None) and not databases:
-        raise ConfigError("--database and --tables are for a server or a dump; of CSV files each is a table.")
+        raise ConfigError(
+            "--database and --tables are for a server or a dump; of CSV and parquet files each is a table."
+        )
     if csv != FROM_FILE and not tables:
         raise ConfigError(
             "--delimiter, --encoding and --type are for CSV files; the others say it themselves."
@@ -98,6 +104,8 @@ def _read_files(
         check_names(read_files.values())
         for table in read_files.values():
             found.tables.append(_sampled(table, sample, seed, found.notes))
+    for path in parquets:
+        found.tables.append(_sampled(parquet_table(path, found.notes.append), sample, seed, found.notes))
     there: list[str] = []
     for path in databases:
         kind = Source.of(path, name=database if path.name.lower().endswith(DUMP_SUFFIXES) else None).opened
