@@ -747,7 +747,9 @@ def test_what_is_no_folder_of_tables(tmp_path: Path, monkeypatch: pytest.MonkeyP
         Source.of(home)
     (home / "A.tsv").unlink()
     pyarrow.parquet.write_table(pyarrow.table({"x": [[1, 2]]}), home / "b.parquet")
-    with pytest.raises(TaskError, match=r"b\.parquet: the column 'x' has the type list<.*>; a table has numbers"):
+    with pytest.raises(
+        TaskError, match=r"b\.parquet: the column 'x' has the type list<.*>; a table has numbers"
+    ):
         Source.of(home).tables()
     (home / "b.parquet").write_bytes(b"nothing")
     with pytest.raises(TaskError, match=r"b\.parquet is not a readable parquet file"):
