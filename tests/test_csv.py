@@ -253,6 +253,25 @@ def test_lists_that_cannot_be_read_are_errors_that_name_the_line(tmp_path: Path,
         convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
 
 
+@pytest.mark.parametrize("answer", ["1,50", "1.234,50", "1,234", "1 234", "1'234.50"])
+def test_a_number_that_no_answer_equals_is_a_warning(tmp_path: Path, answer: str) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1,x\n2,y\n")
+    (tmp_path / "q.csv").write_text(f'question,answer\nHow?,"{answer}"\nWho?,"Ann, Bob"\n')
+    found = convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
+    said = [line for line in found.warnings() if "to which no number is right" in line]
+    assert len(said) == 1 and repr(answer) in said[0]
+
+
+@pytest.mark.parametrize(
+    "answer", ["Decimal('1.5')", "datetime.date(2024, 1, 2)", "(Decimal('1.5'),)", "np.int64(3)"]
+)
+def test_values_as_python_shows_them_are_errors_that_name_the_line(tmp_path: Path, answer: str) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1,x\n2,y\n")
+    (tmp_path / "q.csv").write_text(f'question,answer\nHow?,"{answer}"\n')
+    with pytest.raises(TaskError, match=r"q\.csv, line 2: the answer"):
+        convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
+
+
 def test_convert_tells_how_it_read_a_table(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("id;name\n1;a\n2;b\n")
     (tmp_path / "q.csv").write_text("question;answer\nHow many?;2\n")

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from trl_dbbench.cli import app
 from trl_dbbench.database import Database
 from trl_dbbench.database.server.tables import read_tables
-from trl_dbbench.errors import ConfigError
+from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.generate.imported import import_from
 from trl_dbbench.generate.usable import usable
 from trl_dbbench.tasks import Column, Task, load_tasks
@@ -152,6 +152,12 @@ def test_a_sqlite_file(tmp_path: Path, local_database: Database) -> None:
         assert note in said
     run(tmp_path / "shop.db", "--num-tasks", 30, "--out", tmp_path / "t.jsonl")
     tasks_of(tmp_path / "t.jsonl", local_database)
+
+
+def test_a_workbook_is_named_as_what_it_is_not(tmp_path: Path) -> None:
+    (tmp_path / "t.xlsx").write_bytes(b"PK\3\4 and so on")
+    with pytest.raises(TaskError, match=r"t\.xlsx' is no SQLite file\. Tables are read from CSV files"):
+        import_from([str(tmp_path / "t.xlsx")])
 
 
 def test_what_was_read_is_told_and_can_be_told(tmp_path: Path) -> None:

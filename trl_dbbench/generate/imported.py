@@ -108,6 +108,7 @@ def _read_files(
         found.tables.append(_sampled(parquet_table(path, found.notes.append), sample, seed, found.notes))
     there: list[str] = []
     for path in databases:
+        _check_known(path)
         kind = Source.of(path, name=database if path.name.lower().endswith(DUMP_SUFFIXES) else None).opened
         if isinstance(kind, Dump):
             read, notes = dump_tables(kind, sample, seed, names)
@@ -120,6 +121,22 @@ def _read_files(
         found.notes += notes
     if missing := [name for name in names or () if name not in there]:
         raise ConfigError(unknown(f"table of {', '.join(map(str, databases))}", missing[0], there))
+
+
+def _check_known(path: Path) -> None:
+    """Raises TaskError for a file that is nothing that tables are read from, such as a workbook."""
+    if not path.is_file() or path.name.lower().endswith(DUMP_SUFFIXES):
+        return
+    with path.open("rb") as file:
+        begins = file.read(len(_SQLITE))
+    if begins and begins != _SQLITE:
+        raise TaskError(
+            f"'{path}' is no SQLite file. Tables are read from CSV files (.csv, .tsv), parquet files, SQLite "
+            "files and dumps (.sql, .sql.gz); save it as one of these."
+        )
+
+
+_SQLITE = b"SQLite format 3\0"
 
 
 def _sampled(table: Table, sample: int, seed: int, notes: list[str]) -> Table:

@@ -103,6 +103,12 @@ def point_for_comma(text: str) -> str:
     return re.sub(rf"[.{_MARKS}]", "", text).replace(",", ".")
 
 
+def has_marks(text: str) -> bool:
+    """Whether a text is a number with a decimal comma, or with marks between thousands."""
+    found = _WITH_COMMA.fullmatch(text) or _WITH_POINT.fullmatch(text)
+    return found is not None and _PLAIN.fullmatch(text) is None
+
+
 def kept_as_text(texts: Sequence[str], mark: str = ".") -> Reading | None:
     """The reading of texts such as `1.234`, beside such as `567`, that may be whole numbers or fractions."""
     texts = [text for text in texts if text.strip().casefold() not in MISSING]
