@@ -78,6 +78,17 @@ def test_rows_of_another_width_leave_out_their_table_only(tmp_path: Path) -> Non
     assert found.notes == ["t: left out, a row of it has 3 values for 2 columns"]
 
 
+@pytest.mark.parametrize("value", ["NOW()", "ST_GeomFromText('POINT(1 1)')", "1 + 1", "(SELECT 1)", "@a"])
+def test_rows_with_expressions_leave_out_their_table_only(tmp_path: Path, value: str) -> None:
+    found = imported(
+        tmp_path,
+        f"CREATE TABLE t (id int, v text); INSERT INTO t VALUES (1,'a;'),(2,{value}),(3,'b;'); {SECOND}",
+    )
+    assert [table.name for table in found.tables] == ["other"]
+    (note,) = found.notes
+    assert note.startswith("t: left out, an INSERT into t has something else than values at ")
+
+
 def test_rows_that_replace_others_and_rows_that_are_ignored(tmp_path: Path) -> None:
     found = imported(
         tmp_path,

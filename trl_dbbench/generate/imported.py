@@ -116,7 +116,8 @@ def _read_files(
             read, notes = sqlite_tables(kind, sample, seed, names)
         else:
             raise TaskError(f"'{path}' is read neither as a SQLite file nor as a dump.")
-        there += [table.name for table in kind.tables()]
+        if names:
+            there += [table.name for table in kind.tables()]
         found.tables += read
         found.notes += notes
     if missing := [name for name in names or () if name not in there]:

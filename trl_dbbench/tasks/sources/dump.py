@@ -97,13 +97,13 @@ class Dump:
         return self._whole._schema.described(self.tables(), told)
 
     def statements(self) -> Iterator[str | Rows]:
-        """All statements of the database.
+        """All statements of the database. Rows with anything but values say that they are unread.
 
         Raises:
             TaskError: it cannot be read, or has several databases and no name was given.
         """
         with self.errors():
-            yield from self._statements()
+            yield from self._statements(strict=False)
 
     def _has(self, table: str) -> bool:
         return not self._only or table in self._only
@@ -188,7 +188,7 @@ class Dump:
             said = f"the dump '{self.path}' cannot be read: "
             raise TaskError(said + str(error).removeprefix(said)) from None
 
-    def _statements(self, first_rows: int | None = None) -> Iterator[str | Rows]:
+    def _statements(self, first_rows: int | None = None, strict: bool = True) -> Iterator[str | Rows]:
         """Those of the database. A dump without USE is of one.
 
         Raises:
@@ -196,7 +196,7 @@ class Dump:
         """
         current: str | None = None
         used: dict[str, None] = {}
-        for statement in self._read(first_rows):
+        for statement in self._read(first_rows, strict):
             if isinstance(statement, str):
                 check_encoding(statement)
                 if found := _USE.match(statement):
@@ -218,9 +218,9 @@ class Dump:
         if self.name is not None and self.name not in used:
             raise TaskError(f"{unknown('database', self.name, list(used))}.")
 
-    def _read(self, first_rows: int | None) -> Iterator[str | Rows]:
+    def _read(self, first_rows: int | None, strict: bool = True) -> Iterator[str | Rows]:
         with open_dump(self.path) as file:
-            yield from read_dump(file, first_rows, self._only)
+            yield from read_dump(file, first_rows, self._only, strict)
 
     def _ask_for_a_name(self) -> NoReturn:
         statements = (each for each in self._read(1) if isinstance(each, str))

@@ -199,6 +199,7 @@ def _alter(made: _Made, words: Sequence[Word]) -> None:
 
 
 def _add_rows(made: _Made, rows: Rows) -> None:
+    made.unfit = made.unfit or rows.unread
     names = [shown_name(match) for match in _NAME.findall(rows.columns)] or list(made.declared)
     for row in rows.rows:
         written = cells(row)

@@ -74,7 +74,7 @@ _ESCAPED = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
 class Rows:
     """Some rows of an INSERT, each as it is written between its parentheses.
 
-    `ignores`: a row whose key is there already is skipped.
+    `ignores`: a row whose key is there already is skipped. `unread`: why the rows that follow are not read.
     """
 
     verb: str
@@ -82,6 +82,7 @@ class Rows:
     columns: str
     rows: list[str]
     ignores: bool = False
+    unread: str | None = None
 
 
 class Word(NamedTuple):
@@ -98,7 +99,7 @@ class Word(NamedTuple):
 
 
 def read_dump(
-    file: IO[str], first_rows: int | None = None, only: Collection[str] = ()
+    file: IO[str], first_rows: int | None = None, only: Collection[str] = (), strict: bool = True
 ) -> Iterator[str | Rows]:
     """The statements of a dump. What a server would execute of a comment is part of its statement.
 
@@ -106,6 +107,7 @@ def read_dump(
         file: opened as UTF-8 with `errors="surrogateescape"` and `newline=""`.
         first_rows: reads so many rows of each INSERT and skips the others; all if left out.
         only: reads no INSERT into other tables than these; into all, if there are none.
+        strict: an INSERT with anything but values is an error; else its rows say that they are unread.
 
     Raises:
         TaskError: an INSERT has anything but values in its rows, or the file ends in a statement.
@@ -120,7 +122,7 @@ def read_dump(
             delimiter = found[1]
         elif delimiter == ";" and (found := text.take(_INSERT)):
             if not only or shown_name(found["table"]) in only:
-                yield from _rows(text, found, first_rows)
+                yield from _rows(text, found, first_rows, strict)
             else:
                 _skip(text)
         elif statement := "".join(_parts(text, delimiter)).strip():
@@ -244,7 +246,7 @@ class _Text:
         self._place = 0
 
 
-def _rows(text: _Text, insert: re.Match[str], wanted: int | None) -> Iterator[Rows]:
+def _rows(text: _Text, insert: re.Match[str], wanted: int | None, strict: bool) -> Iterator[Rows]:
     verb, table, columns = insert["verb"].upper(), insert["table"], insert["columns"] or ""
     ignores = insert["ignore"] is not None
     rows: list[str] = []
@@ -252,10 +254,14 @@ def _rows(text: _Text, insert: re.Match[str], wanted: int | None) -> Iterator[Ro
     while True:
         row = text.take(_ROW)
         if row is None:
-            raise TaskError(
-                f"an INSERT into {table} has something else than values at {text.here()!r}. Rows of a dump "
-                "are numbers, texts and NULL, as mysqldump writes them."
-            )
+            unread = f"an INSERT into {table} has something else than values at {text.here()!r}"
+            if strict:
+                raise TaskError(
+                    f"{unread}. Rows of a dump are numbers, texts and NULL, as mysqldump writes them."
+                )
+            yield Rows(verb, table, columns, rows, ignores, unread)
+            _skip(text)
+            return
         written = row["cells"]
         if any(sign in written for sign in _COMMENT_SIGNS):
             written = ", ".join(cells(written))
