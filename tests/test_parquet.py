@@ -55,6 +55,7 @@ def imported(folder: Path, values: pa.Array) -> Imported:
             ["2024-07-01 12:00:00", None],
             ["its times of Europe/Berlin are in UTC"],
         ),
+        (pa.array([NOON, None], pa.timestamp("s", "UTC")), "DATETIME", ["2024-07-01 12:00:00", None], []),
         (
             pa.array([1704103200123456789, 0], pa.timestamp("ns")),
             "TEXT",

@@ -28,6 +28,8 @@ _EVERY_DIGIT = Context(prec=100)
 _UNITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 """Digits behind the point of the seconds in a unit of time."""
 
+_UTC = ("UTC", "Etc/UTC", "+00:00", "GMT", "Z")
+
 _BEGIN = datetime.datetime(1970, 1, 1)
 
 
@@ -175,7 +177,9 @@ def _column(name: str, type: pyarrow.DataType) -> ParquetColumn:
     if is_.is_date(type):
         return made("DATE", read=_each(lambda value: value.isoformat()))
     if is_.is_timestamp(type):
-        return made("DATETIME", read=_counted(_UNITS[type.unit], _moment), zone=type.tz)
+        return made(
+            "DATETIME", read=_counted(_UNITS[type.unit], _moment), zone=None if type.tz in _UTC else type.tz
+        )
     if is_.is_time(type):
         return made("TIME", read=_counted(_UNITS[type.unit], _time))
     if any(each(type) for each in (is_.is_string, is_.is_large_string, is_.is_string_view, is_.is_null)):
