@@ -13,9 +13,11 @@ from trl_dbbench.convert import convert
 from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.generate.imported import import_from
+from trl_dbbench.generate.usable import usable
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
 from trl_dbbench.tasks.csv_files import CsvOptions
 from trl_dbbench.tasks.csv_tables import read_csv_tables
+from trl_dbbench.tasks.table import check_new_names
 
 
 def read(tmp_path: Path, content: str | bytes, **options) -> tuple[Table, list[str]]:
@@ -116,6 +118,18 @@ def test_a_row_that_does_not_fit_is_named_by_the_delimiter_of_the_header(tmp_pat
             "times are written as MySQL does: '2024-01-02T03:04' is '2024-01-02 03:04:00'",
         ),
         (["01/02/2024"], "TEXT", ["01/02/2024"], None),
+        (["-0.00", "1.25"], "TEXT", ["-0.00", "1.25"], None),
+        (
+            ["1,234.50", "7.10"],
+            "DECIMAL(10,2)",
+            ["1234.50", "7.10"],
+            "the marks between thousands are left out: '1,234.50' is 1234.50",
+        ),
+        (["1'234.50", "12'345'678.10"], "DECIMAL(10,2)", ["1234.50", "12345678.10"], "is 1234.50"),
+        (["1\u2019234", "12"], "INT", [1234, 12], "'1\u2019234' is 1234"),
+        (["1 234", "567"], "INT", [1234, 567], "'1 234' is 1234"),
+        (["123 456", "234 567"], "TEXT", ["123 456", "234 567"], None),
+        (["1,234", "567"], "TEXT", ["1,234", "567"], "'1,234' may be a whole number or a fraction"),
     ],
 )
 def test_no_value_changes_without_a_note(
@@ -137,6 +151,47 @@ def test_a_point_may_group_where_commas_are_decimal(tmp_path: Path) -> None:
     table, notes = read(tmp_path, "umsatz;ort\n1.234;a\n567;b\n")
     assert [row[0] for row in table.rows] == ["1.234", "567"] and "kept as TEXT" in notes[-1]
     assert read(tmp_path, "umsatz;ort\n1.25;a\n567;b\n")[0].columns[0].type == "DOUBLE"
+
+
+@pytest.mark.parametrize("mark", [" ", "\u00a0", "\u202f", "'", "."])
+def test_marks_between_thousands_where_decimals_have_commas(tmp_path: Path, mark: str) -> None:
+    table, notes = read(tmp_path, f"nom;prix\nA;1{mark}234,50\nB;12{mark}345{mark}678,00\nC;7,10\n")
+    assert shown(table)[1] == "prix DECIMAL(10,2)"
+    assert [row[1] for row in table.rows] == ["1234.50", "12345678.00", "7.10"]
+    assert notes[-1].startswith("t.prix: decimal commas are read as points: ")
+
+
+def test_points_may_group_beside_cells_without_a_value(tmp_path: Path) -> None:
+    table, notes = read(tmp_path, "preis;menge\n1,5;1.234\n2,5;NA\n3,5;12.345\n")
+    assert table.rows == ((1.5, "1.234"), (2.5, "NA"), (3.5, "12.345"))
+    assert [note for note in notes if note.startswith("t.menge")] == [
+        "t.menge: '1.234' may be a whole number or a fraction; kept as TEXT"
+    ]
+
+
+def test_columns_without_a_name_are_left_out_with_a_note(tmp_path: Path) -> None:
+    table, notes = read(tmp_path, "id;name;;\r\n1;A;;\r\n2;B;;\r\n")
+    assert shown(table) == ["id INT", "name TEXT"] and table.rows == ((1, "A"), (2, "B"))
+    assert notes[1:] == [
+        f"t: column {place} has no name and is left out; name it to keep it" for place in (3, 4)
+    ]
+    assert shown(read(tmp_path, ",a\n0,x\n1,y\n")[0]) == ["a TEXT"], "as pandas writes its index"
+    with pytest.raises(TaskError, match="none of its columns has a name"):
+        read(tmp_path, ";;\n1;2;3\n")
+
+
+def test_a_tsv_that_has_no_tabs(tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text("id;name\n1;a\n2;b\n")
+    notes: list[str] = []
+    (table,) = read_csv_tables([tmp_path / "t.tsv"], note=notes.append).values()
+    assert shown(table) == ["id INT", "name TEXT"]
+    assert notes == [f"{tmp_path / 't.tsv'}: cells are separated by semicolons"]
+
+
+def test_the_columns_whose_letters_are_a_guess_are_named(tmp_path: Path) -> None:
+    _, notes = read(tmp_path, "id;miasto;kod\n1;Łódź;a\n2;Kielce;b\n".encode("cp1250"))
+    assert "t.miasto: read as cp1252, '£ódŸ'" in notes
+    assert not [note for note in notes if note.startswith(("t.id", "t.kod"))]
 
 
 def test_types_delimiter_and_encoding_can_be_told(tmp_path: Path) -> None:
@@ -316,6 +371,25 @@ def test_lists_that_cannot_be_read_are_errors_that_name_the_line(tmp_path: Path,
         convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
 
 
+@pytest.mark.parametrize("answer", ["1,50", "1.234,50", "1,234", "1 234", "1'234.50"])
+def test_a_number_that_no_answer_equals_is_a_warning(tmp_path: Path, answer: str) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1,x\n2,y\n")
+    (tmp_path / "q.csv").write_text(f'question,answer\nHow?,"{answer}"\nWho?,"Ann, Bob"\n')
+    found = convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
+    said = [line for line in found.warnings() if "to which no number is right" in line]
+    assert len(said) == 1 and repr(answer) in said[0]
+
+
+@pytest.mark.parametrize(
+    "answer", ["Decimal('1.5')", "datetime.date(2024, 1, 2)", "(Decimal('1.5'),)", "np.int64(3)"]
+)
+def test_values_as_python_shows_them_are_errors_that_name_the_line(tmp_path: Path, answer: str) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1,x\n2,y\n")
+    (tmp_path / "q.csv").write_text(f'question,answer\nHow?,"{answer}"\n')
+    with pytest.raises(TaskError, match=r"q\.csv, line 2: the answer"):
+        convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
+
+
 def test_convert_tells_how_it_read_a_table(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("id;name\n1;a\n2;b\n")
     (tmp_path / "q.csv").write_text("question;answer\nHow many?;2\n")
@@ -343,3 +417,30 @@ def test_convert_takes_the_options_of_import(tmp_path: Path, command: Callable) 
     assert command("convert", out, tmp_path / "p.jsonl", "--encoding", "cp1250")[0] == (
         "error: --delimiter, --encoding and --type go with --tables, which is not given."
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "has no name"),
+        ("a ", "ends in a space"),
+        ("a😀", "'😀' in its name"),
+        ("a\0", r"'\\x00' in its name"),
+    ],
+)
+def test_other_names_that_no_server_takes(
+    tmp_path: Path, local_database: Database, name: str, reason: str
+) -> None:
+    table = Table("t", (Column("id", "INT"), Column(name, "TEXT")), ((1, "x"), (2, "y")))
+    with pytest.raises(TaskError, match=reason):
+        check_new_names(table)
+    kept, notes = usable([table])
+    assert [column.name for column in kept[0].columns] == ["id"]
+    assert len(notes) == 1 and notes[0].startswith(f"t.{name}: left out")
+    other = Table(name, (Column("id", "INT"), Column("v", "TEXT")), ((1, "x"), (2, "y")))
+    assert len(usable([other])[1]) == 1, "one note of the table, not of its columns"
+    sandbox = local_database.sandbox(
+        Task("t", "?", (Table("u", (Column("id", "INT"),)),), "SELECT", Gold(((1,),)))
+    )
+    with sandbox as session:
+        assert session.execute(f"CREATE TABLE `{name}` (n INT)").error, "and no server takes it"

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from trl_dbbench.cli import app
 from trl_dbbench.database import Database
 from trl_dbbench.database.server.tables import read_tables
-from trl_dbbench.errors import ConfigError
+from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.generate.imported import import_from
 from trl_dbbench.generate.usable import usable
 from trl_dbbench.tasks import Column, Task, load_tasks
@@ -119,11 +119,17 @@ def test_a_sqlite_file(tmp_path: Path, local_database: Database) -> None:
             "INSERT INTO pets VALUES (1, 'Rex', 9.5, '2024-01-02 03:04:05', x'ff', 'a'), (2, 'Tom', 7, NULL, NULL, 'b'),"
             "(3, 'Ida', 7.25, NULL, NULL, 'c');"
             "CREATE TABLE far (id INTEGER PRIMARY KEY, x REAL); INSERT INTO far VALUES (1, 9e999);"
-            "CREATE VIEW names AS SELECT name FROM pets;"
+            "CREATE VIEW names AS SELECT name FROM pets; CREATE VIEW gone AS SELECT n FROM nowhere;"
+            "CREATE TRIGGER of_pets AFTER INSERT ON pets BEGIN SELECT 1; END;"
+            "CREATE TABLE odd (id INT CHECK (id > 0), n TEXT, m TEXT DEFAULT (lower('A')));"
+            "INSERT INTO odd VALUES (1, CAST(x'ff41' AS TEXT), 'a');"
+            "CREATE VIRTUAL TABLE unread USING fts4(body, content=''); INSERT INTO unread (docid, body) VALUES (1, 'x');"
         )
     connection.close()
     found = import_from([str(tmp_path / "shop.db")])
-    (pets,) = found.tables
+    pets, far, odd = found.tables
+    assert [column.name for column in far.columns] == ["id"]
+    assert odd.rows == ((1, "a"),)
     assert [(column.name, column.type) for column in pets.columns] == [
         ("id", "INT NOT NULL AUTO_INCREMENT PRIMARY KEY"),
         ("name", "TEXT NOT NULL"),
@@ -135,12 +141,23 @@ def test_a_sqlite_file(tmp_path: Path, local_database: Database) -> None:
     said = "\n".join(found.notes)
     for note in (
         "pets.raw: left out, its type longblob holds bytes",
-        "far: left out, ",
-        "views are left out: names",
+        "far.x: left out, it holds an infinite number",
+        "odd.n: left out, its texts are no UTF-8",
+        "odd: its CHECK constraints, not held",
+        "odd.m: the default lower('A'), not held",
+        "unread: left out, it cannot be read (",
+        "pets: its trigger of_pets is not held",
+        "views are left out: names, gone",
     ):
         assert note in said
     run(tmp_path / "shop.db", "--num-tasks", 30, "--out", tmp_path / "t.jsonl")
     tasks_of(tmp_path / "t.jsonl", local_database)
+
+
+def test_a_workbook_is_named_as_what_it_is_not(tmp_path: Path) -> None:
+    (tmp_path / "t.xlsx").write_bytes(b"PK\3\4 and so on")
+    with pytest.raises(TaskError, match=r"t\.xlsx' is no SQLite file\. Tables are read from CSV files"):
+        import_from([str(tmp_path / "t.xlsx")])
 
 
 def test_what_was_read_is_told_and_can_be_told(tmp_path: Path) -> None:

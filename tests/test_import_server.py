@@ -119,6 +119,30 @@ def test_a_foreign_database_becomes_tasks_that_are_right_there(
     assert [each.problem for each in validate(tasks, server_database) if each.problem] == []
 
 
+def test_partitions_are_named(server_database: Database) -> None:
+    made = (
+        "CREATE TABLE parted (id INT, v VARCHAR(3)) PARTITION BY HASH (id) PARTITIONS 3",
+        "CREATE TABLE whole (id INT, v VARCHAR(3))",
+    )
+    with database_on(server_database.url, "parts", made):
+        found = read_tables(server_database.url, "parts")
+    assert [note for note in found.notes if "partitions" in note] == ["parted: its partitions are not held"]
+
+
+def test_what_only_mariadb_has(local_database: Database) -> None:
+    made = (
+        "CREATE TABLE t (id INT, v VARCHAR(9) COMPRESSED)",
+        "INSERT INTO t VALUES (1, 'a'), (2, 'b')",
+        "CREATE SEQUENCE numbers",
+    )
+    with database_on(local_database.url, "compressed", made):
+        found = read_tables(local_database.url, "compressed")
+    tables, notes = usable(found.tables)
+    assert [column.type for column in tables[0].columns] == ["INT", "VARCHAR(9)"] and notes == []
+    assert tables[0].rows == ((1, "a"), (2, "b"))
+    assert found.notes == ["compressed: its sequences are left out: numbers"]
+
+
 OLD = (
     "SET SESSION sql_mode = ''",
     """CREATE TABLE old (id INT PRIMARY KEY, kind ENUM('a','b') DEFAULT 'a', signs SET('x','y'), price DECIMAL(6,2) UNSIGNED,

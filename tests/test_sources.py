@@ -714,7 +714,7 @@ def test_a_folder_in_both_dialects(
 def test_a_folder_is_converted_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Source.of(folder)
     first.tables()
-    (kept,) = folders.cache_folder().iterdir()
+    (kept,) = folders.cache_folder().glob("*.sqlite")
     assert kept.name.startswith(first.digest)
     with monkeypatch.context() as patch:
         patch.delattr(folders, "_convert")
@@ -732,7 +732,7 @@ def test_processes_that_convert_at_the_same_time(folder: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: folders.Folder(folder, digest).tables(), range(8)))
     assert len(set(found)) == 1
-    assert len(list(folders.cache_folder().iterdir())) == 1
+    assert len(list(folders.cache_folder().glob("*.sqlite"))) == 1
 
 
 def test_what_is_no_folder_of_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -747,7 +747,9 @@ def test_what_is_no_folder_of_tables(tmp_path: Path, monkeypatch: pytest.MonkeyP
         Source.of(home)
     (home / "A.tsv").unlink()
     pyarrow.parquet.write_table(pyarrow.table({"x": [[1, 2]]}), home / "b.parquet")
-    with pytest.raises(TaskError, match=r"b\.parquet: a column has the type list<.*>; a table has numbers"):
+    with pytest.raises(
+        TaskError, match=r"b\.parquet: the column 'x' has the type list<.*>; a table has numbers"
+    ):
         Source.of(home).tables()
     (home / "b.parquet").write_bytes(b"nothing")
     with pytest.raises(TaskError, match=r"b\.parquet is not a readable parquet file"):

@@ -33,7 +33,7 @@ def import_tables(
         typer.Argument(
             metavar="URL|FILE...",
             help="A server, mysql+pymysql://user:password@host:port/, or files: CSV files, each a table, "
-            "SQLite files, dumps (.sql, .sql.gz).",
+            "parquet files, SQLite files, dumps (.sql, .sql.gz); or a folder of CSV and parquet files.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="The JSONL file of tasks to write.")],

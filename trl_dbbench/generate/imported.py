@@ -16,9 +16,11 @@ from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvOptions
 from trl_dbbench.tasks.csv_tables import read_csv_tables
 from trl_dbbench.tasks.sources.dump import DUMP_SUFFIXES, Dump
 from trl_dbbench.tasks.sources.dump_tables import dump_tables
+from trl_dbbench.tasks.sources.folder import table_files
+from trl_dbbench.tasks.sources.parquet import parquet_table
 from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
 from trl_dbbench.tasks.sources.sqlite_tables import sqlite_tables
-from trl_dbbench.tasks.table import check_names
+from trl_dbbench.tasks.table import check_new_names
 
 
 @dataclass
@@ -86,20 +88,27 @@ def _read_files(
     csv: CsvOptions,
     found: Imported,
 ) -> None:
+    paths = [file for path in paths for file in (table_files(path) if path.is_dir() else [path])]
     tables = [path for path in paths if path.suffix.lower() in CSV_SUFFIXES]
-    databases = [path for path in paths if path not in tables]
+    parquets = [path for path in paths if path.suffix.lower() == ".parquet"]
+    databases = [path for path in paths if path not in (*tables, *parquets)]
     if (database is not None or names is not None) and not databases:
-        raise ConfigError("--database and --tables are for a server or a dump; of CSV files each is a table.")
+        raise ConfigError(
+            "--database and --tables are for a server or a dump; of CSV and parquet files each is a table."
+        )
     if csv != FROM_FILE and not tables:
         raise ConfigError(
             "--delimiter, --encoding and --type are for CSV files; the others say it themselves."
         )
     if tables:
         for table in read_csv_tables(tables, csv, found.notes.append).values():
-            check_names(table)
+            check_new_names(table)
             found.tables.append(_sampled(table, sample, seed, found.notes))
+    for path in parquets:
+        found.tables.append(_sampled(parquet_table(path, found.notes.append), sample, seed, found.notes))
     there: list[str] = []
     for path in databases:
+        _check_known(path)
         kind = Source.of(path, name=database if path.name.lower().endswith(DUMP_SUFFIXES) else None).opened
         if isinstance(kind, Dump):
             read, notes = dump_tables(kind, sample, seed, names)
@@ -107,11 +116,28 @@ def _read_files(
             read, notes = sqlite_tables(kind, sample, seed, names)
         else:
             raise TaskError(f"'{path}' is read neither as a SQLite file nor as a dump.")
-        there += [table.name for table in kind.tables()]
+        if names:
+            there += [table.name for table in kind.tables()]
         found.tables += read
         found.notes += notes
     if missing := [name for name in names or () if name not in there]:
         raise ConfigError(unknown(f"table of {', '.join(map(str, databases))}", missing[0], there))
+
+
+def _check_known(path: Path) -> None:
+    """Raises TaskError for a file that is nothing that tables are read from, such as a workbook."""
+    if not path.is_file() or path.name.lower().endswith(DUMP_SUFFIXES):
+        return
+    with path.open("rb") as file:
+        begins = file.read(len(_SQLITE))
+    if begins and begins != _SQLITE:
+        raise TaskError(
+            f"'{path}' is no SQLite file. Tables are read from CSV files (.csv, .tsv), parquet files, SQLite "
+            "files and dumps (.sql, .sql.gz); save it as one of these."
+        )
+
+
+_SQLITE = b"SQLite format 3\0"
 
 
 def _sampled(table: Table, sample: int, seed: int, notes: list[str]) -> Table:

@@ -13,6 +13,7 @@ from trl_dbbench.database import Database, open_database
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks import Cell, Column, Gold, Table, Task
 from trl_dbbench.tasks.model import check_table
+from trl_dbbench.tasks.table import check_new_names
 
 MAX_REASON = 160
 """Characters of a reason in a note."""
@@ -23,6 +24,9 @@ def usable(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
     kept, notes = [], list[str]()
     with open_database("sqlite") as database:
         for table in tables:
+            if (reason := _misnamed(table)) is not None:
+                notes.append(f"{table.name}: left out, {reason}")
+                continue
             if (problem := _problem(database, table)) is None:
                 kept.append(table)
                 continue
@@ -38,6 +42,14 @@ def usable(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
             else:
                 notes.append(f"{table.name}: left out, {problem}")
     return kept, notes
+
+
+def _misnamed(table: Table) -> str | None:
+    try:
+        check_new_names(replace(table, columns=()))
+    except TaskError as error:
+        return str(error)
+    return None
 
 
 def _usable_column(database: Database, table: Table, place: int, notes: list[str]) -> Column | None:
@@ -81,6 +93,7 @@ def _problem(database: Database, table: Table) -> str | None:
             return f"it holds {strange!r}, which is outside its list"
     try:
         check_table(table)
+        check_new_names(table)
         with database.sandbox(task):
             return None
     except TaskError as error:

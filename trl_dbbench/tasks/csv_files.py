@@ -7,6 +7,7 @@ import csv
 import io
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,34 +77,47 @@ def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
     """Reads a CSV file. Empty lines do not count.
 
     Raises:
-        TaskError: if it cannot be read, a column has no name or that of another, or a row has not as many
-            cells as the header.
+        TaskError: if it cannot be read, a column has the name of another, or a row has not as many cells as
+            the header.
     """
-    text, notes = _text(path, options.encoding)
+    text, notes, guessed = _text(path, options.encoding)
     begins = 0
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else None
+    usual = "\t" if path.suffix.lower() == ".tsv" else ","
+    delimiter = "\t" if usual == "\t" and "\t" in text.partition("\n")[0] else None
     if said := _EXCELS_LINE.match(text):
         delimiter, text, begins = said[1], text[said.end() :], 1
     delimiter = options.delimiter or delimiter or _delimiter(text)
     rows = _rows(path, text, delimiter, begins)
     if not rows:
         raise TaskError(f"{path} is empty; its first line must name the columns.")
-    if delimiter != ("\t" if path.suffix.lower() == ".tsv" else ","):
-        notes.append(f"{path}: cells are separated by {DELIMITERS.get(delimiter, repr(delimiter))}")
     header = [name.strip() for name in rows[0][1]]
-    if "" in header:
-        raise TaskError(f"{path}: column {header.index('') + 1} has no name.")
-    if twice := [name for name, count in Counter(map(str.casefold, header)).items() if count > 1]:
+    if twice := [name for name, count in Counter(map(str.casefold, header)).items() if name and count > 1]:
         raise TaskError(
-            f"{path}: the column '{twice[0]}' is there twice; MySQL ignores case in column names."
+            f"{path}: the column '{twice[0]}' is there twice; MySQL ignores case in column names. Rename one."
         )
     for where, row in rows[1:]:
         if len(row) != len(header):
-            raise TaskError(f"{path}, {where}: has {len(row)} cells, the header {len(header)} columns.")
+            raise TaskError(
+                f"{path}, {where}: has {len(row)} cells, the header {len(header)} columns, divided by "
+                f"{DELIMITERS.get(delimiter, repr(delimiter))}. Correct the line, or name the delimiter."
+            )
+    if guessed:
+        notes += _doubtful_letters(path, header, [row for _, row in rows[1:]])
+    if delimiter != usual:
+        notes.append(f"{path}: cells are separated by {DELIMITERS.get(delimiter, repr(delimiter))}")
     return CsvFile(header, rows[1:], delimiter, notes)
 
 
-def _text(path: Path, encoding: str | None) -> tuple[str, list[str]]:
+def _doubtful_letters(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The columns whose letters are others in another encoding, each with its first such text."""
+    for place, name in enumerate(header):
+        texts = [name, *(row[place] for row in rows)]
+        if (first := next((text for text in texts if not text.isascii()), None)) is not None:
+            yield f"{path.stem}.{name}: read as cp1252, {first[:40]!r}"
+
+
+def _text(path: Path, encoding: str | None) -> tuple[str, list[str], bool]:
+    """The text, what there is to say of its encoding, and whether that is a guess."""
     try:
         read = path.read_bytes()
     except OSError as error:
@@ -114,19 +128,23 @@ def _text(path: Path, encoding: str | None) -> tuple[str, list[str]]:
         try:
             text = read.decode(known).removeprefix("\ufeff")
         except UnicodeError as error:
-            raise TaskError(f"{path} cannot be read as {known}: {error}. Name its encoding.") from None
+            raise TaskError(
+                f"{path} cannot be read as {known}: {error}. Name its encoding, such as cp1252."
+            ) from None
         told = [f"{path}: read as {known}"] if encoding is None and not known.startswith("utf-8") else []
-        return text, told
+        return text, told, False
     try:
-        return read.decode("utf-8"), []
+        return read.decode("utf-8"), [], False
     except UnicodeDecodeError as error:
         try:
             text = read.decode("cp1252")
         except UnicodeDecodeError:
             raise TaskError(
-                f"{path} cannot be read as UTF-8 text, nor as cp1252: {error}. Name its encoding."
+                f"{path} cannot be read as UTF-8 text, nor as cp1252: {error}. Name its encoding, such as "
+                "cp1250 or cp850."
             ) from None
-    return text, [f"{path}: it is not UTF-8, and was read as cp1252; name its encoding if letters are wrong"]
+    told = [f"{path}: it is not UTF-8, and was read as cp1252; name its encoding if letters are wrong"]
+    return text, told, True
 
 
 def _without_mark(read: bytes) -> str | None:

@@ -19,7 +19,7 @@ from trl_dbbench.tasks.csv_types import (
     TIMED,
     Reading,
     Unfit,
-    is_grouped,
+    kept_as_text,
     point_for_comma,
     timed,
     with_missing,
@@ -82,52 +82,44 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
     file = read_csv(path, options)
     for line in file.notes:
         note(line)
-    columns, cells_by_column, texts_of = [], [], {}
+    readings: list[tuple[int, str, Reading]] = []
+    texts_of = {}
     for place, title in enumerate(file.header):
         name, type_ = _title(title, path)
+        if not name:
+            note(f"{path.stem}: column {place + 1} has no name and is left out; name it to keep it")
+            continue
         chosen = options.types.get(f"{path.stem}.{name}", options.types.get(name))
         if chosen is not None:
             type_ = _title(f"{name}:{chosen}", path)[1]
             if type_ is None:
                 raise ConfigError(f"{chosen!r} is no type for the column '{name}'; allowed are such as TEXT.")
-        texts = [(where, row[place]) for where, row in file.rows]
+        texts = [row[place] for _, row in file.rows]
         if type_ is None:
-            texts_of[name] = [text for _, text in texts if text]
+            texts_of[name] = [text for text in texts if text]
             reading = with_missing(texts_of[name], file.delimiter != ",")
         else:
-            reading = _declared(type_, file, [text for _, text in texts])
+            reading = _declared(type_, file, texts)
+        readings.append((place, name, reading))
+    commas = file.delimiter == ";" or any(reading.commas for _, _, reading in readings)
+    columns, cells_by_column = [], []
+    for place, name, reading in readings:
+        if commas and (kept := kept_as_text(texts_of.get(name, ()))) is not None:
+            reading = kept
         columns.append(Column(name, reading.type))
         cells_by_column.append(
-            [_csv_cell(text, reading, f"{path}, {where}, column '{name}'") for where, text in texts]
+            [_csv_cell(row[place], reading, f"{path}, {where}, column '{name}'") for where, row in file.rows]
         )
         if reading.note:
             note(f"{path.stem}.{name}: {reading.note}")
-    numbers = {column.name for column in columns if column.type.startswith(("DECIMAL", "DOUBLE"))}
-    if file.delimiter == ";" or any("," in text for name in numbers for text in texts_of.get(name, ())):
-        _keep_ambiguous(path.stem, columns, cells_by_column, texts_of, note)
+    if not columns:
+        raise TaskError(f"{path}: none of its columns has a name; its first line must name them.")
     folded = Counter(column.name.casefold() for column in columns)
     if twice := [column.name for column in columns if folded[column.name.casefold()] > 1]:
         raise TaskError(
             f"{path}: the column '{twice[0]}' is there twice; MySQL ignores case in column names."
         )
     return Table(path.stem, tuple(columns), tuple(zip(*cells_by_column, strict=True)))
-
-
-def _keep_ambiguous(
-    table: str,
-    columns: list[Column],
-    cells: list[list[Cell]],
-    texts_of: dict[str, list[str]],
-    note: Callable[[str], object],
-) -> None:
-    """Keeps columns as their texts in which `1.234` may be 1234, as where decimals have commas."""
-    for place, column in enumerate(columns):
-        texts = texts_of.get(column.name, [])
-        if is_grouped(texts):
-            left = iter(texts)
-            cells[place] = [None if cell is None else next(left) for cell in cells[place]]
-            columns[place] = Column(column.name, "TEXT")
-            note(f"{table}.{column.name}: {texts[0]!r} may be a whole number or a fraction; kept as TEXT")
 
 
 def _title(title: str, path: Path) -> tuple[str, str | None]:

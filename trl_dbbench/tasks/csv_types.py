@@ -29,9 +29,19 @@ MISSING = frozenset(
 _INT = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
 _PLAIN = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)", re.ASCII)
 _EXPONENT = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)[eE][+-]?\d+", re.ASCII)
-_GROUPED = re.compile(r"-?[1-9]\d{0,2}(?:\.\d{3})+", re.ASCII)
+_GROUPED = {mark: re.compile(rf"-?[1-9]\d{{0,2}}(?:[{mark}]\d{{3}})+", re.ASCII) for mark in ".,"}
 _UNGROUPED = re.compile(r"-?\d{1,3}", re.ASCII)
-_WITH_COMMA = re.compile(r"-?(?:[1-9]\d{0,2}(?:\.\d{3})+|0|[1-9]\d*)(?:,\d+)?", re.ASCII)
+_MARKS = " \u00a0\u2009\u202f'\u2019"
+"""What may stand between thousands, beside the point or the comma."""
+
+_WITH_COMMA, _WITH_POINT = (
+    re.compile(
+        rf"-?(?:[1-9]\d{{0,2}}(?P<mark>[{other}{_MARKS}])\d{{3}}(?:(?P=mark)\d{{3}})*|0|[1-9]\d*)(?:{sign}\d+)?",
+        re.ASCII,
+    )
+    for sign, other in ((",", "."), (r"\.", ","))
+)
+_NEGATIVE_ZERO = re.compile(r"-0*\.?0*", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.(?P<fraction>\d{1,6}))?)?", re.ASCII)
 _DAY_FIRST = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})(?: (\d{1,2}:\d\d(?::\d\d)?))?", re.ASCII)
@@ -44,6 +54,8 @@ class Reading:
     type: str
     read: Callable[[str], Cell]
     note: str | None = None
+    commas: bool = False
+    """Whether its numbers have decimal commas."""
 
 
 class Unfit(ValueError):
@@ -59,10 +71,11 @@ def inferred(texts: Sequence[str], commas: bool = False) -> Reading:
     stripped = [text.strip() for text in texts]
     if not stripped:
         return Reading("TEXT", str)
-    for attempt in (_numbers, _with_commas if commas else None, _dates, _moments, _days_first):
+    attempts = (_numbers, _with_commas if commas else None, _with_groups, _dates, _moments, _days_first)
+    for attempt in attempts:
         if attempt is not None and (found := attempt(stripped)) is not None:
             return found
-    return Reading("TEXT", str)
+    return kept_as_text(texts, ",") or Reading("TEXT", str)
 
 
 def with_missing(texts: Sequence[str], commas: bool = False) -> Reading:
@@ -80,7 +93,7 @@ def with_missing(texts: Sequence[str], commas: bool = False) -> Reading:
     def read(text: str) -> Cell:
         return None if text.strip().casefold() in MISSING else others.read(text)
 
-    return Reading(others.type, read, "; ".join(filter(None, (note, others.note))))
+    return Reading(others.type, read, "; ".join(filter(None, (note, others.note))), others.commas)
 
 
 def point_for_comma(text: str) -> str:
@@ -91,27 +104,37 @@ def point_for_comma(text: str) -> str:
     """
     if not _WITH_COMMA.fullmatch(text):
         raise ValueError
-    return text.replace(".", "").replace(",", ".")
+    return re.sub(rf"[.{_MARKS}]", "", text).replace(",", ".")
 
 
-def is_grouped(texts: Sequence[str]) -> bool:
-    """Whether texts such as `1.234`, beside such as `567`, may be whole numbers or fractions."""
-    grouped = [_GROUPED.fullmatch(text.strip()) is not None for text in texts]
-    return any(grouped) and all(
+def has_marks(text: str) -> bool:
+    """Whether a text is a number with a decimal comma, or with marks between thousands."""
+    found = _WITH_COMMA.fullmatch(text) or _WITH_POINT.fullmatch(text)
+    return found is not None and _PLAIN.fullmatch(text) is None
+
+
+def kept_as_text(texts: Sequence[str], mark: str = ".") -> Reading | None:
+    """The reading of texts such as `1.234`, beside such as `567`, that may be whole numbers or fractions."""
+    texts = [text for text in texts if text.strip().casefold() not in MISSING]
+    grouped = [_GROUPED[mark].fullmatch(text.strip()) is not None for text in texts]
+    if not any(grouped) or not all(
         each or _UNGROUPED.fullmatch(text.strip()) for each, text in zip(grouped, texts, strict=True)
-    )
+    ):
+        return None
+    first = texts[grouped.index(True)]
+    return Reading("TEXT", str, f"{first!r} may be a whole number or a fraction; kept as TEXT")
 
 
 # --- numbers ---------------------------------------------------------------------------------------
 
 
 def _numbers(texts: Sequence[str]) -> Reading | None:
+    if any(_NEGATIVE_ZERO.fullmatch(text) and len(text) > 1 for text in texts):
+        return None
     if all(map(_INT.fullmatch, texts)):
         largest = max(10**20 if len(text) > 20 else max(int(text), -int(text) - 1) for text in texts)
-        if "-0" in texts or largest >= 2**63:
-            return Reading(
-                "TEXT", str, "numbers of more than 64 bits are kept as TEXT" if "-0" not in texts else None
-            )
+        if largest >= 2**63:
+            return Reading("TEXT", str, "numbers of more than 64 bits are kept as TEXT")
         return Reading("INT" if largest < 2**31 else "BIGINT", lambda text: int(text.strip()))
     plain = all(map(_PLAIN.fullmatch, texts))
     exact = all(_is_exact(text) for text in texts)
@@ -158,6 +181,32 @@ def _with_commas(texts: Sequence[str]) -> Reading | None:
     return Reading(
         found.type,
         lambda text: found.read(point_for_comma(text.strip())),
+        "; ".join(filter(None, (note, found.note))),
+        commas=True,
+    )
+
+
+def _with_groups(texts: Sequence[str]) -> Reading | None:
+    """Numbers such as `1'234.50`, `1,234.50` and `1 234`, where nothing else can be meant."""
+    matches = [_WITH_POINT.fullmatch(text) for text in texts]
+    marks = {match["mark"] for match in matches if match} - {None}
+    if not all(matches) or len(marks) != 1:
+        return None
+    (mark,) = marks
+    fractions = any("." in text for text in texts)
+    sure = (
+        any(mark in text and "." in text for text in texts)
+        if mark == ","
+        else mark in "'\u2019" or fractions or any(mark not in text for text in texts)
+    )
+    found = _numbers([text.replace(mark, "") for text in texts]) if sure else None
+    if found is None or found.type == "TEXT":
+        return None
+    first = next(text for text in texts if mark in text)
+    note = f"the marks between thousands are left out: {first!r} is {first.replace(mark, '')}"
+    return Reading(
+        found.type,
+        lambda text: found.read(text.strip().replace(mark, "")),
         "; ".join(filter(None, (note, found.note))),
     )
 

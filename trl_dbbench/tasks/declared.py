@@ -84,7 +84,7 @@ def task_column(declared: Declared) -> tuple[Column | None, list[str]]:
 
 
 def _type(declared: Declared) -> tuple[str | None, list[str]]:
-    type_ = declared.type
+    type_ = re.sub(r"\s*/\*.*?\*/", "", declared.type)  # such as of MariaDB's COMPRESSED
     if other := _ONE_SERVERS.get(declared.word):
         return other, [f"its type {type_} becomes {other.upper()}"]
     if declared.word not in _HELD:

@@ -65,6 +65,8 @@ def read_entries(path: Path, csv: CsvOptions = FROM_FILE) -> Iterable[Entry]:
         file = read_csv(path, csv)
         for note in file.notes:
             logger.warning(note)
+        if "" in file.header:
+            raise TaskError(f"{path}: column {file.header.index('') + 1} has no name. Give it one.")
         if not file.rows:
             raise TaskError(f"{path} holds no questions, only a header.")
         return [Entry(place, dict(zip(file.header, row, strict=True))) for place, row in file.rows]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import intern
@@ -70,14 +71,40 @@ def check_names(table: Table) -> None:
     Raises:
         TaskError: one is longer than servers take.
     """
-    named = [("the table", table.name)]
-    named += [(f"table '{table.name}': the column", column.name) for column in table.columns]
-    for what, name in named:
+    for what, name in _named(table):
         if len(name) > MAX_NAME_CHARACTERS:
             raise TaskError(
                 f"{what} '{name}' has a name of {len(name)} characters; MySQL and MariaDB take at most "
                 f"{MAX_NAME_CHARACTERS} (1059: Identifier name is too long). Shorten it."
             )
+
+
+def check_new_names(table: Table) -> None:
+    """Check the names of a table of which tasks are to be made; published tasks have odd ones.
+
+    Raises:
+        TaskError: servers do not take one.
+    """
+    for what, name in _named(table):
+        if not name:
+            raise TaskError(f"{what} has no name; MySQL and MariaDB need one (1166: Incorrect column name).")
+        if name.endswith(" "):
+            raise TaskError(
+                f"{what} '{name}' has a name that ends in a space; MySQL and MariaDB take none "
+                "(1166: Incorrect column name). Leave it out."
+            )
+        if strange := re.search("[\0\U00010000-\U0010ffff]", name):
+            raise TaskError(
+                f"{what} '{name}' has {strange[0]!r} in its name; MySQL and MariaDB take no NUL "
+                "and no character beyond U+FFFF there. Leave it out."
+            )
+    check_names(table)
+
+
+def _named(table: Table) -> Iterator[tuple[str, str]]:
+    yield "the table", table.name
+    for column in table.columns:
+        yield f"table '{table.name}': the column", column.name
 
 
 def first_twice(names: Sequence[str]) -> int | None:

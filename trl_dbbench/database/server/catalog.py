@@ -100,10 +100,15 @@ class Catalog:
         for row in versioned:
             if row["t"] in tables:
                 yield f"{row['t']}: its system versioning is not held, its rows are those of now"
+        parted = self.rows("PARTITIONS", "DISTINCT TABLE_NAME AS t", "PARTITION_NAME IS NOT NULL", "t")
+        for row in parted:
+            if row["t"] in tables:
+                yield f"{row['t']}: its partitions are not held"
         if not whole:
             return
         for table, what, of, condition in (
             ("TABLES", "TABLE_NAME", "views", "TABLE_TYPE LIKE '%%VIEW'"),
+            ("TABLES", "TABLE_NAME", "sequences", "TABLE_TYPE = 'SEQUENCE'"),
             ("ROUTINES", "ROUTINE_NAME", "routines", "TRUE"),
             ("EVENTS", "EVENT_NAME", "events", "TRUE"),
         ):

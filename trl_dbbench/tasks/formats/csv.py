@@ -22,6 +22,7 @@ from trl_dbbench.grading import DEFAULT_GRADER, GRADERS
 from trl_dbbench.skills import operation_of
 from trl_dbbench.tasks.csv_files import FROM_FILE, CsvOptions
 from trl_dbbench.tasks.csv_tables import number_or_text
+from trl_dbbench.tasks.csv_types import has_marks
 from trl_dbbench.tasks.fields import check_known, first_id
 from trl_dbbench.tasks.formats.base import Loss
 from trl_dbbench.tasks.model import OPERATIONS, Gold, Task, checked, operation_in, skills_in
@@ -72,6 +73,11 @@ class CsvFormat:
         given = _given(entry)
         task = checked(_task(given, self._tables, str(self._questions)))
         if task.gold.sql is None:
+            for cell in (cell for row in task.gold.answer or () for cell in row):
+                if isinstance(cell, str) and has_marks(cell):
+                    self._warn(
+                        task, f"{cell!r} is a text, to which no number is right; write numbers as 1234.50"
+                    )
             return _answerable(task)
         rows = self._gold_rows(task)
         if task.is_question and "answer" not in given:
@@ -159,6 +165,8 @@ def _answer_rows(answer: Any) -> list:
 def _listed(text: str) -> list | None:
     """The list that a text is, in JSON's notation or in Python's; `None` for another text."""
     if not (text.startswith(("[", "(", "{")) and text.endswith(("]", ")", "}"))):
+        if _CALL.match(text):
+            raise TaskError(f"the answer {text[:80]!r} is a call of Python's; write its value, such as 1.5")
         return None
     for read in (json.loads, _python_list):
         try:
@@ -170,7 +178,7 @@ def _listed(text: str) -> list | None:
         if isinstance(found, list | tuple):
             return _as_rows(found, text)
         break
-    if text.startswith("[") and _LIST_LIKE.search(text):
+    if (text.startswith("[") and _LIST_LIKE.search(text)) or _CALL.search(text):
         raise TaskError(
             f"the answer {text[:80]!r} is written as a list and cannot be read as one; write rows as JSON: "
             '[[1, "a"], [2, "b"]]'
@@ -180,6 +188,10 @@ def _listed(text: str) -> list | None:
 
 _LIST_LIKE = re.compile(r"[,'\"]|\d\s+[-\d]")
 """Signs by which a text in brackets is meant as a list, such as NumPy's `[1 2]`; `[unknown]` has none."""
+
+
+_CALL = re.compile(r"\b(?:Decimal|Timestamp|array|datetime\.\w+|np\.\w+)\(.*\)")
+"""Values as Python shows them, which no answer equals."""
 
 
 def _python_list(text: str) -> Any:

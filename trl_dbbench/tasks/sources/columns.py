@@ -9,7 +9,6 @@ from typing import Any
 
 from sqlglot import exp
 
-from trl_dbbench.errors import TaskError
 from trl_dbbench.sql import only_statement, quote
 
 COLUMNS_AT_ONCE = 40
@@ -51,6 +50,8 @@ class ConvertedColumn:
     nulls: int
     longest: int
     """Characters of its longest text."""
+    infinite: bool
+    """Whether it holds a number that MySQL has not."""
 
     @property
     def is_text(self) -> bool:
@@ -101,11 +102,7 @@ class _Values:
 
 
 def converted_columns(connection: sqlite3.Connection, table: str) -> tuple[list[ConvertedColumn], list[str]]:
-    """The columns of a table, and what of them MySQL's do not have.
-
-    Raises:
-        TaskError: one holds an infinite number, which MySQL has not.
-    """
+    """The columns of a table, and what of them MySQL's do not have."""
     found = connection.execute(
         'SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?) WHERE hidden <> 1',
         (table,),
@@ -114,11 +111,6 @@ def converted_columns(connection: sqlite3.Connection, table: str) -> tuple[list[
     keys = sum(1 for row in found if row[4])
     columns, notes = [], []
     for (name, declared, not_null, default, primary, hidden), held in zip(found, values, strict=True):
-        if held.infinite:
-            raise TaskError(
-                f"table '{table}', column '{name}' holds an infinite number, which MySQL has not. Correct "
-                "the file, or play the tasks on SQLite (dialect: sqlite)."
-            )
         type = _type(declared, held)
         rowid = keys == 1 and bool(primary) and declared.upper() == "INTEGER"
         if _is_unusual(declared, type, held):
@@ -138,6 +130,7 @@ def converted_columns(connection: sqlite3.Connection, table: str) -> tuple[list[
                 auto_increment=rowid,
                 nulls=0 if rowid else held.nulls,
                 longest=held.longest,
+                infinite=bool(held.infinite),
             )
         )
     return columns, notes

@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlglot import exp
 
+from trl_dbbench.errors import TaskError
 from trl_dbbench.sql import only_statement, quote
 from trl_dbbench.tasks.sources.base import Step
 from trl_dbbench.tasks.sources.columns import ConvertedColumn, converted_columns
@@ -119,13 +120,20 @@ def _foreign_key(each: Reference) -> str:
     )
 
 
-def definitions(connection: sqlite3.Connection, names: Sequence[str]) -> list[Definition]:
+def definitions(
+    connection: sqlite3.Connection, names: Sequence[str], infinite: bool = False
+) -> list[Definition]:
     """The tables of these names, whose values are looked at: that takes seconds for 100 MB.
+
+    Args:
+        infinite: columns may hold infinite numbers, which the caller leaves out.
 
     Raises:
         TaskError: a value is there that no column of MySQL's holds.
     """
     made = [_definition(connection, name) for name in names]
+    if not infinite:
+        _check_finite(made)
     by_name = {each.name.casefold(): each for each in made}
     for each in made:
         each.foreign = list(_foreign(connection, each, by_name))
@@ -139,6 +147,16 @@ def definitions(connection: sqlite3.Connection, names: Sequence[str]) -> list[De
     while sum(_same_types(each, reference, by_name) for each, reference in references):
         pass
     return made
+
+
+def _check_finite(tables: Sequence[Definition]) -> None:
+    for table in tables:
+        for column in table.columns:
+            if column.infinite:
+                raise TaskError(
+                    f"table '{table.name}', column '{column.name}' holds an infinite number, which MySQL has "
+                    "not. Correct the file, or play the tasks on SQLite (dialect: sqlite)."
+                )
 
 
 def rows_of(connection: sqlite3.Connection, table: Definition) -> Iterator[list[tuple[Any, ...]]]:

@@ -26,9 +26,9 @@ from trl_dbbench.tasks.sources.descriptions import comment_on, descriptions
 from trl_dbbench.tasks.sources.dump_statements import (
     DumpColumn,
     check_encoding,
+    code_made,
     columns_of,
     dropped,
-    function_made,
     if_not_there,
     joined,
     kind_of,
@@ -97,13 +97,13 @@ class Dump:
         return self._whole._schema.described(self.tables(), told)
 
     def statements(self) -> Iterator[str | Rows]:
-        """All statements of the database.
+        """All statements of the database. Rows with anything but values say that they are unread.
 
         Raises:
             TaskError: it cannot be read, or has several databases and no name was given.
         """
         with self.errors():
-            yield from self._statements()
+            yield from self._statements(strict=False)
 
     def _has(self, table: str) -> bool:
         return not self._only or table in self._only
@@ -150,7 +150,7 @@ class Dump:
                     yield Step("SET SESSION time_zone = '+00:00'")
                 elif kind.isupper():
                     left_out[kind] += 1
-                    functions += function_made(words)
+                    functions += code_made(words)
             lost = lost_views(views, columns.keys() - views.keys(), functions)
             for name in in_order(views):
                 if name in lost:
@@ -174,7 +174,7 @@ class Dump:
                 elif kind == "drop":
                     schema.see_drop(dropped(words))
                 elif kind.isupper():
-                    schema.functions += function_made(words)
+                    schema.functions += code_made(words)
             if not schema.made:
                 raise TaskError("it has no tables.")
         return schema
@@ -185,9 +185,10 @@ class Dump:
         try:
             yield
         except (OSError, TaskError) as error:
-            raise TaskError(f"the dump '{self.path}' cannot be read: {error}") from None
+            said = f"the dump '{self.path}' cannot be read: "
+            raise TaskError(said + str(error).removeprefix(said)) from None
 
-    def _statements(self, first_rows: int | None = None) -> Iterator[str | Rows]:
+    def _statements(self, first_rows: int | None = None, strict: bool = True) -> Iterator[str | Rows]:
         """Those of the database. A dump without USE is of one.
 
         Raises:
@@ -195,7 +196,7 @@ class Dump:
         """
         current: str | None = None
         used: dict[str, None] = {}
-        for statement in self._read(first_rows):
+        for statement in self._read(first_rows, strict):
             if isinstance(statement, str):
                 check_encoding(statement)
                 if found := _USE.match(statement):
@@ -217,14 +218,16 @@ class Dump:
         if self.name is not None and self.name not in used:
             raise TaskError(f"{unknown('database', self.name, list(used))}.")
 
-    def _read(self, first_rows: int | None) -> Iterator[str | Rows]:
+    def _read(self, first_rows: int | None, strict: bool = True) -> Iterator[str | Rows]:
         with open_dump(self.path) as file:
-            yield from read_dump(file, first_rows, self._only)
+            yield from read_dump(file, first_rows, self._only, strict)
 
     def _ask_for_a_name(self) -> NoReturn:
         statements = (each for each in self._read(1) if isinstance(each, str))
         names = dict.fromkeys(shown_name(found[1]) for found in map(_USE.match, statements) if found)
-        raise TaskError(f"it has several databases; say which one with 'name': {', '.join(names)}.")
+        raise TaskError(
+            f"it has several databases; say which one with 'name': {', '.join(names)} (import: --database)."
+        )
 
 
 class _Schema:

@@ -78,12 +78,12 @@ def named(words: Sequence[Word]) -> str:
     )
 
 
-def function_made(words: Sequence[Word]) -> list[str]:
-    """The name of the function that a statement makes, if it makes one."""
+def code_made(words: Sequence[Word], kind: str = "FUNCTION") -> list[str]:
+    """The name of the function, or of what else `kind` says, that a statement makes, if it makes one."""
     upper = [word.upper for word in words[:20]]
-    if upper[:1] != ["CREATE"] or "FUNCTION" not in upper:
+    if upper[:1] != ["CREATE"] or kind not in upper:
         return []
-    behind = words[upper.index("FUNCTION") + 1 :]
+    behind = words[upper.index(kind) + 1 :]
     names = [word for word in behind[:6] if word.kind in ("word", "quoted")]
     qualified = behind[1:2] and behind[1].text == "."
     found = [shown_name(word.text) for word in names if word.upper not in ("IF", "NOT", "EXISTS")]

@@ -7,11 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 
 from trl_dbbench.tasks.declared import Declared, task_column
 from trl_dbbench.tasks.sources.dump import Dump
 from trl_dbbench.tasks.sources.dump_statements import (
+    code_made,
     dropped,
     if_not_there,
     is_column,
@@ -24,7 +26,7 @@ from trl_dbbench.tasks.sources.dump_statements import (
     table_made,
     view_made,
 )
-from trl_dbbench.tasks.sources.dump_text import Rows, Word, cells, shown_name, unescaped, words_of
+from trl_dbbench.tasks.sources.dump_text import Rows, Word, bytes_of, cells, shown_name, unescaped, words_of
 from trl_dbbench.tasks.sources.sample import Sample
 from trl_dbbench.tasks.table import Cell, Column, Table
 
@@ -37,6 +39,10 @@ class _Made:
     notes: list[str]
     rows: Sample
     keys: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    unique: list[tuple[str, ...]] = field(default_factory=list)
+    """The columns of all keys by which a row replaces another."""
+    unfit: str | None = None
+    """Why its rows cannot be read."""
 
 
 def dump_tables(
@@ -52,7 +58,8 @@ def dump_tables(
         TaskError: the dump cannot be read, or has several databases and no name was given.
     """
     made: dict[str, _Made] = {}
-    left_out: Counter[str] = Counter()
+    left_out: list[str] = []
+    triggers: list[str] = []
     views: list[str] = []
     with dump.errors():
         for statement in dump.statements():
@@ -71,28 +78,46 @@ def dump_tables(
                 _alter(made[name], words)
             elif kind == "view":
                 views.append(view_made(words)[0])
+            elif kind == "CREATE TRIGGER":
+                triggers += code_made(words, "TRIGGER")
             elif kind.isupper() and not kind.startswith(("GRANT", "FLUSH")):
-                left_out[kind.removeprefix("CREATE ").lower()] += 1
+                what = kind.removeprefix("CREATE ")
+                left_out += [f"{what.lower()} {name}" for name in code_made(words, what)] or [kind.lower()]
     tables, notes = list[Table](), list[str]()
     for name, each in made.items():
         if only is None or name in only:
             tables += filter(None, [_table(name, each, notes)])
     if views:
         notes.append(f"its views are left out: {', '.join(dict.fromkeys(views))}")
-    notes += [f"left out: {count} times {kind}" for kind, count in left_out.items()]
+    notes += [f"its trigger {name} is not held" for name in triggers]
+    for what, count in Counter(left_out).items():
+        notes.append(f"left out: {what}" + (f", {count} times" if count > 1 else ""))
     return tables, notes
 
 
 def _made(words: Sequence[Word], rows: Sample) -> _Made:
     parts = words_of(table_made(words))
     made = _Made({}, [f"without {lost}" for lost in not_made(words)], rows)
+    by_row = _row_times(words)
     for line in lines_of(parts[3:]):
         if is_column(line):
             column = _declared(line, made)
+            column = replace(column, generated=column.generated or column.name in by_row)
             made.declared[column.name] = column
         else:
             _key(made, line)
     return made
+
+
+def _row_times(words: Sequence[Word]) -> set[str]:
+    """The columns in which MariaDB keeps since when and until when a row is there."""
+    opened = next((place for place, word in enumerate(words) if word.text == "("), len(words))
+    found = set()
+    for line in lines_of(words[opened:]):
+        upper = [word.upper for word in line]
+        if {("ROW", "START"), ("ROW", "END")}.intersection(pairwise(upper)):
+            found.add(shown_name(line[0].text))
+    return found
 
 
 def _declared(line: Sequence[Word], made: _Made) -> Declared:
@@ -101,6 +126,7 @@ def _declared(line: Sequence[Word], made: _Made) -> Declared:
     pairs = set(pairwise(rest))
     if "PRIMARY" in rest or "UNIQUE" in rest:
         made.keys.append(("PRIMARY KEY" if "PRIMARY" in rest else "UNIQUE", (name,)))
+        made.unique.append((name,))
     for word, what in (("CHECK", "CHECK"), ("REFERENCES", "foreign key")):
         if word in rest:
             made.notes.append(f"the {what} of {name} is not held")
@@ -148,7 +174,10 @@ def _key(made: _Made, line: Sequence[Word]) -> None:
         made.notes.append(f"its {upper[0]} key ({shown}) is not held")
     elif "PRIMARY" in upper or "UNIQUE" in upper[:3]:
         word = "PRIMARY KEY" if "PRIMARY" in upper else "UNIQUE"
-        if len(names) == 1 and [each.text for each in line[listed:]].count("(") == 1:
+        of_columns = [each.text for each in line[listed:]].count("(") == 1
+        if of_columns:
+            made.unique.append(tuple(names))
+        if len(names) == 1 and of_columns and "OVERLAPS" not in upper:
             made.keys.append((word, (names[0],)))
         else:
             made.notes.append(
@@ -170,20 +199,46 @@ def _alter(made: _Made, words: Sequence[Word]) -> None:
 
 
 def _add_rows(made: _Made, rows: Rows) -> None:
+    made.unfit = made.unfit or rows.unread
     names = [shown_name(match) for match in _NAME.findall(rows.columns)] or list(made.declared)
     for row in rows.rows:
-        made.rows.add(dict(zip(names, cells(row), strict=False)))
+        written = cells(row)
+        if len(written) != len(names):
+            made.unfit = f"a row of it has {len(written)} values for {len(names)} columns"
+            continue
+        new = dict(zip(names, written, strict=True))
+        if rows.verb == "REPLACE":
+            made.rows.drop(partial(_same_key, made, new))
+        elif rows.ignores and any(_same_key(made, old, new) for _, old in made.rows.kept):
+            continue
+        made.rows.add(new)
 
+
+def _same_key(made: _Made, row: dict[str, str], other: dict[str, str]) -> bool:
+    return any(
+        all(row.get(name, "NULL") == other.get(name, "NULL") != "NULL" for name in columns)
+        for columns in made.unique
+    )
+
+
+_NUMBERS = ("bool", "boolean", "year", "decimal", "numeric", "dec", "fixed", "float", "double", "real")
 
 _NAME = re.compile(r"`(?:[^`]|``)+`|[^\s,()`]+")
 
 
 def _table(name: str, made: _Made, notes: list[str]) -> Table | None:
+    if made.unfit is not None:
+        notes.append(f"{name}: left out, {made.unfit}")
+        return None
     keys = {columns[0]: word for word, columns in reversed(made.keys)}
     columns: list[Column] = []
     reads: list[tuple[Declared, str]] = []
     for declared in made.declared.values():
-        column, found = task_column(replace(declared, key=keys.get(declared.name, "")))
+        declared = replace(declared, key=keys.get(declared.name, ""))
+        if (reason := _lacking(made, declared)) is not None:
+            notes.append(f"{name}.{declared.name}: left out, {reason}")
+            continue
+        column, found = task_column(declared)
         notes += [f"{name}.{declared.name}: {note}" for note in found]
         if column is not None:
             columns.append(column)
@@ -202,13 +257,42 @@ def _table(name: str, made: _Made, notes: list[str]) -> Table | None:
     )
 
 
+def _lacking(made: _Made, declared: Declared) -> str | None:
+    """Why the cells of a column are not in the dump; `None` if they are."""
+    if declared.holds_bytes:
+        return None
+    cells = [row.get(declared.name, "DEFAULT") for _, row in made.rows.kept]
+    if any(cell.upper() == "DEFAULT" for cell in cells):
+        if declared.generated:
+            return "it is generated, and the dump has no values of it"
+        if declared.computed:
+            return f"the dump leaves values of it to its default {declared.default}"
+    try:
+        for cell in cells:
+            _cell(cell, declared)
+    except UnicodeDecodeError:
+        return "its texts are no UTF-8. Write the dump with --default-character-set=utf8mb4"
+    return None
+
+
+def _written(text: str) -> str:
+    """A text as SQL has it."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
 def _cell(written: str | None, declared: Declared) -> Cell:
-    """A cell of a task out of one that is written in SQL."""
-    upper = (written or "NULL").upper()
+    """A cell of a task out of one that is written in SQL.
+
+    Raises:
+        UnicodeDecodeError: it is a text that is not UTF-8.
+    """
+    upper = (written or "DEFAULT").upper()
     if written is None or upper == "DEFAULT":
-        return declared.default if not declared.computed else None
+        return None if declared.default is None else _cell(_written(declared.default), declared)
     if upper in ("NULL", "TRUE", "FALSE"):
         return {"NULL": None, "TRUE": 1, "FALSE": 0}[upper]
+    if (held := bytes_of(written)) is not None and ("int" in declared.word or declared.word in _NUMBERS):
+        return int.from_bytes(held, "big")
     text = unescaped(written)
     if "int" in declared.word or declared.word in ("bool", "boolean", "year"):
         return int(text) if re.fullmatch(r"[+-]?\d+", text) else text

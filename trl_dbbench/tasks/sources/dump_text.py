@@ -46,7 +46,7 @@ _VALUE = r"""(?:
     | _binary[ ]0x[0-9A-Fa-f]++
     )"""
 _INSERT = re.compile(
-    rf"(?P<verb>INSERT|REPLACE)(?:\s+(?:IGNORE|DELAYED|LOW_PRIORITY))*\s+(?:INTO\s+)?"
+    rf"(?P<verb>INSERT|REPLACE)(?:\s+(?:(?P<ignore>IGNORE)|DELAYED|LOW_PRIORITY))*\s+(?:INTO\s+)?"
     rf"(?P<table>{_NAME}(?:\s*\.\s*{_NAME})?)\s*(?P<columns>\(\s*{_NAME}(?:\s*,\s*{_NAME})*\s*\))?\s*VALUES?\b",
     re.IGNORECASE,
 )
@@ -63,17 +63,26 @@ _COMMENT_SIGNS = ("/*", "--", "#", "*/")
 _SURROGATE = re.compile("[\udc80-\udcff]")
 _TEXT = re.compile(r"(?:_[a-z0-9]+ ?)?'((?:[^'\\]++|\\.|'')*+)'", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)|''", re.DOTALL)
+_DIGITS = re.compile(
+    r"(?:_\w+ ?)?(?:0x(?P<hex>[0-9a-f]+)|0b(?P<bits>[01]+)|x'(?P<more>[0-9a-f]*)'|b'(?P<other>[01]*)')",
+    re.IGNORECASE,
+)
 _ESCAPED = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Some rows of an INSERT, each as it is written between its parentheses."""
+    """Some rows of an INSERT, each as it is written between its parentheses.
+
+    `ignores`: a row whose key is there already is skipped. `unread`: why the rows that follow are not read.
+    """
 
     verb: str
     table: str
     columns: str
     rows: list[str]
+    ignores: bool = False
+    unread: str | None = None
 
 
 class Word(NamedTuple):
@@ -90,7 +99,7 @@ class Word(NamedTuple):
 
 
 def read_dump(
-    file: IO[str], first_rows: int | None = None, only: Collection[str] = ()
+    file: IO[str], first_rows: int | None = None, only: Collection[str] = (), strict: bool = True
 ) -> Iterator[str | Rows]:
     """The statements of a dump. What a server would execute of a comment is part of its statement.
 
@@ -98,6 +107,7 @@ def read_dump(
         file: opened as UTF-8 with `errors="surrogateescape"` and `newline=""`.
         first_rows: reads so many rows of each INSERT and skips the others; all if left out.
         only: reads no INSERT into other tables than these; into all, if there are none.
+        strict: an INSERT with anything but values is an error; else its rows say that they are unread.
 
     Raises:
         TaskError: an INSERT has anything but values in its rows, or the file ends in a statement.
@@ -112,7 +122,7 @@ def read_dump(
             delimiter = found[1]
         elif delimiter == ";" and (found := text.take(_INSERT)):
             if not only or shown_name(found["table"]) in only:
-                yield from _rows(text, found, first_rows)
+                yield from _rows(text, found, first_rows, strict)
             else:
                 _skip(text)
         elif statement := "".join(_parts(text, delimiter)).strip():
@@ -130,17 +140,35 @@ def shown_name(written: str) -> str:
 
 
 def unescaped(written: str) -> str:
-    """The text of a cell: what a quoted one or hexadecimal digits stand for; another as it is."""
+    """The text of a cell: what a quoted one or the digits of bytes stand for; another as it is.
+
+    Raises:
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    if (held := bytes_of(written)) is not None:
+        return held.decode()
     body = re.sub(r"^(?:_[a-z0-9]+ ?|[nN](?='))", "", written)
-    if re.fullmatch("0x[0-9A-Fa-f]+", body):
-        return bytes.fromhex(body[2:].zfill(len(body[2:]) + len(body) % 2)).decode(
-            "utf-8", "backslashreplace"
-        )
     if body[:1] not in ("'", '"'):
         return body
     quotes = body[0] * 2
     escape = re.compile(rf"\\(.)|{quotes}", re.DOTALL)
-    return escape.sub(lambda found: _ESCAPED.get(found[1], found[1]) if found[1] else body[0], body[1:-1])
+    return escape.sub(lambda found: _meant(found[1]) if found[1] else body[0], body[1:-1])
+
+
+def bytes_of(written: str) -> bytes | None:
+    """The bytes of a cell that is written in hexadecimal or binary digits, `None` for another."""
+    found = _DIGITS.fullmatch(written)
+    if found is None:
+        return None
+    if (digits := found["hex"] or found["more"]) is not None:
+        return bytes.fromhex(digits.zfill(len(digits) + len(digits) % 2))
+    digits = found["bits"] or found["other"] or "0"
+    return int(digits, 2).to_bytes((len(digits) + 7) // 8, "big")
+
+
+def _meant(letter: str) -> str:
+    """What a letter behind a backslash means; MySQL keeps both of `\\%` and `\\_`."""
+    return f"\\{letter}" if letter in "%_" else _ESCAPED.get(letter, letter)
 
 
 def words_of(statement: str) -> list[Word]:
@@ -218,17 +246,22 @@ class _Text:
         self._place = 0
 
 
-def _rows(text: _Text, insert: re.Match[str], wanted: int | None) -> Iterator[Rows]:
+def _rows(text: _Text, insert: re.Match[str], wanted: int | None, strict: bool) -> Iterator[Rows]:
     verb, table, columns = insert["verb"].upper(), insert["table"], insert["columns"] or ""
+    ignores = insert["ignore"] is not None
     rows: list[str] = []
     size = 0
     while True:
         row = text.take(_ROW)
         if row is None:
-            raise TaskError(
-                f"an INSERT into {table} has something else than values at {text.here()!r}. Rows of a dump "
-                "are numbers, texts and NULL, as mysqldump writes them."
-            )
+            unread = f"an INSERT into {table} has something else than values at {text.here()!r}"
+            if strict:
+                raise TaskError(
+                    f"{unread}. Rows of a dump are numbers, texts and NULL, as mysqldump writes them."
+                )
+            yield Rows(verb, table, columns, rows, ignores, unread)
+            _skip(text)
+            return
         written = row["cells"]
         if any(sign in written for sign in _COMMENT_SIGNS):
             written = ", ".join(cells(written))
@@ -238,7 +271,7 @@ def _rows(text: _Text, insert: re.Match[str], wanted: int | None) -> Iterator[Ro
         size += len(written)
         enough = len(rows) == wanted
         if size > MAX_INSERT_CHARACTERS or enough or row["end"] == ";":
-            yield Rows(verb, table, columns, rows)
+            yield Rows(verb, table, columns, rows, ignores)
             rows, size = [], 0
         if row["end"] == ";":
             return
@@ -271,5 +304,5 @@ def _in_digits(match: re.Match[str]) -> str:
     """A text that is not UTF-8 as hexadecimal digits: a column of bytes takes them, one of text does not."""
     if not _SURROGATE.search(match[1]):
         return match[0]
-    plain = _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[1]) if found[1] else "'", match[1])
+    plain = _ESCAPE.sub(lambda found: _meant(found[1]) if found[1] else "'", match[1])
     return f"0x{plain.encode('utf-8', 'surrogateescape').hex()}"

@@ -5,15 +5,17 @@ They are converted into a SQLite file once, in the user's cache, and that is the
 
 from __future__ import annotations
 
-import datetime
 import hashlib
+import json
 import logging
+import math
 import os
 import sqlite3
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from decimal import Context, Decimal
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,15 @@ from trl_dbbench.sql import quote
 from trl_dbbench.tasks.csv_files import CSV_SUFFIXES
 from trl_dbbench.tasks.csv_tables import read_csv_tables
 from trl_dbbench.tasks.sources.base import file_digest
+from trl_dbbench.tasks.sources.parquet import (
+    EXACT_DIGITS,
+    ParquetColumn,
+    batches,
+    digits_of,
+    in_utc,
+    no_column,
+    open_parquet,
+)
 from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
 from trl_dbbench.tasks.table import Column, first_twice, twice_text
 
@@ -32,14 +43,7 @@ logger = logging.getLogger(__name__)
 
 SUFFIXES = (*CSV_SUFFIXES, ".parquet")
 
-ROWS_AT_ONCE = 10_000
-
-EXACT_DIGITS = 15
-"""Significant digits of a number with places that SQLite gives back as they were."""
-
-_EVERY_DIGIT = Context(prec=100)
-
-_VERSION = 2
+_VERSION = 3
 """Of the conversion; files of an older one are made again."""
 
 
@@ -52,6 +56,8 @@ class Folder(SQLiteFile):
 
     def __init__(self, path: Path, digest: str) -> None:
         super().__init__(_converted(path, digest), digest)
+        for note in json.loads(_notes_of(self.path).read_text(encoding="utf-8")):
+            logger.warning(note)
 
     @staticmethod
     def digest_of(path: Path) -> str:
@@ -61,7 +67,7 @@ class Folder(SQLiteFile):
             TaskError: there are no tables in it.
         """
         digest = hashlib.blake2b(digest_size=8)
-        for file in _files(path):
+        for file in table_files(path):
             digest.update(f"{file.name}\0{file_digest(file)}\0".encode())
         return digest.hexdigest()
 
@@ -71,7 +77,12 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trl_dbbench" / "databases"
 
 
-def _files(folder: Path) -> list[Path]:
+def table_files(folder: Path) -> list[Path]:
+    """The files of a folder that are tables.
+
+    Raises:
+        TaskError: there are none, or two of one name.
+    """
     found = sorted(each for each in folder.iterdir() if each.suffix.lower() in SUFFIXES and each.is_file())
     if not found:
         raise TaskError(f"the folder '{folder}' holds no tables: no .csv, .tsv or .parquet file.")
@@ -86,14 +97,16 @@ def _files(folder: Path) -> list[Path]:
 def _converted(folder: Path, digest: str) -> Path:
     """The SQLite file with the tables of the folder, which is made if it is not there."""
     target = cache_folder() / f"{digest}-{_VERSION}.sqlite"
-    if target.is_file():
+    if target.is_file() and _notes_of(target).is_file():
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # of its own name for each process: who is last replaces the same with the same
         with tempfile.TemporaryDirectory(dir=target.parent) as working:
             made = Path(working) / target.name
-            _convert(_files(folder), made)
+            notes = _convert(table_files(folder), made)
+            _notes_of(made).write_text(json.dumps(notes), encoding="utf-8")
+            _notes_of(made).replace(_notes_of(target))
             made.replace(target)
     except (OSError, sqlite3.Error) as error:
         raise TaskError(
@@ -103,12 +116,19 @@ def _converted(folder: Path, digest: str) -> Path:
     return target
 
 
-def _convert(files: Iterable[Path], target: Path) -> None:
+def _notes_of(converted: Path) -> Path:
+    """Where it is written what was read otherwise than the files have it."""
+    return converted.with_suffix(".json")
+
+
+def _convert(files: Iterable[Path], target: Path) -> list[str]:
+    notes = list[str]()
     with closing(sqlite3.connect(target, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = OFF")
         connection.execute("BEGIN")
         for file in files:
-            columns, rows = _parquet_table(file) if file.suffix.lower() == ".parquet" else _csv_table(file)
+            read = _parquet_table if file.suffix.lower() == ".parquet" else _csv_table
+            columns, rows = read(file, notes.append)
             if (twice := first_twice([column.name.casefold() for column in columns])) is not None:
                 raise TaskError(f"{file}: {twice_text(columns[twice].name)}")
             made = ", ".join(f"{quote(column.name)} {column.type}" for column in columns)
@@ -116,69 +136,62 @@ def _convert(files: Iterable[Path], target: Path) -> None:
             places = ", ".join("?" * len(columns))
             connection.executemany(f"INSERT INTO {quote(file.stem)} VALUES ({places})", rows)
         connection.execute("COMMIT")
+    return notes
 
 
-def _csv_table(path: Path) -> tuple[tuple[Column, ...], Iterable[tuple[Any, ...]]]:
-    (table,) = read_csv_tables([path], note=logger.warning).values()
+def _csv_table(
+    path: Path, note: Callable[[str], object]
+) -> tuple[tuple[Column, ...], Iterable[tuple[Any, ...]]]:
+    (table,) = read_csv_tables([path], note=note).values()
     return table.columns, table.rows
 
 
 # --- parquet --------------------------------------------------------------------------------------
 
 
-def _parquet_table(path: Path) -> tuple[tuple[Column, ...], Iterable[tuple[Any, ...]]]:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        file = pyarrow.parquet.ParquetFile(path)
-        kept = [(field.name, *_column(field.type)) for field in file.schema_arrow]
-    except (OSError, pyarrow.ArrowException) as error:
-        raise TaskError(f"{path} is not a readable parquet file: {error}") from None
-    except _NoColumn as error:
-        raise TaskError(f"{path}: {error}") from None
-    columns = tuple(Column(name, type) for name, type, _ in kept)
-    return columns, _parquet_rows(path, file, [(name, read) for name, _, read in kept])
+def _parquet_table(
+    path: Path, note: Callable[[str], object]
+) -> tuple[tuple[Column, ...], Iterable[tuple[Any, ...]]]:
+    file, columns = open_parquet(path)
+    for column in columns:
+        if not column.type:
+            raise TaskError(f"{path}: the column '{column.name}' {no_column(column)}. Leave it out.")
+        if column.zone:
+            note(f"{path.stem}.{column.name}: {in_utc(column)}")
+    return tuple(Column(each.name, each.type) for each in columns), _parquet_rows(path, file, columns, note)
 
 
 def _parquet_rows(
-    path: Path, file: pyarrow.parquet.ParquetFile, reads: list[tuple[str, Callable[[Any], Any] | None]]
+    path: Path, file: pyarrow.parquet.ParquetFile, columns: list[ParquetColumn], note: Callable[[str], object]
 ) -> Iterator[tuple[Any, ...]]:
-    import pyarrow
-
-    try:
-        for batch in file.iter_batches(ROWS_AT_ONCE):
-            cells = []
-            for column, (name, read) in zip(batch.columns, reads, strict=True):
-                values = column.to_pylist()
-                try:
-                    cells.append(
-                        values if read is None else [each if each is None else read(each) for each in values]
-                    )
-                except _NotHeld as error:
-                    raise TaskError(f"{path}, column '{name}' holds {error}") from None
-            yield from zip(*cells, strict=True)
-    except (OSError, ValueError, pyarrow.ArrowException) as error:  # such as a date after the year 9999
-        raise TaskError(f"{path} is not a readable parquet file: {error}") from None
-
-
-class _NoColumn(Exception):
-    """A type that no column of a database has."""
+    none: Counter[str] = Counter()
+    for cells in batches(path, file, columns):
+        for place, column in enumerate(columns):
+            try:
+                held = [_held(value) for value in cells[place]]
+            except _NotHeld as error:
+                raise TaskError(f"{path}, column '{column.name}' holds {error}") from None
+            none[column.name] += held.count(None) - cells[place].count(None)
+            cells[place] = held
+        yield from zip(*cells, strict=True)
+    for name, count in none.items():
+        if count:
+            note(f"{path.stem}.{name}: NaN ({count} cells) is read as NULL")
 
 
 class _NotHeld(Exception):
     """A value that SQLite would change."""
 
 
-def _whole(value: int) -> int:
-    if value >= 2**63:
+def _held(value: Any) -> Any:
+    """A value as a cell that gives all of its digits back."""
+    if isinstance(value, int) and value >= 2**63:
         raise _NotHeld(f"{value}; SQLite has integers of 64 bits with a sign. Write the column as texts.")
-    return value
-
-
-def _exact(value: Decimal) -> str | int:
-    """A decimal number as a cell that gives all of its digits back."""
-    if len(value.normalize(_EVERY_DIGIT).as_tuple().digits) <= EXACT_DIGITS:
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if not isinstance(value, Decimal):
+        return value
+    if digits_of(value) <= EXACT_DIGITS:
         return str(value)
     if value == value.to_integral_value() and abs(value) < 2**63:
         return int(value)
@@ -186,39 +199,3 @@ def _exact(value: Decimal) -> str | int:
         f"{value}; SQLite has numbers of {EXACT_DIGITS} digits, beside integers of 64 bits. Write the column "
         "as texts, or as doubles if its last digits do not matter."
     )
-
-
-def _column(type: pyarrow.DataType) -> tuple[str, Callable[[Any], Any] | None]:
-    """The type of a column, and what makes a cell of a value unless it is one already."""
-    import pyarrow
-
-    is_ = pyarrow.types
-    if is_.is_dictionary(type):
-        return _column(type.value_type)
-    if is_.is_boolean(type):
-        return "BOOLEAN", int
-    if is_.is_integer(type):
-        read = _whole if type == pyarrow.uint64() else None
-        return ("INT" if type.bit_width < 64 and type != pyarrow.uint32() else "BIGINT"), read
-    if is_.is_floating(type):
-        return "DOUBLE", float
-    if is_.is_decimal(type):
-        return f"DECIMAL({type.precision},{max(type.scale, 0)})", _exact
-    if is_.is_date(type):
-        return "DATE", lambda value: value.isoformat()
-    if is_.is_timestamp(type):
-        return "DATETIME", _moment
-    if is_.is_time(type):
-        return "TIME", lambda value: value.isoformat()
-    if is_.is_string(type) or is_.is_large_string(type) or is_.is_null(type):
-        return "TEXT", None
-    if is_.is_binary(type) or is_.is_large_binary(type) or is_.is_fixed_size_binary(type):
-        return "BLOB", None
-    raise _NoColumn(f"a column has the type {type}; a table has numbers, texts, dates, times and bytes")
-
-
-def _moment(value: Any) -> str:
-    """A time as databases write it, in UTC where a zone is given."""
-    if value.tzinfo is not None:
-        value = value.astimezone(datetime.UTC).replace(tzinfo=None)
-    return str(value.isoformat(sep=" "))

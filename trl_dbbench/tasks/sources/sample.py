@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 
@@ -21,6 +22,12 @@ class Sample:
             self.kept.append((self.seen, row))
         elif (place := self._rng.randrange(self.seen)) < self.size:
             self.kept[place] = (self.seen, row)
+
+    def drop(self, unwanted: Callable[[Any], bool]) -> None:
+        """Forgets the rows that are not wanted any more."""
+        gone = [each for each in self.kept if unwanted(each[1])]
+        self.seen -= len(gone)
+        self.kept = [each for each in self.kept if each not in gone]
 
     def in_order(self) -> list[Any]:
         """The rows that were kept, in the order in which they were seen."""
