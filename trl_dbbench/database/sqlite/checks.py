@@ -63,12 +63,12 @@ def check_missing(tree: exp.Expr) -> None:
 
 
 def _check_field(select: exp.Select) -> None:
-    """Refuses FIELD in WHERE beside an outer join, which MySQL takes for an inner one then."""
+    """Refuses FIELD and ELT in WHERE beside an outer join, which MySQL takes for an inner one then."""
     where = select.args.get("where")
     if where is None or not any(join.side for join in select.args.get("joins") or []):
         return
-    if any(each.name.upper() == "FIELD" for each in where.find_all(exp.Anonymous)):
-        raise unsupported("FIELD in WHERE beside an outer join")
+    for name in {each.name.upper() for each in where.find_all(exp.Anonymous)} & {"FIELD", "ELT"}:
+        raise unsupported(f"{name} in WHERE beside an outer join")
 
 
 def _check_aggregates(select: exp.Select) -> None:
@@ -132,10 +132,10 @@ def single_row(subquery: exp.Expr) -> exp.Expr:
         raise unsupported("several rows of a subquery that depends on the query around it")
     rows = exp.select("*").from_(exp.Subquery(this=subquery.this)).limit(2)
     number = exp.Subquery(this=exp.select("COUNT(*)").from_("my_rows"))
-    # MySQL does not read it beside NULL, which the subquery on the other side may be
+    # MySQL does not read it beside NULL, which a subquery or a computed constant on the other side may be
     parent = subquery.parent
     beside = parent.args.get("this") if parent is not None and subquery.arg_key == "expression" else None
-    perhaps = isinstance(beside, exp.Expr) and beside.find(exp.Query) is not None
+    perhaps = isinstance(beside, exp.Expr) and _may_be_null(beside)
     checked = [number, exp.Literal.number(int(perhaps or among))]
     query = exp.select("*").from_("my_rows").where(exp.Anonymous(this="my_ONE_ROW", expressions=checked))
     part = exp.CTE(this=rows, alias=exp.TableAlias(this=exp.to_identifier("my_rows")), materialized=True)
@@ -146,6 +146,11 @@ def single_row(subquery: exp.Expr) -> exp.Expr:
         name.startswith("my_") for name in parts
     )
     return made
+
+
+def _may_be_null(value: exp.Expr) -> bool:
+    constant = not isinstance(value, exp.Literal) and value.find(exp.Column) is None
+    return constant or value.find(exp.Query, exp.Null) is not None
 
 
 def _is_among(subquery: exp.Expr) -> bool:

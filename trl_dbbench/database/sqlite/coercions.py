@@ -54,7 +54,17 @@ def _chosen(node: exp.Expr) -> list[tuple[exp.Expr, str]]:
 
 
 def as_number(node: exp.Expr) -> exp.Expr:
-    """A date as the number 20200131, or 20200131235959; also a text that an interval was added to."""
+    """A date as the number 20200131, or 20200131235959; also a text that an interval was added to.
+
+    Raises:
+        StatementError: it is a date or a text that is chosen, of which MySQL keeps in places which one it is.
+    """
+    if (
+        kind_of(node).name == "text"
+        and chooses(node)
+        and any(kind_of(each).is_moment for each in node.walk())
+    ):
+        raise unsupported("a number of what is chosen among dates and texts")
     return call("DATE_NUMBER", node) if kind_of(node).is_moment or is_moved(node) else node
 
 

@@ -249,7 +249,7 @@ def _beside_rows(node: exp.Expr) -> exp.Expr:
         return read
     rows = node.args["query"].unnest()
     plain = isinstance(rows, exp.Select) and not rows.args.get("having") and not rows.is_star
-    if own.is_number and theirs.name == "text" and plain and (theirs.silent or not is_in_change(node)):
+    if own.is_number and theirs.name == "text" and plain and not is_in_change(node):
         (shown,) = rows.expressions
         as_numbers = call("CAST_DOUBLE", shown.unalias())
         rows.set("expressions", [exp.alias_(as_numbers, shown.alias) if shown.alias else as_numbers])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
-from trl_dbbench.database.sqlite.coercions import call, exact, is_in_change, numeric
+from trl_dbbench.database.sqlite.coercions import as_number, call, exact, is_in_change, numeric
 from trl_dbbench.database.sqlite.comparisons import collated
 from trl_dbbench.database.sqlite.kinds import Kind, kind_of
 from trl_dbbench.database.sqlite.parse import unsupported
@@ -23,6 +23,8 @@ def _total(node: exp.Expr) -> exp.Expr:
         if is_in_change(node):
             raise unsupported("a sum of different texts in a statement that changes rows")
         node.this.set("expressions", [call("CAST_DOUBLE", each) for each in node.this.expressions])
+    else:
+        node.this.set("expressions", [as_number(each) for each in node.this.expressions])
     return node if isinstance(node.parent, exp.Window) else _of_mean(node, kind_of(node))
 
 

@@ -28,8 +28,8 @@ def unify_sides(node: exp.SetOperation) -> None:
             if own.name == kind.name == "float" and node.args.get("distinct"):
                 new = call("PLAIN_ZERO", new)
             stored_first = chooses(inner) and not isinstance(inner.unnest(), exp.If | exp.Case)
-            if kind.name == "text" and own.name == "decimal" and stored_first:
-                raise unsupported("numbers chosen among others beside texts in a UNION")
+            if kind.name == "text" and own.name == "decimal" and (stored_first or inner.find(exp.Avg)):
+                raise unsupported("numbers chosen among others, or averages, beside texts in a UNION")
             if (
                 isinstance(value, exp.Column)
                 and own.name == "decimal"
