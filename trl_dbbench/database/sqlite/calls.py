@@ -189,6 +189,8 @@ def function_call(node: exp.Expr) -> exp.Expr:
     made = exact(call(own, *arguments), kind_of(node) if name in _COMPUTING else INT)
     if name in _ROUNDING and kind_of(node).name == "float":
         made = call("SIGNED", made, arguments[0].copy())
+    if name == "FORMAT" and str(arguments[0].this) == "my_ROUND_FLOAT":
+        made = call("SIGNED_TEXT", made, arguments[0].copy())
     last = max((n for n, each in enumerate(arguments) if strict and may_fail(each)), default=0)
     if not last or name in _READING_ALL:
         return made

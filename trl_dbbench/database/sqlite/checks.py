@@ -132,10 +132,12 @@ def single_row(subquery: exp.Expr) -> exp.Expr:
         raise unsupported("several rows of a subquery that depends on the query around it")
     rows = exp.select("*").from_(exp.Subquery(this=subquery.this)).limit(2)
     number = exp.Subquery(this=exp.select("COUNT(*)").from_("my_rows"))
-    # MySQL does not read it beside NULL, which a subquery or a computed constant on the other side may be
+    # MySQL does not read it beside NULL, which what is computed on the other side may be
     parent = subquery.parent
     beside = parent.args.get("this") if parent is not None and subquery.arg_key == "expression" else None
-    perhaps = isinstance(beside, exp.Expr) and _may_be_null(beside)
+    perhaps = isinstance(beside, exp.Expr) and not isinstance(
+        beside.unnest(), exp.Literal | exp.Column | exp.Tuple
+    )
     checked = [number, exp.Literal.number(int(perhaps or among))]
     query = exp.select("*").from_("my_rows").where(exp.Anonymous(this="my_ONE_ROW", expressions=checked))
     part = exp.CTE(this=rows, alias=exp.TableAlias(this=exp.to_identifier("my_rows")), materialized=True)
@@ -146,11 +148,6 @@ def single_row(subquery: exp.Expr) -> exp.Expr:
         name.startswith("my_") for name in parts
     )
     return made
-
-
-def _may_be_null(value: exp.Expr) -> bool:
-    constant = not isinstance(value, exp.Literal) and value.find(exp.Column) is None
-    return constant or value.find(exp.Query, exp.Null) is not None
 
 
 def _is_among(subquery: exp.Expr) -> bool:

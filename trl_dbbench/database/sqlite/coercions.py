@@ -120,6 +120,21 @@ def unified(node: exp.Expr, kind: Kind) -> exp.Expr:
     return new
 
 
+def sure_decimal(node: exp.Expr, kind: Kind) -> exp.Expr:
+    """A new value of a column. In one of texts, MySQL writes a computed decimal that is 0 with its places or
+    without them."""
+    if kind.name != "text" or not _is_computed_decimal(node):
+        return node
+    chosen = [part.args[name] for part, name in _chosen(node)]
+    if chooses(node) and (not chosen or any(map(_is_computed_decimal, chosen))):
+        raise unsupported("a decimal chosen among others as a stored text")
+    return node if chosen else keep_kind(call("SURE_DECIMAL", node), node)
+
+
+def _is_computed_decimal(node: exp.Expr) -> bool:
+    return kind_of(node).name == "decimal" and not isinstance(node.unnest(), exp.Column | exp.Literal)
+
+
 def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr]:
     """The sides of a comparison; where one is a date, the others are read as dates.
 
@@ -280,7 +295,14 @@ def _numeric(nodes: Sequence[exp.Expr]) -> list[exp.Expr]:
 
 
 def check_numbers(nodes: Sequence[exp.Expr]) -> None:
-    """Raises StatementError for a number that is no date beside a column of dates, where rows are changed."""
+    """Raises StatementError for a number beside a column where rows are changed.
+
+    Namely if it is no date beside one of dates, and if the column stands beside a text as well, which MySQL
+    may put in its place.
+    """
+    for node in nodes if any(kind_of(each).is_number for each in nodes) else ():
+        if isinstance(node, exp.Column) and kind_of(node).silent and is_in_change(node) and _has_text(node):
+            raise unsupported("a column beside a number and a text in a statement that changes rows")
     if not any(isinstance(node, exp.Column) and kind_of(node).is_moment for node in nodes):
         return
     for node in nodes:
@@ -291,6 +313,19 @@ def check_numbers(nodes: Sequence[exp.Expr]) -> None:
             raise unsupported("a computed number beside a date in a statement that changes rows")
         if number and is_in_change(node) and (literal is not node or moment(literal.name) is None):
             raise StatementError(1292, f"Incorrect date value: '{text_of(node)}'")
+
+
+def _has_text(column: exp.Column) -> bool:
+    """Whether the condition in which a column stands also compares it with a constant text."""
+    where = column.find_ancestor(exp.Where)
+    others = where.find_all(exp.Column) if where is not None else ()
+    for other in others:
+        beside = other.find_ancestor(exp.Predicate, exp.Anonymous) if other == column else None
+        if other is column or beside is None:
+            continue
+        if any(each.is_string for each in beside.find_all(exp.Literal)):
+            return True
+    return False
 
 
 def _constant(node: exp.Literal, strict: bool) -> str | None:

@@ -158,6 +158,19 @@ def _signed(rounded: Value, value: Value) -> Value:
     return math.copysign(0.0, number(value)) if rounded == 0 else rounded
 
 
+def _signed_text(written: Value, value: Value) -> Value:
+    """FORMAT of a floating-point number; that of -0 has its sign."""
+    negative = value == 0 and str(value).startswith("-")
+    return f"-{written}" if negative and not text(written).startswith("-") else written
+
+
+def _sure_decimal(value: Value) -> Value:
+    """A computed decimal as a stored text; of 0, MySQL writes the places or not."""
+    if number(value) == 0:
+        raise unsupported("a computed decimal that is 0 as a stored text")
+    return value
+
+
 def _plain_zero(value: Value) -> Value:
     """A floating-point number; where rows are compared, MySQL tells 0 and -0 apart in some plans."""
     if value == 0 and str(value).startswith("-"):
@@ -196,6 +209,8 @@ COERCIONS: dict[str, Callable[..., Value]] = {
     "NOT_ZERO": _not_zero,
     "PLAIN_ZERO": _plain_zero,
     "SIGNED": _signed,
+    "SIGNED_TEXT": _signed_text,
+    "SURE_DECIMAL": _sure_decimal,
     "NEGATIVE": lambda value: -float(number(value)),
 }
 """They return NULL for NULL."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from trl_dbbench.database.sqlite.coercions import as_number, call, doubt, unified
+from trl_dbbench.database.sqlite.coercions import as_number, call, doubt, sure_decimal, unified
 from trl_dbbench.database.sqlite.dates import is_date, moment
 from trl_dbbench.database.sqlite.floats import single, written
 from trl_dbbench.database.sqlite.kinds import DATETIME, TEXT, UNKNOWN, Kind, TableColumns, keep_kind, kind_of
@@ -126,6 +126,7 @@ def stored(node: exp.Expr, column: str, kind: Kind) -> exp.Expr:
     if isinstance(node, exp.Null | exp.Column) and (isinstance(node, exp.Null) or kind_of(node) == kind):
         return node
     name = exp.Literal.string(column)
+    node = sure_decimal(node, kind)
     match kind.name:
         case "int":
             float_ = exp.Literal.number(int(kind_of(node).name in ("float", "text")))

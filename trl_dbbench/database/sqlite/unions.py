@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from sqlglot import exp
 
-from trl_dbbench.database.sqlite.coercions import call, chooses, unified
+from trl_dbbench.database.sqlite.coercions import call, chooses, sure_decimal, unified
 from trl_dbbench.database.sqlite.comparisons import collated
 from trl_dbbench.database.sqlite.kinds import Kind, kind_of
 from trl_dbbench.database.sqlite.parse import unsupported
@@ -24,7 +24,8 @@ def unify_sides(node: exp.SetOperation) -> None:
                 continue
             collates = isinstance(value, exp.Collate) and kind_of(value).name != "text"
             inner, own = (value.this if collates else value), kind_of(value)
-            new = _float_side(inner.copy(), kind) if own.name == "float" else unified(inner.copy(), kind)
+            side = inner.copy()
+            new = _float_side(side, kind) if own.name == "float" else unified(sure_decimal(side, kind), kind)
             if own.name == kind.name == "float" and node.args.get("distinct"):
                 new = call("PLAIN_ZERO", new)
             stored_first = chooses(inner) and not isinstance(inner.unnest(), exp.If | exp.Case)
