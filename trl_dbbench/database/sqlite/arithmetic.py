@@ -60,8 +60,17 @@ def modulo(left: Value, right: Value) -> int | float | None:
     one, other = number(left), number(right)
     if other == 0:
         return None
-    remainder = math.fmod(one, other)
-    return int(remainder) if _ints(left, right) else remainder
+    if isinstance(one, int) and isinstance(other, int):
+        remainder = abs(one) % abs(other)  # fmod has 53 bits
+        return -remainder if one < 0 else remainder
+    return math.fmod(one, other)
+
+
+def decimal_modulo(left: Value, right: Value) -> float | None:
+    one, other = number(left), number(right)
+    if other == 0:
+        return None
+    return float(_EVERY_DIGIT.remainder(Decimal(str(one)), Decimal(str(other))))
 
 
 def round_half_up(value: Value, digits: Value = 0) -> int | float:

@@ -186,6 +186,8 @@ def function_call(node: exp.Expr) -> exp.Expr:
     if name in _FUNCTIONS and not takes(_FUNCTIONS[name], arguments):
         raise _miscounted(name)
     own = "FULL_STR_TO_DATE" if strict and name == "STR_TO_DATE" else name
+    if name == "MOD" and kind_of(node).name == "decimal":
+        own = "DECIMAL_MOD"
     made = exact(call(own, *arguments), kind_of(node) if name in _COMPUTING else INT)
     if name in _ROUNDING and kind_of(node).name == "float":
         made = call("SIGNED", made, arguments[0].copy())

@@ -311,6 +311,8 @@ def check_numbers(nodes: Sequence[exp.Expr]) -> None:
         computed = kind_of(node).is_number and not number and node.find(exp.Column, exp.Query) is None
         if computed and is_in_change(node):
             raise unsupported("a computed number beside a date in a statement that changes rows")
+        if number and is_in_change(node) and not literal.name.strip("0."):
+            raise unsupported("0 as a date in a statement that changes rows")
         if number and is_in_change(node) and (literal is not node or moment(literal.name) is None):
             raise StatementError(1292, f"Incorrect date value: '{text_of(node)}'")
 

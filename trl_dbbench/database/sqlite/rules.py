@@ -81,6 +81,12 @@ def _quotient(node: exp.Expr) -> exp.Expr:
     return call("DIV", dividend, _divisor(node), places)
 
 
+def _remainder(node: exp.Expr) -> exp.Expr:
+    kind = kind_of(node)
+    name = "DECIMAL_MOD" if kind.name == "decimal" else "MOD"
+    return exact(call(name, numeric(node.this), _divisor(node)), kind)
+
+
 def _whole_quotient(node: exp.Expr) -> exp.Expr:
     strict = is_in_change(node)
     dividend, divisor = (numeric(side, "FULL_BEGUN_DECIMAL") for side in (node.this, node.expression))
@@ -331,7 +337,7 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.Subquery: single_row,
     exp.Div: _quotient,
     exp.IntDiv: _whole_quotient,
-    exp.Mod: lambda node: exact(call("MOD", numeric(node.this), _divisor(node)), kind_of(node)),
+    exp.Mod: _remainder,
     exp.Add: _plus("DATE_ADD"),
     exp.Sub: _plus("DATE_SUB"),
     exp.Mul: _arithmetic,
