@@ -525,6 +525,8 @@ SAME = """
     SELECT id FROM p WHERE id > (SELECT i FROM p)
     SELECT FORMAT(-0.4e0, 0), FORMAT(-0.4, 0), FORMAT(-'0.4', 0), FORMAT(-f, 0), FORMAT(-m, 0) FROM p
     UPDATE p SET t = m * -4 WHERE m <> 0
+    SELECT POWER(3, id), EXP(id) > 1, POW(2, i) FROM p
+    SELECT POWER(3, 1000)
     SELECT MOD(1, 0.1), 1 MOD 0.1, 5.5 % 0.1, MOD(-5.5, 0.3), MOD(m, 0.1), MOD(id, m), MOD(12345678901234567, 10), MOD(-7, 3) FROM p
     UPDATE p SET t = IF(id > 1, id, m)
     UPDATE p SET t = CASE WHEN id > 2 THEN m ELSE id END
@@ -665,6 +667,7 @@ NOT_SUPPORTED = """
     SELECT id FROM p WHERE INSTR(t, NULL) > (SELECT id FROM p)
     DELETE FROM p WHERE NULL > (SELECT 1 UNION SELECT 2)
     UPDATE p SET t = m - m
+    SELECT CASE id WHEN 100 THEN 3 END = POWER(3, 1000) FROM p
     DELETE FROM p WHERE d != 0 AND id <=> 99
     UPDATE p SET t = COALESCE(m, 3)
     UPDATE p SET t = IF(id > 1, m * 2, 7)

@@ -8,6 +8,7 @@ from trl_dbbench.database.sandbox import SHOWN_DATABASE
 from trl_dbbench.database.sqlite.aggregates import AGGREGATES
 from trl_dbbench.database.sqlite.charsets import in_charset
 from trl_dbbench.database.sqlite.coercions import (
+    DOUBTFUL,
     as_number,
     as_text,
     call,
@@ -25,7 +26,7 @@ from trl_dbbench.database.sqlite.coercions import (
 )
 from trl_dbbench.database.sqlite.comparisons import BINARY
 from trl_dbbench.database.sqlite.dates import UNITS
-from trl_dbbench.database.sqlite.functions import functions, is_own, takes
+from trl_dbbench.database.sqlite.functions import OVERFLOWING, functions, is_own, takes
 from trl_dbbench.database.sqlite.kinds import DATE, INT, Kind, kind_of, words
 from trl_dbbench.database.sqlite.parse import syntax_error, text_of, unsupported
 from trl_dbbench.database.sqlite.values import StatementError
@@ -188,6 +189,8 @@ def function_call(node: exp.Expr) -> exp.Expr:
     own = "FULL_STR_TO_DATE" if strict and name == "STR_TO_DATE" else name
     if name == "MOD" and kind_of(node).name == "decimal":
         own = "DECIMAL_MOD"
+    if name in OVERFLOWING and node.find_ancestor(exp.Predicate, exp.Connector, exp.If, exp.Case) is not None:
+        own = f"{DOUBTFUL}{name}"  # MySQL does not compute it beside NULL
     made = exact(call(own, *arguments), kind_of(node) if name in _COMPUTING else INT)
     if name in _ROUNDING and kind_of(node).name == "float":
         made = call("SIGNED", made, arguments[0].copy())

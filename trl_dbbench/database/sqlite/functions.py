@@ -245,9 +245,15 @@ def functions() -> dict[str, Callable[..., Value]]:
             **STORAGE,
         }.items()
     }
-    failing = [name for name in strict if name.startswith((*CHECKS, "STORE_")) or name in OVERFLOW]
+    failing = [
+        name for name in strict if name.startswith((*CHECKS, "STORE_")) or name in {*OVERFLOW, *OVERFLOWING}
+    ]
     checks = {f"{DOUBTFUL}{name}": doubtful(strict[name]) for name in failing}
     return {**strict, **checks, **_SEEING_NULL}
+
+
+OVERFLOWING = ("POW", "POWER", "EXP")
+"""MySQL's functions whose results may be out of the range of a DOUBLE."""
 
 
 def is_own(name: str) -> bool:
