@@ -47,7 +47,7 @@ def test_a_training_has_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the commands want to open. Nothing is, and they end there."""
+    """The databases that the commands ask for. None is opened: the commands end there."""
     specs: list[str] = []
 
     def refuse(spec: str, **options: Any) -> None:

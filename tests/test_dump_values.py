@@ -1,4 +1,4 @@
-"""What `import` takes from the rows of a dump: the values that a server would have, or a note that names the column."""
+"""Rows of a dump as `import` takes them: with a server's values, or with a note that names the column."""
 
 from __future__ import annotations
 

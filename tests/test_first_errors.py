@@ -81,7 +81,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "rm": {"episodes": ["run"]},
     "prm": {"episodes": ["run"], "placeholder_token": "<step>"},
 }
-"""What each recipe cannot do without. None of it is there: it would be another error to load it."""
+"""Settings that each recipe requires. The files do not exist, so loading them would be another error."""
 
 
 def parsed_by(recipe: str, folder: Path, *options: str, **settings: Any) -> tuple[Any, ...]:

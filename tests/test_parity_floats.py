@@ -1,4 +1,4 @@
-"""FLOAT on the embedded database as on MySQL: it has 32 bits, of which six digits show.
+"""FLOAT on the embedded database as on MySQL: it stores 32 bits and shows six digits.
 
 The double that 0.1 means in 32 bits is 0.10000000149011612. MySQL compares it and computes with it, and shows `0.1`.
 """

@@ -875,7 +875,7 @@ def chips(browser: Any) -> list[str]:
 
 
 def grouped(browser: Any) -> dict[str, list[str]]:
-    """Of each task in the list, the rows of its episodes; none while it is closed."""
+    """The rows of episodes below each task in the list. A closed task has none."""
     tasks = browser.find_elements("css selector", "#list .task")
     return {
         task.find_element("css selector", ".what").text.removesuffix(" are there?").split()[-1]: [
@@ -1041,7 +1041,7 @@ def test_a_run_without_episodes_in_chromium(browser: Any, tmp_path: Path) -> Non
 
 
 def test_without_scripts_in_chromium(browser: Any, tmp_path: Path) -> None:
-    """What needs no script is there: settings, results, skills; no empty list of episodes pretends to be more."""
+    """Without a script, the page has its settings, results and skills, and no empty list of episodes."""
     folder = mended(tmp_path / "run")
     (folder / "run.json").write_text(json.dumps({"training": TRAINING}))
     page = write_report(read_run(folder), tmp_path / "report.html")

@@ -173,7 +173,7 @@ class RetryingSandbox(Sandbox):
     def _again(
         self, sandbox: Sandbox, execute: Callable[[Sandbox], QueryResult], result: QueryResult
     ) -> QueryResult:
-        """What a statement gives on a fresh sandbox, which then takes the place of this one; or `result`.
+        """Executes a statement on a fresh sandbox, which takes the place of this one, or returns `result`.
 
         Raises:
             EnvironmentFault: the server fails.

@@ -172,7 +172,7 @@ def _named(node: exp.Expr, kind: Kind) -> Kind:
 
 
 def _is_chosen(node: exp.Expr) -> bool:
-    """Whether CASE or IF chooses among numbers of different types, of which each is another text."""
+    """Whether CASE or IF chooses among numbers of different types, which MySQL writes differently."""
     chosen = list(node.find_all(exp.If, exp.Case)) if isinstance(node, exp.If | exp.Case) else []
     values = [each.args.get(name) for each in chosen for name in ("true", "false", "default")]
     kinds = {kind_of(value)[:2] for value in values if value is not None and kind_of(value).is_number}

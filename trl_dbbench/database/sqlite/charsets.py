@@ -71,7 +71,7 @@ CHARSETS: dict[type, Callable[[exp.Expr], exp.Expr]] = {
 
 
 def is_of_null(node: exp.Expr) -> bool:
-    """Whether it is a function of texts whose text is NULL itself, which has no character set in MySQL."""
+    """Whether it is a function of texts whose text is NULL. In MySQL it has no character set."""
     if kind_of(node).name != "text" or not isinstance(node, exp.Func):
         return False
     texts = [node.this]

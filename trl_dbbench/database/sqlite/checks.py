@@ -157,7 +157,7 @@ def _is_among(subquery: exp.Expr) -> bool:
 
 
 def _is_condition(subquery: exp.Expr) -> bool:
-    """Whether the condition of the statement has no column but those of subqueries: MySQL reads it first."""
+    """Whether the statement's condition names only columns of its subqueries. MySQL reads these first."""
     where = subquery.find_ancestor(exp.Where, exp.Query)
     if not isinstance(where, exp.Where) or where.parent is not subquery.root() or _is_dependent(subquery):
         return False
