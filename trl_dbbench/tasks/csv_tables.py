@@ -15,10 +15,10 @@ from trl_dbbench.files import nearest_path
 from trl_dbbench.lookup import unknown
 from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvFile, CsvOptions, read_csv
 from trl_dbbench.tasks.csv_types import (
-    MISSING,
     TIMED,
     Reading,
     Unfit,
+    is_missing,
     kept_as_text,
     point_for_comma,
     timed,
@@ -140,12 +140,12 @@ def _declared(type_: str, file: CsvFile, texts: Sequence[str]) -> Reading:
     word = re.match("[A-Z]+", type_)[0]  # type: ignore[index]
     if _READERS.get(word) is str:
         return Reading(type_, str)
-    missing = sorted({repr(text.strip()) for text in texts if text.strip().casefold() in MISSING})
-    given = [text for text in texts if text and text.strip().casefold() not in MISSING]
+    missing = sorted({repr(text.strip()) for text in texts if is_missing(text)})
+    given = [text for text in texts if text and not is_missing(text)]
     found = timed(type_, given) if word in TIMED else _number_or_day(type_, word, file, given)
 
     def read(text: str) -> Cell:
-        return None if text.strip().casefold() in MISSING else found.read(text)
+        return None if is_missing(text) else found.read(text)
 
     notes = [f"{', '.join(missing)} is read as NULL"] if missing else []
     return Reading(found.type, read, "; ".join([*notes, *filter(None, [found.note])]) or None)

@@ -47,6 +47,11 @@ _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.(?P<fraction>\d{
 _DAY_FIRST = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})(?: (\d{1,2}:\d\d(?::\d\d)?))?", re.ASCII)
 
 
+def is_missing(text: str) -> bool:
+    """Whether a text among numbers or dates stands for no value."""
+    return text.strip().casefold() in MISSING
+
+
 @dataclass(frozen=True)
 class Reading:
     """A type, what makes a cell of a text (or raises ValueError), and what there is to say of it."""
@@ -81,17 +86,17 @@ def inferred(texts: Sequence[str], commas: bool = False) -> Reading:
 def with_missing(texts: Sequence[str], commas: bool = False) -> Reading:
     """`inferred`, where a text such as `NA` among numbers or dates is NULL."""
     found = inferred(texts, commas)
-    missing = [text for text in texts if text.strip().casefold() in MISSING]
+    missing = [text for text in texts if is_missing(text)]
     if found.type != "TEXT" or not missing or len(missing) == len(texts):
         return found
-    others = inferred([text for text in texts if text.strip().casefold() not in MISSING], commas)
+    others = inferred([text for text in texts if not is_missing(text)], commas)
     if others.type == "TEXT":
         return found
     names = ", ".join(sorted({repr(text.strip()) for text in missing}))
     note = f"{names} ({len(missing)} cells) is read as NULL"
 
     def read(text: str) -> Cell:
-        return None if text.strip().casefold() in MISSING else others.read(text)
+        return None if is_missing(text) else others.read(text)
 
     return Reading(others.type, read, "; ".join(filter(None, (note, others.note))), others.commas)
 
@@ -115,7 +120,7 @@ def has_marks(text: str) -> bool:
 
 def kept_as_text(texts: Sequence[str], mark: str = ".") -> Reading | None:
     """The reading of texts such as `1.234`, beside such as `567`, that may be whole numbers or fractions."""
-    texts = [text for text in texts if text.strip().casefold() not in MISSING]
+    texts = [text for text in texts if not is_missing(text)]
     grouped = [_GROUPED[mark].fullmatch(text.strip()) is not None for text in texts]
     if not any(grouped) or not all(
         each or _UNGROUPED.fullmatch(text.strip()) for each, text in zip(grouped, texts, strict=True)

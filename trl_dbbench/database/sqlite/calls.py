@@ -187,8 +187,8 @@ def function_call(node: exp.Expr) -> exp.Expr:
     if name in _FUNCTIONS and not takes(_FUNCTIONS[name], arguments):
         raise _miscounted(name)
     own = "FULL_STR_TO_DATE" if strict and name == "STR_TO_DATE" else name
-    if name == "MOD" and kind_of(node).name == "decimal":
-        own = "DECIMAL_MOD"
+    if name == "MOD":
+        own = remainder_of(kind_of(node))
     if name in OVERFLOWING and node.find_ancestor(exp.Predicate, exp.Connector, exp.If, exp.Case) is not None:
         own = f"{DOUBTFUL}{name}"  # MySQL does not compute it beside NULL
     made = exact(call(own, *arguments), kind_of(node) if name in _COMPUTING else INT)
@@ -202,6 +202,11 @@ def function_call(node: exp.Expr) -> exp.Expr:
     if name not in _STOPPING:
         raise unsupported(f"{name} of what may be no number in a statement that changes rows")
     return unless_null(arguments[:last], made)
+
+
+def remainder_of(kind: Kind) -> str:
+    """The function of ours that gives a remainder of this kind."""
+    return "DECIMAL_MOD" if kind.name == "decimal" else "MOD"
 
 
 _MOVING = {"DATE_ADD": "DATE_ADD", "ADDDATE": "DATE_ADD", "DATE_SUB": "DATE_SUB", "SUBDATE": "DATE_SUB"}

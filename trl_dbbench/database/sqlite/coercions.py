@@ -172,11 +172,7 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
         elif (kind == DATE and days) or kind.name == "null":
             read.append(node)
         else:
-            checked = (
-                strict
-                and kind.name == "text"
-                and (is_in_change(node) or node.find(exp.Column, exp.Query) is None)
-            )
+            checked = strict and kind.name == "text" and (is_in_change(node) or not _differs(node))
             # beside a date, MySQL reads the date alone of a text, if both may differ from row to row
             day = len(nodes) == 2 and DATE in kinds and kind.name == "text" and all(map(_differs, nodes))
             name = "FULL_MOMENT" if checked else "SURE_MOMENT" if _may_be_null(node) else "MOMENT"
@@ -308,7 +304,7 @@ def check_numbers(nodes: Sequence[exp.Expr]) -> None:
     for node in nodes:
         literal = node.this if isinstance(node, exp.Neg) else node
         number = isinstance(literal, exp.Literal) and not literal.is_string
-        computed = kind_of(node).is_number and not number and node.find(exp.Column, exp.Query) is None
+        computed = kind_of(node).is_number and not number and not _differs(node)
         if computed and is_in_change(node):
             raise unsupported("a computed number beside a date in a statement that changes rows")
         if number and is_in_change(node) and not literal.name.strip("0."):

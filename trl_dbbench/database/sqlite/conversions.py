@@ -158,10 +158,13 @@ def _signed(rounded: Value, value: Value) -> Value:
     return math.copysign(0.0, number(value)) if rounded == 0 else rounded
 
 
+def _is_minus_zero(value: Value) -> bool:
+    return value == 0 and str(value).startswith("-")
+
+
 def _signed_text(written: Value, value: Value) -> Value:
     """FORMAT of a floating-point number; that of -0 has its sign."""
-    negative = value == 0 and str(value).startswith("-")
-    return f"-{written}" if negative and not text(written).startswith("-") else written
+    return f"-{written}" if _is_minus_zero(value) and not text(written).startswith("-") else written
 
 
 def _sure_decimal(value: Value) -> Value:
@@ -173,7 +176,7 @@ def _sure_decimal(value: Value) -> Value:
 
 def _plain_zero(value: Value) -> Value:
     """A floating-point number; where rows are compared, MySQL tells 0 and -0 apart in some plans."""
-    if value == 0 and str(value).startswith("-"):
+    if _is_minus_zero(value):
         raise unsupported("minus zero where rows are compared")
     return value
 

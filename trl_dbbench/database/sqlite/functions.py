@@ -161,6 +161,9 @@ _SEEING_NULL: dict[str, Callable[..., Value]] = {
     "UUID": lambda: str(uuid.uuid4()),
 }
 
+OVERFLOWING = ("POW", "POWER", "EXP")
+"""MySQL's functions whose results may be out of the range of a DOUBLE."""
+
 _STRICT: dict[str, Callable[..., Value]] = {
     "DIV": divide,
     "INT_DIV": whole_divide,
@@ -245,15 +248,10 @@ def functions() -> dict[str, Callable[..., Value]]:
             **STORAGE,
         }.items()
     }
-    failing = [
-        name for name in strict if name.startswith((*CHECKS, "STORE_")) or name in {*OVERFLOW, *OVERFLOWING}
-    ]
+    failing = [name for name in strict if name.startswith((*CHECKS, "STORE_"))]
+    failing += [*OVERFLOW, *OVERFLOWING]
     checks = {f"{DOUBTFUL}{name}": doubtful(strict[name]) for name in failing}
     return {**strict, **checks, **_SEEING_NULL}
-
-
-OVERFLOWING = ("POW", "POWER", "EXP")
-"""MySQL's functions whose results may be out of the range of a DOUBLE."""
 
 
 def is_own(name: str) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
-from trl_dbbench.database.sqlite.calls import cast, counted, function_call, move
+from trl_dbbench.database.sqlite.calls import cast, counted, function_call, move, remainder_of
 from trl_dbbench.database.sqlite.charsets import CHARSETS, in_charset
 from trl_dbbench.database.sqlite.checks import single_row
 from trl_dbbench.database.sqlite.coercions import (
@@ -83,8 +83,7 @@ def _quotient(node: exp.Expr) -> exp.Expr:
 
 def _remainder(node: exp.Expr) -> exp.Expr:
     kind = kind_of(node)
-    name = "DECIMAL_MOD" if kind.name == "decimal" else "MOD"
-    return exact(call(name, numeric(node.this), _divisor(node)), kind)
+    return exact(call(remainder_of(kind), numeric(node.this), _divisor(node)), kind)
 
 
 def _whole_quotient(node: exp.Expr) -> exp.Expr:

@@ -51,9 +51,7 @@ class Schema:
 
     def floats(self, name: str) -> list[Kind]:
         """The kinds of a table's columns that show fewer digits than they hold; of others, unknown ones."""
-        with self._guard.own():
-            info = self._rows(f"PRAGMA main.table_info({quote(name)})")
-        kinds = [declared(row[2]) for row in info]
+        kinds = [declared(row[2]) for row in self._info(name, "main.")]
         return [kind if kind.is_single or kind.name == "fixed" else UNKNOWN for kind in kinds]
 
     def offer_catalog(self, wanted: frozenset[str]) -> None:
@@ -70,9 +68,9 @@ class Schema:
                     places = ", ".join("?" * len(headers))
                     execute(f"INSERT INTO temp.{target} VALUES ({places})", rows)
 
-    def _info(self, name: str) -> list[tuple]:
+    def _info(self, name: str, schema: str = "") -> list[tuple]:
         with self._guard.own():
-            return self._rows(f"PRAGMA table_info({quote(name)})")
+            return self._rows(f"PRAGMA {schema}table_info({quote(name)})")
 
     def _rows(self, sql: str) -> list[tuple]:
         return [tuple(row) for row in self._connection.exec_driver_sql(sql)]

@@ -240,8 +240,12 @@ def definition(tree: exp.Create, tables: tuple[TableColumns, ...]) -> exp.Create
         StatementError: it makes a table or a view of a query with FLOAT columns: SQLite makes them DOUBLE.
             A view may have them as they are, in comparisons, and in what gives a DOUBLE.
     """
-    if not isinstance(tree.expression, exp.Query):
-        return tree.copy()
+    if isinstance(tree.expression, exp.Query):
+        _check_floats(tree, tables)
+    return tree.copy()
+
+
+def _check_floats(tree: exp.Create, tables: tuple[TableColumns, ...]) -> None:
     query = tree.expression.copy()
     shown = annotate(query, tables)
     if tree.kind == "TABLE" and any(kind.is_single or kind.name == "fixed" for kind in shown):
@@ -250,7 +254,6 @@ def definition(tree: exp.Create, tables: tuple[TableColumns, ...]) -> exp.Create
         above = column.parent.parent if isinstance(column.parent, exp.Alias) else column.parent
         if kind_of(column).is_single and not isinstance(above, _AS_THEY_ARE):
             raise unsupported("a view that computes with FLOAT")
-    return tree.copy()
 
 
 _AS_THEY_ARE = (exp.Select, exp.Predicate, exp.Ordered, exp.Group, exp.Sum, exp.Avg, exp.Count)

@@ -24,8 +24,8 @@ def unify_sides(node: exp.SetOperation) -> None:
                 continue
             collates = isinstance(value, exp.Collate) and kind_of(value).name != "text"
             inner, own = (value.this if collates else value), kind_of(value)
-            side = inner.copy()
-            new = _float_side(side, kind) if own.name == "float" else unified(sure_decimal(side, kind), kind)
+            copy = inner.copy()
+            new = _float_side(copy, kind) if own.name == "float" else unified(sure_decimal(copy, kind), kind)
             if own.name == kind.name == "float" and node.args.get("distinct"):
                 new = call("PLAIN_ZERO", new)
             stored_first = chooses(inner) and not isinstance(inner.unnest(), exp.If | exp.Case)
