@@ -17,8 +17,8 @@ from training import LORA, adapter_of, equal, make_trainer
 from transformers import AutoModelForCausalLM
 
 from trl_dbbench import ConfigError, DBBenchGRPOTrainer
-from trl_dbbench.adapters import check_is_model
-from trl_dbbench.merge import merge
+from trl_dbbench.evaluation.merge import merge
+from trl_dbbench.runs.adapters import check_is_model
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import find_trained
 

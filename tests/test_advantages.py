@@ -7,9 +7,9 @@ import torch
 from training import by_turn, episodes_in, make_trainer, train_and_look
 
 from trl_dbbench import AdvantageBatch, ConfigError, DBBenchGRPOConfig
-from trl_dbbench.advantages import ADVANTAGES, compute, note
-from trl_dbbench.protocol import Answer, Operation
-from trl_dbbench.rollout import Completion, Episode, Sampling, Status, Turn
+from trl_dbbench.advantages.registry import ADVANTAGES, compute, note
+from trl_dbbench.episode.protocol import Answer, Operation
+from trl_dbbench.episode.types import Completion, Episode, Sampling, Status, Turn
 
 
 def episode(task, *turns: tuple[int, int], rewards=None, status=Status.ANSWERED) -> Episode:

@@ -14,12 +14,12 @@ from training import make_trainer
 from transformers import PreTrainedTokenizerBase, TrainerControl, TrainerState
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
-from trl_dbbench.alarms import ALARMS, ERROR_CLASSES, AlarmCallback, alarm_metrics, error_class
 from trl_dbbench.database import Database
 from trl_dbbench.database.dialect import MYSQL
 from trl_dbbench.database.error_numbers import AGENT_ERRORS, ENVIRONMENT_FAULTS, TIME_LIMITS
 from trl_dbbench.runs.records import episode_record
 from trl_dbbench.tasks import Task
+from trl_dbbench.training.alarms import ALARMS, ERROR_CLASSES, AlarmCallback, alarm_metrics, error_class
 
 
 def ran(
@@ -254,7 +254,7 @@ class Log:
 
 @pytest.fixture
 def log_of(tmp_path, caplog):
-    caplog.set_level(logging.WARNING, "trl_dbbench.alarms")
+    caplog.set_level(logging.WARNING, "trl_dbbench.training.alarms")
     return lambda **settings: Log(tmp_path, caplog, **settings)
 
 
@@ -354,7 +354,7 @@ def test_a_new_run_starts_without_alarms(log_of) -> None:
 
 def test_a_run_warns_once_and_logs_every_figure(tiny_model, sqlite_database, demo_tasks, tmp_path, caplog):
     """A random model calls no tool: all its turns are invalid, at every step."""
-    caplog.set_level(logging.WARNING, "trl_dbbench.alarms")
+    caplog.set_level(logging.WARNING, "trl_dbbench.training.alarms")
     settings = {
         "max_steps": 4,
         "alarm_window": 2,
@@ -365,7 +365,7 @@ def test_a_run_warns_once_and_logs_every_figure(tiny_model, sqlite_database, dem
     trainer = make_trainer(tiny_model, sqlite_database, demo_tasks[:4], tmp_path, **settings)
     trainer.train()
 
-    (warning,) = [r.getMessage() for r in caplog.records if r.name == "trl_dbbench.alarms"]
+    (warning,) = [r.getMessage() for r in caplog.records if r.name == "trl_dbbench.training.alarms"]
     assert warning.startswith("alarm at step 2: alarm/invalid_actions is 1 on average over the last 2 logged")
     steps = [entry for entry in trainer.state.log_history if "reward" in entry]
     assert [entry["alarm/invalid_actions"] for entry in steps] == [1.0] * 4

@@ -24,12 +24,12 @@ from required import LONG
 
 from trl_dbbench.database import Database, Limits, QueryResult, Sandbox, State, open_database
 from trl_dbbench.database.dialect import SQLITE
-from trl_dbbench.database.sqlite import native
+from trl_dbbench.database.embedded import native
+from trl_dbbench.episode.protocol import Operation
+from trl_dbbench.episode.types import Completion, Episode, Sampling, Turn
 from trl_dbbench.errors import ServerCrash
 from trl_dbbench.grading.rows import same_state
 from trl_dbbench.grading.states import state_digest, state_hash
-from trl_dbbench.protocol import Operation
-from trl_dbbench.rollout import Completion, Episode, Sampling, Turn
 from trl_dbbench.runs.records import episode_record
 from trl_dbbench.tasks import Gold, Source, Task
 

@@ -16,17 +16,17 @@ from launching import ROOT
 from required import LONG, lacking
 from sqlglot import exp
 
-from trl_dbbench.audit import audit
-from trl_dbbench.audit.examine import Examined, examine
-from trl_dbbench.audit.repair import repaired
-from trl_dbbench.audit.slips import slips_of
-from trl_dbbench.audit.wording import not_named, not_used
+from trl_dbbench.data.audit import audit
+from trl_dbbench.data.audit.examine import Examined, examine
+from trl_dbbench.data.audit.repair import repaired
+from trl_dbbench.data.audit.slips import slips_of
+from trl_dbbench.data.audit.wording import not_named, not_used
+from trl_dbbench.data.generate import generate_tasks
+from trl_dbbench.data.generate.slips import wrong_statements
 from trl_dbbench.database import Database
-from trl_dbbench.generate import generate_tasks
-from trl_dbbench.generate.slips import wrong_statements
-from trl_dbbench.sql import only_statement
+from trl_dbbench.episode.validation import validate
 from trl_dbbench.tasks import Gold, Source, Task, load_tasks
-from trl_dbbench.validation import validate
+from trl_dbbench.utils.sql import only_statement
 
 sys.path.append(str(ROOT / "benchmarks"))
 from planted import fitted, with_sql

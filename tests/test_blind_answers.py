@@ -20,17 +20,17 @@ from spider2_layout import spider2
 from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench import grading
+from trl_dbbench.data.score_predictions import score_all
 from trl_dbbench.database import Database, Limits
 from trl_dbbench.database.sandbox import clip
-from trl_dbbench.gold import JUDGED, limits_beside, whole_result
+from trl_dbbench.episode.gold import JUDGED, limits_beside, whole_result
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.protocol import Answer
+from trl_dbbench.episode.validation import validate
 from trl_dbbench.grading import SQL_GRADERS
 from trl_dbbench.grading.scorers import Result, csv_cells
-from trl_dbbench.judge import Judge
-from trl_dbbench.protocol import Answer
-from trl_dbbench.rewards import ExecutionReward
-from trl_dbbench.scores import score_all
+from trl_dbbench.rewards.registry import ExecutionReward
 from trl_dbbench.tasks import Gold, Source, Task, load_tasks
-from trl_dbbench.validation import validate
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "scorers"
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from trl_dbbench.callbacks import (
+from trl_dbbench.runs.metrics import episode_metrics
+from trl_dbbench.runs.records import Accuracy, commonest, void_reasons
+from trl_dbbench.training.callbacks import (
     EpisodeLogCallback,
     GreedyEvalCallback,
     HeldOutCallback,
     PlainProgressCallback,
 )
-from trl_dbbench.metrics import episode_metrics
-from trl_dbbench.runs.records import Accuracy, commonest, void_reasons
 
 
 def played(right: bool, operation: str = "SELECT", *skills: str, status: str = "answered") -> dict[str, Any]:

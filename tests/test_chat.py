@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from trl_dbbench.chat import ChatFormat
+from trl_dbbench.data.tiny_model import make_tiny_model
+from trl_dbbench.episode.chat import ChatFormat
+from trl_dbbench.episode.protocol import TextProtocol, ToolsProtocol
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.protocol import TextProtocol, ToolsProtocol
-from trl_dbbench.tiny_model import make_tiny_model
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

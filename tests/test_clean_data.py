@@ -13,7 +13,7 @@ import pytest
 from databases import table
 from launching import ROOT
 
-from trl_dbbench.audit import audit
+from trl_dbbench.data.audit import audit
 from trl_dbbench.database import Database
 from trl_dbbench.tasks import Gold, Task, load_tasks
 

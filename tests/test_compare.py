@@ -20,14 +20,14 @@ from test_judging import AS_THE_QUICKSTART, TINY, record
 from test_report import ATTACK, assert_quiet, browser, chips, episode, facts, write_run
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
-from trl_dbbench.audit import Audited, Finding
-from trl_dbbench.audit.page import write_page
+from trl_dbbench.data.audit import Audited, Finding
+from trl_dbbench.data.audit.page import write_page
 from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.judging import Arm, compare_arms, mcnemar
-from trl_dbbench.judging.arms import Sampling
-from trl_dbbench.judging.page import write_arm, write_comparison
-from trl_dbbench.judging.text import comparison_text
+from trl_dbbench.evaluation.compare import Arm, compare_arms, mcnemar
+from trl_dbbench.evaluation.compare.arms import Sampling
+from trl_dbbench.evaluation.compare.page import write_arm, write_comparison
+from trl_dbbench.evaluation.compare.text import comparison_text
 from trl_dbbench.runs.records import EpisodeRecord, episode_record
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import load_tasks

@@ -10,8 +10,8 @@ from accelerate import DistributedType
 from accelerate.commands.config.config_args import load_config_from_file
 from forking import Forked
 
-from trl_dbbench.shipped import script_of
-from trl_dbbench.start import RecipeParser
+from trl_dbbench.cli.bundled import script_of
+from trl_dbbench.cli.start import RecipeParser
 
 ROOT = Path(__file__).parents[1]
 ACCELERATE_CONFIGS = ROOT / "accelerate_configs"

@@ -6,7 +6,7 @@ import io
 import logging
 import time
 
-from trl_dbbench.console import HUB_REQUESTS, SaidOnce
+from trl_dbbench.utils.console import HUB_REQUESTS, SaidOnce
 
 
 def said(*warnings: tuple[str, str]) -> list[str]:

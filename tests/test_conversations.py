@@ -9,9 +9,8 @@ import pytest
 from fakes import play_script
 from saved_runs import FORGOT_WHERE, LOOK, answer, count_scripts, count_task, save_episodes, save_run, sql
 
+from trl_dbbench.episode.protocol import COMMIT_FINAL_ANSWER, EXECUTE_SQL
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.few_shot import good_episodes
-from trl_dbbench.protocol import COMMIT_FINAL_ANSWER, EXECUTE_SQL
 from trl_dbbench.runs.conversations import (
     completion_messages,
     conversation,
@@ -22,6 +21,7 @@ from trl_dbbench.runs.conversations import (
     step_labels,
     template_columns,
 )
+from trl_dbbench.runs.few_shot import good_episodes
 from trl_dbbench.runs.settings import RunSettings
 
 

@@ -20,14 +20,14 @@ from required import lacking
 from typer.testing import CliRunner
 
 from trl_dbbench.cli import app
-from trl_dbbench.convert import Conversion, convert
+from trl_dbbench.data.convert import Conversion, convert
 from trl_dbbench.database import Database
+from trl_dbbench.episode.protocol import get_protocol
+from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.grading.states import state_hash
-from trl_dbbench.protocol import get_protocol
-from trl_dbbench.skills import skills_of
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
-from trl_dbbench.validation import validate
+from trl_dbbench.tasks.skills import skills_of
 
 AGENTBENCH = Path(__file__).parents[2] / "shared" / "data" / "agentbench"
 

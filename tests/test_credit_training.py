@@ -23,9 +23,9 @@ from training import (
 )
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig, OutcomeReward, load_tasks
-from trl_dbbench.advantages import ADVANTAGES
-from trl_dbbench.protocol import Operation
-from trl_dbbench.rollout import Sampling, Start
+from trl_dbbench.advantages.registry import ADVANTAGES
+from trl_dbbench.episode.protocol import Operation
+from trl_dbbench.episode.types import Sampling, Start
 
 NAMES = [
     name for name, function in ADVANTAGES.items() if function is not None and name != "gae"

@@ -13,9 +13,9 @@ from test_evaluation import QUESTION, written
 
 from trl_dbbench import DatabaseArguments, to_dataset
 from trl_dbbench.database import database_for
-from trl_dbbench.dataset import tasks_to_check
+from trl_dbbench.episode.dataset import tasks_to_check
+from trl_dbbench.episode.types import Episode, Sampling, Status
 from trl_dbbench.errors import DatabaseError
-from trl_dbbench.rollout import Episode, Sampling, Status
 from trl_dbbench.runs.records import episode_record
 
 NATIVE = replace(QUESTION, dialect="sqlite")
@@ -38,7 +38,7 @@ def test_the_rule(tasks: list, given: str, played_on: str) -> None:
 
 def test_a_training_has_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Recipes hand over the rows of their datasets; here the SQLite task is in the held-out one."""
-    monkeypatch.setattr("trl_dbbench.arguments.open_database", lambda spec, **options: spec)
+    monkeypatch.setattr("trl_dbbench.cli.arguments.open_database", lambda spec, **options: spec)
     rows = tasks_to_check(to_dataset([QUESTION] * 3), to_dataset([NATIVE]))
     assert DatabaseArguments().open(rows) == "sqlite"
     assert DatabaseArguments().open(tasks_to_check(to_dataset([QUESTION]), None)) == "auto"

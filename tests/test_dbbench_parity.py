@@ -12,10 +12,10 @@ from mysql_parity import WRONG, one, play
 from required import lacking
 from sqlglot.errors import SqlglotError
 
+from trl_dbbench.data.generate.slips import wrong_statements
 from trl_dbbench.database import Database
 from trl_dbbench.database.sandbox import Limits
-from trl_dbbench.database.sqlite.collation import lower, sort_key, unknown_letters, upper
-from trl_dbbench.generate.slips import wrong_statements
+from trl_dbbench.mysqlite.collation import lower, sort_key, unknown_letters, upper
 from trl_dbbench.tasks import Gold, Task, load_tasks
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "agentbench"

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
-from trl_dbbench import shared_prompts
+from trl_dbbench.engines import shared_prompts
 from trl_dbbench.engines.transformers import decoder
 from trl_dbbench.engines.transformers.cache import RowCache
 from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT

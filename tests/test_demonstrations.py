@@ -13,18 +13,18 @@ from launching import ROOT
 from transformers import AutoTokenizer
 from trl import SFTTrainer
 
-from trl_dbbench.arguments import read_template_kwargs
-from trl_dbbench.chat import ChatFormat
-from trl_dbbench.checkpoints import RUN_ID, find_checkpoint
+from trl_dbbench.cli.arguments import read_template_kwargs
+from trl_dbbench.cli.start import RecipeParser
+from trl_dbbench.data.demonstrations import Habits, demonstrate, spoil, to_sft_dataset
 from trl_dbbench.database import open_database
-from trl_dbbench.demonstrations import Habits, demonstrate, spoil, to_sft_dataset
+from trl_dbbench.episode.chat import ChatFormat
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.player import Player
+from trl_dbbench.episode.protocol import get_protocol
+from trl_dbbench.episode.types import Status
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.judge import Judge
-from trl_dbbench.player import Player
-from trl_dbbench.protocol import get_protocol
-from trl_dbbench.rollout import Status
+from trl_dbbench.runs.checkpoints import RUN_ID, find_checkpoint
 from trl_dbbench.runs.trained import find_trained
-from trl_dbbench.start import RecipeParser
 
 RECIPES = ROOT / "recipes"
 

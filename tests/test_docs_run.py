@@ -27,7 +27,7 @@ from spider2_layout import spider2
 from test_docs import COMMANDS
 from test_extending import FILES, TASK
 
-from trl_dbbench import shipped
+from trl_dbbench.cli import bundled as shipped
 
 ELSEWHERE = {"own_tables.md", "evaluate.md", "endpoints.md", "environments.md", "serve.md", "multi_node.md"}
 NOT_OURS = {"source", "git", "make", "python3.11", "pip", "pytest", "export", "vllm", "head"}

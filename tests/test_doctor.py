@@ -16,8 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, Qwen2Fo
 from typer.testing import CliRunner
 
 from trl_dbbench.cli import app
+from trl_dbbench.cli.memory import Load, Sizes, needed
 from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT
-from trl_dbbench.memory import Load, Sizes, needed
 
 TINY = ROOT / "recipes" / "tiny" / "model"
 LORA = LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM")
@@ -75,7 +75,7 @@ def test_versions_that_compute_something_else_in_a_rollout(doctor, monkeypatch):
 
 def test_versions_outside_of_the_tried_ranges(doctor, monkeypatch):
     ranges = ["transformers <5.1,>=5.0", "no-such-package >=1", "pandas >=2", "pandas >=9; extra == 'report'"]
-    monkeypatch.setattr("trl_dbbench.trial.requires", lambda name: ranges)
+    monkeypatch.setattr("trl_dbbench.cli.trial.requires", lambda name: ranges)
     _, said = doctor("quickstart", "--report_to", "trackio")
     assert said["packages"] == (
         "FAIL  packages: missing, or of a version that was not tried: transformers<5.1,>=5.0 "

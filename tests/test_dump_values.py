@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trl_dbbench.generate.imported import Imported, import_from
+from trl_dbbench.data.generate.imported import Imported, import_from
 
 SECOND = "CREATE TABLE other (id int, n varchar(3)); INSERT INTO other VALUES (1,'a'),(2,'b');"
 

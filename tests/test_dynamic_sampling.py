@@ -13,7 +13,7 @@ from training import StopAfter, adapter_of, episodes_in, equal, quickstart_train
 from two_ranks import chosen_prompts
 
 from trl_dbbench import AdvantageBatch, ConfigError, DBBenchGRPOConfig, to_dataset
-from trl_dbbench.dynamic_sampling import teaches
+from trl_dbbench.training.dynamic_sampling import teaches
 
 NAN = float("nan")
 SIZE = 4  # samples of a prompt; two prompts a batch

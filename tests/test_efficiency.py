@@ -10,12 +10,12 @@ import pytest
 from databases import table
 
 from trl_dbbench.database import Database, Limits, QueryResult
-from trl_dbbench.efficiency import BANDS, EfficiencyReward, QueryCostReward, of_ratio, sql_of
+from trl_dbbench.episode.judge import Verdict
+from trl_dbbench.episode.protocol import Answer, Operation
+from trl_dbbench.episode.types import Completion, Episode, Sampling, Status, Turn
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.judge import Verdict
-from trl_dbbench.protocol import Answer, Operation
-from trl_dbbench.rewards import describe_reward, load_reward_functions
-from trl_dbbench.rollout import Completion, Episode, Sampling, Status, Turn
+from trl_dbbench.rewards.efficiency import BANDS, EfficiencyReward, QueryCostReward, of_ratio, sql_of
+from trl_dbbench.rewards.registry import describe_reward, load_reward_functions
 from trl_dbbench.tasks import Gold, Task
 
 NUMBERS = table("numbers", "id INT PRIMARY KEY, square INT", *[(n, n * n) for n in range(400)])

@@ -12,11 +12,11 @@ import pytest
 from test_endpoints import LOOK, RIGHT, Api, Play, api, arguments, only, play, refused, said, turn_of
 from test_evaluation import CHANGE, QUESTION, with_gold, written
 
-from trl_dbbench.endpoints.messages import read_reply
-from trl_dbbench.endpoints.refusals import ServerError
-from trl_dbbench.markup import meant_tool
-from trl_dbbench.protocol import Answer, Operation
-from trl_dbbench.rollout import Status, Usage
+from trl_dbbench.episode.protocol import Answer, Operation
+from trl_dbbench.episode.tool_calls import meant_tool
+from trl_dbbench.episode.types import Status, Usage
+from trl_dbbench.integrations.endpoints.messages import read_reply
+from trl_dbbench.integrations.endpoints.refusals import ServerError
 
 __all__ = ["api", "arguments", "play"]
 
@@ -476,7 +476,7 @@ def test_the_name_is_the_servers_alone(
     (tmp_path / "m" / "adapter_config.json").write_text("{}")
     (tmp_path / "m" / "run.json").write_text("no JSON")
     monkeypatch.setattr(
-        "trl_dbbench.adapters.find_adapter_config_file",
+        "trl_dbbench.runs.adapters.find_adapter_config_file",
         lambda name: pytest.fail(f"the hub is asked for {name}"),
     )
     for name in ("m", "owner/model"):

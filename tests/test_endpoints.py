@@ -18,16 +18,16 @@ import pytest
 from test_evaluation import CHANGE, QUESTION, written
 
 from trl_dbbench.database import Database
-from trl_dbbench.endpoint_evaluation import EndpointEvaluation, evaluate_endpoint
-from trl_dbbench.endpoints import http
-from trl_dbbench.endpoints.http import Endpoint, base_url, read_key
-from trl_dbbench.endpoints.messages import SECOND_CALL, read_reply
-from trl_dbbench.endpoints.play import EndpointPlayer
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.prompts import TEXT_SYSTEM_PROMPT
+from trl_dbbench.episode.protocol import Answer, Invalid, Operation, ToolsProtocol, get_protocol
+from trl_dbbench.episode.types import Episode, Rules, Sampling, Status
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.judge import Judge
-from trl_dbbench.prompts import TEXT_SYSTEM_PROMPT
-from trl_dbbench.protocol import Answer, Invalid, Operation, ToolsProtocol, get_protocol
-from trl_dbbench.rollout import Episode, Rules, Sampling, Status
+from trl_dbbench.integrations.endpoints import http
+from trl_dbbench.integrations.endpoints.evaluate import EndpointEvaluation, evaluate_endpoint
+from trl_dbbench.integrations.endpoints.http import Endpoint, base_url, read_key
+from trl_dbbench.integrations.endpoints.messages import SECOND_CALL, read_reply
+from trl_dbbench.integrations.endpoints.play import EndpointPlayer
 from trl_dbbench.runs.conversations import Played
 from trl_dbbench.runs.records import episode_record
 from trl_dbbench.runs.tokens import with_tokens

@@ -12,11 +12,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from vllm_servers import RealServer, running, watched
 
-from trl_dbbench.chat import ChatFormat
-from trl_dbbench.endpoints.http import Endpoint, TooLong
-from trl_dbbench.endpoints.messages import Call, Message, Reply
-from trl_dbbench.protocol import ToolsProtocol, get_protocol
-from trl_dbbench.rollout import Sampling
+from trl_dbbench.episode.chat import ChatFormat
+from trl_dbbench.episode.protocol import ToolsProtocol, get_protocol
+from trl_dbbench.episode.types import Sampling
+from trl_dbbench.integrations.endpoints.http import Endpoint, TooLong
+from trl_dbbench.integrations.endpoints.messages import Call, Message, Reply
 from trl_dbbench.runs.records import EpisodeRecord
 from trl_dbbench.tasks import Task, load_tasks
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from trl_dbbench.engines.transformers.engine import TransformersEngine
 from trl_dbbench.engines.transformers.sampling import TokenChooser
-from trl_dbbench.rollout import Completion, Request, Sampling
+from trl_dbbench.episode.types import Completion, Request, Sampling
 
 EOS = 2
 

@@ -33,7 +33,7 @@ from trl_dbbench.engines.transformers.engine import TransformersEngine
 from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT, check_model
 from trl_dbbench.engines.transformers.packed import packed
 from trl_dbbench.engines.transformers.sampling import TokenChooser
-from trl_dbbench.rollout import Completion, Request, Sampling
+from trl_dbbench.episode.types import Completion, Request, Sampling
 
 VOCABULARY = 97
 EOS = [3, 14, 15, 92]  # several, so that turns end early now and then

@@ -21,19 +21,19 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_chat_template
 
 from trl_dbbench import OutcomeReward, to_dataset
-from trl_dbbench.calls import Refused
 from trl_dbbench.database import Database
-from trl_dbbench.environment import (
+from trl_dbbench.episode.judge import Verdict
+from trl_dbbench.episode.protocol import ToolsProtocol, ToolsSQLProtocol
+from trl_dbbench.episode.types import Episode, Sampling, Status
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.integrations.calls import Refused
+from trl_dbbench.integrations.environment import (
     DatabaseEnvironment,
     SQLAnswerEnvironment,
     environment_reward,
     environments,
 )
-from trl_dbbench.errors import ConfigError
-from trl_dbbench.judge import Verdict
-from trl_dbbench.protocol import ToolsProtocol, ToolsSQLProtocol
-from trl_dbbench.rollout import Episode, Sampling, Status
-from trl_dbbench.step_rewards import executes
+from trl_dbbench.rewards.steps import executes
 from trl_dbbench.tasks import Task
 
 COUNT = "SELECT COUNT(*) FROM orders WHERE late = 1"

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trl_dbbench import AdvantageBatch, ConfigError
-from trl_dbbench.advantages import ADVANTAGES, compute, get_advantage
-from trl_dbbench.credit.estimators import (
+from trl_dbbench.advantages.estimators import (
     grpo,
     normalised,
     process_avg_unique,
@@ -21,10 +20,11 @@ from trl_dbbench.credit.estimators import (
     turn,
     weighted,
 )
-from trl_dbbench.credit.state import StateGroups, StateTree
-from trl_dbbench.credit.vine import Vine, differences
-from trl_dbbench.protocol import Answer, Operation
-from trl_dbbench.rollout import Completion, Episode, Sampling, Status, Turn
+from trl_dbbench.advantages.registry import ADVANTAGES, compute, get_advantage
+from trl_dbbench.advantages.state import StateGroups, StateTree
+from trl_dbbench.advantages.vine import Vine, differences
+from trl_dbbench.episode.protocol import Answer, Operation
+from trl_dbbench.episode.types import Completion, Episode, Sampling, Status, Turn
 
 NAN = math.nan
 

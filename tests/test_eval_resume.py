@@ -15,8 +15,8 @@ import pytest
 from test_endpoints import HANG, LOOK, RIGHT, WRONG, Api, api, refused, said, turn_of
 from test_evaluation import QUESTION, written
 
-from trl_dbbench.player import Player
-from trl_dbbench.tiny_model import make_tiny_model
+from trl_dbbench.data.tiny_model import make_tiny_model
+from trl_dbbench.episode.player import Player
 
 __all__ = ["api"]
 

@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 
+from trl_dbbench.data.tiny_model import make_tiny_model
 from trl_dbbench.database import Database, QueryResult, Sandbox
 from trl_dbbench.database.dialect import SQLITE
-from trl_dbbench.endpoint_evaluation import EndpointEvaluation
+from trl_dbbench.episode.judge import Judge, Verdict
+from trl_dbbench.episode.protocol import Answer
+from trl_dbbench.episode.types import Episode, Sampling, Status
+from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError, EnvironmentFault
-from trl_dbbench.evaluation import Evaluation, so_far
+from trl_dbbench.evaluation.evaluate import Evaluation, so_far
 from trl_dbbench.grading.states import state_hash
-from trl_dbbench.judge import Judge, Verdict
-from trl_dbbench.protocol import Answer
-from trl_dbbench.rollout import Episode, Sampling, Status
+from trl_dbbench.integrations.endpoints.evaluate import EndpointEvaluation
 from trl_dbbench.runs.records import Accuracy
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
-from trl_dbbench.tiny_model import make_tiny_model
-from trl_dbbench.validation import validate
 
 DEMO = Path(__file__).parents[1] / "recipes" / "demo_tasks.jsonl"
 

@@ -29,10 +29,10 @@ from trl import (
 )
 
 from trl_dbbench.cli import app
+from trl_dbbench.cli.start import RecipeParser
 from trl_dbbench.database import Database, open_database
-from trl_dbbench.rollout import Status
+from trl_dbbench.episode.types import Status
 from trl_dbbench.runs.export import export, sft_dataset
-from trl_dbbench.start import RecipeParser
 
 MODEL = ROOT / "recipes" / "tiny" / "model"
 TASKS = ROOT / "recipes" / "tiny" / "train.jsonl"

@@ -11,11 +11,11 @@ from families import FAMILIES, OTHERS, Family, bundled, give
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from trl.chat_template_utils import add_response_schema, parse_response
 
-from trl_dbbench.chat import ChatFormat
+from trl_dbbench.data.tiny_model import make_tiny_model
+from trl_dbbench.episode.chat import ChatFormat
+from trl_dbbench.episode.protocol import Answer, Invalid, Operation, TextProtocol, ToolsProtocol
+from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.protocol import Answer, Invalid, Operation, TextProtocol, ToolsProtocol
-from trl_dbbench.templates import load_chat_template
-from trl_dbbench.tiny_model import make_tiny_model
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 PROTOCOLS = {"text": TextProtocol(), "tools": ToolsProtocol()}

@@ -26,14 +26,14 @@ from training import RECIPES, episodes_in, equal, quickstart_trainer, train_and_
 from transformers import AutoTokenizer
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig, Player, Rules, Task, get_protocol, load_tasks
-from trl_dbbench.demonstrations import demonstrate
-from trl_dbbench.few_shot import Memory, Shots, good_episodes, load_memory, prompts_of
-from trl_dbbench.few_shot.choice import BM25
-from trl_dbbench.few_shot.memory import Example
-from trl_dbbench.files import whole_lines
+from trl_dbbench.data.demonstrations import demonstrate
+from trl_dbbench.runs.few_shot import Memory, Shots, good_episodes, load_memory, prompts_of
+from trl_dbbench.runs.few_shot.choice import BM25
+from trl_dbbench.runs.few_shot.memory import Example
 from trl_dbbench.runs.replay import replay
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import find_trained
+from trl_dbbench.utils.files import whole_lines
 
 TINY = RECIPES / "tiny"
 PROMPT = "Work on the MySQL database."

@@ -19,13 +19,14 @@ from test_start import Keys, folders, parsed
 from transformers import TrainingArguments
 from trl import GRPOConfig
 
-from trl_dbbench import DBBenchGRPOConfig, __version__, unsupported
+from trl_dbbench import DBBenchGRPOConfig, __version__
+from trl_dbbench.cli.start import RecipeParser
+from trl_dbbench.episode.types import Episode, Sampling, Status
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.rollout import Episode, Sampling, Status
 from trl_dbbench.runs.records import episode_record
-from trl_dbbench.start import RecipeParser
 from trl_dbbench.tasks import load_tasks
 from trl_dbbench.tasks.csv_tables import read_csv_tables
+from trl_dbbench.training import unsupported
 
 __all__ = ["RECIPE", "SMALL", "folders"]
 
@@ -189,7 +190,7 @@ def test_a_library_says_a_warning_once() -> None:
     """A library with a handler of its own would say it there and by the root's."""
     script = (
         "import logging, sys; logging.basicConfig(stream=sys.stdout); import huggingface_hub\n"
-        "from trl_dbbench.console import plain_output; plain_output()\n"
+        "from trl_dbbench.utils.console import plain_output; plain_output()\n"
         "logging.getLogger('huggingface_hub.file_download').warning('Retrying in 1s')"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -229,7 +230,7 @@ def test_ctrl_c_is_130_whatever_the_launcher_makes_of_it() -> None:
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    sys.exit(1)\n"
         "launcher.launch_command = launched\n"
-        "from trl_dbbench.shipped import launch\n"
+        "from trl_dbbench.cli.bundled import launch\n"
         "launch(['python', '-m', 'accelerate', 'script.py'])"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 130
@@ -249,7 +250,7 @@ def test_sqlite_tasks_need_no_server(
 def test_a_report_without_matplotlib_is_a_report(
     command: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trl_dbbench.report.figures.find_spec", lambda name: None)
+    monkeypatch.setattr("trl_dbbench.evaluation.report.figures.find_spec", lambda name: None)
     record = episode_record(Episode(QUESTION, [], Sampling(), status=Status.TURN_LIMIT), "train", 0)
     (tmp_path / "episodes.jsonl").write_text(json.dumps(record) + "\n")
     code, out = command("report", tmp_path)

@@ -14,15 +14,15 @@ import pyarrow.parquet
 import pytest
 from launching import QUICKSTART, RECIPE, ROOT, run_here
 
-from trl_dbbench.convert import convert
+from trl_dbbench.data.convert import convert
 from trl_dbbench.database import Database
+from trl_dbbench.episode.judge import Judge, Verdict
+from trl_dbbench.episode.protocol import Answer
+from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.grading import GRADERS, SQL_GRADERS
-from trl_dbbench.judge import Judge, Verdict
-from trl_dbbench.protocol import Answer
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
 from trl_dbbench.tasks.formats import FORMATS, format_of
-from trl_dbbench.validation import validate
 
 SFT = ROOT / "recipes" / "sft_dbbench.py"
 
@@ -50,7 +50,7 @@ TASKS = [
 
 
 SPIDER = '''
-from trl_dbbench.skills import skills_of
+from trl_dbbench.tasks.skills import skills_of
 from trl_dbbench.tasks import Column, Gold, Table, Task
 
 TABLE = Table("fruits", [Column("name"), Column("colour")], [["apple", "red"], ["pear", "green"]])
@@ -446,7 +446,7 @@ def test_reading_tasks_brings_no_heavy_library() -> None:
     """Neither these rooms nor what they import; files of parquet and the hub bring theirs when they are read."""
     heavy = ["trl", "transformers", "torch", "datasets", "pyarrow", "huggingface_hub"]
     script = (
-        "import sys, trl_dbbench.tasks, trl_dbbench.database, trl_dbbench.database.sqlite.database; "
+        "import sys, trl_dbbench.tasks, trl_dbbench.database, trl_dbbench.mysqlite.database; "
         f"print([name for name in {heavy} if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

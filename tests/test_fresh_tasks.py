@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from training import StopAfter, adapter_of, episodes_in, equal, quickstart_trainer
 
-from trl_dbbench.arguments import TaskArguments
-from trl_dbbench.config import DBBenchGRPOConfig
+from trl_dbbench.cli.arguments import TaskArguments
+from trl_dbbench.data.generate import generate_tasks
+from trl_dbbench.data.generate.fresh import FreshTasks
 from trl_dbbench.database import Database
+from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.generate import generate_tasks
-from trl_dbbench.generate.fresh import FreshTasks
-from trl_dbbench.samplers import task_order
 from trl_dbbench.tasks import Task
-from trl_dbbench.validation import validate
+from trl_dbbench.training.config import DBBenchGRPOConfig
+from trl_dbbench.training.samplers import task_order
 
 
 def of(url: str, *draws: int) -> list[Task]:

@@ -11,9 +11,9 @@ from databases import table, task
 from training import episodes_in, quickstart_trainer
 
 from trl_dbbench import Task, to_dataset
-from trl_dbbench.dataset import to_fresh_dataset
-from trl_dbbench.frontier import FRESH_CANDIDATES, HALF_LIFE, Frontier
+from trl_dbbench.episode.dataset import to_fresh_dataset
 from trl_dbbench.tasks import Gold
+from trl_dbbench.training.frontier import FRESH_CANDIDATES, HALF_LIFE, Frontier
 
 
 def of(name: str, *skills: str, tables: str = "medals") -> Task:

@@ -10,7 +10,7 @@ import pytest
 from training import adapter_of, equal, make_trainer
 
 from trl_dbbench.errors import StorageError
-from trl_dbbench.files import write_atomically
+from trl_dbbench.utils.files import write_atomically
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from required import LONG, lacking
 
 from trl_dbbench.database import Database, open_database
 from trl_dbbench.database.server.options import BOUNDED, BOUNDED_MYSQL, FAST
+from trl_dbbench.episode.player import Player
+from trl_dbbench.episode.types import Completion, Request, Status
 from trl_dbbench.errors import DatabaseError
-from trl_dbbench.outcome import OutcomeReward
-from trl_dbbench.player import Player
-from trl_dbbench.rollout import Completion, Request, Status
+from trl_dbbench.rewards.outcome import OutcomeReward
 from trl_dbbench.tasks import Gold
 
 EPISODES = 64

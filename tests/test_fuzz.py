@@ -23,13 +23,13 @@ from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.database import Database
 from trl_dbbench.database.dialect import SQLITE
+from trl_dbbench.episode.player import Player
+from trl_dbbench.episode.protocol import Answer, Invalid, Operation, Protocol, get_protocol
+from trl_dbbench.episode.types import Completion, Request, Status
 from trl_dbbench.grading import GRADERS, grade
-from trl_dbbench.player import Player
-from trl_dbbench.protocol import Answer, Invalid, Operation, Protocol, get_protocol
-from trl_dbbench.rollout import Completion, Request, Status
 from trl_dbbench.runs.records import episode_record
-from trl_dbbench.skills import operation_of
 from trl_dbbench.tasks import Task
+from trl_dbbench.tasks.skills import operation_of
 
 OUTPUTS = 10_000
 PLAYED = 4_000

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from trl_dbbench.cli import app
+from trl_dbbench.data.generate import CHUNK, LEVELS, generate_tasks, tiny_vocabulary, tiny_words
+from trl_dbbench.data.generate.checks import gold_answer, gold_state
+from trl_dbbench.data.generate.slips import wrong_statements
 from trl_dbbench.database import Database
+from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.generate import CHUNK, LEVELS, generate_tasks, tiny_vocabulary, tiny_words
-from trl_dbbench.generate.checks import gold_answer, gold_state
-from trl_dbbench.generate.slips import wrong_statements
-from trl_dbbench.skills import SKILLS, skills_of
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
-from trl_dbbench.validation import validate
+from trl_dbbench.tasks.skills import SKILLS, skills_of
 
 HUES = Table(
     "hues",
@@ -175,7 +175,7 @@ def test_what_cannot_be_had_is_refused(request_: dict, message: str) -> None:
 
 SCRIPT = """
 import hashlib
-from trl_dbbench.generate import generate_tasks
+from trl_dbbench.data.generate import generate_tasks
 text = "".join(task.to_json() for task in generate_tasks(12, seed=4))
 print(hashlib.md5(text.encode()).hexdigest())
 """

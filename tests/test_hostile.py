@@ -29,8 +29,8 @@ from sqlalchemy import make_url
 from trl_dbbench.database import Database, QueryResult, Sandbox
 from trl_dbbench.database.dialect import MYSQL, SQLITE
 from trl_dbbench.errors import EnvironmentFault
-from trl_dbbench.sql import quote
 from trl_dbbench.tasks import Gold, Source, Task
+from trl_dbbench.utils.sql import quote
 
 QUESTION = task(*TABLES)
 CHANGE = dataclasses.replace(QUESTION, operation="UPDATE", gold=Gold(sql="UPDATE medals SET gold = 2"))

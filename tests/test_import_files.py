@@ -13,13 +13,13 @@ from sqlalchemy import make_url
 from typer.testing import CliRunner
 
 from trl_dbbench.cli import app
+from trl_dbbench.data.generate.imported import import_from
+from trl_dbbench.data.generate.usable import usable
 from trl_dbbench.database import Database
 from trl_dbbench.database.server.tables import read_tables
+from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.generate.imported import import_from
-from trl_dbbench.generate.usable import usable
 from trl_dbbench.tasks import Column, Task, load_tasks
-from trl_dbbench.validation import validate
 
 PHP_MY_ADMIN = """SET NAMES utf8mb4;
 CREATE TABLE `pets` (`id` int(11) NOT NULL, `name` varchar(20) NOT NULL DEFAULT 'it\\'s', `price` decimal(4,2) DEFAULT 4.99,

@@ -10,11 +10,11 @@ from foreign_databases import BLOG, DVDS, ODD, database_on
 from typer.testing import CliRunner
 
 from trl_dbbench.cli import app
+from trl_dbbench.data.generate.usable import usable
 from trl_dbbench.database import Database
 from trl_dbbench.database.server.tables import ServerTables, read_tables
-from trl_dbbench.generate.usable import usable
+from trl_dbbench.episode.validation import validate
 from trl_dbbench.tasks import Table, load_tasks
-from trl_dbbench.validation import validate
 
 
 @pytest.fixture(scope="module")

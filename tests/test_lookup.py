@@ -8,10 +8,10 @@ import pytest
 
 from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.files import check_not_misspelled, nearest_path
 from trl_dbbench.grading import get_grader
-from trl_dbbench.lookup import look_up
-from trl_dbbench.rewards import describe_reward, load_reward_functions, with_step_rewards
+from trl_dbbench.rewards.registry import describe_reward, load_reward_functions, with_step_rewards
+from trl_dbbench.utils.files import check_not_misspelled, nearest_path
+from trl_dbbench.utils.lookup import look_up
 
 
 @pytest.fixture

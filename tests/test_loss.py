@@ -13,7 +13,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from trl_dbbench import DBBenchGRPOTrainer
 from trl_dbbench.errors import EnvironmentFault
-from trl_dbbench.loss import FAILED, OVER_ROWS, OVER_TOKENS, SHARES, played_shares
+from trl_dbbench.training.loss import FAILED, OVER_ROWS, OVER_TOKENS, SHARES, played_shares
 
 LOSS_TYPES = (*OVER_ROWS, *OVER_TOKENS, "bnpo")
 SAMPLES = 8

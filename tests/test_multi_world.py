@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import check_model_is_partly_right, check_shipped
 
-from trl_dbbench.chat import ChatFormat
+from trl_dbbench.data.demonstrations import Habits, demonstrate, execute_actions
+from trl_dbbench.data.generate import generate_tasks
+from trl_dbbench.data.generate.multi import PLANS, read_question
+from trl_dbbench.data.multi_teacher import OFTEN, SCRIPTS, multi_actions
 from trl_dbbench.database import Database
-from trl_dbbench.demonstrations import Habits, demonstrate, execute_actions
+from trl_dbbench.episode.chat import ChatFormat
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.protocol import Answer, Operation, get_protocol
+from trl_dbbench.episode.types import Rules
+from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.generate import generate_tasks
-from trl_dbbench.generate.multi import PLANS, read_question
-from trl_dbbench.judge import Judge
-from trl_dbbench.multi_teacher import OFTEN, SCRIPTS, multi_actions
-from trl_dbbench.protocol import Answer, Operation, get_protocol
-from trl_dbbench.rollout import Rules
-from trl_dbbench.skills import KINDS
 from trl_dbbench.tasks import Column, Gold, Table, Task
-from trl_dbbench.validation import validate
+from trl_dbbench.tasks.skills import KINDS
 
 WORLD = Path(__file__).parents[1] / "recipes/tiny_multi"
 TEXT = get_protocol("text")

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from trl_dbbench.convert import convert
+from trl_dbbench.data.convert import convert
+from trl_dbbench.data.score_predictions import score_all
 from trl_dbbench.database import Database
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.protocol import Answer
+from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import TaskError
-from trl_dbbench.judge import Judge
-from trl_dbbench.protocol import Answer
-from trl_dbbench.scores import score_all
 from trl_dbbench.tasks import Column, Gold, Source, Table, Task, load_tasks
-from trl_dbbench.validation import validate
 
 Command = Callable[..., tuple[int | str | None, str]]
 

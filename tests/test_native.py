@@ -19,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trl_dbbench.database import Database, Limits, QueryResult, Sandbox, open_database
-from trl_dbbench.database.sqlite import native_functions
-from trl_dbbench.database.sqlite.native_guard import MAX_SEARCHES
-from trl_dbbench.database.sqlite.values import StatementError
+from trl_dbbench.database.embedded import native_functions
+from trl_dbbench.database.embedded.native_guard import MAX_SEARCHES
 from trl_dbbench.errors import EnvironmentFault, TaskError
+from trl_dbbench.mysqlite.values import StatementError
 from trl_dbbench.tasks import Column, Source, Table, Task
 
 GRACE = 2.0

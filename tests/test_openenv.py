@@ -25,7 +25,7 @@ from test_serving import TWENTY, _is_read_by_the_other_commands, _run, _sleeps, 
 from waiting import wait_until
 
 from trl_dbbench.database import Database
-from trl_dbbench.rollout import Rules
+from trl_dbbench.episode.types import Rules
 
 __all__ = ["url"]  # a fixture
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from databases import table
 
-from trl_dbbench.arguments import TaskArguments, read_system_prompt
+from trl_dbbench.cli.arguments import TaskArguments, read_system_prompt
+from trl_dbbench.episode.prompts import TEXT_SYSTEM_PROMPT
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.prompts import TEXT_SYSTEM_PROMPT
 from trl_dbbench.tasks import Gold, Task
 
 TASK = Task("1", "How many?", (table("pets", "name", ("Rex",)),), "SELECT", Gold(((1,),)))

@@ -10,13 +10,13 @@ from own_tables import remove_shop, set_up_shop, write_csv
 from typer.testing import CliRunner
 
 from trl_dbbench.cli import app
+from trl_dbbench.data.generate.own import Drafts, source_of
 from trl_dbbench.database import Database
 from trl_dbbench.database.server.tables import read_tables
+from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError, DatabaseError
-from trl_dbbench.generate.own import Drafts, source_of
-from trl_dbbench.sql import normal_form
 from trl_dbbench.tasks import Column, Table, load_tasks
-from trl_dbbench.validation import validate
+from trl_dbbench.utils.sql import normal_form
 
 
 @pytest.fixture(scope="module")

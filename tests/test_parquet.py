@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from trl_dbbench.cli import app
+from trl_dbbench.data.generate.imported import Imported, import_from
 from trl_dbbench.errors import TaskError
-from trl_dbbench.generate.imported import Imported, import_from
 from trl_dbbench.tasks import Source
 from trl_dbbench.tasks.source import _opened
 

@@ -25,10 +25,10 @@ from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer
 
 from trl_dbbench import AdvantageBatch, ConfigError, DBBenchPPOConfig, DBBenchPPOTrainer
-from trl_dbbench.credit.gae import GAE, explained_variance, gae, whitened
-from trl_dbbench.critic import WEIGHTS, trunk_of
-from trl_dbbench.ppo import RETURNS, VALUES, value_errors
-from trl_dbbench.rollout import Status
+from trl_dbbench.advantages.gae import GAE, explained_variance, gae, whitened
+from trl_dbbench.episode.types import Status
+from trl_dbbench.training.critic import WEIGHTS, trunk_of
+from trl_dbbench.training.ppo import RETURNS, VALUES, value_errors
 
 KINDS = ("head", "model")
 
@@ -390,7 +390,9 @@ def test_gae_is_refused_where_there_is_no_critic(tiny_model, sqlite_database, de
 
 def test_policies_that_are_divided_over_ranks_are_refused(ppo_of, tmp_path, monkeypatch):
     monkeypatch.setattr(GRPOTrainer, "is_fsdp_enabled", True, raising=False)
-    monkeypatch.setattr("trl_dbbench.ppo.DBBenchGRPOTrainer.__init__", lambda self, *args, **kwargs: None)
+    monkeypatch.setattr(
+        "trl_dbbench.training.ppo.DBBenchGRPOTrainer.__init__", lambda self, *args, **kwargs: None
+    )
     monkeypatch.setattr(GRPOTrainer, "is_deepspeed_enabled", False, raising=False)
     with pytest.raises(ConfigError, match="PPO needs the whole policy on each rank"):
         ppo_of(tmp_path)

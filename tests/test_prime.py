@@ -18,9 +18,9 @@ from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer
 
 from trl_dbbench import AdvantageBatch, ConfigError, DBBenchGRPOConfig
-from trl_dbbench.credit.prime import Prime, implicit_returns
-from trl_dbbench.judge import Verdict
-from trl_dbbench.rollout import Episode, Status
+from trl_dbbench.advantages.prime import Prime, implicit_returns
+from trl_dbbench.episode.judge import Verdict
+from trl_dbbench.episode.types import Episode, Status
 
 # --- advantages -----------------------------------------------------------------------------------
 

@@ -14,20 +14,20 @@ from saved_runs import LOOK, answer, count_scripts, count_task, delete_task, sav
 from training import episodes_in, make_trainer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from trl_dbbench.data.reward_data import steps_of_files
+from trl_dbbench.data.step_labels import by_state_progress, label_steps, state_progress
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.player import Player
+from trl_dbbench.episode.protocol import get_protocol
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.evaluation import evaluate, open_model
-from trl_dbbench.judge import Judge
-from trl_dbbench.player import Player
-from trl_dbbench.process_rewards import ProcessRewardModel, StepReader, StepTokens
-from trl_dbbench.protocol import get_protocol
-from trl_dbbench.reward_data import steps_of_files
-from trl_dbbench.rewards import load_reward_functions
+from trl_dbbench.evaluation.evaluate import evaluate, open_model
+from trl_dbbench.rewards.process import ProcessRewardModel, StepReader, StepTokens
+from trl_dbbench.rewards.registry import load_reward_functions
+from trl_dbbench.rewards.steps import potential
 from trl_dbbench.runs.conversations import completion_messages, prompt_messages, saved_episodes
 from trl_dbbench.runs.replay import replay
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import find_trained
-from trl_dbbench.step_labels import by_state_progress, label_steps, state_progress
-from trl_dbbench.step_rewards import potential
 from trl_dbbench.tasks import load_tasks
 
 RECIPE = ROOT / "recipes" / "prm_dbbench.py"

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trl_dbbench.database import QueryResult
+from trl_dbbench.episode.protocol import Answer, Invalid, Operation, TextProtocol, ToolsProtocol, get_protocol
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading import grade
-from trl_dbbench.protocol import Answer, Invalid, Operation, TextProtocol, ToolsProtocol, get_protocol
 from trl_dbbench.tasks import Column, Gold, Table, Task
 
 TEXT, TOOLS = TextProtocol(), ToolsProtocol()
@@ -355,7 +355,7 @@ def test_messages(protocol: TextProtocol | ToolsProtocol) -> None:
 
 def test_the_example_turns_of_the_prompt_are_valid_turns() -> None:
     """The agent is told forms that the parser reads."""
-    from trl_dbbench.prompts import TEXT_SYSTEM_PROMPT
+    from trl_dbbench.episode.prompts import TEXT_SYSTEM_PROMPT
 
     first, second = TEXT_SYSTEM_PROMPT.split("\n2. Finish.")
     assert TEXT.parse(first) == Operation("SELECT name FROM fruits WHERE price > 2;")

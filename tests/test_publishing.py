@@ -14,7 +14,7 @@ from hub import Hub, local_hub
 from huggingface_hub import ModelCard
 from launching import QUICKSTART, RECIPE, ROOT
 
-from trl_dbbench.model_card import _accuracy
+from trl_dbbench.training.model_card import _accuracy
 
 OPTIONS = {
     "max_steps": 1,

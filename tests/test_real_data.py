@@ -12,8 +12,8 @@ from required import lacking
 
 from trl_dbbench.database import Database
 from trl_dbbench.database.dialect import MYSQL
+from trl_dbbench.episode.validation import Validation, validate
 from trl_dbbench.tasks import Task, load_tasks
-from trl_dbbench.validation import Validation, validate
 
 FOLDER = Path(__file__).parents[2] / "shared" / "data" / "agentbench"
 FILES = ("dev.jsonl", "standard_part.jsonl")

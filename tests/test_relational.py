@@ -14,22 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import check_model_is_partly_right, check_shipped
 
+from trl_dbbench.data.demonstrations import Habits
+from trl_dbbench.data.generate import generate_tasks, tiny_words
+from trl_dbbench.data.generate.checks import gold_answer
+from trl_dbbench.data.generate.forms import FORMS
+from trl_dbbench.data.generate.schemas import SCHEMAS, TINY_SCHEMAS
+from trl_dbbench.data.generate.slips import wrong_statements
+from trl_dbbench.data.generate.tables import quoted
+from trl_dbbench.data.sql_teacher import OFTEN, spot_of, sql_actions
 from trl_dbbench.database import Database
-from trl_dbbench.demonstrations import Habits
+from trl_dbbench.episode.gold import execute_alone
+from trl_dbbench.episode.protocol import Answer, get_protocol
+from trl_dbbench.episode.types import Rules
+from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.generate import generate_tasks, tiny_words
-from trl_dbbench.generate.checks import gold_answer
-from trl_dbbench.generate.forms import FORMS
-from trl_dbbench.generate.schemas import SCHEMAS, TINY_SCHEMAS
-from trl_dbbench.generate.slips import wrong_statements
-from trl_dbbench.generate.tables import quoted
-from trl_dbbench.gold import execute_alone
-from trl_dbbench.protocol import Answer, get_protocol
-from trl_dbbench.rollout import Rules
-from trl_dbbench.skills import QUERY_KINDS
-from trl_dbbench.sql_teacher import OFTEN, spot_of, sql_actions
 from trl_dbbench.tasks import Gold, Task, load_tasks
-from trl_dbbench.validation import validate
+from trl_dbbench.tasks.skills import QUERY_KINDS
 
 WORLD = Path(__file__).parents[1] / "recipes/tiny_sql"
 LEVELS = ("relational", "tiny_sql")

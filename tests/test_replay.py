@@ -23,16 +23,16 @@ from trl_dbbench import (
     load_tasks,
     to_dataset,
 )
-from trl_dbbench.callbacks import EpisodeLogCallback
 from trl_dbbench.database import Database, Limits
+from trl_dbbench.episode.types import Episode, Rules
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.rewards import describe_reward, load_reward_functions
-from trl_dbbench.rollout import Episode, Rules
+from trl_dbbench.rewards.registry import describe_reward, load_reward_functions
 from trl_dbbench.runs.differences import Replayed, Summary
 from trl_dbbench.runs.records import episode_record
 from trl_dbbench.runs.replay import replay
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Column, Gold, Table, Task
+from trl_dbbench.training.callbacks import EpisodeLogCallback
 
 ROOT = Path(__file__).parents[1]
 TINY = ROOT / "recipes" / "tiny"

@@ -21,9 +21,9 @@ from required import lacking
 
 from trl_dbbench.cli import main
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.report import charts, compare, read_run, write_figures, write_report
-from trl_dbbench.report.curves import Chart, Series, y_range
-from trl_dbbench.report.run import Run
+from trl_dbbench.evaluation.report import charts, compare, read_run, write_figures, write_report
+from trl_dbbench.evaluation.report.curves import Chart, Series, y_range
+from trl_dbbench.evaluation.report.run import Run
 from trl_dbbench.tasks import Task
 
 ATTACK = "<script>alert(1)</script></script><img src=x onerror=alert(2)>\u2028{{ 7*7 }}"
@@ -597,7 +597,7 @@ def test_hostile_text_is_no_markup(tmp_path: Path) -> None:
 
 
 def test_the_page_builds_no_markup_from_text() -> None:
-    templates = list(Path(__file__).parents[1].glob("trl_dbbench/report/templates/*.j2"))
+    templates = list(Path(__file__).parents[1].glob("trl_dbbench/evaluation/report/templates/*.j2"))
     assert len(templates) > 5
     for maker in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
         assert [path.name for path in templates if maker in path.read_text()] == []

@@ -33,10 +33,10 @@ from transformers import Trainer, TrainerCallback, TrainerState
 from trl import GRPOTrainer
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
-from trl_dbbench.checkpoints import RUN_ID, SIZES, UNFINISHED, begin_run, find_checkpoint, flaw
-from trl_dbbench.critic import WEIGHTS
-from trl_dbbench.resume import STATES_FILE
-from trl_dbbench.stopping import StopSignal
+from trl_dbbench.runs.checkpoints import RUN_ID, SIZES, UNFINISHED, begin_run, find_checkpoint, flaw
+from trl_dbbench.training.critic import WEIGHTS
+from trl_dbbench.training.resume import STATES_FILE
+from trl_dbbench.training.stopping import StopSignal
 
 # 6 tasks, 2 a generation: 3 generations and 4 steps an epoch
 STEPS = {
@@ -472,7 +472,7 @@ def test_a_checkpoint_is_on_the_disk_before_its_mark_goes(trainer_of, tmp_path, 
 HOLDS_THE_LOCK = """
 import sys, time
 from pathlib import Path
-from trl_dbbench.files import locked
+from trl_dbbench.utils.files import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
@@ -647,7 +647,7 @@ def test_settings_that_stand_against_it(settings, message, tmp_path):
 TELLS_WHEN_IT_TRAINS = """
 import os, runpy, sys
 from pathlib import Path
-from trl_dbbench.resume import ResumableGRPOTrainer
+from trl_dbbench.training.resume import ResumableGRPOTrainer
 
 run_epoch = ResumableGRPOTrainer._run_epoch
 

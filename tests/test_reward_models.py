@@ -13,7 +13,7 @@ from training import make_trainer, scored_batch
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, Qwen2ForSequenceClassification
 
 from trl_dbbench import ConfigError, DBBenchGRPOTrainer
-from trl_dbbench.protocol import Answer, Operation, get_protocol
+from trl_dbbench.episode.protocol import Answer, Operation, get_protocol
 
 
 @pytest.fixture

@@ -12,17 +12,17 @@ import pytest
 from fakes import BrokenDatabase
 
 from trl_dbbench.database import Database
+from trl_dbbench.episode.judge import Verdict
+from trl_dbbench.episode.protocol import Action, Answer, Invalid, Operation
+from trl_dbbench.episode.types import Completion, Episode, Sampling, Status, Turn
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.judge import Verdict
-from trl_dbbench.protocol import Action, Answer, Invalid, Operation
-from trl_dbbench.rewards import (
+from trl_dbbench.rewards.registry import (
     OUTCOME_PRESETS,
     ExecutionReward,
     OutcomeReward,
     format_reward,
     load_reward_functions,
 )
-from trl_dbbench.rollout import Completion, Episode, Sampling, Status, Turn
 from trl_dbbench.tasks import Column, Gold, Table, Task
 
 FRUITS = Table("fruits", (Column("name"), Column("price", "INT")), (("apple", 1), ("pear", 3), ("plum", 4)))

@@ -13,12 +13,12 @@ from saved_runs import count_scripts, count_task, save_run
 from training import episodes_in, make_trainer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2ForSequenceClassification
 
-from trl_dbbench.calibration import calibration, pair_calibration
+from trl_dbbench.data.reward_data import pairs_of_files
+from trl_dbbench.episode.protocol import get_protocol
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.learned_rewards import Reader, RewardModel
-from trl_dbbench.protocol import get_protocol
-from trl_dbbench.reward_data import pairs_of_files
-from trl_dbbench.rewards import describe_reward, load_reward_functions
+from trl_dbbench.grading.calibration import calibration, pair_calibration
+from trl_dbbench.rewards.learned import Reader, RewardModel
+from trl_dbbench.rewards.registry import describe_reward, load_reward_functions
 from trl_dbbench.runs.replay import replay
 from trl_dbbench.runs.settings import RunSettings
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
-from trl_dbbench.rollout import Episode, Rules, Status
+from trl_dbbench.episode.types import Episode, Rules, Status
 from trl_dbbench.runs.records import episode_record
 from trl_dbbench.tasks import Task
 

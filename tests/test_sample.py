@@ -17,16 +17,17 @@ from launching import ROOT
 from saved_runs import FORGOT_WHERE, LOOK, answer, count_task, delete_task, save_run, sql
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
+from trl_dbbench.data.sample import Sampled, check_not_held_out, sample_into
 from trl_dbbench.database import Database
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.plan import Plan
+from trl_dbbench.episode.player import Player
+from trl_dbbench.episode.types import Completion, Request
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.few_shot import good_episodes
-from trl_dbbench.judge import Judge
-from trl_dbbench.player import Player
-from trl_dbbench.rollout import Completion, Request
 from trl_dbbench.runs.conversations import prompt_messages, saved_episodes
+from trl_dbbench.runs.few_shot import good_episodes
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import DEFAULTS, Trained
-from trl_dbbench.sample import Plan, Sampled, check_not_held_out, sample_into
 from trl_dbbench.tasks import load_tasks
 
 MODEL = ROOT / "recipes" / "tiny" / "model"

@@ -15,7 +15,7 @@ from trl import GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
-from trl_dbbench.samplers import BySkill, Shuffled, SkillPools, TaskSampler, by_skill, skill_pools
+from trl_dbbench.training.samplers import BySkill, Shuffled, SkillPools, TaskSampler, by_skill, skill_pools
 
 # 90 tasks select, 9 of them limit too, 3 delete, one of unknown skill
 SKEWED = [["select", "limit_only"]] * 9 + [["select"]] * 81 + [["delete"]] * 3 + [[]]

@@ -13,10 +13,10 @@ from databases import table, task
 from typer.testing import CliRunner
 
 from trl_dbbench.cli import app
+from trl_dbbench.data.score_predictions import read_predictions, score_all
 from trl_dbbench.database import Database
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import SQL_GRADERS
-from trl_dbbench.scores import read_predictions, score_all
 from trl_dbbench.tasks import Gold, Source
 
 MEDALS = table("medals", "nation TEXT, gold INT", ("Chad", 1), ("Peru", 22), ("Togo", 22))

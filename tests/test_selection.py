@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from trl_dbbench.cli import app
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.selection import select_tasks, skill_counts, split_tasks
-from trl_dbbench.skills import skills_of
 from trl_dbbench.tasks import Gold, Table, Task, load_tasks
+from trl_dbbench.tasks.skills import skills_of
+from trl_dbbench.tasks.split import select_tasks, skill_counts, split_tasks
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 PETS = table("pets", "name TEXT, age INT", ("Rex", 3))

@@ -46,17 +46,17 @@ from waiting import wait_until
 from trl_dbbench.cli import main
 from trl_dbbench.database import Database, open_database
 from trl_dbbench.database.server.local import start_local
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.protocol import Answer, get_protocol
+from trl_dbbench.episode.types import Episode, Rules, Sampling
 from trl_dbbench.errors import ConfigError, DatabaseError
-from trl_dbbench.judge import Judge
-from trl_dbbench.protocol import Answer, get_protocol
-from trl_dbbench.report import read_run
-from trl_dbbench.rollout import Episode, Rules, Sampling
+from trl_dbbench.evaluation.report import read_run
+from trl_dbbench.integrations.serving.desk import Desk
+from trl_dbbench.integrations.serving.folder import Folder
+from trl_dbbench.integrations.serving.http import Address
+from trl_dbbench.integrations.serving.mcp.tools import Tools
 from trl_dbbench.runs.records import EpisodeRecord
 from trl_dbbench.runs.settings import RunSettings
-from trl_dbbench.serving.desk import Desk
-from trl_dbbench.serving.folder import Folder
-from trl_dbbench.serving.http import Address
-from trl_dbbench.serving.mcp.tools import Tools
 from trl_dbbench.tasks import Gold, Task, load_tasks
 
 PAGE = ROOT / "docs" / "serve.md"

@@ -21,7 +21,8 @@ from required import lacking
 from sqlalchemy import make_url
 from waiting import wait_until
 
-from trl_dbbench.arguments import DatabaseArguments
+from trl_dbbench.cli.arguments import DatabaseArguments
+from trl_dbbench.cli.start import RecipeParser
 from trl_dbbench.database import Database, Limits, QueryResult, open_database
 from trl_dbbench.database.open import databases_of
 from trl_dbbench.database.server.database import ServerDatabase
@@ -29,7 +30,6 @@ from trl_dbbench.database.server.local import start_local
 from trl_dbbench.database.server.start import Server
 from trl_dbbench.database.several import Place, SeveralDatabases
 from trl_dbbench.errors import DatabaseError, EnvironmentFault
-from trl_dbbench.start import RecipeParser
 from trl_dbbench.tasks import Gold, Task
 
 DEMO_TASKS = Path(__file__).parents[1] / "recipes" / "demo_tasks.jsonl"

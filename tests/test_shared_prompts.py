@@ -16,9 +16,10 @@ from training import make_trainer, quickstart_trainer
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from trl.trainer.utils import add_fused_lm_head
 
-from trl_dbbench import DBBenchGRPOTrainer, shared_prompts
+from trl_dbbench import DBBenchGRPOTrainer
+from trl_dbbench.engines import shared_prompts
+from trl_dbbench.engines.shared_prompts import FAMILIES, Layout, lay_out, reason_against, same_prompt
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.shared_prompts import FAMILIES, Layout, lay_out, reason_against, same_prompt
 
 A, B = [11, 12, 13, 14], [21, 22]
 """Two prompts."""

@@ -18,8 +18,8 @@ import yaml
 from launching import ROOT
 from typer.testing import CliRunner
 
-from trl_dbbench import shipped
 from trl_dbbench.cli import app
+from trl_dbbench.cli import bundled as shipped
 from trl_dbbench.errors import ConfigError
 
 RECIPES, CONFIGS = ROOT / "recipes", ROOT / "accelerate_configs"
@@ -216,7 +216,7 @@ def run(installed, tmp_path) -> Iterator[object]:
 
 
 def test_the_installed_package_finds_its_own_recipes(run, installed):
-    code = "import trl_dbbench.shipped as s; print(s.recipes()['quickstart'])"
+    code = "import trl_dbbench.cli.bundled as s; print(s.recipes()['quickstart'])"
     assert run("python", "-c", code).startswith(str(installed.parent / "lib"))
     assert "trl-dbbench train NAME" in run("python", "-m", "trl_dbbench", "recipes")
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trl_dbbench.skills import SKILLS, operation_of, skills_of
+from trl_dbbench.tasks.skills import SKILLS, operation_of, skills_of
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 

@@ -23,9 +23,9 @@ from databases import connect_arguments, opened, rows_of, task
 
 from trl_dbbench.database import Database, QueryResult, Sandbox
 from trl_dbbench.database.server.tenancy import ADMIN_CONNECTIONS
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.protocol import Answer
 from trl_dbbench.errors import TaskError
-from trl_dbbench.judge import Judge
-from trl_dbbench.protocol import Answer
 from trl_dbbench.tasks import Gold, Source, Task, load_tasks
 from trl_dbbench.tasks.sources import folder as folders
 from trl_dbbench.tasks.sources.dump_text import Rows, read_dump

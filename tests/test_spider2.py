@@ -17,22 +17,22 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from spider2_layout import entry_of, lines, spider2
 
-from trl_dbbench.audit import examine
-from trl_dbbench.convert import convert
+from trl_dbbench.data.audit import examine
+from trl_dbbench.data.convert import convert
+from trl_dbbench.data.demonstrations import Habits, gold_actions
+from trl_dbbench.data.score_predictions import score_all
+from trl_dbbench.data.sql_teacher import sql_actions
 from trl_dbbench.database import Database
-from trl_dbbench.demonstrations import Habits, gold_actions
-from trl_dbbench.efficiency import EfficiencyReward
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.protocol import Answer, get_protocol
+from trl_dbbench.episode.types import Episode
+from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.grading.scorers import Result
-from trl_dbbench.judge import Judge
-from trl_dbbench.protocol import Answer, get_protocol
-from trl_dbbench.rewards import ExecutionReward
-from trl_dbbench.rollout import Episode
-from trl_dbbench.scores import score_all
-from trl_dbbench.sql_teacher import sql_actions
+from trl_dbbench.rewards.efficiency import EfficiencyReward
+from trl_dbbench.rewards.registry import ExecutionReward
 from trl_dbbench.tasks import Column, Gold, Source, Table, Task, load_tasks
 from trl_dbbench.tasks.formats.verl import VerlFormat
-from trl_dbbench.validation import validate
 
 Command = Callable[..., tuple[int | str | None, str]]
 

@@ -6,7 +6,7 @@ import pytest
 from sqlglot.errors import ParseError
 
 from trl_dbbench.database.dialect import MYSQL
-from trl_dbbench.sql import parse_statements, sorts_rows
+from trl_dbbench.utils.sql import parse_statements, sorts_rows
 
 SORTED = [
     "SELECT a FROM t ORDER BY a",

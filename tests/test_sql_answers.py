@@ -10,18 +10,18 @@ from databases import table, task
 from fakes import RULES, play_script
 from transformers import PreTrainedTokenizerBase
 
+from trl_dbbench.data.demonstrations import Habits, gold_actions
 from trl_dbbench.database import Database
-from trl_dbbench.dataset import to_dataset
-from trl_dbbench.demonstrations import Habits, gold_actions
+from trl_dbbench.episode.dataset import to_dataset
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.player import Player
+from trl_dbbench.episode.protocol import Answer, Invalid, Operation, get_protocol
+from trl_dbbench.episode.types import Status
+from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError, EnvironmentFault, TaskError
 from trl_dbbench.grading import SQL_GRADERS, get_grader, grade
 from trl_dbbench.grading.scorers import Result
-from trl_dbbench.judge import Judge
-from trl_dbbench.player import Player
-from trl_dbbench.protocol import Answer, Invalid, Operation, get_protocol
-from trl_dbbench.rollout import Status
 from trl_dbbench.tasks import Gold, Task
-from trl_dbbench.validation import validate
 
 MEDALS = table("medals", "nation TEXT, gold INT", ("Chad", 1), ("Peru", 22), ("Togo", 22))
 WINNERS = dataclasses.replace(

@@ -16,16 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trl_dbbench.database import Database
-from trl_dbbench.database.sqlite import collation
-from trl_dbbench.database.sqlite.aggregates import GroupConcat
-from trl_dbbench.database.sqlite.coercions import DOUBTFUL
-from trl_dbbench.database.sqlite.collation import MAX_CACHED_KEYS, sort_key
-from trl_dbbench.database.sqlite.conversions import COERCIONS
-from trl_dbbench.database.sqlite.functions import functions
-from trl_dbbench.database.sqlite.guard import MAX_SPILLED_BYTES
-from trl_dbbench.database.sqlite.sandbox import SQLiteSandbox
-from trl_dbbench.database.sqlite.storage import STORAGE
-from trl_dbbench.database.sqlite.values import MAX_TEXT_CHARACTERS, StatementError
+from trl_dbbench.mysqlite import collation
+from trl_dbbench.mysqlite.aggregates import GroupConcat
+from trl_dbbench.mysqlite.coercions import DOUBTFUL
+from trl_dbbench.mysqlite.collation import MAX_CACHED_KEYS, sort_key
+from trl_dbbench.mysqlite.conversions import COERCIONS
+from trl_dbbench.mysqlite.functions import functions
+from trl_dbbench.mysqlite.guard import MAX_SPILLED_BYTES
+from trl_dbbench.mysqlite.sandbox import SQLiteSandbox
+from trl_dbbench.mysqlite.storage import STORAGE
+from trl_dbbench.mysqlite.values import MAX_TEXT_CHARACTERS, StatementError
 
 ORDERS = table("orders", "id INT, note VARCHAR(40)", *((n, f"note {n}") for n in range(300)))
 LONG = table("longs", "id INT, note LONGTEXT", *((n, f"{n} " + "x" * 100_000) for n in range(60)))

@@ -24,18 +24,18 @@ from required import LONG
 from sqlglot import exp
 from transformers import PreTrainedTokenizerBase
 
-from trl_dbbench.alarms import alarm_metrics
 from trl_dbbench.database import Database, Limits, QueryResult, open_database
 from trl_dbbench.database.sandbox import State
-from trl_dbbench.database.sqlite import guard, mistakes, rules, tables
-from trl_dbbench.database.sqlite.sandbox import SQLiteSandbox
-from trl_dbbench.database.sqlite.statements import look
+from trl_dbbench.episode.types import Status
 from trl_dbbench.errors import EnvironmentFault
-from trl_dbbench.evaluation import Evaluation
-from trl_dbbench.metrics import episode_metrics
-from trl_dbbench.rollout import Status
+from trl_dbbench.evaluation.evaluate import Evaluation
+from trl_dbbench.mysqlite import guard, mistakes, rules, tables
+from trl_dbbench.mysqlite.sandbox import SQLiteSandbox
+from trl_dbbench.mysqlite.statements import look
+from trl_dbbench.runs.metrics import episode_metrics
 from trl_dbbench.runs.records import episode_record
 from trl_dbbench.tasks import Source, Task
+from trl_dbbench.training.alarms import alarm_metrics
 
 QUESTION = task(*TABLES)
 

@@ -22,8 +22,8 @@ from databases import table, task
 from required import lacking
 
 from trl_dbbench.database import Database, Limits, QueryResult, Sandbox, open_database
-from trl_dbbench.database.sqlite.names import RESERVED
 from trl_dbbench.grading.rows import same_rows
+from trl_dbbench.mysqlite.names import RESERVED
 from trl_dbbench.tasks import Column, Table
 
 BOTH = pytest.mark.parametrize("database", ["sqlite", "docker"], indirect=True)

@@ -15,7 +15,7 @@ from launching import RECIPE, ROOT, SMALL, run_here
 from transformers import TrainingArguments
 
 from trl_dbbench import DBBenchGRPOConfig, TaskArguments
-from trl_dbbench.start import RecipeParser, put_timestamp
+from trl_dbbench.cli.start import RecipeParser, put_timestamp
 
 
 @dataclass

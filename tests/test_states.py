@@ -10,10 +10,10 @@ import pytest
 from databases import rows_of, table, task
 
 from trl_dbbench.database import Database
-from trl_dbbench.gold import gold_state
+from trl_dbbench.episode.gold import gold_state
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.protocol import Answer
 from trl_dbbench.grading.states import state_hash
-from trl_dbbench.judge import Judge
-from trl_dbbench.protocol import Answer
 from trl_dbbench.tasks import Gold, Task
 
 MEDALS = table("medals", "nation VARCHAR(20), gold INT", ("Chad", 1), ("Peru", 22))
@@ -116,7 +116,7 @@ def test_a_group_that_is_judged_at_once_executes_the_gold_once(
 ) -> None:
     judge, made, begin = Judge(database), [], threading.Barrier(8)
     monkeypatch.setattr(
-        "trl_dbbench.judge.gold_state", lambda *asked: (made.append(asked), gold_state(*asked))[1]
+        "trl_dbbench.episode.judge.gold_state", lambda *asked: (made.append(asked), gold_state(*asked))[1]
     )
 
     def judged(_: int) -> bool:

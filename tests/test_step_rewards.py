@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from test_rewards import CHANGE, FAULT, QUESTION
 
 from trl_dbbench.database import Database
+from trl_dbbench.episode.protocol import Action, Answer, Invalid, Operation
+from trl_dbbench.episode.table_states import states_along
+from trl_dbbench.episode.types import Completion, Episode, Sampling, Status, Turn
 from trl_dbbench.grading.rows import TableState, same_state
-from trl_dbbench.protocol import Action, Answer, Invalid, Operation
-from trl_dbbench.retrace import states_along
-from trl_dbbench.rewards import load_reward_functions, with_step_rewards
-from trl_dbbench.rollout import Completion, Episode, Sampling, Status, Turn
-from trl_dbbench.step_rewards import StateProgress, answer_seen, executes, potential
+from trl_dbbench.rewards.registry import load_reward_functions, with_step_rewards
+from trl_dbbench.rewards.steps import StateProgress, answer_seen, executes, potential
 from trl_dbbench.tasks import Gold, Task
 
 

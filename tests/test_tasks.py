@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from required import lacking
 
-from trl_dbbench.dataset import to_dataset
+from trl_dbbench.episode.dataset import to_dataset
+from trl_dbbench.episode.protocol import ToolsProtocol
 from trl_dbbench.errors import TaskError
-from trl_dbbench.protocol import ToolsProtocol
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
 
 DATA = Path(__file__).parents[2] / "shared" / "data"

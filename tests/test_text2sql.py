@@ -25,17 +25,17 @@ from required import lacking
 from spider2_layout import entry_of, spider2
 from sqlglot import exp
 
-from trl_dbbench.audit import examine
-from trl_dbbench.convert import convert
+from trl_dbbench.data.audit import examine
+from trl_dbbench.data.convert import convert
+from trl_dbbench.data.score_predictions import score_all
 from trl_dbbench.database import Database
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.protocol import Answer
+from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.judge import Judge
-from trl_dbbench.protocol import Answer
-from trl_dbbench.scores import score_all
-from trl_dbbench.selection import split_tasks
 from trl_dbbench.tasks import Column, Gold, Source, Table, Task, load_tasks
 from trl_dbbench.tasks.formats import FORMATS, READ_ONLY
-from trl_dbbench.validation import validate
+from trl_dbbench.tasks.split import split_tasks
 
 KIT = Path(__file__).parents[2] / "shared" / "data" / "scorers"
 

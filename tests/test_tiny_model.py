@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from trl_dbbench.tiny_model import make_tiny_model
+from trl_dbbench.data.tiny_model import make_tiny_model
 
 TEXTS = ["How many orders are there?", "SELECT COUNT(*) FROM `orders` WHERE id = 12;"] * 3
 

@@ -17,7 +17,7 @@ from launching import QUICKSTART, RECIPE, ROOT, run_here
 from training import episodes_in
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.evaluation import open_model
+from trl_dbbench.evaluation.evaluate import open_model
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import find_trained
 from trl_dbbench.tasks import load_tasks

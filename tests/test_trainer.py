@@ -26,8 +26,8 @@ from trl_dbbench import (
     format_reward,
     to_dataset,
 )
+from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.errors import EnvironmentFault
-from trl_dbbench.templates import load_chat_template
 
 
 @pytest.fixture

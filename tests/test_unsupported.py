@@ -28,7 +28,7 @@ from trl_dbbench import ConfigError, DBBenchGRPOConfig, DBBenchGRPOTrainer, Outc
 from trl_dbbench.engines.policy import Policy
 from trl_dbbench.engines.transformers.backend import TransformersBackend
 from trl_dbbench.engines.transformers.models import check_model
-from trl_dbbench.unsupported import REFUSED_SETTINGS, TRACKERS, default_of
+from trl_dbbench.training.unsupported import REFUSED_SETTINGS, TRACKERS, default_of
 
 # Before you list a new field of TRL or transformers here, find out what it does to a rollout on a database.
 
@@ -277,7 +277,7 @@ def test_a_model_that_passes_on_what_it_gets_can_play() -> None:
 
 @pytest.mark.parametrize("name", TRACKERS)
 def test_a_tracker_that_is_not_installed_is_told_at_once(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("trl_dbbench.unsupported.find_spec", lambda module: None)
+    monkeypatch.setattr("trl_dbbench.training.unsupported.find_spec", lambda module: None)
     message = (
         rf"report_to: {name} needs a package that is not there: pip install 'trl-dbbench\[{name}\]'\. Without a "
         r"tracker \(report_to: none\) all metrics are in metrics\.jsonl of output_dir\."

@@ -22,13 +22,13 @@ from test_rollout import call
 from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench import OutcomeReward
-from trl_dbbench.convert import convert
+from trl_dbbench.data.convert import convert
 from trl_dbbench.database import Database
+from trl_dbbench.episode.protocol import Answer, Operation, get_protocol
+from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError, EnvironmentFault
-from trl_dbbench.protocol import Answer, Operation, get_protocol
-from trl_dbbench.rollout import Episode
+from trl_dbbench.integrations.verl.reward import compute_score, failed
 from trl_dbbench.tasks import Task, load_tasks
-from trl_dbbench.verl.reward import compute_score, failed
 
 PAGE = ROOT / "docs" / "environments.md"
 Calls = list[tuple[str, dict[str, Any]]]

@@ -22,8 +22,8 @@ from trl_dbbench.engines.vllm import engine as vllm
 from trl_dbbench.engines.vllm import servers
 from trl_dbbench.engines.vllm.engine import VLLMEngine
 from trl_dbbench.engines.vllm.servers import VLLMServers
+from trl_dbbench.episode.types import Completion, Sampling
 from trl_dbbench.errors import EngineError
-from trl_dbbench.rollout import Completion, Sampling
 
 
 @pytest.fixture

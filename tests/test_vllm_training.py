@@ -25,9 +25,9 @@ from trl_dbbench.engines.policy import Policy, ServedPolicy
 from trl_dbbench.engines.transformers.engine import TransformersEngine
 from trl_dbbench.engines.vllm.engine import VLLMEngine
 from trl_dbbench.engines.vllm.servers import VLLMServers
-from trl_dbbench.evaluation import evaluate
-from trl_dbbench.player import Player
-from trl_dbbench.rollout import Episode, Rules, Sampling
+from trl_dbbench.episode.player import Player
+from trl_dbbench.episode.types import Episode, Rules, Sampling
+from trl_dbbench.evaluation.evaluate import evaluate
 
 NOISE = 1e-4  # of fp32 log-probabilities, in nats
 

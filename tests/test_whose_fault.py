@@ -19,13 +19,13 @@ from trl_dbbench.database import Database, Limits, QueryResult, Sandbox
 from trl_dbbench.database.error_numbers import is_full_disk
 from trl_dbbench.database.server.blame import crashed
 from trl_dbbench.database.server.database import ServerDatabase
+from trl_dbbench.episode.player import Player
+from trl_dbbench.episode.table_states import of_each
+from trl_dbbench.episode.types import Episode, Sampling, Status
 from trl_dbbench.errors import EnvironmentFault, ServerCrash
-from trl_dbbench.outcome import OutcomeReward
-from trl_dbbench.player import Player
-from trl_dbbench.retrace import of_each
-from trl_dbbench.rewards import ExecutionReward
-from trl_dbbench.rollout import Episode, Sampling, Status
-from trl_dbbench.step_rewards import StateProgress
+from trl_dbbench.rewards.outcome import OutcomeReward
+from trl_dbbench.rewards.registry import ExecutionReward
+from trl_dbbench.rewards.steps import StateProgress
 from trl_dbbench.tasks import Gold
 
 MEDALS = table("medals", "nation TEXT, gold INT", ("Chad", 1), ("Peru", 2))
