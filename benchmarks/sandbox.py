@@ -33,11 +33,11 @@ from typing import Any
 from sqlalchemy import create_engine, make_url
 from sqlalchemy.pool import NullPool, QueuePool
 
+from trl_dbbench.data.generate import generate_tasks
 from trl_dbbench.database import Database, Limits, open_database
 from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.database.server.pristine import fill
 from trl_dbbench.errors import DatabaseError
-from trl_dbbench.generate import generate_tasks
 from trl_dbbench.tasks import Task
 
 GROUP = 8

@@ -46,12 +46,7 @@ from trl_dbbench.database.sandbox import (
     failure,
     refusal,
 )
-from trl_dbbench.database.server.connections import (
-    as_fault,
-    error_code,
-    error_text,
-    is_from_server,
-)
+from trl_dbbench.database.server.connections import as_fault, error_code, error_text, is_from_server
 from trl_dbbench.database.server.moments import Moment, Moments
 from trl_dbbench.database.server.pristine import PristineDatabase
 from trl_dbbench.database.server.readers import Readers
@@ -60,8 +55,8 @@ from trl_dbbench.database.server.slots import Slot
 from trl_dbbench.database.server.sources import Loaded
 from trl_dbbench.database.server.tenancy import Tenancy
 from trl_dbbench.errors import EnvironmentFault
-from trl_dbbench.sql import quote
 from trl_dbbench.tasks import Task
+from trl_dbbench.utils.sql import quote
 
 logger = logging.getLogger("trl_dbbench.database")
 

@@ -23,10 +23,10 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import output_capturing
 
-from trl_dbbench import shared_prompts
-from trl_dbbench.attention import sees_all
+from trl_dbbench.engines import shared_prompts
 from trl_dbbench.engines.transformers.cache import RowCache
 from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT
+from trl_dbbench.utils.attention import sees_all
 
 MODELS = {
     f"transformers.models.{family}.modeling_{family}": f"{family.title()}Model"
