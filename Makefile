@@ -65,10 +65,11 @@ test: install  ## run the tests but for the slow ones; with PYTEST_ARGS= all
 fuzz: install  ## run the property tests on new inputs, and many more; SEED=... tries those of an earlier time
 	$(BIN)/pytest $(PYTEST_PROCESSES) -m "hypothesis or fuzz" --hypothesis-profile fuzz --hypothesis-seed $(SEED)
 
-check: install  ## check format, lint and types
+check: install  ## check format, lint, types and layers
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: install  ## format the code and fix what the linter can fix
 	$(BIN)/ruff format

@@ -39,8 +39,8 @@ from learning import points_of
 from planted import KINDS, plant
 
 from trl_dbbench import load_tasks, open_database
-from trl_dbbench.audit.examine import Examined
-from trl_dbbench.audit.slips import slips_of
+from trl_dbbench.data.audit.examine import Examined
+from trl_dbbench.data.audit.slips import slips_of
 from trl_dbbench.database import Database
 from trl_dbbench.tasks import Task
 

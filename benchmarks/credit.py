@@ -29,7 +29,7 @@ from pathlib import Path
 from held_out import train
 
 from trl_dbbench import Episode, OutcomeReward, open_database
-from trl_dbbench.step_rewards import StateProgress, answer_seen
+from trl_dbbench.rewards.steps import StateProgress, answer_seen
 
 RATES = (1e-3, 1.4e-3, 2e-3)
 TUNING_SEEDS = (101, 102)

@@ -32,10 +32,10 @@ import torch
 from rollout import SHAPES, qwen2
 from transformers import Qwen2ForCausalLM
 
+from trl_dbbench.data.generate import generate_tasks
 from trl_dbbench.engines.transformers.engine import TransformersEngine
 from trl_dbbench.engines.transformers.packed import packed
-from trl_dbbench.generate import generate_tasks
-from trl_dbbench.rollout import Request, Sampling
+from trl_dbbench.episode.types import Request, Sampling
 
 PROMPTS, TURN, OBSERVATION = 4, 40, 30
 BASE = {"samples": 8, "turns": 3, "prompt": 400}

@@ -34,7 +34,7 @@ from typing import Any
 from held_out import ROOT, train
 
 from trl_dbbench import load_tasks
-from trl_dbbench.generate import generate_tasks
+from trl_dbbench.data.generate import generate_tasks
 from trl_dbbench.tasks import Task
 
 DYNAMIC, FRONTIER = ("--dynamic_sampling", "true"), ("--task_sampling", "frontier")

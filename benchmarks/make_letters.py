@@ -1,4 +1,4 @@
-"""Write trl_dbbench/database/sqlite/letters.py: the order of letters, as MySQL in Docker tells it.
+"""Write trl_dbbench/mysqlite/letters.py: the order of letters, as MySQL in Docker tells it.
 
     python benchmarks/make_letters.py
 
@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trl_dbbench.database import Database, open_database
-from trl_dbbench.database.sqlite.collation import decomposed
+from trl_dbbench.mysqlite.collation import decomposed
 from trl_dbbench.tasks import Column, Gold, Table, Task
 
-TARGET = Path(__file__).parents[1] / "trl_dbbench/database/sqlite/letters.py"
+TARGET = Path(__file__).parents[1] / "trl_dbbench/mysqlite/letters.py"
 RANGES = (
     *((0x0, 0x52F), (0x531, 0x58F), (0x5D0, 0x5EA), (0x621, 0x6D3), (0x10A0, 0x10FF), (0x1100, 0x11FF)),
     *((0x1E00, 0x1FFF), (0x2000, 0x27BF), (0x2C60, 0x2C7F), (0x3000, 0x30FF)),

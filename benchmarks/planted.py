@@ -19,14 +19,14 @@ from typing import Any
 
 from sqlglot import exp
 
-from trl_dbbench.audit.examine import Examined, is_empty
-from trl_dbbench.audit.repair import gold_of
-from trl_dbbench.audit.slips import slips_of
+from trl_dbbench.data.audit.examine import Examined, is_empty
+from trl_dbbench.data.audit.repair import gold_of
+from trl_dbbench.data.audit.slips import slips_of
+from trl_dbbench.data.generate.slips import wrong_statements
 from trl_dbbench.database import Database
-from trl_dbbench.generate.slips import wrong_statements
 from trl_dbbench.grading.scorers import Result
-from trl_dbbench.sql import only_statement
 from trl_dbbench.tasks import Table, Task
+from trl_dbbench.utils.sql import only_statement
 
 
 @dataclass(frozen=True)

@@ -25,14 +25,14 @@ from typing import Any
 from sqlalchemy import create_engine
 from transformers import AutoTokenizer
 
+from trl_dbbench.data.generate import generate_tasks
 from trl_dbbench.database import open_database
 from trl_dbbench.engines.vllm.engine import VLLMEngine
 from trl_dbbench.engines.vllm.servers import VLLMServers
-from trl_dbbench.generate import generate_tasks
-from trl_dbbench.judge import Judge
-from trl_dbbench.player import Player
-from trl_dbbench.protocol import Answer, Operation, TextProtocol
-from trl_dbbench.rollout import Episode, Rules, Sampling
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.player import Player
+from trl_dbbench.episode.protocol import Answer, Operation, TextProtocol
+from trl_dbbench.episode.types import Episode, Rules, Sampling
 from trl_dbbench.tasks import Task
 
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests")]

@@ -51,12 +51,12 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_chat_template
 
 from trl_dbbench import DBBenchGRPOConfig, DBBenchGRPOTrainer, open_database, to_dataset
-from trl_dbbench.chat import ChatFormat
+from trl_dbbench.data.tiny_model import make_tiny_model
 from trl_dbbench.database import Database, Sandbox
 from trl_dbbench.engines.transformers.engine import TransformersEngine
-from trl_dbbench.protocol import ToolsProtocol
+from trl_dbbench.episode.chat import ChatFormat
+from trl_dbbench.episode.protocol import ToolsProtocol
 from trl_dbbench.tasks import Column, Gold, Table, Task
-from trl_dbbench.tiny_model import make_tiny_model
 
 PROMPTS, SAMPLES, TURNS = 4, 8, 3
 PROMPT_TOKENS, TURN_TOKENS, OBSERVATION_TOKENS = 700, 60, 40

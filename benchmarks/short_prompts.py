@@ -24,8 +24,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl_dbbench import load_tasks, open_database
 from trl_dbbench.database import Database
 from trl_dbbench.engines.transformers import engine
-from trl_dbbench.player import Player
-from trl_dbbench.rollout import Rules, Sampling
+from trl_dbbench.episode.player import Player
+from trl_dbbench.episode.types import Rules, Sampling
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 BATCHES, PROMPTS, SAMPLES = 4, 8, 8

@@ -17,11 +17,11 @@ from pathlib import Path
 from trl import GRPOConfig, ModelConfig
 
 import trl_dbbench
-from trl_dbbench.arguments import DatabaseArguments, RewardArguments, TaskArguments
 from trl_dbbench.cli import COMMANDS
-from trl_dbbench.config import DBBenchGRPOConfig
-from trl_dbbench.ppo import DBBenchPPOConfig
-from trl_dbbench.unsupported import REFUSED_SETTINGS
+from trl_dbbench.cli.arguments import DatabaseArguments, RewardArguments, TaskArguments
+from trl_dbbench.training.config import DBBenchGRPOConfig
+from trl_dbbench.training.ppo import DBBenchPPOConfig
+from trl_dbbench.training.unsupported import REFUSED_SETTINGS
 
 PAGE = Path(__file__).with_name("reference.md")
 

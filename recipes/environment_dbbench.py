@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 from trl import GRPOConfig, GRPOTrainer, ModelConfig, get_peft_config, get_quantization_config
 
-from trl_dbbench.arguments import DatabaseArguments, RewardArguments, TaskArguments
-from trl_dbbench.checkpoints import find_checkpoint
-from trl_dbbench.dataset import tasks_to_check
-from trl_dbbench.environment import KINDS, environment_reward, environments
-from trl_dbbench.rollout import Rules
-from trl_dbbench.run_folder import played_as, run_folder
-from trl_dbbench.start import load_tokenizer, model_init_kwargs, start
+from trl_dbbench.cli.arguments import DatabaseArguments, RewardArguments, TaskArguments
+from trl_dbbench.cli.start import load_tokenizer, model_init_kwargs, start
+from trl_dbbench.episode.dataset import tasks_to_check
+from trl_dbbench.episode.types import Rules
+from trl_dbbench.integrations.environment import KINDS, environment_reward, environments
+from trl_dbbench.runs.checkpoints import find_checkpoint
+from trl_dbbench.training.run_folder import played_as, run_folder
 
 
 @dataclass

@@ -11,10 +11,10 @@ from __future__ import annotations
 from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from trl_dbbench import DBBenchGRPOConfig, DBBenchGRPOTrainer
-from trl_dbbench.arguments import DatabaseArguments, RewardArguments, TaskArguments
-from trl_dbbench.checkpoints import find_checkpoint
-from trl_dbbench.dataset import tasks_to_check
-from trl_dbbench.start import load_tokenizer, model_init_kwargs, start
+from trl_dbbench.cli.arguments import DatabaseArguments, RewardArguments, TaskArguments
+from trl_dbbench.cli.start import load_tokenizer, model_init_kwargs, start
+from trl_dbbench.episode.dataset import tasks_to_check
+from trl_dbbench.runs.checkpoints import find_checkpoint
 
 ARGUMENTS = (TaskArguments, RewardArguments, DatabaseArguments, DBBenchGRPOConfig, ModelConfig)
 

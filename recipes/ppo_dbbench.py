@@ -12,7 +12,7 @@ from functools import partial
 import grpo_dbbench
 
 from trl_dbbench import DBBenchGRPOConfig, DBBenchPPOConfig, DBBenchPPOTrainer
-from trl_dbbench.start import start
+from trl_dbbench.cli.start import start
 
 ARGUMENTS = tuple(DBBenchPPOConfig if each is DBBenchGRPOConfig else each for each in grpo_dbbench.ARGUMENTS)
 

@@ -18,11 +18,8 @@ from datasets import Dataset
 from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config, get_quantization_config
 
 from trl_dbbench import ConfigError, DatabaseArguments
-from trl_dbbench.calibration import calibration
-from trl_dbbench.checkpoints import find_checkpoint
-from trl_dbbench.lookup import check_share
-from trl_dbbench.process_rewards import ProcessRewardModel, StepReader, step_tokens
-from trl_dbbench.reward_data import (
+from trl_dbbench.cli.start import load_tokenizer, model_init_kwargs, start
+from trl_dbbench.data.reward_data import (
     Rows,
     as_list,
     check_reader,
@@ -33,10 +30,13 @@ from trl_dbbench.reward_data import (
     steps_of_files,
     steps_of_runs,
 )
-from trl_dbbench.run_folder import played_as, run_folder
-from trl_dbbench.start import load_tokenizer, model_init_kwargs, start
-from trl_dbbench.step_labels import label_steps
-from trl_dbbench.templates import load_chat_template
+from trl_dbbench.data.step_labels import label_steps
+from trl_dbbench.episode.templates import load_chat_template
+from trl_dbbench.grading.calibration import calibration
+from trl_dbbench.rewards.process import ProcessRewardModel, StepReader, step_tokens
+from trl_dbbench.runs.checkpoints import find_checkpoint
+from trl_dbbench.training.run_folder import played_as, run_folder
+from trl_dbbench.utils.lookup import check_share
 
 
 @dataclass

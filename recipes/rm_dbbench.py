@@ -15,11 +15,8 @@ from datasets import Dataset
 from trl import ModelConfig, RewardConfig, RewardTrainer, get_peft_config, get_quantization_config
 
 from trl_dbbench import ConfigError
-from trl_dbbench.calibration import pair_calibration
-from trl_dbbench.checkpoints import find_checkpoint
-from trl_dbbench.learned_rewards import Reader, RewardModel
-from trl_dbbench.lookup import check_share
-from trl_dbbench.reward_data import (
+from trl_dbbench.cli.start import load_tokenizer, model_init_kwargs, start
+from trl_dbbench.data.reward_data import (
     Rows,
     as_list,
     check_reader,
@@ -29,9 +26,12 @@ from trl_dbbench.reward_data import (
     read_settings,
     shown_by,
 )
-from trl_dbbench.run_folder import played_as, run_folder
-from trl_dbbench.start import load_tokenizer, model_init_kwargs, start
-from trl_dbbench.templates import load_chat_template
+from trl_dbbench.episode.templates import load_chat_template
+from trl_dbbench.grading.calibration import pair_calibration
+from trl_dbbench.rewards.learned import Reader, RewardModel
+from trl_dbbench.runs.checkpoints import find_checkpoint
+from trl_dbbench.training.run_folder import played_as, run_folder
+from trl_dbbench.utils.lookup import check_share
 
 
 @dataclass

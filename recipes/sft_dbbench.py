@@ -20,30 +20,24 @@ from transformers import AutoModelForCausalLM
 from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config
 
 from trl_dbbench import ConfigError, DatabaseArguments, TaskArguments, get_protocol
-from trl_dbbench.arguments import read_template_kwargs
-from trl_dbbench.chat import ChatFormat
-from trl_dbbench.checkpoints import find_checkpoint
+from trl_dbbench.cli.arguments import read_template_kwargs
+from trl_dbbench.cli.start import load_tokenizer, model_init_kwargs, start
+from trl_dbbench.data.demonstrations import Habits, demonstrate, execute_actions, gold_actions, to_sft_dataset
+from trl_dbbench.data.multi_teacher import multi_actions
+from trl_dbbench.data.sql_teacher import sql_actions
+from trl_dbbench.data.tiny_model import make_tiny_model
 from trl_dbbench.database import Database
-from trl_dbbench.demonstrations import (
-    Habits,
-    demonstrate,
-    execute_actions,
-    gold_actions,
-    to_sft_dataset,
-)
 from trl_dbbench.engines.policy import eos_token_ids
+from trl_dbbench.episode.chat import ChatFormat
+from trl_dbbench.episode.protocol import AgentProtocol, Answer, Operation
+from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.errors import loading
-from trl_dbbench.lookup import check_choice, check_share, look_up
-from trl_dbbench.multi_teacher import multi_actions
-from trl_dbbench.protocol import AgentProtocol, Answer, Operation
-from trl_dbbench.run_folder import played_as, run_folder
+from trl_dbbench.runs.checkpoints import find_checkpoint
 from trl_dbbench.runs.export import settings_of, sft_dataset
-from trl_dbbench.skills import NAMED
-from trl_dbbench.sql_teacher import sql_actions
-from trl_dbbench.start import load_tokenizer, model_init_kwargs, start
 from trl_dbbench.tasks import Task
-from trl_dbbench.templates import load_chat_template
-from trl_dbbench.tiny_model import make_tiny_model
+from trl_dbbench.tasks.skills import NAMED
+from trl_dbbench.training.run_folder import played_as, run_folder
+from trl_dbbench.utils.lookup import check_choice, check_share, look_up
 
 TEACHERS = {"gold": gold_actions, "multi": multi_actions, "sql": sql_actions}
 TEXTS = 2_000

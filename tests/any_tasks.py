@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from trl_dbbench.skills import SKILLS
 from trl_dbbench.tasks import Column, Gold, Table, Task
+from trl_dbbench.tasks.skills import SKILLS
 
 MD5 = "0123456789abcdef0123456789abcdef"
 

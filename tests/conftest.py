@@ -36,10 +36,10 @@ from vllm_servers import (
 )
 
 from trl_dbbench.cli import main
-from trl_dbbench.generate import generate_tasks
-from trl_dbbench.prompts import TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT
+from trl_dbbench.data.generate import generate_tasks
+from trl_dbbench.data.tiny_model import make_tiny_model
+from trl_dbbench.episode.prompts import TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT
 from trl_dbbench.tasks import Task, load_tasks
-from trl_dbbench.tiny_model import make_tiny_model
 
 __all__ = ["database", "docker_database", "local_database", "own_database", "server", "server_database"]
 __all__ += ["mysql", "sqlite_database"]

@@ -10,9 +10,9 @@ from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.database import Database, Limits, QueryResult, Sandbox, State
 from trl_dbbench.database.dialect import MYSQL
+from trl_dbbench.episode.player import Player
+from trl_dbbench.episode.types import Completion, Episode, Request, Rules
 from trl_dbbench.errors import EnvironmentFault
-from trl_dbbench.player import Player
-from trl_dbbench.rollout import Completion, Episode, Request, Rules
 from trl_dbbench.tasks import Task
 
 RULES = Rules(max_turns=3, max_turn_tokens=4096, max_completion_length=20_000)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerBase
 
-from trl_dbbench.templates import bundled_templates, load_chat_template
+from trl_dbbench.episode.templates import bundled_templates, load_chat_template
 
 SPECIAL = re.compile(
     r"<[|｜][^<>\s|｜]+[|｜]?>|<[\w]+\|>|\[/?[A-Z_]+\]|<(?:start|end)_of_\w+>|<(?:image|sop|bos)>"

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from trl_dbbench.sql import parse_statements
 from trl_dbbench.tasks import Column, Table
+from trl_dbbench.utils.sql import parse_statements
 
 ROWS = 12
 MAX_COLUMNS = 40

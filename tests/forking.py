@@ -42,7 +42,12 @@ from typing import Any, NoReturn
 import numpy as np
 from tqdm import tqdm
 
-PRELOADED = ("trl_dbbench.trainer", "trl_dbbench.ppo", "trl_dbbench.start", "accelerate.commands.launch")
+PRELOADED = (
+    "trl_dbbench.training.trainer",
+    "trl_dbbench.training.ppo",
+    "trl_dbbench.cli.start",
+    "accelerate.commands.launch",
+)
 PRELOADED += ("peft.tuners.lora", "sqlglot.optimizer", "tqdm.contrib.logging")
 READ_BY_IMPORTS = ("PYTHONHASHSEED", "OMP_", "MKL_", "HF_", "TRANSFORMERS_", "TORCH_HOME", "XDG_", "HOME")
 PR_SET_CHILD_SUBREAPER = 36

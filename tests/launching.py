@@ -69,7 +69,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch, script: Path, *options: object, fo
     monkeypatch.syspath_prepend(script.parent)  # as Python does with a script
     monkeypatch.setattr(sys, "argv", [str(script), *map(str, options)])
     monkeypatch.setattr("logging.basicConfig", lambda **settings: None)
-    monkeypatch.setattr("trl_dbbench.stopping.plain_output", lambda rank: None)
+    monkeypatch.setattr("trl_dbbench.training.stopping.plain_output", lambda rank: None)
     runpy.run_path(str(script), run_name="__main__")
 
 

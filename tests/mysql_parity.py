@@ -14,10 +14,10 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from trl_dbbench.database import Database, QueryResult, Sandbox
-from trl_dbbench.database.sqlite.collation import sort_key
 from trl_dbbench.errors import EnvironmentFault
-from trl_dbbench.sql import parse_statements
+from trl_dbbench.mysqlite.collation import sort_key
 from trl_dbbench.tasks import Gold, Table, Task
+from trl_dbbench.utils.sql import parse_statements
 
 Verdict = Literal[
     "same", "open", "not supported", "other rows", "other error", "only MySQL", "only SQLite", "undecided"

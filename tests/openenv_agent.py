@@ -27,7 +27,7 @@ from openenv.validation.parsers.openenv_yaml import OpenEnvYamlParser
 from openenv.validation.runtime.collector import collect_runtime_evidence
 from openenv.validation.runtime.contracts import RuntimePlan, RuntimeReset
 
-from trl_dbbench.serving.openenv.client import DatabaseEnv, ValuesAction
+from trl_dbbench.integrations.serving.openenv.client import DatabaseEnv, ValuesAction
 
 Did = Callable[..., Awaitable[Any]]
 DOES: dict[str, Did] = {}

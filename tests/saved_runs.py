@@ -9,12 +9,12 @@ from typing import Any
 from fakes import RULES, play_script
 from transformers import PreTrainedTokenizerBase
 
-from trl_dbbench.callbacks import EpisodeLogCallback
 from trl_dbbench.database import Database
-from trl_dbbench.rollout import Episode
+from trl_dbbench.episode.types import Episode
 from trl_dbbench.runs.records import Phase, episode_record
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Column, Gold, Table, Task
+from trl_dbbench.training.callbacks import EpisodeLogCallback
 
 
 def sql(statement: str) -> str:

@@ -44,15 +44,15 @@ from trl_dbbench import (
     Task,
     load_tasks,
     open_database,
-    shared_prompts,
 )
-from trl_dbbench.advantages import ADVANTAGES
-from trl_dbbench.checkpoints import find_checkpoint
+from trl_dbbench.advantages.registry import ADVANTAGES
 from trl_dbbench.database import Database, Limits, Sandbox
-from trl_dbbench.database.sqlite.database import SQLiteDatabase
+from trl_dbbench.engines import shared_prompts
 from trl_dbbench.engines.transformers.engine import TransformersEngine
 from trl_dbbench.engines.vllm.engine import VLLMEngine
-from trl_dbbench.rollout import Completion, Request
+from trl_dbbench.episode.types import Completion, Request
+from trl_dbbench.mysqlite.database import SQLiteDatabase
+from trl_dbbench.runs.checkpoints import find_checkpoint
 
 TASKS = load_tasks(Path(__file__).parents[1] / "recipes" / "demo_tasks.jsonl")[:4]
 
@@ -431,4 +431,4 @@ if __name__ == "__main__":
         (folder / f"{name}-{rank}.json").write_text(json.dumps(seen))
     PartialState().wait_for_everyone()
     PartialState().destroy_process_group()
-    gc.collect()  # the trainers, which hold the group beyond its end; see trl_dbbench.ranks.end
+    gc.collect()  # the trainers, which hold the group beyond its end; see trl_dbbench.utils.ranks.end

@@ -65,7 +65,7 @@ async def main(asked: dict[str, Any]) -> list[dict[str, Any]]:
         OmegaConf.create({"filter_overlong_prompts": False, "cache_dir": asked["cache"]}),
     )
     reward = {
-        "path": "pkg://trl_dbbench.verl.reward",
+        "path": "pkg://trl_dbbench.integrations.verl.reward",
         "name": "compute_score",
         "reward_kwargs": {"database": asked["database"]},
     }
@@ -73,7 +73,7 @@ async def main(asked: dict[str, Any]) -> list[dict[str, Any]]:
     manager = NaiveRewardManager(config, NoTokens(), get_custom_reward_fn(config))
     loop = Loop(initialize_tools_from_config(asked["tools"]))
     played = [await trajectory(loop, manager, rows[n], calls) for n, calls in enumerate(asked["calls"])]
-    from trl_dbbench.verl import tool
+    from trl_dbbench.integrations.verl import tool
 
     for _ in range(200):
         if not tool._RUNNING:

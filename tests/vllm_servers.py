@@ -28,12 +28,12 @@ from required import lacking
 from safetensors.torch import save_file
 from trl.generation import vllm_client, vllm_generation
 
+from trl_dbbench.data.tiny_model import make_tiny_model
 from trl_dbbench.engines.vllm.engine import VLLMEngine
 from trl_dbbench.engines.vllm.servers import VLLMServers
-from trl_dbbench.prompts import TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT
-from trl_dbbench.rollout import Completion, Request, Sampling
+from trl_dbbench.episode.prompts import TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT
+from trl_dbbench.episode.types import Completion, Request, Sampling
 from trl_dbbench.tasks import Task
-from trl_dbbench.tiny_model import make_tiny_model
 
 EOS = 2
 

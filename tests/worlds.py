@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl_dbbench.database import open_database
 from trl_dbbench.engines.policy import Policy
 from trl_dbbench.engines.transformers.backend import TransformersBackend
-from trl_dbbench.evaluation import evaluate
-from trl_dbbench.player import Player
-from trl_dbbench.rollout import Rules, Sampling
+from trl_dbbench.episode.player import Player
+from trl_dbbench.episode.types import Rules, Sampling
+from trl_dbbench.evaluation.evaluate import evaluate
 from trl_dbbench.tasks import Task, load_tasks
 
 

@@ -3,19 +3,24 @@
 Names are imported when they are first used: reading tasks should not wait for torch.
 """
 
+import sys
+from collections.abc import Sequence
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 __version__ = "0.1.0"
 
 _MODULES = {
-    "alarms": ["AlarmCallback"],
-    "advantages": ["AdvantageBatch"],
-    "arguments": ["DatabaseArguments", "RewardArguments", "TaskArguments"],
-    "callbacks": ["EpisodeLogCallback", "GreedyEvalCallback"],
-    "config": ["DBBenchGRPOConfig"],
+    "training.alarms": ["AlarmCallback"],
+    "advantages.registry": ["AdvantageBatch"],
+    "cli.arguments": ["DatabaseArguments", "RewardArguments", "TaskArguments"],
+    "training.callbacks": ["EpisodeLogCallback", "GreedyEvalCallback"],
+    "training.config": ["DBBenchGRPOConfig"],
     "database": ["Database", "Limits", "QueryResult", "Sandbox", "open_database"],
-    "dataset": ["to_dataset"],
+    "episode.dataset": ["to_dataset"],
     "errors": [
         "ConfigError",
         "DBBenchError",
@@ -25,30 +30,38 @@ _MODULES = {
         "RankError",
         "TaskError",
     ],
-    "evaluation": ["Evaluation", "evaluate"],
+    "evaluation.evaluate": ["Evaluation", "evaluate"],
     "engines.base": ["Backend", "open_backend"],
     "engines.policy": ["Policy", "ServedPolicy"],
     "grading": ["grade"],
     "grading.states": ["state_hash"],
-    "judge": ["Judge", "Verdict"],
-    "outcome": ["OUTCOME_PRESETS", "OutcomeReward"],
-    "player": ["Player"],
-    "ppo": ["DBBenchPPOConfig", "DBBenchPPOTrainer"],
-    "protocol": ["AgentProtocol", "get_protocol"],
-    "rewards": [
+    "episode.judge": ["Judge", "Verdict"],
+    "rewards.outcome": ["OUTCOME_PRESETS", "OutcomeReward"],
+    "episode.player": ["Player"],
+    "training.ppo": ["DBBenchPPOConfig", "DBBenchPPOTrainer"],
+    "episode.protocol": ["AgentProtocol", "get_protocol"],
+    "rewards.registry": [
         "ExecutionReward",
         "format_reward",
         "load_reward_functions",
     ],
-    "rollout": ["Episode", "Rules", "Sampling", "Start", "Status", "Turn"],
+    "episode.types": ["Episode", "Rules", "Sampling", "Start", "Status", "Turn"],
     "runs.records": ["Accuracy", "EpisodeRecord", "TurnRecord"],
     "tasks": ["Column", "Gold", "Table", "Task", "load_tasks"],
-    "trainer": ["DBBenchGRPOTrainer"],
-    "validation": ["validate"],
+    "training.trainer": ["DBBenchGRPOTrainer"],
+    "episode.validation": ["validate"],
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = sorted(_MODULE_OF)
+
+_ALIASES = {
+    "markup": "episode.tool_calls",
+    "protocol": "episode.protocol",
+    "rollout": "episode.types",
+    "verl": "integrations.verl",
+}
+"""Modules that code of users imports by another name -> their places here."""
 
 
 def __getattr__(name: str) -> Any:
@@ -59,3 +72,25 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+class _Aliases(MetaPathFinder, Loader):
+    """Imports the modules of `_ALIASES`, once for both names."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package, _, name = fullname.rpartition(".")
+        return ModuleSpec(fullname, self) if package == __name__ and name in _ALIASES else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = import_module(f"{__name__}.{_ALIASES[spec.name.rpartition('.')[2]]}")
+        spec.loader_state = module.__spec__  # Python puts `spec` in its place
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__ = module.__spec__.loader_state
+
+
+sys.meta_path.append(_Aliases())

@@ -3,7 +3,7 @@
 A command is a function whose signature is its options: `tasks.py` has those on task files, `audit.py`
 examines them, `own_tables.py` makes some of tables that are there, `models.py` has those that let a model
 play, `compare.py` compares them, `serve.py` lets agents connect and play, `runs.py` has those on what a run
-has left, `adapters.py` those on what it has trained, `train.py` those on recipes.
+has left, `runs/adapters.py` those on what it has trained, `train.py` those on recipes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import typer
 from typer.core import TyperGroup
 
 from trl_dbbench.cli import adapters, audit, compare, models, own_tables, runs, serve, tasks, train
-from trl_dbbench.console import NOT_OURS, on_terminal
 from trl_dbbench.errors import ConfigError, user_errors
-from trl_dbbench.lookup import unknown
+from trl_dbbench.utils.console import NOT_OURS, on_terminal
+from trl_dbbench.utils.lookup import unknown
 
 
 class _Commands(TyperGroup):

@@ -24,7 +24,7 @@ def merge(
 
     `trl-dbbench eval --model OUT` plays it as the run played: run.json goes with it.
     """
-    from trl_dbbench.merge import merge as merge_adapter
+    from trl_dbbench.evaluation.merge import merge as merge_adapter
     from trl_dbbench.runs.trained import find_trained, no_adapter
 
     if not adapter.is_dir():

@@ -14,12 +14,12 @@ from trl_dbbench.cli.options import Databases, DockerImage, GraderName, TaskForm
 from trl_dbbench.cli.tasks import write_tasks
 from trl_dbbench.database import database_for, open_database
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.files import check_writable, write_atomically
 from trl_dbbench.grading import get_grader
 from trl_dbbench.tasks import load_tasks
+from trl_dbbench.utils.files import check_writable, write_atomically
 
 if TYPE_CHECKING:
-    from trl_dbbench.audit import Audited
+    from trl_dbbench.data.audit import Audited
 
 
 def audit(
@@ -49,7 +49,7 @@ def audit(
     """
     from tqdm.auto import tqdm
 
-    from trl_dbbench.audit import audit as audit_tasks
+    from trl_dbbench.data.audit import audit as audit_tasks
 
     if drop_doubtful and fix is None:
         raise ConfigError("--drop-doubtful goes with --fix, which is not given.")
@@ -81,7 +81,7 @@ def audit(
 
 
 def _say(audited: Sequence[Audited]) -> None:
-    from trl_dbbench.audit import KINDS, counts
+    from trl_dbbench.data.audit import KINDS, counts
 
     for each in audited:
         for finding in each.findings if each.outcome != "sound" else ():
@@ -96,7 +96,7 @@ def _say(audited: Sequence[Audited]) -> None:
 
 
 def _report(audited: Sequence[Audited], title: str, page: Path | None, json_file: Path | None) -> None:
-    from trl_dbbench.audit.page import write_page
+    from trl_dbbench.data.audit.page import write_page
 
     if page is not None:
         typer.echo(f"{write_page(audited, title, page)}: the report")

@@ -38,10 +38,10 @@ from trl_dbbench.cli.options import (
     trained_by,
 )
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.files import check_writable, write_atomically
+from trl_dbbench.utils.files import check_writable, write_atomically
 
 if TYPE_CHECKING:
-    from trl_dbbench.judging import Arm
+    from trl_dbbench.evaluation.compare import Arm
 
 
 def compare(
@@ -96,10 +96,10 @@ def compare(
 
 def _tell(arms: list[Arm], notes: list[str], json_file: Path | None, html_file: Path | None) -> None:
     """Prints and writes what the comparison says."""
-    from trl_dbbench.judging import compare_arms
-    from trl_dbbench.judging.page import write_comparison
-    from trl_dbbench.judging.saved import to_json
-    from trl_dbbench.judging.text import comparison_text
+    from trl_dbbench.evaluation.compare import compare_arms
+    from trl_dbbench.evaluation.compare.page import write_comparison
+    from trl_dbbench.evaluation.compare.saved import to_json
+    from trl_dbbench.evaluation.compare.text import comparison_text
 
     comparison = compare_arms(arms, notes=notes)
     typer.echo(comparison_text(comparison))
@@ -111,7 +111,7 @@ def _tell(arms: list[Arm], notes: list[str], json_file: Path | None, html_file: 
 
 
 def _saved(context: typer.Context, paths: list[Path]) -> list[Arm]:
-    from trl_dbbench.judging.saved import saved_arms
+    from trl_dbbench.evaluation.compare.saved import saved_arms
 
     given = [
         parameter.opts[0]
@@ -126,7 +126,7 @@ def _saved(context: typer.Context, paths: list[Path]) -> list[Arm]:
 
 def _played(context: typer.Context, notes: list[str]) -> list[Arm]:
     """The base model and the adapters, played now."""
-    from trl_dbbench.judging.play import arm_names, check_one_base, each_once, play_adapters
+    from trl_dbbench.evaluation.compare.play import arm_names, check_one_base, each_once, play_adapters
 
     given = context.params
     if not given["adapter"]:

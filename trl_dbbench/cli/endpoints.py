@@ -12,12 +12,12 @@ from trl_dbbench.database import database_for, open_database
 from trl_dbbench.errors import ConfigError
 
 if TYPE_CHECKING:
-    from trl_dbbench.endpoint_evaluation import EndpointEvaluation
-    from trl_dbbench.endpoints.http import Endpoint
-    from trl_dbbench.judging.arms import Arm
+    from trl_dbbench.episode.plan import Plan
+    from trl_dbbench.evaluation.compare.arms import Arm
+    from trl_dbbench.integrations.endpoints.evaluate import EndpointEvaluation
+    from trl_dbbench.integrations.endpoints.http import Endpoint
     from trl_dbbench.runs.journal import Journal
     from trl_dbbench.runs.trained import Trained
-    from trl_dbbench.sample import Plan
 
 NEEDS_TOKENS = {
     "adapter": "--adapter",
@@ -69,13 +69,13 @@ def evaluate_endpoint(
     Raises:
         ConfigError: if they do not go together.
     """
-    from trl_dbbench.endpoint_evaluation import evaluate_endpoint as evaluate
-    from trl_dbbench.endpoints.play import EndpointPlayer
-    from trl_dbbench.judge import Judge
-    from trl_dbbench.judging.play import each_once
+    from trl_dbbench.data.sample import asked_of
+    from trl_dbbench.episode.judge import Judge
+    from trl_dbbench.evaluation.compare.play import each_once
+    from trl_dbbench.integrations.endpoints.evaluate import evaluate_endpoint as evaluate
+    from trl_dbbench.integrations.endpoints.play import EndpointPlayer
     from trl_dbbench.runs.conversations import protocol_of
     from trl_dbbench.runs.journal import open_journal
-    from trl_dbbench.sample import asked_of
 
     run, model = given["run"], given["model"]
     if model is None:
@@ -112,8 +112,8 @@ def evaluate_endpoint(
 
 
 def _endpoint(where: EndpointOptions, model: str, template_kwargs: str | None) -> Endpoint:
-    from trl_dbbench.arguments import read_template_kwargs
-    from trl_dbbench.endpoints.http import Endpoint, read_key
+    from trl_dbbench.cli.arguments import read_template_kwargs
+    from trl_dbbench.integrations.endpoints.http import Endpoint, read_key
 
     assert where.url is not None
     kwargs = None if template_kwargs is None else read_template_kwargs(template_kwargs)
@@ -122,7 +122,7 @@ def _endpoint(where: EndpointOptions, model: str, template_kwargs: str | None) -
 
 def _trained(run: Path | None, model: str, given: Mapping[str, Any]) -> Trained:
     """Return how the model plays. Its name is the server's alone: no folder and no hub is asked about it."""
-    from trl_dbbench.arguments import read_system_prompt
+    from trl_dbbench.cli.arguments import read_system_prompt
     from trl_dbbench.runs.trained import DEFAULTS, Trained, find_trained
 
     options = {name: given[name] for name in SETTINGS_OPTIONS if name not in NEEDS_TOKENS}
@@ -135,8 +135,8 @@ def _trained(run: Path | None, model: str, given: Mapping[str, Any]) -> Trained:
 
 def arm_of(evaluation: EndpointEvaluation, plan: Plan | None) -> Arm:
     """What `compare` reads of it."""
-    from trl_dbbench.judging.arms import Arm, gold_of
-    from trl_dbbench.judging.play import sampling_of
+    from trl_dbbench.evaluation.compare.arms import Arm, gold_of
+    from trl_dbbench.evaluation.compare.play import sampling_of
 
     name = evaluation.endpoint
     arm = Arm(name, evaluation.records, gold=gold_of(evaluation.tasks), model=name)

@@ -54,16 +54,16 @@ from trl_dbbench.cli.options import (
 )
 from trl_dbbench.database import database_for, open_database
 from trl_dbbench.errors import ConfigError, EngineError
-from trl_dbbench.files import check_writable, write_atomically
 from trl_dbbench.tasks import Task, load_tasks
+from trl_dbbench.utils.files import check_writable, write_atomically
 
 if TYPE_CHECKING:
     from trl_dbbench.engines.base import Backend
     from trl_dbbench.engines.policy import Policy, ServedPolicy
-    from trl_dbbench.evaluation import Evaluation
-    from trl_dbbench.judging.arms import Arm
-    from trl_dbbench.judging.play import Drawing
-    from trl_dbbench.player import Player
+    from trl_dbbench.episode.player import Player
+    from trl_dbbench.evaluation.compare.arms import Arm
+    from trl_dbbench.evaluation.compare.play import Drawing
+    from trl_dbbench.evaluation.evaluate import Evaluation
     from trl_dbbench.runs.journal import Journal
     from trl_dbbench.runs.trained import Trained
 
@@ -123,7 +123,7 @@ def evaluate(
 
 
 def _evaluate(tasks: list[Task], trained: Trained, drawing: Drawing, given: dict[str, Any]) -> None:
-    from trl_dbbench.judging.play import ArmPlayer, each_once
+    from trl_dbbench.evaluation.compare.play import ArmPlayer, each_once
     from trl_dbbench.runs.journal import kept
 
     if drawing.plan is not None:
@@ -161,8 +161,8 @@ def _evaluate_endpoint(
 
 
 def _journal_of(trained: Trained, tasks: list[Task], drawing: Drawing, given: dict[str, Any]) -> Journal:
+    from trl_dbbench.data.sample import asked_of
     from trl_dbbench.runs.journal import open_journal
-    from trl_dbbench.sample import asked_of
 
     if given["resume"] and given["few_shot_update"]:
         raise ConfigError(
@@ -173,15 +173,15 @@ def _journal_of(trained: Trained, tasks: list[Task], drawing: Drawing, given: di
 
 
 def _tell_samples(arm: Arm) -> None:
-    from trl_dbbench.judging.text import judgement
+    from trl_dbbench.evaluation.compare.text import judgement
 
     if arm.sampling is not None and arm.samples:
         typer.echo(f"\n{judgement(arm)}")
 
 
 def _keep(evaluation: Evaluation, arm: Arm, json_file: Path | None, html_file: Path | None) -> None:
-    from trl_dbbench.judging.page import write_arm
-    from trl_dbbench.judging.saved import arm_dict, to_json
+    from trl_dbbench.evaluation.compare.page import write_arm
+    from trl_dbbench.evaluation.compare.saved import arm_dict, to_json
 
     if json_file is not None:
         with write_atomically(json_file) as file:
@@ -234,7 +234,8 @@ def sample(
     The folder is like a training run's, with token ids and log-probabilities: replay, report and export read
     it, and `recipes/sft_dbbench.py --episodes` trains on it. Evaluation tasks are refused.
     """
-    from trl_dbbench.sample import Plan, check_not_held_out, sample_into
+    from trl_dbbench.data.sample import check_not_held_out, sample_into
+    from trl_dbbench.episode.plan import Plan
 
     plan = Plan(n, keep, max_per_task, temperature, top_p, top_k, seed)
     trained = trained_by(run, model, adapter, **settings_options(context))
@@ -259,7 +260,7 @@ def opened(
 ) -> Iterator[tuple[Player, Backend, Policy | ServedPolicy]]:
     """What a command plays with, open while the block lasts, and what is known of the model."""
     from trl_dbbench.engines.base import server_addresses
-    from trl_dbbench.evaluation import open_model, player_of
+    from trl_dbbench.evaluation.evaluate import open_model, player_of
 
     settings = trained.settings
     urls = server_addresses(vllm_server_urls) if vllm_server_urls is not None else None

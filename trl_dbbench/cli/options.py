@@ -12,7 +12,7 @@ from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.tasks.csv_files import CsvOptions
 
 if TYPE_CHECKING:
-    from trl_dbbench.judging.play import Drawing
+    from trl_dbbench.evaluation.compare.play import Drawing
     from trl_dbbench.runs.trained import Trained
 
 Tasks = Annotated[
@@ -162,8 +162,8 @@ def drawing_options(context: typer.Context) -> Drawing:
     Raises:
         ConfigError: if one of them needs another, or cannot be.
     """
-    from trl_dbbench.judging.play import Drawing
-    from trl_dbbench.sample import Plan
+    from trl_dbbench.episode.plan import Plan
+    from trl_dbbench.evaluation.compare.play import Drawing
 
     given = context.params
     options = {name: given[name] for name in ("temperature", "top_p", "top_k", "seed")}
@@ -221,10 +221,10 @@ def trained_by(
     Raises:
         ConfigError: if they cannot be had.
     """
-    from trl_dbbench.arguments import read_system_prompt, read_template_kwargs
-    from trl_dbbench.evaluation import check_few_shot_of
+    from trl_dbbench.cli.arguments import read_system_prompt, read_template_kwargs
+    from trl_dbbench.episode.templates import load_chat_template
+    from trl_dbbench.evaluation.evaluate import check_few_shot_of
     from trl_dbbench.runs.trained import find_trained
-    from trl_dbbench.templates import load_chat_template
 
     options = {"system_prompt": read_system_prompt(system_prompt), **options}
     if chat_template is not None:

@@ -13,11 +13,11 @@ from trl_dbbench.cli.options import ColumnTypes, Delimiter, Encoding, csv_option
 from trl_dbbench.cli.tasks import said_of, write_tasks
 from trl_dbbench.database.server.tables import DEFAULT_SAMPLE
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.files import check_writable
-from trl_dbbench.selection import skill_counts, split_tasks
+from trl_dbbench.tasks.split import skill_counts, split_tasks
+from trl_dbbench.utils.files import check_writable
 
 if TYPE_CHECKING:
-    from trl_dbbench.generate.own import Drafts
+    from trl_dbbench.data.generate.own import Drafts
 
 
 TableNames = Annotated[str | None, typer.Option(help="Only these tables, joined by commas; all by default.")]
@@ -63,8 +63,8 @@ def import_tables(
     """
     from tqdm.auto import tqdm
 
-    from trl_dbbench.generate.imported import import_from
-    from trl_dbbench.generate.own import Drafts
+    from trl_dbbench.data.generate.imported import import_from
+    from trl_dbbench.data.generate.own import Drafts
 
     for path in filter(None, (out, test_out)):
         check_writable(path)

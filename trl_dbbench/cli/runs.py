@@ -13,10 +13,10 @@ import typer
 from trl_dbbench.cli.options import DockerImage, RunsDatabase, names
 from trl_dbbench.database import database_for, open_database
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.files import check_writable, write_atomically
 from trl_dbbench.runs.read import read_tasks
 from trl_dbbench.runs.records import TASKS_FILE
 from trl_dbbench.runs.settings import RunSettings
+from trl_dbbench.utils.files import check_writable, write_atomically
 
 if TYPE_CHECKING:
     from trl_dbbench.runs.differences import Replayed
@@ -36,8 +36,8 @@ def report(
 
     Of two runs it writes one file that shows them side by side, and no PNG.
     """
-    from trl_dbbench.report import read_run, write_figures, write_report
-    from trl_dbbench.report.figures import NO_MATPLOTLIB, can_draw
+    from trl_dbbench.evaluation.report import read_run, write_figures, write_report
+    from trl_dbbench.evaluation.report.figures import NO_MATPLOTLIB, can_draw
 
     if figures is not None and not no_figures and not can_draw():
         raise ConfigError(f"--figures: {NO_MATPLOTLIB}.")
@@ -86,7 +86,7 @@ def replay(
     Checks how turns are read, observations, final tables, status and rewards; exits with 1 if one differs.
     With other rewards it scores an old run anew.
     """
-    from trl_dbbench.arguments import outcome_reward
+    from trl_dbbench.cli.arguments import outcome_reward
     from trl_dbbench.runs.replay import replay as replay_run
 
     outcome = outcome_reward(outcome_preset) if outcome_preset else None

@@ -20,10 +20,10 @@ from trl_dbbench.runs.settings import RunSettings, versions
 from trl_dbbench.tasks import Task, load_tasks
 
 if TYPE_CHECKING:
-    from trl_dbbench.rollout import Episode
-    from trl_dbbench.serving.desk import Desk
-    from trl_dbbench.serving.http import Address
-    from trl_dbbench.serving.stopping import Stop
+    from trl_dbbench.episode.types import Episode
+    from trl_dbbench.integrations.serving.desk import Desk
+    from trl_dbbench.integrations.serving.http import Address
+    from trl_dbbench.integrations.serving.stopping import Stop
 
 TOKEN_VARIABLE = "TRL_DBBENCH_MCP_TOKEN"
 OPENENV_PORT = "8000"
@@ -86,9 +86,9 @@ def serve(
     if (tell and openenv) or (reward is not None and mcp):
         raise ConfigError("--tell is for --mcp, and --reward for --openenv.")
     transport = _transport("mcp" if mcp else "openenv", tell)
-    from trl_dbbench.serving.desk import ENDINGS
-    from trl_dbbench.serving.http import Address
-    from trl_dbbench.serving.stopping import Stop
+    from trl_dbbench.integrations.serving.desk import ENDINGS
+    from trl_dbbench.integrations.serving.http import Address
+    from trl_dbbench.integrations.serving.stopping import Stop
 
     if protocol not in ENDINGS:
         raise ConfigError(f"--protocol {protocol} cannot be served; allowed: {', '.join(ENDINGS)}.")
@@ -117,8 +117,8 @@ def _transport(extra: str, tell: bool) -> Transport:
 
 
 def _mcp(tell: bool) -> Transport:
-    from trl_dbbench.serving.mcp.tools import Tools
-    from trl_dbbench.serving.mcp.transports import serve_stdio, serve_streamable_http
+    from trl_dbbench.integrations.serving.mcp.tools import Tools
+    from trl_dbbench.integrations.serving.mcp.transports import serve_stdio, serve_streamable_http
 
     logging.getLogger("mcp").setLevel(logging.WARNING)  # it has a line for each request
 
@@ -133,8 +133,8 @@ def _mcp(tell: bool) -> Transport:
 
 
 def _openenv() -> Transport:
-    from trl_dbbench.serving.http import serve_http
-    from trl_dbbench.serving.openenv.environment import application
+    from trl_dbbench.integrations.serving.http import serve_http
+    from trl_dbbench.integrations.serving.openenv.environment import application
 
     async def run(desk: Desk, stop: Stop, drain_seconds: float, address: Address | None) -> None:
         assert address is not None
@@ -166,11 +166,11 @@ def _reward(name: str | None, database: Database) -> Callable[[Episode], None]:
     """Puts what an episode is worth into its `rewards`."""
     function: Callable[..., Any]
     if name is None:
-        from trl_dbbench.outcome import OutcomeReward
+        from trl_dbbench.rewards.outcome import OutcomeReward
 
         function = OutcomeReward()
     else:  # with PyTorch, which takes seconds
-        from trl_dbbench.rewards import load_reward_functions, with_step_rewards
+        from trl_dbbench.rewards.registry import load_reward_functions, with_step_rewards
 
         (function,) = map(with_step_rewards, load_reward_functions([name], database=database))
 
@@ -183,10 +183,10 @@ def _reward(name: str | None, database: Database) -> Callable[[Episode], None]:
 def _desk(
     tasks: list[Task], database: Database, settings: RunSettings, idle_seconds: float, save: Path | None
 ) -> Desk:
-    from trl_dbbench.judge import Judge
-    from trl_dbbench.protocol import get_protocol
-    from trl_dbbench.serving.desk import Desk
-    from trl_dbbench.serving.folder import Folder
+    from trl_dbbench.episode.judge import Judge
+    from trl_dbbench.episode.protocol import get_protocol
+    from trl_dbbench.integrations.serving.desk import Desk
+    from trl_dbbench.integrations.serving.folder import Folder
 
     settings = replace(
         settings,

@@ -23,12 +23,12 @@ from trl_dbbench.cli.options import (
     names,
 )
 from trl_dbbench.database import database_for, open_database
-from trl_dbbench.files import check_writable, write_atomically
+from trl_dbbench.episode.validation import validate as validate_tasks
 from trl_dbbench.grading import SQL_GRADERS, get_grader
 from trl_dbbench.grading.statistics import wilson_interval
-from trl_dbbench.selection import Split, select_tasks, skill_counts, split_tasks
 from trl_dbbench.tasks import Task, load_tasks
-from trl_dbbench.validation import validate as validate_tasks
+from trl_dbbench.tasks.split import Split, select_tasks, skill_counts, split_tasks
+from trl_dbbench.utils.files import check_writable, write_atomically
 
 
 def validate(
@@ -80,7 +80,7 @@ def scores(
     """Executes predicted SQL and scores it by the rules of all evaluators, beside each other."""
     from tqdm.auto import tqdm
 
-    from trl_dbbench.scores import can_be_scored, read_predictions, score_all
+    from trl_dbbench.data.score_predictions import can_be_scored, read_predictions, score_all
 
     loaded = load_tasks(tasks, format=format)
     predicted = read_predictions(predictions, loaded)
@@ -144,7 +144,7 @@ def convert(
     ] = False,
 ) -> None:
     """Writes tasks in another format, or makes them of CSV files; says what the format cannot hold."""
-    from trl_dbbench.convert import convert as convert_tasks
+    from trl_dbbench.data.convert import convert as convert_tasks
 
     conversion = convert_tasks(
         source,
@@ -186,7 +186,7 @@ def generate(
     """Makes tasks of tables, questions and gold SQL that has been executed."""
     from tqdm.auto import tqdm
 
-    from trl_dbbench.generate import iterate_tasks
+    from trl_dbbench.data.generate import iterate_tasks
 
     workers = workers if workers is not None else min(os.cpu_count() or 1, 8)
     asked = names(skills)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trl_dbbench import shipped
+from trl_dbbench.cli import bundled as shipped
 from trl_dbbench.errors import ConfigError
 
 MORE_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -79,7 +79,7 @@ def doctor(
 
     One line for each, with what to do; exits with 1 if one fails. Takes what `train` takes.
     """
-    from trl_dbbench.doctor import examine
+    from trl_dbbench.cli.doctor import examine
 
     recipe = shipped.find("recipe", config, shipped.recipes())
     failed = False

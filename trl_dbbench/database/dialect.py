@@ -22,7 +22,7 @@ from trl_dbbench.database.error_numbers import (
     TIME_LIMITS,
     is_full_disk,
 )
-from trl_dbbench.sql import MAX_STATEMENT_CHARACTERS, cached, lexemes, parse_statements
+from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS, cached, lexemes, parse_statements
 
 Kind = Literal["reads", "plain", "tables", "denied", "other"]
 
@@ -251,7 +251,6 @@ _VARYING = re.compile(
         |\b(?:SELECT|WITH|TABLE|VALUES|INSERT|REPLACE|UPDATE|DELETE|FORMAT|ANALYZE|EXTENDED|PARTITIONS)\b)""",
     re.VERBOSE | re.IGNORECASE,
 )
-
 
 
 def _is_denied(sql: str) -> bool:

@@ -18,10 +18,10 @@ from trl_dbbench.database.server.local import start_local
 from trl_dbbench.database.server.ownership import new_run
 from trl_dbbench.database.server.start import Server
 from trl_dbbench.database.several import SeveralDatabases
-from trl_dbbench.database.sqlite.database import SQLiteDatabase
 from trl_dbbench.errors import DatabaseError, EnvironmentFault
-from trl_dbbench.ranks import Ranks
+from trl_dbbench.mysqlite.database import SQLiteDatabase
 from trl_dbbench.tasks import Task
+from trl_dbbench.utils.ranks import Ranks
 
 logger = logging.getLogger("trl_dbbench.database")
 

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from trl_dbbench.engines.policy import Policy, ServedPolicy
+from trl_dbbench.episode.types import Engine
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.lookup import look_up
-from trl_dbbench.rollout import Engine
+from trl_dbbench.utils.lookup import look_up
 
 
 class EngineArguments(Protocol):

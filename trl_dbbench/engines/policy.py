@@ -13,7 +13,7 @@ from accelerate.utils import DistributedType
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from trl.models import unwrap_model_for_generation
 
-from trl_dbbench.rollout import Sampling
+from trl_dbbench.episode.types import Sampling
 
 if TYPE_CHECKING:
     from trl import GRPOTrainer

@@ -48,8 +48,8 @@ from trl_dbbench.grading.scorers import (
     spider_ts,
     strict,
 )
-from trl_dbbench.lookup import look_up
-from trl_dbbench.sql import sorts_rows
+from trl_dbbench.utils.lookup import look_up
+from trl_dbbench.utils.sql import sorts_rows
 
 
 class GraderFunction(Protocol):

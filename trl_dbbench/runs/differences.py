@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trl_dbbench.database.dialect import Dialect
-from trl_dbbench.rollout import Episode, Status
+from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.runs.records import PHASES, EpisodeRecord, episode_record, is_void
 
 _OF_A_TURN = ("action", "sql", "answer", "reason", "observation")

@@ -23,11 +23,10 @@ from typing import Any
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from trl_dbbench.chat import ChatFormat
-from trl_dbbench.demonstrations import sft_row
+from trl_dbbench.episode.chat import ChatFormat
+from trl_dbbench.episode.dataset import sft_row
+from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.files import write_atomically
-from trl_dbbench.rollout import Episode
 from trl_dbbench.runs.conversations import (
     Played,
     completion_messages,
@@ -41,6 +40,7 @@ from trl_dbbench.runs.records import PHASES, EpisodeRecord, Phase, said_in, wort
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.tokens import chat_of, chat_with, with_tokens
 from trl_dbbench.tasks.entries import read_entries
+from trl_dbbench.utils.files import write_atomically
 
 Rows = list[dict[str, Any]]
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.files import whole_lines
 from trl_dbbench.runs.records import EpisodeRecord, checked_record, is_void
+from trl_dbbench.utils.files import whole_lines
 
 GREEDY, SAMPLES = "greedy", "samples"
 """The parts of an evaluation."""

@@ -12,9 +12,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NotRequired, TypedDict, cast
 
+from trl_dbbench.episode.protocol import Action, Answer, Invalid, Operation
+from trl_dbbench.episode.types import Episode, Status, Turn
 from trl_dbbench.grading.statistics import Share
-from trl_dbbench.protocol import Action, Answer, Invalid, Operation
-from trl_dbbench.rollout import Episode, Status, Turn
 
 EPISODES_FILE = "episodes.jsonl"
 TASKS_FILE = "tasks.jsonl"

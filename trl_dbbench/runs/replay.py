@@ -23,15 +23,15 @@ from anyio.from_thread import start_blocking_portal
 from tqdm.auto import tqdm
 
 from trl_dbbench.database import Database
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.player import Player
+from trl_dbbench.episode.protocol import AgentProtocol
+from trl_dbbench.episode.types import Completion, Request, Rules, Sampling, Start, Status
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.few_shot import shown_in
-from trl_dbbench.judge import Judge
-from trl_dbbench.outcome import OutcomeReward
-from trl_dbbench.player import Player
-from trl_dbbench.protocol import AgentProtocol
-from trl_dbbench.rollout import Completion, Request, Rules, Sampling, Start, Status
+from trl_dbbench.rewards.outcome import OutcomeReward
 from trl_dbbench.runs.conversations import protocol_of
 from trl_dbbench.runs.differences import Difference, Replayed, compare
+from trl_dbbench.runs.few_shot import shown_in
 from trl_dbbench.runs.read import find_tasks, read_episodes, read_tasks, tasks_by_digest_and_id
 from trl_dbbench.runs.records import EPISODES_FILE, PHASES, TASKS_FILE, EpisodeRecord, TurnRecord
 from trl_dbbench.runs.rescore import batches, rewards_of, score

@@ -13,17 +13,17 @@ from trl.trainer.utils import get_callable_name
 
 from trl_dbbench.database import Database
 from trl_dbbench.database.dialect import Dialect
+from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.learned_rewards import LearnedReward
-from trl_dbbench.outcome import OUTCOME_PRESETS, OutcomeReward
-from trl_dbbench.rewards import (
+from trl_dbbench.rewards.learned import LearnedReward
+from trl_dbbench.rewards.outcome import OUTCOME_PRESETS, OutcomeReward
+from trl_dbbench.rewards.registry import (
     RewardFunction,
     describe_reward,
     load_reward_functions,
     plain,
     with_step_rewards,
 )
-from trl_dbbench.rollout import Episode, Status
 from trl_dbbench.runs.conversations import prompt_messages, protocol_of
 from trl_dbbench.runs.differences import Difference, Replayed, excuse_of
 from trl_dbbench.runs.records import EpisodeRecord

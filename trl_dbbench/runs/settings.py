@@ -19,11 +19,11 @@ from typing import Any
 
 from trl_dbbench.database import Limits
 from trl_dbbench.database.dialect import SQLITE
+from trl_dbbench.episode.prompts import Opening
+from trl_dbbench.episode.types import Rules
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.files import found_from_everywhere, write_atomically
-from trl_dbbench.prompts import Opening
-from trl_dbbench.rollout import Rules
 from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE
+from trl_dbbench.utils.files import found_from_everywhere, write_atomically
 
 SETTINGS_FILE = "run.json"
 TRAINING = (
@@ -103,7 +103,7 @@ class RunSettings:
         """
         from datasets import Dataset  # which whoever reads a run.json need not wait for
 
-        from trl_dbbench.dataset import rows_to_check
+        from trl_dbbench.episode.dataset import rows_to_check
 
         args, player, model = trainer.args, trainer.player, trainer.model
         name = model.config.name_or_path

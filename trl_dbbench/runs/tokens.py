@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from trl_dbbench.chat import ChatFormat
 from trl_dbbench.engines.policy import ServedPolicy
+from trl_dbbench.episode.chat import ChatFormat
+from trl_dbbench.episode.types import Completion, Episode, Sampling, Status, Turn, no_ids
 from trl_dbbench.errors import ConfigError, one_line
-from trl_dbbench.rollout import Completion, Episode, Sampling, Status, Turn, no_ids
 from trl_dbbench.runs.conversations import Played, prompt_messages, protocol_of
 from trl_dbbench.runs.records import EpisodeRecord, action_in
 from trl_dbbench.runs.settings import RunSettings

@@ -19,15 +19,15 @@ from typing import Any
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from trl_dbbench.adapters import ADAPTER_FILE, MODEL_FILE, base_model_of, check_is_model
-from trl_dbbench.checkpoints import whole_checkpoints
+from trl_dbbench.episode.types import Rules
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.files import nearest_path
-from trl_dbbench.rollout import Rules
+from trl_dbbench.runs.adapters import ADAPTER_FILE, MODEL_FILE, base_model_of, check_is_model
+from trl_dbbench.runs.checkpoints import whole_checkpoints
 from trl_dbbench.runs.read import read_episodes, read_tasks
 from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE
 from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
 from trl_dbbench.tasks import Task
+from trl_dbbench.utils.files import nearest_path
 
 DEFAULTS = RunSettings(protocol="text", observation_characters=800, max_turns=Rules.max_turns)
 """How episodes are played where neither a run nor an option says it."""

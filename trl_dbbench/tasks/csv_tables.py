@@ -11,8 +11,6 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.files import nearest_path
-from trl_dbbench.lookup import unknown
 from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvFile, CsvOptions, read_csv
 from trl_dbbench.tasks.csv_types import (
     TIMED,
@@ -25,6 +23,8 @@ from trl_dbbench.tasks.csv_types import (
     with_missing,
 )
 from trl_dbbench.tasks.table import Cell, Column, Table
+from trl_dbbench.utils.files import nearest_path
+from trl_dbbench.utils.lookup import unknown
 
 
 def read_csv_tables(

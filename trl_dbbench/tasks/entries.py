@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.files import write_atomically
 from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvOptions, read_csv
 from trl_dbbench.tasks.fields import json_object
+from trl_dbbench.utils.files import write_atomically
 
 if TYPE_CHECKING:
     import pyarrow

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.lookup import unknown
+from trl_dbbench.utils.lookup import unknown
 
 
 def json_object(line: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from itertools import count
 from pathlib import Path
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.files import nearest_path
 from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE
 from trl_dbbench.tasks.entries import Entry, read_entries, read_folder
 from trl_dbbench.tasks.formats import format_of, get_format, read_entry
@@ -18,6 +17,7 @@ from trl_dbbench.tasks.formats.csv import CsvFormat
 from trl_dbbench.tasks.formats.lifelong import HUB_FOLDER, HUB_ID
 from trl_dbbench.tasks.formats.own import OwnFormat
 from trl_dbbench.tasks.model import Task
+from trl_dbbench.utils.files import nearest_path
 
 logger = logging.getLogger("trl_dbbench.tasks")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from trl_dbbench.sql import quote
 from trl_dbbench.tasks.source import Source
 from trl_dbbench.tasks.sources.base import with_rows
 from trl_dbbench.tasks.table import Table
+from trl_dbbench.utils.sql import quote
 
 
 def described(tables: tuple[Table, ...], source: Source | None, dialect: str) -> str:

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.lookup import nearest
+from trl_dbbench.utils.lookup import nearest
 
 USUAL = (
     *("TINYINT", "SMALLINT", "MEDIUMINT", "INT", "INTEGER", "BIGINT", "BOOLEAN", "DECIMAL", "NUMERIC"),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trl_dbbench.database.sandbox import SHOWN_DATABASE
-from trl_dbbench.sql import cached, lexemes
+from trl_dbbench.utils.sql import cached, lexemes
 
 SHOWN_ACCOUNT = "agent"
 """The name of its account that the agent reads."""

@@ -17,9 +17,9 @@ from trl_dbbench.database.sandbox import check_rows, columns_of
 from trl_dbbench.database.server.ownership import drop_database
 from trl_dbbench.database.server.sources import Loaded, SourceLoader
 from trl_dbbench.errors import TaskError
-from trl_dbbench.sql import quote
 from trl_dbbench.tasks import Table, Task
 from trl_dbbench.tasks.model import TablesKey
+from trl_dbbench.utils.sql import quote
 
 MAX_DATABASES = 256
 """When there are more, those that nobody uses are dropped; making one again takes a few milliseconds."""

@@ -46,12 +46,7 @@ from trl_dbbench.database.sandbox import (
     failure,
     refusal,
 )
-from trl_dbbench.database.server.connections import (
-    as_fault,
-    error_code,
-    error_text,
-    is_from_server,
-)
+from trl_dbbench.database.server.connections import as_fault, error_code, error_text, is_from_server
 from trl_dbbench.database.server.moments import Moment, Moments
 from trl_dbbench.database.server.pristine import PristineDatabase
 from trl_dbbench.database.server.readers import Readers
@@ -60,8 +55,8 @@ from trl_dbbench.database.server.slots import Slot
 from trl_dbbench.database.server.sources import Loaded
 from trl_dbbench.database.server.tenancy import Tenancy
 from trl_dbbench.errors import EnvironmentFault
-from trl_dbbench.sql import quote
 from trl_dbbench.tasks import Task
+from trl_dbbench.utils.sql import quote
 
 logger = logging.getLogger("trl_dbbench.database")
 
@@ -113,7 +108,6 @@ class ServerSandbox(Sandbox):
         self._has_temporary = False
         self.brought_down = False
         if task.source is not None or (tenancy.readers is not None and task.is_question):
-            self.reached = False  # the tables may have been there
             with tenancy.making(task):
                 self._pristine = tenancy.pristine.take(task)
         else:
@@ -135,7 +129,6 @@ class ServerSandbox(Sandbox):
     def _executed(self, sql: str, limits: Limits | None, again: Moment | None) -> QueryResult:
         if refused := refusal(sql):
             return refused
-        self.reached = True
         result = self._execute(sql, limits, again)
         # the error may be about something that the server lost, or that another run removed while it was down
         if result.error and not result.limit and not self._tenancy.held():
@@ -143,7 +136,6 @@ class ServerSandbox(Sandbox):
         return result
 
     def state(self) -> State:
-        self.reached = True
         if self._slot is None and self._pristine is not None:
             return self._observed(self._pristine.name, "READ COMMITTED")
         slot = self._own()
@@ -216,7 +208,6 @@ class ServerSandbox(Sandbox):
         self, readers: Readers, pristine: PristineDatabase, sql: str, limits: Limits | None
     ) -> QueryResult:
         """What a statement reads in the pristine tables."""
-        self.reached = True
         return readers.read(
             lambda session: self._read_once(session, sql, limits),
             database=pristine.name,

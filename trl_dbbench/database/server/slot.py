@@ -20,9 +20,9 @@ from trl_dbbench.database.sandbox import Loss, QueryResult
 from trl_dbbench.database.server.ownership import Account
 from trl_dbbench.database.server.pristine import fill, fill_rows
 from trl_dbbench.database.server.session import Session
-from trl_dbbench.sql import quote
 from trl_dbbench.tasks import Table
 from trl_dbbench.tasks.model import TablesKey
+from trl_dbbench.utils.sql import quote
 
 MAX_ROWS = 1_000
 MAX_SECONDS = 0.2

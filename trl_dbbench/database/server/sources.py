@@ -20,9 +20,9 @@ from sqlalchemy.exc import DBAPIError
 from trl_dbbench.database.dialect import ServerDialect
 from trl_dbbench.database.server.connections import error_code, error_text, make_engine
 from trl_dbbench.errors import TaskError
-from trl_dbbench.sql import quote
 from trl_dbbench.tasks import Source
 from trl_dbbench.tasks.sources.base import Step, in_order, names_in
+from trl_dbbench.utils.sql import quote
 
 logger = logging.getLogger("trl_dbbench.database")
 

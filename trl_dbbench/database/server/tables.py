@@ -26,10 +26,10 @@ from trl_dbbench.database.server.connections import (
     shown,
 )
 from trl_dbbench.errors import ConfigError, DatabaseError
-from trl_dbbench.lookup import unknown
-from trl_dbbench.sql import quote
 from trl_dbbench.tasks import Cell, Column, Table
 from trl_dbbench.tasks.declared import task_column
+from trl_dbbench.utils.lookup import unknown
+from trl_dbbench.utils.sql import quote
 
 DEFAULT_SAMPLE = 50
 """Rows of a table. Every task holds the rows of its table, and every episode that changes them makes them."""

@@ -34,7 +34,7 @@ from trl_dbbench.engines.transformers.prefix import (
     can_share,
 )
 from trl_dbbench.engines.transformers.sampling import TokenChooser
-from trl_dbbench.rollout import Completion, Request, Sampling
+from trl_dbbench.episode.types import Completion, Request, Sampling
 
 logger = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, PreTrainedConfig
 
-from trl_dbbench import shared_prompts
-from trl_dbbench.attention import PLAIN, fused, sees_all
+from trl_dbbench.engines import shared_prompts
 from trl_dbbench.engines.transformers.cache import RowCache, RowLayer
+from trl_dbbench.utils.attention import PLAIN, fused, sees_all
 
 ATTENTION = "dbbench_shared_prefix"
 SHARE_PREFIX_MIN_TOKENS = 256

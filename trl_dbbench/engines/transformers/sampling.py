@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from trl_dbbench.rollout import Request
+from trl_dbbench.episode.types import Request
 
 BLOCK_TOKENS = 256
 """A draw first chooses among blocks of so many tokens, then within one, so that it need not add up all of

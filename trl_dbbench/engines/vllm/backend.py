@@ -16,7 +16,7 @@ from trl_dbbench.engines.vllm.engine import VLLMEngine
 from trl_dbbench.engines.vllm.servers import VLLMServers
 from trl_dbbench.engines.vllm.weights import weights_of
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.ranks import Ranks
+from trl_dbbench.utils.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 

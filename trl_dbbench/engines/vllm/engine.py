@@ -27,7 +27,7 @@ from trl_dbbench.engines.vllm.server import (
     read_turn,
 )
 from trl_dbbench.engines.vllm.servers import CONNECT_SECONDS, CONNECTION_LIMITS, VLLMServers, wait_times
-from trl_dbbench.rollout import Completion, Request
+from trl_dbbench.episode.types import Completion, Request
 
 logger = logging.getLogger(__name__)
 

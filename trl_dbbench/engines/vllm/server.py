@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import httpx2
 
+from trl_dbbench.episode.types import Sampling
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.rollout import Sampling
 
 
 class ServerFailure(Exception):

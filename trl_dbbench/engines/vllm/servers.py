@@ -30,8 +30,8 @@ from trl_dbbench.engines.vllm.server import (
     message_of,
     read_turn,
 )
+from trl_dbbench.episode.types import Request, Sampling
 from trl_dbbench.errors import ConfigError, EngineError
-from trl_dbbench.rollout import Request, Sampling
 
 logger = logging.getLogger(__name__)
 

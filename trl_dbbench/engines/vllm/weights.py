@@ -18,9 +18,9 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from trl_dbbench.engines.policy import Policy, ServedPolicy, TrainedPolicy
 from trl_dbbench.engines.vllm.servers import VLLMServers
+from trl_dbbench.episode.types import Sampling
 from trl_dbbench.errors import ConfigError, EngineError
-from trl_dbbench.ranks import together
-from trl_dbbench.rollout import Sampling
+from trl_dbbench.utils.ranks import together
 
 ADAPTERS_FOLDER = "_vllm_adapters"
 """In `output_dir`. Names with "_" in front are not pushed to the hub."""

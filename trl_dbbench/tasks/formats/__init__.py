@@ -31,7 +31,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from trl_dbbench.errors import ConfigError, DBBenchError, TaskError
-from trl_dbbench.lookup import look_up
 from trl_dbbench.tasks.formats.agentbench import AgentBenchFormat
 from trl_dbbench.tasks.formats.base import TaskFormat, WritableFormat
 from trl_dbbench.tasks.formats.critic import CriticFormat
@@ -41,6 +40,7 @@ from trl_dbbench.tasks.formats.spider2 import Spider2Format
 from trl_dbbench.tasks.formats.text2sql import BirdFormat, SpiderFormat
 from trl_dbbench.tasks.formats.verl import VerlFormat
 from trl_dbbench.tasks.model import Task
+from trl_dbbench.utils.lookup import look_up
 
 FORMATS: dict[str, WritableFormat] = {
     "own": OwnFormat(),

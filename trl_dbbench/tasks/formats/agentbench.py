@@ -18,14 +18,7 @@ from trl_dbbench.grading import GRADERS
 from trl_dbbench.grading.rows import State
 from trl_dbbench.tasks.fields import as_object, first_id, required
 from trl_dbbench.tasks.formats.base import Unrepresentable, WriteContext, check_plain, published_hash
-from trl_dbbench.tasks.model import (
-    OPERATIONS,
-    Gold,
-    Task,
-    checked,
-    is_md5,
-    skills_in,
-)
+from trl_dbbench.tasks.model import OPERATIONS, Gold, Task, checked, is_md5, skills_in
 from trl_dbbench.tasks.table import Cell, Column, Table, read_table
 
 QUESTIONS = (

@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.skills import operation_of
 from trl_dbbench.tasks.fields import first_id, json_object, optional, required
 from trl_dbbench.tasks.formats.base import BesideFiles, Unsupported
 from trl_dbbench.tasks.formats.text2sql import find_database, sql_task
 from trl_dbbench.tasks.model import Gold, Task
+from trl_dbbench.tasks.skills import operation_of
 from trl_dbbench.tasks.source import Source
 
 FOLDERS = (".", "databases", "database")

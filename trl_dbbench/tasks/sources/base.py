@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from sqlglot import exp
 
-from trl_dbbench.sql import lexemes, only_statement
 from trl_dbbench.tasks.table import Table
+from trl_dbbench.utils.sql import lexemes, only_statement
 
 SYSTEM = ("information_schema", "mysql", "performance_schema", "sys")
 """Databases that every server has."""

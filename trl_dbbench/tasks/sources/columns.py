@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from trl_dbbench.sql import only_statement, quote
+from trl_dbbench.utils.sql import only_statement, quote
 
 COLUMNS_AT_ONCE = 40
 """Of which the values are looked at in one pass over the table."""

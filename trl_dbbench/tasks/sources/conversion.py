@@ -16,9 +16,9 @@ from typing import Any
 from sqlglot import exp
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.sql import only_statement, quote
 from trl_dbbench.tasks.sources.base import Step
 from trl_dbbench.tasks.sources.columns import ConvertedColumn, converted_columns
+from trl_dbbench.utils.sql import only_statement, quote
 
 ROWS_AT_ONCE = 1000
 

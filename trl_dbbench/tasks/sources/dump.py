@@ -19,8 +19,6 @@ from typing import NoReturn
 from sqlglot import exp
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.lookup import unknown
-from trl_dbbench.sql import only_statement, quote
 from trl_dbbench.tasks.sources.base import EXAMPLE_ROWS, Step, file_digest, in_order, lost_views, with_rows
 from trl_dbbench.tasks.sources.descriptions import comment_on, descriptions
 from trl_dbbench.tasks.sources.dump_statements import (
@@ -41,6 +39,8 @@ from trl_dbbench.tasks.sources.dump_statements import (
 )
 from trl_dbbench.tasks.sources.dump_text import Rows, cells, open_dump, read_dump, shown_name, words_of
 from trl_dbbench.tasks.table import Column, Table
+from trl_dbbench.utils.lookup import unknown
+from trl_dbbench.utils.sql import only_statement, quote
 
 DUMP_SUFFIXES = (".sql", ".sql.gz")
 

@@ -12,9 +12,9 @@ from itertools import compress, pairwise
 from typing import NamedTuple, NoReturn
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.sql import quote
 from trl_dbbench.tasks.sources.base import Step
 from trl_dbbench.tasks.sources.dump_text import Rows, Word, cells, shown_name
+from trl_dbbench.utils.sql import quote
 
 _SILENT = ("SET", "LOCK", "UNLOCK", "START", "BEGIN", "COMMIT", "CHANGE")
 """Statements that leave nothing in tables. CHANGE MASTER says where the dump was taken."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.sql import lexemes
+from trl_dbbench.utils.sql import lexemes
 
 PIECE = 1 << 20
 """Characters that are read at a time."""

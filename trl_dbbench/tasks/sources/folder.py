@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.sql import quote
 from trl_dbbench.tasks.csv_files import CSV_SUFFIXES
 from trl_dbbench.tasks.csv_tables import read_csv_tables
 from trl_dbbench.tasks.sources.base import file_digest
@@ -35,6 +34,7 @@ from trl_dbbench.tasks.sources.parquet import (
 )
 from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
 from trl_dbbench.tasks.table import Column, first_twice, twice_text
+from trl_dbbench.utils.sql import quote
 
 if TYPE_CHECKING:
     import pyarrow

@@ -11,11 +11,11 @@ from typing import Any
 from urllib.parse import quote as url_quote
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.sql import quote
 from trl_dbbench.tasks.sources.base import EXAMPLE_ROWS, Step, file_digest, in_order, with_rows
 from trl_dbbench.tasks.sources.conversion import Definition, definitions, rows_of, view_step
 from trl_dbbench.tasks.sources.descriptions import FOLDER, comment_on, descriptions
 from trl_dbbench.tasks.table import Column, Table
+from trl_dbbench.utils.sql import quote
 
 MAX_CELL_BYTES = 1_000_000
 """Larger cells are not read for a prompt."""

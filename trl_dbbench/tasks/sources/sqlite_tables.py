@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Collection
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.sql import quote
 from trl_dbbench.tasks.declared import Declared, task_column
 from trl_dbbench.tasks.sources.columns import ConvertedColumn
 from trl_dbbench.tasks.sources.conversion import Definition, definitions, rows_of
@@ -15,6 +14,7 @@ from trl_dbbench.tasks.sources.dump_text import unescaped
 from trl_dbbench.tasks.sources.sample import Sample
 from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
 from trl_dbbench.tasks.table import Table
+from trl_dbbench.utils.sql import quote
 
 
 def sqlite_tables(

@@ -1,0 +1,228 @@
+"""`trl-dbbench doctor`: what it says of recipes that cannot work, and its figures against tensors that are there."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import torch
+from launching import ROOT
+from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, Qwen2ForCausalLM
+from typer.testing import CliRunner
+
+from trl_dbbench.cli import app
+from trl_dbbench.cli.memory import Load, Sizes, needed
+from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT
+
+TINY = ROOT / "recipes" / "tiny" / "model"
+LORA = LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
+@pytest.fixture
+def doctor(tmp_path, monkeypatch) -> Callable:
+    """Runs the command in an empty folder; returns its exit status and what it says of each check."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(recipe: object, *options: object) -> tuple[int, dict[str, str]]:
+        done = CliRunner().invoke(app, ["doctor", *map(str, [recipe, *options])], catch_exceptions=False)
+        lines = [line for line in done.stdout.splitlines() if line[:6].strip() in ("ok", "note", "FAIL")]
+        return done.exit_code, {line[6:].partition(":")[0]: line for line in lines}
+
+    return run
+
+
+def test_the_quickstart_can_work(doctor):
+    status, said = doctor("quickstart")
+    assert list(said) == ["settings", "packages", "episodes", "data", "model", "database", "memory"]
+    assert {line[:5] for line in said.values()} == {"ok   "}
+    assert status == 0
+    assert "1,000 tasks in " in said["data"] and "200 held-out tasks" in said["data"]
+    assert "trl 1.16" in said["packages"]
+    assert "the quickstart's model plays 4, 3 of them right; log-probabilities" in said["episodes"]
+    assert "1,357,952 parameters, 188,416 of them trained" in said["memory"]
+
+
+def test_versions_with_which_no_episode_can_be_played(doctor, monkeypatch):
+    def forward(self, cache=None):
+        """Takes no ids."""
+
+    monkeypatch.setattr(Qwen2ForCausalLM, "forward", forward)
+    status, said = doctor("quickstart")
+    assert re.match(
+        "FAIL  episodes: no episode can be played with the installed versions of trl, transformers and torch: "
+        "TypeError: .*forward.* got an unexpected keyword argument 'input_ids'",
+        said["episodes"],
+    )
+    assert [check for check, line in said.items() if line.startswith("FAIL")] == ["episodes"]
+    assert status == 1
+
+
+def test_versions_that_compute_something_else_in_a_rollout(doctor, monkeypatch):
+    """An argument has another name, and models pass over what they do not know: each sees the last token alone."""
+    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.cache_argument", lambda model: "renamed")
+    _, said = doctor("quickstart")
+    assert re.match(
+        r"FAIL  episodes: .* a rollout computes something else than a training forward: log-probabilities differ by "
+        r"[\d.]+, allowed is 0\.001",
+        said["episodes"],
+    )
+
+
+def test_versions_outside_of_the_tried_ranges(doctor, monkeypatch):
+    ranges = ["transformers <5.1,>=5.0", "no-such-package >=1", "pandas >=2", "pandas >=9; extra == 'report'"]
+    monkeypatch.setattr("trl_dbbench.cli.trial.requires", lambda name: ranges)
+    _, said = doctor("quickstart", "--report_to", "trackio")
+    assert said["packages"] == (
+        "FAIL  packages: missing, or of a version that was not tried: transformers<5.1,>=5.0 "
+        f"({version('transformers')} is installed), no-such-package>=1 (missing), trackio (missing). "
+        "Install: pip install 'transformers<5.1,>=5.0' 'no-such-package>=1' 'trackio'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "check", "message"),
+    [
+        (
+            ["--learning_rat", "1"],
+            "settings",
+            "FAIL  settings: unknown setting 'learning_rat'; nearest: learning_rate",
+        ),
+        (["--num_generations", "3"], "settings", "FAIL  settings: .*must be divisible by num_generations"),
+        (
+            ["--load_in_4bit", "true"],
+            "packages",
+            "FAIL  packages: missing, .*: bitsandbytes .missing.. Install: pip",
+        ),
+        (
+            ["--report_to", "trackio"],
+            "packages",
+            "FAIL  packages: missing, .*: trackio .missing.. Install: pip",
+        ),
+        (["--tasks", "no.jsonl"], "data", "FAIL  data: no task file at 'no.jsonl'"),
+        (["--model_name_or_path", "my model"], "model", "FAIL  model: .* is neither a folder nor a hub id"),
+        (["--model_name_or_path", "."], "model", "FAIL  model: the folder '.' holds no model"),
+        (
+            ["--model_name_or_path", "adapter"],
+            "model",
+            "FAIL  model: 'adapter' is a LoRA adapter, not a model",
+        ),
+        (["--model_name_or_path", "bare"], "model", "FAIL  model: .* has no chat template"),
+        (["--model_name_or_path", "no/such"], "model", "note  model: 'no/such' is not on this machine"),
+        (
+            ["--database", "mysql+pymysql://root@127.0.0.1:9/"],
+            "database",
+            "FAIL  database: .*127.0.0.1:9",
+        ),
+        (["--database", "docker"], "database", "FAIL  database: Docker does not answer"),
+        (
+            ["--max_completion_length", "9000000"],
+            "memory",
+            "FAIL  memory: .*need about .* GB on each rank .*Lower per_device_train_batch_size",
+        ),
+        (
+            ["--use_cpu", "false", "--num-processes", "99"],
+            "memory",
+            r"FAIL  memory: .* need about .*The recipe wants 99 GPUs, PyTorch sees \w+\.",
+        ),
+    ],
+)
+def test_what_cannot_work(doctor, tmp_path, monkeypatch, options, check, message):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    if options[-1] == "adapter":
+        Path("adapter").mkdir()
+        (Path("adapter") / "adapter_config.json").write_text("{}")
+    if options[-1] == "bare":
+        shutil.copytree(TINY, "bare", ignore=shutil.ignore_patterns("*.jinja"))
+    status, said = doctor("quickstart", *options)
+    assert re.match(message, said[check]), said[check]
+    assert status == int("FAIL" in said[check])
+    if check == "data":
+        assert list(said)[-1] == "memory", "the other checks are made all the same"
+
+
+def test_both_places_of_a_path(doctor, tmp_path):
+    recipe = tmp_path / "sub" / "my.yaml"
+    recipe.parent.mkdir()
+    recipe.write_text("tasks: no.jsonl\nuse_cpu: true\nbf16: false\n")
+    status, said = doctor(recipe)
+    assert said["data"].endswith(
+        f"working directory, {tmp_path}, nor from the YAML's folder, {recipe.parent}."
+    )
+    assert status == 1
+
+
+@pytest.mark.parametrize("name", ["ppo_quickstart", "sft_episodes", "rm_quickstart", "prm_quickstart"])
+def test_recipes_of_other_kinds(doctor, name):
+    """All they lack in an empty folder is the run that they learn from."""
+    status, said = doctor(name)
+    failed = [check for check, line in said.items() if line.startswith("FAIL")]
+    assert failed == ([] if name == "ppo_quickstart" else ["data"])
+    assert status == len(failed)
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def size(tensors) -> int:
+    return sum(each.numel() * each.element_size() for each in tensors)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lora"), [(torch.float32, True), (torch.bfloat16, True), (torch.float32, False)]
+)
+def test_weights_gradients_and_optimizer_are_those_of_a_step(dtype, lora):
+    config = AutoConfig.from_pretrained(TINY)
+    parts = needed(Sizes.of(config, LORA if lora else None), Load(value_bytes=dtype.itemsize, lora=lora))
+
+    model = AutoModelForCausalLM.from_pretrained(TINY, dtype=dtype)
+    model = get_peft_model(model, LORA) if lora else model
+    trained = [each for each in model.parameters() if each.requires_grad]
+    optimizer = torch.optim.AdamW(trained)
+    model(input_ids=torch.tensor([[1, 2]]), labels=torch.tensor([[1, 2]])).loss.backward()
+    optimizer.step()
+    moments = [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+
+    assert parts["weights"] == size(model.parameters())
+    assert parts["gradients"] == size(each.grad for each in trained)
+    assert parts["optimizer"] == size(moments)
+    assert parts["total"] == parts["weights"] + parts["gradients"] + parts["optimizer"]
+
+
+def test_the_cache_is_that_of_the_model():
+    """3 episodes of 5 tokens, by 2 key-value heads for the model's 4 heads."""
+    config = AutoConfig.from_pretrained(TINY, num_key_value_heads=2)
+    parts = needed(Sizes.of(config, None), Load(value_bytes=4, rollout=(3, 5)))
+    cache = DynamicCache()
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model(input_ids=torch.ones(3, 5, dtype=torch.long), **{CACHE_ARGUMENT: cache})
+    assert parts["KV cache"] == size(each for layer in cache.layers for each in (layer.keys, layer.values))
+
+
+def test_the_parts_by_hand():
+    """A model of 1,000 parameters, 100 of them of an adapter, and 800 that 4 bits make smaller."""
+    sizes = Sizes(parameters=1000, trained=100, quantizable=800, layers=2, hidden=8, key_values=4)
+    load = Load(2, lora=True, bits=4, optimizer_bytes=2, rollout=(3, 10), update=(2, 10), checkpointing=True)
+    assert needed(sizes, load) == {
+        "weights": 800 / 2 + 100 * 2 + 100 * 4,
+        "gradients": 100 * 4,
+        "optimizer": 100 * 2,
+        "KV cache": 3 * 10 * 2 * 4 * 2,
+        "activations": 2 * 10 * 2 * 8 * 2,
+        "total": 1000 + 400 + 200 + 640,
+    }
+    full = Sizes(parameters=1000, trained=1000, quantizable=0, layers=2, hidden=8, key_values=4)
+    shared = needed(full, Load(4, reference=True, update=(2, 10), ranks=(4, 4)))
+    assert shared == {
+        "weights": 2 * 4000 / 4,
+        "gradients": 4000 / 4,
+        "optimizer": 8000 / 4,
+        "KV cache": 0,
+        "activations": 2 * 10 * 2 * 8 * 17 * 4,
+        "total": 2000 + 1000 + 2000 + 21760,
+    }

@@ -1,0 +1,261 @@
+"""A wrong setting or path is reported at once, with the nearest right one."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from launching import RECIPE, SMALL
+from test_evaluation import QUESTION, written
+from test_start import Keys, folders, parsed
+from transformers import TrainingArguments
+from trl import GRPOConfig
+
+from trl_dbbench import DBBenchGRPOConfig, __version__
+from trl_dbbench.cli.start import RecipeParser
+from trl_dbbench.episode.types import Episode, Sampling, Status
+from trl_dbbench.errors import ConfigError, TaskError
+from trl_dbbench.runs.records import episode_record
+from trl_dbbench.tasks import load_tasks
+from trl_dbbench.tasks.csv_tables import read_csv_tables
+from trl_dbbench.training import unsupported
+
+__all__ = ["RECIPE", "SMALL", "folders"]
+
+
+def config(tmp_path: Path, **settings: Any) -> DBBenchGRPOConfig:
+    return DBBenchGRPOConfig(output_dir=str(tmp_path), **{"use_cpu": True, "bf16": False, **settings})
+
+
+# --- settings -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "nearest"),
+    [
+        ("loss_type", "grop", "grpo"),
+        ("scale_rewards", "groups", "group"),
+        ("importance_sampling_level", "tokens", "token"),
+        ("multi_objective_aggregation", "sum_then_normalise", "sum_then_normalize"),
+        ("optim", "adamwtorch", "adamw_torch"),
+        ("lr_scheduler_type", "cosin", "cosine"),
+        ("eval_strategy", "step", "steps"),
+        ("save_strategy", "epochs", "epoch"),
+        ("report_to", "wandbb", "wandb"),
+        ("greedy_eval", "batched", "batch"),
+    ],
+)
+def test_a_choice_that_is_misspelled(tmp_path: Path, setting: str, value: str, nearest: str) -> None:
+    with pytest.raises(ConfigError, match=rf"unknown {setting} '{value}'; allowed: .*; nearest: {nearest}\."):
+        config(tmp_path, **{setting: value})
+
+
+@pytest.mark.parametrize("value", unsupported.CHOICES_OF_TRL[GRPOConfig]["loss_type"])
+def test_losses_of_trl_are_allowed(tmp_path: Path, value: str) -> None:
+    assert config(tmp_path, loss_type=value).loss_type == value
+
+
+@pytest.mark.parametrize("value", [True, False, "group", "batch", "none"])
+def test_scales_of_trl_are_allowed(tmp_path: Path, value: object) -> None:
+    config(tmp_path, scale_rewards=value)
+
+
+def test_bf16_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unsupported, "is_torch_bf16_gpu_available", lambda: False)
+    monkeypatch.setattr(unsupported.torch.accelerator, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"bf16: no GPU is seen here. Set use_cpu: true"):
+        config(tmp_path, use_cpu=False, bf16=None)
+
+
+NEEDED: dict[str, dict[str, Any]] = {
+    "grpo": {"tasks": "t.jsonl"},
+    "environment": {"tasks": "t.jsonl"},
+    "sft": {"tasks": "t.jsonl"},
+    "rm": {"episodes": ["run"]},
+    "prm": {"episodes": ["run"], "placeholder_token": "<step>"},
+}
+"""Settings that each recipe requires. The files do not exist, so loading them would be another error."""
+
+
+def parsed_by(recipe: str, folder: Path, *options: str, **settings: Any) -> tuple[Any, ...]:
+    """The settings of a recipe that has these in its YAML."""
+    script = RECIPE.with_name(f"{recipe}_dbbench.py")
+    keys = {
+        "model_name_or_path": "./no-model",
+        "output_dir": str(folder / "run"),
+        "use_cpu": True,
+        "bf16": False,
+    }
+    (folder / "my.yaml").write_text(yaml.safe_dump(keys | NEEDED[recipe] | settings))
+    parser = RecipeParser(runpy.run_path(str(script), run_name="recipe")["ARGUMENTS"])
+    return parser.parse_args_and_config(["--config", str(folder / "my.yaml"), *options])
+
+
+@pytest.mark.parametrize("place", ["the YAML", "the command line"])
+@pytest.mark.parametrize(
+    ("recipe", "setting", "value", "said"),
+    [
+        ("sft", "loss_type", "nnl", "unknown loss_type 'nnl'; allowed: nll, dft, .*; nearest: nll"),
+        ("prm", "loss_type", "dtf", "unknown loss_type 'dtf'; allowed: nll, dft, .*; nearest: dft"),
+        ("environment", "loss_type", "grop", "unknown loss_type 'grop'; allowed: grpo, dapo, .*; nearest: grpo"),
+        ("sft", "packing_strategy", "bdf", "unknown packing_strategy 'bdf'; .*; nearest: bfd"),
+        ("rm", "optim", "adamwtorch", "unknown optim 'adamwtorch'; .*; nearest: adamw_torch"),
+        ("sft", "lr_scheduler_type", "cosin", "unknown lr_scheduler_type 'cosin'; .*; nearest: cosine"),
+        ("prm", "save_strategy", "epochs", "unknown save_strategy 'epochs'; .*; nearest: epoch"),
+        ("rm", "dtype", "bfloat61", "unknown dtype 'bfloat61'; .*; nearest: bfloat16"),
+        ("rm", "report_to", "wandbb", "unknown report_to 'wandbb'; .*; nearest: wandb"),
+        ("grpo", "schema", "ful", "unknown schema 'ful'; .*; nearest: full"),
+        ("sft", "save_dtype", "bfloat61", "unknown save_dtype 'bfloat61'; .*; nearest: bfloat16"),
+        ("sft", "teacher", "glod", "unknown teacher 'glod'; .* Nearest: gold"),
+        ("sft", "protocol", "texts", "unknown protocol 'texts'; .* Nearest: text"),
+        ("sft", "bad_habits", 1.5, "bad_habits must be a share from 0 to 1, is 1.5"),
+        ("sft", "bad_habit_skills", "where_condition", "unknown bad_habit_skills 'where_condition'; .*; nearest: where_"),
+        ("rm", "held_out_share", 20, "held_out_share must be a share from 0 to 1, is 20"),
+        ("rm", "pairs_per_task", 0, "pairs_per_task must be at least 1, is 0"),
+        ("prm", "continuations", 0, "continuations must be at least 1, is 0"),
+        ("prm", "reward_tokens", "+", "reward_tokens, one for good and one for bad"),
+        ("prm", "chat_template", "qwen3_trainig", "qwen3_trainig"),
+    ],
+)  # fmt: skip
+def test_every_recipe_checks_all_settings_before_anything_is_loaded(
+    tmp_path: Path, recipe: str, setting: str, value: Any, said: str, place: str
+) -> None:
+    in_yaml = place == "the YAML"
+    more = [] if in_yaml else [f"--{setting}", str(value)]
+    listed = setting in ("bad_habit_skills", "reward_tokens")
+    with pytest.raises(ConfigError, match=said):
+        parsed_by(recipe, tmp_path, *more, **({setting: [value] if listed else value} if in_yaml else {}))
+
+
+@pytest.mark.parametrize("recipe", NEEDED)
+def test_bf16_without_a_gpu_in_every_recipe(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unsupported, "is_torch_bf16_gpu_available", lambda: False)
+    monkeypatch.setattr(unsupported.torch.accelerator, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"bf16: no GPU is seen here. Set use_cpu: true"):
+        parsed_by(recipe, tmp_path, use_cpu=False, bf16=True)
+
+
+@pytest.mark.filterwarnings("error::FutureWarning")
+@pytest.mark.parametrize("recipe", NEEDED)
+def test_right_settings_are_let_through(recipe: str, tmp_path: Path) -> None:
+    *_, args, _ = parsed_by(recipe, tmp_path, optim="adamw_torch", save_strategy=False, report_to="none")
+    assert (args.optim, args.save_strategy) == ("adamw_torch", "no"), "as YAML reads a bare `no`"
+
+
+def test_a_bare_off_is_a_choice(tmp_path: Path) -> None:
+    *_, args, _ = parsed_by("grpo", tmp_path, greedy_eval=False)
+    assert args.greedy_eval == "off"
+
+
+def test_unknown_keys_name_the_nearest(folders: None) -> None:
+    with pytest.raises(ConfigError, match=r"unknown setting 'system_promt'; nearest: system_prompt\. --help"):
+        parsed("system_promt: hello")
+    with pytest.raises(ConfigError, match=r"unknown setting 'outputdir'; nearest: output_dir\."):
+        RecipeParser([Keys]).parse_args_and_config(["--outputdir", "runs"])
+
+
+def test_choices_of_the_command_line_name_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"unknown lr_scheduler_type 'cosin'; .*; nearest: cosine\."):
+        RecipeParser([TrainingArguments]).parse_args_and_config(["--lr_scheduler_type", "cosin"])
+
+
+@pytest.mark.filterwarnings("error::FutureWarning")
+@pytest.mark.parametrize(
+    "given", [["--gradient_checkpointing", "true"], ["--gradient-checkpointing=true"], []]
+)
+def test_settings_that_were_renamed_warn_of_nothing(given: list[str], tmp_path: Path) -> None:
+    yaml = tmp_path / "my.yaml"
+    yaml.write_text("gradient_checkpointing: false\nuse_cpu: true\nbf16: false\n")
+    command = ["--config", str(yaml), "--output_dir", str(tmp_path), *given]
+    (args,) = RecipeParser([TrainingArguments]).parse_args_and_config(command)
+    assert args.gradient_checkpointing is bool(given), "the command line wins"
+
+
+@pytest.mark.filterwarnings("error::FutureWarning")
+def test_defaults_of_trl_warn_of_nothing(tmp_path: Path) -> None:
+    assert config(tmp_path).gradient_checkpointing is True
+
+
+def test_a_library_says_a_warning_once() -> None:
+    """A library with a handler of its own would say it there and by the root's."""
+    script = (
+        "import logging, sys; logging.basicConfig(stream=sys.stdout); import huggingface_hub\n"
+        "from trl_dbbench.utils.console import plain_output; plain_output()\n"
+        "logging.getLogger('huggingface_hub.file_download').warning('Retrying in 1s')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (done.stdout + done.stderr).count("Retrying in 1s") == 1
+
+
+# --- paths and commands -----------------------------------------------------------------------------------
+
+
+def test_no_adapter(command: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "first").mkdir()
+    for words in (["merge", "--out", "x"], ["eval", "--tasks", "t.jsonl"]):
+        assert command(*words, "--adapter", "frist")[0].startswith(
+            "error: --adapter: 'frist' is not an adapter's folder here; nearest: first."
+        )
+
+
+def test_no_csv_file(tmp_path: Path) -> None:
+    (tmp_path / "orders.csv").write_text("a\n1\n")
+    with pytest.raises(TaskError, match=r"there is no file '.*order.csv'; nearest: .*orders.csv\."):
+        read_csv_tables([tmp_path / "order.csv"])
+    with pytest.raises(TaskError, match=r"no task file at '.*order.csv'; nearest: .*orders.csv\."):
+        load_tasks(tmp_path / "order.csv")
+
+
+def test_the_version(command: Callable) -> None:
+    assert command("--version") == (0, f"trl-dbbench {__version__}\n")
+
+
+def test_ctrl_c_is_130_whatever_the_launcher_makes_of_it() -> None:
+    """Accelerate's launcher ends with 1 whenever a script of it does not end with 0."""
+    script = (
+        "import os, signal, sys\n"
+        "import accelerate.commands.launch as launcher\n"
+        "def launched(args):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    sys.exit(1)\n"
+        "launcher.launch_command = launched\n"
+        "from trl_dbbench.cli.bundled import launch\n"
+        "launch(['python', '-m', 'accelerate', 'script.py'])"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 130
+
+
+def test_sqlite_tasks_need_no_server(
+    command: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = written(tmp_path / "t.jsonl", replace(QUESTION, dialect="sqlite"))
+    (tmp_path / "p.json").write_text('{"dear": "SELECT name FROM fruits WHERE price > 2"}')
+    monkeypatch.setenv("PATH", "")  # no docker and no mariadbd
+    code, out = command("scores", tasks, tmp_path / "p.json")
+    assert (code, "100.0%" in out) == (0, True)
+    assert command("validate", tasks)[0] == 0
+
+
+def test_a_report_without_matplotlib_is_a_report(
+    command: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trl_dbbench.evaluation.report.figures.find_spec", lambda name: None)
+    record = episode_record(Episode(QUESTION, [], Sampling(), status=Status.TURN_LIMIT), "train", 0)
+    (tmp_path / "episodes.jsonl").write_text(json.dumps(record) + "\n")
+    code, out = command("report", tmp_path)
+    assert code == 0, code
+    assert "note: no PNG files: figures need matplotlib" in out
+    assert (tmp_path / "report.html").is_file()
+    code, _ = command("report", tmp_path, "--figures", tmp_path / "f")
+    assert code.startswith("error: --figures: figures need matplotlib")

@@ -1,0 +1,232 @@
+"""What all recipes begin with: paths of a YAML, what is wrong with it in one line, a folder for each start."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from forking import Forked
+from launching import RECIPE, ROOT, SMALL, run_here
+from transformers import TrainingArguments
+
+from trl_dbbench import DBBenchGRPOConfig, TaskArguments
+from trl_dbbench.cli.start import RecipeParser, put_timestamp
+
+
+@dataclass
+class Keys:
+    """Some keys of a recipe."""
+
+    tasks: str | None = None
+    system_prompt: str | None = None
+    output_dir: str | None = None
+    episodes: list[str] = field(default_factory=list)
+    reward_funcs: list[str] = field(default_factory=list)
+
+
+def parsed(yaml: str, *options: str) -> Keys:
+    Path("configs").mkdir(exist_ok=True)
+    Path("configs/my.yaml").write_text(yaml)
+    (keys,) = RecipeParser([Keys]).parse_args_and_config(["--config", "configs/my.yaml", *options])
+    return keys
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """`both.jsonl` in the working directory and beside the YAML, the others in one of them."""
+    monkeypatch.chdir(tmp_path)
+    for name in (
+        "both.jsonl",
+        "here.jsonl",
+        "configs/both.jsonl",
+        "configs/beside.jsonl",
+        "configs/rewards.py",
+    ):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
+    Path("configs/runs/rm").mkdir(parents=True)
+
+
+@pytest.mark.parametrize(
+    ("key", "written", "read"),
+    [
+        ("tasks", "here.jsonl", "here.jsonl"),
+        ("tasks", "both.jsonl", "both.jsonl"),
+        ("tasks", "beside.jsonl", "configs/beside.jsonl"),
+        ("tasks", "nowhere.jsonl", "nowhere.jsonl"),
+        ("tasks", "csyq/LifelongAgentBench", "csyq/LifelongAgentBench"),
+        ("system_prompt", "Work on the database. " * 50, "Work on the database. " * 50),
+        ("output_dir", "runs", "runs"),
+        ("episodes", ["runs/rm", "runs/first"], ["configs/runs/rm", "runs/first"]),
+        (
+            "reward_funcs",
+            ["outcome", "model:runs/rm", "prm:runs/prm", "rewards.py:short"],
+            ["outcome", "model:configs/runs/rm", "prm:runs/prm", "configs/rewards.py:short"],
+        ),
+    ],
+)
+def test_a_path_of_the_yaml(folders, key, written, read):
+    assert getattr(parsed(f"{key}: {written!r}"), key) == read
+
+
+def test_a_path_of_the_command_line_is_the_working_directorys_alone(folders):
+    assert parsed("tasks: here.jsonl", "--tasks", "beside.jsonl").tasks == "beside.jsonl"
+
+
+# --- what is wrong, in one line -------------------------------------------------------------------
+
+
+def error_of(monkeypatch: pytest.MonkeyPatch, folder: Path, yaml: str, *options: str) -> str:
+    (folder / "my.yaml").write_text(yaml)
+    with pytest.raises(SystemExit) as ended:
+        run_here(
+            monkeypatch, RECIPE, "--config", folder / "my.yaml", "--output_dir", folder / "run", *options
+        )
+    return str(ended.value.code)
+
+
+CPU = "use_cpu: true\nbf16: false\n"
+
+
+def test_an_error_on_a_path_names_both_places(tmp_path, monkeypatch):
+    said = error_of(monkeypatch, tmp_path, f"{CPU}tasks: nowhere.jsonl\nmodel_name_or_path: some/model\n")
+    assert said.startswith("error: no task file at 'nowhere.jsonl'. Give a .jsonl,")
+    assert said.endswith(
+        f"As a path, the YAML's 'nowhere.jsonl' leads nowhere from the working directory, {ROOT}, nor from the "
+        f"YAML's folder, {tmp_path}."
+    )
+
+
+def test_the_folder_is_not_named_for_a_path_of_the_command_line(tmp_path, monkeypatch):
+    said = error_of(monkeypatch, tmp_path, f"{CPU}tasks: nowhere.jsonl\n", "--tasks", "no.jsonl")
+    assert said.startswith("error: no task file at 'no.jsonl'")
+    assert "folder, " not in said
+
+
+def test_a_key_that_is_missing(tmp_path, monkeypatch):
+    """argparse would print all options."""
+    said = error_of(monkeypatch, tmp_path, CPU)
+    assert said == "error: the following arguments are required: --tasks. --help lists all options."
+
+
+# --- a folder for each start ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("yaml", "options", "expected"),
+    [
+        ("eval_tasks: held_out.jsonl", [], ("steps", 0.9999999, True)),
+        ("tasks: a.jsonl", ["--eval-tasks", "held_out.jsonl"], ("steps", 0.9999999, True)),
+        ("eval_tasks: held_out.jsonl\neval_steps: 5", [], ("steps", 5, True)),
+        ("eval_tasks: held_out.jsonl", ["--eval_on_start=false"], ("steps", 0.9999999, False)),
+        ("eval_tasks: held_out.jsonl", ["--eval_strategy", "no"], ("no", None, False)),
+        ("eval_tasks: held_out.jsonl\neval_strategy: epoch", [], ("epoch", None, False)),
+        ("eval_tasks: held_out.jsonl\neval_strategy: no", [], ("no", None, False)),
+        ("eval_tasks: null", [], ("no", None, False)),
+    ],
+)
+def test_held_out_tasks_are_played_before_and_after_where_nothing_says_when(
+    tmp_path, monkeypatch, yaml, options, expected
+):
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text(f"{yaml}\noutput_dir: out\nbf16: false\nuse_cpu: true\n")
+    parser = RecipeParser([TaskArguments, TrainingArguments])
+    tasks = [] if "tasks: a" in yaml else ["--tasks", "a.jsonl"]
+    _, args = parser.parse_args_and_config(["--config", "my.yaml", *tasks, *options])
+    assert (args.eval_strategy, args.eval_steps, args.eval_on_start) == expected
+
+
+@pytest.mark.parametrize("flag", ["--no_gradient_checkpointing", "--gradient_checkpointing=false"])
+def test_the_command_line_wins_over_the_yaml_under_an_older_name(tmp_path, monkeypatch, flag):
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text("gradient_checkpointing: true\noutput_dir: out\nbf16: false\nuse_cpu: true\n")
+    (args,) = RecipeParser([DBBenchGRPOConfig]).parse_args_and_config(["--config", "my.yaml", flag])
+    assert not args.gradient_checkpointing
+
+
+def output_dir(pattern: str, **settings: object) -> str:
+    arguments = TrainingArguments(output_dir=pattern, use_cpu=True, report_to=[], **settings)
+    put_timestamp(arguments)
+    return arguments.output_dir
+
+
+def checkpoint(folder: str) -> None:
+    """One that is whole: transformers' last file is there."""
+    Path(folder).mkdir(parents=True)
+    (Path(folder) / "trainer_state.json").write_text("{}")
+
+
+def test_a_run_has_the_time_of_its_start(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert re.fullmatch(r"runs/first-\d{8}-\d{6}", output_dir("runs/first-{TIMESTAMP}"))
+    assert output_dir("runs/first") == "runs/first"
+    both = TrainingArguments(output_dir="runs/{TIMESTAMP}", run_name="try {TIMESTAMP}", use_cpu=True)
+    put_timestamp(both)
+    assert both.run_name == both.output_dir.replace("runs/", "try ")
+
+
+def test_a_resumed_run_keeps_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    old, last, empty = "runs/a-20260101-120000", "runs/a-20260102-120000", "runs/a-20260103-120000"
+    checkpoint(f"{old}/checkpoint-9")
+    checkpoint(f"{last}/checkpoint-2")
+    Path(empty).mkdir()  # a run that was killed before its first checkpoint
+    checkpoint("runs/a-latest/checkpoint-2")
+    pattern = "runs/a-{TIMESTAMP}"
+    assert output_dir(pattern, resume_from_checkpoint="true") == last
+    assert output_dir(pattern, resume_from_checkpoint=f"{old}/checkpoint-9") == old
+    new = output_dir(pattern, resume_from_checkpoint="false")
+    assert new not in (old, last, empty)
+    assert output_dir("runs/b-{TIMESTAMP}", resume_from_checkpoint="true").startswith("runs/b-2")
+
+
+@pytest.mark.slow
+def test_ranks_share_a_folder_and_the_same_command_resumes_in_it(tmp_path):
+    command = [sys.executable, "-m", "trl_dbbench", "train", "quickstart", "--num-processes", "2", *SMALL]
+    command += ["--per_device_train_batch_size", "2", "--output_dir", "runs/{TIMESTAMP}"]
+    command += ["--resume_from_checkpoint", "true"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    for steps in ("1", "2"):
+        run = Forked([*command, "--max_steps", steps], cwd=tmp_path, env=environment)
+        assert run.wait(timeout=300) == 0
+        (folder,) = (tmp_path / "runs").iterdir()
+        assert re.fullmatch(r"\d{8}-\d{6}", folder.name)
+        assert (folder / f"checkpoint-{steps}" / "trainer_state.json").exists()
+
+
+# --- make -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        ("3.9", "PYTHON=3.9 is not a program that runs Python 3.11 or newer: .*not found"),
+        ("./python3.9", "PYTHON=./python3.9 is not a program that runs Python 3.11 or newer: Python 3.9.2"),
+        ("./no-venv", "./no-venv cannot make a virtual environment"),
+    ],
+)
+def test_make_with_a_python_that_will_not_do(tmp_path, python, said):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    scripts = {
+        "python3.9": '[ "$1" = --version ] && echo Python 3.9.2 && exit; exit 1',
+        "no-venv": '[ "$1" = -c ] && exit; mkdir -p .venv/bin; echo ensurepip is not available; exit 1',
+    }
+    for name, script in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    # not as a part of the `make test` that runs this
+    own = {
+        name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+    }
+    run = subprocess.run(
+        ["make", "install", f"PYTHON={python}"], cwd=tmp_path, env=own, capture_output=True, text=True
+    )
+    assert run.returncode != 0
+    assert re.match(said, run.stdout.splitlines()[-1])
+    assert not (tmp_path / ".venv").exists()

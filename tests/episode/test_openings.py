@@ -1,0 +1,91 @@
+"""What stands before a question: system prompts that replace or come first, and messages from a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from databases import table
+
+from trl_dbbench.cli.arguments import TaskArguments, read_system_prompt
+from trl_dbbench.episode.prompts import TEXT_SYSTEM_PROMPT
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.tasks import Gold, Task
+
+TASK = Task("1", "How many?", (table("pets", "name", ("Rex",)),), "SELECT", Gold(((1,),)))
+QUESTION = {"role": "user", "content": TASK.prompt()}
+LIFELONG = {
+    "0": {"role": "user", "content": "I will ask you a question."},
+    "1": {"role": "agent", "content": "Ok."},
+}
+PRELUDE = [{"role": "user", "content": "I will ask you a question."}, {"role": "assistant", "content": "Ok."}]
+
+
+def prompt(tmp_path: Path, messages: Any = None, **settings: Any) -> list[dict[str, str]]:
+    """The prompt that a training on the task has with these settings."""
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text(TASK.to_json() + "\n")
+    if messages is not None:
+        settings["prelude"] = str(tmp_path / "prelude.json")
+        Path(settings["prelude"]).write_text(json.dumps(messages))
+    train, _ = TaskArguments(str(tasks), **settings).datasets("text")
+    return train[0]["prompt"]
+
+
+def test_a_system_prompt_replaces_the_protocols_or_comes_first(tmp_path: Path) -> None:
+    replaced = prompt(tmp_path, system_prompt="Be quick.")
+    assert replaced == [{"role": "system", "content": "Be quick."}, QUESTION]
+    both = prompt(tmp_path, system_prompt="Be quick.", system_prompt_mode="prepend")
+    assert both == [{"role": "system", "content": f"Be quick.\n\n{TEXT_SYSTEM_PROMPT}"}, QUESTION]
+
+
+@pytest.mark.parametrize("messages", [LIFELONG, PRELUDE])
+def test_a_prelude_stands_between_system_prompt_and_question(tmp_path: Path, messages: Any) -> None:
+    own = {"role": "system", "content": TEXT_SYSTEM_PROMPT}
+    assert prompt(tmp_path, messages) == [own, *PRELUDE, QUESTION]
+    short = {"role": "system", "content": "Be quick."}
+    assert prompt(tmp_path, messages, system_prompt="Be quick.") == [short, *PRELUDE, QUESTION]
+    assert prompt(tmp_path, [short, *PRELUDE]) == [short, *PRELUDE, QUESTION]
+
+
+def test_messages_as_a_system_prompt_are_all_that_stands_there(tmp_path: Path) -> None:
+    """Which an evaluation takes, too: `--system-prompt opening.json`."""
+    path = tmp_path / "opening.json"
+    path.write_text(json.dumps(LIFELONG))
+    assert prompt(tmp_path, system_prompt=str(path)) == [*PRELUDE, QUESTION]
+    assert read_system_prompt(str(path)) == PRELUDE
+
+
+@pytest.mark.parametrize(
+    ("prelude", "settings", "message"),
+    [
+        (
+            PRELUDE[:1],
+            {},
+            "have the roles user; after at most one of the system, user and assistant must take turns",
+        ),
+        ([], {}, "have the roles none"),
+        ([{"role": "bot", "content": "Ok."}], {}, r"cannot be read \(KeyError: 'bot'\)"),
+        ([{"role": "user", "content": 3}], {}, "the content 3 is no text"),
+        ({"first": {}}, {}, "an object of such by number"),
+        (
+            [{"role": "system", "content": "a"}, *PRELUDE],
+            {"system_prompt": "b"},
+            "both system_prompt and the prelude",
+        ),
+        (None, {"prelude": "nowhere.json"}, "FileNotFoundError"),
+        (None, {"system_prompt_mode": "prepend"}, "prepend needs a text as system_prompt"),
+        (
+            None,
+            {"system_prompt_mode": "append"},
+            "unknown system_prompt_mode 'append'; allowed: replace, prepend",
+        ),
+    ],
+)
+def test_openings_that_cannot_be(
+    tmp_path: Path, prelude: Any, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        prompt(tmp_path, prelude, **settings)

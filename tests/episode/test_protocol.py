@@ -1,0 +1,443 @@
+"""What an agent writes -> an action; what the database says -> what the agent reads."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from examples import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trl_dbbench.database import QueryResult
+from trl_dbbench.episode.protocol import Answer, Invalid, Operation, TextProtocol, ToolsProtocol, get_protocol
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.grading import grade
+from trl_dbbench.tasks import Column, Gold, Table, Task
+
+TEXT, TOOLS = TextProtocol(), ToolsProtocol()
+FENCE = "```"
+
+
+def sql_turn(sql: str, thoughts: str = "I look.") -> str:
+    return f"{thoughts}\nAction: Operation\n{FENCE}sql\n{sql}\n{FENCE}"
+
+
+# --- text ---------------------------------------------------------------------------------------------
+
+
+def test_text_runs_sql() -> None:
+    assert TEXT.parse(sql_turn("SELECT name FROM fruits;")) == Operation("SELECT name FROM fruits;")
+
+
+def test_text_folds_lines_as_the_published_parser_does() -> None:
+    """A `--` comment then swallows what follows: so it is on the benchmark."""
+    assert TEXT.parse(sql_turn("SELECT name -- all\nFROM fruits\n")) == Operation(
+        "SELECT name -- all FROM fruits"
+    )
+
+
+def test_text_answers() -> None:
+    turn = "Two fruits.\nAction: Answer\nFinal Answer: [('pear',), ('plum',)]\nThat is all."
+    assert TEXT.parse(turn) == Answer("[('pear',), ('plum',)]")
+
+
+@pytest.mark.parametrize(
+    ("turn", "answer"),
+    [
+        ("Action: Answer\nFinal Answer: 42", "42"),
+        ("Action: Answer\nFinal Answer:42", "42"),
+        ("Action: Answer\nFinal Answer:", ""),
+        ("Action: Answer\r\nFinal Answer: 42\r\n", "42"),
+        ("Action: Answer\nFinal Answer: 1\nFinal Answer: 2", "1"),
+        ("Action: Answer, so\nFinal Answer: 🍐 naïve", "🍐 naïve"),
+    ],
+)
+def test_text_answers_in_odd_forms(turn: str, answer: str) -> None:
+    assert TEXT.parse(turn) == Answer(answer)
+
+
+@pytest.mark.parametrize(
+    ("turn", "reason"),
+    [
+        ("", "no 'Action: Operation' or 'Action: Answer'"),
+        (" \n\t", "no 'Action: Operation'"),
+        ("The fruits are fine.", "no 'Action: Operation'"),
+        ("action: operation", "no 'Action: Operation'"),
+        ("Action:  Operation", "no 'Action: Operation'"),
+        ("<think>I could write Action: Answer\nFinal Answer: 1</think>", "no 'Action: Operation'"),
+        (
+            "<think>I could write Action: Answer\nFinal Answer: 1",
+            "no 'Action: Operation'",
+        ),  # cut in its thoughts
+        ("Action: Operation", "without a closed ```sql block"),
+        (f"Action: Operation\n{FENCE}sql\nSELECT 1", "without a closed ```sql block"),
+        (f"Action: Operation\n{FENCE}sql\nSELECT 1{FENCE}", "without a closed ```sql block"),
+        (f"Action: Operation\n{FENCE}sql SELECT 1\n{FENCE}", "without a closed ```sql block"),
+        (f"Action: Operation\n{FENCE}\nSELECT 1\n{FENCE}", "without a closed ```sql block"),
+        (f"Action: Operation\n{FENCE}SQL\nSELECT 1\n{FENCE}", "without a closed ```sql block"),
+        ("Action: Answer", "without a line 'Final Answer: ...'"),
+        ("Action: Answer Final Answer: 42", "without a line 'Final Answer: ...'"),
+        ("Final Answer: 42", "no 'Action: Operation'"),
+        ("\x00\x01\x02\x7f", "no 'Action: Operation'"),
+        ("x" * 10_000, "no 'Action: Operation'"),
+    ],
+)
+def test_text_that_is_no_action(turn: str, reason: str) -> None:
+    action = TEXT.parse(turn)
+    assert isinstance(action, Invalid)
+    assert reason in action.reason
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM t WHERE a LIKE '100%' AND b = '%s' AND c = '%(name)s'",
+        "SELECT :name, ':x', @y",
+        "SELECT 1; DROP TABLE t;",
+        "SELECT '🍐', 'Zoë', '日本'",
+        "SELECT '\x00\x07\x1b[31m'",
+        "SELECT '" + "x" * 10_000 + "'",
+        "SELECT `a b`, \"c\", '''', '\\n'",
+    ],
+)
+def test_sql_arrives_as_it_was_written(sql: str) -> None:
+    assert TEXT.parse(sql_turn(sql)) == Operation(sql)
+    assert TOOLS.parse(call("execute_sql", query=sql)) == Operation(sql)
+
+
+def test_the_first_of_two_blocks_counts() -> None:
+    assert TEXT.parse(sql_turn("SELECT 1") + "\n" + sql_turn("SELECT 2")) == Operation("SELECT 1")
+
+
+def test_the_first_of_two_actions_counts() -> None:
+    both = "Action: Answer\nFinal Answer: 1\n" + sql_turn("SELECT 2")
+    assert TEXT.parse(both) == Answer("1")
+    assert TEXT.parse(sql_turn("SELECT 2") + "\nAction: Answer\nFinal Answer: 1") == Operation("SELECT 2")
+
+
+def test_a_block_before_the_action_counts_as_in_the_published_parser() -> None:
+    assert TEXT.parse(f"{FENCE}sql\nSELECT 1\n{FENCE}\nAction: Operation") == Operation("SELECT 1")
+
+
+def test_an_empty_block_is_an_empty_statement() -> None:
+    """The database refuses it, which the agent may read."""
+    assert TEXT.parse(sql_turn("")) == Operation("")
+
+
+@pytest.mark.parametrize(
+    "thoughts", ["<think>Action: Answer\nFinal Answer: 0</think>\n", "Action: Answer?</think>"]
+)
+def test_thoughts_are_dropped(thoughts: str) -> None:
+    assert TEXT.parse(sql_turn("SELECT 1", thoughts)) == Operation("SELECT 1")
+    assert TOOLS.parse(
+        call("execute_sql", query="SELECT 0") + "</think>" + call("execute_sql", query="SELECT 1")
+    ) == (Operation("SELECT 1"))
+
+
+# --- tools ----------------------------------------------------------------------------------------------
+
+
+def call(name: str, **arguments: Any) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def test_tools_run_sql() -> None:
+    turn = 'I look.\n<tool_call>\n{"name": "execute_sql", "arguments": {"query": "SELECT 1"}}\n</tool_call> Now wait.'
+    assert TOOLS.parse(turn) == Operation("SELECT 1")
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        '{"name": "execute_sql", "parameters": {"query": "SELECT 1"}}',  # Llama 3.1
+        '<|python_tag|>{"name": "execute_sql", "parameters": {"query": "SELECT 1"}}',
+        '  {"type": "function", "name": "execute_sql", "parameters": {"query": "SELECT 1"}}\nand so on',
+        '<tool_call>{"name": "execute_sql", "arguments": {"query": "SELECT 1"}}',  # never closed
+        '<tool_call>{"name": "execute_sql", "arguments": "{\\"query\\": \\"SELECT 1\\"}"}</tool_call>',  # encoded twice
+        call("execute_sql", query="SELECT 1") + call("execute_sql", query="SELECT 2"),  # the first counts
+        call("execute_sql", query="SELECT 1", limit=5),  # one argument too many
+        # Qwen 3.5, Nemotron 3
+        "Look.\n<tool_call>\n<function=execute_sql>\n<parameter=query>\nSELECT 1\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call><function=execute_sql><parameter=query>SELECT 1</parameter>",  # never closed
+        # GLM, in lines and in one
+        "\n<tool_call>execute_sql\n<arg_key>query</arg_key>\n<arg_value>SELECT 1</arg_value>\n</tool_call>",
+        "<tool_call>execute_sql<arg_key>query</arg_key><arg_value>SELECT 1</arg_value></tool_call>",
+        # Mistral, older and newer
+        '[TOOL_CALLS] [{"name": "execute_sql", "arguments": {"query": "SELECT 1"}, "id": "abcdefghi"}]',
+        '[TOOL_CALLS]execute_sql[ARGS]{"query": "SELECT 1"}',
+        '[TOOL_CALLS]execute_sql[CALL_ID]abcdefghi[ARGS]{"query": "SELECT 1"}',
+        # Granite 3, Phi-4-mini
+        '<|tool_call|>[{"name": "execute_sql", "arguments": {"query": "SELECT 1"}}]<|/tool_call|>',
+        '<tool_call>[{"name": "execute_sql", "arguments": {"query": "SELECT 1"}}]',
+        'functools[{"name": "execute_sql", "arguments": {"query": "SELECT 1"}}]',
+        # DeepSeek V3 and V3.1, Gemma 4, Muse Glimmer
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>execute_sql\n```json\n{"query": "SELECT 1"}\n```',
+        '<｜tool▁call▁begin｜>execute_sql<｜tool▁sep｜>{"query": "SELECT 1"}<｜tool▁call▁end｜>',
+        '<|tool_call>call:execute_sql{query:<|"|>SELECT 1<|"|>}<tool_call|>',
+        '<atem:invoke name="execute_sql">\n<atem:parameter name="query">SELECT 1</atem:parameter>\n</atem:invoke>',
+        # others
+        'I look:\n```json\n{"name": "execute_sql", "arguments": {"query": "SELECT 1"}}\n```\nNow wait.',
+        '```\n{"name": "execute_sql", "parameters": {"query": "SELECT 1"}}\n```',
+        # a form within another is part of its text
+        "<tool_call><function=execute_sql><parameter=query>SELECT 1</parameter></function></tool_call>"
+        '<tool_call>{"name": "execute_sql", "arguments": {"query": "SELECT 2"}}</tool_call>',
+    ],
+)
+def test_tools_run_sql_in_the_forms_that_models_write(turn: str) -> None:
+    assert TOOLS.parse(turn) == Operation("SELECT 1")
+
+
+def test_a_raw_newline_within_a_string_is_read() -> None:
+    assert TOOLS.parse(
+        '<tool_call>{"name": "execute_sql", "arguments": {"query": "SELECT 1\nFROM t"}}</tool_call>'
+    ) == (Operation("SELECT 1\nFROM t"))
+
+
+def test_a_mark_of_another_family_in_a_statement_is_part_of_it() -> None:
+    sql = "SELECT '<tool_call><function=x>[TOOL_CALLS]```json{'"
+    assert TOOLS.parse(call("execute_sql", query=sql)) == Operation(sql)
+    bare = json.dumps({"name": "execute_sql", "parameters": {"query": sql}})
+    assert TOOLS.parse(bare) == Operation(sql)
+
+
+@pytest.mark.parametrize(
+    ("answers", "values"),
+    [
+        (["pear", "plum"], ("pear", "plum")),
+        ([42, 1.5, True, None], ("42", "1.5", "true", "null")),
+        ([["a", 1]], ('["a", 1]',)),
+        ([], ()),
+        (["🍐", "it's"], ("🍐", "it's")),
+    ],
+)
+def test_tools_answer(answers: list, values: tuple[str, ...]) -> None:
+    assert TOOLS.parse(call("commit_final_answer", answers=answers)) == Answer(str(list(values)), values)
+
+
+@pytest.mark.parametrize(
+    ("turn", "observation"),
+    [
+        ("", "Error: no tool call found. Call execute_sql or commit_final_answer."),
+        ("The answer is 42.", "Error: no tool call found."),
+        ("<think>" + call("execute_sql", query="SELECT 1"), "Error: no tool call found."),
+        ("<tool_call></tool_call>", "Error: the tool call is not valid JSON: Expecting value"),
+        ('<tool_call>{"name": "execute_sql", "arg</tool_call>', "Error: the tool call is not valid JSON: "),
+        ("{'name': 'execute_sql'}", "Error: the tool call is not valid JSON: "),
+        ('<tool_call>{"arguments": {}}</tool_call>', "Error: a tool call is an object like "),
+        ("<tool_call>[1]</tool_call>", "Error: a tool call is an object like "),
+        ("<tool_call>7</tool_call>", "Error: a tool call is an object like "),
+        ("[TOOL_CALLS] []", "Error: a tool call is an object like "),
+        (
+            "<tool_call><function=execute_sql><parameter=query>SELECT 1",
+            "Error: the argument query of the tool call does not end in </parameter>.",
+        ),
+        (
+            "<tool_call>commit_final_answer<arg_key>answers</arg_key><arg_value>42</arg_value>",
+            "Error: commit_final_answer needs the argument answers",
+        ),
+        ("[TOOL_CALLS]execute_sql[ARGS]SELECT 1", "Error: the tool call is not valid JSON: Expecting value"),
+        (
+            call("drop_everything"),
+            "Error: unknown function 'drop_everything'. Call execute_sql or commit_final_answer.",
+        ),
+        (call("execute_sql"), "Error: execute_sql needs the argument query, a string."),
+        (call("execute_sql", query=5), "Error: execute_sql needs the argument query, a string."),
+        (
+            call("commit_final_answer"),
+            "Error: commit_final_answer needs the argument answers, an array of strings.",
+        ),
+        (call("commit_final_answer", answers="42"), "Error: commit_final_answer needs the argument answers"),
+        ('{"name": "execute_sql"}', "Error: the arguments of a tool call must be a JSON object."),
+        ('{"name": "execute_sql", "arguments": "SELECT 1"}', "Error: the arguments of a tool call must be"),
+        ('{"name": "execute_sql", "arguments": [1]}', "Error: the arguments of a tool call must be"),
+        ("<tool_call>" + "[" * 100_000, "Error: the tool call is not valid JSON: nested too deep"),
+        (
+            '{"name": "execute_sql", "arguments": "' + "[" * 100_000 + '"}',
+            "Error: the arguments of a tool call must be",
+        ),
+        ('{"name": 1' + "0" * 10_000 + "}", "Error: the tool call is not valid JSON: "),
+    ],
+)
+def test_tools_explain_what_is_no_call(turn: str, observation: str) -> None:
+    action = TOOLS.parse(turn)
+    assert isinstance(action, Invalid)
+    assert TOOLS.observe(action).startswith(observation)
+
+
+def test_half_a_surrogate_pair_becomes_a_question_mark() -> None:
+    r"""JSON can write `\ud83c` alone, which no tokenizer or server takes as text."""
+    assert TOOLS.parse(r'{"name": "execute_sql", "arguments": {"query": "SELECT \"\ud83c\""}}') == Operation(
+        'SELECT "?"'
+    )
+    assert TOOLS.parse(
+        r'{"name": "commit_final_answer", "arguments": {"answers": ["\ud83c", ["\ud83c"]]}}'
+    ) == (Answer("""['?', '["?"]']""", ("?", '["?"]')))
+    whole = r'{"name": "execute_sql", "arguments": {"query": "SELECT \"\ud83c\udf50\""}}'
+    assert TOOLS.parse(whole) == Operation('SELECT "🍐"')
+
+
+# --- what the graders read ------------------------------------------------------------------------------------
+
+
+def test_a_tools_answer_for_each_grader() -> None:
+    answer = TOOLS.parse(call("commit_final_answer", answers=["pear", " (2, 'x') ", "3"]))
+    assert isinstance(answer, Answer)
+    assert answer.for_grader("agentbench_fc") == "['pear', \" (2, 'x') \", '3']"
+    assert answer.for_grader("lifelong") == "[(pear,), (2, 'x'), (3,)]"
+    assert grade(answer.for_grader("lifelong"), [("pear",), (2, "x"), (3,)], "lifelong")
+
+
+def test_a_text_answer_is_read_as_it_stands() -> None:
+    assert (
+        Answer("[(2,)]").for_grader("lifelong") == Answer("[(2,)]").for_grader("agentbench_text") == "[(2,)]"
+    )
+
+
+# --- observations -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", [TEXT, TOOLS])
+@pytest.mark.parametrize(
+    ("result", "observation"),
+    [
+        (QueryResult([(1, "Ann"), (2, "Bo")]), "[(1, 'Ann'), (2, 'Bo')]"),
+        (QueryResult([(None,)]), "[(None,)]"),
+        (QueryResult([("🍐", "it's", "a\nb")]), "[('🍐', \"it's\", 'a\\nb')]"),
+        (
+            QueryResult([(Decimal("1.50"), datetime.date(2020, 1, 2))]),
+            "[(Decimal('1.50'), datetime.date(2020, 1, 2))]",
+        ),
+        (QueryResult([]), "[]"),
+        (QueryResult(None, affected=3), "[]"),
+        (
+            QueryResult(None, error="1146 (42S02): Table 'd.t' doesn't exist"),
+            "1146 (42S02): Table 'd.t' doesn't exist",
+        ),
+        (
+            QueryResult(None, error="The statement took too long.", limit="time"),
+            "The statement took too long.",
+        ),
+        (QueryResult([(1,), (2,)], limit="rows"), "[(1,), (2,)] [TRUNCATED]"),
+    ],
+)
+def test_what_the_agent_reads(
+    protocol: TextProtocol | ToolsProtocol, result: QueryResult, observation: str
+) -> None:
+    assert protocol.observe(result) == observation
+
+
+def test_long_observations_are_cut_at_800_characters() -> None:
+    rows = [("x" * 794,)]  # "[('" + 794 + "',)]" are 801
+    observation = TEXT.observe(QueryResult(rows))
+    assert observation == str(rows)[:800] + "[TRUNCATED]"
+    assert TEXT.observe(QueryResult([("x" * 793,)])) == str([("x" * 793,)])  # 800 are not cut
+    assert TextProtocol(observation_characters=None).observe(QueryResult(rows)) == str(rows)
+    assert ToolsProtocol(5).observe(QueryResult(None, error="1064 (42000)")) == "1064 [TRUNCATED]"
+
+
+# --- messages ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", [TEXT, TOOLS])
+def test_messages(protocol: TextProtocol | ToolsProtocol) -> None:
+    task = Task(
+        "1", "How many?", (Table("fruits", (Column("name"), Column("price"))),), "SELECT", Gold(((2,),))
+    )
+    system, user = protocol.messages(task)
+    assert (system["role"], user["role"]) == ("system", "user")
+    assert user["content"] == "How many?\nThe table is named fruits and has these columns: name, price"
+    assert protocol.messages(task, "Be brief.")[0]["content"] == "Be brief."
+
+
+def test_the_example_turns_of_the_prompt_are_valid_turns() -> None:
+    """The agent is told forms that the parser reads."""
+    from trl_dbbench.episode.prompts import TEXT_SYSTEM_PROMPT
+
+    first, second = TEXT_SYSTEM_PROMPT.split("\n2. Finish.")
+    assert TEXT.parse(first) == Operation("SELECT name FROM fruits WHERE price > 2;")
+    assert TEXT.parse(second) == Answer("[('pear',), ('plum',)]")
+
+
+def test_protocols_by_name() -> None:
+    assert get_protocol("text") == TEXT
+    assert get_protocol("tools", None) == ToolsProtocol(None)
+    with pytest.raises(ConfigError, match="unknown protocol 'xml'; allowed: text, tools"):
+        get_protocol("xml")
+
+
+# --- no text breaks it ----------------------------------------------------------------------------------------------
+
+PIECES = [
+    *("Action: Operation", "Action: Answer", "\nFinal Answer:", FENCE + "sql\n", "\n" + FENCE, FENCE),
+    *(
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        "<|python_tag|>",
+        "SELECT 1",
+        "\n",
+        "\r",
+        "\x00",
+        "🍐",
+    ),
+    *(
+        '{"name": "execute_sql", "arguments": {"query": "x"}}',
+        '{"name":',
+        '"',
+        "{",
+        "}",
+        "[",
+        "\\ud800",
+        "1e999",
+        "NaN",
+    ),
+    *('{"name": "commit_final_answer", "arguments": {"answers": [', "]}}"),
+    *("<tool_call>\n<function=execute_sql>", "<parameter=query>", "</parameter>", "</function>"),
+    *("<tool_call>execute_sql", "<arg_key>query</arg_key>", "<arg_value>", "</arg_value>"),
+    *("[TOOL_CALLS]", "[TOOL_CALLS]execute_sql", "[ARGS]", "<|tool_call|>", "functools[", FENCE + "json\n"),
+    *("<|start|>assistant", "to=functions.execute_sql", "<|channel|>analysis", "<|channel|>", "<|message|>"),
+    *(
+        "<｜tool▁call▁begin｜>",
+        "function<｜tool▁sep｜>execute_sql",
+        "<|tool_call>call:execute_sql",
+        '<|"|>',
+        "query:",
+    ),
+    *('<atem:invoke name="execute_sql">', '<atem:parameter name="query">', "</atem:parameter>"),
+]
+turns = st.lists(st.sampled_from(PIECES) | st.text(max_size=20), max_size=12).map("".join)
+
+
+@pytest.mark.parametrize("protocol", [TEXT, TOOLS])
+@examples(200)
+@given(turn=turns)
+def test_any_text_is_an_action(protocol: TextProtocol | ToolsProtocol, turn: str) -> None:
+    action = protocol.parse(turn)
+    assert isinstance(action, Operation | Answer | Invalid)
+    match action:
+        case Operation(sql):
+            sql.encode()
+        case Answer():
+            for grader in ("agentbench_text", "agentbench_fc", "lifelong"):
+                grade(action.for_grader(grader), [("x",)], grader)
+        case Invalid():
+            assert protocol.observe(action)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("protocol", [TEXT, TOOLS])
+@pytest.mark.parametrize(
+    "piece", [*PIECES, "Action: Operation\n" + FENCE + "sql\n", FENCE + "sql\n ", "Action: Answer\n", "\n\n"]
+)
+def test_a_hundred_thousand_characters_take_no_time(
+    protocol: TextProtocol | ToolsProtocol, piece: str
+) -> None:
+    """Nothing backtracks: a lazy `[\\s\\S]*?` that never finds its end takes minutes here."""
+    turn = "Action: Operation\n" + piece * (100_000 // len(piece))
+    assert isinstance(protocol.parse(turn), Operation | Answer | Invalid)
+    assert isinstance(protocol.parse(turn.removeprefix("Action: Operation\n")), Operation | Answer | Invalid)

@@ -1,0 +1,134 @@
+"""Rewards for single turns: what ran, what was seen, how much nearer the tables came to what they should be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_rewards import CHANGE, FAULT, QUESTION
+
+from trl_dbbench.database import Database
+from trl_dbbench.episode.protocol import Action, Answer, Invalid, Operation
+from trl_dbbench.episode.table_states import states_along
+from trl_dbbench.episode.types import Completion, Episode, Sampling, Status, Turn
+from trl_dbbench.grading.rows import TableState, same_state
+from trl_dbbench.rewards.registry import load_reward_functions, with_step_rewards
+from trl_dbbench.rewards.steps import StateProgress, answer_seen, executes, potential
+from trl_dbbench.tasks import Gold, Task
+
+
+def played(database: Database, task: Task, *actions: Action) -> Episode:
+    """An episode in which the agent took these actions on real tables."""
+    turns = []
+    with database.sandbox(task) as sandbox:
+        for action in actions:
+            result = sandbox.execute(action.sql) if isinstance(action, Operation) else None
+            turns.append(Turn(Completion([1], [0.0]), "", action, result))
+    return Episode(task, [0], Sampling(), turns, Status.ANSWERED)
+
+
+def test_what_ran(sqlite_database):
+    episode = played(
+        sqlite_database,
+        QUESTION,
+        Operation("SELECT nmae FROM fruits"),  # unknown column
+        Invalid("no action"),
+        Operation("SELECT name FROM fruits"),
+        Answer("[]"),
+    )
+    assert executes([episode, FAULT]) == [[0.0, 0.0, 1.0, None], None]
+
+
+def test_an_answer_is_paid_once_in_shares_of_its_cells(sqlite_database):
+    """The gold answer is pear and plum."""
+    episode = played(
+        sqlite_database,
+        QUESTION,
+        Operation("SELECT price FROM fruits"),
+        Operation("SELECT name FROM fruits WHERE price = 3"),
+        Operation("SELECT * FROM fruits"),
+        Operation("SELECT * FROM fruits"),
+        Answer("[('pear',), ('plum',)]"),
+    )
+    assert answer_seen([episode]) == [[0.0, 0.5, 0.5, 0.0, 0.0]]
+    assert answer_seen([played(sqlite_database, CHANGE, Answer("done")), FAULT]) == [None, None]
+
+
+@pytest.mark.parametrize("cell, label", [(3, "3"), ("3", 3), (3, "3.0"), (" Oslo", "Oslo")])
+def test_cells_are_compared_as_numbers_where_both_are(sqlite_database, cell, label):
+    text = f"'{cell}'" if isinstance(cell, str) else str(cell)
+    task = replace(QUESTION, gold=Gold(answer=(label,)))
+    episode = played(sqlite_database, task, Operation(f"SELECT {text}"), Answer("x"))
+    assert answer_seen([episode]) == [[1.0, 0.0]]
+
+
+def test_progress_of_a_change_by_the_rows_that_are_right(sqlite_database):
+    """apple is to go. Of apple, pear and plum two of three agree with the goal; without plum one of three."""
+    episode = played(
+        sqlite_database,
+        CHANGE,
+        Operation("SELECT * FROM fruits"),
+        Operation("DELETE FROM fruits WHERE name = 'plum'"),
+        Operation("INSERT INTO fruits VALUES ('plum', 4)"),
+        Operation("DELETE FROM fruits WHERE name = 'apple'"),
+        Answer("done"),
+    )
+    reward = StateProgress(sqlite_database)
+    assert reward([episode]) == [pytest.approx([0, -1 / 3, 1 / 3, 1 / 3, 0])]
+    assert reward([played(sqlite_database, QUESTION, Answer("x")), FAULT]) == [None, None]
+
+
+def test_the_tables_along_an_episode_are_one_object_where_nothing_changed(sqlite_database):
+    episode = played(
+        sqlite_database,
+        CHANGE,
+        Operation("SELECT * FROM fruits"),
+        Operation("DELETE FROM fruits"),
+        Answer("done"),
+    )
+    first, looked, emptied, answered = states_along(episode, sqlite_database)
+    assert first is looked and emptied is answered
+    assert len(first["fruits"].rows) == 3 and emptied["fruits"].rows == []
+
+
+def test_a_change_by_chance_is_no_way_out_of_an_episode(sqlite_database):
+    """It counts as it comes out when it is executed again; what only reads is not executed again."""
+    episode = played(sqlite_database, CHANGE, Operation("SELECT RAND()"), Answer("done"))
+    assert StateProgress(sqlite_database)([episode]) == [[0.0, 0.0]]
+    by_chance = "UPDATE fruits SET price = FLOOR(100 + 100 * RAND())"
+    episode = played(sqlite_database, CHANGE, Operation(by_chance), Answer("done"))
+    assert StateProgress(sqlite_database)([episode]) == [[pytest.approx(-2 / 3), 0.0]]
+    assert episode.status == Status.ANSWERED
+
+
+TABLES = st.dictionaries(
+    st.sampled_from(["a", "b"]),
+    st.lists(st.tuples(st.integers(0, 2), st.none() | st.text(max_size=1)), max_size=4).map(
+        lambda rows: TableState(("x", "y"), rows)
+    ),
+    max_size=2,
+)
+
+
+@given(TABLES, TABLES)
+def test_a_potential_is_a_share_and_symmetric_and_1_only_where_all_rows_are_right(state, gold):
+    share = potential(state, gold)
+    assert 0 <= share <= 1 and share == potential(gold, state)
+    assert potential(state, state) == 1
+    if state.keys() == gold.keys():
+        assert (share == 1) == same_state(state, gold)
+
+
+def test_they_are_loaded_by_name_and_summed(sqlite_database):
+    episode = played(
+        sqlite_database, QUESTION, Operation("SELECT name FROM fruits WHERE price > 2"), Answer("x")
+    )
+    functions = load_reward_functions(["executes", "answer_seen", "state_progress"], database=sqlite_database)
+    sums = [with_step_rewards(function)(episode=[episode]) for function in functions]
+    assert sums == [[1.0], [1.0], [None]]
+    assert [turn.rewards for turn in episode.turns] == [
+        {"executes": 1.0, "answer_seen": 1.0},
+        {"answer_seen": 0.0},
+    ]

@@ -1,0 +1,249 @@
+"""Adapters after their training: merged into a model, trained further, and told from models."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from launching import QUICKSTART, RECIPE, ROOT, run_here
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from training import LORA, adapter_of, equal, make_trainer
+from transformers import AutoModelForCausalLM
+
+from trl_dbbench import ConfigError, DBBenchGRPOTrainer
+from trl_dbbench.evaluation.merge import merge
+from trl_dbbench.runs.adapters import check_is_model
+from trl_dbbench.runs.settings import RunSettings
+from trl_dbbench.runs.trained import find_trained
+
+MODEL = ROOT / "recipes" / "tiny" / "model"
+OTHER = ROOT / "recipes" / "tiny_multi" / "model"
+
+# limits that are no option's default, and a learning rate that changes what the model writes
+OPTIONS = {
+    "max_steps": 2,
+    "num_generations": 2,
+    "per_device_train_batch_size": 4,
+    "eval_strategy": "no",
+    "eval_on_start": "false",
+    "max_turns": 2,
+    "observation_characters": 60,
+    "learning_rate": 0.02,
+    "reward_funcs": "training.varied",
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("runs") / "lora"
+    with pytest.MonkeyPatch.context() as patch:
+        options = (f"--{name}={value}" for name, value in {**OPTIONS, "output_dir": folder}.items())
+        run_here(patch, RECIPE, "--config", QUICKSTART, *options)
+    yield folder
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tasks") / "test.jsonl"
+    path.write_text("".join((ROOT / "recipes/tiny/test.jsonl").read_text().splitlines(keepends=True)[:24]))
+    return path
+
+
+def answers(command, folder: Path, *arguments: object) -> dict[str, Any]:
+    """Task -> every turn, how it ended and whether it was right, of `trl-dbbench eval`."""
+    assert command("eval", *arguments, "--json", folder / "figures.json")[0] == 0
+    episodes = json.loads((folder / "figures.json").read_text())["episodes"]
+    return {e["task_id"]: ([turn["text"] for turn in e["turns"]], e["status"], e["right"]) for e in episodes}
+
+
+# --- merge ----------------------------------------------------------------------------------------
+
+
+def test_a_merged_model_answers_as_its_adapter(run, tasks, command, tmp_path):
+    """Every turn of 24 episodes, with the run's system prompt, template and limits, from the merged folder alone."""
+    wanted = answers(command, tmp_path, "--adapter", run, "--tasks", tasks)
+    code, out = command("merge", "--adapter", run, "--out", tmp_path / "merged")
+    assert code in (0, None)
+    assert out.startswith(
+        f"The merged model is in {tmp_path / 'merged'}. On 3 prompts its logits differ from those of"
+    )
+    assert answers(command, tmp_path, "--model", tmp_path / "merged", "--tasks", tasks) == wanted
+    base = answers(
+        command,
+        tmp_path,
+        "--model",
+        MODEL,
+        "--tasks",
+        tasks,
+        "--system-prompt",
+        "Work on the MySQL database.",
+    )
+    assert base != wanted
+
+    names = {path.name for path in (tmp_path / "merged").iterdir()}
+    assert names == {
+        *("config.json", "generation_config.json", "model.safetensors", "run.json"),
+        *("chat_template.jinja", "tokenizer.json", "tokenizer_config.json"),
+    }
+    settings = RunSettings.of_file(tmp_path / "merged" / "run.json")
+    assert (settings.model, settings.max_turns) == (str(tmp_path / "merged"), 2)
+    code, _ = command("eval", "--model", tmp_path / "merged")
+    assert "has no held-out evaluation whose tasks could be played. Name some by --tasks." in str(code)
+
+
+def test_what_is_proved_of_it(run, tmp_path):
+    """Float32 leaves the sixth digit, bfloat16 the second; the adapter's own effect is larger than both."""
+    merged = merge(find_trained(adapter=str(run)), tmp_path / "float32")
+    assert merged.difference < 1e-4 * merged.scale < merged.effect
+    rounded = merge(find_trained(adapter=str(run), dtype="bfloat16"), tmp_path / "bfloat16")
+    assert merged.difference < rounded.difference < rounded.effect
+    assert rounded.dtype == torch.bfloat16
+    weights = load_file(tmp_path / "bfloat16" / "model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}
+
+
+def test_a_merge_that_changes_the_answers_leaves_nothing(run, tmp_path, monkeypatch):
+    """As if PEFT forgot the adapter."""
+    monkeypatch.setattr(PeftModel, "merge_and_unload", lambda self, **kwargs: self.unload(), raising=False)
+    with pytest.raises(ConfigError, match=r"the merged model's logits differ .* Nothing was written\."):
+        merge(find_trained(adapter=str(run)), tmp_path / "merged")
+    assert list(tmp_path.iterdir()) == []
+
+
+def changed(run: Path, copy: Path, **config: object) -> Path:
+    """A copy of a run whose adapter_config.json says something else."""
+    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("checkpoint-*"))
+    file = copy / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | config))
+    return copy
+
+
+def test_what_cannot_be_merged(run, command, tmp_path):
+    def told(*arguments: object) -> str:
+        code, _ = command("merge", "--out", tmp_path / "merged", *arguments)
+        assert not (tmp_path / "merged").exists()
+        return str(code)
+
+    wrong = shutil.copytree(MODEL, tmp_path / "qwen-other")
+    assert told("--adapter", run, "--model", wrong) == (
+        f"error: the adapter '{run}' was trained on '{MODEL}', and --model names '{wrong}'. An adapter "
+        "fits only the weights that it was trained on: leave --model out, or name a copy of that model, in a folder "
+        "'model'."
+    )
+    said = told("--adapter", run, "--model", OTHER)  # a folder of the same name, with layers of another width
+    assert said.startswith(
+        f"error: the adapter '{run}' does not fit the model '{OTHER}'; it was trained on '{ROOT}"
+    )
+    assert "size mismatch" in said and "\n" not in said
+
+    few_bits = changed(run, tmp_path / "few-bits")
+    settings = json.loads((run / "run.json").read_text())
+    (few_bits / "run.json").write_text(json.dumps(settings | {"quantized": "bitsandbytes"}))
+    assert told("--adapter", few_bits).startswith(
+        f"error: '{few_bits}' was trained on quantised weights (bitsandbytes) of '{MODEL}'. Merged into them it"
+    )
+
+    resized = changed(run, tmp_path / "resized")
+    weights = load_file(run / "adapter_model.safetensors")
+    rows, width = AutoModelForCausalLM.from_pretrained(MODEL).get_input_embeddings().weight.shape
+    weights["base_model.model.model.embed_tokens.weight"] = torch.zeros(rows + 1, width)
+    save_file(weights, resized / "adapter_model.safetensors")
+    assert "size mismatch for base_model.model.model.embed_tokens" in told("--adapter", resized)
+
+    assert "has all weights of a model and no adapter" in told("--adapter", MODEL)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "notes.txt").touch()
+    code, _ = command("merge", "--adapter", run, "--out", tmp_path / "taken")
+    assert str(code) == f"error: '{tmp_path / 'taken'}' is there already. Give --out a folder that is not."
+
+
+# --- trained further ------------------------------------------------------------------------------
+
+
+def test_a_training_starts_from_an_adapter(run, tmp_path, monkeypatch):
+    """With learning rate 0 it ends as it began; the recipe's own lora_* settings agree with the adapter's."""
+    options = {**OPTIONS, "learning_rate": 0.0, "output_dir": tmp_path / "more", "adapter_name_or_path": run}
+    given = [f"--{name}={value}" for name, value in options.items()]
+    run_here(monkeypatch, RECIPE, "--config", QUICKSTART, *given)
+    weights = [load_file(each / "adapter_model.safetensors") for each in (run, tmp_path / "more")]
+    assert equal(*weights)
+    assert RunSettings.read(tmp_path / "more").model == RunSettings.read(run).model
+    assert f"| started from | `{run}` |" in (tmp_path / "more" / "README.md").read_text()
+
+
+@pytest.fixture
+def start_of(tiny_model, sqlite_database, demo_tasks, tmp_path, monkeypatch):
+    """`start_of(name, ...)`: a trainer that goes on from an adapter of LORA's shape, saved in `tmp_path / "first"`."""
+    monkeypatch.setitem(LORA, "lora_dropout", 0.0)  # so that two equal policies have a KL of 0
+    first = make_trainer(tiny_model, sqlite_database, demo_tasks, tmp_path / "zero")
+    for number, (name, weight) in enumerate(first.model.named_parameters()):
+        if "lora" in name:
+            torch.nn.init.normal_(weight, std=0.1, generator=torch.Generator().manual_seed(number))
+    first.model.save_pretrained(tmp_path / "first")
+
+    def start(name: str, lora: bool = False, **settings: object) -> DBBenchGRPOTrainer:
+        settings = {"adapter_name_or_path": str(tmp_path / "first"), **settings}
+        return make_trainer(tiny_model, sqlite_database, demo_tasks, tmp_path / name, lora=lora, **settings)
+
+    start.first = adapter_of(first)
+    return start
+
+
+def test_the_kl_is_to_the_adapter_as_it_was(start_of, tmp_path):
+    """TRL keeps a copy of it, "ref". A resumed run has the same copy."""
+    trainer = start_of("run", beta=0.1, max_steps=3, save_strategy="steps", save_steps=1)
+    trainer.train()
+    began = start_of.first
+    now = adapter_of(trainer)
+    copies = {name.replace(".ref.", ".default."): weight for name, weight in now.items() if ".ref." in name}
+    assert equal(copies, began)
+    trained = {name: weight for name, weight in now.items() if ".default." in name}
+    assert not equal(trained, began)
+    kl = [entry["kl"] for entry in trainer.state.log_history if "kl" in entry]
+    assert kl[0] == pytest.approx(0, abs=1e-6) and kl[-1] > 1e-6
+
+    shutil.copytree(tmp_path / "run" / "checkpoint-1", tmp_path / "again" / "checkpoint-1")
+    resumed = start_of("again", beta=0.1, max_steps=3, save_strategy="steps", save_steps=1)
+    resumed.train(resume_from_checkpoint=True)
+    assert equal(adapter_of(resumed), now)
+
+
+def test_settings_of_another_shape_are_refused(start_of, tmp_path, monkeypatch):
+    monkeypatch.setitem(LORA, "r", 8)
+    message = r"an adapter keeps its shape, and '.*first' has another .*: r is 8 in the settings and 4 in the adapter\."
+    with pytest.raises(ConfigError, match=message):
+        start_of("run", lora=True)
+
+
+def test_an_adapter_of_another_model_is_refused(run, start_of):
+    with pytest.raises(
+        ConfigError, match=rf"the adapter '{run}' does not fit the model '.*'; it was trained on"
+    ):
+        start_of("run", adapter_name_or_path=str(run))
+    with pytest.raises(ConfigError, match="adapter_name_or_path: '/nowhere' is no adapter: "):
+        start_of("run", adapter_name_or_path="/nowhere")
+
+
+# --- told from models -----------------------------------------------------------------------------
+
+
+def test_an_adapter_that_is_named_as_a_model(run, tasks, command, monkeypatch, tmp_path):
+    check_is_model(str(MODEL))
+    says = f"'{run}' is an adapter (on '{MODEL}'), not a model."
+    merged = f"make a model of it: trl-dbbench merge --adapter {run} --out MODEL."
+    with pytest.raises(SystemExit) as ended:
+        run_here(
+            monkeypatch, RECIPE, "--config", QUICKSTART, "--model_name_or_path", run, "--output_dir", tmp_path
+        )
+    assert str(ended.value) == (
+        f"error: model_name_or_path: {says} To train it further set model_name_or_path: {MODEL} and "
+        f"adapter_name_or_path: {run}, or {merged}"
+    )
+    code, _ = command("eval", "--model", run, "--tasks", tasks)
+    assert str(code) == f"error: --model: {says} Evaluate it by --adapter {run}, or {merged}"

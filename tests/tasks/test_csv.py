@@ -1,0 +1,446 @@
+"""CSV files as programs write them, above all Excel in Germany: what is told of them, and that no value changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from trl_dbbench.data.convert import convert
+from trl_dbbench.data.generate.imported import import_from
+from trl_dbbench.data.generate.usable import usable
+from trl_dbbench.database import Database
+from trl_dbbench.errors import ConfigError, TaskError
+from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
+from trl_dbbench.tasks.csv_files import CsvOptions
+from trl_dbbench.tasks.csv_tables import read_csv_tables
+from trl_dbbench.tasks.table import check_new_names
+
+
+def read(tmp_path: Path, content: str | bytes, **options) -> tuple[Table, list[str]]:
+    path, notes = tmp_path / "t.csv", list[str]()
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    (table,) = read_csv_tables([path], CsvOptions(**options), notes.append).values()
+    return table, [note.removeprefix(f"{path}: ") for note in notes]
+
+
+def shown(table: Table) -> list[str]:
+    return [f"{column.name} {column.type}" for column in table.columns]
+
+
+GERMAN = (
+    "Kunde;Straße;PLZ;Umsatz;Anteil;Datum;Anzahl\r\n"
+    "Müller;Weg 1;01067;1.234,50;0,125;31.12.2024;3\r\n"
+    "Özil;Weg 2;10115;-7,00;0,5;01.02.2024;\r\n"
+)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "cp1252"])
+def test_what_excel_writes_in_german(tmp_path: Path, encoding: str) -> None:
+    table, notes = read(tmp_path, GERMAN.encode(encoding))
+    assert shown(table) == [
+        *("Kunde TEXT", "Straße TEXT", "PLZ TEXT"),
+        *("Umsatz DECIMAL(10,2)", "Anteil DOUBLE", "Datum DATE", "Anzahl INT"),
+    ]
+    assert table.rows == (
+        ("Müller", "Weg 1", "01067", "1234.50", 0.125, "2024-12-31", 3),
+        ("Özil", "Weg 2", "10115", "-7.00", 0.5, "2024-02-01", None),
+    )
+    told = {
+        "cp1252": "it is not UTF-8, and was read as cp1252",
+        "utf-16-le": "read as utf-16-le",
+        "utf-16": "read as utf-16",
+    }
+    assert told.get(encoding, "cells are separated by semicolons") in "\n".join(notes)
+    assert notes[-4:] == [
+        "cells are separated by semicolons",
+        "t.Umsatz: decimal commas are read as points: '1.234,50' is 1234.50",
+        "t.Anteil: decimal commas are read as points: '0,125' is 0.125",
+        "t.Datum: days stand before months: '31.12.2024' is 2024-12-31",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "columns"),
+    [
+        ("id;name\n1;a,b\n2;c\n", ["id INT", "name TEXT"]),
+        ("id,tags\n1,a;b\n2,c;d\n", ["id INT", "tags TEXT"]),
+        ("id\tname\n1\ta\n", ["id INT", "name TEXT"]),
+        ("id|name\n1|a\n", ["id INT", "name TEXT"]),
+        ("sep=;\nid;name\n1;a\n", ["id INT", "name TEXT"]),
+        ('id;"a;b"\n1;"x;y"\n', ["id INT", "a;b TEXT"]),
+        ("name\na b\n", ["name TEXT"]),
+        ("preis;menge,stk\n1,5;3\n2,5;4\n", ["preis DOUBLE", "menge,stk INT"]),
+    ],
+)
+def test_the_delimiter_is_the_one_that_divides_all_rows_like_the_header(
+    tmp_path: Path, content: str, columns: list[str]
+) -> None:
+    assert shown(read(tmp_path, content)[0]) == columns
+
+
+def test_a_row_that_does_not_fit_is_named_by_the_delimiter_of_the_header(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="line 3: has 2 cells, the header 3 columns"):
+        read(tmp_path, "a;b;c\n1;2;3\n1;2\n")
+
+
+@pytest.mark.parametrize(
+    ("cells", "type", "kept", "note"),
+    [
+        (["1.10", "2.35"], "DECIMAL(10,2)", ["1.10", "2.35"], None),
+        (["1.10", "2.5"], "DECIMAL(10,2)", ["1.10", "2.5"], "its numbers all get 2 digits behind the point"),
+        (["1E5", "2E6"], "TEXT", ["1E5", "2E6"], "'1E5' may be a number or a name"),
+        (["9007199254740993", "1"], "BIGINT", [9007199254740993, 1], None),
+        (
+            ["9007199254740993", "0.5"],
+            "TEXT",
+            ["9007199254740993", "0.5"],
+            "more than 15 digits are kept as TEXT",
+        ),
+        (["18446744073709551615"], "TEXT", ["18446744073709551615"], "more than 64 bits are kept as TEXT"),
+        (["3", "NA", "5"], "INT", [3, None, 5], "'NA' (1 cells) is read as NULL"),
+        (
+            ["2024-01-02", "NULL", "n/a"],
+            "DATE",
+            ["2024-01-02", None, None],
+            "'NULL', 'n/a' (2 cells) is read as NULL",
+        ),
+        (["DE", "NA"], "TEXT", ["DE", "NA"], None),
+        (["007", "8"], "TEXT", ["007", "8"], None),
+        (["-0", "1"], "TEXT", ["-0", "1"], None),
+        (
+            ["2024-01-02T03:04", "2024-01-02 05:06:07"],
+            "DATETIME",
+            ["2024-01-02 03:04:00", "2024-01-02 05:06:07"],
+            "times are written as MySQL does: '2024-01-02T03:04' is '2024-01-02 03:04:00'",
+        ),
+        (["01/02/2024"], "TEXT", ["01/02/2024"], None),
+        (["-0.00", "1.25"], "TEXT", ["-0.00", "1.25"], None),
+        (
+            ["1,234.50", "7.10"],
+            "DECIMAL(10,2)",
+            ["1234.50", "7.10"],
+            "the marks between thousands are left out: '1,234.50' is 1234.50",
+        ),
+        (["1'234.50", "12'345'678.10"], "DECIMAL(10,2)", ["1234.50", "12345678.10"], "is 1234.50"),
+        (["1\u2019234", "12"], "INT", [1234, 12], "'1\u2019234' is 1234"),
+        (["1 234", "567"], "INT", [1234, 567], "'1 234' is 1234"),
+        (["123 456", "234 567"], "TEXT", ["123 456", "234 567"], None),
+        (["1,234", "567"], "TEXT", ["1,234", "567"], "'1,234' may be a whole number or a fraction"),
+    ],
+)
+def test_no_value_changes_without_a_note(
+    tmp_path: Path, cells: list[str], type: str, kept: list, note: str | None
+) -> None:
+    table, notes = read(tmp_path, "a,b\n" + "".join(f'"{cell}",x\n' for cell in cells))
+    assert table.columns[0] == Column("a", type)
+    assert [row[0] for row in table.rows] == kept
+    assert [repr(row[0]) for row in table.rows] == list(map(repr, kept))
+    assert (note in "\n".join(notes)) if note else notes == []
+
+
+def test_a_point_may_group_where_commas_are_decimal(tmp_path: Path) -> None:
+    table, notes = read(tmp_path, "umsatz;stück\n1,5;1.234\n2,5;2.500\n")
+    assert table.rows == ((1.5, "1.234"), (2.5, "2.500"))
+    assert notes[-1] == "t.stück: '1.234' may be a whole number or a fraction; kept as TEXT"
+    table, notes = read(tmp_path, "preis;umsatz\n1,5;1.234\n2,5;567\n3,5;12.345\n")
+    assert [row[1] for row in table.rows] == ["1.234", "567", "12.345"], "567 beside them groups nothing"
+    table, notes = read(tmp_path, "umsatz;ort\n1.234;a\n567;b\n")
+    assert [row[0] for row in table.rows] == ["1.234", "567"] and "kept as TEXT" in notes[-1]
+    assert read(tmp_path, "umsatz;ort\n1.25;a\n567;b\n")[0].columns[0].type == "DOUBLE"
+
+
+@pytest.mark.parametrize("mark", [" ", "\u00a0", "\u202f", "'", "."])
+def test_marks_between_thousands_where_decimals_have_commas(tmp_path: Path, mark: str) -> None:
+    table, notes = read(tmp_path, f"nom;prix\nA;1{mark}234,50\nB;12{mark}345{mark}678,00\nC;7,10\n")
+    assert shown(table)[1] == "prix DECIMAL(10,2)"
+    assert [row[1] for row in table.rows] == ["1234.50", "12345678.00", "7.10"]
+    assert notes[-1].startswith("t.prix: decimal commas are read as points: ")
+
+
+def test_points_may_group_beside_cells_without_a_value(tmp_path: Path) -> None:
+    table, notes = read(tmp_path, "preis;menge\n1,5;1.234\n2,5;NA\n3,5;12.345\n")
+    assert table.rows == ((1.5, "1.234"), (2.5, "NA"), (3.5, "12.345"))
+    assert [note for note in notes if note.startswith("t.menge")] == [
+        "t.menge: '1.234' may be a whole number or a fraction; kept as TEXT"
+    ]
+
+
+def test_columns_without_a_name_are_left_out_with_a_note(tmp_path: Path) -> None:
+    table, notes = read(tmp_path, "id;name;;\r\n1;A;;\r\n2;B;;\r\n")
+    assert shown(table) == ["id INT", "name TEXT"] and table.rows == ((1, "A"), (2, "B"))
+    assert notes[1:] == [
+        f"t: column {place} has no name and is left out; name it to keep it" for place in (3, 4)
+    ]
+    assert shown(read(tmp_path, ",a\n0,x\n1,y\n")[0]) == ["a TEXT"], "as pandas writes its index"
+    with pytest.raises(TaskError, match="none of its columns has a name"):
+        read(tmp_path, ";;\n1;2;3\n")
+
+
+def test_a_tsv_that_has_no_tabs(tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text("id;name\n1;a\n2;b\n")
+    notes: list[str] = []
+    (table,) = read_csv_tables([tmp_path / "t.tsv"], note=notes.append).values()
+    assert shown(table) == ["id INT", "name TEXT"]
+    assert notes == [f"{tmp_path / 't.tsv'}: cells are separated by semicolons"]
+
+
+def test_the_columns_whose_letters_are_a_guess_are_named(tmp_path: Path) -> None:
+    _, notes = read(tmp_path, "id;miasto;kod\n1;Łódź;a\n2;Kielce;b\n".encode("cp1250"))
+    assert "t.miasto: read as cp1252, '£ódŸ'" in notes
+    assert not [note for note in notes if note.startswith(("t.id", "t.kod"))]
+
+
+def test_types_delimiter_and_encoding_can_be_told(tmp_path: Path) -> None:
+    content = "code;price\n12;1,50\n13;NA\n".encode("cp1250")
+    table, _ = read(tmp_path, content, types={"code": "VARCHAR(5)", "t.price": "DECIMAL(6,2)"})
+    assert shown(table) == ["code VARCHAR(5)", "price DECIMAL(6,2)"]
+    assert table.rows == (("12", "1.50"), ("13", None))
+    assert shown(read(tmp_path, "a;b,c\n1;2,3\n", delimiter=",")[0]) == ["a;b TEXT", "c INT"]
+    assert read(tmp_path, "a\n\u0159\n".encode("cp1250"), encoding="cp1250")[0].rows == (("\u0159",),)
+    with pytest.raises(ConfigError, match=r"'cod'; .*nearest: code"):
+        read(tmp_path, content, types={"cod": "TEXT"})
+    with pytest.raises(ConfigError, match="one character"):
+        CsvOptions(delimiter=";;")
+    with pytest.raises(ConfigError, match="no encoding 'utf-9'"):
+        CsvOptions(encoding="utf-9")
+    with pytest.raises(TaskError, match=r"'1\.555' is no DECIMAL\(10,2\)"):
+        read(tmp_path, "a,b\n1.555,1\n", types={"a": "DECIMAL(10,2)"})
+
+
+@pytest.mark.parametrize(
+    ("type", "cells", "kept_as", "kept", "note"),
+    [
+        ("DATETIME", ["2024-01-01 10:00:00"], "DATETIME", ["2024-01-01 10:00:00"], None),
+        (
+            "DATETIME",
+            ["2024-01-01T10:00:00.25", "2024-01-01", "NA"],
+            "DATETIME(2)",
+            ["2024-01-01 10:00:00.25", "2024-01-01 00:00:00", None],
+            "t.a: 'NA' is read as NULL; fractions of seconds make it DATETIME(2); times are written as MySQL "
+            "does: '2024-01-01T10:00:00.25' is '2024-01-01 10:00:00.25'",
+        ),
+        (
+            "DATETIME NOT NULL",
+            ["2024-01-01 10:00:00.1234560"],
+            "DATETIME(6) NOT NULL",
+            ["2024-01-01 10:00:00.123456"],
+            "DATETIME(6)",
+        ),
+        ("DATETIME", ["2024-01-01 10:00:00.000"], "DATETIME", ["2024-01-01 10:00:00"], "written as MySQL"),
+        ("DATETIME(3)", ["2024-01-01 10:00:00.25"], "DATETIME(3)", ["2024-01-01 10:00:00.25"], None),
+        ("TIMESTAMP", ["2024-01-01 10:00:00.5"], "TIMESTAMP(1)", ["2024-01-01 10:00:00.5"], "TIMESTAMP(1)"),
+        ("TIME", ["10:00:00.25", "-838:59:59"], "TIME(2)", ["10:00:00.25", "-838:59:59"], "TIME(2)"),
+        ("TIME", ["7:05"], "TIME", ["07:05:00"], "'7:05' is '07:05:00'"),
+    ],
+)
+def test_a_declared_time_keeps_all_that_is_written(
+    tmp_path: Path, type: str, cells: list[str], kept_as: str, kept: list, note: str | None
+) -> None:
+    table, notes = read(tmp_path, "a,b\n" + "".join(f"{cell},x\n" for cell in cells), types={"a": type})
+    assert table.columns[0] == Column("a", kept_as)
+    assert [row[0] for row in table.rows] == kept
+    assert (note in "\n".join(notes)) if note else notes == []
+
+
+@pytest.mark.parametrize(
+    ("type", "cell", "why"),
+    [
+        ("DATETIME", "2024-01-01T10:00:00+02:00", "an offset from UTC, which no such type keeps"),
+        ("DATETIME", "2024-01-01T10:00:00Z", "an offset from UTC"),
+        ("TIMESTAMP", "2024-01-01 10:00:00 UTC", "an offset from UTC"),
+        ("TIME", "10:00:00-05", "an offset from UTC"),
+        (
+            "DATETIME(1)",
+            "2024-01-01 10:00:00.25",
+            r"its second has 2 digits behind the point; DATETIME\(2\) holds",
+        ),
+        ("DATETIME", "2024-01-01 10:00:00.1234567", "7 digits behind the point; TEXT holds it"),
+        ("TIME(0)", "10:00:00.5", r"TIME\(1\) holds it"),
+        ("DATETIME", "2024-W01-1", ""),
+        ("DATETIME", "2024-02-30 10:00:00", ""),
+        ("TIME", "10:61", ""),
+        ("TIME", "839:00:00", ""),
+        ("TIME", "10", ""),
+        ("YEAR", "24", ""),
+        ("DECIMAL", "1.5", "it has 1 digits behind the point, of which a server would keep 0"),
+    ],
+)
+def test_what_a_declared_type_would_change_is_an_error_that_names_row_and_column(
+    tmp_path: Path, type: str, cell: str, why: str
+) -> None:
+    """Servers round fractions and move what has an offset to their own time zone, or cut it off."""
+    with pytest.raises(TaskError, match=rf"t\.csv, line 3, column 'a': '.*' is no .*{why}"):
+        read(tmp_path, f"a,b\n,x\n{cell},x\n", types={"a": type})
+
+
+def test_times_with_fractions_are_what_a_server_gives_back(tmp_path: Path, server_database: Database) -> None:
+    table, _ = read(
+        tmp_path, "at,lap\n2024-01-01T10:00:00.25,01:02:03.5\n", types={"at": "DATETIME", "lap": "TIME"}
+    )
+    task = Task("t", "?", (table,), "SELECT", Gold(answer=((1,),)))
+    with server_database.sandbox(task) as sandbox:
+        assert sandbox.execute("SELECT * FROM t WHERE at = '2024-01-01 10:00:00.25'").rows == [
+            (
+                datetime(2024, 1, 1, 10, 0, 0, 250_000),
+                timedelta(hours=1, minutes=2, seconds=3, milliseconds=500),
+            )
+        ]
+
+
+def test_the_embedded_database_refuses_fractions_and_import_keeps_them_as_text(
+    tmp_path: Path, sqlite_database: Database
+) -> None:
+    """It would cut them off without a word, and gold answers with them."""
+    path = tmp_path / "t.csv"
+    path.write_text("at,n\n2024-01-01T10:00:00.25,1\n2024-01-01 10:00:00.5,2\n")
+    (table,) = read_csv_tables([path]).values()
+    assert table.columns[0] == Column("at", "DATETIME(2)")
+    task = Task("t", "?", (table,), "SELECT", Gold(answer=((1,),)))
+    with (
+        pytest.raises(TaskError, match=r"'fractions of a second in a column'.*embedded database"),
+        sqlite_database.sandbox(task),
+    ):
+        pass
+    found = import_from([str(path)])
+    assert found.tables[0].columns[0] == Column("at", "TEXT")
+    assert [row[0] for row in found.tables[0].rows] == ["2024-01-01 10:00:00.25", "2024-01-01 10:00:00.5"]
+    assert any("t.at: its type DATETIME(2) becomes TEXT" in note for note in found.notes)
+
+    whole = replace(table, rows=(("2024-01-01 10:00:00.00", 1),))
+    with sqlite_database.sandbox(replace(task, tables=(whole,))) as sandbox:
+        assert sandbox.execute("SELECT at FROM t").rows == [(datetime(2024, 1, 1, 10),)]
+        refused = sandbox.execute("UPDATE t SET at = '2024-01-01 10:00:00.5'")
+        assert "embedded database" in (refused.error or "")
+
+
+def test_a_name_that_no_server_takes_is_said_early(tmp_path: Path) -> None:
+    (tmp_path / "q.csv").write_text("question,answer\nHow many?,1\n")
+    for name, header in (("t", f"id,{'a' * 65}"), ("t" * 65, "id,name")):
+        path = tmp_path / f"{name}.csv"
+        path.write_text(f"{header}\n1,2\n")
+        for make in (
+            lambda path=path: import_from([str(path)]),
+            lambda path=path: convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[path]),
+        ):
+            with pytest.raises(TaskError, match=r"a name of 65 characters; .* at most 64 \(1059"):
+                make()
+    assert read(tmp_path, f"id,{'ä' * 64}\n1,2\n")[0].rows == ((1, 2),)
+
+
+def test_a_task_with_such_a_name_is_refused_wherever_it_is_played(tmp_path: Path) -> None:
+    line = '{"id": "x", "question": "?", "tables": [{"name": "t", "columns": [{"name": "%s"}], "rows": []}], "answer": [[1]]}'
+    (tmp_path / "t.jsonl").write_text(line % ("a" * 65))
+    with pytest.raises(TaskError, match="1059"):
+        load_tasks(tmp_path / "t.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        ("['a', 'b']", (("a",), ("b",))),
+        ("[(1, 'a'), (2, 'b')]", ((1, "a"), (2, "b"))),
+        ("(1, 'a')", ((1, "a"),)),
+        ("[('a',), ('b',)]", (("a",), ("b",))),
+        ("{'b', 'a'}", (("a",), ("b",))),
+        ("[1, None]", ((1,), (None,))),
+        ('["a", "b"]', (("a",), ("b",))),
+        ("[unknown]", (("[unknown]",),)),
+        ("12345678901234567890123", ((12345678901234567890123,),)),
+        ("1.5", ((1.5,),)),
+    ],
+)
+def test_answers_as_python_writes_them(tmp_path: Path, answer: str, gold: tuple) -> None:
+    (tmp_path / "t.csv").write_text("id,name\n1,a\n2,b\n")
+    (tmp_path / "q.csv").write_text('question,answer\nWhich?,"{}"\n'.format(answer.replace('"', '""')))
+    convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
+    (task,) = load_tasks(tmp_path / "o.jsonl")
+    assert task.gold.answer == gold
+
+
+@pytest.mark.parametrize(
+    "answer", ["['a', b]", "['a' 'b']", "[1 2 3]", "[Decimal('1.5')]", "['a', ['b', ['c']]]"]
+)
+def test_lists_that_cannot_be_read_are_errors_that_name_the_line(tmp_path: Path, answer: str) -> None:
+    (tmp_path / "t.csv").write_text("id,name\n1,a\n2,b\n")
+    (tmp_path / "q.csv").write_text(f'question,answer\nHow?,1\nWhich?,"{answer}"\n')
+    with pytest.raises(TaskError, match=r"q\.csv, line 3: the answer "):
+        convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
+
+
+@pytest.mark.parametrize("answer", ["1,50", "1.234,50", "1,234", "1 234", "1'234.50"])
+def test_a_number_that_no_answer_equals_is_a_warning(tmp_path: Path, answer: str) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1,x\n2,y\n")
+    (tmp_path / "q.csv").write_text(f'question,answer\nHow?,"{answer}"\nWho?,"Ann, Bob"\n')
+    found = convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
+    said = [line for line in found.warnings() if "to which no number is right" in line]
+    assert len(said) == 1 and repr(answer) in said[0]
+
+
+@pytest.mark.parametrize(
+    "answer", ["Decimal('1.5')", "datetime.date(2024, 1, 2)", "(Decimal('1.5'),)", "np.int64(3)"]
+)
+def test_values_as_python_shows_them_are_errors_that_name_the_line(tmp_path: Path, answer: str) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1,x\n2,y\n")
+    (tmp_path / "q.csv").write_text(f'question,answer\nHow?,"{answer}"\n')
+    with pytest.raises(TaskError, match=r"q\.csv, line 2: the answer"):
+        convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
+
+
+def test_convert_tells_how_it_read_a_table(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id;name\n1;a\n2;b\n")
+    (tmp_path / "q.csv").write_text("question;answer\nHow many?;2\n")
+    found = convert(tmp_path / "q.csv", tmp_path / "o.jsonl", tables=[tmp_path / "t.csv"])
+    assert [note.rpartition(": ")[2] for note in found.notes] == ["cells are separated by semicolons"]
+    assert load_tasks(tmp_path / "o.jsonl")[0].tables[0].rows == ((1, "a"), (2, "b"))
+
+
+def test_convert_takes_the_options_of_import(tmp_path: Path, command: Callable) -> None:
+    """For the tables and for the questions; nothing in these files tells cp1250 from cp1252, or what `~` is."""
+    table, questions, out = tmp_path / "t.csv", tmp_path / "q.csv", tmp_path / "o.jsonl"
+    table.write_bytes("zip~city\n1~Plzeň\n2~Říčany\n".encode("cp1250"))
+    questions.write_bytes("question~answer\nWhich city is 2?~Říčany\n".encode("cp1250"))
+    told = ["--delimiter", "~", "--encoding", "cp1250", "--type", "t.zip=VARCHAR(5)"]
+    code, _ = command("convert", questions, out, "--tables", table, *told)
+    assert code == 0
+    (task,) = load_tasks(out)
+    assert task.tables == (
+        Table("t", (Column("zip", "VARCHAR(5)"), Column("city", "TEXT")), (("1", "Plzeň"), ("2", "Říčany"))),
+    )
+    assert task.gold.answer == (("Říčany",),)
+    assert command("convert", questions, out, "--tables", table, "--type", "zip")[0].startswith(
+        "error: --type 'zip' is not NAME=TYPE"
+    )
+    assert command("convert", out, tmp_path / "p.jsonl", "--encoding", "cp1250")[0] == (
+        "error: --delimiter, --encoding and --type go with --tables, which is not given."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "has no name"),
+        ("a ", "ends in a space"),
+        ("a😀", "'😀' in its name"),
+        ("a\0", r"'\\x00' in its name"),
+    ],
+)
+def test_other_names_that_no_server_takes(
+    tmp_path: Path, local_database: Database, name: str, reason: str
+) -> None:
+    table = Table("t", (Column("id", "INT"), Column(name, "TEXT")), ((1, "x"), (2, "y")))
+    with pytest.raises(TaskError, match=reason):
+        check_new_names(table)
+    kept, notes = usable([table])
+    assert [column.name for column in kept[0].columns] == ["id"]
+    assert len(notes) == 1 and notes[0].startswith(f"t.{name}: left out")
+    other = Table(name, (Column("id", "INT"), Column("v", "TEXT")), ((1, "x"), (2, "y")))
+    assert len(usable([other])[1]) == 1, "one note of the table, not of its columns"
+    sandbox = local_database.sandbox(
+        Task("t", "?", (Table("u", (Column("id", "INT"),)),), "SELECT", Gold(((1,),)))
+    )
+    with sandbox as session:
+        assert session.execute(f"CREATE TABLE `{name}` (n INT)").error, "and no server takes it"

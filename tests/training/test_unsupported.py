@@ -1,0 +1,295 @@
+"""What TRL offers and a rollout on a database cannot use is refused, and nothing is opened before."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset, DatasetDict, IterableDataset
+from peft import LoraConfig, PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, get_peft_model
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    FalconMambaConfig,
+    Mamba2Config,
+    MambaConfig,
+    PretrainedConfig,
+    Qwen2ForCausalLM,
+    Qwen3NextConfig,
+    RwkvConfig,
+    xLSTMConfig,
+)
+from trl import GRPOConfig
+
+from trl_dbbench import ConfigError, DBBenchGRPOConfig, DBBenchGRPOTrainer, OutcomeReward, to_dataset
+from trl_dbbench.engines.policy import Policy
+from trl_dbbench.engines.transformers.backend import TransformersBackend
+from trl_dbbench.engines.transformers.models import check_model
+from trl_dbbench.training.unsupported import REFUSED_SETTINGS, TRACKERS, default_of
+
+# Before you list a new field of TRL or transformers here, find out what it does to a rollout on a database.
+
+WORKS = """
+# the model and its reference
+model_init_kwargs trust_remote_code disable_dropout cast_lm_head_to_fp32 router_aux_loss_coef beta
+sync_ref_model ref_model_mixup_alpha ref_model_sync_steps
+# prompts, groups and generations
+num_generations num_generations_eval max_completion_length shuffle_dataset pad_to_multiple_of
+generation_batch_size steps_per_generation temperature top_p top_k chat_template_kwargs
+ds3_gather_for_generation vllm_server_timeout vllm_group_port
+# advantages and the loss
+vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min
+num_iterations epsilon epsilon_high delta loss_type importance_sampling_level reward_weights
+multi_objective_aggregation scale_rewards mask_truncated_completions top_entropy_quantile entropy_coef
+use_adaptive_entropy entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target
+sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg
+off_policy_mask_threshold use_bias_correction_kl
+# updates
+learning_rate per_device_train_batch_size num_train_epochs max_steps lr_scheduler_type
+lr_scheduler_kwargs warmup_steps optim optim_args weight_decay adam_beta1 adam_beta2 adam_epsilon
+optim_target_modules gradient_accumulation_steps max_grad_norm seed full_determinism
+# precision, memory and speed
+bf16 fp16 bf16_full_eval fp16_full_eval tf32 activation_checkpointing activation_checkpointing_kwargs
+gradient_checkpointing gradient_checkpointing_kwargs torch_compile torch_compile_backend
+torch_compile_mode use_liger_kernel liger_kernel_config torch_empty_cache_steps use_cpu
+dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor
+dataloader_multiprocessing_context accelerator_config
+# ranks
+ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend
+ddp_timeout fsdp fsdp_config deepspeed local_rank
+# logs
+log_completions num_completions_to_print log_unique_prompts log_completions_hub_repo logging_strategy
+logging_steps logging_first_step log_on_each_node logging_nan_inf_filter log_level log_level_replica
+disable_tqdm report_to run_name project trackio_space_id trackio_bucket_id trackio_static_space_id
+debug skip_memory_metrics
+# evaluation
+eval_strategy eval_steps eval_delay per_device_eval_batch_size eval_on_start
+# checkpoints and the hub
+output_dir save_only_model save_strategy save_steps save_on_each_node save_total_limit
+load_best_model_at_end metric_for_best_model greater_is_better resume_from_checkpoint
+restore_callback_states_from_checkpoint push_to_hub hub_token hub_private_repo hub_model_id
+hub_strategy hub_always_push hub_revision
+"""
+
+WITHOUT_MEANING = """
+# of images, of metrics that are computed from logits, of losses that are not GRPO's
+log_multimodal prediction_loss_only eval_do_concat_batches eval_use_gather_object
+eval_accumulation_steps include_for_metrics batch_eval_metrics label_names average_tokens_across_devices
+# TRL's batches are whole, and its samplers know no lengths
+dataloader_drop_last length_column_name
+# the engine sets its own; scripts read these, trainers do not
+use_cache do_train do_eval do_predict
+# TRL refuses them itself, with words of its own
+auto_find_batch_size parallelism_config
+"""
+
+OTHER_VALUES: dict[str, Any] = {
+    "generation_kwargs": {"num_beams": 2},
+    "min_p": 0.1,
+    "repetition_penalty": 1.1,
+    "vllm_structured_outputs_regex": "[0-9]+",
+    "vllm_mode": "server",
+    "cache_implementation": "static",
+    "transformers_continuous_batching_config": {"max_memory_percent": 0.3},
+    "vllm_server_base_url": "http://10.0.0.7:8000",
+    "vllm_server_host": "10.0.0.7",
+    "vllm_server_port": 9000,
+    "vllm_model_impl": "transformers",
+    "vllm_gpu_memory_utilization": 0.8,
+    "vllm_max_model_length": 4096,
+    "vllm_tensor_parallel_size": 2,
+    "vllm_importance_sampling_mode": "token_truncate",
+    "vllm_importance_sampling_cap": 2.0,
+    "max_tool_calling_iterations": 5,
+    "train_sampling_strategy": "sequential",
+    "data_seed": 3,
+    "label_smoothing_factor": 0.1,
+    "neftune_noise_alpha": 5.0,
+    "include_num_input_tokens_seen": "all",
+}
+"""Switches are turned over."""
+
+
+def names(table: str) -> list[str]:
+    return [name for line in table.splitlines() if not line.startswith("#") for name in line.split()]
+
+
+def config(output_dir: Path, **settings: Any) -> DBBenchGRPOConfig:
+    return DBBenchGRPOConfig(output_dir=str(output_dir), use_cpu=True, bf16=False, **settings)
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def test_every_setting_of_trl_has_been_decided_on() -> None:
+    refused = [name for name in REFUSED_SETTINGS if "." not in name]
+    assert sorted([*names(WORKS), *names(WITHOUT_MEANING), *refused]) == sorted(
+        field.name for field in fields(GRPOConfig)
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated")
+@pytest.mark.parametrize("name", REFUSED_SETTINGS)
+def test_a_setting_that_cannot_work_is_refused(name: str, tmp_path: Path) -> None:
+    value = OTHER_VALUES.get(name, not default_of(name))
+    owner, _, last = name.rpartition(".")
+    settings = {owner: {last: value}} if owner else {name: value}
+    with pytest.raises(ConfigError) as refused:
+        config(tmp_path, **settings)
+    assert str(refused.value).startswith(f"{name}={value!r} "), "what was given"
+    assert str(refused.value).endswith(f". {REFUSED_SETTINGS[name].remedy}"), "what to do"
+
+
+def test_their_defaults_are_not_refused(tmp_path: Path) -> None:
+    config(tmp_path, **{name: default_of(name) for name in REFUSED_SETTINGS if "." not in name})
+
+
+def test_a_reference_of_its_own_does_not_move(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match="sync_ref_model moves it towards the policy; leave one of them out"
+    ):
+        config(tmp_path, beta=0.1, reference_model_name_or_path="x", sync_ref_model=True)
+
+
+# --- arguments: the model does not exist, so that to load it would be another error -----------------
+
+
+@pytest.fixture
+def trainer_with(sqlite_database, demo_tasks, tmp_path):
+    def make(**given: Any) -> DBBenchGRPOTrainer:
+        arguments = {
+            "model": str(tmp_path / "no-such-model"),
+            "reward_funcs": OutcomeReward(),
+            "args": config(tmp_path / "run"),
+            "train_dataset": to_dataset(demo_tasks[:4]),
+            "database": sqlite_database,
+        }
+        return DBBenchGRPOTrainer(**arguments | given)
+
+    return make
+
+
+def add(a: int, b: int) -> int:
+    """Adds.
+
+    Args:
+        a: one number.
+        b: the other.
+
+    Returns:
+        The sum.
+    """
+    return a + b
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("tools", [add], "train on the observations too.*set protocol: tools"),
+        ("environment_factory", object, "train on the observations too.*give it as database="),
+        ("rollout_func", print, "replaces the rollout on the database.*set engine to the dotted path"),
+    ],
+)
+def test_what_would_replace_the_rollout(trainer_with, name, value, message):
+    with pytest.raises(ConfigError, match=f"{name}= cannot be given to DBBenchGRPOTrainer: .*{message}"):
+        trainer_with(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["train_dataset", "eval_dataset"])
+@pytest.mark.parametrize("kind", [dict, DatasetDict, IterableDataset])
+def test_datasets_other_than_one_of_known_length(trainer_with, demo_tasks, name, kind):
+    rows: Dataset = to_dataset(demo_tasks[:4])
+    given = rows.to_iterable_dataset() if kind is IterableDataset else kind({"easy": rows})
+    with pytest.raises(ConfigError, match=rf"{name} is a {kind.__name__}; allowed is one datasets\.Dataset"):
+        trainer_with(**{name: given})
+
+
+def test_without_a_dataset(trainer_with):
+    with pytest.raises(ConfigError, match="train_dataset is a NoneType; allowed is one"):
+        trainer_with(train_dataset=None)
+
+
+PROMPT_LEARNING = [
+    PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4),
+    PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4),
+    PromptEncoderConfig(task_type="CAUSAL_LM", num_virtual_tokens=4),
+]
+KINDS = [config.peft_type.value for config in PROMPT_LEARNING]
+
+
+@pytest.mark.parametrize("adapter", PROMPT_LEARNING, ids=KINDS)
+def test_prompt_learning(trainer_with, tiny_model, adapter):
+    message = rf"of the type {adapter.peft_type.value} \(prompt learning\) would sample from another policy"
+    with pytest.raises(ConfigError, match=message):
+        trainer_with(peft_config=adapter)
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(tiny_model), replace(adapter))
+    with pytest.raises(ConfigError, match=message):
+        trainer_with(model=model)
+    with pytest.raises(ConfigError, match=message):  # an evaluation
+        TransformersBackend(Policy(model, AutoTokenizer.from_pretrained(tiny_model)))
+
+
+STATE_SPACE = [MambaConfig, Mamba2Config, FalconMambaConfig, RwkvConfig, xLSTMConfig]
+"""transformers 5.24 hands the states of all but RWKV by the argument that other models have for keys and values."""
+
+
+@pytest.mark.parametrize("config", STATE_SPACE, ids=lambda c: c.model_type)
+def test_state_space_models(trainer_with, tmp_path, config: type[PretrainedConfig]):
+    """There are no weights in the folder."""
+    name = f"{config.__name__.removesuffix('Config')}ForCausalLM"
+    config(architectures=[name]).save_pretrained(tmp_path / "model")
+    message = f"{name} cannot play episodes: its forward pass takes no keys and values of what came before"
+    with pytest.raises(ConfigError, match=message):
+        trainer_with(model=str(tmp_path / "model"))
+
+
+def test_a_state_space_model_that_is_loaded_already(trainer_with, tokenizer):
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(MambaConfig(num_hidden_layers=1, hidden_size=8))
+    for use in (lambda: trainer_with(model=model), lambda: TransformersBackend(Policy(model, tokenizer))):
+        with pytest.raises(ConfigError, match="MambaForCausalLM cannot play episodes"):
+            use()
+
+
+def test_hybrids_and_adapters_that_change_layers_are_no_such_models(tiny_model):
+    layers = {"layer_types": ["linear_attention", "full_attention"], "num_hidden_layers": 2}
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_experts": 2, "num_experts_per_tok": 1}
+    with torch.device("meta"):
+        check_model(AutoModelForCausalLM.from_config(Qwen3NextConfig(**layers, **sizes)))
+    check_model(get_peft_model(AutoModelForCausalLM.from_pretrained(tiny_model), LoraConfig()))
+
+
+def test_a_model_that_passes_on_what_it_gets_can_play() -> None:
+    """As a class does that only looks at the arguments of the model it extends."""
+
+    class Looking(Qwen2ForCausalLM):
+        def forward(self, *args, **kwargs):
+            return super().forward(*args, **kwargs)
+
+    check_model(Looking)
+
+
+# --- trackers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TRACKERS)
+def test_a_tracker_that_is_not_installed_is_told_at_once(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("trl_dbbench.training.unsupported.find_spec", lambda module: None)
+    message = (
+        rf"report_to: {name} needs a package that is not there: pip install 'trl-dbbench\[{name}\]'\. Without a "
+        r"tracker \(report_to: none\) all metrics are in metrics\.jsonl of output_dir\."
+    )
+    with pytest.raises(ConfigError, match=message):
+        DBBenchGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=name)
+
+
+def test_a_tracker_that_nobody_knows(tmp_path):
+    with pytest.raises(
+        ConfigError, match="unknown report_to 'wandbb'; allowed: none, wandb, tensorboard, trackio"
+    ):
+        DBBenchGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=["wandbb"])
+    for nothing in ("none", []):
+        DBBenchGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=nothing)

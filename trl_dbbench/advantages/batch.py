@@ -1,0 +1,176 @@
+"""What an advantage is computed from: a batch of episodes with their rewards, by turn and by token.
+
+Shapes: N episodes of all ranks, F reward functions, K turns at most, T tokens at most after a prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, TypeVar
+
+import torch
+
+from trl_dbbench.episode.types import Episode
+
+NO_TURN = -1
+
+
+@dataclass(frozen=True)
+class AdvantageBatch:
+    """A batch of sampled episodes, those of all ranks, in the order of their rows. On the CPU.
+
+    Attributes:
+        episodes: N of them.
+        rewards: (N, F), NaN where a function gave none or the environment failed.
+        weights: (F,), of the reward functions.
+        groups: (N,), the number of each episode's group, from 0 on; a group shares one prompt.
+        penalties: (N,), what is taken from each episode's reward, as by `kl_in_reward`; 0 for nothing.
+    """
+
+    episodes: Sequence[Episode]
+    rewards: torch.Tensor
+    weights: torch.Tensor
+    groups: torch.Tensor
+    penalties: torch.Tensor | float = 0.0
+
+    @cached_property
+    def weighted(self) -> torch.Tensor:
+        """(N,): the weighted sum of an episode's rewards, less its penalty; NaN where all rewards are, which
+        leaves it out of the update."""
+        total = (self.rewards * self.weights).nansum(dim=1) - self.penalties
+        return total.masked_fill(self.scored.logical_not(), torch.nan)
+
+    @cached_property
+    def scored(self) -> torch.Tensor:
+        """(N,): whether an episode has any reward."""
+        return ~self.rewards.isnan().all(dim=1)
+
+    @cached_property
+    def mask(self) -> torch.Tensor:
+        """(N, T): 1 on sampled tokens, 0 on observations and padding."""
+        return padded([episode.mask for episode in self.episodes], 0)
+
+    @cached_property
+    def turns(self) -> torch.Tensor:
+        """(N, T): the number of the turn, from 0 on, that a sampled token is of; -1 elsewhere."""
+        return padded([turns_of_tokens(episode) for episode in self.episodes], NO_TURN)
+
+    @cached_property
+    def step_rewards(self) -> torch.Tensor:
+        """(N, K, F): each turn's reward, of the functions that give one for each turn; NaN elsewhere."""
+        names = list(self.episodes[0].rewards) if self.episodes else []
+        most = max((len(episode.turns) for episode in self.episodes), default=0)
+        rewards = torch.full((len(self.episodes), most, len(names)), torch.nan)
+        for n, episode in enumerate(self.episodes):
+            for k, turn in enumerate(episode.turns):
+                for f, name in enumerate(names):
+                    rewards[n, k, f] = turn.rewards.get(name, torch.nan)
+        return rewards
+
+    @cached_property
+    def has_turn(self) -> torch.Tensor:
+        """(N, K): whether an episode has so many turns."""
+        lengths = torch.tensor([len(episode.turns) for episode in self.episodes])
+        return torch.arange(int(lengths.max()) if len(lengths) else 0) < lengths[:, None]
+
+    @cached_property
+    def steps(self) -> torch.Tensor:
+        """(N, K): the weighted sum of each turn's rewards; NaN where no function gives one."""
+        total = (self.step_rewards * self.weights).nansum(dim=2)
+        return total.masked_fill(self.step_rewards.isnan().all(dim=2), torch.nan)
+
+    @cached_property
+    def outcomes(self) -> torch.Tensor:
+        """(N,): `weighted`, but of the functions that give one reward for the whole episode."""
+        whole = self.step_rewards.isnan().all(dim=1)  # (N, F)
+        total = (self.rewards * whole * self.weights).nansum(dim=1) - self.penalties
+        return total.masked_fill(self.scored.logical_not(), torch.nan)
+
+    @cached_property
+    def turn_rewards(self) -> torch.Tensor:
+        """(N, K): `steps`, with the outcome at the last turn; 0 where there is neither. NaN at the last turn
+        of an episode without any reward."""
+        rewards = self.steps.nan_to_num()
+        last = self.has_turn.sum(dim=1) - 1
+        played = last >= 0
+        rewards[played, last[played]] += self.outcomes[played]
+        return rewards
+
+    def returns(self, gamma: float = 1.0) -> torch.Tensor:
+        """(N, K): what an episode earns from a turn on: sum over j >= k of gamma^(j-k) times the reward of
+        turn j, the last one's with the outcome. NaN where there is no such turn, or no reward at all.
+        """
+        rewards = self.turn_rewards
+        returns = torch.zeros_like(rewards)
+        ahead = torch.zeros(len(rewards))
+        for k in reversed(range(rewards.shape[1])):
+            ahead = torch.where(self.has_turn[:, k], rewards[:, k] + gamma * ahead, ahead)
+            returns[:, k] = ahead
+        return returns.masked_fill(~self.has_turn, torch.nan)
+
+    def token_rewards(self) -> torch.Tensor:
+        """(N, T): a turn's reward at its last sampled token, the last one's with the outcome; 0 elsewhere.
+
+        NaN in the rows without any reward.
+        """
+        return self.at_last_tokens(self.turn_rewards)
+
+    def noted(self, of_tokens: Sequence[Sequence[float] | None]) -> torch.Tensor:
+        """(N, T): what stands in the episodes for each of their tokens, 0 where nothing does.
+
+        Args:
+            of_tokens: N lists, each as long as its episode's mask, or `None`.
+        """
+        rows = torch.zeros(self.mask.shape)
+        for row, values in zip(rows, of_tokens, strict=True):
+            row[: len(values or ())] = torch.tensor(values or [])
+        return rows
+
+    def over_tokens(self, values: torch.Tensor) -> torch.Tensor:
+        """(N, K) -> (N, T): each turn's value on all its sampled tokens, 0 elsewhere."""
+        if not values.shape[1]:
+            return torch.zeros(self.turns.shape)
+        spread = values.gather(1, self.turns.clamp(min=0))
+        return spread.masked_fill(self.turns == NO_TURN, 0.0)
+
+    def at_last_tokens(self, values: torch.Tensor) -> torch.Tensor:
+        """(N, K) -> (N, T): each turn's value at its last sampled token, 0 elsewhere."""
+        after = torch.nn.functional.pad(self.turns[:, 1:], (0, 1), value=NO_TURN)
+        return self.over_tokens(values).masked_fill(self.turns == after, 0.0)
+
+
+Need = Literal["groups", "step_rewards"]
+NEEDS: dict[Need, str] = {
+    "groups": "compares the samples of a prompt, and num_generations is 1; set it to 2 or more",
+    "step_rewards": "goes by each turn's reward, and no reward function gives one; add one that does to "
+    "reward_funcs, such as executes or state_progress",
+}
+"""What an advantage may not be able to do without -> what is wrong if it has to, and what to do."""
+
+C = TypeVar("C", bound=Callable)
+
+
+def needs(*what: Need) -> Callable[[C], C]:
+    """Marks an advantage function or class by what it needs: `groups` of two and more samples of a prompt,
+    or `step_rewards`, a reward for each turn."""
+
+    def mark(function: C) -> C:
+        function.needs = frozenset(what)  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def turns_of_tokens(episode: Episode) -> list[int]:
+    return [
+        place
+        for number, turn in enumerate(episode.turns)
+        for place in [number] * len(turn.completion.ids) + [NO_TURN] * len(turn.observation_ids)
+    ]
+
+
+def padded(rows: Sequence[Sequence[int]], filler: int) -> torch.Tensor:
+    width = max(1, *map(len, rows))  # an episode without a turn has one masked token
+    return torch.tensor([list(row) + [filler] * (width - len(row)) for row in rows])

@@ -1,0 +1,108 @@
+"""Generalised advantage estimation (Schulman et al., 2016), over the tokens that an agent has sampled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from trl_dbbench.advantages.batch import AdvantageBatch
+from trl_dbbench.advantages.estimators import check_share, normalised, vary
+from trl_dbbench.episode.types import Status
+from trl_dbbench.errors import ConfigError
+
+
+def gae(
+    rewards: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, gamma: float = 1.0, lam: float = 1.0
+) -> torch.Tensor:
+    """The advantage of each sampled token over what its state was worth.
+
+    Of a row's sampled tokens 0, 1, ..., n: delta_t = r_t + gamma V_(t+1) - V_t, where V_(n+1) = 0, and
+    A_t = sum over l >= 0 of (gamma lam)^l delta_(t+l). Observations are skipped: the token after one is the
+    next of the token before it, and nothing that stands at their places is read.
+
+    Args:
+        rewards: (N, T), for having sampled the token.
+        values: (N, T), of the state before the token.
+        mask: (N, T), 1 on sampled tokens.
+
+    Returns:
+        (N, T), 0 where nothing was sampled.
+    """
+    sampled = mask.bool()
+    advantages = torch.zeros_like(values)
+    ahead, next_value = torch.zeros_like(values[:, 0]), torch.zeros_like(values[:, 0])
+    for t in reversed(range(values.shape[1])):
+        delta = rewards[:, t] + gamma * next_value - values[:, t]
+        ahead = torch.where(sampled[:, t], delta + gamma * lam * ahead, ahead)
+        next_value = torch.where(sampled[:, t], values[:, t], next_value)
+        advantages[:, t] = torch.where(sampled[:, t], ahead, 0.0)
+    return advantages
+
+
+class GAE:
+    """PPO's advantages, by what a critic has noted in the episodes (`Episode.token_values`).
+
+    After a call, `returns` (N, T) are what the critic is to say: advantages, before they are whitened, plus
+    values; `values` (N, T) what it said, and `sampled` (N, T) where that counts.
+
+    Args:
+        gamma: the discount for each sampled token.
+        lam: 1 takes what was earned in the end, less means to trust the critic: a smaller variance for a
+            bias.
+        whiten: whether the advantages of the batch's sampled tokens, those of all ranks, are put to mean 0
+            and standard deviation 1.
+
+    Raises:
+        ConfigError: for a share that is none.
+    """
+
+    def __init__(self, gamma: float = 1.0, lam: float = 1.0, whiten: bool = True):
+        check_share("gamma", gamma)
+        check_share("lam", lam)
+        if not isinstance(whiten, bool):
+            raise ConfigError(f"whiten in advantage_args must be true or false, is {whiten!r}.")
+        self.gamma, self.lam, self.whiten = gamma, lam, whiten
+        self.returns = self.values = self.sampled = torch.zeros(0, 1)
+
+    def check(self, trainer: Any) -> None:
+        """Raises ConfigError for a trainer without a critic."""
+        if not hasattr(trainer, "values_of"):
+            raise ConfigError(
+                "the advantage 'gae' asks a critic, which GRPO has not; train with DBBenchPPOTrainer "
+                "(recipes/ppo_dbbench.py), or take another advantage."
+            )
+
+    def __call__(self, batch: AdvantageBatch) -> torch.Tensor:
+        """(N, T)"""
+        self.values = batch.noted([episode.token_values for episode in batch.episodes])
+        played = torch.tensor([episode.status != Status.ENVIRONMENT_FAULT for episode in batch.episodes])
+        self.sampled = (batch.mask == 1) & (played & batch.scored)[:, None]
+        rewards = batch.token_rewards().nan_to_num()
+        advantages = gae(rewards, self.values, self.sampled, self.gamma, self.lam)
+        self.returns = (advantages + self.values) * self.sampled
+        return whitened(advantages, self.sampled) if self.whiten else advantages
+
+
+def whitened(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Values less their mean, in units of their standard deviation; all are alike: 0.
+
+    Args:
+        values: (N, T).
+        mask: (N, T), which of them count; the others are 0.
+    """
+    result = torch.zeros_like(values)
+    result[mask] = normalised(values[mask], torch.zeros(int(mask.sum())))
+    return result
+
+
+def explained_variance(returns: torch.Tensor, values: torch.Tensor) -> float:
+    """1 - Var(returns - values) / Var(returns): 1 where the critic knew, 0 where a constant does as well; NaN
+    where all returns are alike.
+
+    Args:
+        returns, values: (M,).
+    """
+    if len(returns) < 2 or not vary(returns):
+        return float("nan")
+    return 1 - ((returns - values).var() / returns.var()).item()

@@ -1,0 +1,223 @@
+"""PRIME (Cui et al., 2025): process rewards that nobody labels, from a model that learns what is right.
+
+pi_phi is a second adapter on the policy's base, pi_ref the base alone. A sampled token's reward is
+
+    r_t = beta * log(pi_phi(token) / pi_ref(token)),
+
+and their sum over an episode is the logit of its being right: of each batch pi_phi makes one step of
+cross-entropy, after the batch's rewards were read off it. Groups that are all right or all wrong train it
+too; episodes whose environment failed do not.
+
+The second adapter is in the model only while this is done. In between its weights lie here, on the CPU, so
+that nothing else ever meets it: not what is saved, evaluated or served, nor the policy's optimizer.
+
+Logged:
+
+- `prime/loss`: pi_phi's cross-entropy, in nats an episode, before its step.
+- `prime/accuracy`: episodes of which it judged rightly whether they are right, before its step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from accelerate.utils import send_to_device
+from peft import PeftModel, PeftType, get_peft_model_state_dict, set_peft_model_state_dict
+from torch.nn.utils.rnn import pad_sequence
+from trl.trainer.utils import use_adapter
+
+from trl_dbbench.advantages.batch import AdvantageBatch, needs
+from trl_dbbench.advantages.estimators import check_choice, rloo
+from trl_dbbench.advantages.gradients import reduce_gradients
+from trl_dbbench.episode.types import Episode, Status
+from trl_dbbench.errors import ConfigError
+
+ADAPTER = "prime"
+
+By = Literal["token", "turn"]
+
+
+@needs("groups")
+class Prime:
+    """Returns of outcomes and implicit process rewards, each less what the others of the group have.
+
+    A_t = (R - mean of the others' R) + sum over s >= t of (r_s - mean of the others' mean r)
+
+    R is an episode's weighted reward; t and s count its sampled tokens. The only one that is left of a group
+    gets 0.
+
+    Args:
+        beta: of the implicit rewards.
+        learning_rate: of pi_phi, by AdamW without weight decay. Gradients are scaled down to the trainer's
+            `max_grad_norm`.
+        by: `token`, or `turn`: a turn's rewards are summed, t and s count turns, and all tokens of a turn get
+            what it gets.
+
+    Raises:
+        ConfigError: for an argument that cannot be used.
+    """
+
+    def __init__(self, beta: float = 0.05, learning_rate: float = 1e-5, by: By = "token"):
+        for name, value in (("beta", beta), ("learning_rate", learning_rate)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+                raise ConfigError(f"{name} in advantage_args must be a number above 0, is {value!r}.")
+        check_choice("by", by, ("token", "turn"))
+        self.beta, self.learning_rate, self.by = beta, learning_rate, by
+        self._adapter: dict[str, torch.Tensor] = {}
+        self._optimizer: dict[str, Any] = {}
+
+    def check(self, trainer: Any) -> None:
+        """Raises ConfigError where there can be no second adapter."""
+        config = getattr(trainer.model, "active_peft_config", None)
+        if config is None or config.peft_type != PeftType.LORA:
+            raise ConfigError(
+                "the advantage 'prime' trains a second LoRA adapter beside the policy's, which has none; set "
+                "use_peft: true, or take another advantage."
+            )
+        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+            raise ConfigError(
+                "the advantage 'prime' needs the whole model on each rank; FSDP and DeepSpeed divide it. "
+                "Start with accelerate_configs/single_gpu.yaml or multi_gpu.yaml, or take another advantage."
+            )
+        if trainer.args.fp16:
+            raise ConfigError("the advantage 'prime' trains without a loss scaler; set fp16: false.")
+
+    # --- pi_phi -----------------------------------------------------------------------------------
+
+    def prepare(self, trainer: Any, episodes: Sequence[Episode]) -> None:
+        """Notes the implicit rewards in the episodes (`token_rewards`), then makes a step of pi_phi."""
+        played = [each for each in episodes if each.status != Status.ENVIRONMENT_FAULT]
+        accelerator, device = trainer.accelerator, trainer.accelerator.device
+        number = accelerator.reduce(torch.tensor(float(len(played)), device=device), reduction="sum").item()
+        sums = torch.zeros(2, device=device)  # of the loss, and of those that it judges as they were
+        with self._model(trainer) as (model, optimizer), torch.enable_grad():
+            for rows in _parts(played, trainer.args.per_device_train_batch_size):
+                rewards, sampled = self._rewards(trainer, model, rows)
+                for episode, values in zip(rows, (rewards * sampled).detach().tolist(), strict=True):
+                    episode.token_rewards = values[: len(episode.mask)]
+                logits = (rewards * sampled).sum(dim=1)
+                right = torch.tensor([float(each.right) for each in rows], device=device)
+                loss = F.binary_cross_entropy_with_logits(logits, right, reduction="sum")
+                (loss / number).backward()
+                sums += torch.stack([loss.detach(), ((logits > 0) == right.bool()).sum()])
+            if number:
+                self._step(trainer, optimizer)
+                means = (accelerator.reduce(sums, reduction="sum") / number).tolist()
+                for name, mean in zip(("loss", "accuracy"), means, strict=True):
+                    trainer._metrics["train"][f"prime/{name}"].append(mean)
+
+    def _rewards(
+        self, trainer: Any, model: PeftModel, rows: Sequence[Episode]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """beta times the log ratio, and where it is of a sampled token, (n, T) both."""
+        prompts = [torch.tensor(each.prompt_ids) for each in rows]
+        completions = [torch.tensor(each.completion_ids) for each in rows]
+        parts = [_padded(prompts, "left"), _padded(completions, "right")]
+        device = trainer.accelerator.device
+        ids, there = (torch.cat(each, dim=1).to(device) for each in zip(*parts, strict=True))
+        width = parts[1][0].shape[1]
+        score = trainer._get_per_token_logps_and_entropies
+        with torch.no_grad(), model.disable_adapter():
+            base, *_ = score(model, ids, there, width)
+        own, *_ = score(model, ids, there, width)
+        sampled, _ = _padded([torch.tensor(each.mask) for each in rows], "right")
+        return self.beta * (own - base), sampled.to(device)
+
+    def _step(self, trainer: Any, optimizer: torch.optim.Optimizer) -> None:
+        weights = optimizer.param_groups[0]["params"]
+        reduce_gradients(weights, trainer.accelerator, "sum", trainer.args.max_grad_norm)
+        optimizer.step()
+
+    @contextmanager
+    def _model(self, trainer: Any) -> Iterator[tuple[PeftModel, torch.optim.Optimizer]]:
+        """The model with pi_phi as the adapter that is on and trained; kept when the block ends."""
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        device = trainer.accelerator.device
+        with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
+            torch.manual_seed(trainer.args.seed)  # alike on all ranks
+            model.add_adapter(ADAPTER, _config(model))
+        try:
+            if self._adapter:
+                set_peft_model_state_dict(model, self._adapter, adapter_name=ADAPTER)
+            with use_adapter(model, ADAPTER):
+                optimizer = torch.optim.AdamW(
+                    [weight for weight in model.parameters() if weight.requires_grad],
+                    lr=self.learning_rate,
+                    weight_decay=0.0,
+                )
+                if self._optimizer:
+                    optimizer.load_state_dict(self._optimizer)
+                yield model, optimizer
+            weights = get_peft_model_state_dict(model, adapter_name=ADAPTER, save_embedding_layers=False)
+            self._adapter = {name: weight.detach().cpu() for name, weight in weights.items()}
+            self._optimizer = send_to_device(optimizer.state_dict(), "cpu")
+        finally:
+            model.delete_adapter(ADAPTER)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"adapter": self._adapter, "optimizer": self._optimizer}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._adapter, self._optimizer = state["adapter"], state["optimizer"]
+
+    # --- advantages -------------------------------------------------------------------------------
+
+    def __call__(self, batch: AdvantageBatch) -> torch.Tensor:
+        """(N, T)"""
+        rewards = batch.noted([episode.token_rewards for episode in batch.episodes])
+        outcome = rloo(batch)[:, None]
+        counted = batch.mask.bool()
+        if self.by == "turn":
+            of_turn = batch.turns[:, None] == torch.arange(batch.has_turn.shape[1])[:, None]  # (N, K, T)
+            rewards, counted = (rewards[:, None] * of_turn).sum(dim=2), batch.has_turn
+        advantages = outcome + implicit_returns(rewards, counted, batch.groups, ~batch.weighted.isnan())
+        return batch.over_tokens(advantages) if self.by == "turn" else advantages
+
+
+def implicit_returns(
+    rewards: torch.Tensor, counted: torch.Tensor, groups: torch.Tensor, known: torch.Tensor
+) -> torch.Tensor:
+    """What is earned from each place on, less what the others of the group have earned at a place on average.
+
+    Args:
+        rewards: (N, L), of tokens or turns.
+        counted: (N, L), which of them there are.
+        groups: (N,).
+        known: (N,), which rows count; the others get 0, and so does the only one that is left of a group.
+
+    Returns:
+        (N, L), 0 where nothing is counted.
+    """
+    rewards = rewards * counted
+    means = rewards.sum(dim=1) / counted.sum(dim=1).clamp(min=1)
+    others = (groups[:, None] == groups) & known & ~torch.eye(len(groups), dtype=torch.bool)  # (N, N)
+    number = others.sum(dim=1)
+    baseline = (others * means).sum(dim=1) / number.clamp(min=1)
+    centred = (rewards - baseline[:, None]) * counted
+    returns = centred.flip(1).cumsum(dim=1).flip(1)
+    return returns * counted * (known & (number > 0))[:, None]
+
+
+def _config(model: PeftModel) -> Any:
+    """That of the policy's adapter: as large, begun as the base is, without dropout, and weights of layers
+    alone."""
+    config = deepcopy(model.active_peft_config)
+    config.lora_dropout, config.init_lora_weights = 0.0, True
+    config.bias, config.modules_to_save, config.trainable_token_indices = "none", None, None
+    return config
+
+
+def _parts(episodes: Sequence[Episode], rows: int) -> list[Sequence[Episode]]:
+    return [episodes[start : start + rows] for start in range(0, len(episodes), rows)]
+
+
+def _padded(rows: Sequence[torch.Tensor], side: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows, and 1 where they are, (n, L) both."""
+    there = [torch.ones_like(row) for row in rows]
+    padded, mask = (pad_sequence(list(each), True, padding_side=side) for each in (rows, there))
+    return padded, mask

@@ -1,0 +1,208 @@
+"""What each token gets of its episode's reward: `advantage: NAME` in a YAML, or a function of your own.
+
+```python
+def leave_one_out(batch: AdvantageBatch) -> torch.Tensor:  # (N,)
+    ...
+```
+
+`grpo` is TRL's own, untouched. Any other is applied before anything is recorded, so that `episodes.jsonl`,
+TRL's logs, report and notebook show what was trained. `advantage_args` are handed to it as keywords.
+
+One that has to do something first, or remembers something, is a class; `advantage_args` go to its
+constructor, and its objects are called with each batch. They may have:
+
+```python
+class Mine:
+    def check(self, trainer) -> None: ...      # once: raises ConfigError for a trainer that cannot have it
+    def prepare(self, trainer, episodes: list[Episode]) -> None: ...  # on each rank, with its own episodes
+    def state_dict(self) -> dict: ...          # alike on all ranks; saved with each checkpoint
+    def load_state_dict(self, state) -> None: ...
+```
+
+A function or class says by `@needs(...)` what it cannot do without.
+
+Shapes: N episodes of all ranks, F reward functions, K turns at most, T tokens at most after a prompt.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from trl_dbbench.advantages.batch import NEEDS, NO_TURN, AdvantageBatch, Need, turns_of_tokens
+from trl_dbbench.advantages.estimators import (
+    process_avg_unique,
+    reinforce_pp,
+    rloo,
+    token_wise,
+    turn,
+    weighted,
+)
+from trl_dbbench.advantages.gae import GAE
+from trl_dbbench.advantages.prime import Prime
+from trl_dbbench.advantages.reinforce import Reinforce
+from trl_dbbench.advantages.state import StateGroups, StateTree
+from trl_dbbench.advantages.vine import Vine
+from trl_dbbench.episode.types import Episode, Status
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.utils.lookup import look_up
+from trl_dbbench.utils.ranks import Ranks, together
+
+AdvantageFunction = Callable[[AdvantageBatch], torch.Tensor]
+"""Gives (N,), one value an episode, or (N, T), one a token; NaN stands for 0."""
+
+ADVANTAGES: dict[str, Callable | None] = {
+    "grpo": None,
+    "rloo": rloo,
+    "reinforce": Reinforce,
+    "reinforce_pp": reinforce_pp,
+    "weighted": weighted,
+    "process_avg_unique": process_avg_unique,
+    "token_wise": token_wise,
+    "turn": turn,
+    "state": StateGroups,
+    "tree": StateTree,
+    "vine": Vine,
+    "gae": GAE,
+    "prime": Prime,
+}
+"""By name: functions, and classes whose objects are such.
+
+`None` leaves what TRL has computed: rewards less their group's mean, by `scale_rewards` in units of its
+standard deviation (Shao et al., 2024, DeepSeekMath).
+"""
+
+
+def get_advantage(name: str, arguments: dict[str, Any] | str | None = None) -> AdvantageFunction | None:
+    """The function of that name, or at that dotted path, with these arguments.
+
+    Raises:
+        ConfigError: if there is none, or it does not take these arguments.
+    """
+    found = look_up("advantage", name, ADVANTAGES)
+    arguments = arguments or {}
+    if not isinstance(arguments, dict):
+        raise ConfigError(
+            f"advantage_args must be names with values, as in {{gamma: 0.9}}; given is {arguments!r}."
+        )
+    if found is None:
+        if arguments:
+            raise ConfigError(f"the advantage {name!r} takes no advantage_args; given is {arguments}.")
+        return None
+    taken = list(inspect.signature(found).parameters)
+    if not inspect.isclass(found):
+        taken = taken[1:]  # but the batch
+    if unknown := [key for key in arguments if key not in taken]:
+        raise ConfigError(
+            f"the advantage {name!r} has no argument {unknown[0]!r}; allowed in advantage_args: "
+            f"{', '.join(taken) or 'none'}."
+        )
+    made: Any = found
+    return made(**arguments) if inspect.isclass(found) else partial(made, **arguments)
+
+
+def needs_of(function: AdvantageFunction | None) -> frozenset[Need]:
+    """What `needs` has marked it with; TRL's own needs groups."""
+    if function is None:
+        return frozenset({"groups"})
+    return getattr(function.func if isinstance(function, partial) else function, "needs", frozenset())
+
+
+def check_needs(name: str, function: AdvantageFunction | None, missing: Need) -> None:
+    """Raises ConfigError if the function needs what is missing."""
+    if missing in needs_of(function):
+        raise ConfigError(f"the advantage {name!r} {NEEDS[missing]}.")
+
+
+def assign(
+    name: str,
+    function: AdvantageFunction,
+    episodes: Sequence[Episode],
+    rewards: torch.Tensor,
+    weights: torch.Tensor,
+    group_size: int,
+    width: int,
+    penalties: torch.Tensor | float = 0.0,
+) -> tuple[torch.Tensor, list[float]]:
+    """What the function gives to this rank's episodes, noted in them. All ranks call it together.
+
+    Args:
+        name: of the function, for errors.
+        episodes: of this rank. A group, `group_size` in a row, may lie on several ranks.
+        rewards: (N, F), of all ranks.
+        weights: (F,).
+        width: tokens to which this rank's completions are padded.
+        penalties: (N,), taken from the rewards of all ranks' episodes.
+
+    Returns:
+        (n,) or (n, width) for this rank's n episodes, and a value for each of all ranks' N, for a log.
+
+    Raises:
+        ConfigError: if the function gives another shape.
+        RankError: if it fails on another rank.
+    """
+    ranks = Ranks()
+    parts = ranks.gather(episodes)
+    parts[ranks.number] = episodes  # these themselves, not copies: they are to be told
+    everyone = [episode for part in parts for episode in part]
+    groups = torch.arange(len(everyone)) // group_size
+    batch = AdvantageBatch(everyone, rewards.cpu(), weights.cpu(), groups, penalties)
+    with together():
+        given = compute(name, function, batch)
+    own = given.chunk(ranks.count)[ranks.number]
+    if own.dim() == 2:
+        own = F.pad(own, (0, width - own.shape[1]))  # cut where longer ones are on other ranks
+    return own, note(everyone, given)
+
+
+def compute(name: str, function: AdvantageFunction, batch: AdvantageBatch) -> torch.Tensor:
+    """What the function gives, checked; 0 where the environment failed and on tokens that were not sampled.
+
+    Returns:
+        (N,) or (N, T), fp32.
+
+    Raises:
+        ConfigError: if it gives another shape.
+    """
+    played = [episode for episode in batch.episodes if episode.status != Status.ENVIRONMENT_FAULT]
+    if played and not any(turn.rewards for episode in played for turn in episode.turns):
+        check_needs(name, function, "step_rewards")
+    values = torch.as_tensor(function(batch)).detach().to("cpu", torch.float32)
+    allowed = (len(batch.episodes),), tuple(batch.mask.shape)
+    if tuple(values.shape) not in allowed:
+        raise ConfigError(
+            f"the advantage {name!r} gave the shape {tuple(values.shape)}; allowed are {allowed[0]}, a "
+            f"value for each episode, and {allowed[1]}, one for each token."
+        )
+    failed = torch.tensor([episode.status == Status.ENVIRONMENT_FAULT for episode in batch.episodes])
+    values = torch.nan_to_num(values, nan=0.0)
+    if values.dim() == 1:
+        return values.masked_fill(failed, 0.0)
+    return (values * batch.mask).masked_fill(failed[:, None], 0.0)
+
+
+def note(episodes: Sequence[Episode], values: torch.Tensor) -> list[float]:
+    """Writes into the episodes what they were given; returns a value for each.
+
+    Args:
+        values: (N,) or (N, T). Of the latter, episodes and turns get the mean over their sampled tokens;
+            turns only where they differ.
+    """
+    for episode, value in zip(episodes, values, strict=True):
+        if value.dim() == 0:
+            episode.advantage = value.item()
+            continue
+        turns = torch.tensor(turns_of_tokens(episode))
+        given = value[: len(turns)]
+        sampled = turns != NO_TURN
+        episode.advantage = given[sampled].mean().item() if sampled.any() else 0.0
+        means = [given[turns == number].mean().item() for number in range(len(episode.turns))]
+        if any(mean != means[0] for mean in means):
+            for turn, mean in zip(episode.turns, means, strict=True):
+                turn.advantage = mean
+    return [episode.advantage or 0.0 for episode in episodes]

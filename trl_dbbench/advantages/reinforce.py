@@ -1,0 +1,44 @@
+"""REINFORCE (Williams, 1992): an episode's reward as it is, or less what episodes have earned so far."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+
+from trl_dbbench.advantages.batch import AdvantageBatch
+from trl_dbbench.advantages.estimators import check_choice
+
+Baseline = Literal["none", "running"]
+
+
+class Reinforce:
+    """The reward of an episode, which one sample of a prompt is enough for.
+
+    Args:
+        baseline: what is taken from the reward: `none`, or `running`, the mean reward of all episodes before
+            this batch, 0 before the first one.
+
+    Raises:
+        ConfigError: for another baseline.
+    """
+
+    def __init__(self, baseline: Baseline = "none"):
+        check_choice("baseline", baseline, ("none", "running"))
+        self.baseline = baseline
+        self._sum, self._count = 0.0, 0
+
+    def __call__(self, batch: AdvantageBatch) -> torch.Tensor:
+        """(N,)"""
+        if self.baseline == "none":
+            return batch.weighted
+        known = batch.weighted[batch.scored].double()
+        mean = self._sum / self._count if self._count else 0.0
+        self._sum, self._count = self._sum + known.sum().item(), self._count + len(known)
+        return batch.weighted - mean
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sum": self._sum, "count": self._count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._sum, self._count = state["sum"], state["count"]

@@ -1,0 +1,121 @@
+"""Credit by the database's own state: turns that start from the same tables are compared with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from trl_dbbench.advantages.batch import AdvantageBatch, needs
+from trl_dbbench.advantages.estimators import EPSILON, check_share, normalised, places_of_groups, vary
+from trl_dbbench.database import Database
+from trl_dbbench.episode.table_states import of_each, states_along
+from trl_dbbench.episode.types import Episode
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.grading.states import state_digest
+
+
+class _ByStates:
+    """Compares turns that start from the same tables."""
+
+    def prepare(self, trainer: Any, episodes: Sequence[Episode]) -> None:
+        """Notes in each turn a digest of the tables before it."""
+        of_each(episodes, trainer.player.database, "the credit by states", note_states)
+
+
+@needs("groups")
+class StateGroups(_ByStates):
+    """GiGPO (Feng et al., 2025, "Group-in-Group Policy Optimization") with the tables as the anchor.
+
+    An episode's advantage is its reward normalised in its group. A turn's is added to it, times `omega`: what
+    the episode earns from there on, normalised over the turns of the group that start from the same tables
+    after the same observations. Statements are executed again, once, for the tables between them.
+
+    Args:
+        omega: what a turn's own advantage weighs, 0 or more.
+        gamma: the discount for each turn between a reward and what led to it, 0 to 1.
+
+    Raises:
+        ConfigError: for other values.
+    """
+
+    def __init__(self, omega: float = 1.0, gamma: float = 0.95):
+        check_share("gamma", gamma)
+        if isinstance(omega, bool) or not isinstance(omega, int | float) or omega < 0:
+            raise ConfigError(f"omega in advantage_args must be 0 or more, is {omega!r}.")
+        self.omega, self.gamma = omega, gamma
+
+    def __call__(self, batch: AdvantageBatch) -> torch.Tensor:
+        """(N, T)"""
+        own = normalised(batch.weighted, batch.groups)
+        returns = batch.returns(self.gamma)  # (N, K)
+        turns = normalised(returns.flatten(), _numbers_of_states(batch).flatten()).view(returns.shape)
+        return batch.over_tokens(own[:, None] + self.omega * turns.nan_to_num())
+
+
+@needs("groups")
+class StateTree(_ByStates):
+    """A turn's advantage is V(after it) - V(before it), with V from the group's own episodes: vine's
+    (Kazemnejad et al., 2024, VinePPO) without its continuations.
+
+    A group's episodes start alike and part ways, as a tree. Its nodes are `StateGroups`'s: the same tables
+    after the same observations. V of a node is the mean of what the episodes earn that came through it, from
+    there on. A turn gets its own reward, and V of the node that it leads to less V of the node that it starts
+    from; where nobody else went, V is what the episode itself earned. In units of the standard deviation of
+    the group's rewards. An episode's turns sum up to what `grpo` gives it.
+
+    Args:
+        lam: how much of the differences of later turns a turn gets, too, for each turn between them, as in
+            GAE (Schulman et al., 2016). 0: only its own; 1: all, that is what the episode earns from there on
+            less V of the node.
+
+    Raises:
+        ConfigError: for anything but a number from 0 to 1.
+    """
+
+    def __init__(self, lam: float = 0.0):
+        check_share("lam", lam)
+        self.lam = lam
+
+    def __call__(self, batch: AdvantageBatch) -> torch.Tensor:
+        """(N, T)"""
+        returns, numbers = batch.returns(), _numbers_of_states(batch)  # (N, K)
+        values = torch.zeros_like(returns)
+        for places in places_of_groups(returns.flatten(), numbers.flatten()):
+            values.view(-1)[places] = returns.flatten()[places].mean()
+        changes = batch.turn_rewards + F.pad(values[:, 1:], (0, 1)) - values
+        ahead = torch.zeros(len(changes))
+        for k in reversed(range(changes.shape[1])):
+            changes[:, k] = ahead = changes[:, k] + self.lam * ahead
+        scale = torch.full_like(batch.weighted, torch.nan)
+        for rows in places_of_groups(batch.weighted, batch.groups):
+            rewards = batch.weighted[rows]
+            scale[rows] = 1 / (rewards.std() + EPSILON) if vary(rewards) else 0.0
+        return batch.over_tokens((scale[:, None] * changes).nan_to_num())
+
+
+def _numbers_of_states(batch: AdvantageBatch) -> torch.Tensor:
+    """(N, K): alike for turns of a group that start from the same tables after the same observations."""
+    numbers = torch.zeros(batch.has_turn.shape, dtype=torch.long)
+    known: dict[Hashable, int] = {}
+    for n, episode in enumerate(batch.episodes):
+        seen: tuple[str, ...] = ()
+        for k, turn in enumerate(episode.turns):
+            numbers[n, k] = known.setdefault((batch.groups[n].item(), turn.state, seen), len(known) + 1)
+            seen = (*seen, turn.observation or "")
+    return numbers
+
+
+def note_states(episode: Episode, database: Database) -> None:
+    """Writes into each turn a digest of the tables before it.
+
+    Raises:
+        EnvironmentFault: if the database fails, or the tables may not become what they were.
+    """
+    digests: dict[int, str] = {}  # most turns change nothing, and the state is the same object
+    for turn, state in zip(episode.turns, states_along(episode, database), strict=False):
+        if id(state) not in digests:
+            digests[id(state)] = state_digest(state)
+        turn.state = digests[id(state)]

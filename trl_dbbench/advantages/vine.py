@@ -1,0 +1,112 @@
+"""Credit by what happens next: fresh continuations from the middle of an episode, on the real tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from trl_dbbench.advantages.batch import AdvantageBatch, needs
+from trl_dbbench.advantages.estimators import places_of_groups, vary
+from trl_dbbench.episode.types import Episode, Sampling, Start, Status
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.utils.ranks import Ranks, together
+
+
+@needs("groups")
+class Vine:
+    """VinePPO (Kazemnejad et al., 2024): a turn's advantage is V(after it) - V(before it).
+
+    V of a turn's start is the mean reward of fresh continuations from it: the episode's statements are
+    executed again on tables of their own, and the policy goes on from the same tokens. V of the first turn's
+    start is the mean reward of the group, V after the last turn the episode's own reward. In a group whose
+    rewards are all equal nothing is played, and the advantage is 0.
+
+    Where no continuation could be played from the start of a turn, it and the turn before share equally what
+    they changed together.
+
+    Args:
+        continuations: from each turn but the first.
+
+    Raises:
+        ConfigError: for less than one.
+    """
+
+    def __init__(self, continuations: int = 4):
+        if isinstance(continuations, bool) or not isinstance(continuations, int) or continuations < 1:
+            raise ConfigError(f"continuations in advantage_args must be 1 or more, is {continuations!r}.")
+        self.continuations = continuations
+
+    def prepare(self, trainer: Any, episodes: Sequence[Episode]) -> None:
+        """Plays the continuations, and notes values and tokens in the episodes."""
+        places = [
+            (episode, number)
+            for episode, mixed in zip(episodes, _mixed(trainer), strict=True)
+            if mixed and episode.status != Status.ENVIRONMENT_FAULT
+            for number in range(1, len(episode.turns))
+        ]
+        starts = [
+            Start(episode.task, episode.prompt_ids, _sampling(episode, number, k), episode.turns[:number])
+            for episode, number in places
+            for k in range(self.continuations)
+        ]
+        with trainer.engine() as engine:
+            played = trainer.player.play_all(starts, engine)
+        with together():
+            worth = trainer.worth(played)
+        for place, (episode, number) in enumerate(places):
+            own = slice(place * self.continuations, (place + 1) * self.continuations)
+            values = [value for value in worth[own] if value is not None]
+            episode.turns[number].value = sum(values) / len(values) if values else None
+            episode.branch_tokens += sum(
+                len(turn.completion.ids) for other in played[own] for turn in other.turns[number:]
+            )
+
+    def __call__(self, batch: AdvantageBatch) -> torch.Tensor:
+        """(N, T)"""
+        rewards = batch.weighted
+        advantages = torch.zeros(batch.has_turn.shape)
+        for rows in places_of_groups(rewards, batch.groups):
+            if not vary(rewards[rows]):
+                continue
+            first = rewards[rows].mean().item()
+            for row in rows.tolist():
+                values = [first, *(turn.value for turn in batch.episodes[row].turns[1:])]
+                changes = differences([*values, rewards[row].item()])
+                advantages[row, : len(changes)] = torch.tensor(changes)
+        return batch.over_tokens(advantages)
+
+
+def differences(values: Sequence[float | None]) -> list[float]:
+    """V(k + 1) - V(k) for each k; turns between which V is not known share the difference equally.
+
+    Args:
+        values: K + 1 of them, the first and the last known.
+    """
+    known = [place for place, value in enumerate(values) if value is not None]
+    changes = list[float]()
+    for place, after in pairwise(known):
+        change = values[after] - values[place]  # type: ignore[operator]
+        changes += [change / (after - place)] * (after - place)
+    return changes
+
+
+def _mixed(trainer: Any) -> list[bool]:
+    """For each of this rank's rows whether the rewards of its group differ."""
+    groups = torch.arange(len(trainer._rewards)) // trainer.num_generations
+    total = AdvantageBatch([], trainer._rewards.cpu(), trainer.reward_weights.cpu(), groups).weighted
+    mixed = torch.zeros(len(total), dtype=torch.bool)
+    for rows in places_of_groups(total, groups):
+        mixed[groups == groups[rows[0]]] = vary(total[rows])
+    ranks = Ranks()
+    return mixed.chunk(ranks.count)[ranks.number].tolist()
+
+
+def _sampling(episode: Episode, number: int, k: int) -> Sampling:
+    """As the episode's own, from another stream of random numbers."""
+    own = episode.sampling
+    seed = np.random.SeedSequence((own.seed, number, k + 1)).generate_state(1)[0]
+    return Sampling(own.temperature, own.top_p, own.top_k, seed=int(seed))

@@ -1,0 +1,259 @@
+"""What recipes ask for beside the trainer's own settings, each group a dataclass for TRL's `TrlParser`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+
+from trl_dbbench.data.generate.fresh import SCHEME, FreshTasks
+from trl_dbbench.database import Database, database_for, open_database
+from trl_dbbench.episode.dataset import note_source, to_dataset, to_fresh_dataset
+from trl_dbbench.episode.prompts import MODES, Opening, opening, read_messages
+from trl_dbbench.episode.protocol import get_protocol
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.rewards.outcome import OUTCOME_PRESETS, OutcomeReward
+from trl_dbbench.rewards.registry import RewardFunction, load_reward_functions
+from trl_dbbench.tasks import Task, load_tasks
+from trl_dbbench.tasks.model import SCHEMAS
+
+
+@dataclass
+class TaskArguments:
+    """The tasks, and what the agent is told."""
+
+    tasks: str = field(
+        metadata={"help": "Training tasks: a file, a folder of parquet, a hub id, or generate://full."}
+    )
+    tasks_split: str | None = field(default=None, metadata={"help": "The split of a hub id or folder."})
+    eval_tasks: str | None = field(
+        default=None,
+        metadata={"help": "Held-out tasks, played by eval_strategy; before and after if it is left out."},
+    )
+    eval_tasks_split: str | None = field(default=None, metadata={"help": "The split of eval_tasks."})
+    tasks_format: str | None = field(
+        default=None,
+        metadata={
+            "help": "The format of tasks and eval_tasks: a name or a dotted path; left out, recognised."
+        },
+    )
+    schema: str | None = field(
+        default=None,
+        metadata={
+            "help": "What the prompt tells of the tables: names of columns, full (with keys and first rows), "
+            "or none; left out, as each task says.",
+            "choices": list(SCHEMAS),
+        },
+    )
+    system_prompt: str | None = field(
+        default=None,
+        metadata={
+            "help": "Replaces the protocol's system prompt: a text, or a file (.txt, .md) that holds it."
+        },
+    )
+
+    system_prompt_mode: str = field(
+        default="replace",
+        metadata={
+            "help": "With system_prompt: replace the protocol's, or prepend to it.",
+            "choices": list(MODES),
+        },
+    )
+    prelude: str | None = field(
+        default=None,
+        metadata={"help": "A JSON file of messages that stand between system prompt and question."},
+    )
+
+    def opening(self, protocol: str, task: Task) -> Opening | None:
+        """What stands before the questions; `None` for the protocol's own.
+
+        Args:
+            task: any one.
+
+        Raises:
+            ConfigError: if the settings cannot work together, or a file cannot be read.
+        """
+        own = get_protocol(protocol).messages(task)[:-1]
+        given = read_system_prompt(self.system_prompt)
+        return opening(own, given, self.system_prompt_mode, self.prelude)
+
+    def load(self) -> list[Task]:
+        """The training tasks.
+
+        Raises:
+            TaskError: if they cannot be read.
+            ConfigError: if their format is unknown.
+        """
+        if self.tasks.startswith(SCHEME):
+            raise ConfigError(
+                f"{self.tasks} has no end, and only a training by reward can use it. Write a file of tasks "
+                "with trl-dbbench generate."
+            )
+        return self._read(self.tasks, self.tasks_split)
+
+    def _read(self, source: str, split: str | None) -> list[Task]:
+        tasks = load_tasks(source, split, self.tasks_format)
+        return tasks if self.schema is None else [replace(task, schema=self.schema) for task in tasks]
+
+    def datasets(self, protocol: str) -> tuple[Dataset, Dataset | None]:
+        """The rows for training and, if there are any, for evaluation.
+
+        Raises:
+            TaskError: if a task cannot be read.
+            ConfigError: if the protocol or the format is unknown.
+        """
+        if self.tasks.startswith(SCHEME):
+            fresh = FreshTasks.of(self.tasks)
+            opening = self.opening(protocol, fresh.task(0))
+            train = to_fresh_dataset(fresh.task, protocol, opening)
+        else:
+            tasks = self.load()
+            opening = self.opening(protocol, tasks[0])
+            train = to_dataset(tasks, protocol, opening)
+        note_source(train, self.tasks)
+        if self.eval_tasks is None:
+            return train, None
+        held_out = self._read(self.eval_tasks, self.eval_tasks_split)
+        evaluation = to_dataset(held_out, protocol, opening)
+        note_source(evaluation, self.eval_tasks)
+        return train, evaluation
+
+
+@dataclass
+class DatabaseArguments:
+    """Where the agent's SQL runs."""
+
+    # transformers' parser takes the second of these for the command line, and for a list no plain default
+    database: dict[str, int] | list[str] | str = field(
+        default_factory=lambda: "auto",
+        metadata={
+            "help": "auto, docker, local, sqlite or mysql+pymysql://user:password@host:port; several servers "
+            "as a list of URLs, or as {local: 2}, on the command line local:2."
+        },
+    )
+    docker_image: str | None = field(
+        default=None,
+        metadata={"help": "The image that docker and auto start; $TRL_DBBENCH_DOCKER_IMAGE, else mysql:8.4."},
+    )
+    database_patience: float = field(
+        default=Database.patience,
+        metadata={
+            "help": "Seconds to wait for a database that does not answer; then the run saves and ends."
+        },
+    )
+    require_accounts: bool = field(
+        default=False,
+        metadata={"help": "Refuse a server on which agents cannot have accounts of their own."},
+    )
+
+    def open(self, tasks: Iterable[Task] = ()) -> AbstractContextManager[Database]:
+        """The database, on every rank; see `open_database`.
+
+        Args:
+            tasks: some of those that are played on it, by which `auto` is chosen.
+        """
+        return open_database(
+            database_for(tasks, self.database),
+            docker_image=self.docker_image,
+            patience=self.database_patience,
+            require_accounts=self.require_accounts,
+        )
+
+
+@dataclass
+class RewardArguments:
+    """What an episode is worth."""
+
+    reward_funcs: list[str] = field(
+        default_factory=lambda: ["outcome"],
+        metadata={
+            "help": "outcome, execution, format, executes, state_progress, answer_seen, model:PATH, "
+            "prm:PATH, or dotted paths of functions that take `episode`."
+        },
+    )
+    outcome_preset: str = field(
+        default="greedy_then_grpo",
+        metadata={"help": "Values of the outcome reward.", "choices": list(OUTCOME_PRESETS)},
+    )
+    outcome: dict[str, Any] | str | None = field(
+        default=None,
+        metadata={
+            "help": "Replaces values of the preset: {wrong: -0.5}; on the command line '{\"wrong\": -0.5}'."
+        },
+    )
+
+    def load(self, database: Database) -> list[RewardFunction]:
+        """The reward functions.
+
+        Raises:
+            ConfigError: if a name is unknown, or `outcome` names no way to end.
+        """
+        outcome = outcome_reward(self.outcome_preset, self.outcome)
+        return load_reward_functions(self.reward_funcs, database=database, outcome=outcome)
+
+
+def outcome_reward(preset: str, values: dict[str, Any] | str | None = None) -> OutcomeReward:
+    """A preset's reward, with these values in the place of its own.
+
+    Raises:
+        ConfigError: if the preset is unknown, or the values are no numbers for known endings.
+    """
+    if preset not in OUTCOME_PRESETS:
+        raise ConfigError(f"unknown outcome_preset {preset!r}; allowed: {', '.join(OUTCOME_PRESETS)}.")
+    allowed = ", ".join(each.name for each in fields(OutcomeReward))
+    wrong = ConfigError(
+        f"outcome must give numbers for some of {allowed}, as in {{wrong: -0.5}}; given is {values!r}."
+    )
+    if isinstance(values, str):
+        try:
+            values = json.loads(values)
+        except ValueError:
+            raise wrong from None
+    if values is None:
+        return OUTCOME_PRESETS[preset]
+    known = asdict(OUTCOME_PRESETS[preset])
+    if not isinstance(values, dict):
+        raise wrong
+    for name, value in values.items():
+        if name not in known or isinstance(value, bool) or not isinstance(value, int | float):
+            raise wrong
+    return replace(OUTCOME_PRESETS[preset], **{name: float(value) for name, value in values.items()})
+
+
+def read_template_kwargs(values: dict[str, Any] | str | None) -> dict[str, Any]:
+    """What is passed on to the chat template: as it is, or the JSON object that a text holds.
+
+    Raises:
+        ConfigError: if it is neither.
+    """
+    if isinstance(values, str):
+        with suppress(ValueError):
+            values = json.loads(values)
+    if not isinstance(values, dict | None):
+        raise ConfigError(
+            "chat_template_kwargs must be names with values, as in {enable_thinking: false}; on the command "
+            f"line '{{\"enable_thinking\": false}}'. Given is {values!r}."
+        )
+    return values or {}
+
+
+def read_system_prompt(text_or_file: str | None) -> Opening | None:
+    """The text itself, or what stands in the file that it names: a text (`.txt` or `.md`), or all messages
+    before a question (`.json`, see `prompts.read_messages`).
+
+    Raises:
+        ConfigError: if the file cannot be read.
+    """
+    if text_or_file and "\n" not in text_or_file and text_or_file.endswith(".json"):
+        return read_messages(text_or_file)
+    if text_or_file and "\n" not in text_or_file and text_or_file.endswith((".txt", ".md")):
+        try:
+            return Path(text_or_file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the system prompt cannot be read: {error}") from None
+    return text_or_file

@@ -1,0 +1,261 @@
+"""What comes with the package beside its modules: recipes, with scripts, models and tasks, and accelerate's
+configurations.
+
+```
+in the repository     recipes/                accelerate_configs/
+in an installation    trl_dbbench/recipes/    trl_dbbench/accelerate_configs/     (setup.py says so)
+```
+
+A recipe is a YAML whose key `recipe:` names the script that it is for.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise, takewhile
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import yaml
+
+from trl_dbbench.errors import ConfigError, one_line
+from trl_dbbench.utils.lookup import nearest
+
+SCRIPT_KEY = "recipe"
+SCRIPTS = ("grpo", "ppo", "sft", "rm", "prm", "environment")
+"""What `recipe:` may name; the first if it is left out."""
+
+PATHS = (
+    *("model_name_or_path", "reference_model_name_or_path", "adapter_name_or_path", "chat_template"),
+    *("tasks", "eval_tasks", "system_prompt", "few_shot_memory", "prelude"),
+    *("episodes", "pairs", "steps", "continue_with", "reward_funcs"),
+)
+"""Keys of a recipe that may name a file or a folder to read."""
+
+
+def shipped(folder: str) -> Path:
+    """`recipes` or `accelerate_configs`, wherever this package keeps it."""
+    package = Path(__file__).parents[1]
+    return next(each / folder for each in (package, package.parent) if (each / folder).is_dir())
+
+
+def recipes() -> dict[str, Path]:
+    """The recipes that come with the package: name -> YAML."""
+    return {path.stem: path for path in sorted(shipped("recipes").glob("*.yaml"))}
+
+
+def accelerate_configs() -> dict[str, Path]:
+    """The configurations of accelerate that come with the package: name -> YAML."""
+    return {path.stem: path for path in sorted(shipped("accelerate_configs").glob("*.yaml"))}
+
+
+def scripts() -> dict[str, Path]:
+    """The training scripts: file name -> file."""
+    return {f"{name}_dbbench.py": shipped("recipes") / f"{name}_dbbench.py" for name in SCRIPTS}
+
+
+def find(kind: str, name_or_path: str, ours: Mapping[str, Path]) -> Path:
+    """The user's file of that path, else ours of that name.
+
+    Args:
+        kind: for the error's text: `"recipe"`.
+
+    Raises:
+        ConfigError: if there is neither.
+    """
+    if Path(name_or_path).is_file():
+        return Path(name_or_path)
+    name = name_or_path if name_or_path in ours else name_or_path.removesuffix(".yaml")
+    if name in ours:
+        return ours[name]
+    near = nearest(name, ours)
+    raise ConfigError(
+        f"no {kind} {name_or_path!r}: no such file from {Path.cwd()}, and none of that name is shipped."
+        + (f" Did you mean {near}?" if near else "")
+        + f" Shipped: {', '.join(ours)}."
+    )
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """The keys of a recipe.
+
+    Raises:
+        ConfigError: if the file is no YAML with keys.
+    """
+    try:
+        keys = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"'{path}' cannot be read as YAML: {one_line(error)}") from None
+    if not isinstance(keys, dict):
+        raise ConfigError(f"'{path}' holds no keys; a recipe has lines such as `tasks: train.jsonl`.")
+    return keys
+
+
+def script_of(path: Path) -> Path:
+    """The script that a recipe is for.
+
+    Raises:
+        ConfigError: if it cannot be read, or names another one.
+    """
+    name = read_recipe(path).get(SCRIPT_KEY, SCRIPTS[0])
+    if name not in SCRIPTS:
+        raise ConfigError(f"'{path}' has recipe: {name!r}; allowed: {', '.join(SCRIPTS)}.")
+    return scripts()[f"{name}_dbbench.py"]
+
+
+# --- paths in recipes -----------------------------------------------------------------------------
+
+
+def with_paths(keys: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """A recipe's keys, with every value that may be a path (see `PATHS`) as `change` makes it."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, list):
+            return [changed(each) for each in value]
+        if not isinstance(value, str):
+            return value
+        before, path, after = _around_path(value)
+        return f"{before}{change(path)}{after}"
+
+    return {key: changed(value) if key in PATHS else value for key, value in keys.items()}
+
+
+def _around_path(value: str) -> tuple[str, str, str]:
+    """What stands before and after the path in a value: `model:PATH` and `FILE.py:name` are rewards."""
+    head, colon, tail = value.partition(":")
+    if head in ("model", "prm"):
+        return f"{head}{colon}", tail, ""
+    if head.endswith(".py"):
+        return "", head, f"{colon}{tail}"
+    return "", value, ""
+
+
+def is_there(path: str | Path) -> bool:
+    """Whether there is such a file or folder; `path` may be any text, such as a long system prompt."""
+    try:
+        return bool(path) and Path(path).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def copy(name: str, out: Path) -> list[Path]:
+    """Copies a recipe, a script or an accelerate configuration, with what lies beside it and it reads.
+
+    Returns:
+        The files and folders written.
+
+    Raises:
+        ConfigError: if there is none of that name, or something lies where it would be written.
+    """
+    source = find("recipe", name, {**recipes(), **accelerate_configs(), **scripts()})
+    copies = {source: out}
+    if source.parent == shipped("recipes") and source.suffix == ".yaml":
+        copies |= {source.parent / each: out.parent / each for each in _beside(source)}
+    if source.name == "ppo_dbbench.py":  # it imports that one
+        copies[source.parent / "grpo_dbbench.py"] = out.parent / "grpo_dbbench.py"
+    if there := [str(each) for each in copies.values() if each.exists()]:
+        raise ConfigError(
+            f"{', '.join(there)}: already there; nothing was copied. Name another place by --out."
+        )
+    for each, to in copies.items():
+        to.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if each.is_dir() else shutil.copy)(each, to)
+    return list(copies.values())
+
+
+def _beside(recipe: Path) -> list[str]:
+    """The paths in a recipe that lead somewhere from its own folder."""
+    found: list[str] = []
+
+    def note(path: str) -> str:
+        found.extend([path] if is_there(recipe.parent / path) else [])
+        return path
+
+    with_paths(read_recipe(recipe), note)
+    return found
+
+
+def about(path: Path) -> str:
+    """The first sentence of the comment, or docstring, that a file begins with."""
+    lines = path.read_text(encoding="utf-8").removeprefix('"""').splitlines()
+    head = takewhile(lambda line: line.startswith("#") or path.suffix == ".py", lines)
+    return re.split(r"(?<=\.)(?: |$)", " ".join(line.removeprefix("# ") for line in head), maxsplit=1)[0]
+
+
+# --- how a recipe is started ----------------------------------------------------------------------
+
+
+def launch_command(
+    recipe: Path, options: Sequence[str], num_processes: int | None, config_file: str | None
+) -> list[str]:
+    """What starts a recipe by accelerate's launcher.
+
+    Args:
+        options: further ones of the recipe, which win over its keys.
+        num_processes: ranks, one for each GPU; as the configuration says if left out.
+        config_file: a configuration of accelerate: a file, or the name of one of ours. Left out, it is `cpu`
+            for a recipe with `use_cpu: true`, else `single_gpu`, or `multi_gpu` for several processes.
+
+    Raises:
+        ConfigError: if there is no such configuration.
+    """
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--quiet"]
+    several = num_processes is not None and num_processes > 1
+    if config_file is None:
+        config_file = "cpu" if wants_cpu(recipe, options) else "multi_gpu" if several else "single_gpu"
+    configuration = find("accelerate configuration", config_file, accelerate_configs())
+    command += ["--config_file", str(configuration)]
+    if num_processes is not None:
+        command += ["--num_processes", str(num_processes)]
+    if several and configuration == accelerate_configs()["cpu"]:
+        command += ["--multi_gpu"]  # asks for ranks; the configuration keeps them off GPUs
+    if several and read_recipe(configuration).get("num_machines", 1) == 1:
+        command += ["--main_process_port", "0"]  # any that is free
+    return [*command, str(script_of(recipe)), "--config", str(recipe), *options]
+
+
+def wants_cpu(recipe: Path, options: Iterable[str]) -> bool:
+    """Whether a recipe, with these options, says `use_cpu`."""
+    given = [str(read_recipe(recipe).get("use_cpu", False)), *_values(options, "--use_cpu")]
+    return given[-1].lower() in ("true", "1", "yes", "y", "t")
+
+
+def _values(options: Iterable[str], name: str) -> list[str]:
+    """The values that options give to a flag, which alone means `true`."""
+    listed, found = [*options, "--"], list[str]()
+    for each, following in pairwise(listed):
+        flag, given, value = each.partition("=")
+        if flag.replace("-", "_") == name.replace("-", "_"):
+            found.append(value if given else "true" if following.startswith("--") else following)
+    return found
+
+
+def launch(command: list[str]) -> None:
+    """Is accelerate's launcher until the run has ended.
+
+    A terminal sends Ctrl-C to all of its processes. The run saves and ends; this one waits for it, where
+    `accelerate launch` would end at once with a traceback.
+
+    Raises:
+        SystemExit: with the launcher's status, if the run fails; with 130, if Ctrl-C has ended it.
+    """
+    from accelerate.commands.launch import launch_command, launch_command_parser
+
+    interrupted = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+
+    signal.signal(signal.SIGINT, note)  # what it starts has its own again
+    try:
+        launch_command(launch_command_parser().parse_args(command[3:]))
+    except (Exception, SystemExit):
+        if interrupted:  # the launcher turns every status into 1
+            raise SystemExit(128 + signal.SIGINT) from None
+        raise

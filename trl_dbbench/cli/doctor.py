@@ -1,0 +1,385 @@
+"""Whether a recipe can work on this machine, found out in seconds before hours are spent.
+
+```
+ok    settings: 61 keys, read by grpo_dbbench.py
+ok    packages: Python 3.11.7, trl 1.16.0, ...
+FAIL  database: Docker does not answer ... Start it ...
+```
+
+A `note` is worth a look, and may be as it should. A check that fails does not keep the others
+from being made.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from huggingface_hub.utils import HFValidationError, validate_repo_id
+from transformers import AutoConfig, AutoTokenizer
+from transformers.integrations import get_available_reporting_integrations
+from trl import ModelConfig, get_peft_config
+
+from trl_dbbench.cli import bundled as shipped
+from trl_dbbench.cli import trial
+from trl_dbbench.cli.memory import Load, Sizes, needed
+from trl_dbbench.cli.start import RecipeParser
+from trl_dbbench.database import database_for, open_database
+from trl_dbbench.database.open import DEFAULT_IMAGE, IMAGE_VARIABLE, databases_of
+from trl_dbbench.database.server.docker import connect_to_docker
+from trl_dbbench.episode.protocol import get_protocol
+from trl_dbbench.errors import ConfigError, DatabaseError, DBBenchError, loading
+from trl_dbbench.runs.adapters import ADAPTER_FILE, MODEL_FILE
+from trl_dbbench.runs.settings import RunSettings
+from trl_dbbench.tasks import Task, load_tasks
+
+SHOWN_PACKAGES = ("trl", "transformers", "peft", "accelerate", "torch")
+FULL = 0.9
+"""Share of a device's memory beyond which a recipe is one to watch."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was looked at, and what came of it."""
+
+    check: str
+    status: Literal["ok", "note", "FAIL"]
+    text: str
+
+    @property
+    def failed(self) -> bool:
+        return self.status == "FAIL"
+
+    def __str__(self) -> str:
+        return f"{self.status:<5} {self.check}: {' '.join(self.text.split())}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A recipe that is examined: its settings, defaults among them, and how it is to be started."""
+
+    given: Namespace
+    accelerate: dict[str, Any]
+    ranks: int
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A setting; the default for a recipe that has none of that name, or says nothing."""
+        found = getattr(self.given, name, None)
+        return default if found is None else found
+
+    @property
+    def on_cpu(self) -> bool:
+        return bool(self.get("use_cpu"))
+
+
+def examine(
+    recipe: Path, options: Sequence[str], num_processes: int | None = None, config_file: str | None = None
+) -> Iterator[Finding]:
+    """Looks at everything that a recipe needs, and tells of each as it is found.
+
+    Args:
+        recipe: its YAML.
+        options: further ones, as `trl-dbbench train` takes them.
+        num_processes, config_file: as for `shipped.launch_command`.
+
+    Raises:
+        ConfigError: if the recipe cannot be read, or an option is none of its script's.
+    """
+    script = shipped.script_of(recipe)
+    command = shipped.launch_command(recipe, options, num_processes, config_file)
+    accelerate = shipped.read_recipe(Path(command[command.index("--config_file") + 1]))
+    sys.path.insert(0, str(script.parent))  # as Python does with a script
+    parser = RecipeParser(runpy.run_path(str(script), run_name="recipe")["ARGUMENTS"])
+    yield _checked("settings", lambda: _settings(parser, ["--config", str(recipe), *options], script), parser)
+    try:
+        given = parser.parse_known_args(list(options))[0]
+    except ConfigError:  # that was what is wrong with the settings, and nothing else can be told from them
+        return
+    case = Case(given, accelerate, num_processes or accelerate.get("num_processes") or 1)
+    tasks: list[Task] = []
+    checks: dict[str, Callable[[], str | Finding]] = {
+        "packages": lambda: _packages(case),
+        "episodes": trial.play_shipped,
+        "data": lambda: _data(case, tasks),
+        "model": lambda: _model(case),
+        "database": lambda: _database(case, tasks),
+        "memory": lambda: _memory(case, tasks),
+    }
+    for name, check in checks.items():
+        yield _checked(name, check, parser)
+
+
+def _checked(name: str, check: Callable[[], str | Finding], parser: RecipeParser) -> Finding:
+    try:
+        with parser.saying_where():
+            found = check()
+    except (DBBenchError, ValueError, FileNotFoundError) as error:
+        return Finding(name, "FAIL", str(error))
+    return found if isinstance(found, Finding) else Finding(name, "ok", found)
+
+
+def _settings(parser: RecipeParser, words: list[str], script: Path) -> str:
+    parser.parse_args_and_config(words, fail_with_unknown_args=True)
+    return f"read by {script.name}"
+
+
+# --- packages -------------------------------------------------------------------------------------
+
+
+def _packages(case: Case) -> str:
+    missing = trial.unmet() | dict.fromkeys(_extras(case), "missing")
+    if missing:
+        told = ", ".join(f"{name} ({found})" for name, found in missing.items())
+        quoted = " ".join(f"'{name}'" for name in missing)
+        raise ConfigError(
+            f"missing, or of a version that was not tried: {told}. Install: pip install {quoted}"
+        )
+    python = ".".join(map(str, sys.version_info[:3]))
+    return f"Python {python}, " + ", ".join(f"{name} {version(name)}" for name in SHOWN_PACKAGES)
+
+
+def _extras(case: Case) -> Iterator[str]:
+    """Packages that only some settings need, and that are not there."""
+    bits = case.get("load_in_4bit") or case.get("load_in_8bit")
+    optimizer, attention = str(case.get("optim", "")), str(case.get("attn_implementation", ""))
+    needs = {
+        "bitsandbytes": bool(bits) or "8bit" in optimizer or "paged" in optimizer,
+        "deepspeed": bool(case.get("deepspeed")) or case.accelerate.get("distributed_type") == "DEEPSPEED",
+        "vllm": bool(case.get("vllm_server_urls")) and not case.get("use_peft"),
+        "flash_attn": attention.startswith("flash_attention_2"),
+    }
+    yield from (
+        name.replace("_", "-") for name, needed in needs.items() if needed and find_spec(name) is None
+    )
+    asked = case.get("report_to", [])
+    trackers = {asked} if isinstance(asked, str) else set(asked)
+    yield from sorted(trackers - {"none", "all", *get_available_reporting_integrations()})
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+def _data(case: Case, tasks: list[Task]) -> str:
+    """Reads what the recipe learns from; `tasks` gets the tasks that episodes are played of."""
+    told = []
+    format = case.get("tasks_format")
+    for key, what in (("tasks", "tasks"), ("eval_tasks", "held-out tasks")):
+        if name := case.get(key):
+            loaded = load_tasks(name, case.get(f"{key}_split"), format)
+            tasks += loaded
+            told.append(f"{len(loaded):,} {what} in {name}")
+    runs = case.get("episodes", [])
+    for run in [runs] if isinstance(runs, str) else runs:
+        if not Path(run).is_file():  # sft reads files of episodes, too
+            RunSettings.read(run)
+        told.append(f"episodes in {run}")
+    for key in ("pairs", "steps"):
+        for file in case.get(key, []):
+            if not Path(file).is_file():
+                raise ConfigError(f"no file of {key} at '{file}'. Name a .jsonl or .parquet file.")
+            told.append(f"{key} in {file}")
+    if not told:
+        raise ConfigError("the recipe names nothing to learn from; give it tasks: or episodes:.")
+    return ", ".join(told)
+
+
+# --- model ----------------------------------------------------------------------------------------
+
+
+def _model(case: Case) -> str | Finding:
+    name = str(case.get("model_name_or_path", ""))
+    if name == "tiny-random":
+        return "the recipe makes one of random weights"
+    config = _config_of(name, case)
+    if config is None:
+        return Finding(
+            *("model", "note"),
+            f"'{name}' is not on this machine, and the hub does not give it: no network, HF_HUB_OFFLINE, "
+            f"no such model, or one that wants a login (hf auth login). To see which: hf download {name}",
+        )
+    with loading(f"the tokenizer of '{name}'"):
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=case.get("model_revision"))
+    if tokenizer.chat_template is None and not case.get("chat_template"):
+        raise ConfigError(
+            f"the tokenizer of '{name}' has no chat template. Take an instruction-tuned model, or set "
+            "chat_template."
+        )
+    return f"{name}, {config.model_type}, with a chat template"
+
+
+def _config_of(name: str, case: Case) -> Any:
+    """A model's configuration; `None` if it is to come from the hub and cannot be had now.
+
+    Raises:
+        ConfigError: if it can come neither from a folder nor from the hub.
+    """
+    has_model = (Path(name) / MODEL_FILE).is_file()
+    if (Path(name) / ADAPTER_FILE).is_file() and not has_model:
+        raise ConfigError(f"'{name}' is a LoRA adapter, not a model. Name its base model.")
+    if Path(name).is_dir() and not has_model:
+        raise ConfigError(f"the folder '{name}' holds no model: it has no config.json.")
+    try:
+        return AutoConfig.from_pretrained(name, revision=case.get("model_revision"))
+    except (OSError, ValueError) as error:
+        try:
+            validate_repo_id(name)
+        except HFValidationError:
+            raise ConfigError(
+                f"the model '{name}' is neither a folder nor a hub id such as owner/name."
+            ) from None
+        if Path(name).is_dir():
+            raise ConfigError(f"the model '{name}' cannot be loaded: {error}") from None
+        return None
+
+
+# --- database -------------------------------------------------------------------------------------
+
+
+def _database(case: Case, tasks: Sequence[Task]) -> str | Finding:
+    """Opens the one that the training would open, but does not pull an image for that."""
+    spec = case.get("database")
+    if spec is None:
+        return "none is needed"
+    spec = database_for(tasks, spec)
+    image = case.get("docker_image") or os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE
+    starts = {"auto", "docker"}.intersection(databases_of(spec))
+    if starts and _has_to_pull(image, starts.pop()):
+        return Finding(
+            *("database", "note"),
+            f"Docker answers; the first start pulls the image {image}. To see if it can: docker pull {image}",
+        )
+    with open_database(
+        spec, docker_image=image, patience=10, require_accounts=bool(case.get("require_accounts"))
+    ) as database:
+        said = database.describe()
+    if spec == "auto" and "SQLite" in said:
+        return Finding("database", "note", f"auto comes to {said}: neither Docker nor mysqld is there")
+    return said
+
+
+def _has_to_pull(image: str, spec: str) -> bool:
+    from docker.errors import DockerException, ImageNotFound
+
+    try:
+        client = connect_to_docker()
+    except DatabaseError:
+        if spec == "docker":
+            raise
+        return False
+    try:
+        client.images.get(image)
+    except ImageNotFound:
+        return True
+    except DockerException:  # starting it will say more
+        return False
+    finally:
+        client.close()
+    return False
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
+    name = str(case.get("model_name_or_path", ""))
+    config = None if name == "tiny-random" else _config_of(name, case)
+    if config is None:
+        return Finding("memory", "note", f"what {name} needs can be told when its config.json is there")
+    model = ModelConfig(**{each.name: getattr(case.given, each.name) for each in fields(ModelConfig)})
+    sizes = Sizes.of(config, get_peft_config(model))
+    parts = needed(sizes, _load(case, config, _prompt_tokens(case, tasks, name)))
+    total = parts.pop("total")
+    said = ", ".join(f"{part} {_gb(size)}" for part, size in parts.items() if size)
+    text = (
+        f"{sizes.parameters:,} parameters, {sizes.trained:,} of them trained, need about {_gb(total)} on "
+        f"each rank ({said}; see trl_dbbench/cli/memory.py)"
+    )
+    gpus = torch.cuda.device_count()
+    if not case.on_cpu and gpus < case.ranks:
+        raise ConfigError(
+            f"{text}. The recipe wants {case.ranks} GPU{'s' * (case.ranks > 1)}, PyTorch sees "
+            f"{gpus or 'none'}. Give fewer by --num-processes; a small model also trains with "
+            "--use_cpu true --bf16 false."
+        )
+    there = _memory_there(case)
+    text += f", of {_gb(there)}"
+    if total > there:
+        raise ConfigError(
+            f"{text}. Lower per_device_train_batch_size or max_completion_length, set use_peft or "
+            "gradient_checkpointing: true, or share the weights among GPUs: --config-file fsdp2."
+        )
+    return Finding("memory", "note", f"{text}: nearly full") if total > FULL * there else text
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:,.1f} GB" if size >= 5e7 else f"{size / 1e6:,.1f} MB"
+
+
+def _memory_there(case: Case) -> int:
+    """Bytes that one rank can have."""
+    if case.on_cpu:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // case.ranks
+    return min(torch.cuda.mem_get_info(each)[1] for each in range(case.ranks))
+
+
+def _prompt_tokens(case: Case, tasks: Sequence[Task], model: str) -> int:
+    """Of about the longest prompt: the one with the most characters."""
+    if not tasks or not hasattr(case.given, "max_turns"):
+        return 0
+    protocol = get_protocol(case.get("protocol", "text"))
+    prompts = [protocol.messages(task, case.get("system_prompt")) for task in tasks]
+    longest = max(prompts, key=lambda messages: sum(len(each["content"]) for each in messages))
+    text = "".join(each["content"] for each in longest)
+    return len(AutoTokenizer.from_pretrained(model)(text)["input_ids"])
+
+
+def _load(case: Case, config: Any, prompt_tokens: int) -> Load:
+    rows = int(case.get("per_device_train_batch_size", 8))
+    plays = hasattr(case.given, "max_turns")
+    tokens = prompt_tokens + int(
+        case.get("max_completion_length", 0) if plays else case.get("max_length", 1024)
+    )
+    episodes = rows * int(case.get("steps_per_generation") or case.get("gradient_accumulation_steps", 1))
+    if case.get("generation_batch_size"):
+        episodes = int(case.get("generation_batch_size")) // case.ranks
+    if plays and case.get("greedy_eval") == "batch":
+        episodes += -(-episodes // int(case.get("num_generations", 1)))
+    optimizer = str(case.get("optim", ""))
+    of_optimizer = 2 if "8bit" in optimizer else 0 if optimizer == "sgd" else None
+    has_reference = float(case.get("beta", 0) or 0) > 0 and not case.get("use_peft")
+    return Load(
+        value_bytes=_bytes_of(case.get("dtype", "auto"), config),
+        lora=bool(case.get("use_peft")),
+        bits=4 if case.get("load_in_4bit") else 8 if case.get("load_in_8bit") else None,
+        optimizer_bytes=of_optimizer,
+        reference=plays and (bool(case.get("reference_model_name_or_path")) or has_reference),
+        rollout=(episodes, tokens) if plays and not case.get("vllm_server_urls") else (0, 0),
+        update=(rows, tokens),
+        checkpointing=bool(case.get("activation_checkpointing") or case.get("gradient_checkpointing")),
+        ranks=_sharing(case),
+    )
+
+
+def _bytes_of(dtype: str, config: Any) -> int:
+    if dtype == "auto":
+        dtype = str(getattr(config, "dtype", None) or "float32")
+    return int(getattr(torch, re.sub(r"^torch\.", "", dtype)).itemsize)
+
+
+def _sharing(case: Case) -> tuple[int, int]:
+    """How many ranks share the weights, and gradients and optimizer."""
+    kind = case.accelerate.get("distributed_type")
+    stage = (case.accelerate.get("deepspeed_config") or {}).get("zero_stage")
+    if kind == "FSDP" or stage == 3:
+        return case.ranks, case.ranks
+    return (1, case.ranks) if stage in (1, 2) else (1, 1)

@@ -1,0 +1,271 @@
+"""How every recipe starts: its command line and YAML, its tokenizer, and how its weights are loaded.
+
+```
+recipe: sft                     which script the YAML is for (`trl-dbbench train` reads it)
+tasks: tiny/train.jsonl         from the working directory; if nothing lies there, from the YAML's folder
+output_dir: runs/{TIMESTAMP}    from the working directory; the run's start in the place of {TIMESTAMP}
+```
+
+What the command line names is taken from the working directory alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+import re
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from glob import escape, glob
+from pathlib import Path
+from typing import Any, NoReturn
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, TrainingArguments
+from trl import ModelConfig, TrlParser
+
+from trl_dbbench.cli.bundled import SCRIPT_KEY, is_there, with_paths
+from trl_dbbench.episode.templates import load_chat_template
+from trl_dbbench.errors import ConfigError, DBBenchError, loading, user_errors
+from trl_dbbench.runs.adapters import check_is_model
+from trl_dbbench.runs.checkpoints import whole_checkpoints
+from trl_dbbench.training.lost_ranks import limit_waiting, naming_lost_ranks
+from trl_dbbench.training.stopping import ordered_end, set_up_logging
+from trl_dbbench.training.unsupported import check_values, use_new_names
+from trl_dbbench.utils.files import check_not_misspelled
+from trl_dbbench.utils.lookup import check_choice, nearest, unknown
+from trl_dbbench.utils.ranks import Ranks
+
+logger = logging.getLogger(__name__)
+
+TIMESTAMP = "{TIMESTAMP}"
+STAMP_FORMAT = "%Y%m%d-%H%M%S"
+STAMP = r"\d{8}-\d{6}"
+
+
+def start(arguments: Sequence[type], main: Callable[..., Trainer]) -> None:
+    """Reads the command line and its YAML into these dataclasses, and runs `main` on them.
+
+    An error that is the user's ends the program with one line; SIGTERM ends all ranks together.
+
+    Args:
+        arguments: dataclasses, in the order in which `main` takes them; one is a `TrainingArguments`.
+        main: trains, and returns the trainer.
+    """
+    with ordered_end() as ended:
+        parser = RecipeParser(arguments)
+        with user_errors(ValueError, FileNotFoundError), parser.saying_where():
+            given = parser.parse_args_and_config(fail_with_unknown_args=True)
+            for each in given:
+                if isinstance(each, TrainingArguments):
+                    set_up_logging(each.process_index)
+                    limit_waiting(each.ddp_timeout)
+                    put_timestamp(each)
+        with user_errors(), parser.saying_where(), naming_lost_ranks():
+            ended(main(*given))
+
+
+BEFORE_AND_AFTER = {"eval_strategy": "steps", "eval_steps": "0.9999999", "eval_on_start": "true"}
+"""When held-out tasks are played if nothing says it. The share of the steps stands for the last one."""
+
+
+class RecipeParser(TrlParser):
+    """TRL's parser, for YAMLs as the head of this module shows them.
+
+    Tasks for evaluation are played before the training and after it where no `eval_strategy` is given.
+    """
+
+    def __init__(self, arguments: Iterable[type]):
+        super().__init__(arguments, allow_abbrev=False)  # a typo is not to pass for another option
+        self.folder = Path()
+        self.missing: list[str] = []
+        self.in_yaml: dict[str, Any] = {}
+
+    def parse_args_and_config(self, args: Iterable[str] | None = None, **options: Any) -> tuple[Any, ...]:
+        args = list(sys.argv[1:] if args is None else args)
+        if "--config" in args[:-1]:
+            self.folder = Path(args[args.index("--config") + 1]).parent
+        self.in_yaml = {}
+        args = [self._renamed_flag(each) for each in args]
+        try:
+            return super().parse_args_and_config(args, **options)
+        except ValueError as error:
+            found = re.search(
+                r"(?:not used by the HfArgumentParser|arguments from config file): (\[.*\])", str(error)
+            )
+            if found is None:
+                raise
+            raise ConfigError(self._unknown_keys(ast.literal_eval(found[1]))) from None
+
+    def _unknown_keys(self, words: Sequence[str]) -> str:
+        keys = [word.lstrip("-").partition("=")[0] for word in words if word.startswith("--")] or words
+        known = sorted(action.dest for action in self._actions)
+        said = []
+        for key in keys:
+            near = nearest(key.replace("-", "_"), known)
+            said.append(f"unknown setting {key!r}{f'; nearest: {near}' if near else ''}")
+        return f"{'. '.join(said)}. --help lists all settings."
+
+    def _renamed(self, key: str) -> str:
+        """Return the name that transformers has for a setting now, where an older name warns."""
+        new = key.replace("gradient_checkpointing", "activation_checkpointing")
+        return new if f"--{new}" in self._option_string_actions else key
+
+    def _renamed_flag(self, word: str) -> str:
+        flag, equals, value = word.partition("=")
+        if flag in ("--no_gradient_checkpointing", "--no-gradient-checkpointing"):
+            new = self._renamed("gradient_checkpointing")
+            return word if new == "gradient_checkpointing" else f"--{new}=false"
+        if not flag.startswith("--gradient"):
+            return word
+        return f"--{self._renamed(flag.removeprefix('--').replace('-', '_'))}{equals}{value}"
+
+    def set_defaults_with_config(self, **config: Any) -> list[str]:
+        config.pop(SCRIPT_KEY, None)
+        config = {self._renamed(key): value for key, value in config.items()}
+        for action in self._actions:
+            if action.choices and config.get(action.dest) is False:  # YAML's reading of a bare `no` or `off`
+                config[action.dest] = next(each for each in ("no", "off", False) if each in action.choices)
+        self.in_yaml = config
+        return super().set_defaults_with_config(**with_paths(config, self._locate))
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        found, rest = super().parse_known_args(args, namespace)
+        if any(issubclass(kind, TrainingArguments) for kind in self.dataclass_types):
+            use_new_names(found)
+        return found, rest
+
+    def parse_args_into_dataclasses(self, args: Sequence[str] = (), **options: Any) -> tuple[Any, ...]:
+        named = [each.removeprefix("--").partition("=")[0].replace("-", "_") for each in args]
+        known, given = {action.dest for action in self._actions}, {*named, *self.in_yaml}
+        more: list[str] = []
+        if ("eval_tasks" in named or self.in_yaml.get("eval_tasks")) and "eval_strategy" in known - given:
+            for name, value in BEFORE_AND_AFTER.items():
+                more += [] if name in given else [f"--{name}", value]
+        args = [*args, *more]
+        self._check(self.parse_known_args(args)[0])
+        return super().parse_args_into_dataclasses(args=args, **options)
+
+    def _check(self, found: Namespace) -> None:
+        """Raise ConfigError for a value that a setting cannot have, before anything is made of it.
+
+        Argparse compares with the choices what the command line says, and not what the YAML does.
+        """
+        for action in self._actions:
+            if action.choices and action.dest in self.in_yaml:
+                values = getattr(found, action.dest)
+                for value in values if isinstance(values, list) else [values]:
+                    if value is not None:
+                        check_choice(action.dest, getattr(value, "value", value), action.choices)
+        for kind in self.dataclass_types:
+            if issubclass(kind, TrainingArguments):
+                check_values(found, kind)
+
+    def _locate(self, path: str) -> str:
+        if is_there(path):
+            return path
+        if is_there(self.folder / path):
+            return str(self.folder / path)
+        self.missing.append(path)
+        return path
+
+    @contextmanager
+    def saying_where(self) -> Iterator[None]:
+        """Adds to an error on a path of the YAML in which places it was looked for."""
+        try:
+            yield
+        except DBBenchError as error:
+            named = next((each for each in self.missing if f"'{each}'" in str(error)), None)
+            if named is None or self.folder.resolve() == Path.cwd():
+                raise
+            raise type(error)(
+                f"{error} As a path, the YAML's '{named}' leads nowhere from the working directory, "
+                f"{Path.cwd()}, nor from the YAML's folder, {self.folder.resolve()}."
+            ) from None
+
+    def error(self, message: str) -> NoReturn:
+        """argparse would print every option before it says what is wrong."""
+        choice = re.match(r"argument --(\w+)\S*: invalid choice: '([^']*)' \(choose from (.*)\)$", message)
+        if choice is not None:
+            allowed = [each.strip("' ") for each in choice[3].split(",")]
+            message = unknown(choice[1], choice[2], allowed)
+        raise ConfigError(f"{message}. --help lists all options.")
+
+
+# --- what recipes load ----------------------------------------------------------------------------
+
+
+def load_tokenizer(
+    model: ModelConfig, args: Any, chat_template: str | None = None, **options: Any
+) -> PreTrainedTokenizerBase:
+    """The model's tokenizer.
+
+    Args:
+        args: the trainer's, for its `trust_remote_code`.
+        chat_template: replaces its own: a jinja file, or the name of one of TRL's.
+        **options: of `AutoTokenizer.from_pretrained`.
+
+    Raises:
+        ConfigError: if it, or the template, cannot be read; if the name is an adapter's.
+    """
+    name = model.model_name_or_path
+    check_not_misspelled(name, "model")
+    check_is_model(name)
+    with loading(f"the model '{name}'"):
+        tokenizer = AutoTokenizer.from_pretrained(
+            name, revision=model.model_revision, trust_remote_code=args.trust_remote_code, **options
+        )
+    if chat_template is not None:
+        tokenizer.chat_template = load_chat_template(chat_template)
+    return tokenizer
+
+
+def model_init_kwargs(model: ModelConfig, given: dict[str, Any] | None) -> dict[str, Any]:
+    """How the weights are loaded: what the model's settings say, and what `model_init_kwargs:` puts in their
+    place."""
+    return {
+        "revision": model.model_revision,
+        "attn_implementation": model.attn_implementation,
+        "dtype": model.dtype,
+        **(given or {}),
+    }
+
+
+# --- a folder for each start ----------------------------------------------------------------------
+
+
+def put_timestamp(args: TrainingArguments) -> None:
+    """Puts the time in the place of `{TIMESTAMP}` in `output_dir` and `run_name`, the same on all ranks.
+
+    With `resume_from_checkpoint: true` it is the time of the last run with a whole checkpoint, so that the
+    same command goes on with it; without such a run it is now. With a checkpoint's folder as
+    `resume_from_checkpoint`, it is the time in that folder's name.
+    """
+    if TIMESTAMP not in f"{args.output_dir}{args.run_name}":
+        return
+    stamp = _stamp_to_resume(args) or time.strftime(STAMP_FORMAT)
+    stamp = Ranks().from_main(stamp)  # the process group is there: transformers sets it up with the arguments
+    for name in ("output_dir", "run_name"):
+        if value := getattr(args, name):
+            setattr(args, name, value.replace(TIMESTAMP, stamp))
+    if Ranks().is_main:
+        logger.info("The run's folder is %s.", args.output_dir)
+
+
+def _stamp_to_resume(args: TrainingArguments) -> str | None:
+    """The time of the run that is to go on; `None` if a new one is to start."""
+    asked = args.resume_from_checkpoint
+    if asked in (None, False, "", "false", "False") or TIMESTAMP not in args.output_dir:
+        return None
+    before, _, after = args.output_dir.partition(TIMESTAMP)
+    run = re.compile(f"{re.escape(before)}({STAMP}){re.escape(after)}")
+    if asked not in (True, "true", "True"):
+        named = run.match(str(asked))
+        return named[1] if named else None
+    folders = glob(f"{escape(before)}*{escape(after)}")  # noqa: PTH207 - Path.glob takes no absolute pattern
+    stamps = [
+        named[1] for each in folders if (named := run.fullmatch(each)) and whole_checkpoints(Path(each))
+    ]
+    return max(stamps, default=None)

@@ -1,0 +1,266 @@
+"""What is wrong with a task, as far as executing it can show."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+from sqlglot import exp
+
+from trl_dbbench.data.audit.slips import MAX_SLIPS, slips_of
+from trl_dbbench.data.audit.wording import not_copied, not_named, not_used
+from trl_dbbench.database import Database, State
+from trl_dbbench.episode.gold import state_after, whole_result, whole_result_in
+from trl_dbbench.episode.judge import answer_graders, published_right
+from trl_dbbench.errors import TaskError
+from trl_dbbench.grading import Grader, SQLGrader, get_grader
+from trl_dbbench.grading.rows import same_state
+from trl_dbbench.grading.scorers import Result
+from trl_dbbench.tasks import Task
+from trl_dbbench.utils.sql import normal_form, only_statement
+
+KINDS = {
+    "fails": "the gold SQL does not run",
+    "unstable": "the gold SQL gives something else another time",
+    "open": "the gold SQL gives something else where the rows lie in another order",
+    "empty": "the gold SQL gives no rows, or changes nothing",
+    "mismatch": "the gold SQL does not end in the gold answer, or in the published state",
+    "differs": "databases do not agree on what the gold SQL gives",
+    "not copied": "the question asks for copies of rows, and the gold SQL leaves cells of them empty",
+    "weak": "a statement one slip away from the gold SQL is right as well",
+    "not named": "the gold SQL uses a value that the question does not name",
+    "not used": "the question names a value or a column of the tables that the gold SQL does not use",
+    "not examined": "there is no gold SQL",
+}
+"""What can be found -> what it means."""
+
+OF_WORDING = ("not named", "not used")
+"""Kinds that may be nothing: what a question says can only be guessed."""
+
+DOUBTS = (*OF_WORDING, "not examined")
+"""Kinds that are no faults."""
+
+_CHANGING = (exp.Rand, exp.Randn, exp.CurrentDate, exp.CurrentTime, exp.CurrentTimestamp, exp.Uuid)
+_CHANGING_NAMES = frozenset({"SYSDATE", "UTC_TIMESTAMP", "UTC_DATE", "UTC_TIME", "RANDOM", "CONNECTION_ID"})
+
+Ending = Result | State
+"""What a statement ends in: its rows for a question, the tables that it leaves for a change."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing about a task. `kind` is one of `KINDS`; `slip` is the statement that is right as well."""
+
+    kind: str
+    text: str
+    slip: str | None = None
+
+    @property
+    def is_fault(self) -> bool:
+        return self.kind not in DOUBTS
+
+
+class Examined:
+    """A task on a database: what its gold SQL and others end in, and whether that is right.
+
+    Args:
+        task: with or without gold SQL.
+        database: where statements are executed.
+        grader: judges questions instead of the task's own grader.
+    """
+
+    def __init__(self, task: Task, database: Database, grader: Grader | SQLGrader | None = None):
+        self.task = task
+        self.database = database
+        self._override = grader
+        named = grader or (get_grader(task.grader) if task.grader is not None else None)
+        self._sql = named if isinstance(named, SQLGrader) else None
+
+    def elsewhere(self, task: Task, database: Database) -> Examined:
+        """Another task, or another database, by the same grader."""
+        return Examined(task, database, self._override)
+
+    @cached_property
+    def gold(self) -> tuple[Ending | None, str]:
+        """What the gold SQL ends in; else `None`, and why not."""
+        return self.ending(self.task.gold.sql or "")
+
+    def ending(self, sql: str) -> tuple[Ending | None, str]:
+        """What a statement ends in on the task's tables, as its grader has it executed; else `None`, and why
+        not.
+
+        Raises:
+            EnvironmentFault: if the database fails.
+        """
+        if self.task.is_question:
+            return whole_result(self.database, self.task, self._rewritten(sql))
+        after = state_after(self.database, self.task, sql)
+        return after.state, after.error or ""
+
+    def _rewritten(self, sql: str) -> str:
+        return sql if self._sql is None else self._sql.rewrite(sql)
+
+    def right(self, ending: Ending) -> bool:
+        """Whether an episode with this ending is right. Where the protocol will choose the grader, one of
+        those is enough."""
+        if not isinstance(ending, Result):
+            gold = self.gold[0]
+            return gold is not None and not isinstance(gold, Result) and same_state(ending, gold)
+        if self._sql is not None:
+            gold = self.gold[0]
+            assert self.task.gold.sql is not None
+            return isinstance(gold, Result) and self._sql.right(ending, [gold], self.task.gold.sql)
+        override = self._override if isinstance(self._override, Grader) else None
+        graders = answer_graders(self.task, override)
+        return any(grader.judge(grader.answer(ending.rows), gold) for grader, gold in graders)
+
+    def surviving(self, slips: Sequence[str], at_most: int = MAX_SLIPS) -> list[str]:
+        """Those of the statements that are right as well; no more are tried when there are `at_most`."""
+        found = (sql for sql, ending in self._endings(slips) if ending is not None and self.right(ending))
+        found = (sql for sql in found if not self._same_to_grader(sql) and self._right_on_suite(sql))
+        return list(islice(found, at_most))
+
+    def _right_on_suite(self, sql: str) -> bool:
+        """Whether a statement that is right on the task's own database is so on those of its suite, too."""
+        for task in islice(self.task.on_each_database(), 1, None):
+            other = self.elsewhere(task, self.database)
+            ending, _ = other.ending(sql)
+            if ending is None or not other.right(ending):
+                return False
+        return True
+
+    def _same_to_grader(self, sql: str) -> bool:
+        """Whether the grader makes the gold SQL of it, as one that leaves out DISTINCT may."""
+        if self._sql is None:
+            return False
+        own, gold = (normal_form(self._rewritten(each)) for each in (sql, self.task.gold.sql or ""))
+        return own == gold
+
+    def _endings(self, statements: Sequence[str]) -> Iterator[tuple[str, Ending | None]]:
+        if not self.task.is_question:
+            for sql in statements:
+                yield sql, self.ending(sql)[0]
+            return
+        with self.database.sandbox(self.task) as sandbox:  # queries change nothing: one for all
+            for sql in statements:
+                yield sql, whole_result_in(sandbox, self.task, self._rewritten(sql))[0]
+
+
+def examine(
+    task: Task, databases: Sequence[Database], grader: Grader | SQLGrader | None = None
+) -> list[Finding]:
+    """All that is found about a task.
+
+    Args:
+        databases: the first one is where everything is tried; on the others the gold SQL has to run and to
+            agree.
+
+    Raises:
+        EnvironmentFault: if a database fails.
+    """
+    if task.gold.sql is None:
+        return [Finding("not examined", KINDS["not examined"])]
+    try:
+        first = Examined(task, databases[0], grader)
+        gold, problem = first.gold
+        if gold is None:
+            return [Finding("fails", f"{_name(databases[0])}: {problem}")]
+        found = [*_of_gold(first, gold), *_on_others(first, gold, databases[1:])]
+        found += [Finding("not copied", f"left empty in the copies: {name}") for name in not_copied(task)]
+        if not found:
+            found = [Finding("weak", f"also right: {sql}", sql) for sql in first.surviving(slips_of(task))]
+    except TaskError as error:
+        return [Finding("fails", str(error))]
+    found += [Finding("not named", f"not in the question: {value}") for value in not_named(task)]
+    found += [Finding("not used", f"not in the gold SQL: {value}") for value in not_used(task)]
+    return found
+
+
+def _of_gold(examined: Examined, gold: Ending) -> list[Finding]:
+    """What is wrong with the gold SQL itself, on one database."""
+    task, found = examined.task, list[Finding]()
+    if changing := _changing(task):
+        found.append(Finding("unstable", f"it depends on {changing}"))
+    elif (again := examined.ending(task.gold.sql or "")[0]) is None or not _same(gold, again):
+        found.append(Finding("unstable", "executed twice, it gave two results"))
+    if is_empty(examined, gold):
+        found.append(
+            Finding("empty", "no rows" if isinstance(gold, Result) else "the tables stay as they are")
+        )
+    if isinstance(gold, Result):
+        if task.gold.answer is not None and not examined.right(gold):
+            found.append(
+                Finding("mismatch", f"it gives {gold.rows[:3]}, the gold answer is {task.gold.answer}")
+            )
+    elif published_right(task, gold) is False:
+        found.append(Finding("mismatch", f"it leaves another state than {task.gold.state_md5}"))
+    if not found and _is_open(examined):
+        found.append(Finding("open", KINDS["open"]))
+    return found
+
+
+def _changing(task: Task) -> str | None:
+    """The function by which the gold SQL depends on chance or the time of day."""
+    tree = only_statement(task.gold.sql or "", task.dialect)
+    for node in tree.walk() if tree is not None else ():
+        if isinstance(node, _CHANGING):
+            return node.sql(dialect=task.dialect)
+        if isinstance(node, exp.Anonymous) and node.name.upper() in _CHANGING_NAMES:
+            return node.sql(dialect=task.dialect)
+    return None
+
+
+def _same(a: Ending, b: Ending) -> bool:
+    if isinstance(a, Result) and isinstance(b, Result):
+        return list(a.rows) == list(b.rows)
+    return not isinstance(a, Result) and not isinstance(b, Result) and same_state(a, b)
+
+
+def is_empty(examined: Examined, ending: Ending) -> bool:
+    """Whether a question's statement gives no rows, or NULLs only; or a change's leaves all as it was."""
+    if isinstance(ending, Result):
+        return ending.says_nothing
+    with examined.database.sandbox(examined.task) as sandbox:
+        return same_state(ending, sandbox.state())
+
+
+def _is_open(examined: Examined) -> bool:
+    """Whether the gold SQL ends wrong on the same tables with their rows in another order. Rows of a file
+    stay where they are."""
+    for tables in _orders(examined.task):
+        ending, _ = examined.elsewhere(replace(examined.task, tables=tables), examined.database).gold
+        if ending is None or not examined.right(ending):
+            return True
+    return False
+
+
+def _orders(task: Task) -> list[tuple[Any, ...]]:
+    if task.source is not None or all(len(table.rows) < 2 for table in task.tables):
+        return []
+    rng = random.Random(task.id)
+    reversed_, shuffled = [], []
+    for table in task.tables:
+        reversed_.append(replace(table, rows=table.rows[::-1]))
+        shuffled.append(replace(table, rows=tuple(rng.sample(table.rows, len(table.rows)))))
+    return [tuple(reversed_), tuple(shuffled)]
+
+
+def _on_others(first: Examined, gold: Ending, databases: Sequence[Database]) -> list[Finding]:
+    """Where else the gold SQL does not run, or gives something else."""
+    found = []
+    for database in databases:
+        ending, problem = first.elsewhere(first.task, database).gold
+        if ending is None:
+            found.append(Finding("fails", f"{_name(database)}: {problem}"))
+        elif not first.right(ending):
+            gives = ending.rows[:3] if isinstance(ending, Result) else "other tables"
+            found.append(Finding("differs", f"{_name(database)} gives {gives}"))
+    return found
+
+
+def _name(database: Database) -> str:
+    return database.dialect.product

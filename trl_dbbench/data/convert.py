@@ -1,0 +1,281 @@
+"""Tasks from one format to another, and from CSV files.
+
+What is written is read back task by task, and whatever comes back different is a `Loss` that names task and
+field: nothing goes missing in silence. A loss that would make another task of it (a second table dropped,
+NULL turned into text, a gold solution that no longer gives the gold answer) is an error. `tasks.formats` has
+the formats.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trl_dbbench.database import Database, Limits, State
+from trl_dbbench.episode.gold import execute_alone, gold_state
+from trl_dbbench.episode.protocol import get_protocol
+from trl_dbbench.errors import ConfigError, TaskError
+from trl_dbbench.mysqlite.database import SQLiteDatabase
+from trl_dbbench.tasks import Task, load_tasks
+from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvOptions
+from trl_dbbench.tasks.csv_tables import read_csv_tables
+from trl_dbbench.tasks.entries import WRITABLE, write_entries
+from trl_dbbench.tasks.formats import FORMATS, get_format, read_entry
+from trl_dbbench.tasks.formats.base import Loss, Unrepresentable, WritableFormat
+from trl_dbbench.tasks.formats.csv import CsvFormat
+from trl_dbbench.utils.files import check_writable
+
+GOLD_LIMITS = Limits(seconds=60.0, rows=10_000, characters=10_000_000)
+"""For statements of the user's own; those of agents get less."""
+
+_PROTOCOLS_OWN = "the protocol's own"
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What `convert` did.
+
+    `losses` are of tasks that were written; `skipped` says of the others why they were not. `notes` say how
+    the CSV files of tables were read.
+    """
+
+    path: Path
+    format: str
+    written: int
+    losses: list[Loss]
+    skipped: list[Loss]
+    notes: tuple[str, ...] = ()
+
+    def warnings(self) -> Iterator[str]:
+        """A line for each kind of loss, with the first tasks it is about and their number."""
+        for start, losses in (("left out: ", self.skipped), ("", self.losses)):
+            for (field, text), tasks in _grouped(losses).items():
+                yield f"{start}{_named(tasks)}, {field}: {text}"
+
+
+def _grouped(losses: Iterable[Loss]) -> dict[tuple[str, str], list[str]]:
+    groups: dict[tuple[str, str], list[str]] = {}
+    for loss in losses:
+        groups.setdefault((loss.field, loss.text), []).append(loss.task)
+    return groups
+
+
+def _named(tasks: Sequence[str], most: int = 5) -> str:
+    names = ", ".join(f"'{task}'" for task in tasks[:most])
+    more = f" and {len(tasks) - most} more" if len(tasks) > most else ""
+    return f"task{'s' if len(tasks) > 1 else ''} {names}{more}"
+
+
+def convert(
+    source: str | Path,
+    target: str | Path,
+    to: str | None = None,
+    *,
+    source_format: str | None = None,
+    tables: Sequence[str | Path] = (),
+    csv: CsvOptions = FROM_FILE,
+    split: str | None = None,
+    protocol: str = "text",
+    database: Database | None = None,
+    skip: bool = False,
+) -> Conversion:
+    """Reads tasks, writes them in another format, and replaces `target` only when all of it is written.
+
+    ```python
+    convert("dev.jsonl", "dev.parquet")  # verl
+    convert("questions.csv", "tasks.jsonl", tables=["orders.csv"])
+    ```
+
+    Args:
+        source: what `load_tasks` takes, or with `tables` a CSV or JSONL file of questions (see `CsvFormat`).
+        to: one of `FORMATS`, or the dotted path of your own; left out, `target`'s ending says it: `.jsonl` is
+            own, `.json` lifelong, `.parquet` verl.
+        source_format: the format of `source`, also one of `READ_ONLY`; told by the names of its fields if
+            left out.
+        tables: CSV files, each a table (see `read_csv_tables`).
+        csv: how the CSV files of tables and questions are read.
+        split: of `source`, as in `load_tasks`, and verl's `extra_info.split`, where it is `train` if left
+            out.
+        protocol: `"text"`, `"tools"` or a dotted path, for verl's prompts.
+        database: where gold SQL is executed; the embedded SQLite if left out.
+        skip: leaves out tasks that the target cannot hold, instead of an error.
+
+    Raises:
+        ConfigError: if the target cannot be written, or a format is not known or not clear.
+        TaskError: if a task is wrong, or the target cannot hold one.
+    """
+    target = Path(target)
+    format = _target_format(target, to)
+    _check_target(target, source)
+    _check_source(source, source_format, tables, csv)
+    messages = get_protocol(protocol).messages
+    with _opened(database) as opened:
+        context = _Context(opened, messages, split or "train")
+        losses: list[Loss] = []
+        notes: list[str] = []
+        if tables:
+            questions = CsvFormat(read_csv_tables(tables, csv, notes.append), context.rows, csv)
+            tasks, losses = load_tasks(source, format=questions), questions.warnings
+        else:
+            # a single file has no splits; for verl it is said which one the file is
+            of_target = format is FORMATS["verl"] and Path(source).is_file()
+            tasks = load_tasks(source, None if of_target else split, source_format)
+        entries, found, skipped = _write(tasks, format, context, skip)
+    write_entries(target, entries, format.arrow_schema() if hasattr(format, "arrow_schema") else None)
+    return Conversion(target, format.name, len(entries), losses + found, skipped, tuple(notes))
+
+
+def _target_format(target: Path, to: str | None) -> WritableFormat:
+    if to is None:
+        # where two formats have one suffix, the first of them
+        by_suffix = {format.suffix: format for format in reversed(FORMATS.values())}
+        if target.suffix not in by_suffix:
+            raise ConfigError(
+                f"the name '{target}' says no format; name one with --to, or end it in .jsonl (own), .json "
+                "(lifelong) or .parquet (verl)."
+            )
+        return by_suffix[target.suffix]
+    format: Any = get_format(to)
+    if missing := [each for each in ("suffix", "write") if not hasattr(format, each)]:
+        raise ConfigError(f"the task format {to!r} can only be read: it has no '{missing[0]}'.")
+    if format.suffix not in WRITABLE:
+        raise ConfigError(
+            f"the task format {to!r} has the suffix {format.suffix!r}; allowed: {', '.join(WRITABLE)}."
+        )
+    if target.suffix != format.suffix:
+        known = ", ".join(f"{each.name} ({each.suffix})" for each in FORMATS.values())
+        raise ConfigError(
+            f"'{target}' is no name for the format {to}: a file is read by its ending. Call it "
+            f"'{target.with_suffix(format.suffix)}'; the endings are {known}."
+        )
+    return format
+
+
+def _check_source(
+    source: str | Path, format: str | None, tables: Sequence[str | Path], csv: CsvOptions
+) -> None:
+    if csv != FROM_FILE and not tables:
+        raise ConfigError("--delimiter, --encoding and --type go with --tables, which is not given.")
+    if tables and format is not None:
+        raise ConfigError(
+            "with --tables, IN is a file of questions, which has no other format; leave --from out."
+        )
+    if not tables and format is None and Path(source).suffix in CSV_SUFFIXES:
+        raise ConfigError(
+            f"{source} is a table of questions; name the CSV files of the tables that it asks of with "
+            "--tables."
+        )
+
+
+def _check_target(target: Path, source: str | Path) -> None:
+    check_writable(target)
+    if Path(source).exists() and target.exists() and target.samefile(source):
+        raise ConfigError(f"'{target}' is the file to read; write to another.")
+
+
+@contextmanager
+def _opened(database: Database | None) -> Iterator[Database]:
+    if database is not None:
+        yield database
+        return
+    with SQLiteDatabase(GOLD_LIMITS) as opened:
+        yield opened
+
+
+@dataclass
+class _Context:
+    """What writing a format may need; see `WriteContext`."""
+
+    database: Database
+    messages: Callable[[Task], list[dict[str, str]]]
+    split: str
+    index: int = 0
+
+    def rows(self, task: Task) -> list[tuple]:
+        assert task.gold.sql is not None
+        result = execute_alone(self.database, task, task.gold.sql)
+        if result.error:
+            raise Unrepresentable("sql", f"the gold SQL fails: {result.error}")
+        if result.limit:
+            raise Unrepresentable("sql", f"the gold SQL gives more than the limit of {result.limit}")
+        return result.rows or []
+
+    def state(self, task: Task) -> State:
+        gold = gold_state(self.database, task)
+        if gold.state is None:
+            raise Unrepresentable("sql", f"the gold SQL fails: {gold.error}")
+        return gold.state
+
+
+# --- writing ----------------------------------------------------------------------------------------
+
+
+def _write(
+    tasks: Sequence[Task], format: WritableFormat, context: _Context, skip: bool
+) -> tuple[list[dict[str, Any]], list[Loss], list[Loss]]:
+    """The entries, what their tasks lost, and why other tasks are not among them."""
+    entries: list[dict[str, Any]] = []
+    losses: list[Loss] = []
+    refused: list[Loss] = []
+    for task in tasks:
+        context.index = len(entries)
+        try:
+            entry = format.write(task, context)
+            again = read_entry(format, json.loads(json.dumps(entry)), "")
+        except Unrepresentable as error:
+            refused.append(Loss(task.id, error.field, str(error)))
+        except TaskError as error:
+            refused.append(Loss(task.id, "task", str(error)))
+        else:
+            entries.append(entry)
+            losses += _losses(task, again, format)
+    if refused and not (skip and entries):
+        lines = [f"{_named(names)}, {field}: {text}" for (field, text), names in _grouped(refused).items()]
+        more = [f"and {len(lines) - 10} problems of other kinds"] if len(lines) > 10 else []
+        raise TaskError(
+            f"the format {format.name} cannot hold {len(refused)} of {len(tasks)} tasks"
+            + (":\n  " if skip else "; --skip leaves them out:\n  ")
+            + "\n  ".join([*lines[:10], *more])
+        )
+    return entries, losses, refused
+
+
+def _losses(task: Task, again: Task, format: WritableFormat) -> Iterator[Loss]:
+    """The fields that come back different. A hash that was computed for a task without one is no loss.
+
+    `repr`, as 1, 1.0 and True are equal in Python but not in a table.
+    """
+    why = {
+        "grader": f"{task.grader or _PROTOCOLS_OWN} becomes {again.grader or _PROTOCOLS_OWN}",
+        **getattr(format, "losses", {}),
+    }
+    before, after = _fields(task), _fields(again)
+    for field, value in before.items():
+        if repr(value) == repr(after[field]) or (field == "state_md5" and value is None):
+            continue
+        yield Loss(task.id, field, why.get(field, f"is not kept by the format {format.name}"))
+
+
+def _fields(task: Task) -> dict[str, Any]:
+    gold = task.gold
+    return {
+        "id": task.id,
+        "question": task.question,
+        "tables": task.tables,
+        "operation": task.operation,
+        "answer": gold.answer,
+        "sql": gold.sql,
+        "state_md5": gold.state_md5,
+        "results": gold.results,
+        "skills": task.skills,
+        "grader": task.grader,
+        "database": task.source,
+        "suite": task.suite,
+        "dialect": task.dialect,
+        "knowledge": task.knowledge,
+        "schema": task.schema,
+    }

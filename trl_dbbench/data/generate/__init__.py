@@ -1,0 +1,344 @@
+"""Endless tasks: procedural tables, questions of every skill, gold that is executed before it is kept.
+
+```python
+>>> tasks = generate_tasks(100, seed=1)                                     # all 22 skills
+>>> tasks = generate_tasks(100, skills=["limit_only"], single_skill=True)   # one skill, and what it needs
+>>> tasks = generate_tasks(100, level="tiny")  # for a model of a million parameters
+>>> tasks = generate_tasks(100, level="multi")  # for such a model, 3 to 5 turns each
+>>> tasks = generate_tasks(100, level="relational")  # over 2 to 5 tables: joins, windows, CTEs ...
+>>> tasks = generate_tasks(100, level="tiny_sql")  # the same for a tiny model that answers with SQL
+```
+
+A task is made in three steps. A *plan* says which skills its SQL is to have; the plans of a level are
+enumerated, so a request that none fulfils is refused at once. A *draft* writes SQL and a question for the
+plan and a table. `checks` executes it and keeps it if no slip of the agent would give the same result.
+
+All chance comes from `random.Random`, one for every chunk of tasks, so a seed gives the same bytes
+everywhere. The two splits cut the space of all tables, and that of all questions, by a checksum: whatever the
+seeds, a table or question of one never comes up in the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import repeat
+from multiprocessing import get_context
+from typing import Any
+
+from trl_dbbench.data.generate import multi, queries, relational, tables, tiny
+from trl_dbbench.data.generate.checks import gold_answer, gold_state
+from trl_dbbench.data.generate.plans import all_plans
+from trl_dbbench.data.generate.tiny import tiny_vocabulary, tiny_words
+from trl_dbbench.database import Database, open_database
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.tasks import Gold, Table, Task
+from trl_dbbench.tasks.skills import NAMED, SKILLS, skills_of
+
+__all__ = ["LEVELS", "SPLITS", "generate_tasks", "iterate_tasks", "tiny_vocabulary", "tiny_words"]
+
+SPLITS = ("train", "test")
+TEST_SHARE = 5
+"""One in so many tables, and one in so many questions, is for the test split."""
+
+CHUNK = 200
+"""Tasks that one random generator makes, and one worker at a time."""
+
+_TRIES = 1_000
+"""Tables tried for one task. Few need more than ten; where so many do not suffice, there is nothing left to
+ask."""
+
+_DRAFTS = 8
+"""Drafts on one table, before another is made."""
+
+
+def _one_statement(database: Database, source: Any, plan: Any, question: str, sql: str) -> Task | None:
+    """The task whose gold is this SQL, if no slip gives the same result."""
+    skills = skills_of(sql)
+    if set(skills) != plan.skills:
+        return None
+    task = Task("", question, (source.table,), _operation(skills), Gold(sql=sql), skills)
+    with database.sandbox(task) as sandbox:
+        gold = gold_answer(sandbox, sql) if task.is_question else gold_state(sandbox, sql, source.table)
+    return replace(task, gold=gold) if gold else None
+
+
+@dataclass(frozen=True)
+class Level:
+    """A kind of tasks: its plans (each with `skills`), its tables, how it words them, and what it makes of a
+    question and what lies behind it (its SQL)."""
+
+    plans: Sequence[Any]
+    source: Callable[[random.Random], Any]
+    draft: Callable[[random.Random, Any, Any], tuple[str, Any] | None]
+    task: Callable[[Database, Any, Any, str, Any], Task | None] = _one_statement
+
+    @property
+    def skills(self) -> tuple[str, ...]:
+        return tuple(skill for skill in NAMED if any(skill in plan.skills for plan in self.plans))
+
+
+LEVELS: dict[str, Level] = {
+    "full": Level(tuple(all_plans()), tables.make_table, queries.draft),
+    "tiny": Level(tiny.PLANS, tiny.make_table, tiny.draft),
+    "multi": Level(multi.PLANS, multi.make_scene, multi.draft, multi.make_task),
+    "relational": Level(relational.FORMS, relational.make_relational, relational.draft, relational.make_task),
+    "tiny_sql": Level(
+        relational.TINY_FORMS, relational.make_tiny, relational.draft_tiny, relational.make_task
+    ),
+}
+
+
+def generate_tasks(
+    num_tasks: int,
+    seed: int = 0,
+    skills: Iterable[str] | None = None,
+    single_skill: bool = False,
+    max_skills: int | None = None,
+    split: str = "train",
+    level: str = "full",
+    workers: int = 1,
+) -> list[Task]:
+    """Tasks whose gold has been executed; each names the skills that its gold SQL has.
+
+    Args:
+        num_tasks: how many, at least 1.
+        seed: the same seed and settings give the same tasks.
+        skills: what the tasks are about, in turn; a task may combine several of these, and has others only
+            where it cannot do without (`limit_only` needs `select` and an order). All of the level by
+            default.
+        single_skill: each task has one of `skills` and no more than that one needs.
+        max_skills: most skills that a task has, the needed ones included.
+        split: `"train"` or `"test"`; the two share no table and no question, whatever their seeds.
+        level: `"full"` has all 22 skills; `"tiny"` has small tables and a closed vocabulary; `"multi"` has
+            small tables, too, and tasks of several turns, whose skills are `skills.KINDS`; `"relational"`
+            asks of 2 to 5 tables, `"tiny_sql"` of 2 or 3 small ones in few words, and their skills are
+            `skills.QUERY_KINDS`.
+        workers: processes that share the work; the tasks are the same for any number. With more than one, a
+            script needs the `if __name__ == "__main__":` that `multiprocessing` asks for.
+
+    Raises:
+        ConfigError: if a name is unknown, a number too small, or `max_skills` leaves no room for a skill.
+    """
+    return list(iterate_tasks(num_tasks, seed, skills, single_skill, max_skills, split, level, workers))
+
+
+def iterate_tasks(
+    num_tasks: int,
+    seed: int = 0,
+    skills: Iterable[str] | None = None,
+    single_skill: bool = False,
+    max_skills: int | None = None,
+    split: str = "train",
+    level: str = "full",
+    workers: int = 1,
+) -> Iterator[Task]:
+    """`generate_tasks`, one by one; the settings are checked at once."""
+    if num_tasks < 1:
+        raise ConfigError(f"the number of tasks is {num_tasks}; it must be at least 1.")
+    if split not in SPLITS:
+        raise ConfigError(f"unknown split {split!r}; allowed: {', '.join(SPLITS)}")
+    if level not in LEVELS:
+        raise ConfigError(f"unknown level {level!r}; allowed: {', '.join(LEVELS)}")
+    if workers < 1:
+        raise ConfigError(f"the number of workers is {workers}; it must be at least 1.")
+    request = Request(seed, None if skills is None else tuple(skills), single_skill, max_skills, split, level)
+    request.plans()  # raises for what cannot be had
+    return _generate(request, num_tasks, workers)
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
+Plans = dict[str, dict[int, list[list[Any]]]]
+"""Skill -> number of skills -> groups of plans that have the same skills."""
+
+
+def plans_by_skill(
+    level: Level,
+    name: str,
+    skills: Iterable[str] | None = None,
+    single_skill: bool = False,
+    max_skills: int | None = None,
+) -> Plans:
+    """The plans of a level that a request allows; see `generate_tasks`."""
+    asked = None if skills is None else list(dict.fromkeys(skills))
+    if asked is not None and not asked:
+        raise ConfigError("the list of skills is empty; leave it out to get all.")
+    if unknown := [skill for skill in asked or () if skill not in NAMED]:
+        raise ConfigError(f"unknown skill {unknown[0]!r}; allowed: {', '.join(NAMED)}")
+    if missing := [skill for skill in asked or () if skill not in level.skills]:
+        raise ConfigError(f"level {name!r} has no tasks of {missing[0]}; it has {', '.join(level.skills)}")
+    if max_skills is not None and max_skills < 1:
+        raise ConfigError(f"the most skills of a task is {max_skills}; it must be at least 1.")
+
+    groups: dict[frozenset[str], list[Any]] = defaultdict(list)
+    for plan in level.plans:
+        groups[plan.skills].append(plan)
+    allowed = _with_least_company(groups, set(asked or level.skills))
+    plans: Plans = {}
+    for skill in asked or level.skills:
+        having = [group for group in (groups if single_skill else allowed) if skill in group]
+        least = min(map(len, having))
+        most = least if single_skill else len(SKILLS)
+        if max_skills is not None and least > max_skills:
+            if asked is None:
+                continue
+            needed = min(having, key=lambda group: (len(group), _in_order(group)))
+            raise ConfigError(
+                f"{skill} cannot be had with {max_skills} skills a task: it needs at least {least} "
+                f"({', '.join(_in_order(needed))}). Raise the number or leave the skill out."
+            )
+        by_size: dict[int, list[list[Any]]] = defaultdict(list)
+        for group in having:
+            if len(group) <= min(most, max_skills or most):
+                by_size[len(group)].append(groups[group])
+        plans[skill] = dict(sorted(by_size.items()))
+    if not plans:
+        raise ConfigError(f"no skill of level {name!r} can be had with {max_skills} skills a task; raise it.")
+    return plans
+
+
+def _with_least_company(groups: Iterable[frozenset[str]], asked: set[str]) -> list[frozenset[str]]:
+    """The sets that have a skill beyond `asked` only where no set with their part of `asked`, or more, does
+    without."""
+    fewest: dict[frozenset[str], int] = {}
+    for group in groups:
+        part = group & asked
+        fewest[part] = min(fewest.get(part, len(SKILLS)), len(group - asked))
+    least = {
+        part: min(count for other, count in fewest.items() if other >= part)
+        for part in fewest
+        if fewest[part]
+    }
+    return [group for group in groups if len(group - asked) == least.get(group & asked, 0)]
+
+
+def _in_order(skills: Iterable[str]) -> tuple[str, ...]:
+    return tuple(skill for skill in NAMED if skill in set(skills))
+
+
+# --- tasks ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Request:
+    """The settings of `generate_tasks`, as a worker gets them."""
+
+    seed: int
+    skills: tuple[str, ...] | None
+    single_skill: bool
+    max_skills: int | None
+    split: str
+    level: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.level}-{self.split}-{self.seed}"
+
+    @lru_cache(maxsize=16)  # noqa: B019 - of a frozen value
+    def plans(self) -> Plans:
+        return plans_by_skill(LEVELS[self.level], self.level, self.skills, self.single_skill, self.max_skills)
+
+
+def _generate(request: Request, num_tasks: int, workers: int) -> Iterator[Task]:
+    """The chunks' tasks in order, each question of a table once."""
+    seen: set[bytes] = set()
+    spare: Iterator[Task] = _drawn(request, "spare", None)  # in the place of what two chunks have in common
+    number = 0
+    for chunk in _chunks(request, num_tasks, workers):
+        for task in chunk:
+            while (key := _identity(task)) in seen:
+                task = next(spare)
+            seen.add(key)
+            yield replace(task, id=f"{request.name}-{number:06d}")
+            number += 1
+
+
+def _chunks(request: Request, num_tasks: int, workers: int) -> Iterator[Iterable[Task]]:
+    """Every chunk has a random generator of its own, so that it does not matter who makes it."""
+    sizes = [min(CHUNK, num_tasks - start) for start in range(0, num_tasks, CHUNK)]
+    if workers == 1 or len(sizes) == 1:
+        for number, size in enumerate(sizes):
+            yield _drawn(request, str(number), size)
+        return
+    # spawned, not forked: the caller may have threads
+    with ProcessPoolExecutor(min(workers, len(sizes)), get_context("spawn")) as pool:
+        try:
+            yield from pool.map(_chunk, repeat(request), range(len(sizes)), sizes)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _chunk(request: Request, number: int, size: int) -> list[Task]:
+    return list(_drawn(request, str(number), size))
+
+
+def _drawn(request: Request, part: str, num_tasks: int | None) -> Iterator[Task]:
+    """So many tasks that differ from each other, or tasks without end."""
+    level, plans = LEVELS[request.level], request.plans()
+    rng = random.Random(f"{request.name}-{part}")
+    seen: set[bytes] = set()
+    targets = list(plans)
+    with open_database("sqlite") as database:
+        while num_tasks is None or len(seen) < num_tasks:
+            if len(seen) % len(targets) == 0:  # each skill once, then each once more: none is left out
+                rng.shuffle(targets)
+            target = targets[len(seen) % len(targets)]
+            for _ in range(_TRIES):
+                task = try_once(rng, level, draw_plan(rng, plans[target]), request.split, database)
+                if task is not None and _identity(task) not in seen:
+                    break
+            else:
+                raise ConfigError(
+                    f"after {len(seen)} tasks there is no new one of {target}. Ask for fewer tasks."
+                )
+            seen.add(_identity(task))
+            yield task
+
+
+def _identity(task: Task) -> bytes:
+    return _checksum(task.question, *map(_key, task.tables))
+
+
+def draw_plan(rng: random.Random, sizes: dict[int, list[list[Any]]]) -> Any:
+    """A plan. There are far more of many clauses than of few, so the size is drawn first, small ones more
+    often."""
+    (size,) = rng.choices(list(sizes), [0.75**rank for rank in range(len(sizes))])
+    return rng.choice(rng.choice(sizes[size]))
+
+
+def try_once(rng: random.Random, level: Level, plan: Any, split: str, database: Database) -> Task | None:
+    """A task of this plan on a new table; `None` if some drafts gave none."""
+    source = level.source(rng)
+    while _split_of(_key(source.table)) != split:
+        source = level.source(rng)
+    for _ in range(_DRAFTS):
+        drafted = level.draft(rng, source, plan)
+        if drafted is None or _split_of(drafted[0]) != split:
+            continue
+        task = level.task(database, source, plan, *drafted)
+        if task is not None and _split_of(_key(task.tables[0])) == split:
+            return task
+    return None
+
+
+def _operation(skills: Sequence[str]) -> str:
+    return next((skill.upper() for skill in ("insert", "update", "delete") if skill in skills), "SELECT")
+
+
+def _key(table: Table) -> str:
+    return json.dumps([table.name, table.rows], ensure_ascii=False)
+
+
+def _checksum(*texts: str) -> bytes:
+    return hashlib.md5("\0".join(texts).encode(), usedforsecurity=False).digest()
+
+
+def _split_of(text: str) -> str:
+    return "test" if _checksum(text)[0] % TEST_SHARE == 0 else "train"

@@ -1,0 +1,168 @@
+"""Gold by execution: a draft becomes a task only if no plausible wrong statement ends where its SQL does.
+
+The gold SQL is run in the sandbox that agents get. Then every statement one slip away from it (`slips.py`) is
+run too. Where one of them gives the same answer or leaves the same table, the task would reward that slip, so
+it is dropped. So are empty answers, orders with ties, and whatever the engines or the grader do not agree on.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections import Counter
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+
+from trl_dbbench.data.generate.slips import wrong_statements
+from trl_dbbench.database import Sandbox
+from trl_dbbench.grading.states import state_hash
+from trl_dbbench.tasks import Gold, Table
+
+MOST_ROWS = 12
+"""An answer of more rows is work for a typist."""
+
+# The grader cuts at commas and parentheses, quoted or not; a date is an object on MySQL and a text elsewhere.
+_UNSAFE_TEXT = re.compile(r"[,()\[\]\\]|'.*\"|\".*'|^\s|\s$|^$|^\d{4}-\d\d-\d\d$|^None$")
+# Collations agree on the order of these.
+_SORTABLE = re.compile(r"[A-Za-z0-9 ]+")
+
+
+def gold_answer(sandbox: Sandbox, sql: str, tables: Sequence[Table] = ()) -> Gold | None:
+    """The answer of a question's SQL, or `None` if it does not make a fair task.
+
+    Args:
+        tables: those of a question over several, of which more can go wrong (`slips.py`).
+    """
+    rows = sandbox.execute(sql).rows
+    if not rows or len(rows) > MOST_ROWS or all(cell is None for row in rows for cell in row):
+        return None
+    tree = sqlglot.parse_one(sql, dialect="mysql")
+    ordered = tree.args.get("order") is not None
+    if len(rows) > 1 and not ordered:
+        return None  # engines may differ in the order of the rows, and the grader minds it
+    if len(rows) == 1 and ordered and not tree.args.get("limit"):
+        return None  # in the other direction it would be the same
+    if not all(_safe(cell) for row in rows for cell in row):
+        return None
+    if _has_ties(sandbox, tree) or _rounds_a_tie(sandbox, tree):
+        return None
+    if any(sandbox.execute(wrong).rows == rows for wrong in wrong_statements(tree, tables)):
+        return None
+    return Gold(answer=tuple(tuple(map(plain, row)) for row in rows), sql=sql)
+
+
+def gold_state(sandbox: Sandbox, sql: str, table: Table) -> Gold | None:
+    """The hash of the table that a change leaves, or `None` if it does not make a fair task."""
+    tree = sqlglot.parse_one(sql, dialect="mysql")
+    after = _state_after(sandbox, sql, table)
+    if not after or after == Counter(sandbox.state()[table.name].rows) or _has_ties(sandbox, tree):
+        return None
+    if any(_state_after(sandbox, wrong, table) == after for wrong in wrong_statements(tree)):
+        return None
+    return Gold(sql=sql, state_md5=state_hash(after.elements()))
+
+
+def _state_after(sandbox: Sandbox, sql: str, table: Table) -> Counter[tuple] | None:
+    """The rows that `sql` leaves, taken back at once; `None` if it fails."""
+    sandbox.execute("BEGIN")
+    failed = sandbox.execute(sql).error is not None
+    rows = None if failed else Counter(sandbox.state()[table.name].rows)
+    sandbox.execute("ROLLBACK")
+    return rows
+
+
+# --- what engines or graders do not agree on -----------------------------------------------------
+
+
+def _has_ties(sandbox: Sandbox, tree: exp.Expr) -> bool:
+    """Whether an ORDER BY leaves open which row comes first, or orders texts that collations differ on."""
+    for order in tree.find_all(exp.Order):
+        query = order.parent
+        assert query is not None
+        rows = sandbox.execute(_ordered_by(tree, order).sql(dialect="mysql")).rows
+        if rows is None or any(None in row for row in rows):
+            return True  # no question says where NULLs go
+        if limit := query.args.get("limit"):
+            offset = query.args.get("offset")
+            # the row after the last one counts: a tie there leaves open which of the two is cut
+            rows = rows[: int(limit.expression.name) + (int(offset.expression.name) if offset else 0) + 1]
+        folded = [tuple(cell.lower() if isinstance(cell, str) else cell for cell in row) for row in rows]
+        if len(set(folded)) < len(folded):
+            return True
+        if any(isinstance(cell, str) and not _SORTABLE.fullmatch(cell) for row in rows for cell in row):
+            return True
+    return False
+
+
+def _ordered_by(tree: exp.Expr, order: exp.Order) -> exp.Expr:
+    """The query of what an ORDER BY, be it that of a window, orders by: a row for each that it orders."""
+    owner = order.parent
+    assert owner is not None
+    if isinstance(owner, exp.SetOperation):
+        rows = owner.copy()
+        rows.args["order"].pop()
+        keys = [term.this.copy() for term in order.expressions]
+        return exp.select(*keys).from_(
+            exp.Subquery(this=rows, alias=exp.TableAlias(this=exp.to_identifier("t")))
+        )
+    query = owner.find_ancestor(exp.Select) if isinstance(owner, exp.Window) else owner
+    assert query is not None
+    kept = {name: query.args[name] for name in _ROWS_OF if query.args.get(name)}
+    kept["from_"] = query.args.get("from_") or exp.From(this=query.this)
+    if isinstance(owner, exp.Window):
+        keys = [each.copy() for each in owner.args.get("partition_by") or ()] + _keys(query, order)
+    else:
+        keys = _keys(query, order)
+        kept["order"] = order
+    if with_ := tree.args.get("with_"):
+        kept["with_"] = with_
+    # copies: a node that hangs from a new query is lost to its own
+    copies = {
+        name: [each.copy() for each in part] if isinstance(part, list) else part.copy()
+        for name, part in kept.items()
+    }
+    return exp.Select(expressions=keys, **copies)
+
+
+_ROWS_OF = ("joins", "where", "group", "having", "distinct")
+"""The clauses that decide which rows a query orders."""
+
+
+def _keys(query: exp.Expr, order: exp.Order) -> list[exp.Expr]:
+    """What the rows are ordered by, with column aliases written out."""
+    named = {each.alias: each.this for each in query.expressions if isinstance(each, exp.Alias)}
+    return [named.get(term.this.name, term.this).copy() for term in order.expressions]
+
+
+def _rounds_a_tie(sandbox: Sandbox, tree: exp.Expr) -> bool:
+    """Whether a rounded value lies so close to a tie that exact and binary arithmetic may part ways."""
+    places = {int(node.args["decimals"].name) for node in tree.find_all(exp.Round)}
+    if not places:
+        return False
+    exact = tree.transform(lambda node: node.this if isinstance(node, exp.Round) else node)
+    rows = sandbox.execute(exact.sql(dialect="mysql")).rows or []
+    scale = 10 ** max(places)
+    return any(
+        abs(abs(float(cell)) * scale % 1 - 0.5) < 0.006  # MySQL's AVG of integers has four places
+        for row in rows
+        for cell in row
+        if isinstance(cell, float | Decimal)
+    )
+
+
+def _safe(cell: Any) -> bool:
+    if isinstance(cell, str):
+        return not _UNSAFE_TEXT.search(cell)
+    return not isinstance(cell, datetime.date | datetime.timedelta | bytes)
+
+
+def plain(cell: Any) -> Any:
+    """As JSON holds it: whole numbers as such, whatever type the engine computed them in."""
+    if isinstance(cell, float | Decimal):
+        number = round(float(cell), 6)
+        return int(number) if number.is_integer() else number
+    return cell

@@ -1,0 +1,93 @@
+"""A fresh task at every draw: the task is a function of the settings and the number of the draw alone.
+
+```yaml
+tasks: generate://full?seed=1&skills=select,limit_only
+max_steps: 500
+```
+
+So nothing has to be kept of those before, and a run that is resumed goes on with the very tasks that it would
+have had. They are of the train split: no table and no question of `trl-dbbench generate --split test` is
+among them. Two draws may give the same task, which is rare.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from trl_dbbench.data.generate import LEVELS, Request, draw_plan, try_once
+from trl_dbbench.database import Limits
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.mysqlite.database import SQLiteDatabase
+from trl_dbbench.tasks import Task
+from trl_dbbench.utils.lookup import unknown
+
+SCHEME = "generate://"
+
+_TRIES = 1_000
+
+_YES_OR_NO = {"true": True, "false": False}
+
+
+@dataclass(frozen=True)
+class FreshTasks:
+    """Tasks without end, by number."""
+
+    request: Request
+
+    @classmethod
+    def of(cls, url: str) -> FreshTasks:
+        """Those of `generate://LEVEL?seed=1&skills=a,b&single_skill=true&max_skills=3`, all but the level
+        optional; see `generate_tasks`.
+
+        Raises:
+            ConfigError: if there are none such.
+        """
+        parts = urlsplit(url)
+        level, given = parts.netloc or "full", dict(parse_qsl(parts.query, keep_blank_values=True))
+        if level not in LEVELS or parts.path.strip("/"):
+            raise ConfigError(f"{url}: {unknown('level', f'{level}{parts.path}', LEVELS)}.")
+        readers: dict[str, Any] = {
+            "seed": int,
+            "skills": lambda text: tuple(text.split(",")),
+            "single_skill": lambda text: _YES_OR_NO[text.lower()],
+            "max_skills": int,
+        }
+        read = {}
+        for name, value in given.items():
+            if name not in readers:
+                raise ConfigError(f"{url}: {unknown('setting', name, readers)}.")
+            try:
+                read[name] = readers[name](value)
+            except (ValueError, KeyError):
+                raise ConfigError(f"{url}: {name} cannot be {value!r}.") from None
+        settings = {"seed": 0, "skills": None, "single_skill": False, "max_skills": None} | read
+        made = cls(Request(**settings, split="train", level=level))
+        made.request.plans()  # raises for what cannot be had
+        return made
+
+    def task(self, draw: int) -> Task:
+        """The task of a draw, from 0; each skill comes once before any comes again.
+
+        Raises:
+            ConfigError: if none is found, which `max_skills` and few skills may bring about.
+        """
+        return _task(self.request, draw)
+
+
+@lru_cache(maxsize=4_096)  # a draw comes once for each sample of its group
+def _task(request: Request, draw: int) -> Task:
+    plans = request.plans()
+    rounds, place = divmod(draw, len(plans))
+    target = random.Random(f"{request.name}-round-{rounds}").sample(list(plans), len(plans))[place]
+    rng = random.Random(f"{request.name}-draw-{draw}")
+    with SQLiteDatabase(Limits()) as database:
+        for _ in range(_TRIES):
+            plan = draw_plan(rng, plans[target])
+            task = try_once(rng, LEVELS[request.level], plan, request.split, database)
+            if task is not None:
+                return replace(task, id=f"{request.name}-draw-{draw}")
+    raise ConfigError(f"no task of {target} is found in {_TRIES:,} tries. Leave the skill out.")

@@ -1,0 +1,241 @@
+"""Questions drafted over tables of your own: the plans of level full, on tables that are not made but given.
+
+A column gets the part that its type, its keys and its cells allow (`source_of`); what cannot be asked about
+without doubt, such as texts that differ in case only, is left out of the questions, and stays in the table.
+As everywhere in this package, gold SQL is executed and must tell a slip from a right answer.
+
+Each question is asked of one table. Which plans a table can serve shows only when they are tried: a skill of
+which no task comes is given up, and named at the end.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from trl_dbbench.data.generate import LEVELS, draw_plan, plans_by_skill
+from trl_dbbench.data.generate.queries import draft
+from trl_dbbench.data.generate.tables import Item, Source, fold
+from trl_dbbench.database import open_database
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.tasks import Cell, Column, Table, Task
+from trl_dbbench.utils.sql import normal_form
+
+_TRIES = 150
+"""Drafts for one task, before its skill is given up."""
+
+_LONGEST = 60
+"""Characters of a text that a question may quote."""
+
+_BITS = {"TINYINT": 8, "SMALLINT": 16, "MEDIUMINT": 24, "INT": 32, "INTEGER": 32, "BIGINT": 64}
+_BITS |= {"BOOL": 8, "BOOLEAN": 8}
+_BROKEN = {"DECIMAL", "NUMERIC", "DEC", "FIXED", "DOUBLE", "REAL", "FLOAT"}
+_DAYS = {"DATE": r"\d{4}-\d\d-\d\d", "DATETIME": r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"}
+_DAYS["TIMESTAMP"] = _DAYS["DATETIME"]
+_TEXTS = {"CHAR", "VARCHAR", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT", "ENUM"}
+
+
+@dataclass
+class Drafts:
+    """Iterating drafts the tasks; afterwards `missing` has the skills of which there are none, or no more.
+
+    A task has at most `max_skills`. Tables of which nothing can be asked are `silent`.
+    """
+
+    tables: Sequence[Table]
+    num_tasks: int
+    seed: int = 0
+    max_skills: int | None = None
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def silent(self) -> list[str]:
+        """The names of tables of which nothing can be asked."""
+        return [table.name for table in self.tables if source_of(table) is None]
+
+    def __iter__(self) -> Iterator[Task]:
+        return self._draft()
+
+    def _draft(self) -> Iterator[Task]:
+        sources = [source for source in map(source_of, self.tables) if source is not None]
+        if not sources:
+            raise ConfigError(
+                f"nothing can be asked of {', '.join(table.name for table in self.tables)}: a table needs "
+                "two rows and two columns of numbers, dates or short texts."
+            )
+        level = LEVELS["full"]
+        plans = plans_by_skill(level, "full", max_skills=self.max_skills)
+        rng = random.Random(f"own-{self.seed}")
+        seen: set[str] = set()
+        waiting: list[str] = []
+        number = 0
+        with open_database("sqlite") as database:
+            while number < self.num_tasks and plans:
+                if not waiting:  # each skill once, then each once more
+                    waiting = rng.sample(list(plans), len(plans))
+                skill = waiting.pop()
+                for _ in range(_TRIES):
+                    source, plan = rng.choice(sources), draw_plan(rng, plans[skill])
+                    drafted = draft(rng, source, plan)
+                    if drafted is None or (form := normal_form(drafted[1])) in seen:
+                        continue
+                    task = level.task(database, source, plan, *drafted)
+                    if task is not None:
+                        break
+                else:
+                    self.missing.append(skill)
+                    del plans[skill]
+                    continue
+                seen.add(form)
+                if _is_shown_otherwise(source.table):  # then the hash of one server is not that of another
+                    task = replace(task, gold=replace(task.gold, state_md5=None))
+                yield replace(task, id=f"own-{self.seed}-{number:05d}")
+                number += 1
+
+
+def source_of(table: Table) -> Source | None:
+    """What can be asked of a table; `None` if that is too little for a question."""
+    items = []
+    for place, column in enumerate(table.columns):
+        item = _item(column, [row[place] for row in table.rows])
+        if item is not None:
+            items.append(item)
+    # two columns that a question would call the same are told apart by none
+    labels = [item.label.casefold() for item in items]
+    items = [item for item, label in zip(items, labels, strict=True) if labels.count(label) == 1]
+    if len(table.rows) < 2 or len(items) < 2:
+        return None
+    name = table.name.replace("_", " ")
+    rows = name if name.endswith("s") else f"{name} rows"
+    return Source(table, rows, tuple(items))
+
+
+def _item(column: Column, cells: Sequence[Cell]) -> Item | None:
+    type_ = re.match("[A-Za-z]*", column.type)[0].upper()  # type: ignore[index]
+    words = column.type.upper()
+    nullable = "NOT NULL" not in words and "PRIMARY KEY" not in words
+    read = _reader(type_)
+    try:
+        values = [None if cell is None else read(cell) for cell in cells]
+    except (ValueError, TypeError):
+        return None
+    present = [value for value in values if value is not None]
+    if not present:
+        return None
+    if type_ in _TEXTS:
+        role = _role_of_texts(present, len(cells)) if _unmistakable(present) else None
+    elif type_ in _DAYS:
+        role = "day"
+    elif type_ in _BITS:
+        role = "id" if _names_something(column, present) else "count"
+    else:
+        role = "money" if type_ in ("DECIMAL", "NUMERIC", "DEC", "FIXED") else "rate"
+        if any(_is_rough(type_, cell) for cell in cells):
+            return None
+    if role is None:
+        return None
+    fresh = partial(_fresh, role, sorted(set(present)), _length(column.type), "PRIMARY KEY" in words)
+    return Item(column.name, role, fresh, nullable, tuple(values), _bounds(type_, column.type))
+
+
+def _is_rough(type_: str, cell: Cell) -> bool:
+    """Whether servers and the embedded database show a cell differently: of a FLOAT, which has 32 bits,
+    servers show six digits; the embedded one computes with the digits that a DOUBLE has, and cuts the
+    fractions of moments."""
+    if type_ in ("DATETIME", "TIMESTAMP"):
+        return "." in str(cell)
+    if cell is None or type_ not in _BROKEN:
+        return False
+    value = float(cell)
+    if type_ == "FLOAT":
+        return float(np.float32(value)) != value or float(f"{value:.6g}") != value
+    return Decimal(str(cell)) != Decimal(repr(value))
+
+
+def _is_shown_otherwise(table: Table) -> bool:
+    types = [re.match("[A-Za-z]*", column.type)[0].upper() for column in table.columns]  # type: ignore[index]
+    return any(_is_rough(type_, cell) for row in table.rows for type_, cell in zip(types, row, strict=True))
+
+
+def _reader(type_: str) -> Callable[[Any], Any]:
+    """Reads a cell of a type; raises ValueError or TypeError for what cannot be asked about."""
+    if type_ in _BITS:
+        return lambda cell: int(str(cell))
+    if type_ in _BROKEN:
+        return float
+    if type_ in _DAYS:
+        return partial(_matching, _DAYS[type_])
+    if type_ in _TEXTS:
+        return partial(_matching, rf"(?s).{{1,{_LONGEST}}}")
+    return partial(_matching, "(?!)")  # nothing is asked of other types
+
+
+def _matching(pattern: str, cell: Any) -> str:
+    if not isinstance(cell, str) or not re.fullmatch(pattern, cell):
+        raise ValueError(cell)
+    return cell
+
+
+def _bounds(type_: str, whole: str) -> tuple[float, float]:
+    """The least and the greatest number (MySQL's manual, "Integer Types" and "Fixed-Point Types")."""
+    unsigned = "UNSIGNED" in whole.upper()
+    if type_ in _BITS:
+        most = 2 ** (_BITS[type_] - (not unsigned)) - 1
+        return (0 if unsigned else -most - 1), most
+    if (digits := re.search(r"\((\d+)(?:,\s*(\d+))?\)", whole)) and type_ in _BROKEN:
+        most = 10 ** (int(digits[1]) - int(digits[2] or 0)) - 1
+        return (0 if unsigned else -most), most
+    return (0 if unsigned else -math.inf), math.inf
+
+
+def _unmistakable(texts: Sequence[str]) -> bool:
+    """Whether every server tells these texts apart and reads them as they are written."""
+    different = set(texts)
+    if any(text != text.strip() or re.search(r"[\\\x00-\x1f]", text) for text in different):
+        return False
+    return len({fold(text) or text for text in different}) == len(different)
+
+
+def _role_of_texts(texts: Sequence[str], rows: int) -> str:
+    if len(texts) <= 0.7 * rows:
+        return "note"
+    return "category" if len(set(texts)) <= 0.6 * len(texts) else "key"
+
+
+def _names_something(column: Column, values: Sequence[int]) -> bool:
+    """Whether these whole numbers stand for something, so that their sum says nothing: keys, flags, years."""
+    named = re.search(r"(^|_)(id|nr|no|number|code|year|zip|phone)$|[a-z]I[Dd]$", column.name, re.IGNORECASE)
+    key = "PRIMARY KEY" in column.type.upper() or "UNIQUE" in column.type.upper()
+    return bool(named) or key or set(values) <= {0, 1}
+
+
+def _length(type_: str) -> int:
+    size = re.match(r"(?:VAR)?CHAR\((\d+)\)", type_, re.IGNORECASE)
+    return int(size[1]) if size else _LONGEST
+
+
+def _fresh(role: str, present: Sequence[Any], length: int, unique: bool, rng: random.Random) -> Cell:
+    """A value that fits the column, for a new or a changed row."""
+    if role == "id" and unique:
+        return present[-1] + 1
+    if role == "count":
+        return rng.randint(present[0], present[-1])
+    if role == "money":
+        low, high = round(present[0] * 100), round(present[-1] * 100)
+        whole = all(float(value).is_integer() for value in present)
+        value = rng.randint(low, high) / 100
+        return float(round(value)) if whole else value
+    if role == "key":  # the beginning of one and the end of another, where they are of several words
+        first, last = (rng.choice(present).split() for _ in range(2))
+        mixed = " ".join([first[0], last[-1]])
+        if len(first) > 1 and len(last) > 1 and len(mixed) <= length:
+            return mixed
+    return rng.choice(present)

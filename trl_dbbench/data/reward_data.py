@@ -1,0 +1,242 @@
+"""What reward models learn from: runs' episodes, or files that others wrote.
+
+```
+chosen, rejected   (and prompt)   for a reward model: texts, or chat messages
+input, label                      for a process reward model: a text with a placeholder after each step, and
+                                  one of the reward tokens for each; or, as in Math-Shepherd's files, the same
+                                  text with the reward tokens in the places of the placeholders
+```
+
+A row of a file may name its own `placeholder_token` and `reward_tokens`. Rows of the same `task_id`, else of
+the same prompt or of the same first line of `input`, count as one task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trl_dbbench.episode.templates import check_shows_episodes, own_template
+from trl_dbbench.errors import ConfigError, TaskError
+from trl_dbbench.rewards.learned import Reader
+from trl_dbbench.rewards.process import StepReader, StepTokens, step_tokens
+from trl_dbbench.runs.conversations import (
+    Labels,
+    Played,
+    completion_messages,
+    observation_role,
+    preference_pairs,
+    prompt_messages,
+    saved_episodes,
+    split_by_task,
+    tools_of,
+)
+from trl_dbbench.runs.settings import RunSettings
+from trl_dbbench.tasks.entries import read_entries
+
+Row = tuple[str, dict[str, list[int]]]
+"""What names the task, and the row as ids."""
+
+
+def as_list(names: str | list[str]) -> list[str]:
+    """The names; a YAML may give one alone."""
+    return [names] if isinstance(names, str) else names
+
+
+def read_settings(runs: Sequence[str]) -> RunSettings | None:
+    """How the runs' episodes were played; `None` if there are no runs.
+
+    Raises:
+        ConfigError: if one is no run's folder, or they showed the policy different things.
+    """
+    all_settings = [RunSettings.read(run) for run in runs]
+    for run, settings in zip(runs[1:], all_settings[1:], strict=True):
+        for name in ("protocol", "observation_characters", "chat_template_kwargs"):
+            first, here = getattr(all_settings[0], name), getattr(settings, name)
+            if here != first:
+                raise ConfigError(
+                    f"episodes: {runs[0]} and {run} differ in {name} ({first!r}, {here!r}). A reward model "
+                    "reads what its policy read: train one for each."
+                )
+    return all_settings[0] if all_settings else None
+
+
+def shown_by(settings: RunSettings | None) -> dict[str, Any]:
+    """What the chat template of the reward model is to show beside messages."""
+    return {} if settings is None else {**settings.chat_template_kwargs, "tools": tools_of(settings)}
+
+
+def check_reader(reader: Reader, settings: RunSettings | None) -> None:
+    """Finds a chat template that cannot show the episodes.
+
+    Raises:
+        ConfigError: if the reward model is to learn from episodes, and has no template that can.
+    """
+    if settings is not None:
+        own_template(reader.tokenizer, tools_of(settings))
+        name, role = reader.tokenizer.name_or_path, observation_role(settings)
+        remedy = "Name another with `chat_template:`, a jinja file or one of TRL's, such as qwen3."
+        check_shows_episodes(name, reader.tokenizer, role, reader.shown, remedy=remedy)
+
+
+# --- pairs --------------------------------------------------------------------------------------------
+
+
+def pairs_of_runs(
+    runs: Sequence[str], reader: Reader, *, per_task: int, seed: int, notes: list[str]
+) -> Iterator[Row]:
+    """Right over wrong episodes of the same task: rows of `chosen_ids` and `rejected_ids`."""
+    settings = {run: RunSettings.read(run) for run in runs}
+    for run in runs:
+        for pair in preference_pairs(saved_episodes(run, notes), settings[run], per_task=per_task, seed=seed):
+            yield pair["prompt"][-1]["content"], _pair_row(reader, pair)
+
+
+def pairs_of_files(files: Sequence[str], reader: Reader) -> Iterator[Row]:
+    """Pairs that others wrote.
+
+    Raises:
+        ConfigError: if a file cannot be read, or a row of it is no pair.
+    """
+    for place, fields in _entries(files):
+        if not {"chosen", "rejected"} <= fields.keys():
+            raise ConfigError(
+                f"{place}: a pair needs 'chosen' and 'rejected'; there are {', '.join(fields)}."
+            )
+        prompt = fields.get("prompt")
+        task = fields.get("task_id") or prompt or fields["chosen"][:1]
+        yield str(task), _pair_row(reader, fields)
+
+
+def _pair_row(reader: Reader, pair: dict[str, Any]) -> dict[str, list[int]]:
+    ids = {}
+    for side in ("chosen", "rejected"):
+        prompt, said = pair.get("prompt"), pair[side]
+        if isinstance(said, str):
+            text = (prompt or "") + said
+            end = str(reader.tokenizer.eos_token)
+            ids[f"{side}_ids"] = reader.ids_of(text if text.endswith(end) else text + end)
+        else:
+            messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+            ids[f"{side}_ids"] = reader.conversation_ids(messages or [], said)
+    return ids
+
+
+# --- steps --------------------------------------------------------------------------------------------
+
+
+def played_in(runs: Sequence[str], notes: list[str]) -> list[Played]:
+    """The sampled episodes of the runs, each text once."""
+    seen: dict[tuple[str, ...], Played] = {}
+    for run in runs:
+        for record, task in saved_episodes(run, notes):
+            said = (task.digest, *(turn["text"] for turn in record["turns"]))
+            seen.setdefault(said, (record, task))
+    return list(seen.values())
+
+
+def steps_of_runs(
+    played: Iterable[Played], labels: Iterable[Labels | None], settings: RunSettings, reader: StepReader
+) -> Iterator[Row]:
+    """Rows of `input_ids` and `labels` for TRL's SFTTrainer; episodes without labels are left out."""
+    for (record, task), label in zip(played, labels, strict=True):
+        if label is not None:
+            prompt = prompt_messages(record, task, settings)
+            ids, places = reader.encode(prompt, completion_messages(record, settings))
+            yield str(prompt[-1]["content"]), reader.training_row(ids, places, label)
+
+
+def steps_of_files(files: Sequence[str], reader: StepReader, tokens: StepTokens) -> Iterator[Row]:
+    """Steps that others wrote.
+
+    Raises:
+        ConfigError: if a file cannot be read, or a row of it has not one label for each step.
+    """
+    for place, fields in _entries(files):
+        text = fields.get("input")
+        if not isinstance(text, str) or "label" not in fields:
+            raise ConfigError(
+                f"{place}: a row needs 'input', a text, and 'label'; there are {', '.join(fields)}."
+            )
+        own = step_tokens(
+            fields.get("placeholder_token", tokens.placeholder_token),
+            fields.get("reward_tokens", tokens.reward_tokens),
+        )
+        parts = text.split(own.placeholder_token)
+        labels = _labels(fields["label"], parts, own)
+        if labels is None:
+            raise ConfigError(
+                f"{place}: 'label' must have one of {list(own.reward_tokens)} for each of the "
+                f"{len(parts) - 1} placeholders {own.placeholder_token!r} in 'input'."
+            )
+        begin = reader.tokenizer(parts[0])["input_ids"]  # with what the tokenizer begins a text
+        ids, places = reader.spliced([begin, *map(reader.ids_of, parts[1:])])
+        task = str(fields.get("task_id") or text.lstrip().partition("\n")[0])
+        yield task, reader.training_row(ids, places, labels)
+
+
+def _labels(label: Any, parts: list[str], tokens: StepTokens) -> list[bool | None] | None:
+    """True for good and False for bad for each step; `None` if they do not fit the input."""
+    good, bad = tokens.reward_tokens
+    if isinstance(label, str):
+        label = _read_off(label, parts, (good, bad))
+    if not isinstance(label, list) or not label or len(label) != len(parts) - 1:
+        return None
+    return None if {*label} - {good, bad} else [each == good for each in label]
+
+
+def _read_off(text: str, parts: list[str], answers: tuple[str, str]) -> list[str] | None:
+    """The answers that stand in a text where its parts meet."""
+    if not text.startswith(parts[0]):
+        return None
+    found, rest = [], text[len(parts[0]) :]
+    for part in parts[1:]:
+        said = [answer for answer in answers if rest.startswith(answer + part)]
+        if not said:
+            return None
+        found.append(said[0])
+        rest = rest[len(said[0] + part) :]
+    return found
+
+
+def _entries(files: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(where it stands, the row) of each."""
+    for file in files:
+        if not Path(file).is_file():
+            raise ConfigError(f"no file at '{file}'. Give a .jsonl, .json or .parquet file.")
+        try:
+            for entry in read_entries(Path(file)):
+                yield f"{file}, {entry.place}", entry.fields
+        except TaskError as error:
+            raise ConfigError(str(error)) from None
+
+
+def fitting(rows: Iterable[Row], max_length: int | None, notes: list[str]) -> list[Row]:
+    """The rows of which no text is longer than so many tokens; `notes` say how many are left out."""
+    rows = list(rows)
+    fit = [
+        (task, row)
+        for task, row in rows
+        if max_length is None or max(len(ids) for ids in row.values()) <= max_length
+    ]
+    if lost := len(rows) - len(fit):
+        notes.append(f"{lost} of {len(rows)} rows are longer than max_length {max_length}, and left out.")
+    return fit
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a reward model is trained on, and what it is measured on: rows, and the task of each."""
+
+    train: list[dict[str, list[int]]]
+    held_out: list[dict[str, list[int]]]
+    tasks: list[str]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], held_out_share: float, seed: int) -> Rows:
+        """Split by task; see `split_by_task`."""
+        named = ((task, (task, row)) for task, row in rows)
+        train, held_out = split_by_task(named, held_out_share, seed)
+        return cls([row for _, row in train], [row for _, row in held_out], [task for task, _ in held_out])

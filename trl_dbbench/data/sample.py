@@ -1,0 +1,306 @@
+"""Rejection sampling: every task is played several times, and what ended right is kept to learn from.
+
+```
+out/
+  run.json        how they were played                                 ┐ as in a training run's folder, so
+  tasks.jsonl     the tasks                                            │ that replay, report and export read
+  shots.jsonl     earlier episodes that prompts showed, where they did   │
+  episodes.jsonl  what is kept, with token ids and log-probabilities   ┘ it
+  sample.json     what was asked for, how far it has come, and counts of all that was played
+```
+
+Each episode draws from a stream of its own, made of the seed, its task and its number. So the batch size
+changes nothing, and one that was killed goes on where it stopped: `sample.json` is written after each batch
+and says how long `episodes.jsonl` was then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from trl_dbbench.engines.base import Backend
+from trl_dbbench.episode.plan import Plan
+from trl_dbbench.episode.player import Player
+from trl_dbbench.errors import ConfigError, StorageError
+from trl_dbbench.evaluation.evaluate import play_in_batches, shots_of, showing, within_context
+from trl_dbbench.runs.records import (
+    EPISODES_FILE,
+    TASKS_FILE,
+    Accuracy,
+    EpisodeRecord,
+    is_void,
+    record_with_ids,
+    said_in,
+    worth_learning,
+)
+from trl_dbbench.runs.settings import RunSettings, versions
+from trl_dbbench.runs.trained import TAKEN, Trained, evaluated_tasks
+from trl_dbbench.tasks import Task
+from trl_dbbench.utils.files import (
+    LOCK_FILE,
+    found_from_everywhere,
+    free_space,
+    is_full,
+    locked,
+    write_atomically,
+    write_through,
+)
+
+PROGRESS_FILE = "sample.json"
+
+
+@dataclass
+class Sampled:
+    """How far a sampling has come, as `sample.json` has it.
+
+    `asked` is what decides which episodes are drawn and kept. `counts` are of right episodes among those
+    judged, `void` of those whose environment failed (`Accuracy`), `statuses` of their endings; `bytes` is the
+    size of `episodes.jsonl`.
+    """
+
+    asked: dict[str, Any]
+    episodes: int
+    played: int = 0
+    bytes: int = 0
+    generated_tokens: int = 0
+    kept: int = 0
+    kept_tokens: int = 0
+    kept_tasks: int = 0
+    repeated: int = 0
+    counts: dict[str, list[int]] = field(default_factory=dict)
+    void: dict[str, int] = field(default_factory=dict)
+    statuses: dict[str, int] = field(default_factory=dict)
+
+    def add(self, batch: Sequence[EpisodeRecord]) -> None:
+        """Counts what was played."""
+        self.played += len(batch)
+        self.generated_tokens += sum(map(_sampled_tokens, batch))
+        accuracy = self.accuracy.add(batch)
+        self.counts, self.void = dict(accuracy.counts), dict(accuracy.void)
+        self.statuses = dict(Counter(self.statuses) + Counter(record["status"] for record in batch))
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """Of what was played; another object each time."""
+        return Accuracy(self.counts, self.void)
+
+    def __str__(self) -> str:
+        statuses = (
+            (f"status/{s}", f"{100 * count / self.played:.1f} %") for s, count in self.statuses.items()
+        )
+        rows = [
+            ("right", self.accuracy.describe()),
+            *sorted(statuses),
+            ("generated", f"{self.generated_tokens:,} tokens in {self.played:,} episodes"),
+            (
+                "kept",
+                f"{self.kept:,} episodes of {self.kept_tasks:,} tasks, {self.kept_tokens:,} sampled tokens",
+            ),
+            ("repeated", f"{self.repeated:,} more did what one of their task had done, and were left out"),
+        ]
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def check_not_held_out(tasks: Sequence[Task], run: Path | None, eval_tasks: Sequence[Task]) -> None:
+    """Finds tasks that are to be sampled and to be evaluated on, whatever their ids.
+
+    Args:
+        run: the run that trained the model: what it was evaluated on is held out.
+        eval_tasks: are held out as well.
+
+    Raises:
+        ConfigError: if there is one.
+    """
+    held_out = [(eval_tasks, "--eval-tasks")]
+    if run is not None:
+        held_out.append((evaluated_tasks(run, []), f"the held-out tasks of '{run}'"))
+    for others, name in held_out:
+        contents = {_content(task) for task in others}
+        shared = [task.id for task in tasks if _content(task) in contents]
+        if shared:
+            named = ", ".join(shared[:3]) + (f" and {len(shared) - 3} more" if len(shared) > 3 else "")
+            raise ConfigError(
+                f"{len(shared)} of {len(tasks)} tasks are also in {name}: {named}. What is "
+                "sampled is trained on, and their evaluation would tell nothing: take them out of --tasks."
+            )
+
+
+def _content(task: Task) -> str:
+    return replace(task, id="").digest
+
+
+def sample_into(
+    out: Path,
+    tasks: Sequence[Task],
+    plan: Plan,
+    trained: Trained,
+    player: Player,
+    backend: Backend,
+    *,
+    batch_size: int = 64,
+    progress: bool = True,
+) -> Sampled:
+    """Plays what is left to be played of a plan, and writes what is kept to a folder.
+
+    Args:
+        out: a new folder, or one in which this plan was begun.
+        tasks: a task that comes twice is played once.
+        trained: what plays, for the record; its settings may ask for earlier episodes in the prompts.
+        player, backend: as in [`evaluate`].
+
+    Raises:
+        ConfigError: if the folder holds something else, a prompt does not fit the model, or there are no
+            earlier episodes to show.
+        StorageError: if the disk is full.
+        DatabaseError, EngineError: as in [`evaluate`].
+    """
+    tasks = list({task.digest: task for task in tasks}.values())
+    player = within_context(player, backend)
+    starts = plan.starts(tasks, player, trained.settings.system_prompt)
+    shots = shots_of(trained, player, folder=out)
+    prepare = showing(shots, player, tasks, trained.settings.system_prompt)
+    asked = asked_of(tasks, plan, trained)
+    if out.exists() and not (out / PROGRESS_FILE).exists() and any(map(_is_of_others, out.iterdir())):
+        raise ConfigError(f"'{out}' holds something else. Name a new folder by --out.")
+    with locked(out):
+        sampled = _begun(out, asked, len(starts))
+        _write_head(out, sampled, tasks, trained, player)
+        kept = _Kept(out, sampled, plan)
+        before = sampled.accuracy
+        for batch in play_in_batches(
+            *(starts, player, backend, batch_size, "sample"),
+            played=sampled.played,
+            right=before.counts["overall"][0],
+            void=before.void["overall"],
+            prepare=prepare,
+            progress=progress,
+        ):
+            records = [record_with_ids(episode, "train", 0) for episode in batch]
+            sampled.add(records)
+            if shots is not None:
+                shots.write(batch)
+            kept.add(records)
+            _write_progress(out, sampled)
+    return sampled
+
+
+def _is_of_others(path: Path) -> bool:
+    return path.name != LOCK_FILE and not path.name.startswith(f".{PROGRESS_FILE}.")
+
+
+def asked_of(tasks: Sequence[Task], plan: Plan | None, trained: Trained) -> dict[str, Any]:
+    """Return what decides which episodes are played, as JSON holds it."""
+    digests = "\n".join(task.digest for task in tasks)
+    asked = {name: getattr(trained.settings, name) for name in TAKEN}
+    asked |= {"model": trained.model, "adapter": trained.adapter, **(asdict(plan) if plan else {})}
+    asked["tasks"] = hashlib.blake2b(digests.encode(), digest_size=8).hexdigest()
+    return json.loads(json.dumps(asked))
+
+
+def _begun(out: Path, asked: dict[str, Any], episodes: int) -> Sampled:
+    """What was done before, if it is the same that is asked for now."""
+    path = out / PROGRESS_FILE
+    if not path.exists():
+        return Sampled(asked, episodes)
+    try:
+        sampled = Sampled(**json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"'{path}' cannot be read: {error}. Name a new folder by --out.") from None
+    others = [name for name in asked if asked[name] != sampled.asked.get(name)]
+    if others:
+        before = [f"{name} {json.dumps(sampled.asked.get(name))[:60]}" for name in others]
+        raise ConfigError(
+            f"'{out}' was begun with other settings: {', '.join(before)}. Give these to go on there, or name "
+            "a new folder by --out."
+        )
+    return sampled
+
+
+def _write_head(out: Path, sampled: Sampled, tasks: Iterable[Task], trained: Trained, player: Player) -> None:
+    _write_progress(out, sampled)
+    database, model, memory = player.database, trained.model, trained.settings.few_shot_memory
+    replace(
+        trained.settings,
+        **asdict(player.rules),
+        database=database.describe(),
+        dialect=database.dialect.name,
+        limits=database.limits,
+        model=found_from_everywhere(model),
+        few_shot_memory=None if memory is None else str(Path(memory).resolve()),
+        rewards={},  # nobody rewarded these episodes
+        advantage=RunSettings.advantage,
+        advantage_args=None,
+        training={},
+        sampling={name: sampled.asked[name] for name in ("temperature", "top_p", "top_k")},
+        task_files={},
+        versions=versions(),
+        id=None,  # it is no run that trains
+    ).write(out)
+    with write_atomically(out / TASKS_FILE) as file:
+        file.writelines(f"{task.to_json()}\n" for task in tasks)
+
+
+def _write_progress(out: Path, sampled: Sampled) -> None:
+    with write_atomically(out / PROGRESS_FILE) as file:
+        json.dump(asdict(sampled), file, ensure_ascii=False, indent=1)
+
+
+def _sampled_tokens(record: EpisodeRecord) -> int:
+    return sum(turn["tokens"] for turn in record["turns"])
+
+
+class _Kept:
+    """`episodes.jsonl`, and what stands in it already."""
+
+    def __init__(self, out: Path, sampled: Sampled, plan: Plan):
+        self._path, self._sampled, self._plan = out / EPISODES_FILE, sampled, plan
+        self._said: dict[str, set[tuple[str, ...]]] = {}  # task's digest -> what its kept episodes did
+        self._path.touch()
+        if self._path.stat().st_size < sampled.bytes:
+            raise ConfigError(f"'{self._path}' is shorter than it was. Name a new folder by --out.")
+        os.truncate(self._path, sampled.bytes)
+        with self._path.open("rb") as lines:
+            for line in lines:
+                record = json.loads(line)
+                self._said.setdefault(record["task_digest"], set()).add(said_in(record))
+
+    def add(self, batch: Sequence[EpisodeRecord]) -> None:
+        lines = []
+        for record in filter(self._wanted, batch):
+            said, before = said_in(record), self._said.setdefault(record["task_digest"], set())
+            if said in before:
+                self._sampled.repeated += 1
+            elif self._plan.max_per_task is None or len(before) < self._plan.max_per_task:
+                before.add(said)
+                self._sampled.kept += 1
+                self._sampled.kept_tokens += _sampled_tokens(record)
+                lines.append(json.dumps(record, ensure_ascii=False) + "\n")
+        self._sampled.kept_tasks = sum(map(bool, self._said.values()))
+        self._append(lines)
+
+    def _wanted(self, record: EpisodeRecord) -> bool:
+        if self._plan.keep == "all":
+            return not is_void(record)
+        return worth_learning(record)
+
+    def _append(self, lines: list[str]) -> None:
+        try:
+            with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.writelines(lines)
+            write_through(self._path)
+        except OSError as error:
+            if not is_full(error, self._path.parent):
+                raise
+            raise StorageError(
+                f"no space is left for {self._path}: {free_space(self._path.parent)}. Free some, and start "
+                "again: it goes on where it stopped."
+            ) from error
+        self._sampled.bytes = self._path.stat().st_size

@@ -1,0 +1,252 @@
+"""Predicted SQL scored by the rules of all evaluators beside each other, whoever has written it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trl_dbbench.database import Database
+from trl_dbbench.episode.gold import whole_result
+from trl_dbbench.errors import ServerCrash, TaskError
+from trl_dbbench.grading import SQL_GRADERS, SQLGrader
+from trl_dbbench.grading.scorers import Result
+from trl_dbbench.tasks import Gold, Task
+from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS
+
+_BIRD_MARK = "\t----- bird -----\t"
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What each grader says of one prediction, from 0 to 1; `None` where the gold SQL cannot be judged by.
+
+    `problem` says why the prediction, or the gold SQL, gives nothing.
+    """
+
+    task: Task
+    sql: str | None
+    values: dict[str, float | None]
+    problem: str | None = None
+
+
+def can_be_scored(task: Task) -> bool:
+    """Whether it is a question with gold SQL, or with the results that it would give."""
+    return task.is_question and (task.gold.sql is not None or bool(task.gold.results))
+
+
+def score_all(
+    tasks: Sequence[Task], predictions: Mapping[str, str], database: Database, workers: int = 4
+) -> Iterator[Scores]:
+    """Scores the predictions for questions, in the order of the tasks. A missing one is wrong.
+
+    Args:
+        predictions: SQL by the task's id.
+        workers: tasks that are scored side by side.
+
+    Raises:
+        TaskError: a task is a change, or has neither gold SQL nor gold results.
+        EnvironmentFault: the database failed.
+    """
+    for task in tasks:
+        if not can_be_scored(task):
+            raise TaskError(f"task '{task.id}' is no question with gold SQL; leave it out.")
+
+    def scored(task: Task) -> Scores:
+        return _scored(task, predictions.get(task.id), database)
+
+    with ThreadPoolExecutor(workers) as pool:
+        yield from pool.map(scored, tasks)
+
+
+def _scored(task: Task, sql: str | None, database: Database) -> Scores:
+    """Of several databases the worst counts, as in Spider's test suites."""
+    found = [_scored_on_one(each, sql, database) for each in task.on_each_database()]
+    values: dict[str, float | None] = {}
+    for name in SQL_GRADERS:
+        judged = [value for scores in found if (value := scores.values[name]) is not None]
+        values[name] = min(judged) if len(judged) == len(found) else None
+    problem = next((scores.problem for scores in found if scores.problem), None)
+    return Scores(task, sql, values, problem)
+
+
+def _scored_on_one(task: Task, sql: str | None, database: Database) -> Scores:
+    gave: dict[str, tuple[Result | None, str]] = {}
+
+    def result(statement: str) -> tuple[Result | None, str]:
+        if statement not in gave:
+            try:
+                gave[statement] = whole_result(database, task, statement)
+            except ServerCrash as crash:
+                gave[statement] = None, str(crash)
+        return gave[statement]
+
+    if sql is None or not sql.strip():
+        return Scores(task, sql, dict.fromkeys(SQL_GRADERS, 0.0), "there is no prediction")
+    if len(sql) > MAX_STATEMENT_CHARACTERS:
+        return Scores(task, sql, dict.fromkeys(SQL_GRADERS, 0.0), "the prediction is too long")
+    values = {name: _value(grader, sql, task.gold, result) for name, grader in SQL_GRADERS.items()}
+    failed = [("the gold SQL", result(task.gold.sql))] if task.gold.sql is not None else []
+    failed.append(("it", result(sql)))
+    problem = next((f"{what} fails: {why}" for what, (found, why) in failed if found is None), None)
+    return Scores(task, sql, values, problem)
+
+
+def _value(grader: SQLGrader, sql: str, gold: Gold, result: Any) -> float | None:
+    golds = gold.results or (result(grader.rewrite(gold.sql or ""))[0],)
+    predicted, _ = result(grader.rewrite(sql))
+    if golds[0] is None:
+        return None
+    return 0.0 if predicted is None else grader.best(predicted, golds, gold.sql)
+
+
+def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
+    """Predicted SQL by task.
+
+    - `.jsonl`: lines with `id` and `sql` (or a `.json` list of such), or the `episodes.jsonl` of a run whose
+      answers are SQL (of several episodes of a task the last one counts);
+    - `.json`: an object of SQL by id, or by a task's place from 0, as BIRD's own files are, where a BIRD
+      suffix is cut off, and 0 or null stands for no prediction;
+    - anything else: a line of SQL for each task, in their order; a tab and what follows it is cut off.
+
+    Two different predictions for one id are an error. A task that stands twice has one prediction by id.
+    What is cut off names the database: it must be the task's.
+
+    Raises:
+        TaskError: the file cannot be read so, names tasks that are not there, may be by place or by id, or
+            is of other tasks or of another order.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        if path.suffix == ".jsonl":
+            found = _of_entries([json.loads(line) for line in text.split("\n") if line.strip()])
+        elif path.suffix == ".json":
+            told = json.loads(text, object_pairs_hook=_once)
+            if isinstance(told, list) and not all(isinstance(each, dict) for each in told):
+                raise ValueError("a list does not say which tasks its SQL is for")
+            found = _of_entries(told) if isinstance(told, list) else _of_object(told, tasks)
+        else:
+            found = _of_lines(text.removesuffix("\n").split("\n"), tasks)
+        if others := [sql for sql in found.values() if not isinstance(sql, str)]:
+            raise TypeError(f"{str(others[0])[:50]!r} is no SQL")
+    except TaskError as error:
+        raise TaskError(f"{path}: {error}") from None
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise TaskError(
+            f"the predictions of '{path}' cannot be read ({type(error).__name__}: {error}). Give a .jsonl "
+            'file of {"id": ..., "sql": ...} or of episodes, a .json object of SQL by id, or a file with a '
+            "line of SQL for each task."
+        ) from None
+    if strange := found.keys() - {task.id for task in tasks}:
+        raise TaskError(
+            f"{path} has predictions for tasks that are not there, such as '{min(strange)}'; the tasks are "
+            f"'{tasks[0].id}', ... Give the file of tasks that it was made for."
+        )
+    return _with_repeats(found, tasks)
+
+
+def _of_entries(entries: Sequence[dict[str, Any]]) -> dict[str, str]:
+    lines = _once([(str(each["id"]), _parts(each["sql"])[0]) for each in entries if "turns" not in each])
+    return lines | dict(_of_episode(each) for each in entries if "turns" in each)
+
+
+def _of_episode(entry: dict[str, Any]) -> tuple[str, str]:
+    ran = [turn["sql"] for turn in entry["turns"] if "sql" in turn]
+    last = entry["turns"][-1] if entry["turns"] else {}
+    return str(entry["task_id"]), last.get("answer", "") or ("".join(ran[-1:]) if "answer" in last else "")
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a dictionary of pairs.
+
+    Raises:
+        ValueError: a key stands twice, with different values.
+    """
+    found = dict(pairs)
+    for key, value in pairs:
+        if value != found[key]:
+            raise ValueError(f"{key!r} stands twice, with {str(value)[:50]!r} and {str(found[key])[:50]!r}")
+    return found
+
+
+def _parts(sql: Any) -> list[str]:
+    """A prediction's SQL, and the database behind it, as BIRD's files have them."""
+    sql = "" if sql is None or sql == 0 else sql
+    if not isinstance(sql, str):
+        raise TypeError(f"{str(sql)[:50]!r} is no SQL")
+    return sql.split(_BIRD_MARK)
+
+
+def _of_object(entries: dict[str, str], tasks: Sequence[Task]) -> dict[str, str]:
+    """SQL by id, or by place, whichever all keys can be.
+
+    Raises:
+        TaskError: they can be both, and mean different tasks, or the databases they name are others.
+        LookupError: a key can be neither.
+    """
+    by_id = {task.id: task for task in tasks}
+    by_place = {str(place): task for place, task in enumerate(tasks)}
+    if strange := sorted(entries.keys() - by_id.keys() - by_place.keys()):
+        raise LookupError(f"{strange[0]!r} is neither a task's id nor the place of one of {len(tasks)} tasks")
+    readings = [names for names in (by_id, by_place) if entries.keys() <= names.keys()]
+    if not readings:
+        only_id, only_place = (
+            next(key for key in entries if key not in names) for names in (by_place, by_id)
+        )
+        raise LookupError(f"{only_id!r} is a task's id, and {only_place!r} only the place of one")
+    parts = {key: _parts(sql) for key, sql in entries.items()}
+    wrong = [_misnamed(((names[key], part[1:]) for key, part in parts.items()), tasks) for names in readings]
+    fitting = [names for names, misnamed in zip(readings, wrong, strict=True) if misnamed is None]
+    if not fitting:
+        raise TaskError(f"{wrong[0]}. Give the file of tasks that it was made for, in their order.")
+    names = fitting[0]
+    if unsure := [key for key in entries if any(other[key] is not names[key] for other in fitting)]:
+        key = unsure[0]
+        raise TaskError(
+            f"the key '{key}' is the id of one task and, from 0, the place of '{by_place[key].id}': it "
+            'does not say which is meant. Give lines of {"id": ..., "sql": ...} in a .jsonl file, or a line '
+            "of SQL for each task, in their order, in a .sql file."
+        )
+    return {names[key].id: part[0] for key, part in parts.items()}
+
+
+def _of_lines(lines: Sequence[str], tasks: Sequence[Task]) -> dict[str, str]:
+    if len(lines) != len(tasks):
+        raise ValueError(f"{len(lines)} lines for {len(tasks)} tasks")
+    parts = [line.rstrip("\r").split("\t") for line in lines]
+    named = ((task, part[-1:] if part[1:] else []) for task, part in zip(tasks, parts, strict=True))
+    if wrong := _misnamed(named, tasks):
+        raise TaskError(f"{wrong}. Give the file of tasks that it was made for, in their order.")
+    return {task.id: part[0] for task, part in zip(tasks, parts, strict=True)}
+
+
+def _misnamed(named: Iterable[tuple[Task, Sequence[str]]], tasks: Sequence[Task]) -> str | None:
+    """The first prediction that names the database of other tasks than its own, as text."""
+    known = {name for task in tasks if (name := _database_of(task)) is not None}
+    for task, names in named:
+        said, own = "".join(names).strip(), _database_of(task)
+        if said in known and own is not None and said != own:
+            return (
+                f"the prediction for the task '{task.id}' is for the database '{said}', the task's is '{own}'"
+            )
+    return None
+
+
+def _database_of(task: Task) -> str | None:
+    """The name of the database that a task of a benchmark is of, if its path says it."""
+    source = task.source
+    return None if source is None or source.path.endswith(".sql") else Path(source.path).stem
+
+
+def _with_repeats(found: dict[str, str], tasks: Sequence[Task]) -> dict[str, str]:
+    """The predictions, and for a task that its file has twice (`137-2`) that of the first."""
+    by_id = {task.id: task for task in tasks}
+    for task in tasks:
+        first, _, number = task.id.rpartition("-")
+        repeats = number.isdecimal() and first in found and replace(task, id=first) == by_id[first]
+        if repeats and task.id not in found:
+            found[task.id] = found[first]
+    return found

@@ -1,0 +1,146 @@
+"""What keeps an agent's statement of SQLite's own dialect inside its database: see `guard`.
+
+A statement runs first with SQLite's own functions, and texts that are short: what LIKE, GLOB, INSTR and
+REPLACE take grows with the product of two lengths, and nothing interrupts a call. One that meets a larger
+text, of the file or of its own making, runs again with larger texts, fewer calls, and functions that can be
+stopped.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from trl_dbbench.database.embedded.native_functions import (
+    MAX_LARGE_BYTES,
+    SEARCHES,
+    TRIMS,
+    Formatter,
+    Functions,
+)
+from trl_dbbench.mysqlite.guard import FORBIDDEN, FORBIDDEN_FUNCTIONS, MAX_COLUMNS, MAX_SPILLED_BYTES, Watch
+from trl_dbbench.mysqlite.values import StatementError
+
+MAX_SMALL_BYTES = 32 * 1024
+"""Of a text, a blob or a row, at first. A search in one takes up to 20 ms."""
+
+MAX_PATTERN_BYTES = 256
+"""Of a pattern of LIKE or GLOB, at first."""
+
+MAX_SEARCHES = 40
+"""Calls of `SEARCHES` that one statement may have, while they are SQLite's own."""
+
+MAX_ARGUMENTS = 100
+MAX_LARGE_CALLS = 30
+MAX_LARGE_ARGUMENTS = 16
+"""Calls of functions, and arguments of each, in a statement that meets large texts: reading 1 MB of JSON
+takes 20 ms."""
+
+MAX_GROWTH_BYTES = 8 * 1024 * 1024
+"""The database may grow by so much, and the temporary tables to as much."""
+
+MAX_SORTED_BYTES = 256 * 1024 * 1024
+"""What a statement may write to temporary files, however large its database is."""
+
+CACHE_KILOBYTES = 2_000
+
+READING_PRAGMAS = frozenset(
+    {
+        *("table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo"),
+        "foreign_key_list",
+    }
+)
+
+_ASKED_BY_INDEXES = frozenset({"data_version", "page_size"})
+"""Read by an index of texts when it is opened, within the statement of the agent that names it first."""
+
+_TOO_SLOW = frozenset({"json_patch"})
+"""Functions whose time grows with the square of a text's length, and that nobody needs."""
+
+_RAW_TABLES = frozenset({"sqlite_dbpage"})
+"""Through which the file's pages could be written."""
+
+
+class NativeGuard(Watch):
+    """Watches over SQLite's own dialect, in a database that holds the tables already."""
+
+    steps = 200
+    longest_result = MAX_LARGE_BYTES
+    too_many_parts = StatementError(sqlite3.SQLITE_ERROR, "the statement has too many parts")
+    spilled_too_much = StatementError(
+        sqlite3.SQLITE_FULL, "the statement was stopped: it needs too much temporary space"
+    )
+
+    def __init__(self, connection: sqlite3.Connection, widest: int) -> None:
+        """
+        Args:
+            widest: columns of the widest table.
+        """
+        super().__init__(connection)
+        self.search_denied = False
+        """The statement must not search in large texts before `replace_searches`."""
+        self._replaced = False
+        self._large = False
+        self.alters = False
+        """The statement is ALTER TABLE."""
+        self._calls = 0
+        self._searches = 0
+        (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        growth = MAX_GROWTH_BYTES // page_bytes
+        self._may_spill = MAX_SPILLED_BYTES + min(4 * pages * page_bytes, MAX_SORTED_BYTES)
+        connection.execute(f"PRAGMA cache_size = -{CACHE_KILOBYTES}")
+        connection.execute(f"PRAGMA max_page_count = {pages + growth}")
+        connection.execute(f"PRAGMA temp.max_page_count = {growth}")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, max(MAX_COLUMNS, 2 * widest))
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        formatter = Formatter()
+        self._offer({**TRIMS, ("printf", -1): formatter, ("format", -1): formatter})
+        self.expect(large=False)
+
+    def expect(self, *, large: bool) -> None:
+        """Before each run of a statement: whether it may meet large texts."""
+        self.failure, self.search_denied = None, False
+        self._large, self._parts, self._calls, self._searches, self.alters = large, 0, 0, 0, False
+        limits = {
+            sqlite3.SQLITE_LIMIT_LENGTH: MAX_LARGE_BYTES if large else MAX_SMALL_BYTES,
+            sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: MAX_PATTERN_BYTES,
+            sqlite3.SQLITE_LIMIT_FUNCTION_ARG: MAX_LARGE_ARGUMENTS if large else MAX_ARGUMENTS,
+        }
+        for limit, value in limits.items():
+            self._connection.setlimit(limit, value)
+
+    def replace_searches(self) -> None:
+        """Puts ours in the place of SQLite's. Nothing brings SQLite's back on the same connection."""
+        self._replaced = True
+        self._offer(SEARCHES)
+
+    def _offer(self, functions: Functions) -> None:
+        for (name, count), function in functions.items():
+            self._connection.create_function(name, count, self._watched(function), deterministic=True)
+
+    def _allows(self, action: int, first: str, second: str) -> bool:
+        if action == sqlite3.SQLITE_PRAGMA:
+            # SQLite itself checks a table to which a column with a condition is added
+            reads = first.lower() in READING_PRAGMAS or (first in _ASKED_BY_INDEXES and not second)
+            return reads or (self.alters and first == "quick_check")
+        if action == sqlite3.SQLITE_FUNCTION:
+            return self._allows_function(second.lower())
+        self.alters = self.alters or action == sqlite3.SQLITE_ALTER_TABLE
+        return action not in FORBIDDEN and first.lower() not in _RAW_TABLES
+
+    def _allows_function(self, name: str) -> bool:
+        self._calls += 1
+        searches = any(name == search for search, _ in SEARCHES)
+        self._searches += searches
+        self.search_denied = self.search_denied or (searches and self._large and not self._replaced)
+        if self._large and self._calls > MAX_LARGE_CALLS:
+            self.failure = StatementError(
+                sqlite3.SQLITE_TOOBIG,
+                f"string or blob too big for a statement with more than {MAX_LARGE_CALLS} calls of functions",
+            )
+        elif self._searches > MAX_SEARCHES:
+            self.failure = StatementError(
+                sqlite3.SQLITE_ERROR,
+                f"too many calls of LIKE, GLOB, instr and replace: at most {MAX_SEARCHES} in a statement",
+            )
+        return not (self.failure or self.search_denied) and name not in FORBIDDEN_FUNCTIONS | _TOO_SLOW

@@ -1,0 +1,353 @@
+"""Training forwards that compute a prompt once for all its episodes.
+
+TRL scores each completion in a row of its own, with its prompt before it: with eight samples, one prompt is
+computed eight times, and it is mostly longer than what follows. Here the tokens of a batch lie in one row,
+
+```
+prompt A less its last token | its last token, completion 1 | its last token, completion 2 | prompt B less ...
+```
+
+and go through all layers but attention as they are, for those look at one token at a time. Attention is
+computed in two calls for each prompt: the prompt sees itself; each suffix sees the prompt and itself. A
+suffix starts with the prompt's last token, so that its first prediction is its own. The output layer is
+computed for the tokens that are scored, and for no others.
+
+Log-probabilities and gradients are those of the usual forward up to rounding. Dropout, such as
+`lora_dropout`, is drawn once for a prompt, not once for each of its episodes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
+from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+from trl import GRPOTrainer
+
+from trl_dbbench.utils.attention import PLAIN, fused, fused_backward, sees_all
+
+logger = logging.getLogger(__name__)
+
+ATTENTION = "dbbench_shared_prompts"
+"""transformers' `sdpa`, and attention of rows that share prompts."""
+
+FAMILIES = PLAIN | {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"}
+"""Experts look at one token at a time, too."""
+
+WORTH = 0.9
+"""Sharing leaves at most so many of the tokens that the usual forward computes, or is not worth it."""
+
+
+def reason_against(config: PreTrainedConfig, *, compiled: bool = False) -> str | None:
+    """Why a model's training forward cannot share prompts; `None` if it can."""
+    if config.model_type not in FAMILIES:
+        return f"it is not known to be right for models of the type {config.model_type}"
+    if not sees_all(config):
+        return "the model has layers that see a window of the past"
+    if config._attn_implementation not in ("sdpa", ATTENTION):
+        return f"it needs attn_implementation 'sdpa', not {config._attn_implementation!r}"
+    if compiled:
+        return "a compiled model would be compiled anew for each batch"
+    return None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Where a prompt and the suffixes of its episodes lie in the row."""
+
+    start: int
+    prefix: int  # tokens of the prompt less its last
+    rows: int
+    suffix: int  # tokens of the longest; shorter ones are padded
+    device: torch.device
+
+    @property
+    def end(self) -> int:
+        return self.start + self.prefix + self.rows * self.suffix
+
+    @cached_property
+    def seen(self) -> torch.Tensor:
+        """(suffix, prefix + suffix), what a suffix sees of the prompt and of itself."""
+        places = torch.ones(self.suffix, self.prefix + self.suffix, dtype=torch.bool, device=self.device)
+        return places.tril(self.prefix)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Rows of a batch in one of S tokens, of which M predict a completion's token."""
+
+    groups: tuple[Group, ...]
+    input_ids: torch.Tensor  # (1, S)
+    position_ids: torch.Tensor  # (1, S)
+    predicts: torch.Tensor  # (M,), places in the row
+    targets: torch.Tensor  # (1, M), what is predicted there
+    rows: torch.Tensor  # (M,), the target's place in the batch's completions
+    columns: torch.Tensor  # (M,)
+
+
+def same_prompt(input_ids: torch.Tensor, attention_mask: torch.Tensor, completion: int) -> list[list[int]]:
+    """The rows of each prompt, in the order of their first ones.
+
+    Args:
+        input_ids: (B, L), prompts that are padded on the left, and completions that are on the right.
+        attention_mask: (B, L).
+        completion: columns of the completions.
+    """
+    width = input_ids.shape[1] - completion
+    ids, starts = input_ids[:, :width].cpu().numpy(), (width - attention_mask[:, :width].sum(dim=1)).tolist()
+    rows: dict[bytes, list[int]] = {}
+    for row, start in enumerate(starts):
+        rows.setdefault(ids[row, start:].tobytes(), []).append(row)
+    return [*rows.values()]
+
+
+def lay_out(
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    completion: int,
+    prompts: Iterable[Sequence[int]],
+) -> Layout:
+    """Puts some rows of a batch into one.
+
+    Args:
+        prompts: the rows of each prompt, of those that are wanted. The others are as in `same_prompt`.
+    """
+    width, device = input_ids.shape[1] - completion, input_ids.device
+    shown = attention_mask[:, :width].sum(dim=1).tolist()
+    lengths = attention_mask[:, width:].sum(dim=1).tolist()
+    groups: list[Group] = []
+    pieces: list[torch.Tensor] = []  # (2, tokens): the rows and columns of the batch that the row is made of
+    predicts: list[torch.Tensor] = []
+    targets: list[torch.Tensor] = []  # (2, tokens): what is predicted there, as rows and columns
+    start = 0
+    for rows in prompts:
+        prefix, suffix = shown[rows[0]] - 1, 1 + max(lengths[row] for row in rows)
+        pieces.append(_places(rows[0], width - 1 - prefix, prefix))
+        for place, row in enumerate(rows):
+            pieces.append(_places(row, width - 1, suffix))
+            predicts.append(start + prefix + place * suffix + torch.arange(lengths[row]))
+            targets.append(_places(row, 0, lengths[row]))
+        groups.append(Group(start, prefix, len(rows), suffix, device))
+        start = groups[-1].end
+    from_rows, from_columns = torch.cat(pieces, dim=1).to(device)
+    of_rows, of_columns = torch.cat(targets, dim=1).to(device)
+    return Layout(
+        groups=tuple(groups),
+        input_ids=input_ids[from_rows, from_columns][None],
+        position_ids=from_columns[None],
+        predicts=torch.cat(predicts).to(device),
+        targets=input_ids[of_rows, width + of_columns][None],
+        rows=of_rows,
+        columns=of_columns,
+    )
+
+
+def _places(row: int, first: int, count: int) -> torch.Tensor:
+    return torch.stack((torch.full((count,), row), torch.arange(first, first + count)))
+
+
+@contextmanager
+def sharing(backbone: PreTrainedModel, layout: Layout) -> Iterator[dict[str, Any]]:
+    """What to call the model of this backbone with; its hidden states are then the M predicting tokens'.
+
+    Its attention stays `ATTENTION`, since gradient checkpointing computes it again in the backward pass.
+    """
+    backbone.config._attn_implementation = ATTENTION
+
+    def select(module: nn.Module, args: Any, output: Any) -> Any:
+        output.last_hidden_state = output.last_hidden_state[:, layout.predicts]  # (1, M, D)
+        return output
+
+    hook = backbone.register_forward_hook(select)
+    try:
+        yield {
+            "input_ids": layout.input_ids,
+            # of four dimensions: transformers hands it on as it is, and `_attention` has its own
+            "attention_mask": layout.input_ids.new_ones(1, 1, 1, 1, dtype=torch.bool),
+            "position_ids": layout.position_ids,
+            "shift_labels": layout.targets,
+            "shared_prompts": layout,
+        }
+    finally:
+        hook.remove()
+
+
+def _attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    shared_prompts: Layout | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Queries (1, H, S, D), keys and values (1, K, S, D) of a layout; anything else is `sdpa`'s."""
+    if shared_prompts is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+    in_two = query.device.type == "cpu" and not kwargs.get("dropout") and fused and fused_backward
+    outputs = []  # (1, tokens, H, D)
+    for group in shared_prompts.groups:
+        tokens, lengths = slice(group.start, group.end), (group.prefix, group.rows * group.suffix)
+        (q, own_q), (k, own_k), (v, own_v) = (
+            each[:, :, tokens].split(lengths, dim=2) for each in (query, key, value)
+        )
+        if group.prefix:
+            outputs.append(sdpa_attention_forward(module, q, k, v, None, **kwargs)[0])
+        own = [_by_row(each, group.rows) for each in (own_q, own_k, own_v)]  # (rows, H or K, suffix, D)
+        if in_two and group.prefix:
+            heads = query.shape[1] // key.shape[1]
+            parts = [own[0], *(repeat_kv(each, heads) for each in (*own[1:], k, v))]
+            # autocast leaves rotated queries and keys in another precision than the values
+            output = _InTwo.apply(*(each.to(v.dtype) for each in parts), kwargs["scaling"]).transpose(1, 2)
+        else:
+            own[1:] = (
+                torch.cat((prefix.expand(group.rows, -1, -1, -1), each), dim=2)
+                for prefix, each in zip((k, v), own[1:], strict=True)
+            )
+            seen = group.seen.expand(group.rows, 1, -1, -1)
+            output, _ = sdpa_attention_forward(module, *own, seen, **kwargs)  # (rows, suffix, H, D)
+        outputs.append(output.flatten(0, 1)[None])
+    return torch.cat(outputs, dim=1), None
+
+
+class _InTwo(torch.autograd.Function):
+    """Attention of suffixes to their prompt and to themselves, without a copy of the prompt for each.
+
+    Given the mean and the mass of both parts (see `utils/attention.py`), the derivative of each is the kernel's
+    own, as in Ring Attention (Liu et al., 2023).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: torch.Tensor,  # (R, H, Q, D)
+        key: torch.Tensor,
+        value: torch.Tensor,
+        prefix_key: torch.Tensor,  # (1, H, P, D)
+        prefix_value: torch.Tensor,
+        scaling: float,
+    ) -> torch.Tensor:
+        rows = len(query)
+        common, common_mass = fused(_in_one(query), prefix_key, prefix_value, scale=scaling)
+        own, own_mass = fused(query, key, value, is_causal=True, scale=scaling)
+        common, common_mass = _by_row(common, rows), _by_row(common_mass, rows)
+        mass = torch.logaddexp(common_mass, own_mass)  # (R, H, Q)
+        output = own.lerp(common, torch.exp(common_mass - mass)[..., None].to(own.dtype))
+        ctx.save_for_backward(query, key, value, prefix_key, prefix_value, output, mass)
+        ctx.scaling = scaling
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        query, key, value, prefix_key, prefix_value, output, mass = ctx.saved_tensors
+        scale = {"dropout_p": 0.0, "scale": ctx.scaling}
+        common, common_key, common_value = fused_backward(
+            *(_in_one(grad), _in_one(query), prefix_key, prefix_value, _in_one(output), _in_one(mass)),
+            **scale,
+            is_causal=False,
+        )
+        own, own_key, own_value = fused_backward(
+            *(grad, query, key, value, output, mass), **scale, is_causal=True
+        )
+        return own + _by_row(common, len(query)), own_key, own_value, common_key, common_value, None
+
+
+def _by_row(states: torch.Tensor, rows: int) -> torch.Tensor:
+    """(1, H, rows * suffix, ...) as (rows, H, suffix, ...)."""
+    return states[0].unflatten(1, (rows, -1)).transpose(0, 1)
+
+
+def _in_one(states: torch.Tensor) -> torch.Tensor:
+    """(rows, H, suffix, ...) as (1, H, rows * suffix, ...)."""
+    return states.transpose(0, 1).flatten(1, 2)[None]
+
+
+AttentionInterface.register(ATTENTION, _attention)
+AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+
+
+class SharedPromptsGRPOTrainer(GRPOTrainer):
+    """A trainer whose forward passes compute a prompt once for its episodes, with `shared_prefix: auto`."""
+
+    _told: bool = False
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: nn.Module,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        compute_entropy: bool = False,
+        compute_aux_loss: bool = False,
+        **images: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        batch = (model, input_ids, attention_mask, logits_to_keep, batch_size)
+        layouts = [] if compute_aux_loss else self._layouts(*batch)
+        if not layouts:
+            return super()._get_per_token_logps_and_entropies(
+                *batch, compute_entropy=compute_entropy, compute_aux_loss=compute_aux_loss, **images
+            )
+        logps, entropies = [], []
+        for layout in layouts:
+            with sharing(self._backbone(model), layout) as inputs, self.accelerator.autocast():
+                outputs = model(**inputs, fused_lm_head=True)
+            logps.append(outputs.log_probs[0])
+            if compute_entropy:
+                entropies.append(outputs.entropy[0])
+        rows = torch.cat([layout.rows for layout in layouts])
+        columns = torch.cat([layout.columns for layout in layouts])
+
+        def in_place(values: list[torch.Tensor]) -> torch.Tensor:
+            """(M,) of all layouts as (B, T), zero where no token is, as TRL gives them."""
+            together = torch.cat(values)
+            return together.new_zeros(len(input_ids), logits_to_keep).index_put((rows, columns), together)
+
+        return in_place(logps), in_place(entropies) if compute_entropy else None, None
+
+    def _layouts(
+        self,
+        model: nn.Module,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        completion: int,
+        batch_size: int | None,
+    ) -> list[Layout]:
+        """The rows of each forward pass; none where the usual one is to be taken.
+
+        Ranks that share the weights go through as many passes either way.
+        """
+        if self.args.shared_prefix == "off" or not self._may_share(model):
+            return []
+        batch = (input_ids, attention_mask, completion)
+        rows = [(number, row) for number, rows in enumerate(same_prompt(*batch)) for row in rows]
+        layouts = []
+        for start in range(0, len(rows), batch_size or len(rows)):
+            of_pass = groupby(rows[start : start + (batch_size or len(rows))], key=itemgetter(0))
+            layouts.append(lay_out(*batch, [[row for _, row in each] for _, each in of_pass]))
+        computed = sum(layout.input_ids.numel() for layout in layouts)
+        predicting = all(layout.targets.numel() for layout in layouts)
+        return layouts if predicting and computed <= WORTH * input_ids.numel() else []
+
+    def _may_share(self, model: nn.Module) -> bool:
+        reason = reason_against(self._backbone(model).config, compiled=self.args.torch_compile)
+        if reason is not None and not self._told:
+            logger.info("Training computes each episode's prompt anew (shared_prefix: auto): %s.", reason)
+            self._told = True
+        return reason is None
+
+    def _backbone(self, model: nn.Module) -> PreTrainedModel:
+        """The layers of a model without its output layer, its adapter and what accelerate puts around it."""
+        own = self.accelerator.unwrap_model(model)
+        own = own.get_base_model() if hasattr(own, "get_base_model") else own
+        return own.base_model

@@ -1,0 +1,400 @@
+"""How agent and database talk: model text -> `Action`, `QueryResult` -> observation.
+
+- **text**: free thoughts, then `Action: Operation` and one fenced `sql` block, or `Action: Answer` and a
+  line `Final Answer: ...`. What fits neither is an invalid action and ends the episode.
+- **tools**: the model's own tool calls of `execute_sql` and `commit_final_answer`. What is no valid call
+  gets an error as observation, and the episode goes on.
+- **text_sql**, **tools_sql**: the same where the answer is SQL, which is executed: a block after
+  `Final Answer:`, or a call of `submit_sql`.
+
+All are pure functions of the text: nothing of it is ever evaluated as code, and no text makes them
+raise. The rollout does not know which one it runs: any class with the members of `AgentProtocol` will do, and
+`protocol:` in a YAML takes its dotted path.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from trl_dbbench.episode.prompts import (
+    TEXT_SQL_SYSTEM_PROMPT,
+    TEXT_SYSTEM_PROMPT,
+    TOOLS_SQL_SYSTEM_PROMPT,
+    TOOLS_SYSTEM_PROMPT,
+    Opening,
+)
+from trl_dbbench.episode.tool_calls import after_thoughts, meant_tool, tool_call
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.grading import get_grader
+from trl_dbbench.utils.lookup import look_up
+
+if TYPE_CHECKING:
+    from trl_dbbench.database import QueryResult
+    from trl_dbbench.tasks import Task
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Run one statement."""
+
+    sql: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """End the episode with this answer.
+
+    `values` are the strings of a tools answer; the text protocol has the one `text` only.
+    """
+
+    text: str
+    values: tuple[str, ...] | None = None
+
+    def for_grader(self, grader: str) -> str:
+        """The answer as the named grader reads it: one that judges rows wants a tuple for each."""
+        if self.values is None or not get_grader(grader).rows:
+            return self.text
+        rows = (
+            v if v.startswith("(") and v.endswith(")") else f"({v},)" for v in map(str.strip, self.values)
+        )
+        return f"[{', '.join(rows)}]"
+
+
+@dataclass(frozen=True)
+class Invalid:
+    """Nothing that the protocol knows; `reason` says what was expected."""
+
+    reason: str
+
+
+Action = Operation | Answer | Invalid
+
+
+class AgentProtocol(Protocol):
+    """What the rollout asks of a protocol. A class of your own is made with `observation_characters` as its
+    argument.
+
+    Attributes:
+        name: for log and record.
+        grader: judges the answers of tasks that name none; a name from `grading.GRADERS`.
+        tools: function schemas that the chat template shows to the model, if any.
+        invalid_ends_episode: whether a turn that `parse` cannot read ends the episode. Otherwise the agent
+            gets `observe(invalid)` and goes on.
+        observation_role: the chat role in which observations come.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def grader(self) -> str: ...
+
+    @property
+    def tools(self) -> list[dict[str, Any]] | None: ...
+
+    @property
+    def invalid_ends_episode(self) -> bool: ...
+
+    @property
+    def observation_role(self) -> str: ...
+
+    def messages(self, task: Task, system_prompt: Opening | None = None) -> list[dict[str, str]]:
+        """The prompt of a task, as chat messages, of which the last one has the question.
+
+        Args:
+            system_prompt: replaces the protocol's; as a list, it is all messages before the question.
+        """
+
+    def parse(self, text: str) -> Action:
+        """What a turn means. Never raises, whatever the model wrote."""
+
+    def write(self, action: Operation | Answer) -> str | dict[str, Any]:
+        """The turn that `parse` reads as this action: its text, or an assistant message with tool calls."""
+
+    def observe(self, result: QueryResult | Invalid) -> str:
+        """What the agent reads of a statement's result, or of a turn that could not be read."""
+
+
+@dataclass(frozen=True)
+class TextProtocol:
+    """The "Action" protocol of AgentBench and LifelongAgentBench.
+
+    Args:
+        observation_characters: longer observations are cut and marked, as AgentBench does at 800;
+            `None` cuts nothing, as LifelongAgentBench.
+    """
+
+    observation_characters: int | None = 800
+
+    name: ClassVar[str] = "text"
+    grader: ClassVar[str] = "agentbench_text"
+    tools: ClassVar[list[dict[str, Any]] | None] = None
+    invalid_ends_episode: ClassVar[bool] = True
+    observation_role: ClassVar[str] = "user"
+
+    def messages(self, task: Task, system_prompt: Opening | None = None) -> list[dict[str, str]]:
+        return _messages(system_prompt, TEXT_SYSTEM_PROMPT, task)
+
+    def parse(self, text: str) -> Action:
+        """Reads a turn as LifelongAgentBench's parser does, after any `</think>`."""
+        text = after_thoughts(text)
+        action = re.search(r"Action: (Operation|Answer)", text)
+        if action is None:
+            return Invalid("no 'Action: Operation' or 'Action: Answer'")
+        if action[1] == "Operation":
+            # the published pattern is ```sql\n([\s\S]*?)\n```; as a regular expression it takes minutes on a
+            # long text that opens blocks and closes none
+            _, opened, rest = text.partition("```sql\n")
+            block, closed, _ = rest.partition("\n```")
+            if not (opened and closed):
+                return Invalid("'Action: Operation' without a closed ```sql block")
+            # the published parser folds the lines into one, so a `--` comment swallows what follows; an
+            # agent trained without that would fail on the benchmark
+            return Operation(block.strip().replace("\n", " "))
+        answer = re.search(r"\nFinal Answer:(.*)", text)
+        if answer is None:
+            return Invalid("'Action: Answer' without a line 'Final Answer: ...'")
+        return Answer(answer[1].strip())
+
+    def write(self, action: Operation | Answer) -> str:
+        """The turn that `parse` reads as this action."""
+        if isinstance(action, Operation):
+            return f"Action: Operation\n```sql\n{action.sql}\n```"
+        return f"Action: Answer\nFinal Answer: {action.text}"
+
+    def observe(self, result: QueryResult | Invalid) -> str:
+        return _cut(_render(result), self.observation_characters)
+
+
+EXECUTE_SQL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "execute_sql",
+        "description": "Runs one SQL statement on the MySQL database and returns its rows or its error.",
+        "parameters": {
+            "type": "object",
+            "properties": {"query": {"type": "string", "description": "The SQL statement."}},
+            "required": ["query"],
+        },
+    },
+}
+
+COMMIT_FINAL_ANSWER = {
+    "type": "function",
+    "function": {
+        "name": "commit_final_answer",
+        "description": "Ends the session with the answer. After a change of the tables, any answer will do.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "answers": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "The values of the answer, each as a string.",
+                }
+            },
+            "required": ["answers"],
+        },
+    },
+}
+
+
+@dataclass(frozen=True)
+class ToolsProtocol:
+    """The function-calling protocol of AgentBench FC.
+
+    Tool calls are read in the forms that open models write (see `markup`). The first call counts; one
+    statement a turn.
+    """
+
+    observation_characters: int | None = 800
+
+    name: ClassVar[str] = "tools"
+    grader: ClassVar[str] = "agentbench_fc"
+    tools: ClassVar[list[dict[str, Any]] | None] = [EXECUTE_SQL, COMMIT_FINAL_ANSWER]
+    invalid_ends_episode: ClassVar[bool] = False
+    observation_role: ClassVar[str] = "tool"
+
+    def messages(self, task: Task, system_prompt: Opening | None = None) -> list[dict[str, str]]:
+        return _messages(system_prompt, TOOLS_SYSTEM_PROMPT, task)
+
+    def parse(self, text: str) -> Action:
+        try:
+            call = tool_call(after_thoughts(text))
+        except ValueError as error:
+            return Invalid(f"Error: {error}")
+        looking, ending = (tool["function"]["name"] for tool in self.tools or ())
+        if call is None:
+            return Invalid(f"Error: no tool call found. Call execute_sql or {ending}.")
+        name, arguments = meant_tool(call[0], (looking, ending)), call[1]
+        if name == looking:
+            query = arguments.get("query")
+            if isinstance(query, str):
+                return Operation(_well_formed(query))
+            return Invalid("Error: execute_sql needs the argument query, a string.")
+        if name == ending:
+            return self._answer(arguments)
+        return Invalid(f"Error: unknown function {name!r}. Call execute_sql or {ending}.")
+
+    def _answer(self, arguments: dict[str, Any]) -> Action:
+        answers = arguments.get("answers")
+        if isinstance(answers, str) and answers.lstrip().startswith("["):
+            with suppress(ValueError, RecursionError):  # a list that was encoded once more
+                answers = json.loads(answers)
+        if isinstance(answers, list):
+            values = tuple(_well_formed(v if isinstance(v, str) else _json(v)) for v in answers)
+            return Answer(str(list(values)), values)
+        return Invalid("Error: commit_final_answer needs the argument answers, an array of strings.")
+
+    def write(self, action: Operation | Answer) -> dict[str, Any]:
+        """The message of the tool call that means this action; the chat template gives it its form."""
+        if isinstance(action, Operation):
+            call = {"name": "execute_sql", "arguments": {"query": action.sql}}
+        else:
+            call = self._answer_call(action)
+        return {"content": "", "tool_calls": [{"type": "function", "function": call}]}
+
+    def _answer_call(self, action: Answer) -> dict[str, Any]:
+        answers = list(action.values or [action.text])
+        return {"name": "commit_final_answer", "arguments": {"answers": answers}}
+
+    def observe(self, result: QueryResult | Invalid) -> str:
+        return _cut(_render(result), self.observation_characters)
+
+
+_LABEL = re.compile(r"\A(?:sqlite|sql|mysql)\b", re.IGNORECASE)
+"""What models write behind the backticks that begin a block."""
+
+
+@dataclass(frozen=True)
+class TextSQLProtocol(TextProtocol):
+    """The text protocol with SQL as the answer, in a block or bare. An empty answer stands for the last
+    statement that was executed."""
+
+    name: ClassVar[str] = "text_sql"
+    grader: ClassVar[str] = "strict"
+
+    def messages(self, task: Task, system_prompt: Opening | None = None) -> list[dict[str, str]]:
+        return _messages(system_prompt, TEXT_SQL_SYSTEM_PROMPT, task)
+
+    def parse(self, text: str) -> Action:
+        action = super().parse(text)
+        if not isinstance(action, Answer):
+            return action
+        answer = after_thoughts(text).partition("\nFinal Answer:")[2]
+        before, fence, block = answer.partition("```")
+        return Answer(_LABEL.sub("", block.partition("```")[0]).strip() if fence else before.strip())
+
+    def write(self, action: Operation | Answer) -> str:
+        if isinstance(action, Operation):
+            return super().write(action)
+        return f"Action: Answer\nFinal Answer:\n```sql\n{action.text}\n```"
+
+
+_LOOK = {
+    "type": "function",
+    "function": EXECUTE_SQL["function"]
+    | {"description": "Runs one SQL statement on the database and returns its rows or its error."},
+}
+
+SUBMIT_SQL = {
+    "type": "function",
+    "function": {
+        "name": "submit_sql",
+        "description": "Ends the session with the query whose rows are the answer.",
+        "parameters": {
+            "type": "object",
+            "properties": {"query": {"type": "string", "description": "The SQL query."}},
+            "required": ["query"],
+        },
+    },
+}
+
+
+@dataclass(frozen=True)
+class ToolsSQLProtocol(ToolsProtocol):
+    """The function-calling protocol with SQL as the answer."""
+
+    name: ClassVar[str] = "tools_sql"
+    grader: ClassVar[str] = "strict"
+    tools: ClassVar[list[dict[str, Any]] | None] = [_LOOK, SUBMIT_SQL]
+
+    def messages(self, task: Task, system_prompt: Opening | None = None) -> list[dict[str, str]]:
+        return _messages(system_prompt, TOOLS_SQL_SYSTEM_PROMPT, task)
+
+    def _answer(self, arguments: dict[str, Any]) -> Action:
+        query = arguments.get("query")
+        if isinstance(query, str):
+            return Answer(_well_formed(query).strip())
+        return Invalid("Error: submit_sql needs the argument query, a string.")
+
+    def _answer_call(self, action: Answer) -> dict[str, Any]:
+        return {"name": "submit_sql", "arguments": {"query": action.text}}
+
+
+PROTOCOLS: dict[str, Callable[[int | None], AgentProtocol]] = {
+    "text": TextProtocol,
+    "tools": ToolsProtocol,
+    "text_sql": TextSQLProtocol,
+    "tools_sql": ToolsSQLProtocol,
+}
+
+
+def get_protocol(name: str, observation_characters: int | None = 800) -> AgentProtocol:
+    """The protocol of that name, or the user's own class at that dotted path.
+
+    Raises:
+        ConfigError: if there is none, or it lacks a member of `AgentProtocol`.
+    """
+    protocol = look_up("protocol", name, PROTOCOLS)(observation_characters)
+    members = ["name", "grader", "tools", "invalid_ends_episode", "observation_role"]
+    members += ["messages", "parse", "write", "observe"]
+    if missing := [member for member in members if not hasattr(protocol, member)]:
+        raise ConfigError(
+            f"the protocol {name!r} lacks {', '.join(missing)}; see trl_dbbench.episode.protocol.AgentProtocol."
+        )
+    return protocol
+
+
+PRODUCTS = {"mysql": "MySQL", "sqlite": "SQLite"}
+"""As the agent reads them, by a task's dialect."""
+
+
+def _messages(opening: Opening | None, own: str, task: Task) -> list[dict[str, str]]:
+    if not isinstance(opening, list):
+        own = own.replace("MySQL", PRODUCTS[task.dialect])
+        opening = [{"role": "system", "content": opening or own}]
+    return [*opening, {"role": "user", "content": task.prompt()}]
+
+
+def _well_formed(text: str) -> str:
+    """Text out of JSON, where an escape can write half of a surrogate pair: no server or tokenizer takes
+    it."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        return "nested too deep"
+
+
+def _render(result: QueryResult | Invalid) -> str:
+    if isinstance(result, Invalid):
+        return result.reason
+    if result.error is not None:
+        return result.error
+    rows = str(result.rows or [])
+    return f"{rows} [TRUNCATED]" if result.limit else rows
+
+
+def _cut(text: str, characters: int | None) -> str:
+    if characters is None or len(text) <= characters:
+        return text
+    return text[:characters] + "[TRUNCATED]"

@@ -1,0 +1,145 @@
+"""Whether the gold solutions of tasks are right, by the sandboxes and graders that training itself uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from trl_dbbench.database import Database
+from trl_dbbench.episode.gold import execute_alone, whole_result
+from trl_dbbench.episode.judge import Judge, answer_graders, published_right
+from trl_dbbench.errors import TaskError
+from trl_dbbench.grading import Grader, SQLGrader, get_grader
+from trl_dbbench.grading.scorers import Result
+from trl_dbbench.tasks import Task
+from trl_dbbench.utils.sql import quote
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Whether one task's gold scores as right, and why not."""
+
+    task: Task
+    problem: str | None = None
+
+
+def validate(
+    tasks: Sequence[Task], database: Database, workers: int = 4, grader: str | None = None
+) -> Iterator[Validation]:
+    """Executes every gold solution.
+
+    - A question's gold answer must be right to its graders and, where there is gold SQL, its rows too.
+    - Where answers are SQL, the gold SQL must run, twice alike, be right to the grader, and give more than
+      NULLs. Where the gold is results, there is nothing to run: the database must open, each of them be right
+      to the grader, and one give more than NULLs.
+    - A change's gold SQL must run and, where a hash is published, leave tables of that hash.
+
+    Yields in the order of the tasks.
+
+    Args:
+        workers: tasks that are validated side by side.
+        grader: judges all questions instead of their own graders: a name of `grading.GRADERS` or a dotted
+            path.
+
+    Raises:
+        ConfigError: if there is no such grader.
+    """
+    override = None if grader is None else get_grader(grader)
+    judge = Judge(database)
+
+    def problem(task: Task) -> str | None:
+        try:
+            if task.is_question:
+                return _question_problem(task, database, override)
+            return _change_problem(task, judge)
+        except TaskError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(workers) as pool:
+        problems = pool.map(problem, tasks)
+        yield from (Validation(task, problem) for task, problem in zip(tasks, problems, strict=True))
+
+
+def _question_problem(task: Task, database: Database, override: Grader | SQLGrader | None) -> str | None:
+    named = override or (get_grader(task.grader) if task.grader is not None else None)
+    if isinstance(named, SQLGrader):
+        return _sql_problem(task, database, named)
+    if task.gold.answer is None:
+        return f"the grader {named.name if named else 'of a protocol'} needs a gold answer"
+    judged = answer_graders(task, named if override else None)
+    for grader, gold in judged:
+        if not grader.can_be_right(gold):
+            return f"the gold answer {gold} is not right to the grader {grader.name}"
+    if task.gold.sql is None:
+        return None
+    result = execute_alone(database, task, task.gold.sql)
+    if result.error:
+        return f"the gold SQL fails: {result.error}"
+    rows = result.rows or []
+    for grader, gold in judged:
+        if not grader.judge(grader.answer(rows), gold):
+            return f"the gold SQL gives {rows}, the gold answer is {gold}"
+    return None
+
+
+_SAYS_NOTHING = (
+    "the gold gives no rows, or only NULLs, which statements also give by mistake, so no answer is right. "
+    "Leave the task out."
+)
+
+
+class _Problem(Exception):
+    """What is wrong with a gold."""
+
+
+def _sql_problem(task: Task, database: Database, grader: SQLGrader) -> str | None:
+    """What is wrong on one of the task's databases; the gold may say nothing on some of a suite's."""
+    golds: list[Result] = []
+    for each in task.on_each_database():
+        try:
+            golds += _checked_golds(each, database, grader)
+        except _Problem as problem:
+            of_suite = each.source if each.source != task.source else None
+            return f"{problem} (on '{of_suite.path}' of its suite)" if of_suite else str(problem)
+    return _SAYS_NOTHING if all(gold.says_nothing for gold in golds) else None
+
+
+def _checked_golds(task: Task, database: Database, grader: SQLGrader) -> Sequence[Result]:
+    """The gold results on one database.
+
+    Raises:
+        _Problem: if there are none, or the grader does not call them right.
+    """
+    if task.gold.results:
+        return _checked_results(task, database, grader)
+    if task.gold.sql is None:
+        raise _Problem(f"the grader {grader.name} needs gold SQL")
+    sql = grader.rewrite(task.gold.sql)
+    first, problem = whole_result(database, task, sql)
+    again, problem = whole_result(database, task, sql) if first else (None, problem)
+    if first is None or again is None:
+        raise _Problem(f"the gold SQL fails: {problem}")
+    if grader.value(again, first, task.gold.sql) < 1:
+        gives = f"gives {first.rows[:3]} and then {again.rows[:3]}" if first.rows else "gives no rows"
+        raise _Problem(f"the gold SQL, which {gives}, is not right to the grader {grader.name}")
+    return [first]
+
+
+def _checked_results(task: Task, database: Database, grader: SQLGrader) -> Sequence[Result]:
+    result = execute_alone(database, task, f"SELECT * FROM {quote(task.tables[0].name)} LIMIT 1")
+    if result.error:
+        raise _Problem(f"its database cannot be read: {result.error}")
+    for gold in task.gold.results:
+        if grader.value(gold, gold, "") < 1:
+            raise _Problem(f"the gold result {gold.rows[:3]} is not right to the grader {grader.name}")
+    return task.gold.results
+
+
+def _change_problem(task: Task, judge: Judge) -> str | None:
+    gold = judge.gold_state(task)
+    if gold.state is None:
+        return f"the gold SQL fails: {gold.error}"
+    if published_right(task, gold.state) is False:
+        return f"the gold SQL leaves tables of another hash than the published {task.gold.state_md5}"
+    return None

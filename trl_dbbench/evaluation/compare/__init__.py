@@ -1,0 +1,32 @@
+"""How good a model is, and whether another one is better: what `trl-dbbench eval` and `compare` say.
+
+```
+one model, or one model with several adapters      saved evaluations, runs
+  play.py     greedy and sampled episodes, rewarded   saved.py
+         \\                                          /
+          arms.py         Arm: what one of them did, task by task
+            figures.py    its figures: pass@k, majority@k, best-of-n, rewards, turns, ...
+            comparison.py two or more arms, paired task by task
+              text.py, page.py   what is printed; an HTML page
+```
+
+`statistics.py` has the estimators and tests, with their sources.
+"""
+
+from trl_dbbench.evaluation.compare.arms import Arm
+from trl_dbbench.evaluation.compare.comparison import Comparison, compare_arms
+from trl_dbbench.evaluation.compare.figures import Figures, figures_of
+from trl_dbbench.evaluation.compare.statistics import best_of, majority, mcnemar, paired_interval, pass_at_k
+
+__all__ = [
+    "Arm",
+    "Comparison",
+    "Figures",
+    "best_of",
+    "compare_arms",
+    "figures_of",
+    "majority",
+    "mcnemar",
+    "paired_interval",
+    "pass_at_k",
+]

@@ -1,0 +1,250 @@
+"""Arms set beside each other, and each against the first one, task by task."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.evaluation.compare.arms import GREEDY, Arm, key_of
+from trl_dbbench.evaluation.compare.figures import Figures, figures_of
+from trl_dbbench.evaluation.compare.statistics import mcnemar, paired_interval
+from trl_dbbench.runs.records import EpisodeRecord, is_void, void_reasons
+
+SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much more right an arm is than the first one, -1 to 1, with its 95 % bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+    tasks: int
+
+    def __str__(self) -> str:
+        return f"{100 * self.value:+.1f} points [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A task that one of two did right greedily, and the other did not."""
+
+    won: bool
+    """Whether the first one did it wrong, and the other one right."""
+    first: EpisodeRecord
+    other: EpisodeRecord
+    gold: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class VoidPair:
+    """A task whose environment failed in one of two, or in both."""
+
+    task_id: str
+    question: str
+    arms: list[str]
+    """The names of those in which it is void."""
+    reason: str
+    """Why in the first of them."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the pairs of two arms come to.
+
+    Args:
+        first, other: their names.
+        wins, losses: tasks that greedily only the other one, or only the first one did right.
+        both_right, both_wrong: ties.
+        differences: by measure (`Arm.values`), of those that both have.
+    """
+
+    first: str
+    other: str
+    wins: int
+    losses: int
+    both_right: int
+    both_wrong: int
+    differences: dict[str, Difference]
+
+    @property
+    def ties(self) -> int:
+        return self.both_right + self.both_wrong
+
+    @property
+    def tasks(self) -> int:
+        return self.wins + self.losses + self.ties
+
+    @property
+    def p(self) -> float:
+        """Of McNemar's exact test."""
+        return mcnemar(self.wins, self.losses)
+
+    @property
+    def p_text(self) -> str:
+        """For instance `0.031`, `1` or `2.4e-11`."""
+        p = self.p
+        return f"{p:.2g}" if p < 0.001 else f"{p:.3f}".rstrip("0").rstrip(".")
+
+    @property
+    def verdict(self) -> str:
+        """One sentence; it claims nothing where p is 0.05 or more."""
+        if self.p >= SIGNIFICANT:
+            return f"No difference shown between {self.other} and {self.first} (p = {self.p_text})."
+        more = "more" if self.wins > self.losses else "less"
+        return f"{self.other} is right {more} often than {self.first} (p = {self.p_text})."
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "wins": self.wins,
+            "losses": self.losses,
+            "ties": {"both_right": self.both_right, "both_wrong": self.both_wrong},
+            "mcnemar_p": self.p,
+            "verdict": self.verdict,
+            "differences": {measure: vars(each) for measure, each in self.differences.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Pairing(Outcome):
+    """An arm against the first one, on the tasks that both played without a fault.
+
+    Args:
+        void: the tasks that are left out.
+        void_wrong: what the pairs come to where void episodes count as wrong; `None` if none is void.
+        flips: the greedy wins, then the losses.
+    """
+
+    void: list[VoidPair]
+    void_wrong: Outcome | None
+    flips: list[Flip]
+
+    @property
+    def faults(self) -> int:
+        """How many tasks are left out as the environment failed in one or both."""
+        return len(self.void)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "first": self.first,
+            "other": self.other,
+            **super().to_dict(),
+            "faults": self.faults,
+            "void": [vars(each) for each in self.void],
+            "void_wrong": None if self.void_wrong is None else self.void_wrong.to_dict(),
+            "flips": [vars(flip) for flip in self.flips],
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Arms side by side.
+
+    Args:
+        arms: cut down to the tasks that all of them have.
+        figures: theirs.
+        pairings: every arm but the first one against that.
+        notes: what else a reader should know.
+    """
+
+    arms: list[Arm]
+    figures: list[Figures]
+    pairings: list[Pairing]
+    notes: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Without the episodes of tasks that did not flip."""
+        arms = [
+            {
+                "name": arm.name,
+                "model": arm.model,
+                "adapter": arm.adapter,
+                "sampling": None if arm.sampling is None else vars(arm.sampling),
+                "figures": figures.to_dict(),
+            }
+            for arm, figures in zip(self.arms, self.figures, strict=True)
+        ]
+        return {
+            "tasks": len(self.arms[0].keys),
+            "arms": arms,
+            "pairings": [pairing.to_dict() for pairing in self.pairings],
+            "notes": self.notes,
+        }
+
+
+def compare_arms(arms: Sequence[Arm], *, seed: int = 0, notes: Sequence[str] = ()) -> Comparison:
+    """Compares every arm with the first one.
+
+    Args:
+        seed: of the bootstrap.
+        notes: what is to stand among the comparison's.
+
+    Raises:
+        ConfigError: if the arms share no task.
+    """
+    first = arms[0]
+    others = [set(arm.keys) for arm in arms[1:]]
+    shared = {key for key in first.keys if all(key in keys for keys in others)}
+    if not shared:
+        raise ConfigError(
+            f"{', '.join(arm.name for arm in arms)} have no task in common, so nothing can be compared. "
+            "Evaluate them on the same --tasks."
+        )
+    notes = [*notes]
+    if alone := len(set(first.keys).union(*others)) - len(shared):
+        notes.append(f"{alone} task{'s' * (alone > 1)} not played by all were left out.")
+    if len({str(arm.sampling) for arm in arms}) > 1:
+        drawn = (f"{arm.name}: {arm.sampling or 'no samples'}" for arm in arms)
+        notes.append(f"The samples were drawn differently ({'; '.join(drawn)}).")
+    arms = [arm.only(shared) for arm in arms]
+    pairings = [_pairing(arms[0], other, seed) for other in arms[1:]]
+    return Comparison(arms, [figures_of(arm) for arm in arms], pairings, notes)
+
+
+def _pairing(first: Arm, other: Arm, seed: int) -> Pairing:
+    here, there = ({key_of(episode): episode for episode in arm.greedy} for arm in (first, other))
+    void, flips = [], []
+    for key, episode in here.items():
+        pair = [(first.name, episode), (other.name, there[key])]
+        if failed := [(name, each) for name, each in pair if is_void(each)]:
+            (reason,) = void_reasons([failed[0][1]])
+            void.append(
+                VoidPair(episode["task_id"], episode["question"], [name for name, _ in failed], reason)
+            )
+        elif episode["right"] != there[key]["right"]:
+            gold = first.gold.get(key) or other.gold.get(key) or {}
+            flips.append(Flip(there[key]["right"], episode, there[key], gold))
+    flips.sort(key=lambda flip: not flip.won)
+    samples = any(map(is_void, (*first.samples, *other.samples)))
+    void_wrong = _outcome(first, other, seed, void_wrong=True) if void or samples else None
+    return Pairing(**vars(_outcome(first, other, seed)), void=void, void_wrong=void_wrong, flips=flips)
+
+
+def _outcome(first: Arm, other: Arm, seed: int, void_wrong: bool = False) -> Outcome:
+    mine, theirs = first.values(void_wrong), other.values(void_wrong)
+    differences = {
+        measure: _difference(mine[measure], theirs[measure], seed)
+        for measure in mine
+        if mine[measure].keys() & theirs.get(measure, {}).keys()
+    }
+    greedy = Counter(
+        (bool(mine[GREEDY][key]), bool(theirs[GREEDY][key])) for key in mine[GREEDY] if key in theirs[GREEDY]
+    )
+    return Outcome(
+        *(first.name, other.name),
+        wins=greedy[False, True],
+        losses=greedy[True, False],
+        both_right=greedy[True, True],
+        both_wrong=greedy[False, False],
+        differences=differences,
+    )
+
+
+def _difference(first: Mapping[str, float], other: Mapping[str, float], seed: int) -> Difference:
+    values = [other[key] - first[key] for key in first if key in other]
+    low, high = paired_interval(values, seed=seed)
+    return Difference(sum(values) / len(values), low, high, len(values))

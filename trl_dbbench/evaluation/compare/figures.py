@@ -1,0 +1,220 @@
+"""The figures of an arm: how right it was, by group of tasks, and how its episodes went."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trl_dbbench.evaluation.compare.arms import GREEDY, Arm, by_task, key_of
+from trl_dbbench.grading.statistics import Share
+from trl_dbbench.runs.records import EpisodeRecord, commonest, groups_of, is_void, void_reasons
+
+OVERALL = "overall"
+
+MAX_REASONS = 8
+"""Reasons of unreadable turns that are told one by one."""
+
+
+@dataclass(frozen=True)
+class RewardFigures:
+    """Of the episodes that a reward has a value for.
+
+    `std` has n - 1 in its denominator, and is 0 for one episode; `at_lowest` is the share of episodes whose
+    reward is `min`.
+    """
+
+    mean: float
+    std: float
+    min: float
+    median: float
+    max: float
+    at_lowest: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> RewardFigures:
+        lowest = min(values)
+        return cls(
+            statistics.fmean(values),
+            statistics.stdev(values) if len(values) > 1 else 0.0,
+            lowest,
+            statistics.median(values),
+            max(values),
+            values.count(lowest) / len(values),
+        )
+
+
+@dataclass(frozen=True)
+class EpisodeFigures:
+    """How episodes went; all but `faults` and `void_reasons` is of those whose environment did not fail.
+
+    `kind` says which: `sampled` or `greedy`. `faults` are void; `void_reasons` says why, most frequent first.
+    `statuses` are shares of episodes, `readable` and `unreadable` (by reason) of turns. `statements` were
+    executed; `distinct_statements` counts what several episodes of a task executed alike once. Tokens are
+    sampled ones, `tokens` and `turns` means of an episode.
+    """
+
+    kind: str
+    episodes: int
+    faults: int
+    statuses: dict[str, float]
+    turns: float
+    tokens: float
+    prompt_tokens: float | None
+    generated_tokens: int
+    readable: float | None
+    unreadable: dict[str, float]
+    statements: int
+    distinct_statements: int
+    rewards: dict[str, RewardFigures]
+    void_reasons: dict[str, int]
+
+    @classmethod
+    def of(cls, kind: str, episodes: Sequence[EpisodeRecord]) -> EpisodeFigures:
+        sound = [episode for episode in episodes if not is_void(episode)]
+        turns = [turn for episode in sound for turn in episode["turns"]]
+        reasons = Counter(turn.get("reason", "") for turn in turns if turn.get("action") == "invalid")
+        statements = [
+            (key_of(episode), " ".join(turn["sql"].split()))
+            for episode in sound
+            for turn in episode["turns"]
+            if "sql" in turn
+        ]
+        rewards: defaultdict[str, list[float]] = defaultdict(list)
+        for episode in sound:
+            for name, value in episode["rewards"].items():
+                if value is not None:
+                    rewards[name].append(value)
+        tokens = sum(turn.get("tokens", 0) for turn in turns)
+        prompts = [episode["prompt_tokens"] for episode in sound if "prompt_tokens" in episode]
+        return cls(
+            kind,
+            len(sound),
+            len(episodes) - len(sound),
+            _shares(Counter(episode["status"] for episode in sound), len(sound)),
+            len(turns) / len(sound) if sound else 0.0,
+            tokens / len(sound) if sound else 0.0,
+            statistics.fmean(prompts) if prompts else None,
+            tokens,
+            1 - reasons.total() / len(turns) if turns else None,
+            _shares(reasons, len(turns)),
+            len(statements),
+            len(set(statements)),
+            {name: RewardFigures.of(values) for name, values in rewards.items()},
+            dict(void_reasons(episodes).most_common()),
+        )
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What is said of an arm.
+
+    Args:
+        shares: group -> measure (`Arm.values`) -> share of its tasks, with Wilson's interval. Groups are
+            `overall`, `operation/...` and `skill/...`. For values between 0 and 1, as of pass@k, that
+            interval is too wide rather than too narrow: none spread further than right and wrong do.
+        episodes: how the samples went, or the greedy episodes where there are none.
+    """
+
+    shares: dict[str, dict[str, Share]]
+    episodes: EpisodeFigures
+
+    def to_dict(self) -> dict[str, Any]:
+        shares = {
+            group: {measure: share_dict(share) for measure, share in measured.items()}
+            for group, measured in self.shares.items()
+        }
+        return {"shares": shares, "episodes": asdict(self.episodes)}
+
+    def rows(self) -> list[tuple[str, str]]:
+        """(name, value) of all figures but those of single groups."""
+        of = self.episodes
+        rows = [(measure, str(share)) for measure, share in self.shares.get(OVERALL, {}).items()]
+        rows += [(f"status {status}", percent(share)) for status, share in of.statuses.items()]
+        for name, reward in of.rewards.items():
+            spread = f"mean {reward.mean:.3g}, std {reward.std:.3g}, min {reward.min:.3g}, "
+            rows.append((f"reward {name}", f"{spread}median {reward.median:.3g}"))
+            rows.append((f"at the lowest {name}", percent(reward.at_lowest)))
+        if of.readable is not None:
+            rows.append(("readable turns", percent(of.readable)))
+        reasons = list(of.unreadable.items())
+        rows += [(f"unreadable: {reason[:60]}", percent(share)) for reason, share in reasons[:MAX_REASONS]]
+        if others := reasons[MAX_REASONS:]:
+            rows.append((f"unreadable: {len(others)} other reasons", percent(sum(s for _, s in others))))
+        rows.append(("turns an episode", f"{of.turns:.2f}"))
+        rows.append(("tokens an episode", f"{of.tokens:.1f}"))
+        if of.prompt_tokens is not None:
+            rows.append(("tokens of a prompt", f"{of.prompt_tokens:.1f}"))
+        rows.append(("SQL statements", f"{of.statements:,}, {of.distinct_statements:,} distinct"))
+        faults = f", {of.faults} more whose environment failed" if of.faults else ""
+        if reason := commonest(Counter(of.void_reasons)):
+            rows.append(("void, most often", reason))
+        rows.append((f"{of.kind} episodes", f"{of.episodes:,}{faults}"))
+        return rows
+
+
+def figures_of(arm: Arm) -> Figures:
+    """The figures of an arm."""
+    keys: defaultdict[str, list[str]] = defaultdict(list)
+    for key, (first, *_) in by_task([*arm.samples, *arm.greedy]).items():
+        for group in (OVERALL, *groups_of(first["operation"], first["skills"])):
+            keys[group].append(key)
+    judged, of_all = arm.values(), arm.values(void_wrong=True)
+    void_greedy, void_samples = (
+        Counter(map(key_of, filter(is_void, of))) for of in (arm.greedy, arm.samples)
+    )
+    shares: dict[str, dict[str, Share]] = {}
+    for group in sorted(keys, key=_place):
+        shares[group] = {}
+        for measure, values in of_all.items():
+            void = void_greedy if measure == GREEDY else void_samples
+            found = [judged[measure][key] for key in keys[group] if key in judged.get(measure, {})]
+            if counted := [values[key] for key in keys[group] if key in values]:
+                shares[group][measure] = _share(found, counted, sum(void[key] for key in keys[group]))
+    kind, episodes = ("sampled", arm.samples) if arm.samples else ("greedy", arm.greedy)
+    return Figures(shares, EpisodeFigures.of(kind, episodes))
+
+
+def best_measures(shares: Mapping[str, Share]) -> list[str]:
+    """The measures that a table of groups shows: pass@k at its ends only."""
+    passes = [measure for measure in shares if measure.startswith("pass@")]
+    return [measure for measure in shares if measure not in passes[1:-1]]
+
+
+def share_dict(share: Share) -> dict[str, float]:
+    low, high = share.interval
+    return {
+        "rate": share.rate,
+        "low": low,
+        "high": high,
+        "tasks": share.judged,
+        "void": share.void,
+        "void_wrong": share.void_wrong,
+    }
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _share(values: Sequence[float], of_all: Sequence[float], void: int) -> Share:
+    """Of tasks.
+
+    Args:
+        of_all: the values where void episodes count as wrong.
+    """
+    total = sum(values)
+    right = int(total) if total == int(total) else total
+    return Share(right, len(values), void, (sum(of_all), len(of_all)))
+
+
+def _shares(counts: Counter[str], total: int) -> dict[str, float]:
+    """Most frequent first."""
+    return {name: count / total for name, count in counts.most_common()}
+
+
+def _place(group: str) -> tuple[int, str]:
+    order = {OVERALL: 0, "operation": 1, "skill": 2}
+    return order[group.partition("/")[0]], group

@@ -1,0 +1,169 @@
+"""The HTML page of an evaluation or a comparison: one file, without requests to a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trl_dbbench.evaluation.compare.arms import GREEDY, Arm, by_task, key_of
+from trl_dbbench.evaluation.compare.comparison import Comparison, Pairing
+from trl_dbbench.evaluation.compare.figures import OVERALL, Figures, best_measures, figures_of
+from trl_dbbench.evaluation.compare.text import side_by_side
+from trl_dbbench.evaluation.report.head import Fact, headline
+from trl_dbbench.evaluation.report.page import filters, render
+from trl_dbbench.runs.records import EpisodeRecord, failed_statement, is_void
+
+TEMPLATE = "judging.html.j2"
+
+MAX_ENTRIES = 400
+"""Tasks of a section with transcripts; the file of --json has all."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A task with transcripts: `marks` say at a glance what was right, `episodes` are shown under names.
+
+    `found_by` are the labels of the page's filters that leave it, by their group.
+    """
+
+    question: str
+    task_id: str
+    marks: Sequence[EpisodeRecord]
+    episodes: Sequence[tuple[str, EpisodeRecord]]
+    gold: Mapping[str, Any]
+    found_by: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """Tasks under a heading."""
+
+    title: str
+    entries: Sequence[Entry]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Shares of groups of tasks: `rows` have one for each column, `None` where there is none."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[Any]]]
+
+
+def write_arm(arm: Arm, out: str | Path) -> Path:
+    """Writes the page of one evaluation.
+
+    Raises:
+        ConfigError: if `out` cannot be written.
+    """
+    figures = figures_of(arm)
+    measures = best_measures(figures.shares.get(OVERALL, {}))
+    rows = [(group, [of.get(measure) for measure in measures]) for group, of in figures.shares.items()]
+    table = Table("By operation and skill", measures, rows)
+    return _write(out, f"{arm.name}: evaluation", [arm], [figures], table, [_tasks(arm)])
+
+
+def write_comparison(comparison: Comparison, out: str | Path) -> Path:
+    """Writes the page of a comparison.
+
+    Raises:
+        ConfigError: if `out` cannot be written.
+    """
+    arms, figures = comparison.arms, comparison.figures
+    groups = dict.fromkeys(group for of in figures for group in of.shares)
+    rows = [(group, [of.shares.get(group, {}).get(GREEDY) for of in figures]) for group in groups]
+    table = Table("Greedy accuracy by operation and skill", [arm.name for arm in arms], rows)
+    sections = [section for pairing in comparison.pairings for section in _flips(pairing)]
+    title = " and ".join(arm.name for arm in arms)
+    return _write(out, title, arms, figures, table, sections, comparison.pairings, comparison.notes)
+
+
+def _write(
+    out: str | Path,
+    title: str,
+    arms: Sequence[Arm],
+    figures: Sequence[Figures],
+    table: Table,
+    sections: Sequence[Section],
+    pairings: Sequence[Pairing] = (),
+    notes: Sequence[str] = (),
+) -> Path:
+    pairs = [(f"pair-{n}", f"{pair.other} against {pair.first}") for n, pair in enumerate(pairings, 1)]
+    return render(
+        TEMPLATE,
+        out,
+        title=title,
+        parts=[*pairs, ("figures", "Figures"), ("groups", table.title), ("tasks", "Tasks")],
+        head=[*_models(arms), *_accuracies(arms, figures)],
+        notes=notes,
+        pairings=pairings,
+        arms=arms,
+        rows=side_by_side(figures),
+        table=table,
+        sections=sections,
+        found_by=filters([entry.found_by for section in sections for entry in section.entries]),
+    )
+
+
+def _models(arms: Sequence[Arm]) -> list[Fact]:
+    """What played, by its path: once if it was the same for all."""
+    played = [(arm.model or "not recorded", f"adapter: {arm.adapter}" if arm.adapter else "") for arm in arms]
+    if len(set(played)) == 1:
+        return [("Model", *played[0])]
+    return [(f"Model, {arm.name}", *each) for arm, each in zip(arms, played, strict=True)]
+
+
+def _accuracies(arms: Sequence[Arm], figures: Sequence[Figures]) -> list[Fact]:
+    facts = [("Tasks", f"{len(arms[0].keys):,}", "")]
+    for arm, of in zip(arms, figures, strict=True):
+        if greedy := of.shares.get(OVERALL, {}).get(GREEDY):
+            facts.append((f"Greedy accuracy, {arm.name}", *headline(greedy, "greedy")))
+        if arm.sampling:
+            facts.append((f"Samples, {arm.name}", str(arm.sampling), ""))
+    return facts
+
+
+def _tasks(arm: Arm) -> Section:
+    """Every task with what was played of it; those that were done wrong come first."""
+    samples = by_task(arm.samples)
+    entries = []
+    for episode in sorted(arm.greedy, key=lambda episode: episode["right"]):
+        drawn = samples.get(key_of(episode), [])
+        named = [("Greedy", episode), *((f"Sample {n}", each) for n, each in enumerate(drawn, 1))]
+        result = "void" if is_void(episode) else "right" if episode["right"] else "wrong"
+        entries.append(_entry(named, arm.gold.get(key_of(episode), {}), {"result": [result]}))
+    return _section("", entries, "Greedy first, then the samples. Wrong ones come first.")
+
+
+def _flips(pairing: Pairing) -> Iterable[Section]:
+    for won, title in ((True, "now right"), (False, "now wrong")):
+        found_by = {"flip": [f"{pairing.other}: {title}"]}
+        entries = [
+            _entry([(pairing.first, flip.first), (pairing.other, flip.other)], flip.gold, found_by)
+            for flip in pairing.flips
+            if flip.won is won
+        ]
+        yield _section(
+            f"{pairing.other}: {len(entries)} {title}", entries, f"Against {pairing.first}, greedily."
+        )
+
+
+def _entry(
+    episodes: Sequence[tuple[str, EpisodeRecord]],
+    gold: Mapping[str, Any],
+    found_by: Mapping[str, Sequence[str]],
+) -> Entry:
+    played = [episode for _, episode in episodes]
+    failing = any(failed_statement(turn) for episode in played for turn in episode["turns"])
+    found_by = {**found_by, "sql": ["failing SQL"] if failing else [], "skill": played[0]["skills"]}
+    return Entry(played[0]["question"], played[0]["task_id"], played, episodes, gold, found_by)
+
+
+def _section(title: str, entries: Sequence[Entry], note: str) -> Section:
+    if len(entries) > MAX_ENTRIES:
+        note += f" The first {MAX_ENTRIES} of {len(entries):,} are shown; the file of --json has all."
+    return Section(title, entries[:MAX_ENTRIES], note)

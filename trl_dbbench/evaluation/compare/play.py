@@ -1,0 +1,299 @@
+"""Plays what is judged: each task once greedily, then several samples of it, and rewards them.
+
+Several adapters of one model are played with one model in memory. All arms draw their samples from the same
+random numbers.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trl.trainer.utils import get_callable_name
+
+from trl_dbbench.engines.base import Backend
+from trl_dbbench.episode.plan import Plan
+from trl_dbbench.episode.player import Player
+from trl_dbbench.episode.types import Episode, Status
+from trl_dbbench.errors import ConfigError, one_line
+from trl_dbbench.evaluation.compare.arms import Arm, Sampling, gold_of
+from trl_dbbench.evaluation.evaluate import (
+    Evaluation,
+    evaluate,
+    play_in_batches,
+    shots_of,
+    showing,
+    within_context,
+)
+from trl_dbbench.rewards.outcome import OUTCOME_PRESETS
+from trl_dbbench.rewards.registry import with_step_rewards
+from trl_dbbench.runs.few_shot import Example, with_examples
+from trl_dbbench.runs.journal import SAMPLES, Journal
+from trl_dbbench.runs.records import EpisodeRecord, episode_record
+from trl_dbbench.runs.rescore import loaded_rewards, outcome_of
+from trl_dbbench.runs.trained import TAKEN, Trained
+from trl_dbbench.tasks import Task
+from trl_dbbench.utils.files import found_from_everywhere, shortest_names
+
+logger = logging.getLogger(__name__)
+
+BASE = "base"
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What is drawn beside the greedy episodes, and how all are rewarded.
+
+    Args:
+        plan: how many samples, and how; `None` for none.
+        scorer: the reward that chooses the best sample: `model:PATH`, `prm:PATH`, or another that
+            `rewards.load_reward_functions` knows.
+        batch_size: episodes that run side by side.
+        progress: whether progress is shown.
+    """
+
+    plan: Plan | None = None
+    scorer: str | None = None
+    batch_size: int = 16
+    progress: bool = True
+
+
+class Rewards:
+    """The rewards of what is judged: the outcome, with the run's own values if it had some, and the scorer.
+
+    Raises:
+        ConfigError: if there is no such reward, or it has the outcome's name.
+    """
+
+    def __init__(self, trained: Trained, player: Player, scorer: str | None):
+        self._system_prompt, self._protocol = trained.settings.system_prompt, player.chat.protocol
+        values = outcome_of(trained.settings) or OUTCOME_PRESETS["greedy_then_grpo"]
+        names = ["outcome", *([scorer] if scorer not in (None, "outcome") else [])]
+        functions = loaded_rewards(names, trained.settings, player.database, values)
+        self._functions = {get_callable_name(each): with_step_rewards(each) for each in functions}
+        if len(self._functions) < len(names):
+            raise ConfigError(f"the reward '{scorer}' is called outcome, as the library's own. Rename it.")
+        self.scorer = None if scorer is None else list(self._functions)[-1]
+
+    def __call__(self, episodes: Sequence[Episode], shots: Mapping[str, str]) -> None:
+        """Rewards the episodes, as a trainer does.
+
+        Args:
+            shots: the lines of the earlier episodes that their prompts showed, by their ids.
+
+        Raises:
+            ConfigError: if a reward function fails.
+        """
+        played = [episode for episode in episodes if episode.status != Status.ENVIRONMENT_FAULT]
+        for name, function in self._functions.items():
+            try:
+                values = function(
+                    episode=played,
+                    prompts=[self._prompt(episode, shots) for episode in played],
+                    completions=[episode.messages() for episode in played],
+                    completion_ids=[episode.completion_ids for episode in played],
+                    task=[episode.task.to_json() for episode in played],
+                )
+                for episode, value in zip(played, values, strict=True):
+                    known = value is not None and math.isfinite(value)
+                    episode.rewards[name] = float(value) if known else None
+            except ConfigError:
+                raise
+            except Exception as error:  # whatever a user's function does
+                raise ConfigError(
+                    f"the reward function '{name}' fails: {type(error).__name__}: {error}"
+                ) from error
+
+    def _prompt(self, episode: Episode, shots: Mapping[str, str]) -> list[dict[str, Any]]:
+        shown = [Example.from_line(shots[id]) for id in episode.shots]
+        prompt = self._protocol.messages(episode.task, self._system_prompt)
+        return with_examples(prompt, shown, self._protocol)
+
+
+class ArmPlayer:
+    """Plays arms: tasks, each once greedily, and the samples that are asked for.
+
+    Args:
+        trained: how they are played, and by what.
+        few_shot_update: whether what is played greedily joins what is shown.
+        journal: keeps each episode; those that it has already are not played.
+
+    Raises:
+        ConfigError: if a reward cannot be had.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        trained: Trained,
+        player: Player,
+        backend: Backend,
+        drawing: Drawing,
+        few_shot_update: bool = False,
+        journal: Journal | None = None,
+    ):
+        self._tasks = tasks
+        self._trained = trained
+        self._player = player
+        self._backend = backend
+        self._drawing = drawing
+        self._few_shot_update = few_shot_update
+        self._journal = journal
+        self._rewards = Rewards(trained, player, drawing.scorer)  # found before hours of play
+
+    def greedy(self) -> Evaluation:
+        """Plays each task greedily, and rewards it.
+
+        Raises:
+            ConfigError, DatabaseError, EngineError: as in [`evaluate`].
+        """
+        return evaluate(
+            *(self._tasks, self._player, self._backend),
+            system_prompt=self._trained.settings.system_prompt,
+            batch_size=self._drawing.batch_size,
+            progress=self._drawing.progress,
+            shots=shots_of(self._trained, self._player, self._few_shot_update),
+            journal=self._journal,
+            reward=self._rewards,
+        )
+
+    def judged(self, name: str, evaluation: Evaluation) -> Arm:
+        """The arm of these greedy episodes, and of the samples, which are drawn now and rewarded.
+
+        Raises:
+            ConfigError, DatabaseError, EngineError: as in [`evaluate`].
+        """
+        trained, gold = self._trained, gold_of(self._tasks)
+        arm = Arm(name, evaluation.records, gold=gold, model=trained.model, adapter=trained.adapter)
+        if (plan := self._drawing.plan) is None:
+            return arm
+        sampling = sampling_of(plan, self._rewards.scorer)
+        return replace(arm, samples=self._draw(plan), sampling=sampling)
+
+    def _draw(self, plan: Plan) -> list[EpisodeRecord]:
+        player, drawing = within_context(self._player, self._backend), self._drawing
+        journal = self._journal or Journal()
+        system_prompt = self._trained.settings.system_prompt
+        starts, shots = plan.starts(self._tasks, player, system_prompt), shots_of(self._trained, player)
+        done, count = journal.done(SAMPLES), 0
+        places = [place for place in range(len(starts)) if place not in done]
+        for batch in play_in_batches(
+            [starts[place] for place in places],
+            *(player, self._backend, drawing.batch_size, f"{plan.n} samples a task"),
+            prepare=showing(shots, player, self._tasks, system_prompt),
+            progress=drawing.progress,
+        ):
+            self._rewards(batch, {} if shots is None else shots.drawn())
+            records = [episode_record(episode, "eval", 0) for episode in batch]
+            journal.add(SAMPLES, list(zip(places[count:], records, strict=False)))
+            count += len(batch)
+        return journal.records(SAMPLES)
+
+
+def sampling_of(plan: Plan, scorer: str | None = None) -> Sampling:
+    """Return how the samples of a plan are drawn, as an arm tells it."""
+    return Sampling(plan.n, plan.temperature, plan.top_p, plan.top_k, plan.seed, scorer)
+
+
+# --- one model, several adapters ----------------------------------------------------------------------
+
+
+def each_once(tasks: Iterable[Task]) -> list[Task]:
+    """The tasks without those that came before."""
+    return list({task.digest: task for task in tasks}.values())
+
+
+def check_one_base(trained: Sequence[Trained]) -> list[str]:
+    """Finds adapters that cannot be played on one model; notes of how their runs played otherwise.
+
+    Args:
+        trained: an adapter each; the first one's settings are those that all are played with.
+
+    Raises:
+        ConfigError: if their base models differ.
+    """
+    first, notes = trained[0], []
+    for other in trained[1:]:
+        if found_from_everywhere(other.model) != found_from_everywhere(first.model):
+            raise ConfigError(
+                f"'{first.adapter}' is an adapter of '{first.model}', '{other.adapter}' of '{other.model}'. "
+                "Evaluate each with eval --json, and compare the files. If it is one model in two places, "
+                "name one of them by --model."
+            )
+        differing = [
+            name
+            for name in TAKEN
+            if name != "model" and getattr(other.settings, name) != getattr(first.settings, name)
+        ]
+        if differing:
+            notes.append(
+                f"'{other.adapter}' was trained with other settings ({', '.join(differing)}) than "
+                f"'{first.adapter}', whose settings all are played with here."
+            )
+    return notes
+
+
+def arm_names(adapters: Sequence[str]) -> list[str]:
+    """A short name for each adapter: its folder's, or as much of its path as tells it from the others.
+
+    Raises:
+        ConfigError: if one is named twice.
+    """
+    names = shortest_names([Path(found_from_everywhere(adapter)).parts for adapter in adapters], {BASE})
+    if names is not None:
+        return names
+    raise ConfigError(f"an adapter is named twice: {', '.join(adapters)}. Name each once.")
+
+
+def play_adapters(
+    trained: Sequence[Trained],
+    model: Any,
+    tasks: Sequence[Task],
+    player: Player,
+    backend: Backend,
+    drawing: Drawing,
+) -> list[Arm]:
+    """Plays the base model, which is the first adapter switched off, and each adapter.
+
+    Args:
+        trained: an adapter each, on one base model, as `check_one_base` finds them.
+        model: the PEFT model with the first of them, which is what `backend` generates with; the others are
+            loaded into it.
+
+    Raises:
+        ConfigError: if an adapter does not fit the model.
+        DatabaseError, EngineError: as in [`evaluate`].
+    """
+    first = trained[0]
+    loaded = [model.active_adapter]
+    for number, other in enumerate(trained[1:], 1):
+        loaded.append(f"adapter{number}")
+        try:
+            model.load_adapter(other.adapter, adapter_name=loaded[-1])
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"the adapter '{other.adapter}' cannot be put on '{first.model}': {one_line(error)}"
+            ) from None
+    arms, playing = [], ArmPlayer(tasks, first, player, backend, drawing)
+    names = [BASE, *arm_names([str(each.adapter) for each in trained])]
+    for name, adapter, each in zip(names, [None, *loaded], [first, *trained], strict=True):
+        with _only(model, adapter):
+            logger.info("%s plays %d tasks", name, len(tasks))
+            arm = playing.judged(name, playing.greedy())
+        arms.append(replace(arm, adapter=None if adapter is None else each.adapter))
+    return arms
+
+
+@contextmanager
+def _only(model: Any, adapter: str | None) -> Iterator[None]:
+    """The PEFT model with this adapter, or with none."""
+    if adapter is not None:
+        model.set_adapter(adapter)
+        model.eval()
+    with model.disable_adapter() if adapter is None else nullcontext():
+        yield

@@ -1,0 +1,109 @@
+"""Arms that were played before: the files of `trl-dbbench eval --json`, and the evaluations of runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.evaluation.compare.arms import Arm, Sampling, gold_of
+from trl_dbbench.evaluation.compare.figures import figures_of
+from trl_dbbench.evaluation.report.curves import updates, whole_evaluations
+from trl_dbbench.evaluation.report.run import read_run
+from trl_dbbench.runs.read import loads
+from trl_dbbench.runs.records import checked_record
+from trl_dbbench.utils.files import shortest_names
+
+
+def arm_dict(arm: Arm) -> dict[str, Any]:
+    """What the file of an evaluation says of an arm, beside the greedy episodes and their accuracy."""
+    said: dict[str, Any] = {"name": arm.name, "model": arm.model, "adapter": arm.adapter, "gold": arm.gold}
+    said["figures"] = figures_of(arm).to_dict()
+    if arm.sampling is not None:
+        said |= {"sampling": asdict(arm.sampling), "samples": arm.samples}
+    return said
+
+
+def saved_arms(paths: Sequence[Path]) -> list[Arm]:
+    """The arms of saved evaluations: of a file what it holds, of a run its last held-out evaluation.
+
+    One run alone gives two: its first and its last evaluation.
+
+    Raises:
+        ConfigError: if there are not two, or one cannot be read.
+    """
+    if len(paths) == 1:
+        if paths[0].is_dir():
+            return _first_and_last(paths[0])
+        raise ConfigError(
+            f"'{paths[0]}' alone has nothing to be compared with. Name two or more files of eval --json or "
+            "runs, or one run, whose first and last evaluations are compared."
+        )
+    names = _names(paths)
+    return [
+        _of_run(path, name)[-1] if path.is_dir() else _of_file(path, name)
+        for path, name in zip(paths, names, strict=True)
+    ]
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    whole = [path.resolve() for path in paths]
+    if len(set(whole)) < len(paths):
+        raise ConfigError(f"an evaluation is named twice: {', '.join(map(str, paths))}. Name each once.")
+    parts = [path.with_suffix("").parts if path.suffix == ".json" else path.parts for path in whole]
+    return shortest_names(parts) or list(map(str, paths))
+
+
+def _of_file(path: Path, name: str) -> Arm:
+    try:
+        saved = loads(path.read_bytes())
+        episodes = [checked_record(episode) for episode in saved["episodes"]]
+        sampling = saved.get("sampling")
+        return Arm(
+            name,
+            episodes,
+            [checked_record(episode) for episode in saved.get("samples", ())],
+            None if sampling is None else Sampling(**sampling),
+            saved.get("gold") or {},
+            saved.get("model"),
+            saved.get("adapter"),
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        what = f"no {error}" if isinstance(error, KeyError) else error
+        raise ConfigError(
+            f"'{path}' cannot be read as a saved evaluation: {what}. Give a file of eval --json, or a run's "
+            "output_dir."
+        ) from None
+
+
+def _of_run(path: Path, name: str) -> list[Arm]:
+    """The whole held-out evaluations of a run."""
+    run = read_run(path)
+    gold = gold_of(run.tasks)
+    arms = [
+        Arm(f"{name}, {updates(step)}", episodes, gold=gold, model=run.model)
+        for step, episodes in whole_evaluations(run).items()
+    ]
+    if not arms:
+        raise ConfigError(
+            f"'{path}' has no held-out evaluation. Evaluate it with eval --json, and name that file."
+        )
+    return arms
+
+
+def _first_and_last(path: Path) -> list[Arm]:
+    arms = _of_run(path, path.resolve().name)
+    if len(arms) < 2:
+        raise ConfigError(
+            f"'{path}' has only one whole held-out evaluation ({arms[0].name}). Name what it is to be "
+            "compared with as well: another run, or a file of eval --json."
+        )
+    return [arms[0], arms[-1]]
+
+
+def to_json(saved: dict[str, Any]) -> str:
+    """As it is written to a file."""
+    return json.dumps(saved, ensure_ascii=False, indent=1)

@@ -1,0 +1,351 @@
+"""Greedy evaluation of a model, through what training itself uses."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from tqdm.auto import tqdm
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from trl_dbbench.database import Database
+from trl_dbbench.engines.base import Backend, EngineSettings, open_backend
+from trl_dbbench.engines.policy import Policy, ServedPolicy
+from trl_dbbench.episode.player import Player
+from trl_dbbench.episode.prompts import Opening
+from trl_dbbench.episode.types import Episode, Sampling, Start, Status
+from trl_dbbench.errors import ConfigError, DatabaseError, one_line
+from trl_dbbench.runs.few_shot import DEFAULT_WAY, Memory, Shots, check_few_shot, load_memory
+from trl_dbbench.runs.journal import GREEDY, Journal
+from trl_dbbench.runs.records import Accuracy, EpisodeRecord, commonest, episode_record, void_reasons
+from trl_dbbench.runs.settings import RunSettings
+from trl_dbbench.runs.trained import Trained
+from trl_dbbench.tasks import Task
+from trl_dbbench.utils.files import check_not_misspelled
+
+Prepare = Callable[[Sequence[Start]], Sequence[Start]]
+"""Gives the starts that are played in the place of a batch's."""
+
+Reward = Callable[[Sequence[Episode], Mapping[str, str]], None]
+"""Rewards episodes; it is told the lines of the earlier episodes that their prompts showed."""
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A greedy run over tasks.
+
+    Args:
+        episodes: those that were played now.
+        shots: the lines of the earlier episodes that prompts showed, by their ids.
+        all_records: the records of these and of those that an earlier start has played; left out, of these
+            alone.
+    """
+
+    episodes: list[Episode]
+    shots: dict[str, str] = field(default_factory=dict)
+    all_records: Sequence[EpisodeRecord] | None = None
+
+    @property
+    def records(self) -> Sequence[EpisodeRecord]:
+        """One of each task that was played, in their order."""
+        if self.all_records is not None:
+            return self.all_records
+        return [episode_record(episode, "eval", 0) for episode in self.episodes]
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """Overall, per operation and per skill."""
+        return Accuracy().add(self.records)
+
+    @property
+    def statuses(self) -> dict[str, float]:
+        """The share of each status that occurred."""
+        counts = Counter(record["status"] for record in self.records)
+        return {status: count / counts.total() for status, count in sorted(counts.items())}
+
+    @property
+    def void_reasons(self) -> Counter[str]:
+        """How many episodes are void, by reason."""
+        return void_reasons(self.records)
+
+    @property
+    def emulation_mistakes(self) -> int:
+        """Statements that the embedded database could not execute for a mistake of its own."""
+        turns = [turn for record in self.records for turn in record["turns"]]
+        return sum(turn["limit"] == "emulation" for turn in turns)
+
+    @property
+    def ended_early(self) -> str | None:
+        """Why tasks were left out, for the user; `None` if none were."""
+        return None
+
+    def to_dict(self) -> dict[str, Any]:
+        said = {
+            "accuracy": self.accuracy.metrics(),
+            "counts": dict(self.accuracy.counts),
+            "void": dict(self.accuracy.void),
+            "void_reasons": dict(self.void_reasons),
+            "statuses": self.statuses,
+            "emulation_mistakes": self.emulation_mistakes,
+            "episodes": list(self.records),
+        }
+        if self.shots:
+            said["shots"] = [json.loads(line) for line in self.shots.values()]
+        return said
+
+    def __str__(self) -> str:
+        rows = [
+            *self.accuracy.table(),
+            *((f"status/{s}", f"{100 * share:.1f} %") for s, share in self.statuses.items()),
+        ]
+        if reason := commonest(self.void_reasons):
+            rows.append(("void, most often", reason))
+        if self.emulation_mistakes:
+            rows.append(("database/emulation_mistakes", str(self.emulation_mistakes)))
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def evaluate(
+    tasks: Sequence[Task],
+    player: Player,
+    backend: Backend,
+    *,
+    system_prompt: Opening | None = None,
+    batch_size: int = 16,
+    progress: bool = True,
+    shots: Shots | None = None,
+    journal: Journal | None = None,
+    reward: Reward | None = None,
+) -> Evaluation:
+    """Plays every task once, greedily, and judges it.
+
+    ```python
+    policy = Policy(model, tokenizer)
+    player = Player.of(tokenizer, database, eos_token_ids=policy.eos_token_ids)
+    print(evaluate(tasks, player, TransformersBackend(policy)))
+    ```
+
+    Args:
+        player: what the episodes are played with.
+        backend: where the model generates: `TransformersBackend`, `VLLMBackend` or what `open_backend` gives.
+        system_prompt: replaces the protocol's own.
+        batch_size: episodes that run side by side.
+        shots: puts earlier episodes into the prompts; those of a batch may join from the next one on.
+        journal: keeps each episode; those that it has already are not played.
+        reward: rewards the episodes of a batch before they are kept.
+
+    Raises:
+        ConfigError: if a prompt does not fit the model.
+        DatabaseError: if the database stays away.
+        EngineError: if servers are to generate and none answers.
+    """
+    player = within_context(player, backend)
+    journal = journal or Journal()
+    greedy, done = Sampling(greedy=True), journal.done(GREEDY)
+    places = [place for place in range(len(tasks)) if place not in done]
+    starts = [player.start(tasks[place], greedy, system_prompt) for place in places]
+    prepare = showing(shots, player, tasks, system_prompt)
+    played: list[Episode] = []
+    for batch in play_in_batches(
+        *(starts, player, backend, batch_size, "greedy evaluation"), prepare=prepare, progress=progress
+    ):
+        shown = {} if shots is None else dict(shots.drawn())
+        if reward is not None:
+            reward(batch, journal.shots | shown)
+        records = [episode_record(episode, "eval", 0) for episode in batch]
+        journal.add(GREEDY, list(zip(places[len(played) :], records, strict=False)), shown)
+        played.extend(batch)
+        if shots is not None:
+            shots.learn_from(batch)
+    return Evaluation(played, journal.shots, journal.records(GREEDY))
+
+
+def within_context(player: Player, backend: Backend) -> Player:
+    """The player with rules that keep episodes within what the model takes, wherever it runs."""
+    context = min([*backend.contexts, *filter(None, [player.rules.context])], default=None)
+    return replace(player, rules=replace(player.rules, context=context))
+
+
+def play_in_batches(
+    starts: Sequence[Start],
+    player: Player,
+    backend: Backend,
+    batch_size: int,
+    label: str,
+    *,
+    played: int = 0,
+    right: int = 0,
+    void: int = 0,
+    prepare: Prepare | None = None,
+    progress: bool = True,
+) -> Iterator[list[Episode]]:
+    """Plays episodes with the weights as they are now, and shows how far it has come.
+
+    Args:
+        batch_size: episodes that run side by side.
+        label: what the progress bar says.
+        played, right, void: of the starts, how many have been played before, and how many of these were
+            right, or void.
+        prepare: is called with each batch before it is played.
+
+    Raises:
+        ConfigError: if a prompt does not fit the model; before the first is played.
+        DatabaseError: if the database stays away.
+        EngineError: if servers are to generate and none answers.
+    """
+    for start in starts:
+        player.rules.check_length(len(start.prompt_ids), partial(getattr, start.task, "id"))
+    database = player.database
+    with (
+        backend.engine() as engine,
+        tqdm(
+            total=len(starts), initial=played, desc=label, unit="episode", disable=not progress or None
+        ) as bar,
+    ):
+        for first in range(played, len(starts), batch_size):
+            batch = starts[first : first + batch_size]
+            if prepare is not None:
+                batch = prepare(batch)
+            episodes = player.play_all(batch, engine)
+            if database.gave_up is not None:
+                raise DatabaseError(
+                    f"{database.gave_up}. It was waited for, {database.patience:g} s, and is still away; "
+                    f"{first} of {len(starts)} episodes were played."
+                )
+            right += sum(episode.right for episode in episodes)
+            void += sum(episode.status == Status.ENVIRONMENT_FAULT for episode in episodes)
+            yield episodes
+            bar.update(len(episodes))
+            bar.set_postfix_str(so_far(right, void))
+
+
+def so_far(right: int, void: int) -> str:
+    """What a progress bar says beside the number of episodes."""
+    return f"{right} right" + (f", {void} void" if void else "")
+
+
+def showing(
+    shots: Shots | None, player: Player, tasks: Sequence[Task], system_prompt: Opening | None
+) -> Prepare | None:
+    """What puts earlier episodes into the prompts of a batch, if there are any to show.
+
+    Args:
+        player: what the episodes are played with, within its context.
+        tasks: all that are played.
+
+    Raises:
+        ConfigError: if not even the shortest prompt has room for one.
+    """
+    if shots is None:
+        return None
+    chat = player.chat
+    shots.player = player
+    shots.check_room(chat.protocol.messages(task, system_prompt) for task in tasks)
+
+    def prepare(starts: Sequence[Start]) -> Sequence[Start]:
+        tasks = [start.task for start in starts]
+        shown = shots.show(tasks, [chat.protocol.messages(task, system_prompt) for task in tasks], round=0)
+        return [
+            replace(start, prompt_ids=chat.prompt_ids(messages), shots=ids)
+            for start, (messages, ids) in zip(starts, shown, strict=True)
+        ]
+
+    return prepare
+
+
+def open_model(trained: Trained, vllm_server_urls: list[str] | None) -> tuple[Backend, Policy | ServedPolicy]:
+    """Where a model generates, and what is known of it: loaded here, or served elsewhere.
+
+    Raises:
+        ConfigError: if it cannot be loaded.
+        EngineError: if servers are to generate and none answers.
+    """
+    model, adapter, settings = trained.model, trained.adapter, trained.settings
+    dtype = settings.dtype or "auto"
+    if dtype not in DTYPES:
+        raise ConfigError(f"unknown dtype {dtype!r}; allowed: {', '.join(DTYPES)}")
+    for name in filter(None, (model, adapter)):
+        check_not_misspelled(name, "model")
+    revision = settings.model_revision if adapter is not None else None
+    policy: Policy | ServedPolicy
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model, revision=revision)
+        if settings.chat_template is not None:
+            tokenizer.chat_template = settings.chat_template
+        if vllm_server_urls:
+            policy = ServedPolicy(model, tokenizer, adapter)
+        else:
+            loaded = AutoModelForCausalLM.from_pretrained(model, revision=revision, dtype=dtype)
+            if adapter is not None:
+                loaded = PeftModel.from_pretrained(loaded, adapter)
+            precision = getattr(torch, settings.autocast) if settings.autocast else None
+            policy = Policy(loaded.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, precision)
+    except (OSError, ValueError, RuntimeError) as error:
+        what = f"model '{model}'" + (f" with the adapter '{adapter}'" if adapter else "")
+        raise ConfigError(f"the {what} cannot be loaded: {one_line(error)}") from None
+    return open_backend(EngineSettings(vllm_server_urls=vllm_server_urls), policy), policy
+
+
+def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Database) -> Player:
+    """What plays episodes as these settings say.
+
+    Raises:
+        ConfigError: if the tokenizer has no usable chat template, or a name is not known.
+    """
+    return Player.of(
+        policy.tokenizer,
+        database,
+        protocol=settings.protocol,
+        observation_characters=settings.observation_characters or None,
+        eos_token_ids=policy.eos_token_ids,
+        template_kwargs=settings.chat_template_kwargs,
+        grader=settings.grader,
+        rules=settings.rules,
+    )
+
+
+def check_few_shot_of(settings: RunSettings, update: bool = False) -> None:
+    """Raises ConfigError for settings of `shots_of` that cannot work together."""
+    updated = update or bool(settings.few_shot_update)
+    by = settings.few_shot_by or DEFAULT_WAY
+    check_few_shot(settings.few_shot or 0, settings.few_shot_memory, by, updated)
+
+
+def shots_of(
+    trained: Trained, player: Player, update: bool = False, folder: Path | None = None
+) -> Shots | None:
+    """What puts earlier episodes into prompts, as the settings say; `None` if they show none.
+
+    A run that let its own episodes join its memory is evaluated with that memory as it was when the weights
+    were saved.
+
+    Args:
+        update: right episodes of the evaluation itself join the memory.
+        folder: where what is shown is written, if it is.
+
+    Raises:
+        ConfigError: if the memory cannot be read or shows nothing, or the chat template cannot show it.
+    """
+    settings, protocol = trained.settings, player.chat.protocol
+    if not settings.few_shot:
+        return None
+    memory = Memory()
+    if settings.few_shot_memory is not None:
+        memory = load_memory(settings.few_shot_memory, protocol)
+    if settings.few_shot_update and trained.run is not None:
+        before = math.inf if trained.step is None else trained.step
+        for example in load_memory(trained.run, protocol, ("train",), before, may_be_empty=True):
+            memory.add(example)
+    by, seed = settings.few_shot_by or DEFAULT_WAY, settings.few_shot_seed or 0
+    return Shots(player, memory, settings.few_shot, by, seed=seed, update=update, folder=folder)

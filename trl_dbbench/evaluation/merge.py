@@ -1,0 +1,201 @@
+"""An adapter merged into its base model: a model of its own, that answers as the two did.
+
+```
+OUT/
+  config.json, generation_config.json, model.safetensors   the base model's, with the adapter in its weights
+  tokenizer.json, chat_template.jinja, ...                 as the run used them
+  run.json                                                 how the run played: `trl-dbbench eval --model OUT`
+```
+
+The folder is there only when its files were loaded again and gave the logits that the adapter gives.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from peft import PeftConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from trl_dbbench.errors import ConfigError, loading, one_line
+from trl_dbbench.evaluation.evaluate import DTYPES
+from trl_dbbench.runs.adapters import with_adapter
+from trl_dbbench.runs.settings import quantization_of
+from trl_dbbench.runs.trained import Trained
+
+PROMPTS = (
+    "How many customers live in Berlin?",
+    "UPDATE orders SET state = 'sent' WHERE id = 7;",
+    "Thought: one column has the price.\nAction: Operation\n```sql\nSELECT MAX(price) FROM items;\n```",
+)
+"""What the logits of both are compared on."""
+
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
+"""Largest difference of two logits, as a share of the largest logit: merged weights are rounded once more."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What was proved of a merged model.
+
+    `difference` is the largest between a logit of the merged model, loaded from its folder, and of base and
+    adapter; `scale` the largest logit; `effect` the largest difference that the adapter makes to its base.
+    """
+
+    folder: Path
+    dtype: torch.dtype
+    difference: float
+    scale: float
+    effect: float
+
+    def __str__(self) -> str:
+        return (
+            f"The merged model is in {self.folder}. On {len(PROMPTS)} prompts its logits differ from those "
+            f"of base and adapter by {self.difference:.2g} at most; the adapter itself changes them by "
+            f"{self.effect:.2g}, and the largest is {self.scale:.3g} "
+            f"({str(self.dtype).removeprefix('torch.')}, allowed: {TOLERANCE[self.dtype] * self.scale:.2g})."
+        )
+
+
+def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged:
+    """Merges an adapter into its base model and proves that nothing else has changed.
+
+    Args:
+        trained: the adapter, its base model and how its run played (`find_trained`).
+        out: a folder that is not there yet, or is empty.
+        named_model: the base model that the user named, if they did.
+
+    Raises:
+        ConfigError: if `out` is taken, the adapter is not of this base model, one of them is quantised or
+            resized, they cannot be loaded, or the merged model gives other logits.
+    """
+    if trained.adapter is None:
+        raise ConfigError(f"'{trained.model}' has all weights of a model and no adapter to merge into it.")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"'{out}' is there already. Give --out a folder that is not.")
+    noted = trained.settings.model if named_model is None else _noted_base(trained.adapter)
+    if named_model is not None and noted is not None:
+        _check_same_base(trained.adapter, named_model, noted)
+    revision = trained.settings.model_revision
+    _check_not_quantised(trained)
+    dtype = _dtype_of(trained)
+    with loading(f"the base model '{trained.model}'"):
+        tokenizer = AutoTokenizer.from_pretrained(trained.model, revision=revision)
+        base = AutoModelForCausalLM.from_pretrained(trained.model, revision=revision, dtype=dtype)
+    if trained.settings.chat_template is not None:
+        tokenizer.chat_template = trained.settings.chat_template
+    _check_not_resized(base, tokenizer, trained.adapter)
+    base = base.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    before = _logits(base, tokenizer)
+    adapted = with_adapter(base, trained.adapter).eval()
+    wanted = _logits(adapted, tokenizer)
+    with _made(out) as folder:
+        merged = adapted.merge_and_unload(safe_merge=True)
+        merged.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        settings = replace(trained.settings, model=str(out.resolve()), model_revision=None, id=None)
+        settings.write(folder)
+        dtype, device = merged.dtype, merged.device
+        del adapted, base, merged
+        loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
+        proof = Merged(
+            out,
+            dtype,
+            difference=_distance(_logits(loaded, tokenizer), wanted),
+            scale=max(each.abs().max().item() for each in wanted),
+            effect=_distance(before, wanted),
+        )
+        if not proof.difference <= TOLERANCE[dtype] * proof.scale:  # not a number is no proof
+            raise ConfigError(
+                f"the merged model's logits differ from those of '{trained.model}' with '{trained.adapter}' "
+                f"by up to {proof.difference:.2g}, of at most {proof.scale:.2g}: it would not answer alike. "
+                "Nothing was written. --dtype float32 merges with less rounding."
+            )
+    return proof
+
+
+@contextmanager
+def _made(out: Path) -> Iterator[Path]:
+    """A folder beside `out` that takes its place when the block ends well, and goes when it fails."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        yield folder
+        folder.chmod(0o755)  # mkdtemp's is for the user alone
+        folder.replace(out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@torch.no_grad()
+def _logits(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase) -> list[torch.Tensor]:
+    """Of each prompt (T, V), in float32 on the CPU."""
+    device = next(model.parameters()).device
+    found = []
+    for prompt in PROMPTS:
+        ids = torch.tensor([tokenizer(prompt)["input_ids"]], device=device)
+        found.append(model(input_ids=ids).logits[0].float().cpu())
+    return found
+
+
+def _distance(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> float:
+    """The largest between two logits of the same place."""
+    return max((a - b).abs().max().item() for a, b in zip(one, other, strict=True))
+
+
+def _dtype_of(trained: Trained) -> str:
+    dtype = trained.settings.dtype or "auto"
+    if dtype not in DTYPES:
+        raise ConfigError(f"unknown dtype {dtype!r}; allowed: {', '.join(DTYPES)}")
+    return dtype
+
+
+def _noted_base(adapter: str) -> str | None:
+    try:
+        return PeftConfig.from_pretrained(adapter).base_model_name_or_path
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"'{adapter}' is no adapter: {one_line(error)}") from None
+
+
+def _check_same_base(adapter: str, named: str, noted: str) -> None:
+    """Another model's layers may have the same shapes, so names count as well.
+
+    A copy of the base model may lie elsewhere: the last part of its name tells.
+    """
+    if Path(named).resolve() == Path(noted).resolve() or Path(named).name == Path(noted).name:
+        return
+    raise ConfigError(
+        f"the adapter '{adapter}' was trained on '{noted}', and --model names '{named}'. An adapter fits "
+        "only the weights that it was trained on: leave --model out, or name a copy of that model, in a "
+        f"folder '{Path(noted).name}'."
+    )
+
+
+def _check_not_quantised(trained: Trained) -> None:
+    """The adapter has learned beside rounded weights, and gives other answers beside whole ones."""
+    model = trained.model
+    with loading(f"the base model '{model}'"):
+        config = AutoConfig.from_pretrained(model, revision=trained.settings.model_revision)
+    method = quantization_of(config) or trained.settings.quantized
+    if method is not None:
+        raise ConfigError(
+            f"'{trained.adapter}' was trained on quantised weights ({method}) of '{model}'. Merged into them "
+            "it would be rounded to their few bits, merged into the whole ones it would answer otherwise. "
+            "Play it as an adapter: trl-dbbench eval --adapter."
+        )
+
+
+def _check_not_resized(base: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, adapter: str) -> None:
+    rows = base.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
+    if len(tokenizer) > rows:
+        raise ConfigError(
+            f"the tokenizer has {len(tokenizer)} tokens and the base model of '{adapter}' embeds {rows}: the "
+            "vocabulary was resized in training, and the base model alone does not have the new rows. Save "
+            "the resized base model and name it by --model."
+        )

@@ -1,0 +1,398 @@
+"""A run in numbers: accuracies with intervals, and every curve as plain lists, drawn elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trl_dbbench.episode.types import Status
+from trl_dbbench.evaluation.report.run import Run
+from trl_dbbench.grading.statistics import Share
+from trl_dbbench.runs.records import EpisodeRecord, is_void, share
+from trl_dbbench.tasks.skills import SKILLS
+
+POINTS = 60  # of a curve at most; longer runs are averaged over neighbouring steps
+
+
+VOID_WRONG = ", void counted wrong"
+"""Ends the name of a line that does so."""
+
+
+# --- accuracy ---------------------------------------------------------------------------------------
+
+
+def evaluations(run: Run) -> dict[int, list[EpisodeRecord]]:
+    """Updates done -> the held-out episodes, each task once, even where it was evaluated twice."""
+    by_step: defaultdict[int, dict[tuple[str, str], EpisodeRecord]] = defaultdict(dict)
+    for episode in run.phase("eval"):
+        by_step[episode["step"]][episode["task_id"], episode["question"]] = episode
+    return {step: list(episodes.values()) for step, episodes in sorted(by_step.items())}
+
+
+def whole_evaluations(run: Run) -> dict[int, list[EpisodeRecord]]:
+    """Those of `evaluations` that were not cut short: none has fewer tasks than the fullest one."""
+    held_out = evaluations(run)
+    fullest = max(map(len, held_out.values()), default=0)
+    return {step: episodes for step, episodes in held_out.items() if len(episodes) == fullest}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Accuracy before and after: `rows` are (overall or skill, before, after)."""
+
+    before: str
+    after: str
+    rows: list[tuple[str, Share, Share]]
+
+
+def compare(run: Run) -> Comparison | None:
+    """First and last held-out evaluation; where there are no two, first and last third of greedy episodes.
+
+    An evaluation that was cut short, with fewer tasks than the fullest one, is not taken.
+    """
+    held_out = whole_evaluations(run)
+    full = list(held_out)
+    greedy = sorted(run.phase("greedy"), key=lambda episode: episode["step"])
+    third = len(greedy) // 3
+    if len(full) >= 2:
+        before, after = held_out[full[0]], held_out[full[-1]]
+        names = [f"held-out, {updates(step)}" for step in (full[0], full[-1])]
+    elif third:
+        before, after = greedy[:third], greedy[-third:]
+        names = [
+            f"first third of the greedy runs, to {updates(before[-1]['step'])}",
+            f"last third of the greedy runs, from {updates(after[0]['step'])}",
+        ]
+    else:
+        return None
+    return Comparison(names[0], names[1], per_skill(before, after))
+
+
+def per_skill(before: list[EpisodeRecord], after: list[EpisodeRecord]) -> list[tuple[str, Share, Share]]:
+    """The rows of a comparison: overall, then every skill that came up."""
+    found = {skill for episode in (*before, *after) for skill in episode["skills"]}
+    skills = [*(s for s in SKILLS if s in found), *sorted(found - set(SKILLS))]
+    rows = [("overall", share(before), share(after))]
+    for skill in skills:
+        both = [share(e for e in episodes if skill in e["skills"]) for episodes in (before, after)]
+        rows.append((skill, both[0], both[1]))
+    return rows
+
+
+def changed_episode(run: Run) -> int | None:
+    """The place of an episode that ended right at the last evaluation, and wrong at the first one."""
+    held_out = list(evaluations(run).values())
+    sound = [[e for e in episodes if not is_void(e)] for episodes in held_out]
+    if len(sound) < 2:
+        return None
+    wrong = {(e["task_id"], e["question"]) for e in sound[0] if not e["right"]}
+    mended = [e for e in sound[-1] if e["right"] and (e["task_id"], e["question"]) in wrong]
+    return next((place for place, e in enumerate(run.episodes) if mended and e is mended[0]), None)
+
+
+def updates(step: int) -> str:
+    return f"{step} update{'s' * (step != 1)}"
+
+
+# --- curves -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Series:
+    """One line, band or colour of a chart; `detail` says how a point came about, for the reader's pointer."""
+
+    name: str
+    color: int
+    x: list[float] = field(default_factory=list)
+    y: list[float] = field(default_factory=list)
+    low: list[float] | None = None
+    high: list[float] | None = None
+    detail: list[str] | None = None
+    points: bool = False
+    dashed: bool = False
+
+
+@dataclass
+class Chart:
+    """`kind` is `"lines"` or `"shares"` (stacked, from 0 to 1); a `percent` chart's values lie in 0 to 1; the
+    axis goes up to `reach` at least."""
+
+    id: str
+    title: str
+    y_label: str
+    series: list[Series]
+    note: str = ""
+    kind: str = "lines"
+    percent: bool = False
+    x_label: str = "updates done"
+    reach: float = 0.0
+
+
+def y_range(chart: Chart) -> tuple[float, float]:
+    """Return the ends of a chart's axis: it has 0 and `reach` on it, and of shares all from 0 to 100 %."""
+    if chart.percent:
+        return 0.0, 1.0
+    values = [y for s in chart.series for y in (*s.y, *(s.low or ()), *(s.high or ()))]
+    low, high = min([0.0, *values]), max([0.0, chart.reach, *values])
+    room = 0.06 * (high - low) or 1.0
+    return low - room * (low < 0), high + room * (high > 0 or low == 0)
+
+
+# Okabe and Ito's colours, which differ to colour-blind readers too; the page has its own for dark screens
+COLORS = ["#0072b2", "#d55e00", "#00805e", "#b0568a", "#3a8fc4", "#b87d00", "#6b7280"]
+
+STATUSES = {
+    Status.TURN_LIMIT: 5,
+    Status.INVALID_ACTION: 3,
+    Status.OUT_OF_TOKENS: 4,
+    Status.SERVER_CRASH: 0,
+    Status.ENVIRONMENT_FAULT: 6,
+}
+"""Ways to end without an answer, and their colours; answers are told apart by whether they are right."""
+
+
+class _Lines:
+    """A run's figures as lines: from its episodes, or from the trainer's log."""
+
+    def __init__(self, run: Run):
+        # what dynamic sampling has left out was not trained on, and the log's rewards are without it
+        self.sampled = [episode for episode in run.phase("train") if not episode.get("left_out")]
+        self.log = [entry for entry in run.log if "reward" in entry and _has(entry, "step")]
+        self.bins = _Bins([*(e["step"] for e in self.sampled), *map(_played_at, self.log)])
+
+    def logged(self, name: str, color: int, metric: str) -> Series:
+        """A metric of the trainer's log."""
+        points = [(_played_at(entry), entry[metric]) for entry in self.log if _has(entry, metric)]
+        return self.bins.mean(name, color, points)
+
+    def mean(self, name: str, color: int, value: Callable[[EpisodeRecord], float | None]) -> Series:
+        """The mean of a value of the sampled episodes."""
+        values = [(e["step"], value(e), is_void(e)) for e in self.sampled]
+        known = [(x, y) for x, y, _ in values if y is not None]
+        without = [x for x, y, void in values if y is None and void]
+        return self.bins.mean(name, color, known, "episode", without)
+
+    def family(self, prefix: str) -> list[Series]:
+        """The logged metrics of that prefix, without those that are always 0."""
+        metrics = sorted({name for entry in self.log for name in entry if name.startswith(prefix)})
+        lines = [
+            self.logged(_words(metric.removeprefix(prefix)), place % len(COLORS), metric)
+            for place, metric in enumerate(metrics)
+        ]
+        return [line for line in lines if any(line.y)]
+
+    def rewards(self) -> list[Series]:
+        lines = [self.logged("total, as weighted", 0, "reward")]
+        parts = list(dict.fromkeys(name for episode in self.sampled for name in episode["rewards"]))
+        if len(parts) > 1 or not lines[0].x:
+            lines += [_part(self.mean, part, number % len(COLORS)) for number, part in enumerate(parts, 1)]
+        return lines
+
+    def statuses(self) -> list[Series]:
+        if not self.sampled:
+            colors = {Status.ANSWERED: 2, **STATUSES}
+            return [self.logged(_words(s), color, f"status/{s}") for s, color in colors.items()]
+
+        def of_status(status: str, color: int) -> Series:
+            return self.mean(_words(status), color, lambda e: e["status"] == status)
+
+        others = sorted({e["status"] for e in self.sampled} - {Status.ANSWERED, *STATUSES})
+        return [
+            self.mean("answered, right", 2, lambda e: e["status"] == Status.ANSWERED and e["right"]),
+            self.mean("answered, wrong", 1, lambda e: e["status"] == Status.ANSWERED and not e["right"]),
+            *(of_status(status, color) for status, color in STATUSES.items()),
+            *(of_status(status, 6) for status in others),
+        ]
+
+    def turns(self) -> list[Series]:
+        if not self.sampled:
+            return [self.logged("turns", 0, "turns/mean")]
+        return [self.mean("turns", 0, lambda e: len(e["turns"]))]
+
+    def tokens(self) -> list[Series]:
+        if not self.sampled:
+            return [self.logged("all after the prompt", 0, "completions/mean_length")]
+        return [
+            self.mean("written by the agent", 0, lambda e: _tokens(e, "tokens")),
+            self.mean("observations", 1, lambda e: _tokens(e, "observation_tokens")),
+        ]
+
+
+def charts(run: Run) -> list[Chart]:
+    """The run's curves, from its episodes; from the trainer's log where those are missing."""
+    lines = _Lines(run)
+    width = lines.bins.width
+    note = "Sampled episodes." + (f" A point is the mean of {width} steps." if width > 1 else "")
+    kl = [lines.logged("KL to the reference", 0, "kl")]
+    no_kl = "No KL in the trainer's log: it is computed with beta above 0, and saved with a checkpoint."
+    drawn = [
+        Chart("reward", "Reward", "mean reward", lines.rewards(), note, reach=1.0),
+        Chart("kl", "KL", "nats per token", kl, note if kl[0].x else no_kl),
+        Chart(
+            "status", "How episodes end", "share of episodes", lines.statuses(), note, "shares", percent=True
+        ),
+        Chart("turns", "Turns per episode", "mean turns", lines.turns(), note),
+        Chart("tokens", "Tokens per episode", "mean tokens", lines.tokens(), f"{note} Prompts not counted."),
+    ]
+    entropy = [lines.logged("entropy", 0, "entropy")]
+    alarms, errors = lines.family("alarm/"), lines.family("error/")
+    tasks = [
+        lines.logged("drawn tasks: expected accuracy", 0, "frontier/expected"),
+        lines.logged("drawn tasks that had been played", 2, "frontier/known"),
+        lines.logged("groups without spread, left out", 1, "dynamic/left_out"),
+    ]
+    watched = [
+        Chart("tasks", "Which tasks are trained on", "share", tasks, note, percent=True),
+        Chart("entropy", "Entropy", "nats per token", entropy, note),
+        Chart("alarms", "What the alarms watch", "share", alarms, note, percent=True),
+        Chart("errors", "SQL that failed", "share of statements", errors, note, percent=True),
+    ]
+    # an older log has none of these
+    drawn += [chart for chart in watched if any(series.x for series in chart.series)]
+    for chart in drawn:
+        shown = any if chart.kind == "shares" else len  # a status that never came up is left out
+        chart.series = [series for series in chart.series if shown(series.y)]
+    return [_accuracy_chart(run), *drawn]
+
+
+def _part(mean: Callable[..., Series], part: str, color: int) -> Series:
+    return mean(part, color, lambda episode: number(episode["rewards"].get(part)))
+
+
+def _accuracy_chart(run: Run) -> Chart:
+    note = "Bands are 95 % intervals. Running: all greedy runs so far, each played before its update."
+    held_out = _accuracy("held-out", 0, {step: share(e) for step, e in evaluations(run).items()})
+    if not held_out and (found := _logged(run, "held-out", 0, "eval_", lambda entry: entry["step"])):
+        held_out = found
+        note += " The log does not keep how many held-out tasks there are, so their interval is not known."
+    for line in held_out:
+        line.points = True
+    greedy = _accuracy("greedy, running", 1, running(run.phase("greedy")))
+    series = [*held_out, *(greedy or _logged(run, "greedy, running", 1, "greedy/", _played_at))]
+    if any(line.name.endswith(VOID_WRONG) for line in series):
+        note += " Void are episodes whose environment failed; the other lines leave them out."
+    if not series:
+        note = "Neither held-out nor greedy episodes were recorded."
+    return Chart("accuracy", "Greedy accuracy", "accuracy", series, note, percent=True)
+
+
+def _logged(
+    run: Run, name: str, color: int, prefix: str, played_at: Callable[[Mapping[str, Any]], float]
+) -> list[Series]:
+    """An accuracy of the trainer's log; where it leaves out void episodes, also the one that counts them."""
+    metric, void_wrong = f"{prefix}accuracy", f"{prefix}accuracy_void_wrong"
+    bounds = f"{metric}_low", f"{metric}_high"
+    found = [entry for entry in run.log if _has(entry, "step", metric)]
+    counted = [entry for entry in run.log if _has(entry, "step", void_wrong)]
+    if not found and not counted:
+        return []
+    line = Series(name, color, [played_at(e) for e in found], [e[metric] for e in found])
+    if all(_has(entry, *bounds) for entry in found):
+        line.low, line.high = ([entry[each] for entry in found] for each in bounds)
+    lines = [line] if found else []
+    if any(entry[void_wrong] != entry.get(metric) for entry in counted):
+        x, y = [played_at(e) for e in counted], [e[void_wrong] for e in counted]
+        lines.append(Series(name + VOID_WRONG, color + 3, x, y))
+    return lines
+
+
+def running(greedy: Iterable[EpisodeRecord]) -> dict[int, Share]:
+    """Return step -> accuracy over all greedy episodes up to it."""
+    by_step: defaultdict[int, list[EpisodeRecord]] = defaultdict(list)
+    for episode in greedy:
+        by_step[episode["step"]].append(episode)
+    so_far = Share(0, 0)
+    running = {}
+    for step in sorted(by_step):
+        batch = share(by_step[step])
+        so_far = Share(so_far.right + batch.right, so_far.judged + batch.judged, so_far.void + batch.void)
+        running[step] = so_far
+    every = math.ceil(len(running) / (4 * POINTS)) or 1
+    last = next(reversed(running), None)
+    return {step: of for i, (step, of) in enumerate(running.items()) if i % every == 0 or step == last}
+
+
+def _accuracy(name: str, color: int, shares: Mapping[int, Share]) -> list[Series]:
+    """A line of those that were judged; where episodes are void, also one that counts them wrong."""
+    judged = {step: of for step, of in shares.items() if of.judged}
+    line = Series(
+        name,
+        color,
+        x=list(judged),
+        y=[of.rate for of in judged.values()],
+        low=[of.interval[0] for of in judged.values()],
+        high=[of.interval[1] for of in judged.values()],
+        detail=[of.counts for of in judged.values()],
+    )
+    lines = [line] if judged else []
+    if any(of.void for of in shares.values()):
+        y = [of.void_wrong for of in shares.values()]
+        detail = [f"{of.right} of {of.judged + of.void}" for of in shares.values()]
+        lines.append(Series(name + VOID_WRONG, color + 3, list(shares), y, detail=detail))
+    return lines
+
+
+class _Bins:
+    """The steps of a run, at most `POINTS` of them or else runs of `width` neighbours averaged into one."""
+
+    def __init__(self, steps: Iterable[float]):
+        distinct = sorted(set(steps))
+        self.width = math.ceil(len(distinct) / POINTS) or 1
+        self._steps = [distinct[i : i + self.width] for i in range(0, len(distinct), self.width)]
+        self._place = {step: place for place, steps in enumerate(self._steps) for step in steps}
+
+    def mean(
+        self,
+        name: str,
+        color: int,
+        values: Iterable[tuple[float, float]],
+        unit: str = "",
+        void: Iterable[float] = (),
+    ) -> Series:
+        """Of (step, value) pairs; `unit` says what a value is of, where a point has several.
+
+        Args:
+            void: the steps of void episodes, which have no value.
+        """
+        left_out = Counter(self._place[step] for step in void)
+        binned: defaultdict[int, list[float]] = defaultdict(list)
+        for step, value in values:
+            binned[self._place[step]].append(float(value))
+        places = sorted(binned)
+        return Series(
+            name,
+            color,
+            x=[sum(self._steps[place]) / len(self._steps[place]) for place in places],
+            y=[sum(binned[place]) / len(binned[place]) for place in places],
+            detail=[_with_void(f"{len(binned[place])} {unit}s", left_out[place]) for place in places]
+            if unit
+            else None,
+        )
+
+
+def _with_void(said: str, void: int) -> str:
+    return f"{said}; {void:,} void" if void else said
+
+
+def number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _has(entry: Mapping[str, Any], *names: str) -> bool:
+    return all(number(entry.get(name)) is not None for name in names)
+
+
+def _tokens(episode: EpisodeRecord, key: str) -> float:
+    return sum(number(turn.get(key)) or 0 for turn in episode["turns"])
+
+
+def _played_at(entry: Mapping[str, Any]) -> float:
+    """The trainer logs after its update; what it logs was played before."""
+    return entry["step"] - 1
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

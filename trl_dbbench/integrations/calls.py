@@ -1,0 +1,137 @@
+"""An episode whose turns are calls that come when somebody else likes: of another trainer's tool loop, or of
+an agent's client.
+
+`loop.play` asks for a turn and waits; whoever calls hands one over, and waits for what comes of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from typing import Any
+
+from trl_dbbench.database import Database
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.play import play
+from trl_dbbench.episode.protocol import AgentProtocol
+from trl_dbbench.episode.types import Completion, Episode, Rules, Start, Status, Turn
+from trl_dbbench.errors import EnvironmentFault
+from trl_dbbench.integrations.endpoints.messages import Call
+
+OVER = {
+    Status.ANSWERED: "The answer is recorded. The session is over.",
+    Status.TURN_LIMIT: "No call is left. The session is over.",
+    Status.OUT_OF_TOKENS: "The session is over.",
+    Status.SERVER_CRASH: "A statement has ended the database server. The session is over.",
+    Status.ENVIRONMENT_FAULT: "The database has failed. The session is over.",
+}
+"""What a model reads from then on whose trainer lets it call on after an episode's end."""
+
+
+class Refused(Exception):
+    """A call that cannot be carried out; its text is for the agent. It is no turn of any episode."""
+
+
+def written(tool: str, /, **arguments: Any) -> str:
+    """The turn that means this call, as the protocols `tools` and `tools_sql` read it."""
+    return Call("", tool, json.dumps(arguments, ensure_ascii=False)).text()
+
+
+class Calls:
+    """The calls of an episode; see `dialogue.Dialogue`. For one event loop.
+
+    Calls that come at once are turns in the order of their coming.
+
+    Args:
+        idle_seconds: an episode that is not called for so long has ended; `None` is for ever.
+    """
+
+    full = False  # nobody counts tokens
+
+    def __init__(self, protocol: AgentProtocol, idle_seconds: float | None = None) -> None:
+        self._protocol = protocol
+        self._idle_seconds = idle_seconds
+        self._calls: asyncio.Queue[str | None] = asyncio.Queue()
+        self._replies: deque[asyncio.Future[Turn | Episode]] = deque()
+        self._left = False
+        self._fault: str | None = None
+
+    def call(self, text: str) -> asyncio.Future[Turn | Episode]:
+        """Hands over the next turn.
+
+        Returns:
+            The turn with its observation, or the episode if the turn has ended it.
+        """
+        reply: asyncio.Future[Turn | Episode] = asyncio.get_running_loop().create_future()
+        self._replies.append(reply)
+        self._calls.put_nowait(text)
+        return reply
+
+    def leave(self, fault: str | None = None) -> None:
+        """Ends the episode before its next turn.
+
+        Args:
+            fault: why that is not the agent's doing, if it is not.
+        """
+        self._left, self._fault = True, fault
+        self._calls.put_nowait(None)
+
+    async def next_turn(self, number: int) -> Turn | None:
+        try:
+            async with asyncio.timeout(self._idle_seconds):
+                text = await self._calls.get()
+        except TimeoutError:
+            return None
+        if self._fault is not None:
+            raise EnvironmentFault(self._fault)
+        if text is None or self._left:
+            return None
+        return Turn(Completion([], []), text, self._protocol.parse(text))
+
+    def tell(self, turn: Turn) -> bool:
+        reply = self._replies.popleft()
+        if not reply.done():  # else the client has taken the call back
+            reply.set_result(turn)
+        return True
+
+    def end(self, episode: Episode, late: str) -> None:
+        """Answers all calls that wait. The first one has ended the episode, if it has ended by a call.
+
+        Args:
+            late: what is said to the others.
+        """
+        if self._replies and not (first := self._replies.popleft()).done():
+            first.set_result(episode)
+        self.refuse(Refused(late))
+
+    def refuse(self, why: Refused) -> None:
+        """Refuses all calls that wait."""
+        while self._replies:
+            if not (reply := self._replies.popleft()).done():
+                reply.set_exception(why)
+
+
+async def play_calls(
+    start: Start, calls: Calls, *, protocol: AgentProtocol, database: Database, judge: Judge, rules: Rules
+) -> Episode:
+    """Plays a task, see `loop.play`, whose turns are these calls; answers all of them when it is over.
+
+    Raises:
+        Exception: what has ended the episode, if neither the agent nor the database has, such as a mistake of
+            a grader. The calls that wait are refused then.
+    """
+    try:
+        episode = await play(
+            start,
+            dialogue=lambda episode: calls,
+            protocol=protocol,
+            database=database,
+            judge=judge,
+            rules=rules,
+        )
+    except BaseException as error:
+        calls.refuse(Refused(f"The episode failed: {error!r}"))  # or they would wait for ever
+        raise
+    calls.end(episode, late="")
+    return episode

@@ -1,0 +1,186 @@
+"""Evaluation of a model behind an endpoint: the figures of `evaluation`, and what it took to get them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from trl_dbbench.episode.plan import Plan
+from trl_dbbench.episode.types import Episode, Sampling, Status, Usage
+from trl_dbbench.evaluation.evaluate import Evaluation, so_far
+from trl_dbbench.integrations.endpoints.play import GREEDILY, EndpointPlayer
+from trl_dbbench.runs.journal import GREEDY, SAMPLES, Journal
+from trl_dbbench.runs.records import EpisodeRecord, commonest, episode_record
+from trl_dbbench.tasks import Task
+
+
+@dataclass(frozen=True)
+class EndpointEvaluation(Evaluation):
+    """A greedy run of an endpoint over tasks, which may have ended early.
+
+    Args:
+        endpoint: the model and the server's address.
+        planned: the tasks that were to be played; those of `episodes` were.
+        requests: how many were sent, repeated ones too.
+        left_out: the settings that the server did not take.
+        squeezed: turns that got fewer tokens than asked for, since no more were left of the model's context.
+        too_long: what the server last said of a conversation that does not fit the model.
+        stopped: why it ended early.
+        usages: what the endpoint counted of each turn.
+        samples: the episodes that were drawn beside the greedy ones.
+        tasks: what was to be played.
+    """
+
+    endpoint: str = ""
+    planned: int = 0
+    requests: int = 0
+    left_out: Sequence[str] = ()
+    squeezed: int = 0
+    too_long: str | None = None
+    stopped: str | None = None
+    usages: Sequence[Usage | None] = ()
+    samples: Sequence[EpisodeRecord] = ()
+    tasks: Sequence[Task] = ()
+
+    @property
+    def ended_early(self) -> str | None:
+        if self.stopped is not None:
+            return f"{self.stopped.rstrip('.')}. {len(self.records)} of {self.planned} tasks were played."
+        if self.records and self.void_reasons.total() == len(self.records):
+            return f"every episode ended by a fault, most often: {commonest(self.void_reasons)}."
+        return None
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """What the endpoint counted: tokens read and written, and the turns of which it said nothing."""
+        counted = [usage for usage in self.usages if usage is not None]
+        return {
+            "read": sum(usage.read for usage in counted),
+            "written": sum(usage.written for usage in counted),
+            "uncounted_turns": len(self.usages) - len(counted),
+        }
+
+    @property
+    def unreadable(self) -> Counter[str]:
+        """Turns that the protocol could not read, by what was wrong with them."""
+        turns = [turn for record in (*self.records, *self.samples) for turn in record["turns"]]
+        return Counter(turn.get("reason", "") for turn in turns if turn["action"] == "invalid")
+
+    def to_dict(self) -> dict[str, Any]:
+        how = {"endpoint": self.endpoint, "planned": self.planned, "stopped": self.stopped}
+        how |= {"requests": self.requests, "tokens": self.tokens, "left_out": list(self.left_out)}
+        how |= {"unreadable_turns": dict(self.unreadable), "squeezed_turns": self.squeezed}
+        return {**super().to_dict(), **how}
+
+    def __str__(self) -> str:
+        tokens = self.tokens
+        said = f"{self.endpoint}: {self.requests:,} requests, "
+        said += f"{tokens['read']:,} tokens read, {tokens['written']:,} written"
+        if tokens["uncounted_turns"]:
+            said += f" ({tokens['uncounted_turns']:,} turns not counted)"
+        if self.unreadable:
+            turns = sum(len(record["turns"]) for record in (*self.records, *self.samples))
+            said += f"\n{self.unreadable.total():,} of {turns:,} turns could not be read; most often: "
+            said += commonest(self.unreadable)
+        if self.squeezed:
+            said += f"\n{self.squeezed:,} turns got fewer tokens than asked for: the context was nearly full"
+        if self.too_long is not None and any(each["status"] == Status.OUT_OF_TOKENS for each in self.records):
+            said += f"\nconversations that do not fit the model: {self.too_long}"
+        return f"{super().__str__()}\n{said}" if self.records else said
+
+
+def evaluate_endpoint(
+    tasks: Sequence[Task],
+    player: EndpointPlayer,
+    *,
+    plan: Plan | None = None,
+    journal: Journal | None = None,
+    progress: bool = True,
+) -> EndpointEvaluation:
+    """Plays every task once, greedily, then the samples of a plan, and judges them. What was played before it
+    was stopped is kept.
+
+    Args:
+        plan: the samples of each task.
+        journal: keeps each episode; those that it has already are not played.
+
+    Raises:
+        TaskError, ConfigError: if a task's episodes could not be judged; before anything is asked.
+    """
+    journal = journal or Journal()
+    endpoint, wanted = player.endpoint, _wanted(tasks, plan)
+    waiting = [each for each in wanted if each[1] not in journal.done(each[0])]
+    right, void = sum(entry["record"]["right"] for entry in journal.earlier), 0
+    played: list[tuple[int, Episode]] = []
+    spent = _Spent.of(journal.earlier)
+    label = "greedy evaluation" if plan is None else f"greedy evaluation and {plan.n} samples a task"
+    initial, interrupted = len(wanted) - len(waiting), False
+    with tqdm(total=len(wanted), initial=initial, desc=label, unit="episode", disable=not progress) as bar:
+
+        def keep(number: int, episode: Episode) -> None:
+            nonlocal right, void
+            part, place, *_ = waiting[number]
+            if part == GREEDY:
+                played.append((place, episode))
+            record = episode_record(episode, "eval", 0)
+            usages = spent.add(episode)
+            journal.add(part, [(place, record)], usages=usages, requests=spent.requests + endpoint.requests)
+            right += episode.right
+            void += episode.status == Status.ENVIRONMENT_FAULT
+            bar.update()
+            bar.set_postfix_str(so_far(right, void))
+
+        try:
+            player.play_all([(task, sampling) for *_, task, sampling in waiting], keep)
+        except KeyboardInterrupt:
+            interrupted = True
+    stopped = endpoint.gave_up or player.database.gave_up or ("interrupted" if interrupted else None)
+    return EndpointEvaluation(
+        [episode for _, episode in sorted(played, key=lambda each: each[0])],
+        all_records=journal.records(GREEDY),
+        samples=journal.records(SAMPLES),
+        endpoint=str(endpoint),
+        planned=len(tasks),
+        tasks=tasks,
+        requests=spent.requests + endpoint.requests,
+        usages=spent.usages,
+        left_out=sorted(endpoint.left_out),
+        squeezed=endpoint.squeezed,
+        too_long=endpoint.too_long,
+        stopped=stopped,
+    )
+
+
+def _wanted(tasks: Sequence[Task], plan: Plan | None) -> list[tuple[str, int, Task, Sampling]]:
+    """Return what is to be played: the part, the place in it, the task, and how its tokens are chosen."""
+    wanted = [(GREEDY, place, task, GREEDILY) for place, task in enumerate(tasks)]
+    if plan is not None:
+        drawn = [(task, sampling) for task in tasks for sampling in plan.samplings(task)]
+        wanted += [(SAMPLES, place, task, sampling) for place, (task, sampling) in enumerate(drawn)]
+    return wanted
+
+
+@dataclass
+class _Spent:
+    """What episodes took: the usage of each turn, and the requests of earlier starts."""
+
+    usages: list[Usage | None]
+    requests: int = 0
+
+    @classmethod
+    def of(cls, entries: Iterable[Mapping[str, Any]]) -> _Spent:
+        spent = cls([])
+        for entry in entries:
+            spent.usages += [None if each is None else Usage(*each) for each in entry.get("usages", ())]
+            spent.requests = max(spent.requests, entry.get("requests", 0))
+        return spent
+
+    def add(self, episode: Episode) -> list[list[int] | None]:
+        """Count an episode; return its usages as JSON holds them."""
+        usages = [turn.usage for turn in episode.turns]
+        self.usages += usages
+        return [None if usage is None else [usage.read, usage.written] for usage in usages]

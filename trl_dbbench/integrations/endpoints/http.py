@@ -1,0 +1,389 @@
+"""Asking an OpenAI-compatible server: what is sent, what is tried again, and when it is given up.
+
+| the server | what follows |
+|---|---|
+| fails (5xx, an error under 200, a broken connection, no answer, no JSON) | tried again after 1, 2, 4 ... s |
+| throttles (429, 503) | tried again when its Retry-After says, else as above |
+| does not take a setting (`temperature`) or a field of a message | asked again without it, from then on |
+| says that `max_tokens` is more than is left | asked again with as many as it says, or half |
+| says that the conversation is too long | the episode is out of tokens |
+| refuses this request (400, 403, 422) | the episode ends, by no fault of the agent |
+| refuses or fails several in a row, none as far on answered meanwhile | everything ends |
+| has failed as long as one request is tried again, and never answered | everything ends |
+| knows neither key nor model, has no credit left, is not there, redirects, or sends pages | everything ends |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import urlsplit
+
+import httpx2
+
+from trl_dbbench.episode.types import Sampling
+from trl_dbbench.errors import ConfigError, EnvironmentFault
+from trl_dbbench.integrations.endpoints.messages import Message, Reply, read_reply
+from trl_dbbench.integrations.endpoints.refusals import (
+    FEWEST_TOKENS,
+    ServerError,
+    described,
+    error_of,
+    hidden_error,
+    json_of,
+    redirection,
+    refusal_hint,
+    retry_after,
+    without_fields,
+)
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+KEY_VARIABLE = "OPENAI_API_KEY"
+
+CONNECT_SECONDS = 10.0
+TURN_SECONDS = 600.0
+"""For a reply; a server that takes longer counts as hung."""
+
+PATIENCE_SECONDS = 180.0
+"""For a request, from its first failure on."""
+
+START_SECONDS = 15.0
+"""The same, while nothing has ever been heard of the server: its address may be wrong."""
+
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0
+
+DEAD_AFTER = 3
+"""Requests given up in a row, with none as far on answered meanwhile, that end everything."""
+
+
+class TooLong(Exception):
+    """The conversation does not fit the model."""
+
+
+class _Failure(Exception):
+    """This may work when it is tried again; `wait` seconds, if the server said so."""
+
+    def __init__(
+        self,
+        text: str,
+        wait: float | None = None,
+        *,
+        absent: bool = False,
+        strange: bool = False,
+        final: bool = False,
+    ):
+        super().__init__(text)
+        self.wait = wait
+        self.absent = absent  # nobody listens there
+        self.strange = strange  # what came is not a reply
+        self.final = final  # the same request would be refused again
+
+
+class _Again(Exception):
+    """The next request leaves out what the server does not take."""
+
+
+class _Less(Exception):
+    """The next request asks for `tokens` at most."""
+
+    def __init__(self, tokens: int):
+        super().__init__(tokens)
+        self.tokens = tokens
+
+
+class _Final(Exception):
+    """Nothing will work."""
+
+
+def read_key(variable: str | None) -> str | None:
+    """The API key; `None` if there is none to send.
+
+    Args:
+        variable: the environment variable that holds it; if left out, `OPENAI_API_KEY`, which may be unset.
+
+    Raises:
+        ConfigError: if a variable is named and not set.
+    """
+    key = os.environ.get(variable or KEY_VARIABLE, "").strip()
+    if variable is not None and not key:
+        raise ConfigError(f"--api-key-env: the environment variable {variable} is not set.")
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"the environment variable {variable or KEY_VARIABLE} holds no usable API key.")
+    return key or None
+
+
+def base_url(url: str) -> str:
+    """The address that `/chat/completions` is put behind: `/v1` is added where only a host is named.
+
+    Raises:
+        ConfigError: if it is no server's address, or holds what may be secret.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(
+            "--endpoint: give a server's address, such as http://localhost:8000/v1 or https://api.openai.com/v1."
+        )
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ConfigError(
+            "--endpoint: give scheme, host and path alone; the API key comes from the environment "
+            f"({KEY_VARIABLE}, or the variable that --api-key-env names)."
+        )
+    path = parts.path.rstrip("/").removesuffix("/chat/completions")
+    return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
+
+
+class Endpoint:
+    """An OpenAI-compatible server and one of its models.
+
+    Args:
+        url: as [`base_url`] takes it.
+        model: its name there.
+        key: sent as a bearer token; in no log, error or record.
+        template_kwargs: sent as `chat_template_kwargs`, which vLLM and SGLang pass on to the chat template.
+        patience: seconds that a request is tried again for.
+        turn_seconds: for a reply.
+
+    Attributes:
+        too_long: what the server last said of a conversation that does not fit the model.
+        squeezed: turns that got fewer tokens than asked for.
+        gave_up: why nothing more is asked; `None` while it is.
+        left_out: the settings, and fields of messages, that the server does not take.
+        requests: how many were sent, repeated ones too.
+
+    Raises:
+        ConfigError: if `url` is no address.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        key: str | None = None,
+        template_kwargs: dict[str, Any] | None = None,
+        patience: float = PATIENCE_SECONDS,
+        turn_seconds: float = TURN_SECONDS,
+    ):
+        self.url = base_url(url)
+        self.model = model
+        self.gave_up: str | None = None
+        self.left_out: set[str] = set()
+        self.requests = 0
+        self.too_long: str | None = None
+        self.squeezed = 0
+        self._key = key
+        self._template_kwargs = template_kwargs
+        self._patience = patience
+        self._timeout = httpx2.Timeout(turn_seconds, connect=CONNECT_SECONDS, pool=None)
+        self._heard = False
+        self._answered = False
+        self._given_up = 0  # in a row
+        self._given_up_at = 0  # the agent's turns before them, at most
+        self._over = asyncio.Event()
+        self._http: httpx2.AsyncClient | None = None
+
+    def __str__(self) -> str:
+        return f"{self.model} at {self.url}"
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[None]:
+        """Requests can be made within."""
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        # no redirects: they would carry the key elsewhere
+        limits = httpx2.Limits(max_connections=None)
+        async with httpx2.AsyncClient(timeout=self._timeout, limits=limits, headers=headers) as self._http:
+            yield
+
+    async def reply(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]] | None,
+        max_tokens: int,
+        sampling: Sampling,
+    ) -> Reply:
+        """The model's next message.
+
+        Raises:
+            TooLong: if the conversation does not fit the model.
+            EnvironmentFault: if the server gives none, however often it is asked; `gave_up` says whether it
+                is worth to ask for another.
+        """
+        failing_since, pause, allowed = None, FIRST_WAIT_SECONDS, max_tokens
+        turns = sum(message["role"] == "assistant" for message in messages)
+        while self.gave_up is None:
+            body = self._body(messages, tools, allowed, sampling)
+            try:
+                reply = await self._unless_over(self._ask(body))
+            except _Again:
+                continue
+            except _Less as less:
+                allowed = less.tokens
+            except _Final as error:
+                self._give_up(str(error))
+            except _Failure as failure:
+                now = time.monotonic()
+                failing_since = now if failing_since is None else failing_since
+                # requests that failed together are not sent together again
+                wait = (failure.wait or 0.0) + pause * random.uniform(0.5, 1.0)
+                if failure.final or now - failing_since + wait > self._patience_with(failure):
+                    raise self._given_up_on(failure, turns) from None
+                logger.warning("%s: %s; trying again in %.3g s.", self.url, failure, wait)
+                await self._unless_over(asyncio.sleep(wait))
+                pause = min(2 * pause, LONGEST_WAIT_SECONDS)
+            else:
+                self._answered = True
+                if turns >= self._given_up_at:
+                    self._given_up = 0
+                self.squeezed += allowed < max_tokens
+                return replace(reply, squeezed=allowed < max_tokens)
+        raise EnvironmentFault(self.gave_up)
+
+    # --- a request ------------------------------------------------------------------------------------
+
+    def _body(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]] | None,
+        max_tokens: int,
+        sampling: Sampling,
+    ) -> dict[str, Any]:
+        settings: dict[str, Any] = {"temperature": 0.0 if sampling.greedy else sampling.temperature}
+        if not sampling.greedy:
+            settings |= {"top_p": sampling.top_p, "seed": sampling.seed}
+        renamed = "max_completion_tokens" if "max_tokens" in self.left_out else "max_tokens"
+        settings[renamed] = max_tokens
+        if tools:
+            settings["tools"] = list(tools)
+        if self._template_kwargs:
+            settings["chat_template_kwargs"] = self._template_kwargs
+        taken = {name: value for name, value in settings.items() if name not in self.left_out}
+        return {"model": self.model, "messages": without_fields(messages, self.left_out), **taken}
+
+    async def _ask(self, body: dict[str, Any]) -> Reply:
+        assert self._http is not None
+        self.requests += 1
+        try:
+            response = await self._http.post(f"{self.url}/chat/completions", json=body)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+            raise _Failure(f"nobody answers there ({self._said(error)})", absent=True) from None
+        except httpx2.TimeoutException:
+            raise _Failure(f"no reply within {self._timeout.read:g} s") from None
+        except httpx2.HTTPError as error:
+            raise _Failure(f"the connection broke ({self._said(error)})") from None
+        self._heard = True
+        if not response.is_success:
+            self._refused(response.status_code, error_of(response), response, body)
+        try:
+            told = json_of(response)
+            if (hidden := hidden_error(told)) is not None:
+                self._refused(*hidden, response, body)
+            return read_reply(told)
+        except (ValueError, RecursionError) as error:  # a JSON decoder's too
+            what, is_json = described(response)
+            if not (is_json or self._answered or "json" in response.headers.get("Content-Type", "")):
+                raise _Final(
+                    f"it answers with {self._scrubbed(what)} where a chat completion in JSON belongs. "
+                    f"{_COMPARE}"
+                ) from None
+            why = str(error) if is_json else f"it is {what}"
+            raise _Failure(f"no usable reply ({self._scrubbed(why)})", strange=True) from None
+
+    def _refused(
+        self, status: int, error: ServerError, response: httpx2.Response, body: dict[str, Any]
+    ) -> NoReturn:
+        """Raises what an error means."""
+        message = self._scrubbed(error.message)[:500].rstrip(". ")
+        said = f"status {status}: {message}" if message else f"status {status}"
+        if status in (400, 413, 422, 500) or "context_length" in error.code:
+            self._adapt(error, said, body)
+        if target := redirection(response):
+            raise _Final(
+                f"{said}: it redirects to {target}. Give that address to --endpoint, if you trust it"
+            )
+        status = error.meant_status(status)
+        if remedy := _REMEDIES.get(status) or (error.code == "insufficient_quota" and _REMEDIES[402]):
+            raise _Final(f"{said}. {remedy}")
+        if status in (408, 409, 425, 429) or status >= 500:
+            # an error under status 200 is strange
+            raise _Failure(said, retry_after(response), strange=response.is_success)
+        raise _Failure(said, final=True)
+
+    def _adapt(self, error: ServerError, said: str, body: dict[str, Any]) -> None:
+        """Raise what lets the request go on otherwise, if the error says how."""
+        allowed = body.get("max_tokens", body.get("max_completion_tokens"))
+        if allowed is not None and (tokens := error.tokens_left(allowed)) is not None:
+            if tokens >= FEWEST_TOKENS:
+                if not self.squeezed:
+                    logger.warning("%s leaves %d tokens for a turn, not %d: %s.", self, tokens, allowed, said)
+                raise _Less(tokens)
+            self.too_long = said
+            raise TooLong(said)
+        if error.is_too_long:
+            self.too_long = said
+            raise TooLong(said)
+        if (name := error.unwanted(body)) is not None:
+            if name not in self.left_out:
+                what = " (its turns are not greedy)" if name == "temperature" else ""
+                logger.warning("%s does not take %s, so it is left out%s.", self, name, what)
+            self.left_out.add(name)
+            raise _Again(said)
+
+    # --- giving up ------------------------------------------------------------------------------------
+
+    def _patience_with(self, failure: _Failure) -> float:
+        lost = (failure.absent and not self._heard) or (failure.strange and not self._answered)
+        return min(START_SECONDS, self._patience) if lost else self._patience
+
+    def _given_up_on(self, failure: _Failure, turns: int) -> EnvironmentFault:
+        # what works on the first turns only says nothing of those that fail
+        self._given_up_at = max(turns, self._given_up_at if self._given_up else 0)
+        self._given_up += 1
+        never = not (self._answered or failure.final)
+        if never or failure.absent or failure.strange or self._given_up >= DEAD_AFTER:
+            hint = refusal_hint(str(failure)) if failure.final else ""
+            when = f" to each request after {turns} turns" if failure.final and turns else ""
+            self._give_up(f"{failure}{f' (said{when})' if when else ''}{hint}")
+        return EnvironmentFault(f"the endpoint {self.url}: {failure}")
+
+    def _give_up(self, why: str) -> None:
+        if self.gave_up is None:
+            self.gave_up = f"the endpoint {self.url} ({self.model}) gives no turns: {why}"
+            self._over.set()
+
+    async def _unless_over(self, work: Awaitable[T]) -> T:
+        """What `work` gives; it is cut off when the endpoint is given up."""
+        task, over = asyncio.ensure_future(work), asyncio.ensure_future(self._over.wait())
+        try:
+            await asyncio.wait({task, over}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise EnvironmentFault(str(self.gave_up))
+        finally:
+            over.cancel()
+            task.cancel()  # no effect on one that is done
+
+    def _said(self, error: Exception) -> str:
+        return self._scrubbed(f"{type(error).__name__} {error}".strip())
+
+    def _scrubbed(self, text: str) -> str:
+        """Without the key, which some servers repeat."""
+        text = " ".join(text.split())
+        return text.replace(self._key, "***") if self._key else text
+
+
+_COMPARE = "Compare --endpoint and --model with what the server offers (GET /v1/models lists it)"
+_REMEDIES = {
+    401: f"Set {KEY_VARIABLE}, or name the variable that holds the key by --api-key-env",
+    402: "Look at your account there",
+    **dict.fromkeys((404, 405, 415, 501, 505), _COMPARE),
+}

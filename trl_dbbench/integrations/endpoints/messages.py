@@ -1,0 +1,244 @@
+"""A server's reply <-> a turn: what it means to the protocol, and how the next request tells it again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trl_dbbench.episode.protocol import Action, AgentProtocol, Invalid
+from trl_dbbench.episode.tool_calls import as_arguments, meant_tool
+from trl_dbbench.episode.types import Completion, Turn, Usage
+
+Message = dict[str, Any]
+"""A chat message, as the API has it."""
+
+SECOND_CALL = "Error: not executed. Only the first call of a turn is."
+"""What later calls of a turn get: servers want a result for each."""
+
+_READ = ("role", "content", "tool_calls", "function_call", "refusal")
+"""Fields of a message that are written anew for the next request."""
+
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+"""Fields of a message with what the model thought."""
+
+_ARGUMENTS = ("arguments", "parameters", "input")
+"""Fields of a call with its arguments."""
+
+_NOT_ENDED = ("length", "content_filter")
+"""Why a reply ended, where it did not come to its end."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A native tool call: `arguments` are text, JSON or what the model wrote instead."""
+
+    id: str
+    name: str
+    arguments: str
+
+    sent: Message = field(default_factory=dict)
+    """What else the server told of the call: some want it back, such as Gemini's `extra_content`."""
+    old: bool = False
+    """Whether it came as `function_call`, which is answered in the role `function`."""
+
+    def text(self) -> str:
+        """The call in a form that `markup.tool_call` reads as this one, however broken its arguments are."""
+        readable = _object(self.arguments)
+        call = {"name": self.name, "arguments": self.arguments if readable is None else readable}
+        # a statement may hold the closing tag
+        body = json.dumps(call, ensure_ascii=False).replace("</", "<\\/")
+        return f"<tool_call>{body}</tool_call>"
+
+    def message(self, tools: Collection[str] = ()) -> Message:
+        """Return the call as it stands in a conversation.
+
+        Its name is the tool's that is meant: servers refuse one with other characters. Arguments that are not
+        a JSON object are wrapped in one, since chat templates take them for objects.
+        """
+        arguments = self.arguments
+        if not isinstance(_decoded(arguments), dict):
+            readable = _object(arguments)
+            wrapped = {"unreadable": arguments} if readable is None else readable
+            arguments = json.dumps(wrapped, ensure_ascii=readable is None)
+        function = {"name": meant_tool(self.name, tools) or "unknown", "arguments": arguments}
+        if self.old:
+            return function
+        sent = self.sent | {"function": self.sent.get("function", {}) | function}
+        return {"type": "function", **sent, "id": self.id}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a server said: the message's content, its native calls, and why it ended.
+
+    `thoughts` are those that the server tells apart, `usage` is `None` where it counts nothing. `sent` is the
+    message as it came. `squeezed`: fewer tokens were allowed than asked for, as no more are left of the
+    model's context.
+    """
+
+    content: str
+    calls: Sequence[Call] = ()
+    thoughts: str = ""
+    refused: bool = False
+    finish: str | None = None
+    usage: Usage | None = None
+    sent: Message = field(default_factory=dict)
+    squeezed: bool = False
+
+    def turn(self, protocol: AgentProtocol) -> Turn:
+        """The turn, read by the protocol. Calls count where the protocol has tools."""
+        action = self._action(protocol)
+        if self._all_in_thoughts(protocol):
+            parts = [self.thoughts]
+        else:
+            parts = [f"<think>\n{self.thoughts}\n</think>\n"] if self.thoughts else []
+        parts += [self.content] if self.content else []
+        parts += [call.text() for call in self.calls]
+        return Turn(
+            Completion([], []),
+            "\n".join(parts),
+            action,
+            cut_off=self.finish == "length",
+            usage=self.usage,
+        )
+
+    def _action(self, protocol: AgentProtocol) -> Action:
+        if self.finish == "content_filter":
+            return Invalid("Error: the server's content filter stopped the turn.")
+        if self._all_in_thoughts(protocol):
+            return protocol.parse(self.thoughts)
+        # alone, so that nothing in the content is taken for the call
+        said = self.calls[0].text() if self.calls and protocol.tools else self.content
+        action = protocol.parse(said)
+        if isinstance(action, Invalid) and self.refused:
+            return Invalid(f"{action.reason} (the model refused)")
+        return action
+
+    def _all_in_thoughts(self, protocol: AgentProtocol) -> bool:
+        """Whether the server put the turn where thoughts belong, as some do that look for no end of them."""
+        if self.content.strip() or self.calls or not self.thoughts or self.finish in _NOT_ENDED:
+            return False
+        return not isinstance(protocol.parse(self.thoughts), Invalid)
+
+    def message(self, protocol: AgentProtocol) -> Message:
+        """Return the turn as the next request tells it.
+
+        That is as the server sent it, with fields that only the server knows, such as `reasoning_content`.
+        """
+        told = {key: value for key, value in self.sent.items() if value is not None and key not in _READ}
+        message: Message = {"role": "assistant", **told, "content": self.sent.get("content") or None}
+        if self.calls and self.calls[0].old:
+            return message | {"function_call": self.calls[0].message(_names(protocol))}
+        if self.calls:
+            return message | {"tool_calls": [call.message(_names(protocol)) for call in self.calls]}
+        if not self.content:
+            # servers refuse an empty message
+            message["content"] = self.thoughts if self._all_in_thoughts(protocol) else "(nothing)"
+        elif self.refused:
+            message["content"] = self.content
+        return message
+
+    def observed(self, observation: str, protocol: AgentProtocol) -> list[Message]:
+        """The observation of the turn, as the messages after it."""
+        if not self.calls:
+            # a tool's message must name the call that it answers
+            role = "user" if protocol.observation_role == "tool" else protocol.observation_role
+            return [{"role": role, "content": observation}]
+        if self.calls[0].old:
+            name = meant_tool(self.calls[0].name, _names(protocol))
+            return [{"role": "function", "name": name, "content": observation}]
+        texts = [observation, *[SECOND_CALL] * (len(self.calls) - 1)]
+        return [
+            {"role": "tool", "tool_call_id": call.id, "content": text}
+            for call, text in zip(self.calls, texts, strict=True)
+        ]
+
+
+def read_reply(body: Any) -> Reply:
+    """The reply in a response's JSON.
+
+    Raises:
+        ValueError: if there is none: a proxy's page, an error under status 200, an empty list.
+    """
+    try:
+        choice = body["choices"][0]
+        message = choice["message"]
+        content, refusal = _text(message.get("content")), _text(message.get("refusal"))
+        thoughts = next(filter(None, (_text(message.get(name)) for name in _THOUGHTS)), "")
+        thoughts = thoughts or _text(message.get("content"), "thinking", "reasoning")
+        calls = _calls(message)
+        finish = choice.get("finish_reason")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        raise ValueError(f"no reply: {json.dumps(body, ensure_ascii=False)[:200]}") from None
+    if finish == "error":
+        raise ValueError("the reply ended in an error")
+    usage = _usage(body.get("usage"))
+    return Reply(content or refusal, calls, thoughts, bool(refusal), finish, usage, dict(message))
+
+
+def _calls(message: Message) -> list[Call]:
+    told = message.get("tool_calls")
+    told = _decoded(told) if isinstance(told, str) else told
+    told = [told] if isinstance(told, dict) else told or []
+    calls = [_call(number, call) for number, call in enumerate(told) if isinstance(call, dict)]
+    function = message.get("function_call")
+    if not calls and isinstance(function, dict) and function:
+        return [replace(_call(0, {"function": function}), old=True)]
+    return calls
+
+
+def _call(number: int, call: Message) -> Call:
+    function = call.get("function") or call
+    arguments = next((function[name] for name in _ARGUMENTS if name in function), None)
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    sent = {key: value for key, value in call.items() if key not in ("name", *_ARGUMENTS)}
+    # nine digits, as Mistral's servers want them
+    return Call(str(call.get("id") or f"{number:09d}"), str(function.get("name") or ""), text, sent)
+
+
+def _text(content: Any, *kinds: str) -> str:
+    """Return the text of a content without its thoughts; or that of its parts of these kinds."""
+    if not isinstance(content, list | dict):
+        return content if isinstance(content, str) and not kinds else ""
+    texts = []
+    for part in [content] if isinstance(content, dict) else content:
+        part = part if isinstance(part, dict) else {"text": part}
+        if (part.get("type") in kinds) if kinds else (part.get("type") not in ("thinking", "reasoning")):
+            texts.append(_text(next(filter(None, map(part.get, ("text", "value", "thinking"))), "")))
+    return "".join(texts)
+
+
+def _usage(usage: Any) -> Usage | None:
+    if not isinstance(usage, dict):
+        return None
+    read, written = (
+        _count(usage, "prompt_tokens", "input_tokens"),
+        _count(usage, "completion_tokens", "output_tokens"),
+    )
+    return None if read is None and written is None else Usage(read or 0, written or 0)
+
+
+def _count(usage: Message, *names: str) -> int | None:
+    counts = (usage.get(name) for name in names)
+    numbers = (count for count in counts if isinstance(count, int | float) and not isinstance(count, bool))
+    return next((int(number) for number in numbers if number >= 0), None)
+
+
+def _names(protocol: AgentProtocol) -> list[str]:
+    return [tool["function"]["name"] for tool in protocol.tools or ()]
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        return as_arguments(text)
+    except ValueError:
+        return None

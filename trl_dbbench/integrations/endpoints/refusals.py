@@ -1,0 +1,304 @@
+"""What servers say when they refuse a request, in the words of many vendors.
+
+| the error says | what it means |
+|---|---|
+| `context length is 2048 tokens ... 1700 input tokens` | 348 tokens are left for the turn |
+| `'max_tokens' is too large`, without numbers that help | half as many may do |
+| `prompt is too long`, `context_length_exceeded` | the conversation does not fit |
+| `Unsupported parameter: 'seed'`, `property 'reasoning' is unsupported` | that setting or field is left out |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx2
+
+from trl_dbbench.integrations.endpoints.messages import Message
+
+OPTIONAL = ("max_tokens", "temperature", "top_p", "seed", "chat_template_kwargs")
+"""Settings that can be left out of a request; `max_completion_tokens` then says what `max_tokens` did."""
+
+FEWEST_TOKENS = 16
+"""Tokens of a turn below which it is not worth asking for."""
+
+_OURS = {
+    "message": ("role", "content", "tool_calls", "tool_call_id", "function_call", "name"),
+    "call": ("id", "type", "function"),
+    "function": ("name", "arguments"),
+}
+"""Fields that belong to the API; others were sent by the server and are only sent back."""
+
+_TOO_LONG = re.compile(
+    r"context.?(length|window|size)|maximum context|too many (input )?tokens|(prompt|input) is too long"
+    r"|exceed\w* (the )?(model'?s? )?(maximum |max )?(context|sequence length)"
+    r"|maximum (number of )?input tokens|maximum prompt length|input token count",
+    re.IGNORECASE,
+)
+_MAX_TOKENS = r"max(?:imum)?[_ ]?(?:completion|new|output)?[_ ]?tokens"
+_COUNT = r"(\d[\d,]*)"
+_ABOUT_MAX_TOKENS = re.compile(
+    rf"{_MAX_TOKENS}\W.*"
+    r"(too (large|big|high)|exceed|must be|less than|greater than|at most|range|limit|invalid)"
+    rf"|(exceed|too (large|big|high)|invalid|limit).*{_MAX_TOKENS}",
+    re.IGNORECASE | re.DOTALL,
+)
+_CONTEXT = (
+    rf"context (?:length|window|size)[^\d.]{{0,40}}?{_COUNT}",
+    rf"must be <= {_COUNT}",
+    rf"{_COUNT} maximum context length",
+    rf"\d > {_COUNT}",
+    rf"n_ctx\W{{1,4}}{_COUNT}",
+)
+_INPUT = (
+    rf"{_COUNT} (?:tokens )?(?:input|prompt) tokens",
+    rf"{_COUNT} (?:tokens )?(?:in the (?:messages|prompt|input)|of text input|from the input)",
+    rf"(?:prompt|request|input|messages) (?:contains?|has|have|resulted in|is) (?:at least )?{_COUNT}",
+    rf"{_COUNT} `inputs`",
+    rf"limit: {_COUNT} \+",
+)
+_REQUESTED = rf"(?:requested|total of) (?:about )?{_COUNT} tokens"
+_CEILING = (
+    rf"at most {_COUNT} (?:completion|output) tokens",
+    rf"range of \W?{_MAX_TOKENS}\W? is \[\d+, ?{_COUNT}\]",
+    rf"{_MAX_TOKENS}\W{{0,3}} (?:must be|should be|is) (?:less than or equal to|at most) \W?{_COUNT}",
+    rf"{_MAX_TOKENS}: \d+ > {_COUNT}",
+    rf"{_MAX_TOKENS} > {_COUNT} must",
+    rf"{_MAX_TOKENS} you requested exceeds the model limit of {_COUNT}",
+)
+_UNKNOWN = re.compile(
+    r"unsupported|not (currently )?(supported?|allowed|permitted|accepted|recognized)|does not support"
+    r"|unknown|unrecognized|unexpected|deprecated|extra_forbidden|extra (inputs|fields)|additional propert",
+    re.IGNORECASE,
+)
+_BAD_VALUE = re.compile(
+    r"ensure this value|should be greater|must be (strictly )?(positive|greater)|invalid|not valid"
+    r"|may only be|must be (in|within|between)|out of range",
+    re.IGNORECASE,
+)
+_MEANT = (
+    (
+        404,
+        re.compile(
+            r"\bmodel\b.{0,80}\b(not (found|exist)|unknown)|not a valid model|(unknown|no such) model", re.I
+        ),
+    ),
+    (
+        401,
+        re.compile(r"(invalid|incorrect|missing|no) api.?key|api.?key (not valid|is invalid|required)", re.I),
+    ),
+    (402, re.compile(r"credit balance|insufficient (balance|credit|quota)", re.I)),
+)
+"""What an error says of model, key or account, whatever its status."""
+
+_WANTED = re.compile(r"missing|required|must be (passed|provided|included)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class ServerError:
+    """An error of a server, in whichever shape it was told."""
+
+    message: str
+    code: str = ""
+    setting: str = ""
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether the conversation does not fit the model."""
+        return "context_length" in self.code or bool(_TOO_LONG.search(self.message))
+
+    def meant_status(self, status: int) -> int:
+        """Return the status that belongs to the error, where a server gives all of them another one."""
+        if status not in (400, 403, 422):
+            return status
+        said = self.message
+        return next((meant for meant, pattern in _MEANT if pattern.search(said)), status)
+
+    def tokens_left(self, allowed: int) -> int | None:
+        """Return how many tokens a turn may have where `allowed` are too many; `None` for another error.
+
+        0 if nothing is left.
+        """
+        if (ceiling := self._number(*_CEILING)) is not None:
+            return min(ceiling, allowed // 2) if ceiling >= allowed else ceiling
+        about = self.is_too_long or _ABOUT_MAX_TOKENS.search(self.message)
+        if not about or self.code.startswith("unsupported"):
+            return None
+        context, requested = self._number(*_CONTEXT), self._number(_REQUESTED)
+        left = None
+        if context is not None and (given := self._number(*_INPUT)) is not None:
+            left = context - given
+        elif context is not None and requested is not None and requested > context:
+            left = allowed - (requested - context)
+        if left is None:
+            too_many = _ABOUT_MAX_TOKENS.search(self.message) and not _UNKNOWN.search(self.message)
+            return allowed // 2 if too_many else None
+        return max(0, left) if left < allowed else allowed // 2
+
+    def unwanted(self, body: dict[str, Any]) -> str | None:
+        """Return the setting, or the field of a message, that the server does not take.
+
+        `None` for another error.
+        """
+        if _WANTED.search(self.message):
+            return None
+        told = _UNKNOWN.search(self.message) or _BAD_VALUE.search(self.message)
+        if not (told or self.code.startswith("unsupported")):
+            return None
+        names = [name for name in OPTIONAL if name in body]
+        names += sorted(_strange_fields(body["messages"]), key=len, reverse=True)
+        if self.setting in names:
+            return self.setting
+        return next((name for name in names if re.search(rf"\b{re.escape(name)}\b", self.message)), None)
+
+    def _number(self, *patterns: str) -> int | None:
+        for pattern in patterns:
+            if found := re.search(pattern, self.message, re.IGNORECASE):
+                return int(found[1].replace(",", ""))
+        return None
+
+
+def _strange_fields(messages: Sequence[Message]) -> set[str]:
+    found: set[str] = set()
+    for message in messages:
+        found |= message.keys() - set(_OURS["message"])
+        for call in message.get("tool_calls") or ():
+            found |= call.keys() - set(_OURS["call"])
+            found |= call.get("function", {}).keys() - set(_OURS["function"])
+    return found
+
+
+def without_fields(messages: Sequence[Message], names: Collection[str]) -> list[Message]:
+    """Return messages without fields that the server has sent and does not take back."""
+    if not _strange_fields(messages) & set(names):
+        return list(messages)
+
+    def kept(entry: dict[str, Any], kind: str) -> dict[str, Any]:
+        return {key: value for key, value in entry.items() if key in _OURS[kind] or key not in names}
+
+    cleaned = []
+    for message in messages:
+        message = kept(message, "message")
+        if message.get("tool_calls"):
+            calls = [kept(call, "call") for call in message["tool_calls"]]
+            message["tool_calls"] = [
+                call | {"function": kept(call["function"], "function")} for call in calls
+            ]
+        cleaned.append(message)
+    return cleaned
+
+
+def json_of(response: httpx2.Response) -> Any:
+    """Return a response's JSON, as it can be sent back: without half surrogate pairs, NaN and infinity.
+
+    Raises:
+        ValueError: if it is no JSON.
+    """
+    text = json.dumps(response.json(), ensure_ascii=False).encode("utf-8", "replace")
+    return json.loads(text, parse_constant=lambda _: None)
+
+
+def retry_after(response: httpx2.Response) -> float | None:
+    """Return the seconds of a header that gives them or a date; `None` without one."""
+    value = response.headers.get("Retry-After", "").strip()
+    with contextlib.suppress(ValueError, TypeError):
+        if re.fullmatch(r"\d+(\.\d+)?", value):
+            return float(value)
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    return None
+
+
+def redirection(response: httpx2.Response) -> str | None:
+    """Return the address that a response redirects to, without what may be secret in it."""
+    target = response.headers.get("Location")
+    if not (response.is_redirect and target):
+        return None
+    return str(response.url.join(target).copy_with(query=None, fragment=None, userinfo=b""))
+
+
+def hidden_error(body: Any) -> tuple[int, ServerError] | None:
+    """Return status and error of a body that came as if it was a reply; `None` where it is one."""
+    choices = body.get("choices") if isinstance(body, dict) else None
+    body = choices[0] if isinstance(choices, list) and choices else body
+    if not isinstance(body, dict) or not (body.get("error") or body.get("object") == "error"):
+        return None
+    error = _error_in(body) or ServerError("")
+    return int(error.code) if re.fullmatch(r"[45]\d\d", error.code) else 500, error
+
+
+def error_of(response: httpx2.Response) -> ServerError:
+    """Return the error of a response, in any of the shapes that servers give it."""
+    try:
+        body = response.json()
+    except (ValueError, RecursionError):
+        return ServerError(response.text if not _is_page(response) else described(response)[0])
+    return _error_in(body) or ServerError(response.text)
+
+
+def _error_in(body: Any) -> ServerError | None:
+    if isinstance(body, list):
+        body = body[0] if body else None
+    if not isinstance(body, dict):
+        return ServerError(body) if isinstance(body, str) else None
+    if isinstance(details := body.get("detail"), list):  # FastAPI's
+        told = [each for each in details if isinstance(each, dict)]
+        texts = [f"{'.'.join(map(str, each.get('loc') or ()))}: {each.get('msg')}" for each in told]
+        return ServerError("; ".join(texts), str(told[0].get("type") or "") if told else "")
+    error = body.get("error", body)
+    if not isinstance(error, dict):
+        return ServerError(str(error))
+    metadata = error.get("metadata")
+    if isinstance(metadata, dict) and isinstance(
+        metadata.get("raw"), str
+    ):  # OpenRouter's: the provider's own
+        with contextlib.suppress(ValueError, RecursionError):
+            if (inner := _error_in(json.loads(metadata["raw"]))) is not None and inner.message:
+                return inner
+        return ServerError(f"{error.get('message')}: {metadata['raw']}", str(error.get("code")))
+    said = error.get("message") or body.get("message") or body.get("detail") or ""
+    message = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+    return ServerError(message, str(error.get("code")), str(error.get("param")))
+
+
+def _is_page(response: httpx2.Response) -> bool:
+    return response.text.lstrip()[:200].lower().startswith(("<!doctype", "<html", "<?xml", "<head"))
+
+
+def described(response: httpx2.Response) -> tuple[str, bool]:
+    """Return what came, for a message, and whether it is JSON at all."""
+    with contextlib.suppress(ValueError, RecursionError):
+        response.json()
+        return "JSON", True
+    kind = response.headers.get("Content-Type", "").partition(";")[0].strip()
+    text = " ".join(response.text.split())
+    if not text:
+        return "nothing", False
+    title = re.search(r"<title[^>]*>(.{1,200}?)</title>", text, re.IGNORECASE)
+    if _is_page(response):
+        return f"an HTML page ({title[1].strip() if title else text[:80]})", False
+    return f"{kind or 'a text'} ({text[:80]})", False
+
+
+_HINTS = (
+    (
+        re.compile(r"\btool|function", re.IGNORECASE),
+        " If this model or server has no tools, play with --protocol text (or text_sql).",
+    ),
+    (
+        re.compile(r"system (role|message|prompt)|role.{0,20}system", re.IGNORECASE),
+        " If this model has no system role, its server's chat template has to allow one.",
+    ),
+)
+
+
+def refusal_hint(said: str) -> str:
+    """Return what to try where a server refuses every request in the same way."""
+    known = next((hint for pattern, hint in _HINTS if pattern.search(said)), "")
+    return f". It refuses every such request, so nothing more is asked.{known}"

@@ -1,0 +1,226 @@
+"""Episodes for a trainer that has a tool loop of its own, such as TRL's `GRPOTrainer`: the same tasks,
+sandboxes, judge and rewards.
+
+```python
+with open_database("docker") as database, environments(database) as new_environment:
+    trainer = GRPOTrainer(
+        model="Qwen/Qwen2.5-7B-Instruct",
+        environment_factory=new_environment,
+        reward_funcs=[environment_reward(OutcomeReward())],
+        train_dataset=to_dataset(load_tasks("tasks.jsonl"), protocol="tools"),
+    )
+    trainer.train()
+```
+
+Here the trainer calls, and the episode answers; in `player` the episode asks. It is `loop.play` in both: each
+environment plays in a task of an event loop, and waits there for the next call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from statistics import fmean as mean
+from typing import Any
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from trl.trainer.utils import get_callable_name
+
+from trl_dbbench.database import Database
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.protocol import ToolsProtocol, ToolsSQLProtocol
+from trl_dbbench.episode.types import Episode, Rules, Start, Status, Turn
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.integrations.calls import OVER, Calls, play_calls, written
+from trl_dbbench.rewards.registry import RewardFunction, with_step_rewards
+from trl_dbbench.tasks import Task
+
+
+async def _reply(calls: Calls, text: str) -> Turn | Episode:
+    return await calls.call(text)
+
+
+class Environment:
+    """One episode after the other, each from its `reset` on. What it offers a trainer are its tools; made by
+    `environments`.
+
+    An episode ends with its answer, at the limit on turns, when its `episode` is looked at, or at the next
+    `reset`. In the last two cases the trainer's loop has ended it, for want of tokens or of a call, and its
+    status is `OUT_OF_TOKENS`, which rewards treat like the limit on turns.
+    """
+
+    _protocol: ToolsProtocol
+
+    def __init__(self, portal: BlockingPortal, database: Database, judge: Judge, rules: Rules):
+        self._portal = portal
+        self._database = database
+        self._judge = judge
+        self._rules = rules
+        self._dialogue: Calls | None = None
+        self._playing: Future[Episode] | None = None
+
+    def reset(self, task: str, **row: Any) -> None:
+        """Begins an episode.
+
+        Args:
+            task: as `to_dataset` puts it into its rows.
+            row: the other columns, which TRL hands over as well.
+
+        Raises:
+            TaskError, ConfigError: the task cannot be judged here; see `Judge.check_task`.
+        """
+        self._end()
+        start = Start(Task.from_json(task), prompt_ids=[])
+        self._judge.check_task(start.task, self._protocol)
+        self._dialogue = self._portal.call(Calls, self._protocol)
+        play = partial(
+            play_calls,
+            protocol=self._protocol,
+            database=self._database,
+            judge=self._judge,
+            rules=self._rules,
+        )
+        self._playing = self._portal.start_task_soon(play, start, self._dialogue)
+
+    @property
+    def episode(self) -> Episode:
+        """The episode, which is over then.
+
+        Raises:
+            ConfigError: before the first `reset`.
+            Exception: what has ended the episode, if neither the agent nor the database has, such as
+                a mistake of a grader.
+        """
+        self._end()
+        if self._playing is None:
+            raise ConfigError("the environment has no episode yet: call reset(task=...) first.")
+        return self._playing.result()
+
+    def _end(self) -> None:
+        if self._playing is not None and not self._playing.done():
+            assert self._dialogue is not None
+            self._portal.call(self._dialogue.leave)
+            self._playing.result()
+
+    def _call(self, name: str, **arguments: Any) -> str:
+        if self._playing is None or self._dialogue is None:
+            raise ConfigError("the environment has no episode yet: call reset(task=...) first.")
+        if self._playing.done():
+            return OVER[self._playing.result().status]
+        came = self._portal.call(_reply, self._dialogue, written(name, **arguments))
+        if isinstance(came, Turn):
+            return came.observation or ""
+        last = came.turns[-1].observation if came.status == Status.TURN_LIMIT else None
+        return "\n".join(filter(None, (last, OVER[came.status])))
+
+
+class DatabaseEnvironment(Environment):
+    """Episodes whose answers are values; the tools of the protocol `tools`."""
+
+    _protocol = ToolsProtocol()
+
+    def execute_sql(self, query: str) -> str:
+        """Runs one SQL statement on the MySQL database and returns its rows or its error.
+
+        Args:
+            query: The SQL statement.
+        """
+        return self._call("execute_sql", query=query)
+
+    def commit_final_answer(self, answers: list[str]) -> str:
+        """Ends the session with the answer. After a change of the tables, any answer will do.
+
+        Args:
+            answers: The values of the answer, each as a string.
+        """
+        return self._call("commit_final_answer", answers=answers)
+
+
+class SQLAnswerEnvironment(Environment):
+    """Episodes whose answers are SQL; the tools of the protocol `tools_sql`."""
+
+    _protocol = ToolsSQLProtocol()
+
+    def execute_sql(self, query: str) -> str:
+        """Runs one SQL statement on the database and returns its rows or its error.
+
+        Args:
+            query: The SQL statement.
+        """
+        return self._call("execute_sql", query=query)
+
+    def submit_sql(self, query: str) -> str:
+        """Ends the session with the query whose rows are the answer.
+
+        Args:
+            query: The SQL query.
+        """
+        return self._call("submit_sql", query=query)
+
+
+KINDS: dict[str, type[Environment]] = {"tools": DatabaseEnvironment, "tools_sql": SQLAnswerEnvironment}
+
+
+@contextmanager
+def environments(
+    database: Database,
+    protocol: str = "tools",
+    *,
+    grader: str | None = None,
+    max_turns: int = Rules.max_turns,
+) -> Iterator[Callable[[], Environment]]:
+    """What `GRPOTrainer(environment_factory=...)` takes, for the length of the training.
+
+    Args:
+        database: where the statements run. Whoever opened it closes it, after this.
+        protocol: `"tools"`, or `"tools_sql"` where answers are SQL.
+        grader: judges the answers of all tasks; if left out, the one that each task names.
+        max_turns: calls of an episode.
+
+    Raises:
+        ConfigError: if the protocol has no tools, or the grader is not known.
+    """
+    if protocol not in KINDS:
+        raise ConfigError(
+            f"an environment's protocol is {' or '.join(KINDS)}, not {protocol!r}: a trainer with a loop of "
+            "its own speaks with it by tool calls."
+        )
+    judge, rules, made = Judge(database, grader), Rules(max_turns=max_turns), []
+    with start_blocking_portal() as portal:
+
+        def new() -> Environment:
+            made.append(KINDS[protocol](portal, database, judge, rules))
+            return made[-1]
+
+        try:
+            yield new
+        finally:
+            for each in made:
+                each._end()
+
+
+def environment_reward(function: RewardFunction) -> Callable[..., Sequence[float | None]]:
+    """A reward function of episodes as one of environments, which TRL hands to it.
+
+    `None`, for an episode whose environment failed, is no reward in TRL either. So that this is seen, TRL
+    logs what is made of a batch's episodes.
+
+    Logged:
+
+    - `environment/accuracy_void_wrong`: with a stock trainer, the share of right episodes; those whose
+      environment failed count as wrong.
+    - `environment/void`: with a stock trainer, the share of episodes whose environment failed.
+    """
+    of_episodes = with_step_rewards(function)
+
+    def reward(environments: Sequence[Environment], **kwargs: Any) -> list[float | None]:
+        episodes = [each.episode for each in environments]
+        if episodes and (log := kwargs.get("log_metric")) is not None:
+            log("environment/accuracy_void_wrong", mean(each.right for each in episodes))
+            log("environment/void", mean(each.status == Status.ENVIRONMENT_FAULT for each in episodes))
+        return of_episodes(episode=episodes, **kwargs)
+
+    reward.__name__ = get_callable_name(function)
+    return reward

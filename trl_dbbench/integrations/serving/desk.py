@@ -1,0 +1,274 @@
+"""The open episodes of a server: each is played by `loop.play`, as all others, and its turns are calls.
+
+```
+start("t1") -> Opening      a task of `loop.play`, with a sandbox of its own, begins
+call(episode, text) -> Turn      the call is the next turn; its observation is the reply
+call(episode, text) -> Episode   the call has ended it: an answer, or the last turn that there is
+```
+
+An episode has a name that cannot be guessed, and whoever has the name plays it. A connection could not stand
+for it: since its version of 2026-07-28 MCP knows none over HTTP, and agents of a client share one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from trl_dbbench.database import Database
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.play import play
+from trl_dbbench.episode.protocol import AgentProtocol
+from trl_dbbench.episode.types import Episode, Rules, Sampling, Start, Status, Turn
+from trl_dbbench.errors import StorageError
+from trl_dbbench.integrations.calls import Calls, Refused
+from trl_dbbench.integrations.serving.folder import Folder
+from trl_dbbench.tasks import Task
+from trl_dbbench.utils.lookup import nearest
+
+logger = logging.getLogger(__name__)
+
+REMEMBERED = 10_000
+"""Names of ended episodes that are told from those that never were."""
+
+EPISODES = Counter("dbbench_episodes", "Episodes that have ended.", ["status", "right"])
+OPEN = Gauge("dbbench_episodes_open", "Episodes that are being played.")
+LEFT = Gauge("dbbench_tasks_left", "Tasks that have not been handed out yet.")
+DATABASE = Gauge("dbbench_database_up", "Whether the database has answered in the last seconds.")
+
+CALLS = Histogram(
+    "dbbench_call_seconds",
+    "From a call's coming to its reply.",
+    ["tool", "outcome"],
+    buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
+)
+
+ENDINGS = {"tools": ("commit_final_answer", "answers"), "tools_sql": ("submit_sql", "query")}
+"""The protocols that can be served -> the tool that ends an episode there, and its argument."""
+
+STOPPED = "the server was stopped before the episode ended"
+
+
+@dataclass
+class Counted:
+    """A call that is carried out; `outcome` is `ok`, `error`, or `refused` until it is known."""
+
+    outcome: str = "refused"
+
+
+@contextmanager
+def counted(tool: str) -> Iterator[Counted]:
+    """Counts a call and its time."""
+    start, call = time.monotonic(), Counted()
+    try:
+        yield call
+    finally:
+        CALLS.labels(tool, call.outcome).observe(time.monotonic() - start)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A new episode: its name, and the task that it plays."""
+
+    name: str
+    task: Task
+
+
+MAX_OPEN_EPISODES = 1024
+"""An agent thinks for most of its time, so that its sandbox waits for statements, and not they for it."""
+
+
+@dataclass
+class Desk:
+    """Hands out tasks, and plays what comes of them. For one event loop.
+
+    Args:
+        tasks: are handed out in this order, each once; by its id a task can be had again.
+        database: where the statements run. Whoever opened it closes it.
+        judge: says whether an episode ended right.
+        rules: of which `max_turns` counts.
+        idle_seconds: an episode that is not called for so long is ended, and so not right.
+        folder: keeps the episodes, if they are to be kept. Tasks that were played there are handed out by
+            their ids only.
+        reward: what episodes are worth, if that is wanted; it comes into their `rewards`.
+        most_open: episodes that are played at once.
+
+    Raises:
+        TaskError, ConfigError: if episodes of a task could not be judged.
+    """
+
+    tasks: Sequence[Task]
+    database: Database
+    judge: Judge
+    protocol: AgentProtocol
+    rules: Rules
+    idle_seconds: float
+    folder: Folder | None = None
+    reward: Callable[[Episode], None] | None = None
+    most_open: int = MAX_OPEN_EPISODES
+    _open: dict[str, tuple[Calls, asyncio.Task[None]]] = field(default_factory=dict, init=False)
+    _ended: dict[str, str] = field(default_factory=dict, init=False)
+    closing: bool = field(default=False, init=False)
+    """Whether no new episodes are begun, because the server is stopping."""
+
+    def __post_init__(self) -> None:
+        for task in self.tasks:
+            self.judge.check_task(task, self.protocol)
+        played = self.folder.played if self.folder else set()
+        self._by_id = {task.id: task for task in self.tasks}
+        self._next = deque(task for task in self.tasks if task.digest not in played)
+        OPEN.set_function(lambda: self.open)
+        LEFT.set_function(lambda: self.left)
+        DATABASE.set_function(lambda: not self.database.silent)
+
+    @property
+    def open(self) -> int:
+        """Episodes that are being played."""
+        return len(self._open)
+
+    @property
+    def left(self) -> int:
+        """Tasks that have not been handed out yet."""
+        return len(self._next)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a new episode would have its database."""
+        return not self.closing and not self.database.silent
+
+    def start(self, task_id: str, client: str) -> Opening:
+        """Begins an episode.
+
+        Args:
+            task_id: of the task to be played; if empty, it is the next one.
+            client: who plays, for the record.
+
+        Raises:
+            Refused: if there is no such task, or none is left, or too many episodes are open.
+        """
+        if self.closing:
+            raise Refused("The server is stopping.")
+        if self.open >= self.most_open:
+            raise Refused(
+                f"{self.open} episodes are open, and no more are played at once. Submit one, or wait: "
+                f"one that is not used ends after {self.idle_seconds:g} seconds."
+            )
+        task = self._task(task_id)
+        name = secrets.token_urlsafe(12)
+        talk = Calls(self.protocol, self.idle_seconds)
+        # a task of its own: an episode outlives the call, and the connection, that began it
+        self._open[name] = talk, asyncio.create_task(self._play(name, task, talk, client))
+        return Opening(name, task)
+
+    async def call(self, name: str, text: str) -> Turn | Episode:
+        """Plays the next turn of an episode.
+
+        Args:
+            text: the turn, as the protocol reads it.
+
+        Returns:
+            The turn with its observation, or the episode if the turn has ended it.
+
+        Raises:
+            Refused: if there is no such episode, or it has ended.
+        """
+        if name in self._ended:
+            raise Refused(self._ended[name])
+        if name not in self._open:
+            raise Refused(f"There is no episode {name!r}. Begin one, which gives its name.")
+        return await self._open[name][0].call(text)
+
+    def leave(self, name: str) -> None:
+        """Ends an episode, if it is open, because its client is gone."""
+        if name in self._open:
+            self._open[name][0].leave()
+
+    async def drain(self, seconds: float) -> None:
+        """Begins no new episodes, and lets the open ones go on until they end, or for so long."""
+        self.closing = True
+        if self._open:
+            # wait() leaves the episodes as they are if it is cancelled or its time is over
+            await asyncio.wait([task for _, task in self._open.values()], timeout=seconds)
+
+    async def close(self, fault: str | None = None) -> None:
+        """Ends all episodes, when the statements that run have ended. Nothing of them is left afterwards.
+
+        Args:
+            fault: why that is not the agents' doing, if it is not.
+        """
+        self.closing = True
+        playing = list(self._open.values())
+        for talk, _ in playing:
+            talk.leave(fault)
+        await asyncio.gather(*(task for _, task in playing))
+
+    def _task(self, task_id: str) -> Task:
+        if task_id:
+            if task_id in self._by_id:
+                return self._by_id[task_id]
+            near = nearest(task_id, self._by_id)
+            hint = f"; nearest: {near!r}" if near else ""
+            raise Refused(f"There is no task {task_id!r}{hint}. Leave task_id out to get the next one.")
+        if not self._next:
+            raise Refused("All tasks have been handed out. By its task_id one can be had again.")
+        return self._next.popleft()
+
+    async def _play(self, name: str, task: Task, talk: Calls, client: str) -> None:
+        outcome: Episode | Refused
+        try:
+            episode = outcome = await play(
+                Start(task, [], Sampling()),
+                dialogue=lambda episode: talk,
+                protocol=self.protocol,
+                database=self.database,
+                judge=self.judge,
+                rules=self.rules,
+            )
+            episode.endpoint = client
+            if self.reward is not None:
+                await self.database.in_thread(self.reward, episode)
+            EPISODES.labels(episode.status, episode.right).inc()
+            if self.folder is not None:
+                await self.database.in_thread(self.folder.add, episode)
+            said = ended(episode)
+        except StorageError as error:
+            logger.error("%s", error)
+            outcome, said = Refused(f"The episode has ended, but {error}"), "This episode has ended."
+        except Exception:
+            logger.exception("task %s: the episode failed", task.id)
+            outcome = Refused("The episode failed by a mistake of the server, and is not recorded.")
+            said = str(outcome)
+        del self._open[name]
+        self._ended[name] = said
+        if len(self._ended) > REMEMBERED:
+            del self._ended[next(iter(self._ended))]
+        if isinstance(outcome, Episode):
+            talk.end(outcome, said)
+        else:
+            talk.refuse(outcome)
+
+
+_ENDINGS = {
+    Status.ANSWERED: "its answer was submitted",
+    Status.TURN_LIMIT: "it had no turn left",
+    Status.INVALID_ACTION: "one of its calls could not be read",
+    Status.OUT_OF_TOKENS: "it was not called for too long",
+    Status.SERVER_CRASH: "one of its statements ended the database server",
+    Status.ENVIRONMENT_FAULT: "the database failed or the server was stopped, so it does not count",
+}
+
+
+_SAID = {why: f"This episode has ended: {said}. Begin another one." for why, said in _ENDINGS.items()}
+
+
+def ended(episode: Episode) -> str:
+    """What the agent reads if it calls an episode that has ended."""
+    return _SAID[episode.status]

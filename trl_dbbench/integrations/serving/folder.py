@@ -1,0 +1,102 @@
+"""A folder of served episodes, in the form of a run's: `run.json`, `tasks.jsonl`, `episodes.jsonl`.
+
+A desktop client may start a server for each of its windows, and all of them name the same folder. So several
+processes add to it at once, and each holds a lock for as long as it writes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from trl_dbbench.episode.types import Episode, Status
+from trl_dbbench.errors import ConfigError, StorageError
+from trl_dbbench.runs.read import read_episodes, read_tasks
+from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE, episode_record
+from trl_dbbench.runs.settings import SETTINGS_FILE, RunSettings
+from trl_dbbench.utils.files import whole_lines, write_through
+
+DECIDING = ("protocol", "observation_characters", "max_turns", "dialect", "limits", "grader", "model")
+"""Settings in which all episodes of a folder agree. `model` keeps the runs of trained models apart."""
+
+
+class Folder:
+    """Adds episodes to a folder. Thread-safe.
+
+    `played` has the digests of the tasks of which it held an episode when it was opened; episodes whose
+    environment failed do not count.
+
+    Args:
+        path: a new or empty folder, or one of episodes that were served with the same settings.
+
+    Raises:
+        ConfigError: if the folder holds something else, or cannot be written.
+    """
+
+    def __init__(self, path: Path, settings: RunSettings) -> None:
+        self._episodes, self._tasks = path / EPISODES_FILE, path / TASKS_FILE
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if not (path / SETTINGS_FILE).exists() and any(path.iterdir()):
+                raise ConfigError(f"'{path}' holds something else. Name a new folder by --save.")
+            settings_file = path / SETTINGS_FILE
+            with self._alone():
+                if settings_file.exists():
+                    _check_same(path, RunSettings.of_file(settings_file), settings)
+                else:
+                    settings.write(path)
+                self._tasks.touch()
+                for file in (self._tasks, self._episodes):
+                    whole_lines(file, cut=True)
+        except OSError as error:
+            raise ConfigError(
+                f"'{path}' cannot be written: {error}. Name another folder by --save."
+            ) from None
+        self._known = {task.digest for task in read_tasks(self._tasks, [])}
+        records = [record for _, record in read_episodes(self._episodes, [])]
+        self.played = {
+            record.get("task_digest") for record in records if record["status"] != Status.ENVIRONMENT_FAULT
+        }
+
+    def add(self, episode: Episode) -> None:
+        """Adds an episode, and its task if the folder does not have that.
+
+        Raises:
+            StorageError: if it cannot be written.
+        """
+        line = json.dumps(episode_record(episode, "eval", 0), ensure_ascii=False)
+        try:
+            with self._alone() as episodes:
+                if episode.task.digest not in self._known:
+                    with self._tasks.open("a", encoding="utf-8") as tasks:
+                        tasks.write(f"{episode.task.to_json()}\n")
+                    self._known.add(episode.task.digest)
+                episodes.write(f"{line}\n")
+            write_through(self._episodes)
+        except OSError as error:
+            raise StorageError(
+                f"an episode of task '{episode.task.id}' cannot be saved: {error}. Make room in "
+                f"'{self._episodes.parent}', or name another folder by --save."
+            ) from None
+
+    @contextmanager
+    def _alone(self) -> Iterator[IO[str]]:
+        """The file of the episodes, for this thread of this process alone."""
+        with self._episodes.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
+            file.flush()  # before the lock ends
+
+
+def _check_same(path: Path, before: RunSettings, now: RunSettings) -> None:
+    differing = [name for name in DECIDING if getattr(before, name) != getattr(now, name)]
+    if differing:
+        were = ", ".join(f"{name} {getattr(before, name)}" for name in differing)
+        raise ConfigError(
+            f"'{path}' holds episodes of other settings: {were}. Give the same ones, or name a new folder by "
+            "--save."
+        )

@@ -1,0 +1,239 @@
+"""An application over HTTP: on which address, who may come, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import hmac
+import ipaddress
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import uvicorn
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.integrations.serving.connections import BACKLOG, CONNECTION, MAX_STRANGERS, BoundedHTTP
+from trl_dbbench.integrations.serving.desk import Desk
+from trl_dbbench.integrations.serving.monitoring import HEALTH
+from trl_dbbench.integrations.serving.stopping import Stop, until_stopped
+
+logger = logging.getLogger(__name__)
+
+CLOSING_SECONDS = 3
+"""For how long open streams of HTTP clients are waited for."""
+
+MAX_REQUEST_BYTES = 1024**2
+"""A statement of the longest kind has room, with each of its characters written as two escapes."""
+
+TRIM_SECONDS = 30
+"""How often memory that is free is given back to the system."""
+
+_TOO_LARGE = f"A request has at most {MAX_REQUEST_BYTES:,} bytes."
+
+MAX_CONNECTIONS = 1024
+"""At a time, and as many sessions of clients that keep one. Who comes then is told to come later."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where HTTP is served, and the token that clients have to send, if they have to."""
+
+    host: str
+    port: int
+    token: str | None
+
+    @classmethod
+    def of(cls, text: str, token: str | None) -> Address:
+        """Reads `HOST:PORT`, or a port alone, which is one of 127.0.0.1.
+
+        Raises:
+            ConfigError: if it is none, or other machines could reach it without a token.
+        """
+        host, _, port = text.rpartition(":")
+        host = host.strip("[]") or "127.0.0.1"
+        if not (port.isascii() and port.isdigit() and int(port) < 65536):
+            raise ConfigError(f"--http {text} must be HOST:PORT or PORT, as in 127.0.0.1:8808.")
+        if token is not None and not (token.isascii() and token.isprintable() and len(token) >= 16):
+            raise ConfigError(
+                "the token must have at least 16 characters, all of them ASCII that can be printed."
+            )
+        if token is None and not _is_local(host):
+            raise ConfigError(
+                f"--http {text} can be reached from other machines: set a token in the environment "
+                "variable that --token-env names, or leave the host out."
+            )
+        return cls(host, int(port), token)
+
+    def listen(self) -> socket.socket:
+        """Raises ConfigError if the address cannot be had."""
+        try:
+            family = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0][0]
+            return socket.create_server((self.host, self.port), family=family)
+        except OSError as error:
+            raise ConfigError(f"--http {self.host}:{self.port} cannot be listened on: {error}.") from None
+
+
+def _is_local(host: str | None) -> bool:
+    try:
+        return ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Gate:
+    """Lets in who has the token or, where there is none, who asks for this machine by a local name.
+
+    A web page of another site, which a browser here shows, has neither. `/health` is for everybody.
+    """
+
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
+        self._app = app
+        self._expected = None if token is None else f"bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope["path"], Headers(scope=scope))
+        if refusal is not None:
+            code, why, headers = refusal
+            await PlainTextResponse(why, code, headers)(scope, receive, send)
+            return
+        if scope["path"] != HEALTH and (connection := scope.get("state", {}).get(CONNECTION)) is not None:
+            connection.stranger = False
+        exchange = _Exchange(receive, send)
+        try:
+            await self._app(scope, exchange.receive, exchange.send)
+        except Exception:
+            # a client may be killed while its call is carried out, or send too much; that is no error here
+            if not (exchange.gone or exchange.too_large):
+                raise
+        if exchange.too_large and not exchange.answering:
+            await PlainTextResponse(_TOO_LARGE, 413)(scope, receive, send)
+
+    def _refusal(self, path: str, headers: Headers) -> tuple[int, str, dict[str, str]] | None:
+        """What a request is answered that does not come through: status, text, headers."""
+        if path == HEALTH:
+            return None
+        if self._expected is not None:
+            scheme, _, token = headers.get("authorization", "").partition(" ")
+            given = f"{scheme.lower()} {token}".encode("utf-8", "replace")
+            if not hmac.compare_digest(given, self._expected):
+                return 401, "The token is missing or wrong.", {"WWW-Authenticate": "Bearer"}
+        elif not _is_local(_host(f"//{headers.get('host', '')}")):
+            return 421, "This server is not the one that was asked for.", {}
+        elif (origin := headers.get("origin")) is not None and not _is_local(_host(origin)):
+            return 403, "Pages of other sites are not served.", {}
+        if int(headers.get("content-length", 0)) > MAX_REQUEST_BYTES:
+            return 413, _TOO_LARGE, {}
+        if "content-length" in headers and "transfer-encoding" in headers:
+            why = "A request has a Content-Length or a Transfer-Encoding, not both."
+            return 400, why, {"Connection": "close"}
+        return None
+
+
+class _Exchange:
+    """A request and its answer, on their way through the gate."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self.answering = False
+        self.too_large = False
+        """The body had not said how long it is; what the app answers is then left out."""
+        self.gone = False
+        """The client does not take the answer any more."""
+        self._receive, self._send = receive, send
+        self._left = MAX_REQUEST_BYTES
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._left -= len(message.get("body", b""))
+            self.too_large = self.too_large or self._left < 0
+        return {"type": "http.disconnect"} if self.too_large else message
+
+    async def send(self, message: Message) -> None:
+        if self.too_large and not self.answering:
+            return
+        self.answering = True
+        try:
+            await self._send(message)
+        except OSError:
+            self.gone = True
+            raise
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:  # brackets that are not closed
+        return None
+
+
+class _HTTPServer(uvicorn.Server):
+    """Leaves signals to `Stop`: its own way would end the process before the database is closed."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _is_told(record: logging.LogRecord) -> bool:
+    """Whether a line is of use. A client may be killed while it sends a request; that is no error here."""
+    return not (record.exc_info and isinstance(record.exc_info[1], ClientDisconnect))
+
+
+async def serve_http(
+    app: ASGIApp, desk: Desk, stop: Stop, drain_seconds: float, address: Address, *, name: str, path: str = ""
+) -> None:
+    """Serves any number of clients, until a signal comes.
+
+    Args:
+        drain_seconds: for so long after a signal, open episodes may go on.
+        name, path: what is served, and where clients find it, for the log.
+
+    Raises:
+        ConfigError: if the address cannot be had.
+    """
+    for handler in logging.getLogger().handlers:  # a logger's own filter would not see its children's lines
+        handler.addFilter(_is_told)
+    with address.listen() as listening:
+        host, port = listening.getsockname()[:2]
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        http = _HTTPServer(
+            uvicorn.Config(
+                Gate(app, address.token),
+                http=BoundedHTTP,
+                backlog=BACKLOG,
+                ws_max_size=MAX_REQUEST_BYTES,
+                log_config=None,
+                access_log=False,
+                limit_concurrency=MAX_CONNECTIONS + MAX_STRANGERS,
+                timeout_graceful_shutdown=CLOSING_SECONDS,
+            )
+        )
+
+        def end() -> None:
+            http.should_exit = True
+
+        serving = asyncio.create_task(http.serve(sockets=[listening]))
+        returning = asyncio.create_task(_return_memory())
+        logger.info("%s server: %s%s%s.", name, url, path, ", with a token" if address.token else "")
+        await until_stopped(serving, desk, stop, drain_seconds, end)
+        returning.cancel()
+
+
+async def _return_memory() -> None:
+    """Gives the system back what is free, now and then. glibc would keep it, in pieces: 20 MB more after
+    3,000 episodes of clients that come and go (`benchmarks/soak.py`)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
+    while trim is not None:
+        await asyncio.sleep(TRIM_SECONDS)
+        trim(0)

@@ -1,0 +1,89 @@
+"""How serving ends, whatever the transport.
+
+```
+the transport ends      open episodes end; the server ends
+SIGTERM, Ctrl-C         no new episodes; after --drain-seconds, or the same again, statements that run
+                        end, then episodes, as environment faults; the server ends
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from trl_dbbench.integrations.serving.desk import STOPPED, Desk
+
+logger = logging.getLogger(__name__)
+
+REPLY_SECONDS = 0.5
+"""How long after the end of all episodes the replies to their last calls may take."""
+
+
+class Stop:
+    """SIGTERM and Ctrl-C, from before the database is opened until it is closed.
+
+    Before serving they end the program, while serving they ask it to end, and afterwards they change nothing:
+    a client sends one if closing takes long, and a database that is half closed leaves something behind.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._asked, self._urged = asyncio.Event(), asyncio.Event()
+
+    @contextmanager
+    def taken(self) -> Iterator[Stop]:
+        """Takes the signals for this block."""
+        earlier = {number: signal.signal(number, self._came) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield self
+        finally:
+            for number, handler in earlier.items():
+                signal.signal(number, handler)
+
+    async def wait(self) -> None:
+        """Returns when serving is to end."""
+        self._loop = asyncio.get_running_loop()
+        await self._asked.wait()
+
+    async def wait_again(self) -> None:
+        """Returns when a second signal says that it is urgent."""
+        await self._urged.wait()
+
+    def _note(self) -> None:
+        (self._urged if self._asked.is_set() else self._asked).set()
+
+    def _came(self, number: int, frame: FrameType | None) -> None:
+        if self._loop is None:
+            raise SystemExit(128 + number)
+        with suppress(RuntimeError):  # the loop has been closed
+            self._loop.call_soon_threadsafe(self._note)
+
+
+async def until_stopped(
+    serving: asyncio.Task[None], desk: Desk, stop: Stop, drain_seconds: float, end: Callable[[], object]
+) -> None:
+    """Ends all episodes, then the transport, when either it has ended or a signal has come."""
+    asked = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
+    if asked.done() and drain_seconds and desk.open:
+        logger.info(
+            "Stopping: %d episodes may go on for %g s. The same signal again ends them.",
+            desk.open,
+            drain_seconds,
+        )
+        ways = [serving, *map(asyncio.create_task, (desk.drain(drain_seconds), stop.wait_again()))]
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for each in ways[1:]:
+            each.cancel()
+    await desk.close(STOPPED if asked.done() else None)
+    if asked.done():  # the last replies are on their way
+        await asyncio.wait({serving}, timeout=REPLY_SECONDS)
+    asked.cancel()
+    end()
+    with suppress(asyncio.CancelledError):
+        await serving

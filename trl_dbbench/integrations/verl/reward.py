@@ -1,0 +1,138 @@
+"""The reward function of a training with verl.
+
+```yaml
+reward:
+  custom_reward_function:
+    path: pkg://trl_dbbench.integrations.verl.reward
+    name: compute_score
+    reward_kwargs: {database: "mysql+pymysql://user:password@host:3306/"}
+```
+
+An episode of our tools (see `tool`) was judged on its own tables, and is worth what that says. What was
+written without them is one turn: it is executed and judged here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from trl_dbbench.database import Database, open_database
+from trl_dbbench.episode.judge import Judge, Verdict
+from trl_dbbench.episode.protocol import get_protocol
+from trl_dbbench.episode.types import Episode, Rules, Sampling, Start, Status
+from trl_dbbench.errors import ConfigError, EnvironmentFault
+from trl_dbbench.integrations.calls import Calls, play_calls
+from trl_dbbench.rewards.outcome import OutcomeReward
+from trl_dbbench.tasks import Task
+from trl_dbbench.tasks.formats.verl import DATA_SOURCE
+
+PLAYED = "dbbench"
+"""Where an agent loop's `extra_fields` say how our tools' episode stands; see `standing`."""
+
+_judges: dict[str, tuple[Database, Judge]] = {}
+_opening = threading.Lock()
+
+
+def compute_score(
+    data_source: str,
+    solution_str: str,
+    ground_truth: str,
+    extra_info: Mapping[str, Any],
+    *,
+    database: str | None = None,
+    protocol: str = "tools",
+    fault: float | None = None,
+    right: float = OutcomeReward.right,
+    wrong: float = OutcomeReward.wrong,
+    turn_limit: float = OutcomeReward.turn_limit,
+    invalid_action: float = OutcomeReward.invalid_action,
+    **others: Any,
+) -> dict[str, float]:
+    """What an episode is worth, by how it ended; see `OutcomeReward`.
+
+    Args:
+        solution_str: what the model wrote, read if no tool of ours was called.
+        ground_truth: is not needed: `extra_info` has the whole task.
+        database, protocol: as in the tools' configuration.
+        fault: what an episode is worth whose database failed. If left out, that ends the training: verl
+            cannot leave an episode out, and any number would be a reward for nothing the model did.
+
+    Returns:
+        `score`; `acc`, which is 1 if the answer is right; and `void`, which is 1 if the database failed, so
+        that `acc` counts void episodes as wrong.
+
+    Raises:
+        ConfigError: if the row is none of `trl-dbbench convert`, or no database is named.
+        EnvironmentFault: if the database failed.
+    """
+    if data_source != DATA_SOURCE or not isinstance(extra_info.get("task"), str):
+        raise ConfigError(
+            f"this reward function is for rows of `trl-dbbench convert`; this one is of {data_source!r}."
+        )
+    played = extra_info.get(PLAYED) or _standing_of_a_turn(
+        solution_str, extra_info["task"], database, protocol
+    )
+    if played["fault"] is not None and fault is None:
+        raise EnvironmentFault(f"{played['fault']} (reward_kwargs.fault: 0.0 would go on without it.)")
+    episode = Episode(Task.from_json(extra_info["task"]), [], Sampling(), status=Status(played["status"]))
+    episode.verdict = Verdict(played["right"])
+    (value,) = OutcomeReward(right, wrong, turn_limit, invalid_action)([episode])
+    score = fault if value is None else value
+    assert score is not None
+    return {"score": score, "acc": float(episode.right), "void": float(value is None)}
+
+
+def standing(episode: Episode | None) -> dict[str, Any]:
+    """How an episode stands, as plain data; `None` is one that is not over, and will have ended here."""
+    if episode is None:
+        return {"status": str(Status.OUT_OF_TOKENS), "right": False, "fault": None}
+    return {"status": str(episode.status), "right": episode.right, "fault": episode.fault}
+
+
+def failed(fault: str) -> dict[str, Any]:
+    """How an episode stands that was not the agent's to end."""
+    return {"status": str(Status.ENVIRONMENT_FAULT), "right": False, "fault": fault}
+
+
+def opened(database: str | None) -> tuple[Database, Judge]:
+    """The database of this process, and its judge, for as long as the process lives.
+
+    Raises:
+        ConfigError: if none is named.
+    """
+    if database is None:
+        raise ConfigError(
+            "name the database, in reward_kwargs and in the tools' config: the URL of a server that all "
+            "workers reach, as mysql+pymysql://user:password@host:3306/, or sqlite, which each has for "
+            "itself."
+        )
+    with _opening:
+        if database not in _judges:
+            context = open_database(database)
+            there = context.__enter__()
+            atexit.register(context.__exit__, None, None, None)
+            _judges[database] = there, Judge(there)
+        return _judges[database]
+
+
+def _standing_of_a_turn(text: str, task: str, database: str | None, protocol: str) -> dict[str, Any]:
+    there, judge = opened(database)
+    spoken = get_protocol(protocol)
+
+    async def judged() -> Episode:
+        calls = Calls(spoken)
+        calls.call(text)
+        return await play_calls(
+            Start(Task.from_json(task), []),
+            calls,
+            protocol=spoken,
+            database=there,
+            judge=judge,
+            rules=Rules(max_turns=1),
+        )
+
+    return standing(asyncio.run(judged()))

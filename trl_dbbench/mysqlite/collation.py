@@ -1,0 +1,148 @@
+"""Texts as MySQL's collation utf8mb4_0900_ai_ci compares them, and its upper and lower case.
+
+A character weighs what `letters` says, or as much as its parts in Unicode: `ä` as `a`, `ø` as `o`, `ß` as
+`ss`. Accents weigh nothing. Ideographs come last, in the order of their codes.
+"""
+
+from __future__ import annotations
+
+import threading
+import unicodedata
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+from trl_dbbench.mysqlite.letters import ALIKE, GROWING, IGNORED, LOWER, ORDER, RANGES, UPPER
+
+MAX_CACHED_KEY_CHARACTERS = 100
+MAX_CACHED_KEYS = 16_384
+MAX_CACHED_CHARACTERS = 16_384
+"""The caches of all sandboxes together stay below 64 MB, whatever the texts: a character may become 18."""
+
+_IDEOGRAPHS = range(0x4E00, 0x9FD6)
+_UNKNOWN = "\U00100000"
+"""Stands before a character whose weight is not known, and before ideographs: both come last."""
+
+
+def sort_key(text: str) -> str:
+    """A key that compares as the collation compares the texts."""
+    return _cached_sort_key(text) if len(text) <= MAX_CACHED_KEY_CHARACTERS else _sort_key(text)
+
+
+def collate(left: str, right: str) -> int:
+    """The collation in the form that SQLite calls."""
+    first, second = sort_key(left), sort_key(right)
+    return (first > second) - (first < second)
+
+
+def symbols(text: str) -> str:
+    """One symbol for each character, the same one for characters that weigh the same: LIKE compares these."""
+    return text.translate(_SYMBOLS)
+
+
+def find(part: str, whole: str, start: int = 0) -> int:
+    """The first place from `start` on where what weighs as `part` begins with a character, or -1."""
+    if not 0 <= start <= len(whole):
+        return -1
+    wanted, key, offset = sort_key(part), sort_key(whole[start:]), 0
+    found = key.find(wanted)
+    if found < 0 or (whole.isascii() and len(key) == len(whole) - start):
+        return found if found < 0 else found + start
+    places: dict[int, int] = {}
+    for place, weights in enumerate(map(_weights, whole[start:]), start):
+        places.setdefault(offset, place)
+        offset += len(weights)
+    places.setdefault(offset, len(whole))
+    while found >= 0 and found not in places:
+        found = key.find(wanted, found + 1)
+    return -1 if found < 0 else places[found]
+
+
+def unknown_letters(texts: Iterable[str]) -> set[str]:
+    """The characters of texts whose weight or case is not known: they are compared by their codes."""
+    seen = {char for text in texts if not text.isascii() for char in text}
+    return {char for char in seen if char in GROWING or not _is_known(char)}
+
+
+def _is_known(char: str) -> bool:
+    return ord(char) in _IDEOGRAPHS or _UNKNOWN not in _weights(char)
+
+
+def upper(text: str) -> str:
+    """UPPER, which changes each character alone: `ß` stays as it is."""
+    return text.upper() if text.isascii() else text.translate(_UPPER)
+
+
+def lower(text: str) -> str:
+    """LOWER."""
+    return text.lower() if text.isascii() else text.translate(_LOWER)
+
+
+def decomposed(char: str) -> str:
+    """The characters into which Unicode takes one apart, in lower case."""
+    return unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", char).casefold())
+
+
+class _Table(dict[int, str]):
+    """What becomes of each character, by its code; computed when it is first met.
+
+    Texts are changed character by character: for a text as a whole, `normalize` would also sort its combining
+    characters, which takes seconds for 10,000 of them in a row.
+    """
+
+    def __init__(self, compute: Callable[[str], str]) -> None:
+        super().__init__()
+        self._compute = compute
+
+    def __missing__(self, code: int) -> str:
+        computed = self._compute(chr(code))
+        if len(self) < MAX_CACHED_CHARACTERS:
+            self[code] = computed
+        return computed
+
+
+_KNOWN = {char: chr(0xF0000 + place) for place, char in enumerate(ORDER)} | dict.fromkeys(IGNORED, "")
+_KNOWN |= {char: "".join(map(_KNOWN.__getitem__, others)) for char, others in ALIKE.items()}
+
+
+def _weights(char: str) -> str:
+    return _KEYS[ord(char)]
+
+
+def _computed_weights(char: str) -> str:
+    if (known := _KNOWN.get(char)) is not None:
+        return known
+    if not any(first <= ord(char) <= last for first, last in RANGES):
+        return _UNKNOWN + char
+    return "".join(_KNOWN.get(part, _UNKNOWN + part) for part in decomposed(char))
+
+
+def _symbol(char: str) -> str:
+    weights = _weights(char)
+    if len(weights) == 1:
+        return weights
+    with _lock:
+        return _SEVERAL.setdefault(weights, chr(ord(_UNKNOWN) + 1 + len(_SEVERAL)))
+
+
+def _one(changed: str, char: str) -> str:
+    return changed if len(changed) == 1 else char
+
+
+def _pairs(text: str) -> dict[str, str]:
+    return dict(zip(text[::2], text[1::2], strict=True))
+
+
+_KEYS, _SYMBOLS = _Table(_computed_weights), _Table(_symbol)
+_UPPER_PAIRS, _LOWER_PAIRS = _pairs(UPPER), _pairs(LOWER)
+_UPPER = _Table(lambda char: _UPPER_PAIRS.get(char) or _one(char.upper(), char))
+_LOWER = _Table(lambda char: _LOWER_PAIRS.get(char) or _one(char.lower(), char))
+_SEVERAL: dict[str, str] = {}
+"""Weights of characters that have none or several, and the symbol of each: some 30,000 in Unicode."""
+_lock = threading.Lock()
+
+
+def _sort_key(text: str) -> str:
+    return text.translate(_KEYS)
+
+
+_cached_sort_key = lru_cache(maxsize=MAX_CACHED_KEYS)(_sort_key)

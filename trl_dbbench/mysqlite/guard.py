@@ -1,0 +1,256 @@
+"""What keeps an agent's statement inside an embedded database: no files, bounded time, bounded memory.
+
+SQLite runs in this process, so nothing can kill it from outside. It calls us: the authorizer before it
+compiles each part of a statement, the progress handler every so many steps, and our functions wherever the
+statement uses them. What happens between two calls is bounded by the sizes of texts, rows, tables, sorts and
+statements.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trl_dbbench.mysqlite.aggregates import AGGREGATES
+from trl_dbbench.mysqlite.clock import OutOfTime, check_time, is_late, time_limit
+from trl_dbbench.mysqlite.functions import functions, takes
+from trl_dbbench.mysqlite.parse import unsupported
+from trl_dbbench.mysqlite.values import COLLATION, MAX_TEXT_CHARACTERS, StatementError, collate
+from trl_dbbench.tasks import Table
+
+PAGE_BYTES = 1024  # the amount that SQLite sorts without a break is proportional to it
+MAX_GROWTH_PAGES = 8_192
+"""The tables may grow by so many pages, and the temporary ones to as many: 8 MiB."""
+
+MAX_COLUMNS = 200
+"""Columns of a result. All texts of a row can be in memory at once."""
+
+MAX_PARTS = 5_000
+"""Names, functions and subqueries of a statement, including those of its views: a chain of views each of
+which reads the previous one twice grows without end."""
+
+STEPS_BETWEEN_CHECKS = 1_000
+"""SQLite's steps between two checks of the limits: at most some hundred rows."""
+
+MAX_SPILLED_BYTES = 32 * 1024 * 1024
+"""How much a statement may write to temporary files, besides four times the tables. Sorts, DISTINCT and CTEs
+that do not fit into SQLite's caches go there; merging that much takes about half a second."""
+
+SECONDS_BETWEEN_LOOKS = 0.005
+"""Between two looks at how much a statement has written."""
+
+SORT_GRACE_SECONDS = 0.25
+"""How long after its time limit a statement may go on sorting before all texts are declared equal."""
+
+
+class Watch:
+    """Watches over the agent's statements on a connection.
+
+    ```python
+    with watch.statement(5.0):
+        connection.execute(...)
+    watch.timed_out, watch.failure  # why it failed, unless SQLite itself says so
+    ```
+
+    An exception of our own functions that is no answer to the agent is raised at the end of that block.
+    """
+
+    steps = STEPS_BETWEEN_CHECKS
+    longest_result = MAX_TEXT_CHARACTERS
+    too_many_parts = StatementError(1436, "Thread stack overrun: the statement has too many parts")
+    spilled_too_much = StatementError(1114, "The table '/tmp/#sql' is full")
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.timed_out = False
+        self.failure: StatementError | None = None
+        self._mistake: Exception | None = None
+        self._connection = connection
+        self._watching = False
+        self._parts = 0
+        self._may_spill = MAX_SPILLED_BYTES
+        self._written_before: int | None = None
+        self._next_look = 0.0
+        connection.set_progress_handler(self._tick, self.steps)
+        connection.set_authorizer(self._authorize)
+
+    @contextmanager
+    def statement(self, seconds: float) -> Iterator[None]:
+        """A block that runs a statement of the agent, which may take so long."""
+        self.timed_out, self.failure, self._mistake, self._parts = False, None, None, 0
+        self._written_before, self._next_look = None, 0.0
+        self._watching = True
+        try:
+            with time_limit(seconds):
+                yield
+        finally:
+            self._watching = False
+            if self._mistake is not None:
+                raise self._mistake
+
+    @contextmanager
+    def reading(self, seconds: float = math.inf) -> Iterator[None]:
+        """A block in which we read for ourselves what the agent's statements have left."""
+        self.timed_out, self.failure, self._mistake = False, None, None
+        with time_limit(seconds):
+            yield
+
+    @contextmanager
+    def own(self) -> Iterator[None]:
+        """A block, within that of the agent's statement, for statements of our own, which may use PRAGMA."""
+        watching, self._watching = self._watching, False
+        try:
+            yield
+        finally:
+            self._watching = watching
+
+    def _late(self, grace: float = 0.0) -> bool:
+        self.timed_out = self.timed_out or is_late(grace)
+        return self.timed_out
+
+    def _tick(self) -> int:
+        return int(self._late() or self._spilled())  # a value other than 0 stops the statement
+
+    def _spilled(self) -> bool:
+        if not self._watching or time.monotonic() < self._next_look:
+            return False
+        self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
+        written = _written()
+        if self._written_before is None:
+            self._written_before = written
+        if written - self._written_before <= self._may_spill:
+            return False
+        self.failure = self.spilled_too_much
+        return True
+
+    def _authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        if not self._watching:
+            return sqlite3.SQLITE_OK
+        self._parts += 1
+        if self._parts > MAX_PARTS:
+            self.failure = self.too_many_parts
+        elif not self._late() and self._allows(action, first or "", second or ""):
+            return sqlite3.SQLITE_OK
+        return sqlite3.SQLITE_DENY
+
+    def _allows(self, action: int, first: str, second: str) -> bool:
+        """Whether a statement may do this; `first` and `second` are what SQLite tells of the action."""
+        if action == sqlite3.SQLITE_FUNCTION:
+            return second.lower() not in FORBIDDEN_FUNCTIONS
+        return action not in FORBIDDEN
+
+    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, stopped when the time is over; SQLite reports no reason, so it is kept."""
+
+        def watched(*values: Any) -> Any:
+            try:
+                check_time()
+                result = function(*values)
+            except OutOfTime:
+                self.timed_out = True
+                raise
+            except StatementError as error:
+                self.failure = error
+                raise
+            except (ValueError, ArithmeticError):
+                self.failure = unsupported("an argument that the function is not made for")
+                raise
+            except Exception as error:
+                if isinstance(error, TypeError) and not takes(function, values):
+                    self.failure = StatementError(
+                        1582, "Incorrect parameter count in the call to native function"
+                    )
+                else:
+                    self._mistake = error
+                raise
+            if isinstance(result, int) and not -(2**63) <= result < 2**63:
+                return float(result)
+            if isinstance(result, str) and len(result) > self.longest_result:
+                return None
+            return result
+
+        return watched
+
+
+class Guard(Watch):
+    """Gives a connection MySQL's functions, and watches over the agent's statements on it."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(connection)
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        connection.execute("PRAGMA cache_size = 250")
+        connection.create_collation(COLLATION, self._collate)
+        for name, function in _FUNCTIONS.items():
+            connection.create_function(
+                f"my_{name}", -1, self._watched(function), deterministic=name not in _NOT_DETERMINISTIC
+            )
+        for name, aggregate in AGGREGATES.items():
+            connection.create_aggregate(f"my_{name}", -1, self._watched_aggregate(aggregate))
+
+    def confine(self, tables: Iterable[Table]) -> None:
+        """Limits how far the database, which holds these tables, may grow from now on."""
+        connection, tables = self._connection, list(tables)
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        tables_bytes = pages * PAGE_BYTES
+        self._may_spill = MAX_SPILLED_BYTES + 4 * tables_bytes
+        connection.execute(f"PRAGMA max_page_count = {pages + MAX_GROWTH_PAGES}")
+        connection.execute(f"PRAGMA temp.max_page_count = {MAX_GROWTH_PAGES}")
+        longest = MAX_TEXT_CHARACTERS
+        if tables_bytes > MAX_TEXT_CHARACTERS:
+            longest = max(longest, 2 * max((_size(row) for table in tables for row in table.rows), default=0))
+        widest = max((len(table.columns) for table in tables), default=0)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, max(MAX_COLUMNS, 2 * widest))
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+
+    def _collate(self, left: str, right: str) -> int:
+        # until it is done, a sort calls nothing but this; its result is then thrown away
+        return 0 if self._late(SORT_GRACE_SECONDS) else collate(left, right)
+
+    def _watched_aggregate(self, aggregate: type) -> Callable[[], Any]:
+        def made() -> Any:
+            instance = aggregate()
+            for method in _AGGREGATE_METHODS & set(dir(instance)):
+                setattr(instance, method, self._watched(getattr(instance, method)))
+            return instance
+
+        return made
+
+
+_IO = Path("/proc/thread-self/io")
+
+
+def _written() -> int:
+    """Bytes that this thread has written to files so far; 0 where the system does not tell.
+
+    A database in memory writes nothing but temporary files.
+    """
+    try:
+        return int(_IO.read_text().partition("wchar:")[2].split()[0])
+    except OSError:
+        return 0
+
+
+def _size(row: tuple) -> int:
+    return sum(len(str(cell).encode()) + 9 for cell in row)
+
+
+_FUNCTIONS = functions()
+_NOT_DETERMINISTIC = frozenset({"RAND", "UUID", "NOW", "SYSDATE", "CURDATE", "CURTIME", "UNIX_TIMESTAMP"})
+_AGGREGATE_METHODS = frozenset({"step", "inverse", "value", "finalize"})
+FORBIDDEN = frozenset(
+    {
+        sqlite3.SQLITE_ATTACH,
+        sqlite3.SQLITE_DETACH,
+        sqlite3.SQLITE_PRAGMA,
+        sqlite3.SQLITE_CREATE_VTABLE,
+        sqlite3.SQLITE_DROP_VTABLE,
+        sqlite3.SQLITE_CREATE_TRIGGER,
+        sqlite3.SQLITE_CREATE_TEMP_TRIGGER,
+    }
+)
+FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})

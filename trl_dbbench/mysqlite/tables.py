@@ -1,0 +1,390 @@
+"""Tables in SQLite as MySQL describes them: CREATE TABLE, ALTER TABLE, DESCRIBE, information_schema.
+
+A column is declared with MySQL's type, so that it can be shown again. A type that SQLite would misunderstand
+is declared as a word of our own and the storage that it means: `my_date TEXT`, `my_decimal_10_2 REAL`. That
+word also tells `sqlite3` how to convert a value that is read, so that a column gives `Decimal` and `date` as
+under MySQL.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Sequence
+from datetime import date, datetime
+from decimal import Context, Decimal, InvalidOperation
+from typing import Any
+
+from sqlglot import exp
+
+from trl_dbbench.database.sandbox import SHOWN_DATABASE
+from trl_dbbench.errors import TaskError
+from trl_dbbench.mysqlite.cells import duration
+from trl_dbbench.mysqlite.conversions import is_number
+from trl_dbbench.mysqlite.floats import single, single_text
+from trl_dbbench.mysqlite.kinds import MOST_SINGLE_BITS, Kind, declared
+from trl_dbbench.mysqlite.parse import syntax_error, text_of, unsupported
+from trl_dbbench.mysqlite.patterns import like
+from trl_dbbench.mysqlite.storage import stored_cell
+from trl_dbbench.mysqlite.translation import write
+from trl_dbbench.mysqlite.values import COLLATION, StatementError
+from trl_dbbench.tasks import Column, Table
+from trl_dbbench.utils.sql import quote
+
+_T = exp.DataType.Type
+_INTEGER = re.compile(r"\s*(?:TINY|SMALL|MEDIUM|BIG)?INT", re.IGNORECASE)
+_REALS = {_T.DECIMAL, _T.UDECIMAL}
+_TEXTS = {_T.CHAR, _T.NCHAR, _T.VARCHAR, _T.NVARCHAR, _T.TEXT, _T.TINYTEXT, _T.MEDIUMTEXT, _T.LONGTEXT}
+_AS_TEXT = {
+    _T.DATE,
+    _T.DATETIME,
+    _T.DATETIME64,
+    _T.TIMESTAMP,
+    _T.TIMESTAMPTZ,
+    _T.TIMESTAMPNTZ,
+    _T.TIME,
+    _T.JSON,
+}
+_AS_TEXT |= {_T.ENUM, _T.SET}
+
+_NUMBERS = {
+    _T.INT,
+    _T.UINT,
+    _T.BIGINT,
+    _T.UBIGINT,
+    _T.SMALLINT,
+    _T.TINYINT,
+    _T.MEDIUMINT,
+    _T.FLOAT,
+    _T.DOUBLE,
+}
+_NUMBERS |= _REALS
+
+
+_DIGITS = Context(prec=65)
+"""As many as MySQL's DECIMAL has."""
+
+
+def _decimal_converter(places: int) -> Callable[[bytes], Any]:
+    unit = Decimal(1).scaleb(-places)
+
+    def convert(value: bytes) -> Decimal | str:
+        written = value.decode("utf-8", "replace")
+        try:
+            return Decimal(written).quantize(unit, context=_DIGITS)
+        except InvalidOperation:
+            return written
+
+    return convert
+
+
+def _or_text(read: Callable[[str], Any]) -> Callable[[bytes], Any]:
+    """A text that is not a date remains a text."""
+
+    def convert(value: bytes) -> Any:
+        written = value.decode("utf-8", "replace")
+        try:
+            return read(written)
+        except (ValueError, OverflowError):
+            return written
+
+    return convert
+
+
+# under names of our own, as the process may hold other databases
+sqlite3.register_converter("my_date", _or_text(date.fromisoformat))
+sqlite3.register_converter("my_datetime", _or_text(datetime.fromisoformat))
+sqlite3.register_converter("my_timestamp", _or_text(datetime.fromisoformat))
+sqlite3.register_converter("my_time", _or_text(duration))
+
+
+def create(tree: exp.Expr) -> str:
+    """CREATE TABLE for SQLite."""
+    schema = tree.this
+    if not isinstance(schema, exp.Schema) or tree.expression is not None:
+        return _create_from(tree)
+    columns = [each for each in schema.expressions if isinstance(each, exp.ColumnDef)]
+    automatic = next(
+        (column.name for column in columns if _has(column, exp.AutoIncrementColumnConstraint)), None
+    )
+    parts = [_column(column, automatic) for column in columns]
+    for constraint in schema.expressions:
+        while isinstance(constraint, exp.Constraint):
+            constraint = constraint.expressions[0]
+        names = [each.name or getattr(each.this, "name", "") for each in constraint.expressions or ()]
+        if isinstance(constraint, exp.PrimaryKey) and automatic not in names:
+            parts.append(f"PRIMARY KEY ({', '.join(map(quote, names))})")
+        elif isinstance(constraint, exp.UniqueColumnConstraint) and isinstance(constraint.this, exp.Schema):
+            parts.append(f"UNIQUE ({', '.join(quote(each.name) for each in constraint.this.expressions)})")
+    temporary = "TEMP " if tree.find(exp.TemporaryProperty) else ""
+    exists = "IF NOT EXISTS " if tree.args.get("exists") else ""
+    return f"CREATE {temporary}TABLE {exists}{quote(own_name(schema.this))} ({', '.join(parts)})"
+
+
+def create_other(tree: exp.Create) -> str:
+    """CREATE INDEX and CREATE VIEW; other kinds have no counterpart."""
+    if tree.kind not in ("INDEX", "VIEW"):
+        raise unsupported(f"CREATE {tree.kind}")
+    return write(tree)[0]
+
+
+def alter(tree: exp.Alter) -> list[str]:
+    """ALTER TABLE for SQLite, one statement per change."""
+    table = quote(own_name(tree.this))
+    return [f"ALTER TABLE {table} {_change(action)}" for action in tree.args.get("actions") or []]
+
+
+def described(row: tuple) -> tuple:
+    """A row of SQLite's table_info as a row of MySQL's DESCRIBE."""
+    _, name, kind, not_null, default, key = row
+    text = _shown_type(kind)
+    shown_default = default[1:-1] if isinstance(default, str) and default[:1] == "'" else default
+    if default is not None and declared(kind).is_single:
+        shown_default = single_text(float(shown_default))
+    extra = "auto_increment" if kind == "INTEGER" else ""
+    return (name, text, "NO" if not_null or key else "YES", "PRI" if key else "", shown_default, extra)
+
+
+def shown(name: str, columns: list[tuple]) -> str:
+    """The text of SHOW CREATE TABLE."""
+    lines = []
+    for column, kind, null, _, default, extra in columns:
+        rest = " NOT NULL" if null == "NO" else ("" if default or kind == "text" else " DEFAULT NULL")
+        rest += f" DEFAULT '{default}'" if default is not None else ""
+        lines.append(f"  {quote(column)} {kind}{rest}{' AUTO_INCREMENT' if extra else ''}")
+    keys = [quote(column[0]) for column in columns if column[3] == "PRI"]
+    if keys:
+        lines.append(f"  PRIMARY KEY ({','.join(keys)})")
+    body = ",\n".join(lines)
+    return (
+        f"CREATE TABLE {quote(name)} (\n{body}\n) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE={COLLATION}"
+    )
+
+
+def _shown_type(kind: str) -> str:
+    if kind == "INTEGER":
+        return "int"
+    decimal = re.fullmatch(r"my_decimal_(\d+)_(\d+) REAL", kind)
+    if decimal:
+        return f"decimal({decimal[1]},{decimal[2]})"
+    return kind.lower().removeprefix("my_").removesuffix(" text") if kind.startswith("my_") else kind.lower()
+
+
+def _columns_catalog(
+    names: list[str], columns: Callable[[str], list[tuple]]
+) -> tuple[list[str], list[tuple]]:
+    headers = [
+        "TABLE_SCHEMA",
+        "TABLE_NAME",
+        "COLUMN_NAME",
+        "ORDINAL_POSITION",
+        "COLUMN_DEFAULT",
+        "IS_NULLABLE",
+    ]
+    headers += ["DATA_TYPE", "COLUMN_TYPE", "COLUMN_KEY", "EXTRA"]
+    rows = [
+        (SHOWN_DATABASE, name, column, place, default, null, kind.split("(")[0], kind, key, extra)
+        for name in names
+        for place, (column, kind, null, key, default, extra) in enumerate(columns(name), 1)
+    ]
+    return headers, rows
+
+
+def _tables_catalog(names: list[str], columns: Callable[[str], list[tuple]]) -> tuple[list[str], list[tuple]]:
+    headers = ["TABLE_CATALOG", "TABLE_SCHEMA", "TABLE_NAME", "TABLE_TYPE", "ENGINE"]
+    return headers, [("def", SHOWN_DATABASE, name, "BASE TABLE", "InnoDB") for name in names]
+
+
+_NAME = r"(?:`[^`]+`|[\w$]+)"
+_TO = re.compile(rf"({_NAME}(?:\s*\.\s*{_NAME})?)\s+TO\s+({_NAME}(?:\s*\.\s*{_NAME})?)", re.IGNORECASE)
+_RENAMED = re.compile(rf"TABLES?\s+{_TO.pattern}(?:\s*,\s*{_TO.pattern})*\s*", re.IGNORECASE)
+
+
+def _schemata_catalog(
+    names: list[str], columns: Callable[[str], list[tuple]]
+) -> tuple[list[str], list[tuple]]:
+    return ["CATALOG_NAME", "SCHEMA_NAME"], [("def", SHOWN_DATABASE), ("def", "information_schema")]
+
+
+CATALOG = {"columns": _columns_catalog, "tables": _tables_catalog, "schemata": _schemata_catalog}
+"""The tables of information_schema that exist here: name -> function that gives its columns and rows."""
+
+
+def renamed(what: str) -> list[tuple[str, str]]:
+    """The pairs of names, old and new, that follow RENAME."""
+    if not _RENAMED.fullmatch(what):
+        raise syntax_error(what)
+    pairs = ([exp.to_table(name, dialect="mysql") for name in pair] for pair in _TO.findall(what))
+    return [(own_name(old), own_name(new)) for old, new in pairs]
+
+
+def own_name(table: exp.Expr) -> str:
+    """The name of a table without that of its database.
+
+    Raises:
+        StatementError: it is another database than the task's. Its name minds case, as on MySQL's servers.
+    """
+    schema = table.text("db")
+    if schema not in ("", SHOWN_DATABASE):
+        raise StatementError(1049, f"Unknown database '{schema}'")
+    return table.name
+
+
+def _create_from(tree: exp.Expr) -> str:
+    if isinstance(tree.this, exp.Table) and isinstance(tree.expression, exp.Query):
+        temporary = "TEMP " if tree.find(exp.TemporaryProperty) else ""
+        return f"CREATE {temporary}TABLE {quote(own_name(tree.this))} AS {write(tree.expression)[0]}"
+    raise unsupported("CREATE TABLE ... LIKE")
+
+
+def _has(column: exp.ColumnDef, kind: type[exp.Expr]) -> bool:
+    return any(isinstance(constraint.kind, kind) for constraint in column.constraints)
+
+
+def _column(column: exp.ColumnDef, automatic: str | None = None) -> str:
+    if column.kind is None:
+        raise syntax_error(text_of(column))
+    if column.name == automatic:
+        return f"{quote(column.name)} INTEGER PRIMARY KEY AUTOINCREMENT"
+    parts = [quote(column.name), _declared(column.kind)]
+    if column.kind.this in _NUMBERS:
+        parts.append(f"CONSTRAINT {quote(column.name)} CHECK (typeof({quote(column.name)}) <> 'text')")
+    for constraint in column.constraints:
+        kind = constraint.kind
+        if isinstance(kind, exp.NotNullColumnConstraint) and not kind.args.get("allow_null"):
+            parts.append("NOT NULL")
+        elif isinstance(kind, exp.PrimaryKeyColumnConstraint):
+            parts.append("NOT NULL PRIMARY KEY")
+        elif isinstance(kind, exp.UniqueColumnConstraint):
+            parts.append("UNIQUE")
+        elif isinstance(kind, exp.DefaultColumnConstraint):
+            parts.append(_default(kind, declared(parts[1])))
+    if column.kind.this in _TEXTS | _AS_TEXT:
+        parts.append(f"COLLATE {COLLATION}")
+    return " ".join(parts)
+
+
+def _default(constraint: exp.DefaultColumnConstraint, kind: Kind) -> str:
+    if isinstance(constraint.this, exp.CurrentTimestamp | exp.Anonymous):
+        return "DEFAULT CURRENT_TIMESTAMP"
+    literal = constraint.this
+    if kind.is_single and isinstance(literal, exp.Literal):
+        if not is_number(literal.name) or (kept := single(float(literal.name))) is None:
+            raise StatementError(1067, "Invalid default value")
+        return f"DEFAULT {kept!r}"
+    return write(constraint)[0]
+
+
+def _declared(kind: exp.DataType) -> str:
+    sizes = [size.name for size in kind.expressions if isinstance(size, exp.DataTypeParam)]
+    if kind.this in _REALS:
+        given = [*sizes, "0"][:2] if sizes else ["10", "0"]
+        if not all(size.isdecimal() for size in given):
+            raise syntax_error(text_of(kind))
+        digits, places = map(int, given)
+        if digits > 65:
+            raise StatementError(1426, f"Too-big precision {digits} specified. Maximum is 65.")
+        if places > 30:
+            raise StatementError(1425, f"Too big scale {places} specified. Maximum is 30.")
+        word = f"my_decimal_{digits}_{places}"
+        sqlite3.register_converter(word, _decimal_converter(places))
+        return f"{word} REAL"
+    if kind.this in _AS_TEXT:
+        word = {_T.TIMESTAMPTZ: "TIMESTAMP", _T.TIMESTAMPNTZ: "TIMESTAMP", _T.DATETIME64: "DATETIME"}.get(
+            kind.this, kind.this.value
+        )
+        return f"my_{word.lower()} TEXT"
+    if kind.this == _T.FLOAT and len(sizes) == 1 and sizes[0].isdecimal():
+        return "FLOAT" if int(sizes[0]) <= MOST_SINGLE_BITS else "DOUBLE"
+    text = text_of(kind)
+    if kind.this == _T.BOOLEAN:
+        return "TINYINT(1)"
+    # INTEGER PRIMARY KEY, in full, would become the number of the row, and be filled in automatically
+    return "INT" if text == "INTEGER" else text
+
+
+def _change(action: exp.Expr) -> str:
+    if isinstance(action, exp.ColumnDef):
+        if action.args.get("position"):
+            raise unsupported("ADD COLUMN ... FIRST or AFTER")
+        return f"ADD COLUMN {_column(action)}"
+    if isinstance(action, exp.Drop) and action.args.get("kind") == "COLUMN":
+        dropped = (action.args.get("tables") or [action.this])[0]
+        if dropped is None:
+            raise syntax_error(text_of(action))
+        return f"DROP COLUMN {quote(dropped.name)}"
+    if isinstance(action, exp.RenameColumn):
+        return f"RENAME COLUMN {quote(action.this.name)} TO {quote(action.args['to'].name)}"
+    if isinstance(action, exp.AlterRename):
+        return f"RENAME TO {quote(own_name(action.this))}"
+    raise unsupported(f"ALTER TABLE ... {action.sql(dialect='mysql')[:40]}")
+
+
+def stored_rows(table: Table) -> list[tuple]:
+    """The rows of a task's table as its columns hold them."""
+    kinds = [declared(column.type) for column in table.columns]
+    return [
+        tuple(
+            stored_cell(cell if kind.name == "decimal" else bindable(cell, table, column), column.name, kind)
+            for cell, column, kind in zip(row, table.columns, kinds, strict=True)
+        )
+        for row in table.rows
+    ]
+
+
+def bindable(cell: Any, table: Table, column: Column) -> Any:
+    """A table's cell in a form that SQLite takes.
+
+    Raises:
+        TaskError: an integer does not fit into its column, which MySQL would refuse as well.
+    """
+    if isinstance(cell, Decimal):
+        return float(cell)
+    if isinstance(cell, int) and not -(2**63) <= cell < 2**63:
+        if _INTEGER.search(column.type):
+            raise TaskError(
+                f"Table {table.name!r}: its tables cannot be made: 1264 (22003): Out of range value for "
+                f"column {column.name!r}. Embedded SQLite holds integers of 64 bits; give the column the "
+                "type TEXT, or play it on a server with DECIMAL(65)."
+            )
+        return str(cell)  # the column's own type says what becomes of it
+    return cell
+
+
+def show(
+    tree: exp.Show,
+    names: Sequence[str],
+    existing: Callable[[str], str],
+    columns_of: Callable[[str], list[tuple]],
+) -> list[tuple]:
+    """What SHOW answers.
+
+    Args:
+        names: of the tables.
+        existing: gives back the name of a table or view, or raises the error for one that is not there.
+        columns_of: gives the columns of a table or view as DESCRIBE lists them.
+
+    Raises:
+        StatementError: for an unknown database or table, and what is not supported.
+    """
+    what, target = tree.name.upper(), tree.args.get("target")
+    name = target.name if target is not None else ""
+    full = tree.args.get("full")
+    if tree.text("db") not in ("", SHOWN_DATABASE):
+        raise StatementError(1049, f"Unknown database '{tree.text('db')}'")
+    if what == "TABLES":
+        found: list[tuple] = [(table, "BASE TABLE") if full else (table,) for table in sorted(names)]
+    elif what == "DATABASES":
+        found = [(SHOWN_DATABASE,), ("information_schema",)]
+    elif what == "COLUMNS":
+        found = columns_of(name)
+        if full:
+            found = [(row[0], row[1], None, *row[2:], "", "") for row in found]
+    elif what == "CREATE TABLE":
+        found = [(existing(name), shown(name, columns_of(name)))]
+    elif what in ("WARNINGS", "ERRORS", "INDEX", "TRIGGERS", "VARIABLES", "STATUS"):
+        found = []
+    else:
+        raise unsupported(f"SHOW {what}")
+    pattern = tree.args.get("like")
+    return found if pattern is None else [row for row in found if like(row[0], pattern.name)]

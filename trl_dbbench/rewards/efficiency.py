@@ -1,0 +1,128 @@
+"""Rewards for how fast right SQL is beside the gold SQL: `efficiency` by the clock, `query_cost` by the plan.
+
+Both are 0 for a wrong episode. For a right one they go by the gold SQL's time, or cost, over that of the
+agent's, in the bands of BIRD's R-VES (Li et al., 2023, and the rules of its mini-dev): 1.25 from twice as
+fast on, 1 down to as fast, 0.75 down to half, 0.5 down to a quarter, else 0.25; the reward is the square
+root. Anything within 10 % counts as just as fast: a statement set beside itself differs by that much.
+
+```yaml
+reward_funcs: [outcome, efficiency]
+reward_weights: [1.0, 0.1]
+```
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from trl_dbbench.database import Database, Sandbox
+from trl_dbbench.episode.gold import JUDGED
+from trl_dbbench.episode.table_states import of_each
+from trl_dbbench.episode.types import Episode
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.tasks.skills import operation_of
+
+REPEATS = 7
+"""Times that both statements are executed, by turns. The median counts."""
+
+AS_FAST = 0.9
+"""The least ratio that counts as 1."""
+
+ONE_ROW = 1.0
+"""The least cost of a query. One format of EXPLAIN says 1 for a row found by its key, the other 0."""
+
+BANDS = ((2.0, 1.25), (AS_FAST, 1.0), (0.5, 0.75), (0.25, 0.5), (0.0, 0.25))
+
+
+def of_ratio(ratio: float) -> float:
+    """The reward for the gold SQL's time over the agent's."""
+    return math.sqrt(next(value for least, value in BANDS if ratio >= least))
+
+
+class EfficiencyReward:
+    """For right answers to questions with gold SQL: both statements are timed where the agent's ran.
+
+    No two are timed at once by this process; others that use the server disturb them. `None` where there is
+    nothing to compare: changes, no gold SQL, or one of the two fails.
+    """
+
+    __name__ = "efficiency"
+
+    def __init__(self, database: Database):
+        self._database = database
+        self._alone = threading.Lock()
+
+    def __call__(self, episode: Sequence[Episode], **kwargs: object) -> list[float | None]:
+        return of_each(episode, self._database, f"the reward {self.__name__}", self._value, crashed=0.0)
+
+    def _value(self, episode: Episode, database: Database) -> float | None:
+        gold, own = episode.task.gold.sql, sql_of(episode)
+        if not episode.task.is_question or gold is None:
+            return None
+        if not episode.right or own is None:
+            return 0.0
+        with database.sandbox(episode.task) as sandbox:
+            measured = self._measure(sandbox, gold, own)
+        return None if measured is None else of_ratio(measured[0] / max(measured[1], 1e-9))
+
+    def _measure(self, sandbox: Sandbox, gold: str, own: str) -> tuple[float, float] | None:
+        with self._alone:
+            times = [[sandbox.execute(sql, JUDGED) for sql in (gold, own)] for _ in range(REPEATS)]
+        if any(result.error for pair in times for result in pair):
+            return None
+        of_gold, of_own = ([result.seconds for result in results] for results in zip(*times, strict=True))
+        return statistics.median(of_gold), statistics.median(of_own)
+
+
+class QueryCostReward(EfficiencyReward):
+    """As `efficiency`, by the cost that MySQL's optimizer estimates: the same at every time.
+
+    `None`, too, for a plan without costs, such as that of a bare `SELECT COUNT(*) FROM t`.
+
+    Raises:
+        ConfigError: for a database that gives no costs.
+    """
+
+    __name__ = "query_cost"
+
+    def __init__(self, database: Database):
+        super().__init__(database)
+        if database.dialect.product != "MySQL":
+            raise ConfigError(
+                f"the reward query_cost goes by the costs of MySQL's EXPLAIN, and the database is "
+                f"{database.dialect.product}. Use a MySQL server (database: docker) or the reward efficiency."
+            )
+
+    def _measure(self, sandbox: Sandbox, gold: str, own: str) -> tuple[float, float] | None:
+        of_gold, of_own = (_cost(sandbox.execute, sql) for sql in (gold, own))
+        return None if of_gold is None or of_own is None else (of_gold, of_own)
+
+
+def _cost(execute: Callable, sql: str) -> float | None:
+    rows = execute(f"EXPLAIN FORMAT=JSON {sql}", JUDGED).rows
+    if not rows:
+        return None
+    # the first of MySQL's two formats has query_cost once, the second a cost of each step with those below it
+    found = [*_values(json.loads(rows[0][0]), ("query_cost", "estimated_total_cost"))]
+    return max(*found, ONE_ROW) if found else None
+
+
+def _values(plan: Any, keys: Sequence[str]) -> Iterator[float]:
+    """What stands under one of the keys, anywhere in a plan."""
+    if isinstance(plan, dict):
+        yield from (float(plan[key]) for key in keys if key in plan)
+    for part in plan.values() if isinstance(plan, dict) else plan if isinstance(plan, list) else ():
+        yield from _values(part, keys)
+
+
+def sql_of(episode: Episode) -> str | None:
+    """The SQL that an episode ends with: its answer, where that is a query, else its last statement."""
+    text = episode.answer.text if episode.answer is not None else None
+    if text and operation_of(text, episode.task.dialect) == "SELECT":
+        return text
+    return episode.statements[-1] if episode.statements else None

@@ -1,0 +1,48 @@
+"""Reward models read what the policy read: the same roles, tools and settings of the chat template.
+
+Modules that TRL calls itself get prompt and completion rendered by TRL, which is `Episode.messages`; only of
+the tools it does not know. `model:PATH` and `prm:PATH` of a YAML (`rewards/learned.py`) render themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+from trl import GRPOTrainer
+
+from trl_dbbench.episode.protocol import AgentProtocol
+from trl_dbbench.episode.templates import check_shows_episodes
+from trl_dbbench.rewards.learned import LearnedReward
+from trl_dbbench.rewards.registry import plain
+
+
+@contextmanager
+def showing_tools(trainer: GRPOTrainer, protocol: AgentProtocol) -> Iterator[None]:
+    """Has TRL show the protocol's tools to reward models, in `_calculate_rewards`."""
+    own = trainer.chat_template_kwargs
+    trainer.chat_template_kwargs = {**own, "tools": protocol.tools}
+    try:
+        yield
+    finally:
+        trainer.chat_template_kwargs = own
+
+
+def prepare_reward_models(trainer: GRPOTrainer, protocol: AgentProtocol) -> None:
+    """Tells reward functions that read conversations (`LearnedReward`) how the policy reads them, and finds a
+    reward model whose chat template cannot show an episode.
+
+    Raises:
+        ConfigError: if there is one.
+    """
+    shown = {**trainer.chat_template_kwargs, "tools": protocol.tools}
+    models = zip(
+        trainer.reward_func_names, trainer.reward_funcs, trainer.reward_processing_classes, strict=True
+    )
+    remedy = "Give reward_processing_classes a tokenizer whose chat_template can."
+    for name, function, tokenizer in models:
+        if isinstance(function, nn.Module):
+            check_shows_episodes(name, tokenizer, protocol.observation_role, shown, remedy=remedy)
+        elif isinstance(own := plain(function), LearnedReward):
+            own.read_as(protocol, trainer.chat_template_kwargs, trainer.accelerator.device)

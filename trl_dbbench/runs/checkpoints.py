@@ -1,0 +1,262 @@
+"""The checkpoints in a run's folder, and the folder itself: which are whole, and who may write there.
+
+```
+checkpoint-20/
+  checkpoint-is-incomplete.txt   a mark: there from the first file on until the last one is on the disk
+  checkpoint-files.json          the sizes of all files, written before the mark is taken off
+  run-id.txt                     the id of the run that saved it, as in run.json
+```
+
+A kill or a crash of the machine leaves the mark; what is damaged later has other sizes. Neither is gone on
+from, nor is a checkpoint of another run. Runs and checkpoints of earlier versions have no id.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import shutil
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from trl_dbbench.errors import ConfigError, DBBenchError, StorageError
+from trl_dbbench.runs.records import EPISODES_FILE, METRICS_FILE
+from trl_dbbench.runs.settings import SETTINGS_FILE
+from trl_dbbench.utils.files import free_space, is_full, locked, write_through
+from trl_dbbench.utils.ranks import Ranks, together
+
+logger = logging.getLogger(__name__)
+
+UNFINISHED = "checkpoint-is-incomplete.txt"  # transformers has the same name for the same thing
+SIZES = "checkpoint-files.json"  # name -> bytes
+RUN_ID = "run-id.txt"
+
+EARLIER = "_earlier"
+"""Begins the names of folders for what an earlier run left. The hub does not get what begins with `_`."""
+
+_WEIGHTS = (
+    *("adapter_config.json", "adapter_model.*", "config.json", "generation_config.json"),
+    *("model.safetensors*", "model-*.safetensors", "pytorch_model*"),
+)
+_LOGS = (EPISODES_FILE, METRICS_FILE)
+
+
+def find_checkpoint(output_dir: str | Path, asked: str | bool | None) -> str | None:
+    """The folder to go on from; `None` starts at the beginning. All ranks call it, and get the same.
+
+    Args:
+        asked: the setting `resume_from_checkpoint`. `True` or `"true"` is the last checkpoint of `output_dir`
+            that is whole, if there is one; else a folder.
+
+    Raises:
+        ConfigError: if the folder named is no checkpoint, one that was not written to its end, or damaged;
+            if ranks on several machines do not see the same.
+    """
+    if asked in (None, False, "", "false", "False"):
+        return None
+    with together():
+        found = _find_here(output_dir, asked)
+    ranks = Ranks()
+    names = ranks.gather(found and Path(found).name)
+    for rank, (name, host) in enumerate(zip(names, ranks.hosts(), strict=True)):
+        if name != names[0]:
+            raise ConfigError(
+                f"resume_from_checkpoint: rank 0 sees {names[0] or 'no checkpoint'} in {output_dir}, and "
+                f"rank {rank} on {host} {name or 'none'}. output_dir must be one folder that all machines "
+                "share; without one, copy the checkpoint to the same place on each."
+            )
+    return found
+
+
+def _find_here(output_dir: str | Path, asked: str | bool | None) -> str | None:
+    """What this process finds."""
+    folders = _checkpoints(Path(output_dir))
+    if asked in (True, "true", "True"):
+        while folders and (wrong := flaw(folders[-1])):
+            logger.warning("%s is passed over: it %s.", folders.pop(), wrong)
+        if not folders:
+            logger.info(
+                "There is no checkpoint in %s to go on from: the run starts at its beginning.", output_dir
+            )
+            return None
+        logger.info("The run goes on from %s.", folders[-1])
+        return str(folders[-1])
+    folder = Path(str(asked))
+    if wrong := flaw(folder):
+        whole = ", ".join(each.name for each in whole_checkpoints(Path(output_dir))) or "none"
+        raise ConfigError(
+            f"resume_from_checkpoint: '{folder}' {wrong}. Whole checkpoints in {output_dir}: {whole}. Name "
+            "one of them, or give true to take the last one."
+        )
+    return str(folder)
+
+
+def whole_checkpoints(output_dir: Path) -> list[Path]:
+    """Those of a run that it can go on from, by step."""
+    return [folder for folder in _checkpoints(output_dir) if flaw(folder) is None]
+
+
+def _checkpoints(output_dir: Path) -> list[Path]:
+    """By step; folders of other names, such as `checkpoint-5-old`, are not the run's."""
+    steps = (folder.name.partition("-")[2] for folder in output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*"))
+    return [
+        output_dir / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+        for step in sorted(map(int, filter(str.isdecimal, steps)))
+    ]
+
+
+def flaw(folder: Path) -> str | None:
+    """Why a run cannot go on from a checkpoint; `None` if it can.
+
+    Those of earlier versions, of transformers and of TRL say nothing of sizes and runs.
+    """
+    if not folder.is_dir():
+        return "does not exist"
+    try:
+        json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))  # transformers' last file
+    except (OSError, ValueError):
+        return "was not written to its end"
+    if (folder / UNFINISHED).exists():
+        return "was not written to its end"
+    if (folder.parent / SETTINGS_FILE).exists() and run_id_of(folder) != run_id_in(folder.parent):
+        return f"is of another run than the {SETTINGS_FILE} beside it"
+    try:
+        sizes = json.loads((folder / SIZES).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        return f"is damaged: {SIZES} cannot be read ({error})"
+    for name, size in sizes.items():
+        if not (folder / name).is_file():
+            return f"is damaged: {name} is missing"
+        if (found := (folder / name).stat().st_size) != size:
+            return f"is damaged: {name} has {found:,} bytes instead of {size:,}"
+    return None
+
+
+def mark_unfinished(folder: Path) -> None:
+    """Makes an empty checkpoint that is not whole, even if the machine crashes while it is written."""
+    # what a run left there that was killed, or from which this one went on at an earlier step
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / UNFINISHED).write_text("This checkpoint was not written to its end.\n")
+    for path in (folder / UNFINISHED, folder, folder.parent):
+        write_through(path)
+
+
+def seal(folder: Path, run_id: str | None = None) -> None:
+    """Notes the files of a checkpoint, and its run, and takes its mark off, when all of it is on the disk."""
+    if run_id is not None:
+        (folder / RUN_ID).write_text(run_id)
+    paths = [path for path in folder.rglob("*") if path.name != UNFINISHED]
+    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in paths if path.is_file()}
+    (folder / SIZES).write_text(json.dumps(sizes, indent=1))
+    for path in (*paths, folder / SIZES, folder):
+        write_through(path)
+    (folder / UNFINISHED).unlink()
+    write_through(folder)
+
+
+@contextmanager
+def running_in(output_dir: str | Path) -> Iterator[None]:
+    """Around a training, on all ranks: its folder is its own, and a full disk ends it with what to do.
+
+    Raises:
+        ConfigError: if another run trains in the folder.
+        RankError: on the ranks that do not look after the folder, if there is one.
+        StorageError: if the block ended because no space was left to write to.
+    """
+    folder = Path(output_dir)
+    with ExitStack() as held, telling_of_a_full_disk(folder):
+        with together():
+            if Ranks().is_main:
+                held.enter_context(locked(folder))
+        yield
+
+
+def run_id_in(folder: Path) -> str | None:
+    """The id of the run whose folder it is; `None` if it has none, as those of earlier versions."""
+    try:
+        return json.loads((folder / SETTINGS_FILE).read_bytes()).get("id")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def run_id_of(checkpoint: Path) -> str | None:
+    """The id of the run that saved a checkpoint; `None` if it has none."""
+    try:
+        return (checkpoint / RUN_ID).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+
+
+def begin_run(output_dir: str | Path, checkpoint: str | None, reads: Iterable[str | None] = ()) -> str | None:
+    """The id of the run that begins or goes on, on all ranks; to be called within `running_in`.
+
+    What another run left in the folder is moved into one beside, so that neither a later start nor an
+    evaluation takes it for this run's.
+
+    Args:
+        checkpoint: what it goes on from.
+        reads: paths that the run loads weights from at each start; these stay.
+    """
+    folder, kept = Path(output_dir), {Path(path).resolve() for path in reads if path}
+    with together():
+        run_id = secrets.token_hex(8) if checkpoint is None else run_id_of(Path(checkpoint))
+        if Ranks().is_main and not (checkpoint and _is_own(folder, Path(checkpoint), run_id)):
+            patterns = [*(() if folder.resolve() in kept else _WEIGHTS)]
+            patterns += _LOGS if checkpoint else ()  # of a run from its beginning, who writes them moves them
+            _set_aside(folder, [SETTINGS_FILE, f"{PREFIX_CHECKPOINT_DIR}-*", *patterns], kept)
+    return Ranks().from_main(run_id)
+
+
+def _is_own(folder: Path, checkpoint: Path, run_id: str | None) -> bool:
+    if checkpoint.parent.resolve() == folder.resolve() or not (folder / SETTINGS_FILE).exists():
+        return True  # `find_checkpoint` has looked
+    return run_id is not None and run_id == run_id_in(folder)
+
+
+def _set_aside(folder: Path, patterns: Sequence[str], kept: Collection[Path]) -> None:
+    found = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
+    needed = {*kept, *(parent for path in kept for parent in path.parents)}
+    found = [path for path in found if path.resolve() not in needed]
+    if not found:
+        return
+    number = 1
+    while (aside := folder / f"{EARLIER}.{number}").exists():
+        number += 1
+    aside.mkdir()
+    for path in found:
+        path.rename(aside / path.name)
+    logger.warning(
+        "%s holds another run, which this one does not go on with: %s are in %s now. Start with "
+        "resume_from_checkpoint: %s/checkpoint-N to go on with that one.",
+        folder,
+        ", ".join(path.name for path in found),
+        aside.name,
+        aside,
+    )
+
+
+@contextmanager
+def telling_of_a_full_disk(folder: Path) -> Iterator[None]:
+    """Says how a run in the folder can go on where the block ends because no space was left."""
+    try:
+        yield
+    except Exception as error:
+        others = isinstance(error, DBBenchError) and not isinstance(error, StorageError)
+        if others or not is_full(error, folder):
+            raise
+        whole = whole_checkpoints(folder)
+        place = whole[-1].name if whole else "its beginning, as no checkpoint is whole yet"
+        raise StorageError(
+            f"no space is left for the run's files: {free_space(folder, tempfile.gettempdir())}. Free some "
+            "(save_total_limit keeps fewer checkpoints), then start again with resume_from_checkpoint: true, "
+            f"which goes on from {place}. What failed: {error}"
+        ) from error

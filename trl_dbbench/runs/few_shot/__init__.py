@@ -1,0 +1,354 @@
+"""Right episodes of other tasks as earlier turns of the prompt: few-shot retrieval and experience replay.
+
+```
+system      the protocol's prompt
+user        the question of an earlier task            ─┐
+assistant   Action: Operation ...                       │  a shot: an episode that was right,
+user        [(2,)]                                      │  as its agent read and wrote it
+assistant   Action: Answer ...                         ─┘
+user        the question of this task
+```
+
+What reinforcement learning has to beat: it changes no weight. `memory.py` has the episodes, `choice.py` says
+which of them are shown, and `Shots` puts them into prompts, on all ranks alike. Never shown are an episode of
+the task itself, of a task with the same question on the same schema, or of one with the same gold SQL on it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trl_dbbench.episode.chat import ChatFormat
+from trl_dbbench.episode.dataset import rows_to_check
+from trl_dbbench.episode.player import TEMPLATE_TOKENS, Player
+from trl_dbbench.episode.prompts import Opening
+from trl_dbbench.episode.protocol import AgentProtocol
+from trl_dbbench.episode.types import Episode
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.runs.few_shot.choice import WAYS
+from trl_dbbench.runs.few_shot.memory import Example, Memory, Query, good_episodes, load_memory
+from trl_dbbench.runs.read import read_episodes, read_tasks
+from trl_dbbench.runs.records import EPISODES_FILE, TASKS_FILE, EpisodeRecord, episode_record
+from trl_dbbench.tasks import Task
+from trl_dbbench.utils.files import whole_lines
+from trl_dbbench.utils.ranks import Ranks
+
+__all__ = [
+    "DEFAULT_WAY",
+    "WAYS",
+    "Example",
+    "Memory",
+    "Shots",
+    "check_few_shot",
+    "good_episodes",
+    "load_memory",
+    "prompts_of",
+    "shown_in",
+    "with_examples",
+]
+
+logger = logging.getLogger(__name__)
+
+SHOTS_FILE = "shots.jsonl"
+"""In a run's folder: every example that was shown, each once. It is a memory as well."""
+
+TURN_TOKENS = 50
+"""More than a chat template adds to the text of a turn."""
+
+DEFAULT_WAY = "bm25"
+
+Messages = list[dict[str, Any]]
+
+
+def check_few_shot(number: int, memory: str | None, by: str, update: bool) -> None:
+    """Refuses settings that cannot work together; they are called as in the configuration.
+
+    Raises:
+        ConfigError: saying what to do.
+    """
+    if by not in WAYS:
+        raise ConfigError(f"unknown few_shot_by {by!r}; allowed: {', '.join(WAYS)}.")
+    if number < 0:
+        raise ConfigError(f"few_shot must be 0 (none) or more episodes in the prompt, is {number}.")
+    if number and not (memory or update):
+        raise ConfigError(
+            f"few_shot: {number} has nothing to show: name past episodes with few_shot_memory, or let those "
+            "of the run itself join with few_shot_update: true."
+        )
+    if not number and (memory or update):
+        given = "few_shot_memory" if memory else "few_shot_update"
+        raise ConfigError(f"{given} is used only with few_shot above 0; set that, or leave it out.")
+
+
+class Shots:
+    """Puts examples into prompts.
+
+    Args:
+        player: what the episodes are played with: its chat format, its protocol and its limits.
+        memory: where the examples come from.
+        number: shown in a prompt at most. Where fewer fit, fewer are shown; no text is cut.
+        by: a key of `choice.WAYS`.
+        seed: of the draws.
+        update: right episodes join the memory.
+        folder: where `SHOTS_FILE` is written, if it is.
+
+    Raises:
+        ConfigError: if the chat template cannot show them.
+    """
+
+    def __init__(
+        self,
+        player: Player,
+        memory: Memory,
+        number: int,
+        by: str = DEFAULT_WAY,
+        *,
+        seed: int = 0,
+        update: bool = False,
+        folder: str | Path | None = None,
+    ):
+        self.player = player
+        self.memory = memory
+        self.number = number
+        self.seed = seed
+        self.update = update
+        self._rank = WAYS[by](memory)
+        self._file = None if folder is None else Path(folder) / SHOTS_FILE
+        self._written: set[str] | None = None  # ids
+        self._drawn: dict[str, Example] = {}  # by id, of the last prompts
+        self._told = False
+        if isinstance(player.chat, ChatFormat):
+            player.chat.check_shots()
+
+    @classmethod
+    def of(cls, trainer: Any) -> Shots | None:
+        """Those that the settings of a `DBBenchGRPOTrainer` ask for; a memory that grows joins its state.
+
+        Raises:
+            ConfigError: if the memory cannot be read or shows nothing, or there is no room in the context.
+        """
+        args, player = trainer.args, trainer.player
+        if not args.few_shot:
+            return None
+        memory = Memory()
+        if args.few_shot_memory is not None:
+            memory = load_memory(args.few_shot_memory, player.chat.protocol)
+        shots = cls(
+            *(player, memory, args.few_shot, args.few_shot_by),
+            seed=args.seed,
+            update=args.few_shot_update,
+            folder=args.output_dir,
+        )
+        shots.check_room(rows_to_check(trainer.train_dataset)["prompt"])
+        if shots.update:
+            trainer.stateful["few_shot"] = memory
+        return shots
+
+    # --- prompts ----------------------------------------------------------------------------------
+
+    def put(self, rows: Sequence[dict[str, Any]], round: int, further: bool = False) -> list[dict[str, Any]]:
+        """Copies of a trainer's rows with examples in `prompt`, and their ids in `shots`; see `show`.
+
+        Args:
+            further: the rows are beside those of the last call, which are still to be recorded.
+        """
+        before = self._drawn if further else {}
+        tasks = {row["task"]: Task.from_json(row["task"]) for row in rows}
+        prompts = [row["prompt"] for row in rows]
+        shown = self.show([tasks[row["task"]] for row in rows], prompts, round, Ranks())
+        self._drawn |= before
+        return [
+            {**row, "prompt": prompt, "shots": ids} for row, (prompt, ids) in zip(rows, shown, strict=True)
+        ]
+
+    def show(
+        self, tasks: Sequence[Task], prompts: Sequence[Messages], round: int, ranks: Ranks | None = None
+    ) -> list[tuple[Messages, list[str]]]:
+        """Prompts with examples, and the ids of these, in the order of the prompt.
+
+        All prompts of a task get the same examples.
+
+        Args:
+            tasks, prompts: this rank's.
+            round: another one draws anew. What is drawn depends on it, the seed, the task and the memory.
+            ranks: if given, all of them must call this, and rank 0 draws for all.
+        """
+        digests = [task.digest for task in tasks]
+        queries = {digest: Query.of(task) for digest, task in zip(digests, tasks, strict=True)}
+        if ranks is not None:
+            queries = {digest: query for mine in ranks.gather(queries) for digest, query in mine.items()}
+        drawn = {}
+        if ranks is None or ranks.is_main:
+            drawn = {digest: self._draw(query, round) for digest, query in queries.items()}
+        if ranks is not None:
+            drawn = ranks.from_main(drawn)
+        self._drawn = {example.id: example for examples in drawn.values() for example in examples}
+        fitting: dict[tuple[str, str], tuple[Messages, list[str]]] = {}  # copies are made once
+        for digest, prompt in zip(digests, prompts, strict=True):
+            if (digest, str(prompt)) not in fitting:
+                fitting[digest, str(prompt)] = self._with_those_that_fit(prompt, drawn[digest])
+        return [fitting[digest, str(prompt)] for digest, prompt in zip(digests, prompts, strict=True)]
+
+    def _draw(self, query: Query, round: int) -> list[Example]:
+        """The best one first."""
+        random = np.random.default_rng(np.random.SeedSequence((self.seed, round, int(query.digest, 16))))
+        others = (
+            example
+            for example in self._rank(query, random)
+            if example.task_digest != query.digest and {*example.query.twins}.isdisjoint(query.twins)
+        )
+        return [example for example, _ in zip(others, range(self.number), strict=False)]
+
+    def _with_those_that_fit(
+        self, prompt: Messages, examples: Sequence[Example]
+    ) -> tuple[Messages, list[str]]:
+        for number in range(len(examples), 0, -1):
+            shown = examples[number - 1 :: -1]  # the best one stands beside the question
+            messages = with_examples(prompt, shown, self.player.chat.protocol)
+            if self._fits(messages):
+                return messages, [example.id for example in shown]
+            if not self._told:
+                self._told = True
+                logger.warning(
+                    "Not all prompts have room for %d earlier episodes within %d tokens, the model's context "
+                    "less max_completion_length: those show fewer.",
+                    *(self.number, self._room()),
+                )
+        return prompt, []
+
+    def drawn(self) -> dict[str, str]:
+        """The lines of the examples that were drawn last, by their ids."""
+        return {id: example.line for id, example in self._drawn.items()}
+
+    # --- room -------------------------------------------------------------------------------------
+
+    def _room(self) -> float:
+        """Tokens of a prompt: what is shown takes nothing from the episode."""
+        context = self.player.rules.context
+        return float("inf") if context is None else context - self.player.rules.max_completion_length
+
+    def _fits(self, messages: Messages) -> bool:
+        room = self._room()
+        # a token is at least a byte long, so that the tokenizer is not asked about short prompts
+        longest = sum(len(message["content"].encode()) + TURN_TOKENS for message in messages)
+        longest += TEMPLATE_TOKENS
+        if longest <= room and not self.player.chat.protocol.tools:
+            return True
+        return len(self.player.chat.prompt_ids(messages)) <= room
+
+    def check_room(self, prompts: Iterable[Messages]) -> None:
+        """Raises ConfigError if not even the shortest prompt has room for the shortest example."""
+        protocol = self.player.chat.protocol
+        prompt = min(prompts, key=_characters, default=[])
+        messages = min((example.messages(protocol) for example in self.memory), key=_characters, default=[])
+        whole = _inserted(prompt, messages)
+        if whole and not self._fits(whole):
+            what = "with one earlier episode" if messages else "alone"
+            raise ConfigError(
+                f"few_shot: the shortest prompt {what} has {len(self.player.chat.prompt_ids(whole))} tokens, "
+                f"and there is room for {self._room():.0f}: the model's context of "
+                f"{self.player.rules.context} less max_completion_length "
+                f"({self.player.rules.max_completion_length}). Lower that, or take a model with a longer "
+                "context."
+            )
+
+    # --- what was played --------------------------------------------------------------------------
+
+    def record(
+        self, episodes: Sequence[EpisodeRecord], tasks: Iterable[str], train: bool
+    ) -> dict[str, list[float]]:
+        """Notes what was shown, and lets right episodes of the training join the memory.
+
+        To be called on all ranks with the episodes of all.
+
+        Args:
+            episodes: in an order that is the same on all ranks.
+            tasks: theirs, by `Task.to_json`.
+            train: whether they are of training tasks, and sampled.
+
+        Returns:
+            Values whose means are logged.
+
+        Logged:
+
+        - `few_shot/shown`: examples that an episode's prompt showed.
+        - `few_shot/memory`: tasks in the memory.
+        """
+        if Ranks().is_main:
+            self._write(id for episode in episodes for id in episode.get("shots", ()))
+        if train and self.update:
+            self._learn(episodes, map(Task.from_json, dict.fromkeys(tasks)))
+        shown = [float(len(episode.get("shots", ()))) for episode in episodes]
+        return {"few_shot/shown": shown, "few_shot/memory": [float(len(self.memory))]}
+
+    def learn_from(self, episodes: Sequence[Episode]) -> None:
+        """Right episodes join the memory, in their order, if it is to be updated."""
+        if self.update:
+            records = [episode_record(episode, "train", 0) for episode in episodes]
+            self._learn(records, (episode.task for episode in episodes))
+
+    def _learn(self, episodes: Iterable[EpisodeRecord], tasks: Iterable[Task]) -> None:
+        of_digest = {task.digest: task for task in tasks}
+        for episode in episodes:
+            if episode["right"]:
+                example = Example.of(episode, of_digest[episode["task_digest"]])
+                if example.readable(self.player.chat.protocol):
+                    self.memory.add(example)
+
+    def write(self, episodes: Iterable[Episode]) -> None:
+        """Notes what these were shown, who are the last for which it was drawn."""
+        self._write(id for episode in episodes for id in episode.shots)
+
+    def _write(self, ids: Iterable[str]) -> None:
+        if self._file is None:
+            return
+        if self._written is None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._written = {json.loads(line)["id"] for line in whole_lines(self._file, cut=True)}
+        new = [id for id in dict.fromkeys(ids) if id not in self._written]
+        self._written.update(new)
+        if new:
+            with self._file.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.writelines(f"{self._drawn[id].line}\n" for id in new)
+
+
+def with_examples(prompt: Messages, examples: Iterable[Example], protocol: AgentProtocol) -> Messages:
+    """A prompt with examples right before its question, the first one first."""
+    return _inserted(prompt, [message for each in examples for message in each.messages(protocol)])
+
+
+def shown_in(run: str | Path) -> dict[str, Example]:
+    """The examples that a run has shown, by the ids that its episodes' records name in `shots`."""
+    return {each.id: each for each in map(Example.from_line, whole_lines(Path(run) / SHOTS_FILE))}
+
+
+def prompts_of(
+    run: str | Path, protocol: AgentProtocol, system_prompt: Opening | None = None
+) -> Iterator[tuple[EpisodeRecord, Messages]]:
+    """The episodes of a run, each with the prompt that its agent read, examples included.
+
+    Args:
+        run: its `output_dir`.
+        protocol, system_prompt: the run's own, as `RunSettings` has them.
+    """
+    notes: list[str] = []
+    tasks = {task.digest: task for task in read_tasks(Path(run) / TASKS_FILE, notes)}
+    shown = shown_in(run)
+    for _, record in read_episodes(Path(run) / EPISODES_FILE, notes):
+        prompt = protocol.messages(tasks[record["task_digest"]], system_prompt)
+        yield record, with_examples(prompt, [shown[id] for id in record.get("shots", ())], protocol)
+
+
+def _inserted(prompt: Messages, messages: Messages) -> Messages:
+    begin = max(len(prompt) - 1, 0)
+    return [*prompt[:begin], *messages, *prompt[begin:]]
+
+
+def _characters(messages: Messages) -> int:
+    return sum(len(message["content"]) for message in messages)

@@ -1,0 +1,94 @@
+"""Which examples are shown for a task: those that are like it by words or by skills, or any."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from trl_dbbench.runs.few_shot.memory import Example, Memory, Query
+
+
+class BM25:
+    r"""Okapi BM25: how well documents match a query, by the words that they share.
+
+    $$ \sum_{t \in q} \ln\left(1 + \frac{N - n_t + 0.5}{n_t + 0.5}\right)
+       \frac{f_{t,d} (k_1 + 1)}{f_{t,d} + k_1 (1 - b + b |d| / \overline{|d|})} $$
+
+    with N documents, n_t of them with the word t, which stands f_{t,d} times among the |d| words of d
+    (Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework: BM25 and Beyond", section 3.4, with
+    the logarithm that never falls below 0, as in Lucene).
+
+    Args:
+        documents: N lists of words.
+    """
+
+    def __init__(self, documents: Sequence[Sequence[str]], k1: float = 1.2, b: float = 0.75):
+        lengths = np.array([len(words) for words in documents], dtype=float)
+        mean = lengths.mean() if lengths.any() else 1.0
+        places: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        for number, words in enumerate(documents):
+            for word, count in Counter(words).items():
+                places[word].append((number, count))
+        self._size = len(documents)
+        self._weights: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # word -> its documents, and its weights
+        for word, found in places.items():
+            where, counts = np.array(found).T
+            rarity = np.log1p((self._size - len(found) + 0.5) / (len(found) + 0.5))
+            saturation = k1 * (1 - b + b * lengths[where] / mean)
+            self._weights[word] = where, rarity * counts * (k1 + 1) / (counts + saturation)
+
+    def scores(self, query: Iterable[str]) -> np.ndarray:
+        """(N,): 0 for a document without any of these words. A word that comes twice counts once."""
+        scores = np.zeros(self._size)
+        for word in dict.fromkeys(query):
+            if word in self._weights:
+                where, weights = self._weights[word]
+                scores[where] += weights
+        return scores
+
+
+Way = Callable[[Query, np.random.Generator], Sequence[Example]]
+"""All examples of a memory in the order in which they are to be shown for a task, the best one first."""
+
+
+class _Ranking:
+    """The examples of a memory, as a list that is made anew when the memory has changed."""
+
+    def __init__(self, memory: Memory):
+        self._memory = memory
+        self._changes = -1
+        self._examples: list[Example] = []
+
+    def __call__(self, query: Query, random: np.random.Generator) -> Sequence[Example]:
+        if self._changes != self._memory.changes:
+            self._changes, self._examples = self._memory.changes, list(self._memory)
+            self._prepare(self._examples)
+        order = random.permutation(len(self._examples))  # those that are alike come in random order
+        return [self._examples[i] for i in order[np.argsort(-self._scores(query)[order], kind="stable")]]
+
+    def _prepare(self, examples: Sequence[Example]) -> None:
+        pass
+
+    def _scores(self, query: Query) -> np.ndarray:
+        return np.zeros(len(self._examples))
+
+
+class _ByWords(_Ranking):
+    def _prepare(self, examples: Sequence[Example]) -> None:
+        self._index = BM25([example.query.terms for example in examples])
+
+    def _scores(self, query: Query) -> np.ndarray:
+        return self._index.scores(query.terms)
+
+
+class _BySkills(_Ranking):
+    """By the share of skills that two tasks have in common, of those that either has (Jaccard)."""
+
+    def _scores(self, query: Query) -> np.ndarray:
+        found = [example.query.skills for example in self._examples]
+        return np.array([len(query.skills & each) / (len(query.skills | each) or 1) for each in found])
+
+
+WAYS: dict[str, Callable[[Memory], Way]] = {"bm25": _ByWords, "skill": _BySkills, "random": _Ranking}

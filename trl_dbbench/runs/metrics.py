@@ -1,0 +1,86 @@
+"""What is logged of a batch's episodes, beside TRL's own metrics and the figures that alarms watch
+(`training/alarms.py`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from statistics import mean
+
+from accelerate.state import GradientState
+from trl import GRPOConfig
+
+from trl_dbbench.episode.types import Status
+from trl_dbbench.runs.records import EpisodeRecord, is_void
+
+
+def episode_metrics(episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]:
+    """The values whose means are logged.
+
+    The mean over them all is right where the batches' means would not be: an evaluation's last batch may be
+    smaller.
+
+    Logged:
+
+    - `accuracy`: right (1) or not, of the episodes whose environment did not fail.
+    - `accuracy_void_wrong`: the same of all episodes; those whose environment failed count as wrong.
+    - `status/...`: whether an episode ended so, of all episodes.
+    - `turns/mean`: turns of an episode.
+    - `sql/mean_seconds`: seconds of a statement's execution, whichever episode's it was.
+    - `database/retries`: one value for the batch, its sum.
+    - `database/emulation_mistakes`: statements that the embedded database could not execute for a mistake of
+      its own, which the log describes; one value for the batch, its sum.
+    """
+    turns = [turn for episode in episodes for turn in episode["turns"]]
+    values: dict[str, list[float]] = {
+        **{f"status/{status}": [float(e["status"] == status) for e in episodes] for status in Status},
+        "turns/mean": [float(len(episode["turns"])) for episode in episodes],
+        "database/retries": [sum(episode["retries"] for episode in episodes)],
+        "database/emulation_mistakes": [sum(turn["limit"] == "emulation" for turn in turns)],
+        "accuracy": [float(e["right"]) for e in episodes if not is_void(e)],
+        "accuracy_void_wrong": [float(e["right"] and not is_void(e)) for e in episodes],
+        "sql/mean_seconds": [turn["sql_seconds"] for turn in turns if turn["sql_seconds"] is not None],
+    }
+    return {name: each for name, each in values.items() if each}  # of an empty list TRL would log None
+
+
+def refined_metrics(
+    episodes: Sequence[EpisodeRecord], alarms: Mapping[str, Sequence[float]], args: GRPOConfig
+) -> dict[str, float]:
+    """Some of TRL's own metrics, of the episodes whose environment did not fail; NaN where there is none.
+
+    Logged:
+
+    - `completions/...`: lengths in sampled tokens, and which episodes are truncated (`Episode.truncated`).
+      TRL looks at the last id, which ends a turn also where the observation after it found no room.
+    - `frac_reward_zero_std`: as `alarm/groups_without_spread`, unless TRL measures the batch's spread.
+
+    Args:
+        episodes: of all ranks.
+        alarms: what `alarm_metrics` says of them.
+    """
+    played = [episode for episode in episodes if not is_void(episode)]
+    lengths = [sum(turn["tokens"] for turn in episode["turns"]) for episode in played]
+    ended = [length for length, e in zip(lengths, played, strict=True) if not e["truncated"]]
+    measures: dict[str, Callable[[Sequence[float]], float]] = {"mean": mean, "min": min, "max": max}
+    refined = {"completions/clipped_ratio": 1 - len(ended) / len(played) if played else math.nan}
+    for name, measure in measures.items():
+        refined[f"completions/{name}_length"] = float(measure(lengths or [math.nan]))
+        refined[f"completions/{name}_terminated_length"] = float(measure(ended or [0]))
+    by_group = args.multi_objective_aggregation == "sum_then_normalize" and args.scale_rewards != "batch"
+    if by_group and (groups := alarms.get("alarm/groups_without_spread")):
+        refined["frac_reward_zero_std"] = mean(groups)
+    return refined
+
+
+def drop_repeated_rows(
+    episodes: Sequence[EpisodeRecord], state: GradientState, copies: int
+) -> Sequence[EpisodeRecord]:
+    """The rows of all ranks without those of the first batch, with which accelerate fills up the last one.
+
+    Args:
+        state: knows the data loader under way.
+        copies: rows of a prompt.
+    """
+    over = max(0, state.remainder) * copies % len(episodes)
+    return episodes[:over] if state.end_of_dataloader and over else episodes

@@ -1,0 +1,284 @@
+"""What goes wrong while nobody looks: figures of every batch, and a warning when one of them stays bad.
+
+`alarm_metrics` reads the figures off a batch's sampled episodes. The trainer logs them beside TRL's own, so
+they are in `trainer_state.json`, in the trackers and in the report. `AlarmCallback` watches what is logged:
+a figure whose mean over the last `alarm_window` logged values crosses its threshold is warned of once, and
+again only after that many values in a row were fine. It reads the values from the trainer's log, which a
+checkpoint keeps, so a resumed run neither forgets them nor repeats its warnings.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, islice
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
+
+from trl_dbbench.database import Dialect
+from trl_dbbench.episode.types import Status
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.runs.records import EpisodeRecord, TurnRecord, commonest, is_void, void_reasons
+
+logger = logging.getLogger(__name__)
+
+_ERROR_ADVICE = {
+    "syntax": "The agent's SQL cannot be parsed: look whether it writes another dialect or prose.",
+    "unknown_name": "The agent makes up names of tables or columns: look whether the prompt shows them.",
+    "denied": "The agent tries what its account may not do: look at these statements before you go on.",
+    "value": "The agent writes values that the columns do not take: look at the types in its tasks.",
+    "limit_time": "The agent's statements run too long: look at them, or at the load of the database server.",
+    "limit_rows": "The agent reads whole tables: it may have stopped filtering in SQL.",
+    "limit_text": "The agent reads more text than a result may hold: it may have stopped filtering in SQL.",
+    "limit_size": "The agent makes rows or tables of many megabytes: look at its statements.",
+    "limit_server": "The agent's statements ask for more than the server has, or fake its failure.",
+    "limit_emulation": "The embedded database fails at statements that a server may execute: look at "
+    "the log, and set database: local or docker.",
+    "other": "The agent's statements fail: look at the observations.",
+}
+
+ERROR_CLASSES = tuple(_ERROR_ADVICE)
+"""The limits are told apart by their names, other errors by their numbers (`Dialect.error_class`)."""
+
+
+MAX_ROLLOUTS = 100
+"""Rollouts back to which a warning looks for the commonest reason of void episodes."""
+
+
+# --- figures ------------------------------------------------------------------------------------------
+
+
+def alarm_metrics(
+    episodes: Sequence[EpisodeRecord],
+    group_size: int,
+    reward_weights: Sequence[float],
+    dialect: Dialect,
+) -> dict[str, list[float]]:
+    """A batch's values from 0 to 1, whose means are logged. Episodes whose environment failed are left out.
+
+    Logged:
+
+    - `alarm/invalid_actions`: turns that the protocol could not read, of all turns.
+    - `alarm/answers_without_query`: answers before which no statement was executed, of all answers.
+    - `alarm/distinct_sql`: how often two episodes of a group that both executed SQL did not execute the same
+      statements, over all such pairs of a group (Simpson's index of diversity), then over groups. 0 where a
+      group's episodes all execute the same, 1 where no two do, whatever the size of the group.
+    - `alarm/groups_without_spread`: groups whose episodes all have the same reward, and so no advantage, of
+      the groups with at least two rewards. An episode to which every function gave `None` has none.
+    - `error/...`: statements that failed in each of `ERROR_CLASSES`, of all that were executed.
+
+    Args:
+        episodes: of all ranks, in order; each `group_size` are of one prompt.
+        reward_weights: of an episode's rewards, in their order.
+        dialect: of the database on which the statements were executed.
+
+    Returns:
+        A value for each turn, answer, group or statement; nothing of which there was none.
+    """
+    groups = [
+        [e for e in episodes[start : start + group_size] if not is_void(e)]
+        for start in range(0, len(episodes), group_size)
+    ]
+    played = [episode for group in groups for episode in group]
+    turns = [turn for episode in played for turn in episode["turns"]]
+    answered = [episode for episode in played if episode["status"] == Status.ANSWERED]
+    totals = [[_total(e["rewards"], reward_weights) for e in group if _is_scored(e)] for group in groups]
+    errors = [error_class(turn, dialect) for turn in turns if _executed(turn)]
+    values = {
+        "alarm/invalid_actions": [float(turn["action"] == "invalid") for turn in turns],
+        "alarm/answers_without_query": [float(not statements(episode)) for episode in answered],
+        "alarm/distinct_sql": [share for share in map(_diversity, groups) if share is not None],
+        "alarm/groups_without_spread": [float(len(set(t)) == 1) for t in totals if len(t) > 1],
+        **{f"error/{name}": [float(error == name) for error in errors] for name in ERROR_CLASSES},
+    }
+    return {name: each for name, each in values.items() if each}
+
+
+def statements(episode: EpisodeRecord) -> tuple[str, ...]:
+    """The SQL that the episode executed, in order."""
+    return tuple(turn["sql"] for turn in episode["turns"] if _executed(turn))
+
+
+def error_class(turn: TurnRecord, dialect: Dialect) -> str | None:
+    """The one of `ERROR_CLASSES` into which an executed statement falls; `None` if it did not fail."""
+    if turn["limit"] is not None:
+        name = f"limit_{turn['limit']}"
+        return name if name in ERROR_CLASSES else "other"
+    return None if turn["error_code"] is None else dialect.error_class(turn["error_code"])
+
+
+def _executed(turn: TurnRecord) -> bool:
+    return turn["sql_seconds"] is not None
+
+
+def _diversity(group: Sequence[EpisodeRecord]) -> float | None:
+    """The share of pairs of episodes that executed different SQL, among those that executed any."""
+    differ = [a != b for a, b in combinations(filter(None, map(statements, group)), 2)]
+    return sum(differ) / len(differ) if differ else None
+
+
+def _is_scored(episode: EpisodeRecord) -> bool:
+    return any(value is not None for value in episode["rewards"].values())
+
+
+def _total(rewards: Mapping[str, float | None], weights: Sequence[float]) -> float:
+    """Rounded to the seven digits that TRL's fp32 has."""
+    parts = zip(rewards.values(), weights, strict=False)
+    return float(f"{sum(value * weight for value, weight in parts if value is not None):.6g}")
+
+
+# --- alarms -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A logged metric that is warned of when it goes above, or `below`, the setting of the config.
+
+    `advice` says what that usually means and what to do.
+    """
+
+    metric: str
+    setting: str
+    advice: str
+    below: bool = False
+
+    def bad(self, value: float, threshold: float) -> bool:
+        return value < threshold if self.below else value > threshold
+
+
+_EXPLORE = "raise temperature, lower learning_rate, or hold the policy back with beta or entropy_coef"
+ALARMS = (
+    Alarm(
+        "alarm/invalid_actions",
+        "alarm_invalid_actions",
+        "The agent's turns are not what the protocol reads. Look at some: a model that does not know the "
+        "protocol needs a warm start (recipes/sft_dbbench.py), one that is cut short a larger "
+        "max_turn_tokens.",
+    ),
+    Alarm(
+        "alarm/answers_without_query",
+        "alarm_answers_without_query",
+        "The agent answers without having looked. Guessing may pay: see what a wrong answer costs against "
+        "running out of turns, and whether the questions can be answered by chance.",
+    ),
+    Alarm(
+        "alarm/distinct_sql",
+        "alarm_distinct_sql",
+        "The samples of a prompt have become one and the same, and nothing new is tried. If accuracy is "
+        f"not where it should be, {_EXPLORE}.",
+        below=True,
+    ),
+    Alarm(
+        "alarm/groups_without_spread",
+        "alarm_groups_without_spread",
+        "Nearly all groups have one reward for all their samples and teach nothing: the tasks are too easy "
+        "or too hard for this model (see the reward). Take others, or raise num_generations or temperature.",
+    ),
+    Alarm(
+        "entropy",
+        "alarm_entropy",
+        "The policy is nearly certain of every token and explores no more. If accuracy is not where it "
+        f"should be, {_EXPLORE}.",
+        below=True,
+    ),
+    Alarm(
+        f"status/{Status.ENVIRONMENT_FAULT}",
+        "alarm_void",
+        "The environment of these episodes failed: they are void, and in no accuracy, reward or update. See "
+        "to the database. If it is sound, look at their statements, and go by accuracy_void_wrong.",
+    ),
+    *(Alarm(f"error/{name}", "alarm_errors", _ERROR_ADVICE[name]) for name in ERROR_CLASSES),
+)
+
+
+class AlarmCallback(TrainerCallback, ExportableState):
+    """Warns of the figures that stay beyond their thresholds.
+
+    `raised` holds the metrics that were warned of and have not recovered; it goes with every checkpoint.
+    """
+
+    def __init__(self):
+        self.raised: set[str] = set()
+        self._rollouts: deque[Counter[str]] = deque(maxlen=MAX_ROLLOUTS)  # why episodes were void
+
+    def watch(self, episodes: Sequence[EpisodeRecord]) -> None:
+        """Notes why episodes of a rollout are void, which a warning then says."""
+        self._rollouts.append(void_reasons(episodes))
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        for alarm in ALARMS:
+            if (logs or {}).get(alarm.metric) is None:  # an evaluation's log, or nothing to measure
+                continue
+            logged = (e[alarm.metric] for e in reversed(state.log_history) if e.get(alarm.metric) is not None)
+            self._judge(alarm, list(islice(logged, args.alarm_window)), args, state)
+
+    def _judge(
+        self, alarm: Alarm, values: Sequence[float], args: TrainingArguments, state: TrainerState
+    ) -> None:
+        threshold = getattr(args, alarm.setting)
+        bad = [alarm.bad(value, threshold) for value in values]
+        mean = sum(values) / len(values)
+        if alarm.metric in self.raised:
+            if not any(bad):
+                self.raised.remove(alarm.metric)
+        elif len(values) == args.alarm_window and alarm.bad(mean, threshold):
+            self.raised.add(alarm.metric)
+            if state.is_world_process_zero:
+                reasons = sum(self._rollouts, Counter[str]()) if alarm.setting == "alarm_void" else Counter()
+                most = f" Most often: {commonest(reasons)}." if reasons else ""
+                logger.warning(
+                    "alarm at step %d: %s is %.3g on average over the last %d logged values, %s %s: %g. %s%s",
+                    *(state.global_step, alarm.metric, mean, len(values)),
+                    *("below" if alarm.below else "above", alarm.setting, threshold, alarm.advice, most),
+                )
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {}, "attributes": {"raised": sorted(self.raised)}}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ):
+        saved = state.stateful_callbacks.get(type(self).__name__) if state.global_step else None
+        self.raised = set(saved["attributes"]["raised"]) if saved else set()
+
+
+# --- settings -----------------------------------------------------------------------------------------
+
+
+def check_alarms(args: Any) -> None:
+    """Checks the thresholds of a `DBBenchGRPOConfig`.
+
+    Raises:
+        ConfigError: if one cannot be.
+    """
+    if args.alarm_window < 1:
+        raise ConfigError(f"alarm_window must be at least 1, is {args.alarm_window}.")
+    shares = {
+        "invalid_actions": 1,
+        "answers_without_query": 1,
+        "groups_without_spread": 1,
+        "errors": 1,
+        "void": 1,
+    }
+    for name, off in (shares | {"distinct_sql": 0}).items():
+        share = getattr(args, f"alarm_{name}")
+        if not 0 <= share <= 1:
+            raise ConfigError(
+                f"alarm_{name} is a share from 0 to 1 (0.3 is 30 %), given is {share}; {off} disables the "
+                "alarm."
+            )
+    if args.alarm_entropy < 0:
+        raise ConfigError(
+            f"alarm_entropy must be 0 (disables the alarm) or more nats per token, is {args.alarm_entropy}."
+        )

@@ -1,0 +1,370 @@
+"""What is kept of a run's episodes: how often the greedy agent was right, and every episode in full."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+from transformers import (
+    PrinterCallback,
+    ProgressCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.trainer_callback import ExportableState
+
+from trl_dbbench.episode.types import Sampling, Start, Status
+from trl_dbbench.runs.checkpoints import run_id_in
+from trl_dbbench.runs.records import (
+    EPISODES_FILE,
+    METRICS_FILE,
+    TASKS_FILE,
+    Accuracy,
+    EpisodeRecord,
+    commonest,
+    void_reasons,
+)
+from trl_dbbench.runs.settings import RunSettings
+from trl_dbbench.utils.files import whole_lines, write_atomically
+
+logger = logging.getLogger(__name__)
+
+
+class GreedyEvalCallback(TrainerCallback, ExportableState):
+    """Runs the greedy evaluation of the current weights before their sampled update, and keeps its record.
+
+    At the start of a rollout the trainer asks it what is to be played greedily (`starts`), plays that beside
+    the samples or before them, and hands the episodes back (`record`). The record goes with every checkpoint,
+    so a resumed run counts on from there: from the end of a step, also if the checkpoint was saved in the
+    middle of the next.
+
+    Args:
+        every: the evaluation precedes every so many rollouts, beginning with the first.
+    """
+
+    def __init__(self, every: int = 1):
+        self.every = every
+        self.accuracy = Accuracy()
+        self._at_step_end: dict[str, dict[str, Any]] = {"counts": {}, "void": {}}
+
+    def starts(
+        self, sampled: Sequence[Start], rollout: int, first_row: int, group_size: int
+    ) -> list[Start] | None:
+        """What this rank is to play greedily: each prompt of the batch once. `None`, on all ranks, for
+        nothing.
+
+        Args:
+            sampled: this rank's rows.
+            rollout: number of the rollout in the run, from 0 on.
+            first_row: the first row's place among those of all ranks. Copies of a prompt, `group_size` in a
+                row, may lie on several ranks; the rank of the first one plays it.
+        """
+        if rollout % self.every:
+            return None
+        return [
+            replace(start, sampling=Sampling(start.sampling.temperature, greedy=True))
+            for row, start in enumerate(sampled, first_row)
+            if row % group_size == 0
+        ]
+
+    def record(self, step: int, episodes: Sequence[EpisodeRecord]) -> dict[str, float]:
+        """Counts a batch's greedy episodes, those of all ranks, prints a line and returns metrics.
+
+        Logged:
+
+        - `greedy/accuracy`: of the greedy runs so far, each before its prompt's update.
+        - `greedy/accuracy_low`, `greedy/accuracy_high`: its 95 % Wilson interval.
+        - `greedy/accuracy_void_wrong`: the same with void episodes counted as wrong: the environment failed.
+        - `greedy/void`: the share of void episodes of the greedy runs so far.
+        - `greedy/operation/...`, `greedy/skill/...`: the same of the tasks with this operation or skill.
+        - `greedy/void_wrong/...`: that with void episodes counted as wrong, of an operation or skill that has
+          any.
+        - `greedy/batch_accuracy`: of this batch alone.
+        - `greedy/batch_accuracy_void_wrong`: that with void episodes counted as wrong.
+        """
+        batch = Accuracy().add(episodes)
+        self.accuracy.add(episodes)
+        of_batch = batch.share()
+        older = {episode.get("policy_step", step) for episode in episodes} - {step}
+        whose = "".join(f", weights of step {each}" for each in sorted(older))
+        said = f"greedy {of_batch.right} of {of_batch.judged} right"
+        if of_batch.void:
+            said += f", {of_batch.void} void, most often {commonest(void_reasons(episodes))}"
+        tqdm.write(f"step {step}{whose}: {said}; so far {self.accuracy.describe()}")
+        metrics = {f"greedy/{name}": value for name, value in self.accuracy.metrics().items()}
+        if (rate := batch.rate()) is not None:
+            metrics["greedy/batch_accuracy"] = rate
+        metrics["greedy/batch_accuracy_void_wrong"] = of_batch.void_wrong
+        return metrics
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {}, "attributes": self._at_step_end}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ):
+        saved = state.stateful_callbacks.get(type(self).__name__) if state.global_step else None
+        if saved is not None:
+            self.accuracy = Accuracy(saved["attributes"].get("counts"), saved["attributes"].get("void"))
+            logger.info("the greedy record goes on at %s", self.accuracy.describe())
+        self._settle()
+        # a checkpoint of a run without greedy evaluation has no place for the record
+        state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ):
+        self._settle()
+
+    def _settle(self) -> None:
+        counts = {group: list(counts) for group, counts in self.accuracy.counts.items()}
+        self._at_step_end = {"counts": counts, "void": dict(self.accuracy.void)}
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ):
+        if state.is_world_process_zero and (table := self.accuracy.table()):
+            tqdm.write("Greedy accuracy over the run, each prompt played before its update:")
+            width = max(len(group) for group, _ in table)
+            for group, described in table:
+                tqdm.write(f"  {group:<{width}}  {described}")
+
+
+class HeldOutCallback(TrainerCallback):
+    """Says at the end how often held-out tasks were solved before the training and after it."""
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ):
+        found = {log["step"]: log["eval_accuracy"] for log in state.log_history if "eval_accuracy" in log}
+        if state.is_world_process_zero and len(found) > 1:
+            first, last = min(found), max(found)
+            begin = "before the training" if first == 0 else f"at step {first}"
+            tqdm.write(
+                f"Held-out greedy accuracy: {100 * found[first]:.1f} % {begin} -> {100 * found[last]:.1f} % "
+                f"after step {last}."
+            )
+
+
+class RolloutProgressCallback(ProgressCallback):
+    """The progress bar with the two numbers that matter, in place of all metrics of every step as text.
+
+    All metrics are in `metrics.jsonl` and go to `report_to`.
+    """
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        if not state.is_world_process_zero or self.training_bar is None or logs is None:
+            return
+        if (held_out := _held_out(state, logs)) is not None:
+            self.training_bar.write(held_out)
+        shown = {"greedy": logs.get("greedy/accuracy"), "reward": logs.get("reward"), "void": _void(logs)}
+        if shown["reward"] is not None:
+            self.training_bar.set_postfix(
+                {name: f"{value:.3f}" for name, value in shown.items() if value is not None}
+            )
+
+
+def _held_out(state: TrainerState, logs: Mapping[str, Any]) -> str | None:
+    """The line on a held-out evaluation, if this is what was logged."""
+    accuracy, void = logs.get("eval_accuracy"), _void(logs, "eval_")
+    if accuracy is None and void is None:
+        return None
+    said = "none judged" if accuracy is None else f"{100 * accuracy:.1f} %"
+    if void is not None:
+        void_wrong = logs.get("eval_accuracy_void_wrong", 0.0)
+        said += f" ({100 * void:.1f} % void, {100 * void_wrong:.1f} % with those counted wrong)"
+    return f"step {state.global_step}: held-out greedy accuracy {said}"
+
+
+def _void(logs: Mapping[str, Any], prefix: str = "") -> float | None:
+    """The share of void episodes; `None` if there are none."""
+    return logs.get(f"{prefix}status/{Status.ENVIRONMENT_FAULT}") or None
+
+
+class PlainProgressCallback(PrinterCallback):
+    """A line for each logged step where there is no bar; all metrics are in `metrics.jsonl`."""
+
+    def __init__(self) -> None:
+        self._begin = (0, 0.0)  # the step with which this process began, and when, by time.monotonic()
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ):
+        self._begin = (state.global_step, time.monotonic())
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        if not state.is_world_process_zero or logs is None:
+            return
+        if (held_out := _held_out(state, logs)) is not None:
+            print(held_out, flush=True)
+        if (reward := logs.get("reward")) is None:
+            return
+        step, begin = self._begin
+        each = (time.monotonic() - begin) / max(state.global_step - step, 1)
+        left = timedelta(seconds=round(each * (state.max_steps - state.global_step)))
+        void = "" if (share := _void(logs)) is None else f", {100 * share:.1f} % of the episodes void"
+        where = f"step {state.global_step} of {state.max_steps}"
+        print(f"{where}: reward {reward:.3f}{void}, {left} left", flush=True)
+
+
+class MetricsLogCallback(TrainerCallback):
+    """Writes what is logged at each step to `output_dir/metrics.jsonl`, one JSON object a line.
+
+    `step` comes first; then what goes to `report_to`, by TRL's names and ours. What is not finite is null.
+    A resumed run drops the lines that its checkpoint does not know, so that each step stands there once. A
+    run that starts afresh keeps an older file under another name.
+    """
+
+    def __init__(self, output_dir: str | os.PathLike):
+        self.path = Path(output_dir) / METRICS_FILE
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ):
+        if not state.is_world_process_zero:
+            return
+        if not state.global_step:
+            _move_away(self.path)
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with write_atomically(self.path) as file:
+            file.writelines(_metrics_line(entry["step"], entry) for entry in state.log_history)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        if state.is_world_process_zero and logs is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(_metrics_line(state.global_step, logs))
+
+
+def _metrics_line(step: int, logs: Mapping[str, Any]) -> str:
+    values = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in logs.items()
+    }
+    return json.dumps({"step": step, **values}) + "\n"
+
+
+class EpisodeLogCallback(TrainerCallback):
+    """Writes every episode, greedy and sampled, to `output_dir/episodes.jsonl`, one a line.
+
+    The tasks they played go to `tasks.jsonl` beside it, each once, in the own format, and how they were
+    played to `run.json`. A resumed run drops the lines that its checkpoint does not know, so that each
+    episode stands there once. A run that starts afresh keeps an older file under another name.
+
+    Args:
+        run_id: gives the id of the run, `None` until it begins.
+    """
+
+    def __init__(
+        self,
+        output_dir: str | os.PathLike,
+        settings: RunSettings | None = None,
+        run_id: Callable[[], str | None] = lambda: None,
+    ):
+        self._settings = settings
+        self._run_id = run_id
+        self.path = Path(output_dir) / EPISODES_FILE
+        self._tasks_path = self.path.with_name(TASKS_FILE)
+        self._tasks: set[str] | None = None  # lines of tasks.jsonl
+
+    def write(self, episodes: Iterable[EpisodeRecord], tasks: Iterable[str] = ()) -> None:
+        """Appends episodes; on the main process only.
+
+        Args:
+            tasks: their tasks, by `Task.to_json`; those known already are not written again.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self._tasks is None:
+            self._write_settings()
+            self._tasks = {*whole_lines(self._tasks_path, cut=True)}
+        new = [task for task in dict.fromkeys(tasks) if task not in self._tasks]
+        if new:
+            self._tasks.update(new)
+            with self._tasks_path.open("a", encoding="utf-8") as file:
+                file.writelines(f"{task}\n" for task in new)
+        lines = [json.dumps(episode, ensure_ascii=False) + "\n" for episode in episodes]
+        with self.path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.writelines(lines)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ):
+        if not state.is_world_process_zero:
+            return
+        self._write_settings()
+        if not self.path.exists():
+            return
+        if step := state.global_step:
+            logs = [entry for entry in state.log_history if entry["step"] == step]
+            evaluated = any(key.startswith("eval_") for entry in logs for key in entry)
+            _keep_lines_before(self.path, step, evaluated)
+        else:
+            _move_away(self.path)
+
+    def _write_settings(self) -> None:
+        if self._settings is not None:
+            folder = self.path.parent
+            folder.mkdir(parents=True, exist_ok=True)
+            # an evaluation before a training leaves the id of what is there
+            replace(self._settings, id=self._run_id() or run_id_in(folder)).write(folder)
+
+
+def _move_away(path: Path) -> None:
+    """Gives a file of an earlier run, if there is one, a name of its own."""
+    if not path.exists():
+        return
+    number = 1
+    while (older := path.with_suffix(f".{number}.jsonl")).exists():
+        number += 1
+    path.rename(older)
+    logger.warning("%s is of an earlier run and was moved to %s", path, older.name)
+
+
+def _keep_lines_before(path: Path, step: int, evaluated: bool) -> None:
+    """Keeps what had been written when the checkpoint of `step` was saved.
+
+    Sampled and greedy episodes of step s lead to step s + 1, so those of the checkpoint's own step came
+    after it; an evaluation at that step came before it, if there was one. A line cut by a kill goes as well.
+    """
+    # errors="replace": a kill may have cut the last line within a character
+    with path.open(encoding="utf-8", errors="replace") as lines, write_atomically(path) as out:
+        for line in lines:
+            try:
+                episode = json.loads(line)
+            except ValueError:
+                continue
+            if episode["step"] < step + (evaluated and episode["phase"] == "eval"):
+                out.write(line.rstrip("\n") + "\n")

@@ -1,0 +1,155 @@
+"""Tasks that the agent solves now and then: `task_sampling: frontier`.
+
+A group of samples teaches only where some are right and some wrong. How often a task is solved is known from
+its own samples where it was played, and else from those of tasks like it:
+
+- Each task has its counts of right and wrong samples; so have its kind, which is its operation with its
+  skills, its tables, and each skill alone. They age: what is `HALF_LIFE` rollouts old counts half, since the
+  agent has changed.
+- The accuracy p of a task has a Beta distribution: its own counts, on top of a prior of `PRIOR` samples. The
+  prior's accuracy is the mean of those of its kind and of its tables, as far as they were played; where
+  neither was, that of the hardest of its skills.
+- A place of the batch takes the best of `CANDIDATES` tasks that are drawn at random: that with the largest
+  p (1 - p), the variance of its samples, where each p is drawn from its distribution. So tasks of which
+  little is known are tried too (Thompson sampling; Russo et al., 2018, A Tutorial on Thompson Sampling).
+- A share of the places, `FLOOR`, takes instead the candidate whose kind was played least, so that none is
+  given up.
+
+The counts go with each checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import mean
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+
+from trl_dbbench.episode.dataset import is_fresh
+from trl_dbbench.episode.types import Status
+from trl_dbbench.runs.records import EpisodeRecord, groups_of
+from trl_dbbench.tasks import Task
+
+HALF_LIFE = 20
+"""In rollouts."""
+
+PRIOR = 2.0
+"""Samples for which counts what is known of tasks like it."""
+
+CANDIDATES = 8
+FRESH_CANDIDATES = 4
+"""Of tasks that have to be made for it, which takes some hundredths of a second each."""
+
+FLOOR = 0.125
+
+FORGOTTEN = 0.05
+"""Counts that have aged to less than that are dropped."""
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The names under which counts are kept for a task: its own, of its kind, its tables, and each skill."""
+
+    digest: str
+    kind: str
+    tables: str
+    parts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, line: str) -> _Names:
+        task = Task.from_json(line)
+        parts = groups_of(task.operation, sorted(task.skills))
+        tables = "+".join(sorted(table.name for table in task.tables))
+        return cls(task.digest, "kind/" + "+".join(parts), f"tables/{tables}", tuple(parts))
+
+
+class Frontier:
+    """The order of `task_sampling: frontier`: it is decided when a batch begins.
+
+    Alike on all ranks, which draw with the same generators from the same counts.
+
+    Args:
+        dataset: rows with the column `task`; those of fresh tasks are made when they are drawn.
+    """
+
+    def __init__(self, dataset: Dataset):
+        self._dataset = dataset
+        self._counts: dict[str, list[float]] = {}  # [right, wrong, the rollout of the last ones]
+        self._rollout = 0
+        self._candidates = FRESH_CANDIDATES if is_fresh(dataset) else CANDIDATES
+        # with the accuracy that was expected, and whether it had been played before
+        self._drawn: dict[str, tuple[_Names, float, bool]] = {}
+        self._names = lru_cache(maxsize=100_000)(lambda row: _Names.of(dataset[row]["task"]))
+
+    def epoch(self, number: int) -> Sequence[int]:
+        """Rows that stand at the places of an epoch until their batch begins."""
+        return range(len(self._dataset))
+
+    def further(self, random: np.random.Generator) -> Iterator[int]:
+        while True:
+            rows = random.integers(len(self._dataset), size=self._candidates).tolist()
+            if random.random() < FLOOR:
+                row = min(rows, key=lambda row: sum(self._aged(self._names(row).kind)))
+            else:
+                accuracies = [random.beta(*self._posterior(self._names(row))) for row in rows]
+                row = rows[int(np.argmax([p * (1 - p) for p in accuracies]))]
+            task = self._names(row)
+            self._drawn[task.digest] = task, self._expected(task), task.digest in self._counts
+            yield row
+
+    def record(self, episodes: Iterable[EpisodeRecord]) -> dict[str, list[float]]:
+        """Counts the samples of a rollout, those of all ranks; returns values whose means are logged.
+
+        Logged:
+
+        - `frontier/expected`: how often the drawn tasks were expected to be solved, 0 to 1.
+        - `frontier/known`: whether a drawn task had been played before.
+        """
+        self._rollout += 1
+        for episode in episodes:
+            if episode["status"] == Status.ENVIRONMENT_FAULT:
+                continue
+            if (drawn := self._drawn.get(episode["task_digest"])) is not None:
+                task, _, _ = drawn
+                for name in (task.digest, task.kind, task.tables, *task.parts):
+                    right, wrong = self._aged(name)
+                    solved = episode["right"]
+                    self._counts[name] = [right + solved, wrong + (not solved), self._rollout]
+        expected = [each for _, each, _ in self._drawn.values()]
+        known = [float(each) for _, _, each in self._drawn.values()]
+        self._drawn.clear()
+        self._counts = {n: counts for n, counts in self._counts.items() if sum(self._aged(n)) >= FORGOTTEN}
+        return {"frontier/expected": expected, "frontier/known": known} if expected else {}
+
+    def expected(self, line: str) -> float:
+        """How often a task, by `Task.to_json`, is expected to be solved: 0 to 1."""
+        return self._expected(_Names.of(line))
+
+    def _expected(self, task: _Names) -> float:
+        right, wrong = self._posterior(task)
+        return right / (right + wrong)
+
+    def _posterior(self, task: _Names) -> tuple[float, float]:
+        """The parameters of the Beta distribution of its accuracy."""
+        groups, parts = (
+            [(right + 1) / (right + wrong + 2) for right, wrong in map(self._aged, names) if right + wrong]
+            for names in ((task.kind, task.tables), task.parts)
+        )
+        prior = mean(groups) if groups else min(parts, default=0.5)
+        right, wrong = self._aged(task.digest)
+        return PRIOR * prior + right, PRIOR * (1 - prior) + wrong
+
+    def _aged(self, name: str) -> tuple[float, float]:
+        right, wrong, then = self._counts.get(name, (0.0, 0.0, self._rollout))
+        kept = 0.5 ** ((self._rollout - then) / HALF_LIFE)
+        return right * kept, wrong * kept
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"counts": self._counts, "rollout": self._rollout}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._counts, self._rollout = state["counts"], state["rollout"]

@@ -1,0 +1,144 @@
+"""Which policy the loss compares with, where a batch was played by another one than it trains.
+
+Another one it is where older weights have played it (`rollouts_ahead`), where an engine computes otherwise
+than the trainer does (vLLM), and from the second update on where a generation has several.
+
+```
+rollout_correction  old log-probabilities      what a token's loss is multiplied with
+none                TRL's; the rollout's with  1: the loss's own ratio to them is clipped, by epsilon
+                    `use_rollout_logprobs`
+                    or `rollouts_ahead`
+token_tis           the trainer's, scored      r = old / rollout's, at most C_max and at least C_min
+token_mask          before the update          r; 0 where it is not between C_min and C_max
+sequence_tis                                   the product of r over the row's sampled tokens, bounded so
+sequence_mask                                  that product; 0 for the whole row where it is not between them
+```
+
+C_max and C_min are `vllm_importance_sampling_clip_max` (3.0) and `vllm_importance_sampling_clip_min` (none).
+It is TRL's correction of its own vLLM rollouts (truncated importance sampling; Ionides, 2008; Yao et al.,
+2025), over the log-probabilities of ours; its `sampling/...` metrics are logged.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.training.resume import ResumableGRPOTrainer, replaced
+from trl_dbbench.training.unsupported import default_of
+
+MODES = {
+    "token_tis": "token_truncate",
+    "token_mask": "token_mask",
+    "sequence_tis": "sequence_truncate",
+    "sequence_mask": "sequence_mask",
+}
+"""Of `rollout_correction` -> TRL's names, of `vllm_importance_sampling_mode`."""
+
+NO_CORRECTION = "none"
+_BOUNDS = ("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min")
+
+
+def check_correction(args: Any) -> None:
+    """Checks `rollouts_ahead`, `rollout_correction` and what goes with them.
+
+    Raises:
+        ConfigError: if they cannot be together.
+    """
+    if args.rollouts_ahead not in (0, 1, 2):
+        raise ConfigError(f"rollouts_ahead must be 0, 1 or 2, is {args.rollouts_ahead}.")
+    if args.rollout_correction == NO_CORRECTION:
+        for name in _BOUNDS:
+            if getattr(args, name) != default_of(name):
+                raise ConfigError(
+                    f"{name} bounds what rollout_correction multiplies with, which is none; set it to one of "
+                    f"{', '.join(MODES)}, or leave {name} out."
+                )
+    elif args.use_rollout_logprobs:
+        raise ConfigError(
+            f"rollout_correction: {args.rollout_correction} compares the trainer's log-probabilities before "
+            "the update with the rollout's, and use_rollout_logprobs takes the rollout's for both; leave one "
+            "of them out."
+        )
+    elif args.loss_type == "vespo" and args.rollout_correction.startswith("sequence"):
+        raise ConfigError(
+            f"rollout_correction: {args.rollout_correction} gives a row one weight, and loss_type vespo "
+            "takes one for each token; set token_tis or token_mask."
+        )
+    if args.rollouts_ahead:
+        _check_ahead(args)
+
+
+def _check_ahead(args: Any) -> None:
+    chosen_late = {
+        "dynamic_sampling": args.dynamic_sampling,
+        "task_sampling: frontier": args.task_sampling == "frontier",
+        "few_shot": args.few_shot > 0,
+    }
+    for name in (name for name, given in chosen_late.items() if given):
+        raise ConfigError(
+            f"{name} chooses what is played by what the batches before have shown, and rollouts_ahead plays "
+            "before that is known; leave one of them out."
+        )
+    if args.advantage == "vine":
+        raise ConfigError(
+            "the advantage vine plays on from the middle of episodes, with the weights that have played "
+            "them, and rollouts_ahead has newer ones by then; leave one of them out."
+        )
+
+
+def compares_with_rollout(args: Any) -> bool:
+    """Whether the loss's old log-probabilities are the rollout's."""
+    return args.use_rollout_logprobs or (args.rollouts_ahead > 0 and args.rollout_correction == NO_CORRECTION)
+
+
+def uses_rollout_logprobs(args: Any) -> bool:
+    """Whether something is trained on the rollout's log-probabilities, TRL's off-policy mask too."""
+    return (
+        compares_with_rollout(args)
+        or args.rollout_correction != NO_CORRECTION
+        or args.off_policy_mask_threshold is not None
+    )
+
+
+class CorrectedGRPOTrainer(ResumableGRPOTrainer):
+    """A trainer with `rollout_correction` and `use_rollout_logprobs`."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if self.args.rollout_correction != NO_CORRECTION:
+            self.vllm_importance_sampling_mode = MODES[self.args.rollout_correction]
+
+    def _generate(self, prompts: list) -> tuple:
+        with replaced(self, use_vllm=False):  # the rollout is ours
+            return super()._generate(prompts)
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        training = self.model.training
+        known = training and compares_with_rollout(self.args)
+        # TRL scores the completions where steps and generations are not aligned, and here would for nothing
+        aligned = {"gradient_accumulation_steps": self._micro_steps}
+        corrected = training and self.args.rollout_correction != NO_CORRECTION
+        with replaced(self.args, **aligned if known else {}), replaced(self, use_vllm=corrected):
+            output = super()._generate_and_score_completions(inputs)
+        if known:
+            output["old_per_token_logps"] = self._known(output)
+        return output
+
+    def _known(self, output: dict[str, Any]) -> torch.Tensor:
+        """The rollout's log-probabilities (B, T)."""
+        logprobs = output["sampling_per_token_logps"]
+        sampled = (output["completion_mask"] * output["tool_mask"]).bool()
+        if self._any_rank(bool(logprobs[sampled].isnan().any())):
+            raise ConfigError(
+                f"the loss is to compare with the rollout's log-probabilities, and the engine "
+                f"{self.args.engine!r} does not know them all (NaN). Leave use_rollout_logprobs and "
+                "rollouts_ahead out, or let the engine tell them."
+            )
+        return logprobs
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        with replaced(self, use_vllm="importance_sampling_ratio" in inputs):
+            return super()._compute_loss(model, inputs)

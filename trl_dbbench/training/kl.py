@@ -1,0 +1,120 @@
+"""What the policy is kept close to, and how.
+
+```
+kl_reference   base     what TRL takes: the model before the run, or reference_model_name_or_path
+               rollout  the policy that played: its log-probabilities, no other model
+kl_in_reward   false    beta times the KL is in the loss (k3, by token)
+               true     beta times the log ratio of an episode's sampled tokens is taken from its reward
+```
+
+Logged:
+
+- `kl_penalty`: what `kl_in_reward` takes from an episode's reward.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from trl import GRPOTrainer
+from trl.models import prepare_deepspeed, prepare_fsdp
+from trl.trainer.utils import add_fused_lm_head, create_model_from_path, disable_dropout_in_model
+
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.training.loss import PlayedRowsGRPOTrainer
+from trl_dbbench.training.resume import replaced
+
+
+def check_reference(args: Any) -> None:
+    """Raises ConfigError for settings of the reference that cannot be together."""
+    of_rollout = args.kl_reference == "rollout"
+    used = {
+        "reference_model_name_or_path": bool(args.reference_model_name_or_path),
+        "kl_reference: rollout": of_rollout,
+        "kl_in_reward": args.kl_in_reward,
+    }
+    for name in (name for name, given in used.items() if given and args.beta == 0.0):
+        raise ConfigError(f"{name} is used only with beta above 0; set beta, or leave it out.")
+    if args.reference_model_name_or_path and args.sync_ref_model:
+        raise ConfigError(
+            "reference_model_name_or_path is a reference that stays as it is, sync_ref_model moves it "
+            "towards the policy; leave one of them out."
+        )
+    if of_rollout and (args.reference_model_name_or_path or args.sync_ref_model):
+        raise ConfigError(
+            "kl_reference: rollout needs no model as its reference; leave reference_model_name_or_path "
+            "and sync_ref_model out, or set kl_reference: base."
+        )
+    if of_rollout and args.kl_in_reward:
+        raise ConfigError(
+            "kl_in_reward takes how far the policy has moved from the base from its reward, which from "
+            "its own rollout is always 0; set kl_reference: base."
+        )
+    if args.kl_in_reward and args.advantage == "grpo" and args.scale_rewards != "group":
+        raise ConfigError(
+            f"kl_in_reward scales rewards by their group, scale_rewards is {args.scale_rewards!r}; leave "
+            "it at group, or take another advantage: rloo for none, reinforce_pp for batch."
+        )
+
+
+def load_reference(trainer: GRPOTrainer, name_or_path: str) -> PreTrainedModel:
+    """Loads a model and makes it ready as TRL makes its own reference ready.
+
+    Raises:
+        ConfigError: if its vocabulary does not hold the tokens of the trained model.
+    """
+    args = trainer.args
+    kwargs = {"dtype": trainer.model.dtype, **(args.model_init_kwargs or {}), "device_map": None}
+    model = create_model_from_path(name_or_path, **kwargs)
+    if model.get_input_embeddings().weight.shape[0] < len(trainer._tokenizer):
+        raise ConfigError(
+            f"the reference model '{name_or_path}' has a smaller vocabulary than the tokenizer of the "
+            "trained model; the two must share one."
+        )
+    disable_dropout_in_model(model)
+    add_fused_lm_head(model, temperature=trainer.temperature, cast_lm_head_to_fp32=args.cast_lm_head_to_fp32)
+    if trainer.is_deepspeed_enabled:
+        return prepare_deepspeed(model, trainer.accelerator)
+    if trainer.is_fsdp_enabled:
+        return prepare_fsdp(model, trainer.accelerator)
+    return trainer.accelerator.prepare_model(model, evaluation_mode=True)
+
+
+class ReferenceGRPOTrainer(PlayedRowsGRPOTrainer):
+    """A trainer with `kl_reference` and `kl_in_reward`; `args` has both.
+
+    `penalties` (N,) is what is to be taken from the rewards of all ranks' last batch; 0.0 for nothing.
+    """
+
+    penalties: torch.Tensor | float = 0.0
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        settings = kwargs["args"]
+        beta = settings.beta
+        of_rollout = settings.kl_reference == "rollout"
+        with replaced(settings, beta=0.0 if of_rollout else beta):  # TRL would load a reference
+            super().__init__(*args, **kwargs)
+        self.beta = 0.0 if settings.kl_in_reward else beta
+        if settings.reference_model_name_or_path:
+            self.ref_model = load_reference(self, settings.reference_model_name_or_path)
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        in_loss, self.penalties = self.beta, 0.0
+        # whether TRL is to score the completions by its reference
+        self.beta = 0.0 if self.args.kl_reference == "rollout" else self.args.beta
+        try:
+            output = super()._generate_and_score_completions(inputs)
+        finally:
+            self.beta = in_loss
+        played = output["sampling_per_token_logps"]
+        if self.args.kl_reference == "rollout":
+            output["ref_per_token_logps"] = played
+        if self.args.kl_in_reward:
+            ratios = (played - output.pop("ref_per_token_logps")).nan_to_num() * output["tool_mask"]  # (n, T)
+            penalties = self.accelerator.gather(self.args.beta * ratios.sum(dim=1)).cpu()
+            mode = "train" if self.model.training else "eval"
+            self._metrics[mode]["kl_penalty"].append(penalties.mean().item())
+            self.penalties = penalties
+        return output

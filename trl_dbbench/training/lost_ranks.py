@@ -1,0 +1,69 @@
+"""A rank whose process or machine is lost: how long the others wait for it, and what they say then."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from torch.distributed import DistError
+from torch.distributed.distributed_c10d import _set_pg_timeout
+
+from trl_dbbench.errors import RankError, one_line
+from trl_dbbench.utils.ranks import Ranks
+
+
+def limit_waiting(seconds: float) -> None:
+    """How long a collective of this process waits for the other ranks.
+
+    transformers sets `ddp_timeout` for GPUs alone; on CPUs PyTorch's half an hour would stand.
+    """
+    if Ranks().count > 1:
+        _set_pg_timeout(timedelta(seconds=seconds), None)
+
+
+@contextmanager
+def naming_lost_ranks() -> Iterator[None]:
+    """Says which ranks run where if the block ends because the way to one of them is lost. To be entered on
+    all ranks.
+
+    Raises:
+        RankError: in the place of what gloo, NCCL or the store of addresses raised. NCCL's watchdog may end
+            the process before.
+    """
+    ranks = Ranks()
+    places = ranks.gather((socket.gethostname(), _own_address()))
+    try:
+        yield
+    except RuntimeError as error:
+        if ranks.count == 1 or not _is_lost_connection(error):
+            raise
+        text = re.sub(r"^\[\S+\] ", "", one_line(error))  # without the place in gloo's source
+        text = text.partition(". ")[0]
+        others = {rank: place for rank, place in enumerate(places) if rank != ranks.number}
+        at_peer = {rank: place for rank, place in others.items() if f"[{place[1]}]" in text}
+        lost = [f"rank {rank} on {host}" for rank, (host, _) in (at_peer or others).items()]
+        raise RankError(
+            f"rank {ranks.number} on {places[ranks.number][0]} has lost {'one of ' if len(lost) > 1 else ''}"
+            f"{', '.join(lost)}: {text}. The process there has ended, and its own log says why, or its "
+            "machine or the network is down. Start all ranks again with --resume_from_checkpoint true to "
+            "go on from the last checkpoint."
+        ) from error
+
+
+def _own_address() -> str:
+    """This machine's address in the network in which the main process is."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as chosen:  # sends nothing
+            chosen.connect((os.environ.get("MASTER_ADDR", ""), 1))
+            return str(chosen.getsockname()[0])
+    except OSError:  # IPv6 alone, for one
+        return ""
+
+
+def _is_lost_connection(error: RuntimeError) -> bool:
+    of_gloo = ("gloo/transport", "timeout caused pair closure")  # the latter after a first one
+    return isinstance(error, DistError) or any(each in str(error) for each in of_gloo)

@@ -1,0 +1,259 @@
+"""PPO on a database (Schulman et al., 2017): GRPO's trainer with a critic in the place of groups.
+
+```
+rollouts, rewards, policy loss   as in DBBenchGRPOTrainer; one sample of a prompt is enough
+advantages                       `gae`: of each sampled token, by a critic (credit/gae.py)
+critic                           a head on the policy's trunk, or a trunk of its own (critic.py)
+loss                             the policy's, plus value_loss_weight times the values'
+```
+
+The loss of the values is half the squared distance from the returns, as a mean over sampled tokens;
+values that have moved by more than `value_clip` from those before the update gain nothing from moving on.
+
+Logged:
+
+- `value/loss`: of the values, before its weight.
+- `value/clip_ratio`: sampled tokens whose value moved by more than `value_clip`.
+- `value/explained_variance`: share of the returns' variance that the values explain; at most 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from trl_dbbench.advantages.gae import GAE, explained_variance
+from trl_dbbench.episode.types import Episode
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.training.config import DBBenchGRPOConfig
+from trl_dbbench.training.critic import CRITICS, Critic, states_of, trunk_of
+from trl_dbbench.training.trainer import DBBenchGRPOTrainer
+from trl_dbbench.utils.ranks import Ranks
+
+VALUES, RETURNS = "values", "returns"
+"""(B, T) of a scored batch: what the critic said before the update, and what it is to say."""
+SCORED = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+
+
+@dataclass
+class DBBenchPPOConfig(DBBenchGRPOConfig):
+    r"""
+    Configuration of [`DBBenchPPOTrainer`].
+
+    Only what differs from [`DBBenchGRPOConfig`] is listed. `advantage_args` are those of `credit.gae.GAE`:
+    `{gamma: 1.0, lam: 1.0, whiten: true}`.
+
+    Args:
+        advantage (`str`, *optional*, defaults to `"gae"`):
+            No other goes by a critic.
+        num_generations (`int`, *optional*, defaults to `1`):
+            Samples of each prompt. The critic compares episodes of different prompts, so one is enough.
+        critic (`str`, *optional*, defaults to `"head"`):
+            `"head"` is a linear layer on the policy's trunk, which its loss trains too; `"model"` a copy of
+            the trunk for itself, with adapters of its own if the policy has such.
+        critic_learning_rate (`float`, *optional*, defaults to `1e-5`):
+            Of all that is the critic's own; it follows `lr_scheduler_type` too.
+        value_clip (`float`, *optional*, defaults to `0.5`):
+            How far a value may move in an update, in units of reward. `0` clips nothing.
+        value_loss_weight (`float`, *optional*, defaults to `0.5`):
+            What the loss of the values is multiplied by.
+    """
+
+    advantage: str = field(default="gae", metadata={"help": "gae; no other goes by a critic."})
+    num_generations: int = field(default=1, metadata={"help": "Samples of each prompt."})
+    critic: str = field(
+        default="head",
+        metadata={
+            "help": "A head on the policy's trunk, or a model: a copy of that trunk for itself.",
+            "choices": list(CRITICS),
+        },
+    )
+    critic_learning_rate: float = field(default=1e-5, metadata={"help": "Of what is the critic's own."})
+    value_clip: float = field(
+        default=0.5, metadata={"help": "How far a value may move in an update. 0 clips nothing."}
+    )
+    value_loss_weight: float = field(
+        default=0.5, metadata={"help": "What the loss of the values is multiplied by."}
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.advantage != "gae":
+            raise ConfigError(
+                f"PPO goes by a critic, which the advantage {self.advantage!r} does not; set advantage: gae, "
+                "or train with DBBenchGRPOTrainer (recipes/grpo_dbbench.py)."
+            )
+        if self.critic not in CRITICS:
+            raise ConfigError(f"unknown critic {self.critic!r}; allowed: {', '.join(CRITICS)}.")
+        for name in ("critic_learning_rate", "value_loss_weight"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be above 0, is {getattr(self, name)}.")
+        if self.value_clip < 0:
+            raise ConfigError(f"value_clip must be 0 (clips nothing) or more, is {self.value_clip}.")
+        if self.fp16:
+            raise ConfigError("PPO trains its critic without a loss scaler; set fp16: false, or bf16: true.")
+
+
+class DBBenchPPOTrainer(DBBenchGRPOTrainer):
+    """Trainer for PPO on DB-Bench tasks. Arguments are those of [`DBBenchGRPOTrainer`].
+
+    Raises:
+        ConfigError: as there, and where no rank has all of the policy (FSDP, DeepSpeed).
+    """
+
+    _tag_names = ["trl", "ppo", "dbbench"]  # noqa: RUF012 - TRL's own declaration
+    _name = "PPO on DB-Bench"
+    config_cls = DBBenchPPOConfig
+
+    args: DBBenchPPOConfig
+    _advantage: GAE
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            raise ConfigError(
+                "PPO needs the whole policy on each rank, for its critic; FSDP and DeepSpeed divide it. "
+                "Start it with accelerate_configs/single_gpu.yaml or multi_gpu.yaml, or train by GRPO."
+            )
+        self._trunk = trunk_of(self.model)
+        self.critic = Critic(self.model, self.args.critic).to(self.accelerator.device)
+        self.critic.share(self.accelerator)
+        if self.critic.trunk is not None and self.args.gradient_checkpointing:
+            self.critic.trunk.gradient_checkpointing_enable(self.args.gradient_checkpointing_kwargs)
+
+    # --- values -----------------------------------------------------------------------------------
+
+    def _states(self, trunk: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
+        """The last hidden states (B, L, H) of prompts and completions."""
+        ids, mask = (
+            torch.cat([batch[f"prompt_{of}"], batch[f"completion_{of}"]], dim=1) for of in ("ids", "mask")
+        )
+        with self.accelerator.autocast():
+            return trunk(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+
+    @torch.no_grad()
+    def values_of(self, batch: dict[str, Any]) -> torch.Tensor:
+        """What the critic says of a scored batch, (B, T), fp32. Dropout is off, so nothing is drawn."""
+        trunk = self.critic.trunk or self._trunk
+        rows = self.args.per_device_train_batch_size
+        parts = [
+            {key: batch[key][start : start + rows] for key in SCORED}
+            for start in range(0, len(batch["prompt_ids"]), rows)
+        ]
+        training = trunk.training
+        trunk.eval()
+        try:
+            width = batch["completion_ids"].shape[1]
+            return torch.cat([self.critic(self._states(trunk, part), width) for part in parts])
+        finally:
+            trunk.train(training)
+
+    def _assign_advantages(self, episodes: list[Episode], output: dict[str, Any]) -> None:
+        train = self.model.training
+        if train:
+            for episode, values in zip(episodes, self.values_of(output).tolist(), strict=True):
+                note_values(episode, values)
+        super()._assign_advantages(episodes, output)
+        if train:
+            told, ranks = self._advantage, Ranks()
+            spare = output["completion_ids"].shape[1] - told.values.shape[1]
+            for name, of_all in ((VALUES, told.values), (RETURNS, told.returns)):
+                own = F.pad(of_all.chunk(ranks.count)[ranks.number], (0, spare))
+                output[name] = own.to(self.accelerator.device)
+            known = told.returns[told.sampled], told.values[told.sampled]
+            self._metrics["train"]["value/explained_variance"].append(explained_variance(*known))
+
+    # --- the loss ---------------------------------------------------------------------------------
+
+    def _may_share(self, model: nn.Module) -> bool:
+        # a head reads the hidden states that the loss has computed, of rows as they are
+        return self.critic.trunk is not None and super()._may_share(model)
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        if VALUES not in inputs:  # in an evaluation
+            return super()._compute_loss(model, inputs)
+        with states_of(self._trunk) as seen:
+            loss = super()._compute_loss(model, inputs)
+        trunk = self.critic.trunk
+        states = seen[-1] if trunk is None else self._states(trunk, inputs)
+        values = self.critic(states, inputs[VALUES].shape[1])
+        return loss + self.args.value_loss_weight * self._value_loss(values, inputs)
+
+    def _value_loss(self, values: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor:
+        """This micro-batch's share of the mean over the sampled tokens of a step, on all ranks."""
+        sampled = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
+        errors, clipped = value_errors(
+            values[sampled], inputs[VALUES][sampled], inputs[RETURNS][sampled], self.args.value_clip
+        )
+        sums = torch.stack([errors.detach().sum(), clipped.sum(), sampled.sum()])
+        error, number, tokens = self.accelerator.reduce(sums, reduction="sum").tolist()
+        for name, total in (("loss", error), ("clip_ratio", number)):
+            self._metrics["train"][f"value/{name}"].append(total / max(tokens, 1))
+        # tokens are counted over a whole generation, and all its ranks; a step may be a part of it
+        tokens_of_step = inputs["num_items_in_batch"].clamp(min=1) / self.args.steps_per_generation
+        steps, ranks = self.current_gradient_accumulation_steps, self.accelerator.num_processes
+        return errors.sum() / (tokens_of_step * steps / ranks)
+
+    # --- optimizer and checkpoints ----------------------------------------------------------------
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        optimizer = super().create_optimizer(*args, **kwargs)
+        trained = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+        if id(self.critic.head.weight) not in trained:
+            self.critic.join(
+                optimizer,
+                self.accelerator,
+                lr=self.args.critic_learning_rate,
+                weight_decay=self.args.weight_decay,
+                max_grad_norm=self.args.max_grad_norm,
+            )
+        return optimizer
+
+    def _save(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> None:
+        super()._save(output_dir, *args, **kwargs)
+        if self.args.should_save:
+            self.critic.save(Path(output_dir or self.args.output_dir))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
+        self.critic.load(Path(resume_from_checkpoint))
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        self.critic.load(Path(self.state.best_model_checkpoint))
+
+
+def note_values(episode: Episode, values: Sequence[float]) -> None:
+    """Tells an episode what the critic says of each of its tokens, and its turns what it says of their
+    first."""
+    episode.token_values = list(values[: len(episode.mask)])
+    place = 0
+    for turn in episode.turns:
+        turn.value = episode.token_values[place]
+        place += len(turn.completion.ids) + len(turn.observation_ids)
+
+
+def value_errors(
+    values: torch.Tensor, before: torch.Tensor, returns: torch.Tensor, clip: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Half the squared distance of values from returns, or of values held within `clip` of what they were
+    before the update if that is more (Schulman et al., 2017, as in their code).
+
+    Args:
+        values, before, returns: (M,).
+        clip: 0 holds nothing.
+
+    Returns:
+        The errors (M,), and where they are those of values that were held.
+    """
+    errors, moved = 0.5 * (values - returns) ** 2, values - before
+    if clip == 0:
+        return errors, torch.zeros_like(errors, dtype=torch.bool)
+    held = 0.5 * (before + moved.clamp(-clip, clip) - returns) ** 2
+    return torch.maximum(errors, held), (moved.abs() > clip) & (held > errors)

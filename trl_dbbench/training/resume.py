@@ -1,0 +1,333 @@
+"""A run that was killed goes on as if it had not been.
+
+transformers saves weights, optimizer, schedule and random generators, and finds its place in the data again.
+What is missing for a GRPO run to end with the same weights is here:
+
+```
+a kill while a checkpoint is written   ->  it carries a mark until it is whole, and is never taken with it
+a checkpoint that was damaged later    ->  the sizes of its files lie beside them, and it is passed over
+a checkpoint between two steps of one  ->  the rollouts that are still to be trained on lie beside it, a file
+generation                                 for each rank, and TRL's count of micro-steps is where it was
+a checkpoint in the middle of a step   ->  says what the step started from: it is done again as a whole
+a kill after the last step             ->  no step is done on top
+```
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import send_to_device
+from huggingface_hub.utils import disable_progress_bars
+from transformers.trainer_callback import DefaultFlowCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+
+from trl_dbbench.engines.shared_prompts import SharedPromptsGRPOTrainer
+from trl_dbbench.errors import DatabaseError
+from trl_dbbench.runs.checkpoints import (
+    begin_run,
+    find_checkpoint,
+    mark_unfinished,
+    running_in,
+    seal,
+    telling_of_a_full_disk,
+)
+from trl_dbbench.training.publishing import telling_of_the_hub
+from trl_dbbench.training.stopping import FlowCallback
+from trl_dbbench.utils.ranks import Ranks
+
+logger = logging.getLogger(__name__)
+
+STATES_FILE = "states.pt"
+"""In a checkpoint: what the run's `stateful` objects remember."""
+
+
+@dataclass(frozen=True)
+class Pause:
+    """What changes within a step, but not by the optimizer, as it was between two steps."""
+
+    global_step: int
+    micro_step: int
+    rollouts: list[dict[str, Any]] | None
+    tokens_seen: int
+    generators: tuple[torch.Tensor, torch.Tensor | None]  # states, on the CPU and on the device
+    states: dict[str, Any]  # of `stateful`
+
+    @classmethod
+    def of(cls, trainer: ResumableGRPOTrainer) -> Pause:
+        device = trainer.accelerator.device
+        on_device = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state()
+        return cls(
+            trainer.state.global_step,
+            trainer._step,
+            trainer._buffered_inputs,
+            trainer.state.num_input_tokens_seen,
+            (torch.get_rng_state(), on_device),
+            {name: deepcopy(each.state_dict()) for name, each in trainer.stateful.items()},
+        )
+
+    def put(self, trainer: ResumableGRPOTrainer) -> None:
+        trainer._step = self.micro_step
+        trainer._buffered_inputs = self.rollouts
+        trainer.state.num_input_tokens_seen = self.tokens_seen
+        for name, state in self.states.items():
+            trainer.stateful[name].load_state_dict(state)
+        torch.set_rng_state(self.generators[0])
+        if self.generators[1] is not None:
+            torch.get_device_module(trainer.accelerator.device).set_rng_state(self.generators[1])
+
+
+class ResumableGRPOTrainer(SharedPromptsGRPOTrainer):
+    """TRL's trainer with checkpoints from which a run ends with the weights of the unbroken run.
+
+    SIGTERM saves one at the end of the step and ends the training; `stopped` tells.
+    What else a run remembers is in `stateful`: objects with `state_dict` and `load_state_dict`, by name,
+    whose states are alike on all ranks.
+
+    `_save_checkpoint` may also be called in the middle of a step, on all ranks, outside of any context that
+    gathers weights: the run then goes on from the start of that step.
+    """
+
+    _step: int
+    _buffered_inputs: list[dict[str, Any]] | None
+    _pause: Pause | None = None  # before the step that is under way
+    _saved: int | None = None  # the global step of the last checkpoint
+    run_id: str | None = None
+    """Since `train` began; `None` before, and in a run that an earlier version began."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self.stateful: dict[str, Any] = {}
+        super().__init__(*args, **kwargs)
+        self.flow = FlowCallback(self._any_rank)
+        self.callback_handler.callbacks = [
+            self.flow if type(callback) is DefaultFlowCallback else callback
+            for callback in self.callback_handler.callbacks
+        ]
+
+    @property
+    def stopped(self) -> bool:
+        """Whether SIGTERM ended the training before its last step."""
+        return self.flow.stopped
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any):
+        """As in [`~transformers.Trainer`], but `True` passes over checkpoints that were not written to their
+        end, are damaged, or are another run's.
+
+        Without any checkpoint it starts at the beginning, and what an earlier run left in `output_dir` is set
+        aside.
+
+        Raises:
+            ConfigError: if the folder named is no checkpoint, not written to its end, damaged or another
+                run's, or if another run trains in `output_dir`.
+            StorageError: if the disk is full.
+        """
+        with running_in(self.args.output_dir), self.flow.signal.noted():
+            checkpoint = find_checkpoint(self.args.output_dir, resume_from_checkpoint)
+            self.run_id = begin_run(self.args.output_dir, checkpoint, self._weights_read())
+            return super().train(checkpoint, *args, **kwargs)
+
+    def _weights_read(self) -> list[str | None]:
+        """Where the next start of this run loads weights from."""
+        names = ("adapter_name_or_path", "reference_model_name_or_path")
+        return [self.model.config.name_or_path, *(getattr(self.args, name, None) for name in names)]
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False, **kwargs: Any) -> None:
+        # the final model is saved after the training
+        with telling_of_a_full_disk(Path(self.args.output_dir)):
+            super().save_model(output_dir, _internal_call, **kwargs)
+            if not _internal_call:  # PEFT has put its own lines into the card
+                self.create_model_card(model_name=Path(self.args.output_dir).name)
+
+    def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
+        wanted = self.args.hub_model_id or self.args.output_dir
+        instead = "Give a token (hf auth login) and hub_model_id: USER/NAME, or leave push_to_hub out."
+        with telling_of_the_hub(f"given a repository for '{wanted}'", instead):
+            super().init_hf_repo(*args, **kwargs)
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+        folder, name = self.args.output_dir, self.hub_model_id
+        instead = f"It is in {folder}, whole. Later: hf upload {name} {folder} --exclude 'checkpoint-*' '_*'"
+        self._quiet_hub()
+        with telling_of_the_hub(f"pushed to '{name}'", instead):
+            return super().push_to_hub(*args, **kwargs)
+
+    def _quiet_hub(self) -> None:
+        if (
+            self.args.disable_tqdm
+        ):  # transformers turns the hub's bars on again wherever it has turned them off
+            disable_progress_bars()
+
+    def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
+        prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+        # TRL counts micro-steps from 0 in each process; transformers finds its place in the data as here
+        accumulation, in_epoch = self.args.gradient_accumulation_steps, len(train_dataloader)
+        epochs, steps = divmod(self.state.global_step, math.ceil(in_epoch / accumulation))
+        self._step = epochs * in_epoch + steps * accumulation
+        self._buffered_inputs = self._pause = self._saved = None
+        if resume_from_checkpoint is not None:
+            self._load_rollouts(Path(resume_from_checkpoint))
+            self._load_states(Path(resume_from_checkpoint) / STATES_FILE)
+            if Path(resume_from_checkpoint).resolve() == self._checkpoint_folder().resolve():
+                self._saved = self.state.global_step
+        return prepared
+
+    def _run_epoch(self, *args: Any, **kwargs: Any):
+        # in a run that was killed after its last step, transformers would do one more
+        if self.state.global_step < self.state.max_steps:
+            super()._run_epoch(*args, **kwargs)
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any):
+        # the first thing that a step does; at the start of an epoch it draws a random number
+        self._pause = Pause.of(self)
+        return super().get_batch_samples(*args, **kwargs)
+
+    def _load_rng_state(self, checkpoint):
+        super()._load_rng_state(checkpoint)
+        self._pause = Pause.of(self)
+
+    def _save_checkpoint(self, model, trial):
+        if self._saved == self.state.global_step:
+            return
+        folder, limit = self._checkpoint_folder(trial), self.args.save_total_limit
+        with self._before_the_step():
+            if self.args.should_save:
+                mark_unfinished(folder)
+            self.accelerator.wait_for_everyone()
+            with replaced(self.args, save_total_limit=None, push_to_hub=False):  # only when it is whole
+                super()._save_checkpoint(model, trial)
+            self._save_rollouts(folder)
+            if self.args.should_save and self.stateful:
+                states = {name: each.state_dict() for name, each in self.stateful.items()}
+                torch.save(states, folder / STATES_FILE)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            seal(folder, self.run_id)
+        self._saved = self.state.global_step
+        if self.args.push_to_hub:
+            self._quiet_hub()
+            self._push_from_checkpoint(str(folder))
+        if self.args.should_save:
+            rotate_checkpoints(str(folder.parent), limit, self.state.best_model_checkpoint, use_mtime=True)
+
+    def _stop_without_database(self, why: str | None) -> None:
+        """Ends the run, with a checkpoint, where one of the ranks has waited for its database in vain.
+
+        To be called on all of them.
+
+        Args:
+            why: this rank's database is given up; `None` where it answers.
+
+        Raises:
+            DatabaseError: with how to go on.
+        """
+        for reason in filter(None, Ranks().gather(why)):
+            text = f"{reason}. The database was waited for, by database_patience, and is still away."
+            if self.model.training:
+                self._save_checkpoint(self.model, trial=None)
+                text += (
+                    f" Step {self.state.global_step} is saved in {self.args.output_dir}: start again with "
+                    "resume_from_checkpoint: true when the database is back."
+                )
+            raise DatabaseError(text)
+
+    @contextmanager
+    def _before_the_step(self) -> Iterator[None]:
+        """The state before the step that is under way; between steps the state as it is."""
+        if self._pause is None or self._pause.global_step != self.state.global_step:
+            yield
+            return
+        now = Pause.of(self)
+        self._pause.put(self)
+        try:
+            yield
+        finally:
+            now.put(self)
+
+    def _checkpoint_folder(self, trial: Any = None) -> Path:
+        return Path(self._get_output_dir(trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+
+    # --- rollouts that are still to be trained on -------------------------------------------------
+
+    @property
+    def _micro_steps(self) -> int:
+        """Of a generation."""
+        return self.args.steps_per_generation * self.num_iterations
+
+    def _within_generation(self) -> bool:
+        return self._step % self._micro_steps != 0
+
+    def _shape_of_rollouts(self) -> dict[str, int]:
+        """What must be the same for saved rollouts to be of use."""
+        return {
+            "micro_step": self._step,
+            "ranks": self.accelerator.num_processes,
+            "batches": self.args.steps_per_generation,
+            "rows": self.args.per_device_train_batch_size,
+        }
+
+    def _rollouts_file(self, folder: Path) -> Path:
+        return folder / f"rollouts_{self.accelerator.process_index}.pt"
+
+    def _save_rollouts(self, folder: Path) -> None:
+        if self._within_generation() and self._buffered_inputs is not None:
+            saved = {"shape": self._shape_of_rollouts(), "batches": self._buffered_inputs}
+            torch.save(saved, self._rollouts_file(folder))
+
+    def _load_rollouts(self, folder: Path) -> None:
+        if not self._within_generation():
+            return
+        saved = None
+        if (file := self._rollouts_file(folder)).exists():
+            saved = torch.load(file, map_location="cpu", weights_only=True)
+        usable = saved is not None and saved["shape"] == self._shape_of_rollouts()
+        if self._any_rank(not usable):
+            logger.warning(
+                "%s lies within the steps of a generation and has no rollouts for the rest of them that "
+                "fit this run (made by an older version, or with another batch size or number of ranks). "
+                "They are played again, so the weights will differ from those of an unbroken run.",
+                folder,
+            )
+        elif saved is not None:
+            self._buffered_inputs = send_to_device(saved["batches"], self.accelerator.device)
+
+    def _load_states(self, file: Path) -> None:
+        states = torch.load(file, map_location="cpu", weights_only=True) if file.exists() else {}
+        for name, each in self.stateful.items():
+            if name in states:
+                each.load_state_dict(states[name])
+            else:
+                logger.warning(
+                    "%s holds nothing for the run's %s, which begins anew: the weights will differ from "
+                    "those of an unbroken run.",
+                    file.parent,
+                    name,
+                )
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        # an evaluation draws from the global generators; training goes on as if it had not been
+        device = self.accelerator.device
+        used = [] if device.type == "cpu" else [device]  # not all that the machine has
+        with torch.random.fork_rng(used, device_type=device.type):
+            return super().evaluate(*args, **kwargs)
+
+    def _any_rank(self, yes: bool) -> bool:
+        return bool(self.accelerator.gather(torch.tensor([yes], device=self.accelerator.device)).any())
+
+
+@contextmanager
+def replaced(settings: object, **values: Any) -> Iterator[None]:
+    """The settings with these values for a while."""
+    before = {name: getattr(settings, name) for name in values}
+    vars(settings).update(values)
+    try:
+        yield
+    finally:
+        vars(settings).update(before)

@@ -1,0 +1,103 @@
+"""The folder of a run by one of TRL's own trainers: its id, and a run.json for who looks at it later.
+
+```python
+with run_folder(trainer, checkpoint, settings):
+    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.save_model(args.output_dir)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from trl_dbbench.episode.types import Rules
+from trl_dbbench.runs.checkpoints import RUN_ID, begin_run, running_in
+from trl_dbbench.runs.settings import RunSettings, quantization_of, training_of, versions
+from trl_dbbench.utils.files import found_from_everywhere, write_through
+from trl_dbbench.utils.ranks import Ranks, together
+
+
+def played_as(protocol: str, turns: Sequence[int] = (), **known: Any) -> RunSettings:
+    """How episodes like those that were learned from are played.
+
+    Args:
+        turns: of each of these episodes; none is cut short.
+        known: other fields of `RunSettings`.
+    """
+    usual = Rules(max_turns=max([Rules.max_turns, *turns]))
+    return RunSettings(
+        protocol,
+        observation_characters=800,
+        max_turns=usual.max_turns,
+        max_turn_tokens=usual.max_turn_tokens,
+        max_completion_length=usual.max_completion_length,
+        **known,
+    )
+
+
+@contextmanager
+def run_folder(trainer: Any, checkpoint: str | None, played: RunSettings) -> Iterator[None]:
+    """Around a training and the saving of its model, on all ranks.
+
+    Args:
+        trainer: one of TRL's.
+        checkpoint: what it goes on from.
+        played: how the episodes were played that it learns from, or are to be.
+
+    Raises:
+        ConfigError: if another run trains in the folder.
+        StorageError: if the disk is full.
+    """
+    args = trainer.args
+    with running_in(args.output_dir):
+        run_id = begin_run(args.output_dir, checkpoint, [trainer.model.config.name_or_path])
+        with together():
+            if Ranks().is_main:
+                folder = Path(args.output_dir)
+                folder.mkdir(parents=True, exist_ok=True)
+                replace(_trained_by(trainer, played), id=run_id).write(folder)
+        if run_id is not None:
+            trainer.add_callback(_IdOfCheckpoints(run_id))
+        yield
+
+
+def _trained_by(trainer: Any, played: RunSettings) -> RunSettings:
+    """The settings with what is of this training, and without what is of one that played the episodes."""
+    model, args = trainer.model, trainer.args
+    name = model.config.name_or_path
+    return replace(
+        played,
+        model=found_from_everywhere(name) if name else None,
+        model_revision=(getattr(args, "model_init_kwargs", None) or {}).get("revision"),
+        dtype=str(model.dtype).removeprefix("torch."),
+        autocast={"bf16": "bfloat16", "fp16": "float16"}.get(trainer.accelerator.mixed_precision),
+        quantized=quantization_of(model.config),
+        rewards={},
+        advantage=RunSettings.advantage,
+        advantage_args=None,
+        training=training_of(args),
+        sampling={},
+        task_files={},
+        versions=versions(),
+    )
+
+
+class _IdOfCheckpoints(TrainerCallback):
+    """Writes the run's id into each checkpoint."""
+
+    def __init__(self, run_id: str):
+        self.run_id = run_id
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        if args.should_save:
+            file = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}", RUN_ID)
+            file.write_text(self.run_id)
+            write_through(file)

@@ -1,0 +1,273 @@
+"""The order in which tasks are trained on.
+
+TRL's `RepeatSampler` decides two things at once: which task comes next, and how often its row is repeated so
+that a group of samples shares one prompt. Only the first is ours: an order is a list of row numbers, one for
+each place of an epoch, and TRL's sampler, no longer shuffling, walks over the places.
+
+- `shuffled`: every task once an epoch; in an unbroken run the very order of TRL.
+- `by_skill`: a skill first, then a task of it, so that a skill of ten tasks is trained as often as one of a
+  thousand.
+
+Both are functions of seed and epoch alone: all ranks agree without talking, and a resumed run goes on in the
+order of its epoch. TRL's own generator starts anew in a resumed run, which then repeats the order of epoch 0.
+
+An order also names further tasks, where a batch has groups without spread (`training/dynamic_sampling.py`). One that
+goes by how the agent does (`frontier.Frontier`) names all tasks so, when their batch begins.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch.utils.data import Sampler
+from trl.trainer.utils import RepeatSampler
+
+from trl_dbbench.advantages.registry import needs_of
+from trl_dbbench.episode.dataset import is_fresh
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.tasks import Task
+from trl_dbbench.tasks.skills import NAMED
+from trl_dbbench.training.frontier import Frontier
+
+logger = logging.getLogger(__name__)
+
+
+class Order(Protocol):
+    """Which tasks are trained on, as rows of the dataset."""
+
+    def epoch(self, number: int) -> Sequence[int]:
+        """The row at each place of an epoch, from 0."""
+        ...
+
+    def further(self, random: np.random.Generator) -> Iterator[int]:
+        """Rows beside those of the epochs. One may come again."""
+        ...
+
+
+def task_order(dataset: Dataset, args: Any) -> Order:
+    """The order that the settings ask for, over rows with the column `task`.
+
+    Raises:
+        ConfigError: if the tasks do not fill one batch, or `task_sampling: skill` finds no skill to draw.
+    """
+    _check_number(len(dataset), args)
+    if is_fresh(dataset):
+        _check_fresh(args)
+    if args.task_sampling == "shuffle":
+        return Shuffled(len(dataset), args.seed)
+    if args.task_sampling == "frontier":
+        return Frontier(dataset)
+    skills = [Task.from_json(line).skills for line in dataset["task"]]
+    pools = skill_pools(skills, args.sampled_skills, args.min_tasks_per_skill, args.single_skill)
+    if args.process_index == 0:
+        logger.info("Task sampling: %s.", pools)
+    return BySkill(pools, len(dataset), args.seed)
+
+
+def check_task_sampling(args: Any) -> None:
+    """Checks what a `DBBenchGRPOConfig` says of the choice of tasks.
+
+    Raises:
+        ConfigError: if it cannot be.
+    """
+    if args.min_tasks_per_skill < 1:
+        raise ConfigError(f"min_tasks_per_skill must be at least 1, is {args.min_tasks_per_skill}.")
+    if args.sampled_skills is not None:
+        if not args.sampled_skills:
+            raise ConfigError("sampled_skills is empty; name at least one skill, or leave it out for all.")
+        if unknown := [name for name in args.sampled_skills if name not in NAMED]:
+            raise ConfigError(f"unknown skill {unknown[0]!r} in sampled_skills; allowed: {', '.join(NAMED)}.")
+    if args.task_sampling != "shuffle" and not args.shuffle_dataset:
+        raise ConfigError(
+            f"task_sampling: {args.task_sampling} draws at random; leave shuffle_dataset at true."
+        )
+    by_skill = args.sampled_skills is not None or args.min_tasks_per_skill != 1 or args.single_skill
+    if by_skill and args.task_sampling != "skill":
+        raise ConfigError(
+            "sampled_skills, min_tasks_per_skill and single_skill are used only with task_sampling: "
+            "skill; set that, or leave them out."
+        )
+    if args.dynamic_sampling_rounds < 1:
+        raise ConfigError(
+            f"dynamic_sampling_rounds must be at least 1, is {args.dynamic_sampling_rounds}; to play no "
+            "further prompts, leave dynamic_sampling out."
+        )
+    if args.dynamic_sampling and "groups" not in needs_of(args.advantage_function()):
+        raise ConfigError(
+            "dynamic_sampling leaves out groups whose rewards are all the same, and the advantage "
+            f"{args.advantage!r} learns from them too (it is not marked by @needs('groups')); leave one of "
+            "them out."
+        )
+
+
+def _check_fresh(args: Any) -> None:
+    if args.max_steps < 1:
+        raise ConfigError("generate:// never runs out of tasks; say with max_steps when the training ends.")
+    if args.task_sampling == "skill":
+        raise ConfigError(
+            "generate:// gives each skill in turn by itself; leave task_sampling out, and name skills as in "
+            "generate://full?skills=select,limit_only."
+        )
+
+
+def _check_number(tasks: int, args: Any) -> None:
+    """TRL leaves out the last prompts of an epoch that do not fill a batch: of too few, it leaves out all."""
+    prompts = args.generation_batch_size // args.num_generations
+    if tasks < prompts:
+        raise ConfigError(
+            f"{tasks} training tasks are fewer than the {prompts} prompts of a batch, which are "
+            f"per_device_train_batch_size ({args.per_device_train_batch_size}) x processes "
+            f"({args.world_size}) x steps_per_generation ({args.steps_per_generation}, by default "
+            f"gradient_accumulation_steps) / num_generations ({args.num_generations}). Give more tasks, or "
+            f"lower these until it is at most {tasks}."
+        )
+
+
+class TaskSampler(Sampler[int]):
+    """The repetitions of a `RepeatSampler`, over tasks that come in an order of ours.
+
+    Args:
+        repeat: TRL's sampler; its own shuffling is switched off.
+        order: has one row number for each row of the dataset, whose length an epoch keeps.
+        epoch: the epoch that starts, asked at the start of an iteration. It is not told by `set_epoch`, which
+            does not reach the sampler of a run that resumes within an epoch on several ranks.
+    """
+
+    def __init__(self, repeat: RepeatSampler, order: Order, epoch: Callable[[], int]):
+        repeat.shuffle = False
+        self.repeat = repeat
+        self.order = order
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        order = self.order.epoch(self.epoch())
+        return (order[place] for place in self.repeat)
+
+    def __len__(self) -> int:
+        return len(self.repeat)
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """Every task once an epoch."""
+
+    tasks: int
+    seed: int
+
+    def epoch(self, number: int) -> list[int]:
+        return shuffled(self.tasks, self.seed, number)
+
+    def further(self, random: np.random.Generator) -> Iterator[int]:
+        while True:
+            yield int(random.integers(self.tasks))
+
+
+def shuffled(tasks: int, seed: int, epoch: int) -> list[int]:
+    """A permutation of `tasks` rows: the one that TRL's generator draws at its `epoch`-th use, from 0."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(epoch):
+        torch.randperm(tasks, generator=generator)
+    return torch.randperm(tasks, generator=generator).tolist()
+
+
+@dataclass(frozen=True)
+class SkillPools:
+    """The tasks of each skill that is drawn.
+
+    `rows` has the row numbers by skill. `left_out` counts the tasks of the skills that have too few, and
+    `unreached` those tasks that no drawn skill leads to.
+    """
+
+    rows: dict[str, list[int]]
+    left_out: dict[str, int]
+    unreached: int
+
+    def __str__(self) -> str:
+        parts = [f"{len(self.rows)} skills are drawn: {_counted({s: len(r) for s, r in self.rows.items()})}"]
+        if self.left_out:
+            parts.append(f"left out for having too few tasks: {_counted(self.left_out)}")
+        if self.unreached:
+            parts.append(f"{self.unreached} tasks have none of the drawn skills and are never trained on")
+        return "; ".join(parts)
+
+
+def skill_pools(
+    skills: Sequence[Sequence[str]],
+    sampled_skills: Sequence[str] | None = None,
+    min_tasks: int = 1,
+    single: bool = False,
+) -> SkillPools:
+    """Sorts tasks by skill; one with several skills is in the pool of each.
+
+    Args:
+        skills: the skills of each task, row by row.
+        sampled_skills: only these; `None` takes all that occur.
+        min_tasks: skills with fewer tasks are left out.
+        single: only tasks with one skill are drawn.
+
+    Raises:
+        ConfigError: if no skill is left.
+    """
+    found: dict[str, list[int]] = {}
+    for row, names in enumerate(skills):
+        for name in names if len(names) == 1 or not single else ():
+            found.setdefault(name, []).append(row)
+    wanted = {name: found.get(name, []) for name in (sampled_skills or sorted(found))}
+    needed = max(min_tasks, 1)
+    rows = {name: pool for name, pool in wanted.items() if len(pool) >= needed}
+    if not rows:
+        have = _counted({name: len(pool) for name, pool in found.items()}) or "none"
+        raise ConfigError(
+            f"no skill is left to draw: min_tasks_per_skill is {min_tasks}, sampled_skills is "
+            f"{list(sampled_skills) if sampled_skills else 'not given'}, and the tasks "
+            f"{'with one skill ' if single else ''}have these skills: "
+            f"{have}. Lower the one, widen the other, or use task_sampling: shuffle."
+        )
+    left_out = {name: len(pool) for name, pool in wanted.items() if name not in rows}
+    reached = {row for pool in rows.values() for row in pool}
+    return SkillPools(rows, left_out, len(skills) - len(reached))
+
+
+@dataclass(frozen=True)
+class BySkill:
+    """A skill first, then a task of it."""
+
+    pools: SkillPools
+    places: int
+    seed: int
+
+    def epoch(self, number: int) -> list[int]:
+        return by_skill(self.pools, self.places, self.seed, number)
+
+    def further(self, random: np.random.Generator) -> Iterator[int]:
+        pools = [rows for _, rows in sorted(self.pools.rows.items())]
+        while True:
+            pool = pools[random.integers(len(pools))]
+            yield pool[random.integers(len(pool))]
+
+
+def by_skill(pools: SkillPools, places: int, seed: int, epoch: int) -> list[int]:
+    """For each place a skill, each as likely as another, then a task of it.
+
+    A skill's tasks come in random order, each once, before any of them comes again in the same epoch.
+    """
+    random = np.random.default_rng(np.random.SeedSequence((seed, epoch)))
+    names = sorted(pools.rows)  # the order of a dictionary is no part of the seed
+    left: dict[str, list[int]] = {name: [] for name in names}
+    order = []
+    for choice in random.integers(len(names), size=places).tolist():
+        name = names[choice]
+        if not left[name]:
+            left[name] = random.permutation(pools.rows[name]).tolist()
+        order.append(left[name].pop())
+    return order
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} ({count})" for name, count in sorted(counts.items()))

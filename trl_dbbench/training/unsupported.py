@@ -1,0 +1,287 @@
+"""What TRL and transformers offer and a rollout on a database cannot use: refused before anything is opened.
+
+A setting without effect is worse than an error, for the run would seem to have it. So each field of TRL's
+`GRPOConfig` works here as TRL says, or is in `REFUSED_SETTINGS`; `tests/training/test_unsupported.py` lists them all,
+so that a new version of TRL makes us decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from datasets import Dataset
+from peft import PeftConfig
+from transformers import AutoConfig, PreTrainedModel, TrainingArguments
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+from transformers.trainer_pt_utils import AcceleratorConfig
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
+from transformers.training_args import OptimizerNames
+from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_available
+from trl import GRPOConfig
+
+from trl_dbbench.engines.base import engine_of
+from trl_dbbench.engines.transformers.models import check_adapter, check_model
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.runs.adapters import check_is_model
+from trl_dbbench.utils.lookup import check_choice, unknown
+
+
+class Refusal(NamedTuple):
+    """Why something is refused, and what to do instead."""
+
+    why: str
+    remedy: str
+
+
+_CHOICE = Refusal(
+    "has no effect on DB-Bench rollouts, which choose tokens by temperature, top_p and top_k alone",
+    "Leave it out.",
+)
+_ENGINE = Refusal(
+    "has no effect on DB-Bench rollouts, which run in this process or on the servers of vllm_server_urls",
+    "Leave it out; name running servers in vllm_server_urls to generate with vLLM.",
+)
+_SERVER = Refusal(
+    "has no effect on DB-Bench rollouts, whose vLLM servers you start yourself",
+    "Give it to `vllm serve`, and the server's address to vllm_server_urls.",
+)
+_CORRECTION = Refusal(
+    "has no effect: TRL corrects only what its own vLLM integration has generated",
+    "Leave it out; rollout_correction says how, bounded by vllm_importance_sampling_clip_max and _clip_min.",
+)
+_BATCHES = Refusal(
+    "would divide the batches otherwise than into a group of num_generations samples for each prompt",
+    "Leave it out.",
+)
+
+REFUSED_SETTINGS: dict[str, Refusal] = {
+    # how tokens are chosen
+    "generation_kwargs": _CHOICE,
+    "min_p": _CHOICE,
+    "repetition_penalty": _CHOICE,
+    "vllm_structured_outputs_regex": _CHOICE,
+    # where they come from
+    "use_vllm": _ENGINE,
+    "vllm_mode": _ENGINE,
+    "vllm_enable_sleep_mode": _ENGINE,
+    "cache_implementation": _ENGINE,
+    "use_transformers_paged": _ENGINE,
+    "use_transformers_continuous_batching": _ENGINE,
+    "transformers_continuous_batching_config": _ENGINE,
+    "vllm_server_base_url": _ENGINE,
+    "vllm_server_host": _ENGINE,
+    "vllm_server_port": _ENGINE,
+    "vllm_model_impl": _SERVER,
+    "vllm_gpu_memory_utilization": _SERVER,
+    "vllm_max_model_length": _SERVER,
+    "vllm_tensor_parallel_size": _SERVER,
+    "vllm_importance_sampling_correction": _CORRECTION,
+    "vllm_importance_sampling_mode": _CORRECTION,
+    "vllm_importance_sampling_cap": _CORRECTION,  # before what TRL copies it to
+    # how long an episode is
+    "max_tool_calling_iterations": Refusal(
+        "has no effect on DB-Bench rollouts", "Set max_turns, the turns of an episode at most."
+    ),
+    # which rows come next
+    "remove_unused_columns": Refusal(
+        "would take away the column 'task', without which no episode can be played", "Leave it out."
+    ),
+    "train_sampling_strategy": Refusal(
+        "has no effect on the order of the tasks",
+        "Set task_sampling, or shuffle_dataset: false for the order of the file.",
+    ),
+    "data_seed": Refusal("has no effect on the order of the tasks", "Set seed."),
+    "dataloader_in_order": Refusal(
+        "would train on some tasks twice and pass over others: each batch is read once for every step on it",
+        "Leave it out.",
+    ),
+    "accelerator_config.split_batches": _BATCHES,
+    "accelerator_config.dispatch_batches": _BATCHES,
+    # the loss
+    "label_smoothing_factor": Refusal("has no effect: GRPO's loss has no labels to smooth", "Leave it out."),
+    "neftune_noise_alpha": Refusal(
+        "would put noise into the embeddings that are trained with, and not into those of a rollout",
+        "Leave it out.",
+    ),
+    # counting, saving and resuming
+    "include_num_input_tokens_seen": Refusal(
+        "has no effect: TRL counts all tokens of a rollout, whatever it says", "Read num_tokens in the log."
+    ),
+    "enable_jit_checkpoint": Refusal(
+        "is not needed: SIGTERM always saves a checkpoint, at the end of the step and on all ranks together",
+        "Leave it out.",
+    ),
+    "ignore_data_skip": Refusal(
+        "would train a resumed run on tasks that it has trained on",
+        "Leave it out; to skip them takes no time.",
+    ),
+}
+"""Fields of `GRPOConfig` that must keep their defaults -> why."""
+
+_MASK = "TRL would then train on the observations too, as if the model had written them"
+REFUSED_ARGUMENTS: dict[str, Refusal] = {
+    "tools": Refusal(
+        f"replaces the rollout's mask: {_MASK}",
+        "The protocol brings its tools: set protocol: tools, or the dotted path of a protocol of your own.",
+    ),
+    "environment_factory": Refusal(
+        f"replaces the rollout's mask: {_MASK}",
+        "The environment is the database: give it as database=.",
+    ),
+    "rollout_func": Refusal(
+        "replaces the rollout on the database",
+        "To generate elsewhere, set engine to the dotted path of a backend of your own.",
+    ),
+}
+"""Arguments of `GRPOTrainer` that cannot be given -> why."""
+
+
+CHOICES_OF_TRL: dict[type, dict[str, tuple[object, ...]]] = {
+    GRPOConfig: {
+        "loss_type": ("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
+        "scale_rewards": ("group", "batch", "none", True, False, "True", "False"),
+        "importance_sampling_level": ("token", "sequence"),
+        "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+    },
+    TrainingArguments: {
+        "optim": tuple(each.value for each in OptimizerNames),
+        "lr_scheduler_type": tuple(each.value for each in SchedulerType),
+        "eval_strategy": tuple(each.value for each in IntervalStrategy),
+        "logging_strategy": tuple(each.value for each in IntervalStrategy),
+        "save_strategy": tuple(each.value for each in SaveStrategy),
+    },
+}
+"""Settings of TRL and transformers that take one of a few values; some are first read in the update."""
+
+
+def check_values(args: Any, kind: type[TrainingArguments] | None = None) -> None:
+    """Raise ConfigError for a value that TRL or transformers would refuse late, or in words of their own.
+
+    Args:
+        args: the settings, or what a parser has read of them.
+        kind: the class that they are for; that of `args` if left out.
+    """
+    for each in (kind or type(args)).__mro__:
+        for name, allowed in CHOICES_OF_TRL.get(each, {}).items():
+            value = getattr(args, name)
+            check_choice(name, getattr(value, "value", value), allowed)
+    check_precision(args)
+    check_trackers(args.report_to)
+
+
+def check_precision(args: Any) -> None:
+    """Raise ConfigError where bf16 is asked for, as TRL does by default, and no device computes in it."""
+    wanted = not args.fp16 if args.bf16 is None else args.bf16
+    if not wanted or args.use_cpu or is_torch_bf16_gpu_available() or is_torch_xla_available():
+        return
+    if torch.accelerator.is_available():
+        raise ConfigError("bf16: the device here does not compute in it. Set bf16: false and fp16: true.")
+    raise ConfigError(
+        "bf16: no GPU is seen here. Set use_cpu: true to train on the CPU; with a GPU, look at what "
+        "nvidia-smi and torch.cuda.is_available() say."
+    )
+
+
+def use_new_names(args: Any) -> None:
+    """Move settings to the names that transformers has for them now.
+
+    It warns of the old ones, which are TRL's defaults.
+    """
+    for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs"):
+        new = name.replace("gradient", "activation")
+        if getattr(args, new, "absent") is None:
+            setattr(args, new, getattr(args, name))
+
+
+def check_settings(args: GRPOConfig) -> None:
+    """Raises ConfigError for a setting that has no effect here or a wrong one."""
+    for name, (why, remedy) in REFUSED_SETTINGS.items():
+        value = attrgetter(name)(args)
+        if value != default_of(name):
+            raise ConfigError(f"{name}={value!r} {why}. {remedy}")
+
+
+TRACKERS = {
+    "wandb": ("wandb",),
+    "tensorboard": ("tensorboard", "tensorboardX"),
+    "trackio": ("trackio",),
+    "mlflow": ("mlflow",),
+}
+"""What `report_to` may name and an extra of this package installs -> the modules of which one is needed."""
+
+
+def check_trackers(report_to: str | list[str] | None) -> None:
+    """Raises ConfigError for a tracker that is unknown or not installed, before anything is opened."""
+    for name in [report_to] if isinstance(report_to, str) else report_to or []:
+        if name not in (*INTEGRATION_TO_CALLBACK, "all", "none"):
+            said = unknown("report_to", name, ["none", *TRACKERS])
+            raise ConfigError(f"{said}. What transformers knows is allowed too.")
+        if name in TRACKERS and not any(map(find_spec, TRACKERS[name])):
+            raise ConfigError(
+                f"report_to: {name} needs a package that is not there: pip install 'trl-dbbench[{name}]'. "
+                "Without a tracker (report_to: none) all metrics are in metrics.jsonl of output_dir."
+            )
+
+
+def default_of(setting: str) -> Any:
+    """What TRL sets a setting to; one of `REFUSED_SETTINGS` must be that."""
+    owner, _, name = setting.rpartition(".")
+    kind = AcceleratorConfig if owner else GRPOConfig
+    return kind.__dataclass_fields__[name].default
+
+
+def check_arguments(
+    model: str | PreTrainedModel,
+    args: Any,
+    train_dataset: Any,
+    eval_dataset: Any,
+    peft_config: PeftConfig | None,
+    others: Mapping[str, Any],
+) -> None:
+    """Finds what the trainer cannot work with, before it loads a model.
+
+    Args:
+        args: a `DBBenchGRPOConfig`.
+        others: arguments that are handed on to TRL's trainer.
+
+    Raises:
+        ConfigError: for the first such argument.
+    """
+    for name, (why, remedy) in REFUSED_ARGUMENTS.items():
+        if others.get(name):
+            raise ConfigError(f"{name}= cannot be given to DBBenchGRPOTrainer: it {why}. {remedy}")
+    datasets = {"train_dataset": train_dataset} | (
+        {} if eval_dataset is None else {"eval_dataset": eval_dataset}
+    )
+    for name, dataset in datasets.items():
+        if not isinstance(dataset, Dataset):
+            raise ConfigError(
+                f"{name} is a {type(dataset).__name__}; allowed is one datasets.Dataset, whose rows can be "
+                "counted and read in any order. Make it with trl_dbbench.to_dataset(load_tasks(...)), and "
+                "evaluate on several one after the other with trainer.evaluate."
+            )
+    for adapter in (peft_config, *getattr(model, "peft_config", {}).values()):
+        check_adapter(adapter)
+    if isinstance(model, str):
+        check_is_model(model)
+    if engine_of(args) == "transformers":
+        found = _class_of(model, args) if isinstance(model, str) else model
+        if found is not None:
+            check_model(found)
+
+
+def _class_of(name_or_path: str, args: GRPOConfig) -> type[PreTrainedModel] | None:
+    """The class that TRL will load this model as; `None` where only loading it can tell."""
+    kwargs = args.model_init_kwargs if isinstance(args.model_init_kwargs, dict) else {}
+    try:
+        config = AutoConfig.from_pretrained(
+            name_or_path, trust_remote_code=args.trust_remote_code, revision=kwargs.get("revision") or "main"
+        )
+    except (OSError, ValueError):  # loading it will fail too, and say more
+        return None
+    return getattr(transformers, (config.architectures or [""])[0], None)
