@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import hmac
 import ipaddress
 import logging
@@ -32,9 +31,6 @@ CLOSING_SECONDS = 3
 
 MAX_REQUEST_BYTES = 1024**2
 """A statement of the longest kind has room, with each of its characters written as two escapes."""
-
-TRIM_SECONDS = 30
-"""How often memory that is free is given back to the system."""
 
 _TOO_LARGE = f"A request has at most {MAX_REQUEST_BYTES:,} bytes."
 
@@ -224,16 +220,5 @@ async def serve_http(
             http.should_exit = True
 
         serving = asyncio.create_task(http.serve(sockets=[listening]))
-        returning = asyncio.create_task(_return_memory())
         logger.info("%s server: %s%s%s.", name, url, path, ", with a token" if address.token else "")
         await until_stopped(serving, desk, stop, drain_seconds, end)
-        returning.cancel()
-
-
-async def _return_memory() -> None:
-    """Gives the system back what is free, now and then. glibc would keep it, in pieces: 20 MB more after
-    3,000 episodes of clients that come and go (`benchmarks/soak.py`)."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
-    while trim is not None:
-        await asyncio.sleep(TRIM_SECONDS)
-        trim(0)
