@@ -172,7 +172,7 @@ def test_a_process_that_is_alone_does_not_load_accelerate() -> None:
     assert "accelerate" not in loaded_by(
         f"""
         from {PACKAGE}.database import open_database
-        from {PACKAGE}.ranks import together
+        from {PACKAGE}.utils.ranks import together
         with together(), open_database("sqlite"):
             pass
         """
