@@ -84,7 +84,7 @@ class DBBenchGRPOConfig(GRPOConfig):
             Keyword arguments of the advantage, such as `{gamma: 0.9}`.
         few_shot (`int`, *optional*, defaults to `0`):
             So many right episodes of other tasks stand before the question, as earlier turns of the prompt;
-            fewer where they do not fit the context. See `docs/few_shot.md`.
+            fewer where they do not fit the context. See `docs/training.md`.
         few_shot_memory (`str`, *optional*):
             With `few_shot`, where they come from: the `output_dir` of a run, or a JSONL file of episodes.
         few_shot_by (`str`, *optional*, defaults to `"bm25"`):
@@ -105,7 +105,7 @@ class DBBenchGRPOConfig(GRPOConfig):
             (or of a ratio of 1 where there is none).
         rollouts_ahead (`int`, *optional*, defaults to `0`):
             So many batches are played, on vLLM servers, while an earlier one is trained on: 0, 1 or 2. Their
-            weights are so many generations old (see `docs/vllm.md`).
+            weights are so many generations old (see `docs/models.md`).
         rollout_correction (`str`, *optional*, defaults to `"none"`):
             What becomes of tokens that the policy would choose otherwise by now: `"token_tis"`,
             `"token_mask"`, `"sequence_tis"` or `"sequence_mask"` (see `training/importance_sampling.py`), bounded by TRL's
