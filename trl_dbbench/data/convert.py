@@ -278,4 +278,5 @@ def _fields(task: Task) -> dict[str, Any]:
         "dialect": task.dialect,
         "knowledge": task.knowledge,
         "schema": task.schema,
+        "max_turns": task.max_turns,
     }
