@@ -1,8 +1,7 @@
 """What a draft over several tables is written with: its tables, columns, conditions and orders.
 
 Each knows how SQL writes it and how a question calls it, so that templates (`relational.py`) are plain text:
-`{p.name}` is a column as SQL has it, `{p.name.label}` the same in words. In the short style of level tiny_sql
-tables have no aliases and are joined by USING.
+`{p.name}` is a column as SQL has it, `{p.name.label}` the same in words.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ class Part:
     entity: Entity
     table: Table
     alias: str
-    short: bool
 
     @property
     def source(self) -> str:
@@ -63,10 +61,13 @@ class Part:
         return Col(
             f"{self.alias}.{column}" if self.alias else column,
             column,
-            column if self.short else column.replace("_", " "),
+            self.label(column),
             role,
             tuple(row[place] for row in self.table.rows),
         )
+
+    def label(self, column: str) -> str:
+        return column.replace("_", " ")
 
     @property
     def key(self) -> Col:
@@ -111,6 +112,11 @@ class Order:
     how: str
     text: str
 
+    @classmethod
+    def of(cls, col: Col, down: bool, how: str, text: str) -> Order:
+        sql, plain = (f"{each} DESC" if down else each for each in (col.sql, col.column))
+        return cls(sql, plain, how, text)
+
 
 _WORDS = {
     ">": ("above", "of more than", "greater than"),
@@ -120,63 +126,29 @@ _WORDS = {
 }
 
 
-def condition(rng: random.Random, part: Part, but: Col | None = None) -> Condition | None:
-    """One that some rows of the table meet; about another column than `but`."""
-    roles = ("kind", "number") if part.short else ("kind", "number", "money", "day")
-    found = [col for col in part.cols(*roles) if but is None or col.column != but.column]
-    if not found:
-        return None
-    col = rng.choice(found)
-    if col.role == "kind":
-        value = literal(rng.choice(col.cells))
-        said = rng.choice(["with {} {}", "whose {} is {}"]) if not part.short else "with {} {}"
-        return Condition(f"{col} = {value}", said.format(col.label, value))
-    sign = rng.choice("><" if part.short or col.role == "day" else list(_WORDS))
-    cells = sorted(col.cells, reverse=sign[0] == "<")
-    cell = rng.choice(cells[len(cells) // 3 :])  # so that it holds for some rows, and not for most
-    if col.role == "day":
-        word = "after" if sign == ">" else "before"
-        return Condition(f"{col} {sign} {literal(cell)}", f"with {col.label} {word} {cell}")
-    word = _WORDS[sign][0] if part.short else rng.choice(_WORDS[sign])
-    return Condition(f"{col} {sign} {literal(cell)}", f"with {col.label} {word} {literal(cell)}")
-
-
-def order(rng: random.Random, col: Col, short: bool) -> Order:
-    """The rows of an answer by one column, in either direction."""
-    down = rng.random() < 0.4
-    sql, plain = (f"{each} DESC" if down else each for each in (col.sql, col.column))
-    if short:
-        how = "descending" if down else "ascending"
-        return Order(sql, plain, how, f"by {col.label} {how}")
-    if col.role in ("name", "kind"):
-        how = rng.choice(
-            ["in reverse alphabetical order", "from Z to A"] if down else ["alphabetically", "from A to Z"]
-        )
-    else:
-        how = rng.choice(
-            ["in descending order", "from high to low"]
-            if down
-            else ["in ascending order", "from low to high"]
-        )
-    return Order(sql, plain, how, f"{rng.choice(['sorted', 'ordered'])} by {col.label} {how}")
-
-
 @dataclass
 class Draft:
-    """The chance, the tables and the style of one draft."""
+    """The random numbers, tables and style of one draft."""
+
+    COPIES = ("", "other")
+    """Aliases of two copies of a table, the outer and the inner one."""
 
     rng: random.Random
     world: World
-    short: bool
 
     def part(self, noun: str, alias: str = "") -> Part:
-        """A table; without an alias it gets its first letters, or none in the short style."""
+        """Return a table; its alias is its first letters if none is given."""
         (place,) = (place for place, each in enumerate(self.world.entities) if each.noun == noun)
-        if not alias and not self.short:
-            others = [each.noun for each in self.world.entities if each.noun != noun]
-            size = next(n for n in range(1, 9) if not any(each.startswith(noun[:n]) for each in others))
-            alias = noun[:size]
-        return Part(self.world.entities[place], self.world.tables[place], alias, self.short)
+        return self.made(self.world.entities[place], self.world.tables[place], alias)
+
+    def made(self, entity: Entity, table: Table, alias: str) -> Part:
+        if not alias:
+            others = [each.noun for each in self.world.entities if each is not entity]
+            size = next(
+                n for n in range(1, 9) if not any(each.startswith(entity.noun[:n]) for each in others)
+            )
+            alias = entity.noun[:size]
+        return Part(entity, table, alias)
 
     def parts(self, shape: str) -> dict[str, Part] | None:
         """Tables for a shape, each by its letter; `None` if the world has no such.
@@ -191,9 +163,8 @@ class Draft:
         if shape in ("ab", "eg"):
             return {letter: self.part(nouns[0], alias) for letter, alias in zip(shape, "ab", strict=True)}
         parts = {letter: self.part(noun) for letter, noun in zip(shape.replace("i", ""), nouns, strict=True)}
-        if "i" in shape:  # of two copies, the inner one needs no alias to be told from the outer one
-            inner = self.part(nouns[1], "" if self.short else "other")
-            parts |= {"c": self.part(nouns[1], "a" if self.short else ""), "i": inner}
+        if "i" in shape:
+            parts |= {key: self.part(nouns[1], alias) for key, alias in zip("ci", self.COPIES, strict=True)}
         return parts
 
     def _found(self, shape: str) -> Iterator[Sequence[str]]:
@@ -217,6 +188,44 @@ class Draft:
                     yield from ([*pair, q, r] for q in others for r in entities[q].parents if r != parent)
                 elif shape == "pcd":
                     yield from ([*pair, sibling] for sibling in siblings)
+
+    def condition(self, part: Part) -> Condition | None:
+        """Return a condition that some rows of the table meet."""
+        if not (found := part.cols("kind", "number", "money", "day")):
+            return None
+        col = self.rng.choice(found)
+        if col.role == "kind":
+            value = literal(self.rng.choice(col.cells))
+            said = self.rng.choice(["with {} {}", "whose {} is {}"])
+            return Condition(f"{col} = {value}", said.format(col.label, value))
+        sign = self.rng.choice("><" if col.role == "day" else list(_WORDS))
+        cell = self.cell(col, sign)
+        if col.role == "day":
+            word, said = "after" if sign == ">" else "before", cell
+        else:
+            word, said = self.rng.choice(_WORDS[sign]), literal(cell)
+        return Condition(f"{col} {sign} {literal(cell)}", f"with {col.label} {word} {said}")
+
+    def cell(self, col: Col, sign: str) -> Any:
+        """Return a value that the comparison is true of for some rows, but not for most."""
+        cells = sorted(col.cells, reverse=sign[0] == "<")
+        return self.rng.choice(cells[len(cells) // 3 :])
+
+    def order(self, col: Col) -> Order:
+        """Return an order of the answer's rows by one column, in either direction."""
+        down = self.rng.random() < 0.4
+        if col.role in ("name", "kind"):
+            ways = (
+                ["in reverse alphabetical order", "from Z to A"]
+                if down
+                else ["alphabetically", "from A to Z"]
+            )
+        elif down:
+            ways = ["in descending order", "from high to low"]
+        else:
+            ways = ["in ascending order", "from low to high"]
+        how = self.rng.choice(ways)
+        return Order.of(col, down, how, f"{self.rng.choice(['sorted', 'ordered'])} by {col.label} {how}")
 
 
 def joined(*parts: Part, how: str = "JOIN") -> str:

@@ -1,8 +1,7 @@
 """Questions over two to five tables: joins, set operations, window functions, CTEs, correlated subqueries.
 
-A draft fills the blanks of a form (`forms.py`) with tables, columns and conditions. Level relational has long
-wordings, level tiny_sql short ones, and only the forms that have some. Each task names its kind, one of
-`skills.QUERY_KINDS`, in the place of skills.
+A draft fills the blanks of a form (`forms.py`) with tables, columns and conditions. Each task names its kind,
+one of `skills.QUERY_KINDS`, in the place of skills.
 """
 
 from __future__ import annotations
@@ -14,27 +13,24 @@ from string import Formatter
 from typing import Any
 
 from trl_dbbench.data.generate.checks import gold_answer
-from trl_dbbench.data.generate.forms import FORMS, Form
-from trl_dbbench.data.generate.joined import Col, Draft, Part, condition, joined, order
-from trl_dbbench.data.generate.schemas import SCHEMAS, TINY_SCHEMAS, World, make_world
+from trl_dbbench.data.generate.forms import Form
+from trl_dbbench.data.generate.joined import Col, Draft, Part, joined
+from trl_dbbench.data.generate.schemas import SCHEMAS, World, make_world
 from trl_dbbench.data.generate.tables import literal
 from trl_dbbench.database import Database
 from trl_dbbench.tasks import Gold, Task
 
 make_relational = partial(make_world, schemas=SCHEMAS, most_tables=5, rows=(4, 10), most_id=40)
-make_tiny = partial(make_world, schemas=TINY_SCHEMAS, most_tables=3, rows=(3, 6), most_id=9)
 
 
-TINY_FORMS = tuple(form for form in FORMS if form.short)
-
-
-def draft(rng: random.Random, world: World, form: Form, short: bool = False) -> tuple[str, str] | None:
-    """A question and its SQL; `None` if the tables have nothing for this form."""
-    parts = Draft(rng, world, short).parts(form.shape)
+def draft(rng: random.Random, world: World, form: Form, style: type[Draft] = Draft) -> tuple[str, str] | None:
+    """Return a question and its SQL; `None` if the tables have nothing for this form."""
+    made = style(rng, world)
+    parts = made.parts(form.shape)
     if parts is None:
         return None
-    blanks = _blanks(rng, parts, form, short)
-    question = rng.choice(form.short if short else form.long)
+    blanks = _blanks(made, parts, form)
+    question = rng.choice(form.wordings)
     used = {
         name.split(".")[0]
         for text in (question, form.sql)
@@ -46,20 +42,16 @@ def draft(rng: random.Random, world: World, form: Form, short: bool = False) -> 
     return question.format(**blanks), form.sql.format(**blanks)
 
 
-def draft_tiny(rng: random.Random, world: World, form: Form) -> tuple[str, str] | None:
-    """The same in short words."""
-    return draft(rng, world, form, short=True)
-
-
-def _blanks(rng: random.Random, parts: dict[str, Part], form: Form, short: bool) -> dict[str, Any]:
-    """What a form may have in its blanks beside its tables; `None` for what these tables lack."""
+def _blanks(made: Draft, parts: dict[str, Part], form: Form) -> dict[str, Any]:
+    """Return all that a form may have in its blanks; `None` for a blank that these tables cannot fill."""
+    rng = made.rng
     blanks: dict[str, Any] = dict(parts)
     first = parts.get("a") or parts.get("e") or parts["p"]
     number, kind = first.field(rng, "number", "money"), first.field(rng, "kind")
     blanks |= {
         "pn": number and number.label,
         "k": kind,
-        "v": condition(rng, first),
+        "v": made.condition(first),
         "value": _middle(rng, first),
     }
     if "b" in parts or "g" in parts:
@@ -77,7 +69,7 @@ def _blanks(rng: random.Random, parts: dict[str, Part], form: Form, short: bool)
         word, function = rng.choice([("highest", "MAX"), ("lowest", "MIN"), ("total", "SUM")])
         blanks |= {"n": n, "word": word, "f": function, "m": rng.randint(2, 3), "ref": child.ref(first)}
         extreme, function = rng.choice([("highest", "MAX"), ("lowest", "MIN")])
-        blanks |= {"extreme": extreme, "edge": function, "w": condition(rng, child)}
+        blanks |= {"extreme": extreme, "edge": function, "w": made.condition(child)}
         blanks |= {"pc": joined(first, child), "left": joined(first, child, how="LEFT JOIN")}
         blanks["sum"] = n and literal(rng.choice(_sums(blanks["ref"], n)))
     if "d" in parts:
@@ -90,13 +82,13 @@ def _blanks(rng: random.Random, parts: dict[str, Part], form: Form, short: bool)
         last = chain[-1]
         blanks |= {
             "chain": joined(*chain),
-            "u": condition(rng, last),
+            "u": made.condition(last),
             "qk": last.field(rng, "kind"),
             "z": last,
         }
     letter, _, column = form.by.partition(".")
     by = getattr(parts[letter], column) if column else blanks[letter]
-    blanks["o"] = by and order(rng, by, short)
+    blanks["o"] = by and made.order(by)
     blanks["s"] = blanks["o"] and blanks["o"].text
     return blanks
 

@@ -18,10 +18,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trl_dbbench.data.generate.tiny import LARGEST, NAMES
+from trl_dbbench.data.generate import Level
 from trl_dbbench.database import Database
 from trl_dbbench.tasks import Cell, Column, Gold, Table, Task
 from trl_dbbench.tasks.model import operation_in
+from worlds.tiny import LARGEST, NAMES
 
 # two tables of the same columns
 PAIRS: tuple[tuple[str, str, tuple[str, str, str]], ...] = (
@@ -326,3 +327,8 @@ def read_question(question: str) -> tuple[MultiPlan, dict[str, str]] | None:
             if found := re.fullmatch(pattern, question):
                 return plan, found.groupdict()
     return None
+
+
+def level() -> Level:
+    """`generate --level worlds.multi.level`"""
+    return Level("multi", PLANS, make_scene, draft, make_task)

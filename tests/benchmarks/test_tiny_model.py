@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-
-from trl_dbbench.data.tiny_model import make_tiny_model
+from worlds.tiny_model import make_tiny_model
 
 TEXTS = ["How many orders are there?", "SELECT COUNT(*) FROM `orders` WHERE id = 12;"] * 3
 

@@ -1,4 +1,4 @@
-"""A teacher that answers a question with one SQL statement (`generate --level tiny_sql`), with bad habits.
+"""A teacher that answers a question with one SQL statement (level tiny_sql), with bad habits.
 
 A bad habit sits in one *spot*: the questions that one form of statement answers, on one choice of tables.
 There the teacher mostly makes the same mistake, and elsewhere none. A mistake is a slip that the generator
@@ -13,12 +13,12 @@ import re
 
 import sqlglot
 
-from trl_dbbench.data.demonstrations import Habits
 from trl_dbbench.data.generate.slips import wrong_statements
 from trl_dbbench.database import Database
 from trl_dbbench.episode.protocol import AgentProtocol, Answer, Operation
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks import Task
+from worlds.habits import Habits
 
 OFTEN = 0.75
 """How often the teacher makes its mistake in a spot where it has a bad habit."""

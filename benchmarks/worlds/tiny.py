@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trl_dbbench.data.generate import Level
 from trl_dbbench.tasks import Cell, Column, Table
 
 
@@ -304,3 +305,8 @@ def tiny_vocabulary() -> list[str]:
     words |= set(tiny_words("The table is named x and has these columns: x, x"))
     words |= set(tiny_words(_REPLIES))
     return sorted(words - {"x"})
+
+
+def level() -> Level:
+    """`generate --level worlds.tiny.level`"""
+    return Level("tiny", PLANS, make_table, draft)

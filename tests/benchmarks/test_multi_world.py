@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from functools import partial
 from pathlib import Path
 
 import pytest
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from worlds import check_model_is_partly_right, check_shipped
+from shipped_worlds import check_model_is_partly_right, check_shipped
+from worlds.habits import Habits, execute_actions
+from worlds.multi import PLANS, read_question
+from worlds.multi_teacher import OFTEN, SCRIPTS, multi_actions
 
-from trl_dbbench.data.demonstrations import Habits, demonstrate, execute_actions
+from trl_dbbench.data.demonstrations import demonstrate
 from trl_dbbench.data.generate import generate_tasks
-from trl_dbbench.data.generate.multi import PLANS, read_question
-from trl_dbbench.data.multi_teacher import OFTEN, SCRIPTS, multi_actions
 from trl_dbbench.database import Database
 from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.judge import Judge
@@ -34,7 +36,7 @@ SYSTEM = "Work on the MySQL database."  # as in recipes/multi.yaml
 
 @pytest.fixture(scope="module")
 def tasks() -> list[Task]:
-    return generate_tasks(120, seed=5, level="multi")
+    return generate_tasks(120, seed=5, level="worlds.multi.level")
 
 
 def played(database: Database, task: Task, habits: Habits = GOOD) -> list[str]:
@@ -153,18 +155,18 @@ def test_the_file_gives_the_tasks_back(tasks: list[Task]) -> None:
 @given(seed=st.integers(0, 2**40), other=st.integers(0, 2**40))
 @examples(3)
 def test_the_same_seed_gives_the_same_tasks_and_test_ones_are_new(seed: int, other: int) -> None:
-    train = generate_tasks(12, seed, level="multi")
-    test = generate_tasks(12, other, level="multi", split="test")
-    assert train == generate_tasks(12, seed, level="multi")
+    train = generate_tasks(12, seed, level="worlds.multi.level")
+    test = generate_tasks(12, other, level="worlds.multi.level", split="test")
+    assert train == generate_tasks(12, seed, level="worlds.multi.level")
     assert not {task.question for task in train} & {task.question for task in test}
     assert not {task.tables[0] for task in train} & {task.tables[0] for task in test}
 
 
 def test_one_kind_alone_and_what_the_level_lacks() -> None:
-    tasks = generate_tasks(6, level="multi", skills=["mend_error"])
+    tasks = generate_tasks(6, level="worlds.multi.level", skills=["mend_error"])
     assert {task.skills for task in tasks} == {("mend_error",)}
     with pytest.raises(ConfigError, match=r"level 'multi' has no tasks of select; it has read_first, "):
-        generate_tasks(1, level="multi", skills=["select"])
+        generate_tasks(1, level="worlds.multi.level", skills=["select"])
 
 
 def test_the_prompt_does_not_decide_what_is_right() -> None:
@@ -173,7 +175,7 @@ def test_the_prompt_does_not_decide_what_is_right() -> None:
     Other columns, another table, another operation.
     """
     golds: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for task in generate_tasks(500, seed=9, level="multi"):
+    for task in generate_tasks(500, seed=9, level="worlds.multi.level"):
         assert task.gold.sql is not None
         name = asked(task)
         golds[name][shape(task.prompt())].add(shape(task.gold.sql))
@@ -226,7 +228,7 @@ def test_without_habits_it_is_right_in_three_to_five_turns(
     tasks: list[Task], sqlite_database: Database, tokenizer
 ) -> None:
     chat = ChatFormat(tokenizer, TEXT)
-    episodes = demonstrate(tasks, chat, sqlite_database, teacher=multi_actions)
+    episodes = demonstrate(tasks, chat, sqlite_database, teacher=partial(multi_actions, habits=GOOD))
     assert [episode.task.question for episode in episodes if not episode.right] == []
     assert {len(episode.turns) for episode in episodes} == {3, 4, 5}
 
@@ -245,7 +247,7 @@ def test_with_habits_it_slips_in_single_turns(tasks: list[Task], sqlite_database
 def test_a_habit_sits_in_one_step_on_tasks_about_one_table(sqlite_database: Database) -> None:
     """So the tasks about a table are done wrong there mostly, and right elsewhere always."""
     slips: dict[tuple[str, str], list[bool]] = defaultdict(list)
-    for task in generate_tasks(240, seed=3, level="multi", skills=["check_change"]):
+    for task in generate_tasks(240, seed=3, level="worlds.multi.level", skills=["check_change"]):
         good, actions = (
             multi_actions(task, TEXT, sqlite_database, each) for each in (GOOD, Habits(0.4, seed=2))
         )
@@ -269,7 +271,7 @@ def test_habits_may_be_kept_to_some_kinds(tasks: list[Task], sqlite_database: Da
 def test_a_task_of_another_level_is_none_for_this_teacher(
     late_orders: Task, sqlite_database: Database
 ) -> None:
-    with pytest.raises(TaskError, match="task 'late-orders' is none of `generate --level multi`"):
+    with pytest.raises(TaskError, match="task 'late-orders' is none of level multi"):
         multi_actions(late_orders, TEXT, sqlite_database, GOOD)
 
 
@@ -278,7 +280,7 @@ def test_a_task_of_another_level_is_none_for_this_teacher(
 
 def test_what_is_shipped_is_small_and_has_every_kind() -> None:
     test = check_shipped(WORLD, KINDS)
-    assert test == generate_tasks(200, seed=1, level="multi", split="test")
+    assert test == generate_tasks(200, seed=1, level="worlds.multi.level", split="test")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A teacher for the tasks of several turns (`generate.multi`), with bad habits in single turns.
+"""A teacher for the tasks of several turns (`worlds.multi`), with bad habits in single turns.
 
 It knows no more than an agent does: the question, and what the database has said so far. Each plan has a
 script, a generator that yields a statement and gets its result; when it ends, the teacher answers.
@@ -17,12 +17,12 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
-from trl_dbbench.data.demonstrations import Habits
-from trl_dbbench.data.generate.multi import read_question
 from trl_dbbench.database import Database, QueryResult
 from trl_dbbench.episode.protocol import AgentProtocol, Answer, Operation
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks import Task
+from worlds.habits import Habits
+from worlds.multi import read_question
 
 OFTEN = 0.75
 """How often the teacher makes its mistake in a spot where it has a bad habit."""
@@ -222,7 +222,7 @@ def multi_actions(
         TaskError: if the question is none of level multi.
     """
     if (read := read_question(task.question)) is None:
-        raise TaskError(f"task '{task.id}' is none of `generate --level multi`; leave the teacher out.")
+        raise TaskError(f"task '{task.id}' is none of level multi; leave the teacher out.")
     plan, blanks = read
     script = SCRIPTS[plan.name](Choice(habits, task, plan.name), **blanks)
     actions: list[Operation | Answer] = []
