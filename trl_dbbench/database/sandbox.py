@@ -114,8 +114,6 @@ class Sandbox(Closing):
     """Whose doing it is that the tables are gone; `RetryingSandbox` then makes the sandbox again."""
     changed: bool = True
     """Whether the last statement may have changed anything: tables, or the session that it ran in."""
-    reached: bool = True
-    """Whether the database itself was asked, the last time. What was known already does not end an outage."""
     brought_down: bool = False
     """A statement of this sandbox has ended the server."""
     retries: int = 0

@@ -108,7 +108,6 @@ class ServerSandbox(Sandbox):
         self._has_temporary = False
         self.brought_down = False
         if task.source is not None or (tenancy.readers is not None and task.is_question):
-            self.reached = False  # the tables may have been there
             with tenancy.making(task):
                 self._pristine = tenancy.pristine.take(task)
         else:
@@ -130,7 +129,6 @@ class ServerSandbox(Sandbox):
     def _executed(self, sql: str, limits: Limits | None, again: Moment | None) -> QueryResult:
         if refused := refusal(sql):
             return refused
-        self.reached = True
         result = self._execute(sql, limits, again)
         # the error may be about something that the server lost, or that another run removed while it was down
         if result.error and not result.limit and not self._tenancy.held():
@@ -138,7 +136,6 @@ class ServerSandbox(Sandbox):
         return result
 
     def state(self) -> State:
-        self.reached = True
         if self._slot is None and self._pristine is not None:
             return self._observed(self._pristine.name, "READ COMMITTED")
         slot = self._own()
@@ -210,23 +207,13 @@ class ServerSandbox(Sandbox):
     def _look(
         self, readers: Readers, pristine: PristineDatabase, sql: str, limits: Limits | None
     ) -> QueryResult:
-        """What a statement reads in the pristine tables. If `limits` are given, as for a measurement, it is
-        always executed."""
-        dialect = self._tenancy.dialect
-
-        def read() -> QueryResult:
-            self.reached = True
-            return readers.read(
-                lambda session: self._read_once(session, sql, limits),
-                database=pristine.name,
-                reader=self,
-                traceless=dialect.is_traceless(sql),
-            )
-
-        if limits is not None or not dialect.is_steady(sql) or not pristine.is_steady_for(sql):
-            return read()
-        self.reached = False
-        return self._tenancy.known_answers.ask(pristine.name, sql, read)
+        """What a statement reads in the pristine tables."""
+        return readers.read(
+            lambda session: self._read_once(session, sql, limits),
+            database=pristine.name,
+            reader=self,
+            traceless=self._tenancy.dialect.is_traceless(sql),
+        )
 
     def _read_once(self, session: Session, sql: str, limits: Limits | None) -> QueryResult:
         self._tenancy.blame.uses(session, self)
