@@ -112,7 +112,7 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
     config_cls = DBBenchPPOConfig
 
     args: DBBenchPPOConfig
-    _advantage: GAE
+    advantage: GAE
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -124,7 +124,10 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
         self._trunk = trunk_of(self.model)
         self.critic = Critic(self.model, self.args.critic).to(self.accelerator.device)
         self.critic.share(self.accelerator)
-        if self.critic.trunk is not None and self.args.gradient_checkpointing:
+        if self.critic.trunk is None:
+            # the head reads the hidden states that the loss has computed, of rows as they are
+            self.sharing = None
+        elif self.args.gradient_checkpointing:
             self.critic.trunk.gradient_checkpointing_enable(self.args.gradient_checkpointing_kwargs)
 
     # --- values -----------------------------------------------------------------------------------
@@ -154,14 +157,14 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
         finally:
             trunk.train(training)
 
-    def _assign_advantages(self, episodes: list[Episode], output: dict[str, Any]) -> None:
+    def _assign_advantages(self, output: dict[str, Any], penalties: torch.Tensor | float) -> None:
         train = self.model.training
         if train:
-            for episode, values in zip(episodes, self.values_of(output).tolist(), strict=True):
+            for episode, values in zip(self.batch.episodes, self.values_of(output).tolist(), strict=True):
                 note_values(episode, values)
-        super()._assign_advantages(episodes, output)
+        super()._assign_advantages(output, penalties)
         if train:
-            told, ranks = self._advantage, Ranks()
+            told, ranks = self.advantage, Ranks()
             spare = output["completion_ids"].shape[1] - told.values.shape[1]
             for name, of_all in ((VALUES, told.values), (RETURNS, told.returns)):
                 own = F.pad(of_all.chunk(ranks.count)[ranks.number], (0, spare))
@@ -170,10 +173,6 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
             self._metrics["train"]["value/explained_variance"].append(explained_variance(*known))
 
     # --- the loss ---------------------------------------------------------------------------------
-
-    def _may_share(self, model: nn.Module) -> bool:
-        # a head reads the hidden states that the loss has computed, of rows as they are
-        return self.critic.trunk is not None and super()._may_share(model)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         if VALUES not in inputs:  # in an evaluation
