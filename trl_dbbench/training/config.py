@@ -1,5 +1,6 @@
 """`DBBenchGRPOConfig`: TRL's `GRPOConfig` plus what a rollout with a database needs."""
 
+# ruff: noqa: RUF009 - `option` makes a field
 from __future__ import annotations
 
 from collections.abc import Iterable
