@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from trl_dbbench.mysqlite.values import StatementError, Value, number, order_key, sort_key, text
+from trl_dbbench.mysqlite.errors import StatementError
+from trl_dbbench.mysqlite.values import Value, number, order_key, sort_key, text
 
 MAX_GROUP_CONCAT_BYTES = 1024
 MAX_SORT_CHARACTERS = 1024

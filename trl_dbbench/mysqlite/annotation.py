@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from sqlglot import exp
 
 from trl_dbbench.mysqlite.clock import check_time
+from trl_dbbench.mysqlite.errors import unsupported
 from trl_dbbench.mysqlite.expression_kinds import of_expression, silent
 from trl_dbbench.mysqlite.kinds import UNKNOWN, Kind, TableColumns, kind_of, merged, reads_long_text
-from trl_dbbench.mysqlite.parse import unsupported
 
 Row = list[tuple[str, Kind]]
 

@@ -9,9 +9,9 @@ from functools import wraps
 
 import regex
 
+from trl_dbbench.mysqlite.errors import StatementError, unsupported
 from trl_dbbench.mysqlite.floats import single
-from trl_dbbench.mysqlite.parse import unsupported
-from trl_dbbench.mysqlite.values import StatementError, Value, decimal, number, text
+from trl_dbbench.mysqlite.values import Value, decimal, number, text
 
 _EVERY_DIGIT = Context(prec=400)
 """Of the longest float, and places behind the point."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from trl_dbbench.database.sandbox import SHOWN_DATABASE
 from trl_dbbench.mysqlite.aggregates import AGGREGATES
 from trl_dbbench.mysqlite.charsets import in_charset
 from trl_dbbench.mysqlite.coercions import (
@@ -26,10 +25,10 @@ from trl_dbbench.mysqlite.coercions import (
 )
 from trl_dbbench.mysqlite.comparisons import BINARY
 from trl_dbbench.mysqlite.dates import UNITS
+from trl_dbbench.mysqlite.errors import SHOWN_DATABASE, StatementError, syntax_error, unsupported
 from trl_dbbench.mysqlite.functions import OVERFLOWING, functions, is_own, takes
 from trl_dbbench.mysqlite.kinds import DATE, INT, Kind, kind_of, words
-from trl_dbbench.mysqlite.parse import syntax_error, text_of, unsupported
-from trl_dbbench.mysqlite.values import StatementError
+from trl_dbbench.mysqlite.parse import text_of
 
 _FUNCTIONS = functions()
 _KNOWN = (

@@ -7,9 +7,9 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from trl_dbbench.mysqlite.errors import unsupported
 from trl_dbbench.mysqlite.floats import shown_single, single
 from trl_dbbench.mysqlite.kinds import Kind
-from trl_dbbench.mysqlite.parse import unsupported
 from trl_dbbench.mysqlite.values import decimal, text
 
 _CONVERTED = ("text", "date", "datetime", "time", "decimal", "fixed")

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from trl_dbbench.mysqlite.coercions import call
+from trl_dbbench.mysqlite.errors import StatementError, unsupported
 from trl_dbbench.mysqlite.kinds import kind_of, words
-from trl_dbbench.mysqlite.parse import unsupported
-from trl_dbbench.mysqlite.values import StatementError
 
 _WHOLE, _NARROW = words("utf8mb4"), words("utf8 utf8mb3")
 _OTHERS = words(

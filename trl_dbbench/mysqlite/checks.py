@@ -8,9 +8,8 @@ from sqlglot import exp
 
 from trl_dbbench.mysqlite.aggregates import AGGREGATES
 from trl_dbbench.mysqlite.collation import unknown_letters
+from trl_dbbench.mysqlite.errors import StatementError, unsupported
 from trl_dbbench.mysqlite.names import sources
-from trl_dbbench.mysqlite.parse import unsupported
-from trl_dbbench.mysqlite.values import StatementError
 
 MAX_TABLES_READ = 1_000
 """Tables that a statement may read when its views and CTEs are expanded."""
@@ -226,77 +225,6 @@ def check_contexts(tree: exp.Expr) -> None:
                 "Expression #1 of ORDER BY contains aggregate function and applies to the result of a "
                 "non-aggregated query",
             )
-
-
-def until_misplaced(tree: exp.Expr) -> exp.Expr:
-    """What MySQL has read of a query when it meets an aggregate that has no groups. Changes the tree.
-
-    It has read the argument only in a subquery where an aggregate of the query around may stand.
-    """
-    aggregates = list(tree.find_all(exp.AggFunc, bfs=False))
-    node = next((each for each in aggregates if _is_nested(each) or _is_misplaced(each)), None)
-    if node is None:
-        return tree
-    argument, inner = node.this, _is_nested(node) or _may_be_of_another(node)
-    plain = isinstance(argument, exp.Expr) and not isinstance(argument, exp.Star | exp.Distinct | exp.Order)
-    return until(tree, node, argument.copy() if inner and plain else exp.Literal.number(1))
-
-
-def _may_be_of_another(aggregate: exp.Expr) -> bool:
-    """Whether it stands in a subquery, however deep, among what a query around it selects or sorts by."""
-    select: exp.Expr | None = aggregate.find_ancestor(exp.Select)
-    while select is not None:
-        above = select.find_ancestor(exp.Where, exp.Join, exp.From, exp.CTE, exp.Group, exp.Select)
-        if isinstance(above, exp.Select):
-            return True
-        select = above.parent if isinstance(above, exp.Where | exp.Join | exp.Group) else None
-    return False
-
-
-def until(tree: exp.Expr, node: exp.Expr, instead: exp.Expr) -> exp.Expr:
-    """What MySQL has read of a statement when it meets a node, with another in its place. Changes the tree.
-
-    Of a query it reads what FROM holds, what is selected, WHERE, ON, GROUP BY and the rest, in this order.
-    """
-    below = instead
-    node.replace(below)
-    while below.parent is not None:
-        above = below.parent
-        if isinstance(above, exp.Binary) and not isinstance(above, exp.Is) and below.arg_key == "this":
-            above.set("expression", exp.true() if isinstance(above, exp.Connector) else exp.Literal.number(1))
-        if isinstance(above, exp.SetOperation) and below.arg_key == "this":
-            above.set("expression", below.copy())
-        if isinstance(above, exp.Select):
-            if below.arg_key == "expressions":
-                for each in above.expressions[(below.index or 0) + 1 :]:
-                    each.replace(exp.Literal.number(1))
-            read = _READ_IN_ORDER.index(below.arg_key) if below.arg_key in _READ_IN_ORDER else 0
-            for part in _READ_IN_ORDER[max(read, 2) + 1 :]:
-                if part == "joins":
-                    for join in above.args.get("joins") or []:
-                        join.set("on", exp.true() if join.args.get("on") else None)
-                else:
-                    above.set(part, None)
-            if read < 2:
-                above.set("where", None)
-                above.set("expressions", [exp.Literal.number(1) for _ in above.expressions])
-        below = above
-    return tree
-
-
-_READ_IN_ORDER = ("with_", "from_", "expressions", "where", "joins", "group", "having", "windows", "order")
-"""The parts of a query in the order in which MySQL looks at their names."""
-
-
-def _is_nested(aggregate: exp.Expr) -> bool:
-    """Whether it stands in another aggregate."""
-    above = aggregate.find_ancestor(exp.AggFunc, exp.Query, exp.Window)
-    return isinstance(above, exp.AggFunc) and _is_aggregate(aggregate)
-
-
-def _is_misplaced(aggregate: exp.Expr) -> bool:
-    above = aggregate.find_ancestor(exp.Where, exp.Join, exp.Group, exp.Query, exp.Having, exp.Order)
-    return isinstance(above, exp.Where | exp.Join | exp.Group)
 
 
 def check_windows(tree: exp.Expr) -> None:

@@ -13,9 +13,10 @@ from sqlglot import exp
 
 from trl_dbbench.mysqlite.conversions import LOWEST, incorrect, is_number
 from trl_dbbench.mysqlite.dates import is_date, moment
+from trl_dbbench.mysqlite.errors import StatementError, unsupported
 from trl_dbbench.mysqlite.kinds import DATE, DATETIME, Kind, keep_kind, kind_of, reads_long_text
-from trl_dbbench.mysqlite.parse import text_of, unsupported
-from trl_dbbench.mysqlite.values import StatementError, Value
+from trl_dbbench.mysqlite.parse import text_of
+from trl_dbbench.mysqlite.values import Value
 
 
 def call(name: str, *arguments: exp.Expr | None) -> exp.Anonymous:

@@ -23,8 +23,8 @@ from trl_dbbench.mysqlite.coercions import (
     unless_null,
 )
 from trl_dbbench.mysqlite.conversions import is_number
+from trl_dbbench.mysqlite.errors import unsupported
 from trl_dbbench.mysqlite.kinds import DATE, UNKNOWN, Kind, keep_kind, kind_of
-from trl_dbbench.mysqlite.parse import unsupported
 from trl_dbbench.mysqlite.values import COLLATION
 
 BINARY = "BINARY"

@@ -9,9 +9,9 @@ from datetime import time
 from decimal import Decimal
 
 from trl_dbbench.mysqlite.dates import is_date, moment
+from trl_dbbench.mysqlite.errors import StatementError, unsupported
 from trl_dbbench.mysqlite.floats import single_text
-from trl_dbbench.mysqlite.parse import unsupported
-from trl_dbbench.mysqlite.values import BEGUN_NUMBER, StatementError, Value, decimal, number, text
+from trl_dbbench.mysqlite.values import BEGUN_NUMBER, Value, decimal, number, text
 
 LOWEST = "0000-00-00 00:00:00"
 """What MySQL compares in the place of a text that is no date."""

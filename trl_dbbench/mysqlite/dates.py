@@ -11,9 +11,9 @@ from typing import Any
 
 import regex
 
-from trl_dbbench.mysqlite.parse import unsupported
+from trl_dbbench.mysqlite.errors import StatementError, unsupported
 from trl_dbbench.mysqlite.patterns import MAX_REGEX_SECONDS, in_regex_time
-from trl_dbbench.mysqlite.values import MAX_PATTERN_CHARACTERS, StatementError, Value, number
+from trl_dbbench.mysqlite.values import MAX_PATTERN_CHARACTERS, Value, number
 
 _DATE = regex.compile(
     r"\s*(\d{4}|\d{2})[-/.](\d{1,2})[-/.](\d{1,2})(?!\d)"

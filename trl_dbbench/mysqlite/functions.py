@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import signature
 
-from trl_dbbench.database.sandbox import SHOWN_DATABASE
 from trl_dbbench.mysqlite.arithmetic import (
     absolute,
     cast_decimal,
@@ -33,8 +32,8 @@ from trl_dbbench.mysqlite.coercions import CHECKS, DOUBTFUL, doubtful
 from trl_dbbench.mysqlite.collation import lower, upper
 from trl_dbbench.mysqlite.conversions import COERCIONS
 from trl_dbbench.mysqlite.dates import DATE_FUNCTIONS
+from trl_dbbench.mysqlite.errors import SHOWN_DATABASE, StatementError, unsupported
 from trl_dbbench.mysqlite.overflow import OVERFLOW
-from trl_dbbench.mysqlite.parse import unsupported
 from trl_dbbench.mysqlite.patterns import like, regexp_like, regexp_replace, regexp_substr
 from trl_dbbench.mysqlite.recursion import RECURSION
 from trl_dbbench.mysqlite.storage import STORAGE
@@ -51,7 +50,7 @@ from trl_dbbench.mysqlite.texts import (
     substring_index,
     trim,
 )
-from trl_dbbench.mysqlite.values import StatementError, Value, compare, comparison_with, number, text
+from trl_dbbench.mysqlite.values import Value, compare, comparison_with, number, text
 
 
 def _comparison(test: Callable[[int], bool]) -> Callable[[Value, Value], int | None]:

@@ -10,13 +10,12 @@ import string
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from sqlglot.dialects.mysql import MySQL
 from sqlglot.tokens import Token, TokenType
 
 from trl_dbbench.mysqlite.dates import is_date
-from trl_dbbench.mysqlite.parse import as_insert, syntax_error, unsupported
+from trl_dbbench.mysqlite.errors import StatementError, syntax_error, unsupported
+from trl_dbbench.mysqlite.names import check_spaces
 from trl_dbbench.mysqlite.syntax import check_syntax
-from trl_dbbench.mysqlite.values import StatementError
 
 _T = TokenType
 _BEFORE_AN_ITEM = frozenset({_T.L_PAREN, _T.COMMA})
@@ -27,17 +26,17 @@ _TYPES = {"DATE": "DATE", "TIMESTAMP": "DATETIME"}
 """Words before a constant, and what it must be."""
 
 
-def check_grammar(sql: str) -> bool:
+def check_grammar(sql: str, tokens: Sequence[Token]) -> bool:
     """Raises StatementError for a text that is no statement of MySQL's.
 
     Returns:
         Whether it is certain that it is one.
     """
-    sql = as_insert(sql)
-    tokens = MySQL().tokenize(sql)
     if tokens and tokens[0].token_type in (_T.COMMA, _T.FROM):
         raise syntax_error(sql)
-    check_brackets(tokens)
+    check_spaces(sql, tokens)
+    if sum({_T.L_PAREN: 1, _T.R_PAREN: -1}.get(each.token_type, 0) for each in tokens):
+        raise syntax_error("")
     certain = check_syntax(sql, tokens)
     if not certain:
         _check_lists(sql, tokens)
@@ -70,12 +69,6 @@ def _limits(tokens: Sequence[Token]) -> Iterator[Token]:
             yield tokens[place + 1]
             if len(tokens) > place + 3 and tokens[place + 2].token_type in (_T.COMMA, _T.OFFSET):
                 yield tokens[place + 3]
-
-
-def check_brackets(tokens: Sequence[Token]) -> None:
-    """Raises StatementError for brackets that are not closed."""
-    if sum({_T.L_PAREN: 1, _T.R_PAREN: -1}.get(each.token_type, 0) for each in tokens):
-        raise syntax_error("")
 
 
 def _check_lists(sql: str, tokens: Sequence[Token]) -> None:

@@ -15,10 +15,10 @@ from sqlglot import exp
 
 from trl_dbbench.mysqlite.aggregates import AGGREGATES
 from trl_dbbench.mysqlite.checks import listing
+from trl_dbbench.mysqlite.errors import StatementError, unsupported
 from trl_dbbench.mysqlite.kinds import TableColumns
 from trl_dbbench.mysqlite.names import named, parts, sources
-from trl_dbbench.mysqlite.parse import text_of, unsupported
-from trl_dbbench.mysqlite.values import StatementError
+from trl_dbbench.mysqlite.parse import text_of
 
 E = TypeVar("E", bound=exp.Expr)
 

@@ -11,17 +11,17 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from trl_dbbench.mysqlite.aggregates import AGGREGATES
 from trl_dbbench.mysqlite.clock import OutOfTime, check_time, is_late, time_limit
+from trl_dbbench.mysqlite.errors import StatementError, unsupported
 from trl_dbbench.mysqlite.functions import functions, takes
-from trl_dbbench.mysqlite.parse import unsupported
-from trl_dbbench.mysqlite.values import COLLATION, MAX_TEXT_CHARACTERS, StatementError, collate
-from trl_dbbench.tasks import Table
+from trl_dbbench.mysqlite.tables import Table
+from trl_dbbench.mysqlite.values import COLLATION, MAX_TEXT_CHARACTERS, collate
 
 PAGE_BYTES = 1024  # the amount that SQLite sorts without a break is proportional to it
 MAX_GROWTH_PAGES = 8_192
@@ -191,9 +191,9 @@ class Guard(Watch):
         for name, aggregate in AGGREGATES.items():
             connection.create_aggregate(f"my_{name}", -1, self._watched_aggregate(aggregate))
 
-    def confine(self, tables: Iterable[Table]) -> None:
+    def confine(self, tables: Sequence[Table]) -> None:
         """Limits how far the database, which holds these tables, may grow from now on."""
-        connection, tables = self._connection, list(tables)
+        connection = self._connection
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         tables_bytes = pages * PAGE_BYTES
         self._may_spill = MAX_SPILLED_BYTES + 4 * tables_bytes
@@ -235,7 +235,7 @@ def _written() -> int:
         return 0
 
 
-def _size(row: tuple) -> int:
+def _size(row: Sequence[Any]) -> int:
     return sum(len(str(cell).encode()) + 9 for cell in row)
 
 
@@ -254,3 +254,24 @@ FORBIDDEN = frozenset(
     }
 )
 FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})
+
+SHORTAGES = frozenset(
+    {sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN}
+)
+"""SQLite's primary codes where memory or room for files is short. Our own limits are reported so, too."""
+BROKEN = frozenset(
+    {
+        sqlite3.SQLITE_INTERNAL,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_NOLFS,
+        sqlite3.SQLITE_NOTADB,
+    }
+)
+"""Primary codes for a broken database, which no statement can bring about."""
+
+
+def primary_code(error: BaseException | None) -> int:
+    """Return SQLite's number for the class of an error, 0 for an error that is not SQLite's."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

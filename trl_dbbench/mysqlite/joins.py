@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from trl_dbbench.mysqlite.parse import unsupported
+from trl_dbbench.mysqlite.errors import unsupported
 
 
 def turn_right_joins(select: exp.Expr) -> None:

@@ -5,17 +5,14 @@ SQLite does neither, so what MySQL would refuse is looked for in the statement's
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sqlglot import exp
-from sqlglot.dialects.mysql import MySQL
 from sqlglot.generators.mysql import MySQLGenerator
-from sqlglot.tokens import TokenType
+from sqlglot.tokens import Token, TokenType
 
-from trl_dbbench.database.sandbox import SHOWN_DATABASE
-from trl_dbbench.mysqlite.parse import syntax_error, text_of
-from trl_dbbench.mysqlite.values import StatementError
+from trl_dbbench.mysqlite.errors import SHOWN_DATABASE, StatementError, syntax_error
+from trl_dbbench.mysqlite.parse import text_of
 
 RESERVED = frozenset(
     MySQLGenerator.RESERVED_KEYWORDS - {"master_bind", "master_ssl_verify_server_cert"}
@@ -77,17 +74,13 @@ ADJACENT = (
     ),
 )
 """Functions whose bracket must stand beside them."""
-_APART = re.compile(rf"\b(?:{'|'.join(ADJACENT)})\s+\(", re.IGNORECASE)
 _BEFORE_NAMES = frozenset(
     {"INTO", "TABLE", "EXISTS", "AS", "FROM", "JOIN", "UPDATE", "ON", "REFERENCES", "WITH", "."}
 )
 
 
-def check_spaces(sql: str) -> None:
+def check_spaces(sql: str, tokens: Sequence[Token]) -> None:
     """Raises StatementError for a function that must have its bracket beside it: `COUNT (*)`."""
-    if not _APART.search(sql):  # which may be in a text or a comment
-        return
-    tokens = MySQL().tokenize(sql)
     for before, name, bracket, after in zip([None, *tokens], tokens, tokens[1:], tokens[2:], strict=False):
         apart = bracket.token_type == TokenType.L_PAREN and name.end + 1 < bracket.start
         is_name = (
@@ -204,7 +197,7 @@ def check_joins(tree: exp.Expr) -> None:
         joins, first = select.args.get("joins") or [], select.args.get("from_")
         if first is None or not any(join.args.get("on") for join in joins):
             continue
-        own, seen = sources(select), {first.this.alias_or_name}
+        own, seen = sources(select), _names(first)
         for join in joins:
             inside = {each.alias_or_name for each in join.this.find_all(exp.Table, exp.Subquery)}
             comma = not (
@@ -236,5 +229,9 @@ def named(select: exp.Expr) -> dict[str, exp.Expr]:
 
 def sources(query: exp.Expr) -> set[str]:
     """The names of a query's own tables, as its aliases have them."""
-    own = query.walk(prune=lambda node: node is not query and isinstance(node, exp.Select))
+    return _names(query)
+
+
+def _names(tree: exp.Expr) -> set[str]:
+    own = tree.walk(prune=lambda node: node is not tree and isinstance(node, exp.Select))
     return {node.alias_or_name for node in own if isinstance(node, exp.Table | exp.Subquery)}

@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from sqlglot import exp
 
+from trl_dbbench.mysqlite.errors import OTHER_COUNT, StatementError, unsupported
 from trl_dbbench.mysqlite.kinds import TableColumns, keep_kind
-from trl_dbbench.mysqlite.messages import OTHER_COUNT
 from trl_dbbench.mysqlite.names import named, parts
-from trl_dbbench.mysqlite.parse import text_of, unsupported
-from trl_dbbench.mysqlite.values import StatementError
+from trl_dbbench.mysqlite.parse import text_of
 
 Known = Mapping[str, set[str] | None]
 """Tables and parts of WITH, with their columns in lower case; `None` if they cannot be seen."""

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from trl_dbbench.mysqlite.coercions import call
+from trl_dbbench.mysqlite.errors import StatementError, unsupported
 from trl_dbbench.mysqlite.kinds import Kind, kind_of, words
-from trl_dbbench.mysqlite.parse import unsupported
-from trl_dbbench.mysqlite.values import StatementError, Value, number
+from trl_dbbench.mysqlite.values import Value, number
 
 _BITS = 63
 """Those of a BIGINT without its sign."""

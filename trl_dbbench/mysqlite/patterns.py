@@ -11,14 +11,8 @@ import regex
 
 from trl_dbbench.mysqlite.clock import check_time
 from trl_dbbench.mysqlite.collation import symbols
-from trl_dbbench.mysqlite.parse import unsupported
-from trl_dbbench.mysqlite.values import (
-    MAX_PATTERN_CHARACTERS,
-    MAX_TEXT_CHARACTERS,
-    StatementError,
-    Value,
-    text,
-)
+from trl_dbbench.mysqlite.errors import StatementError, unsupported
+from trl_dbbench.mysqlite.values import MAX_PATTERN_CHARACTERS, MAX_TEXT_CHARACTERS, Value, text
 
 MAX_REGEX_SECONDS = 0.5
 """Computing time of the whole process after which a match is given up."""

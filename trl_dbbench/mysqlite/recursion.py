@@ -12,10 +12,10 @@ from sqlglot import exp
 
 from trl_dbbench.mysqlite.aggregates import AGGREGATES
 from trl_dbbench.mysqlite.coercions import call
+from trl_dbbench.mysqlite.errors import StatementError, unsupported
 from trl_dbbench.mysqlite.kinds import TEXT, Kind, kind_of, merged
-from trl_dbbench.mysqlite.parse import unsupported
 from trl_dbbench.mysqlite.storage import stored
-from trl_dbbench.mysqlite.values import StatementError, Value, number
+from trl_dbbench.mysqlite.values import Value, number
 
 MAX_DEPTH = 1_000
 """MySQL's cte_max_recursion_depth."""

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
-from trl_dbbench.database.sandbox import SHOWN_DATABASE
 from trl_dbbench.mysqlite.calls import cast, counted, function_call, move, remainder_of
 from trl_dbbench.mysqlite.charsets import CHARSETS, in_charset
 from trl_dbbench.mysqlite.checks import single_row
@@ -32,13 +31,14 @@ from trl_dbbench.mysqlite.coercions import (
 )
 from trl_dbbench.mysqlite.comparisons import BINARY, COMPARISONS, collated
 from trl_dbbench.mysqlite.dates import EXTRACTED
+from trl_dbbench.mysqlite.errors import SHOWN_DATABASE, StatementError, syntax_error, unsupported
 from trl_dbbench.mysqlite.joins import turn_right_joins
 from trl_dbbench.mysqlite.kinds import JSON, keep_kind, kind_of
 from trl_dbbench.mysqlite.output_names import having_alone
 from trl_dbbench.mysqlite.overflow import OVERFLOW, bits, checked
-from trl_dbbench.mysqlite.parse import syntax_error, text_of, unsupported
+from trl_dbbench.mysqlite.parse import text_of
 from trl_dbbench.mysqlite.totals import TOTALS
-from trl_dbbench.mysqlite.values import COLLATION, StatementError
+from trl_dbbench.mysqlite.values import COLLATION
 
 
 def rewrite(node: exp.Expr) -> None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection
+import sqlite3
 
-from trl_dbbench.database.sandbox import SHOWN_DATABASE
 from trl_dbbench.mysqlite import tables
+from trl_dbbench.mysqlite.errors import unknown_table
 from trl_dbbench.mysqlite.guard import Guard
 from trl_dbbench.mysqlite.kinds import UNKNOWN, Kind, TableColumns, declared
-from trl_dbbench.mysqlite.values import StatementError
-from trl_dbbench.utils.sql import quote
+from trl_dbbench.mysqlite.parse import quote
 
 
 class Schema:
     """Looks into the database anew each time."""
 
-    def __init__(self, connection: Connection, guard: Guard) -> None:
+    def __init__(self, connection: sqlite3.Connection, guard: Guard) -> None:
         self._connection = connection
         self._guard = guard
 
@@ -36,7 +35,7 @@ class Schema:
     def table_name(self, name: str) -> str:
         """The name, if it is that of a table or view."""
         if name not in self.names():
-            raise StatementError(1146, f"Table '{SHOWN_DATABASE}.{name}' doesn't exist")
+            raise unknown_table(name)
         return name
 
     def described(self, name: str) -> list[tuple]:
@@ -56,21 +55,21 @@ class Schema:
 
     def offer_catalog(self, wanted: frozenset[str]) -> None:
         """Makes these information_schema tables, with what they say now."""
-        execute = self._connection.exec_driver_sql
+        connection = self._connection
         with self._guard.own():
             names = sorted(self.tables())
             for catalog in wanted:
                 headers, rows = tables.CATALOG[catalog](names, self.described)
                 target = quote(f"information_schema.{catalog}")
-                execute(f"DROP TABLE IF EXISTS temp.{target}")
-                execute(f"CREATE TEMP TABLE {target} ({', '.join(headers)})")
+                connection.execute(f"DROP TABLE IF EXISTS temp.{target}")
+                connection.execute(f"CREATE TEMP TABLE {target} ({', '.join(headers)})")
                 if rows:
                     places = ", ".join("?" * len(headers))
-                    execute(f"INSERT INTO temp.{target} VALUES ({places})", rows)
+                    connection.executemany(f"INSERT INTO temp.{target} VALUES ({places})", rows)
 
     def _info(self, name: str, schema: str = "") -> list[tuple]:
         with self._guard.own():
             return self._rows(f"PRAGMA {schema}table_info({quote(name)})")
 
     def _rows(self, sql: str) -> list[tuple]:
-        return [tuple(row) for row in self._connection.exec_driver_sql(sql)]
+        return self._connection.execute(sql).fetchall()

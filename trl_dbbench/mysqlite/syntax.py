@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from sqlglot.tokens import Token, TokenType
 
+from trl_dbbench.mysqlite.errors import unsupported
 from trl_dbbench.mysqlite.kinds import words
-from trl_dbbench.mysqlite.parse import unsupported
 from trl_dbbench.mysqlite.syntax_expressions import Expressions
 
 _T = TokenType

@@ -7,8 +7,8 @@ from typing import NoReturn
 
 from sqlglot.tokens import Token, TokenType
 
+from trl_dbbench.mysqlite.errors import syntax_error
 from trl_dbbench.mysqlite.names import ADJACENT, RESERVED
-from trl_dbbench.mysqlite.parse import syntax_error
 
 _T = TokenType
 TEXTS = frozenset({_T.STRING, _T.NATIONAL_STRING})

@@ -13,23 +13,36 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from decimal import Context, Decimal, InvalidOperation
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlglot import exp
 
-from trl_dbbench.database.sandbox import SHOWN_DATABASE
-from trl_dbbench.errors import TaskError
 from trl_dbbench.mysqlite.cells import duration
 from trl_dbbench.mysqlite.conversions import is_number
+from trl_dbbench.mysqlite.errors import SHOWN_DATABASE, StatementError, syntax_error, unsupported
 from trl_dbbench.mysqlite.floats import single, single_text
 from trl_dbbench.mysqlite.kinds import MOST_SINGLE_BITS, Kind, declared
-from trl_dbbench.mysqlite.parse import syntax_error, text_of, unsupported
+from trl_dbbench.mysqlite.parse import quote, text_of
 from trl_dbbench.mysqlite.patterns import like
 from trl_dbbench.mysqlite.storage import stored_cell
 from trl_dbbench.mysqlite.translation import write
-from trl_dbbench.mysqlite.values import COLLATION, StatementError
-from trl_dbbench.tasks import Column, Table
-from trl_dbbench.utils.sql import quote
+from trl_dbbench.mysqlite.values import COLLATION
+
+
+class Column(NamedTuple):
+    """A column: its name, and its type as in CREATE TABLE."""
+
+    name: str
+    type: str
+
+
+class Table(NamedTuple):
+    """A table to begin with. A cell is `None`, int, float, str, bytes, bool or Decimal."""
+
+    name: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Any]] = ()
+
 
 _T = exp.DataType.Type
 _INTEGER = re.compile(r"\s*(?:TINY|SMALL|MEDIUM|BIG)?INT", re.IGNORECASE)
@@ -325,27 +338,28 @@ def stored_rows(table: Table) -> list[tuple]:
     kinds = [declared(column.type) for column in table.columns]
     return [
         tuple(
-            stored_cell(cell if kind.name == "decimal" else bindable(cell, table, column), column.name, kind)
+            stored_cell(cell if kind.name == "decimal" else _bindable(cell, column), column.name, kind)
             for cell, column, kind in zip(row, table.columns, kinds, strict=True)
         )
         for row in table.rows
     ]
 
 
-def bindable(cell: Any, table: Table, column: Column) -> Any:
-    """A table's cell in a form that SQLite takes.
+def _bindable(cell: Any, column: Column) -> Any:
+    """Return a cell in a form that SQLite takes.
 
     Raises:
-        TaskError: an integer does not fit into its column, which MySQL would refuse as well.
+        StatementError: an integer does not fit into its column, which MySQL would refuse as well.
     """
     if isinstance(cell, Decimal):
         return float(cell)
     if isinstance(cell, int) and not -(2**63) <= cell < 2**63:
         if _INTEGER.search(column.type):
-            raise TaskError(
-                f"Table {table.name!r}: its tables cannot be made: 1264 (22003): Out of range value for "
-                f"column {column.name!r}. Embedded SQLite holds integers of 64 bits; give the column the "
-                "type TEXT, or play it on a server with DECIMAL(65)."
+            raise StatementError(
+                1264,
+                f"1264 (22003): Out of range value for column {column.name!r}. Embedded SQLite holds "
+                "integers of 64 bits; give the column the type TEXT, or play it on a server with "
+                "DECIMAL(65).",
             )
         return str(cell)  # the column's own type says what becomes of it
     return cell

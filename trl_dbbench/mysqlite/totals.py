@@ -8,9 +8,8 @@ from sqlglot import exp
 
 from trl_dbbench.mysqlite.coercions import as_number, call, exact, is_in_change, numeric
 from trl_dbbench.mysqlite.comparisons import collated
+from trl_dbbench.mysqlite.errors import StatementError, unsupported
 from trl_dbbench.mysqlite.kinds import Kind, kind_of
-from trl_dbbench.mysqlite.parse import unsupported
-from trl_dbbench.mysqlite.values import StatementError
 
 
 def _total(node: exp.Expr) -> exp.Expr:

@@ -11,6 +11,7 @@ from sqlglot.errors import SqlglotError
 from trl_dbbench.mysqlite.annotation import annotate
 from trl_dbbench.mysqlite.calls import check_name
 from trl_dbbench.mysqlite.coercions import is_early, strict_truths
+from trl_dbbench.mysqlite.errors import StatementError, nested_too_deeply, unsupported
 from trl_dbbench.mysqlite.kinds import Kind, TableColumns
 from trl_dbbench.mysqlite.output_names import (
     check_twice,
@@ -19,13 +20,11 @@ from trl_dbbench.mysqlite.output_names import (
     qualify_order,
     rename_columns,
 )
-from trl_dbbench.mysqlite.parse import nested_too_deeply, unsupported
+from trl_dbbench.mysqlite.parse import quote
 from trl_dbbench.mysqlite.recursion import count_depth, is_recursive, note_columns, store_columns
 from trl_dbbench.mysqlite.rules import rewrite
 from trl_dbbench.mysqlite.storage import store
 from trl_dbbench.mysqlite.unions import unify_sides
-from trl_dbbench.mysqlite.values import StatementError
-from trl_dbbench.utils.sql import quote
 
 
 class _Target(SQLite):

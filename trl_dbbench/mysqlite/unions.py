@@ -8,8 +8,8 @@ from sqlglot import exp
 
 from trl_dbbench.mysqlite.coercions import call, chooses, sure_decimal, unified
 from trl_dbbench.mysqlite.comparisons import collated
+from trl_dbbench.mysqlite.errors import unsupported
 from trl_dbbench.mysqlite.kinds import Kind, kind_of
-from trl_dbbench.mysqlite.parse import unsupported
 
 
 def unify_sides(node: exp.SetOperation) -> None:

@@ -33,14 +33,6 @@ MAX_PATTERN_CHARACTERS = 2_000
 """Longer patterns and formats take long to compile, and no agent needs one."""
 
 
-class StatementError(Exception):
-    """What MySQL refuses: the number and message of its error."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(code, text)
-        self.code, self.text = code, text
-
-
 BEGUN_NUMBER = regex.compile(r"[ \t\n\v\f\r]*+([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 """A number with which a text begins."""
 

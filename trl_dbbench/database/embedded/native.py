@@ -17,6 +17,15 @@ import threading
 import time
 from dataclasses import replace
 
+from trl_dbbench.database.embedded.expansion import MAX_WORDS, views_of, words_written_out
+from trl_dbbench.database.embedded.mistakes import (
+    REFUSED,
+    all_are_short,
+    is_broken,
+    is_file_broken,
+    is_shortage,
+    report,
+)
 from trl_dbbench.database.embedded.native_guard import MAX_SMALL_BYTES, NativeGuard
 from trl_dbbench.database.sandbox import (
     MAX_STATE_CHARACTERS,
@@ -30,16 +39,7 @@ from trl_dbbench.database.sandbox import (
     clip,
 )
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
-from trl_dbbench.mysqlite.expansion import MAX_WORDS, views_of, words_written_out
-from trl_dbbench.mysqlite.mistakes import (
-    REFUSED,
-    all_are_short,
-    is_broken,
-    is_file_broken,
-    is_shortage,
-    report,
-)
-from trl_dbbench.mysqlite.values import StatementError
+from trl_dbbench.mysqlite.errors import StatementError
 from trl_dbbench.tasks import Table, Task
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS, quote
 

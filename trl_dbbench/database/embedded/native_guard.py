@@ -17,8 +17,8 @@ from trl_dbbench.database.embedded.native_functions import (
     Formatter,
     Functions,
 )
+from trl_dbbench.mysqlite.errors import StatementError
 from trl_dbbench.mysqlite.guard import FORBIDDEN, FORBIDDEN_FUNCTIONS, MAX_COLUMNS, MAX_SPILLED_BYTES, Watch
-from trl_dbbench.mysqlite.values import StatementError
 
 MAX_SMALL_BYTES = 32 * 1024
 """Of a text, a blob or a row, at first. A search in one takes up to 20 ms."""

@@ -19,6 +19,8 @@ import traceback
 from collections import Counter
 from contextlib import closing
 
+from trl_dbbench.mysqlite.guard import BROKEN, SHORTAGES, primary_code
+
 logger = logging.getLogger("trl_dbbench.database")
 
 REFUSED = "This statement cannot be executed here"
@@ -30,27 +32,13 @@ PROBE_BYTES = 4 * 1024 * 1024
 CHECK_SECONDS = 5.0
 """How long a file is looked at that seems to be broken."""
 
-_SHORTAGES = frozenset(
-    {sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN}
-)
-_BROKEN = frozenset(
-    {
-        sqlite3.SQLITE_INTERNAL,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_PROTOCOL,
-        sqlite3.SQLITE_NOLFS,
-        sqlite3.SQLITE_NOTADB,
-    }
-)
-
 _met: Counter[tuple[str, ...]] = Counter()
 _lock = threading.Lock()
 
 
 def is_shortage(error: BaseException | None) -> bool:
     """Whether memory or room for files was short. Our own limits are reported so, too."""
-    return isinstance(error, MemoryError) or _code(error) in _SHORTAGES
+    return isinstance(error, MemoryError) or primary_code(error) in SHORTAGES
 
 
 def is_broken(error: BaseException | None) -> bool:
@@ -59,7 +47,7 @@ def is_broken(error: BaseException | None) -> bool:
     A virtual table is another matter: whoever may write to the tables that it is made of can break it.
     """
     virtual = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CORRUPT_VTAB
-    return _code(error) in _BROKEN and not virtual
+    return primary_code(error) in BROKEN and not virtual
 
 
 def all_are_short() -> bool:
@@ -82,7 +70,7 @@ def is_file_broken(uri: str) -> bool:
             probe.set_progress_handler(lambda: int(time.monotonic() > end), 10_000)
             return probe.execute("PRAGMA quick_check(1)").fetchone() != ("ok",)
     except sqlite3.Error as error:
-        return _code(error) != sqlite3.SQLITE_INTERRUPT
+        return primary_code(error) != sqlite3.SQLITE_INTERRUPT
 
 
 def report(error: BaseException, whose: str, sql: str) -> None:
@@ -100,7 +88,3 @@ def report(error: BaseException, whose: str, sql: str) -> None:
             sql,
             exc_info=error,
         )
-
-
-def _code(error: BaseException | None) -> int:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -1,14 +1,44 @@
-"""SQLite's error messages, and MySQL's for the same errors."""
+"""What MySQL refuses, and MySQL's numbers and words for SQLite's own errors."""
 
 from __future__ import annotations
 
 import re
 
-from trl_dbbench.database.sandbox import SHOWN_DATABASE
-from trl_dbbench.mysqlite.parse import unsupported
+SHOWN_DATABASE = "dbbench"
+"""Name of the only database, as statements and messages show it."""
 
-MISPLACED = re.compile("misuse of|aggregate functions are not|circular|multiple re|recursive aggregate")
-"""SQLite's messages about what stands where it may not; MySQL's words for it are found elsewhere."""
+
+class StatementError(Exception):
+    """A statement that MySQL refuses: `code` is the number of its error, `text` the message."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(code, text)
+        self.code, self.text = code, text
+
+
+def syntax_error(near: str, line: int = 1) -> StatementError:
+    """Return MySQL's error for a text that its grammar does not have."""
+    return StatementError(
+        1064,
+        "You have an error in your SQL syntax; check the manual that corresponds to your MySQL server "
+        f"version for the right syntax to use near '{near[:80]}' at line {line}",
+    )
+
+
+def unsupported(what: str) -> StatementError:
+    """Return the error for what MySQL answers and this database does not, or not surely as MySQL does."""
+    return StatementError(1235, f"This version of MySQL doesn't yet support '{what}' (embedded database)")
+
+
+def nested_too_deeply() -> StatementError:
+    """Return the error for a statement that is too large to be read."""
+    return StatementError(1436, "Thread stack overrun: the statement is nested too deeply")
+
+
+def unknown_table(name: str) -> StatementError:
+    """Return the error for a name that no table and no view has."""
+    return StatementError(1146, f"Table '{SHOWN_DATABASE}.{name}' doesn't exist")
+
 
 OTHER_COUNT = (
     1353,

@@ -13,10 +13,10 @@ import sqlite3
 from trl_dbbench.database.base import Database
 from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.database.embedded.native import NativeSandbox
+from trl_dbbench.database.embedded.sandbox import SQLiteSandbox
 from trl_dbbench.database.sandbox import Limits, Sandbox
 from trl_dbbench.errors import DatabaseError, TaskError
 from trl_dbbench.mysqlite.collation import unknown_letters
-from trl_dbbench.mysqlite.sandbox import SQLiteSandbox
 from trl_dbbench.tasks import Task
 
 logger = logging.getLogger(__name__)
