@@ -77,7 +77,7 @@ class SaidOnce(logging.Filter):
         self._outage = float("-inf")  # when the hub last did not answer, time.monotonic()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno != logging.WARNING or record.name.partition(".")[0] == __package__:
+        if record.levelno != logging.WARNING or record.name.partition(".")[0] == "trl_dbbench":
             return True
         text = record.getMessage()
         if record.name == HUB_REQUESTS:
