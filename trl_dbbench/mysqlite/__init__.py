@@ -18,6 +18,6 @@ not sure what MySQL answers, it refuses with error 1235. Nothing outside of this
 
 from trl_dbbench.mysqlite.connection import TIME_LIMIT, Connection, Limits, Result
 from trl_dbbench.mysqlite.errors import StatementError
-from trl_dbbench.mysqlite.tables import Column, Table
+from trl_dbbench.mysqlite.kinds import Column, Table
 
 __all__ = ["TIME_LIMIT", "Column", "Connection", "Limits", "Result", "StatementError", "Table"]

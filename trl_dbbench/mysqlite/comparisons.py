@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 from sqlglot import exp
 
-from trl_dbbench.mysqlite.charsets import is_of_null
 from trl_dbbench.mysqlite.coercions import (
     as_text,
     call,
@@ -18,6 +17,7 @@ from trl_dbbench.mysqlite.coercions import (
     is_check,
     is_early,
     is_in_change,
+    is_of_null,
     may_fail,
     unified,
     unless_null,

@@ -10,9 +10,7 @@ from typing import Any, NamedTuple, cast
 from sqlglot import exp
 
 from trl_dbbench.mysqlite import tables
-from trl_dbbench.mysqlite.cells import shown
 from trl_dbbench.mysqlite.checks import check_size, names_read
-from trl_dbbench.mysqlite.clock import OutOfTime
 from trl_dbbench.mysqlite.errors import (
     SHOWN_DATABASE,
     StatementError,
@@ -23,9 +21,8 @@ from trl_dbbench.mysqlite.errors import (
     unsupported,
 )
 from trl_dbbench.mysqlite.guard import BROKEN, SHORTAGES, Guard, primary_code
-from trl_dbbench.mysqlite.kinds import UNKNOWN, Kind, TableColumns, words
+from trl_dbbench.mysqlite.kinds import UNKNOWN, Kind, Table, TableColumns, words
 from trl_dbbench.mysqlite.parse import quote, text_of
-from trl_dbbench.mysqlite.schema import Schema
 from trl_dbbench.mysqlite.statements import (
     Statement,
     autocommit_of,
@@ -35,6 +32,8 @@ from trl_dbbench.mysqlite.statements import (
     look,
     translation,
 )
+from trl_dbbench.mysqlite.tables import Schema, shown
+from trl_dbbench.mysqlite.values import OutOfTime
 
 _COMMANDS = words("CALL PREPARE EXECUTE GRANT REVOKE ANALYZE OPTIMIZE CHECK HANDLER LOAD")
 """First words of MySQL's statements that this database does not have."""
@@ -81,7 +80,7 @@ class Connection:
         sqlite3.Error: SQLite does not make it.
     """
 
-    def __init__(self, given: Sequence[tables.Table] = (), limits: Limits = Limits()) -> None:  # noqa: B008
+    def __init__(self, given: Sequence[Table] = (), limits: Limits = Limits()) -> None:  # noqa: B008
         self._limits = limits
         self.changed = False
         """Whether the last statement may have changed something, if only in part."""
@@ -161,7 +160,7 @@ class Connection:
         """Remove the tables. May be called repeatedly."""
         self._raw.close()
 
-    def _fill(self, table: tables.Table) -> None:
+    def _fill(self, table: Table) -> None:
         columns = ", ".join(f"{quote(column.name)} {column.type}" for column in table.columns)
         self._run(creation(f"CREATE TABLE {quote(table.name)} ({columns})"))
         if table.rows:

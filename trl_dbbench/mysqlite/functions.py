@@ -9,47 +9,45 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import signature
 
-from trl_dbbench.mysqlite.arithmetic import (
+from trl_dbbench.mysqlite.coercions import CHECKS, DOUBTFUL, doubtful
+from trl_dbbench.mysqlite.collation import lower, upper
+from trl_dbbench.mysqlite.conversions import (
+    COERCIONS,
+    OVERFLOW,
     absolute,
+    bounded,
     cast_decimal,
     cast_float,
     cast_signed,
     cast_unsigned,
+    characters,
+    concat_ws,
     decimal_modulo,
     defined,
     divide,
     format_number,
     hexadecimal,
-    logarithm,
-    modulo,
-    power,
-    round_half_even,
-    round_half_up,
-    truncate,
-    whole_divide,
-)
-from trl_dbbench.mysqlite.coercions import CHECKS, DOUBTFUL, doubtful
-from trl_dbbench.mysqlite.collation import lower, upper
-from trl_dbbench.mysqlite.conversions import COERCIONS
-from trl_dbbench.mysqlite.dates import DATE_FUNCTIONS
-from trl_dbbench.mysqlite.errors import SHOWN_DATABASE, StatementError, unsupported
-from trl_dbbench.mysqlite.overflow import OVERFLOW
-from trl_dbbench.mysqlite.patterns import like, regexp_like, regexp_replace, regexp_substr
-from trl_dbbench.mysqlite.recursion import RECURSION
-from trl_dbbench.mysqlite.storage import STORAGE
-from trl_dbbench.mysqlite.texts import (
-    bounded,
-    characters,
-    concat_ws,
     insert_text,
     locate,
+    logarithm,
+    modulo,
     pad,
+    power,
     repeat,
     replace,
+    round_half_even,
+    round_half_up,
     substring,
     substring_index,
     trim,
+    truncate,
+    whole_divide,
 )
+from trl_dbbench.mysqlite.dates import DATE_FUNCTIONS
+from trl_dbbench.mysqlite.errors import SHOWN_DATABASE, StatementError, unsupported
+from trl_dbbench.mysqlite.patterns import like, regexp_like, regexp_replace, regexp_substr
+from trl_dbbench.mysqlite.recursion import RECURSION
+from trl_dbbench.mysqlite.storage import STORAGE
 from trl_dbbench.mysqlite.values import Value, compare, comparison_with, number, text
 
 

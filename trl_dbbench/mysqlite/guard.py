@@ -17,11 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.mysqlite.aggregates import AGGREGATES
-from trl_dbbench.mysqlite.clock import OutOfTime, check_time, is_late, time_limit
 from trl_dbbench.mysqlite.errors import StatementError, unsupported
 from trl_dbbench.mysqlite.functions import functions, takes
-from trl_dbbench.mysqlite.tables import Table
-from trl_dbbench.mysqlite.values import COLLATION, MAX_TEXT_CHARACTERS, collate
+from trl_dbbench.mysqlite.kinds import Table
+from trl_dbbench.mysqlite.values import (
+    COLLATION,
+    MAX_TEXT_CHARACTERS,
+    OutOfTime,
+    check_time,
+    collate,
+    is_late,
+    time_limit,
+)
 
 PAGE_BYTES = 1024  # the amount that SQLite sorts without a break is proportional to it
 MAX_GROWTH_PAGES = 8_192

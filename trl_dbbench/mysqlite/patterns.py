@@ -9,10 +9,9 @@ from typing import Any
 
 import regex
 
-from trl_dbbench.mysqlite.clock import check_time
 from trl_dbbench.mysqlite.collation import symbols
 from trl_dbbench.mysqlite.errors import StatementError, unsupported
-from trl_dbbench.mysqlite.values import MAX_PATTERN_CHARACTERS, MAX_TEXT_CHARACTERS, Value, text
+from trl_dbbench.mysqlite.values import MAX_PATTERN_CHARACTERS, MAX_TEXT_CHARACTERS, Value, check_time, text
 
 MAX_REGEX_SECONDS = 0.5
 """Computing time of the whole process after which a match is given up."""

@@ -8,37 +8,177 @@ SQLite knows under the prefix `my_`. What MySQL would refuse, and what has no co
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from sqlglot import exp
+from sqlglot.dialects.sqlite import SQLite
+from sqlglot.errors import SqlglotError
 
-from trl_dbbench.mysqlite.calls import cast, counted, function_call, move, remainder_of
-from trl_dbbench.mysqlite.charsets import CHARSETS, in_charset
+from trl_dbbench.mysqlite.calls import (
+    TOTALS,
+    bits,
+    cast,
+    check_name,
+    checked,
+    counted,
+    function_call,
+    move,
+    remainder_of,
+)
 from trl_dbbench.mysqlite.checks import single_row
 from trl_dbbench.mysqlite.coercions import (
+    CHARSETS,
     as_text,
     call,
+    chooses,
     doubt,
     exact,
     in_change,
+    in_charset,
     is_check,
     is_early,
     is_in_change,
     may_fail,
     numeric,
+    strict_truths,
+    sure_decimal,
     unified,
     unless_null,
 )
 from trl_dbbench.mysqlite.comparisons import BINARY, COMPARISONS, collated
+from trl_dbbench.mysqlite.conversions import OVERFLOW
 from trl_dbbench.mysqlite.dates import EXTRACTED
-from trl_dbbench.mysqlite.errors import SHOWN_DATABASE, StatementError, syntax_error, unsupported
-from trl_dbbench.mysqlite.joins import turn_right_joins
-from trl_dbbench.mysqlite.kinds import JSON, keep_kind, kind_of
-from trl_dbbench.mysqlite.output_names import having_alone
-from trl_dbbench.mysqlite.overflow import OVERFLOW, bits, checked
-from trl_dbbench.mysqlite.parse import text_of
-from trl_dbbench.mysqlite.totals import TOTALS
+from trl_dbbench.mysqlite.errors import (
+    SHOWN_DATABASE,
+    StatementError,
+    nested_too_deeply,
+    syntax_error,
+    unsupported,
+)
+from trl_dbbench.mysqlite.kinds import JSON, Kind, TableColumns, annotate, keep_kind, kind_of
+from trl_dbbench.mysqlite.names import (
+    check_twice,
+    having_alone,
+    qualify_having,
+    qualify_joins,
+    qualify_order,
+    rename_columns,
+)
+from trl_dbbench.mysqlite.parse import quote, text_of
+from trl_dbbench.mysqlite.recursion import count_depth, is_recursive, note_columns, store_columns
+from trl_dbbench.mysqlite.storage import store
 from trl_dbbench.mysqlite.values import COLLATION
+
+
+def turn_right_joins(select: exp.Expr) -> None:
+    """Makes `a JOIN b RIGHT JOIN c` of a query `c LEFT JOIN (a JOIN b)`.
+
+    That changes the order of the columns of `*`: a query with `*` keeps its RIGHT JOIN.
+
+    Raises:
+        StatementError: it keeps one that SQLite answers wrongly.
+    """
+    joins, first = select.args.get("joins") or [], select.args.get("from_")
+    if not any(_is_right(join) for join in joins):
+        return
+    named = any(join.args.get("using") or join.method for join in joins)
+    if named and any(
+        isinstance(each, exp.Column) and isinstance(each.this, exp.Star) for each in select.expressions
+    ):
+        raise unsupported("t.* of tables that RIGHT JOIN joins by USING or NATURAL")
+    if named or first is None or any(each.is_star for each in select.expressions):
+        _check_right_joins(joins)
+        return
+    source, done = first.this, list[exp.Join]()
+    for join in joins:
+        if not _is_right(join):
+            done.append(join)
+            continue
+        if done:
+            source.set("joins", done)
+            source = exp.Subquery(this=source)
+        source, done = join.this, [exp.Join(this=source, side="LEFT", on=join.args.get("on"))]
+    first.set("this", source)
+    select.set("joins", done)
+
+
+def _is_right(join: exp.Join) -> bool:
+    return join.side.upper() == "RIGHT"
+
+
+def _check_right_joins(joins: list[exp.Join]) -> None:
+    """Refuses what SQLite 3.40 answers wrong: before RIGHT JOIN, a constant condition removes all rows."""
+    last = max((n for n, join in enumerate(joins) if join.side.upper() == "RIGHT"), default=0)
+    for join in joins[:last]:
+        condition = join.args.get("on")
+        if condition is None:
+            continue
+        terms = condition.flatten() if isinstance(condition, exp.And) else [condition]
+        if any(term.find(exp.Column, exp.Query) is None for term in terms):
+            raise unsupported("a constant in ON before RIGHT JOIN")
+
+
+def unify_sides(node: exp.SetOperation) -> None:
+    """Gives both sides of a UNION or its like columns of the same kinds, where they are written out."""
+    kinds = [kind for _, kind in node.meta.get("row", ())]
+    for side in _sides(node, kinds):
+        if not isinstance(side, exp.Select) or len(side.expressions) != len(kinds):
+            continue
+        for each, kind in zip(list(side.expressions), kinds, strict=True):
+            value = each.this if isinstance(each, exp.Alias) else each
+            if isinstance(value, exp.Star):
+                continue
+            collates = isinstance(value, exp.Collate) and kind_of(value).name != "text"
+            inner, own = (value.this if collates else value), kind_of(value)
+            copy = inner.copy()
+            new = _float_side(copy, kind) if own.name == "float" else unified(sure_decimal(copy, kind), kind)
+            if own.name == kind.name == "float" and node.args.get("distinct"):
+                new = call("PLAIN_ZERO", new)
+            stored_first = chooses(inner) and not isinstance(inner.unnest(), exp.If | exp.Case)
+            if kind.name == "text" and own.name == "decimal" and (stored_first or inner.find(exp.Avg)):
+                raise unsupported("numbers chosen among others, or averages, beside texts in a UNION")
+            if (
+                isinstance(value, exp.Column)
+                and own.name == "decimal"
+                and kind.is_number
+                and kind[:2] != own[:2]
+            ):
+                # SQLite would take the type of this column for that of all rows
+                name, places = ("DECIMAL", kind.places) if kind.name == "decimal" else ("CAST_DOUBLE", None)
+                new = call(name, value.copy(), None if places is None else exp.Literal.number(places))
+            if isinstance(new, exp.Anonymous) and new.this.startswith("my_") and new.this != inner.this:
+                value.replace(collated(new) if kind.name == "text" else new)
+
+
+def _sides(node: exp.SetOperation, kinds: Sequence[Kind]) -> Iterator[exp.Expr]:
+    """The queries of a set operation, however deep."""
+    for side in (_written_out(node.left), _written_out(node.right)):
+        if not isinstance(side, exp.SetOperation):
+            yield side
+            continue
+        pairs = [(one, kind) for (_, one), kind in zip(side.meta.get("row", ()), kinds, strict=False)]
+        if any(one.name in ("float", "decimal", "datetime") and kind.name == "text" for one, kind in pairs):
+            raise unsupported("numbers or times, and texts in a UNION of three")
+        if any(one.name == "int" and kind.name == "text" for one, kind in pairs):
+            yield from _sides(side, kinds)
+
+
+def _float_side(value: exp.Expr, kind: Kind) -> exp.Expr:
+    """A floating-point number in a column of UNION; of a FLOAT as a text, MySQL's plan decides the digits."""
+    if kind.name != "text":
+        return value
+    return call("SURE_SINGLE" if kind_of(value).is_single else "WRITTEN", value)
+
+
+def _written_out(side: exp.Expr) -> exp.Expr:
+    """The query whose columns are those of a side, which may stand in brackets (`single_row`)."""
+    side = side.unnest()
+    while isinstance(side, exp.Select) and [type(each) for each in side.expressions] == [exp.Star]:
+        source = side.args.get("from_")
+        if source is None or not isinstance(source.this, exp.Subquery):
+            break
+        side = source.this.unnest()
+    return side
 
 
 def rewrite(node: exp.Expr) -> None:
@@ -374,3 +514,128 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     **dict.fromkeys((exp.JSONExtract, exp.JSONExtractScalar), _refuse("-> and ->>")),
     exp.MatchAgainst: _refuse("MATCH ... AGAINST"),
 }
+
+
+class _Target(SQLite):
+    """SQLite with names in backticks: it takes a "name" that does not exist for a text."""
+
+    class Tokenizer(SQLite.Tokenizer):
+        IDENTIFIERS = ["`"]  # noqa: RUF012
+
+
+def write(
+    tree: exp.Expr, columns: Sequence[TableColumns] = ()
+) -> tuple[str, tuple[Kind, ...], tuple[str, ...]]:
+    """The statement as SQLite understands it, the kinds of a query's columns, and the constants among the
+    dates that it compares, which MySQL reads before any row. Changes the tree.
+
+    Args:
+        columns: of the tables and views that it names.
+
+    Raises:
+        StatementError: MySQL would refuse it, or there is no counterpart.
+    """
+    try:
+        if isinstance(tree, exp.Update | exp.Delete):
+            tree = _one_table(tree)
+        if isinstance(tree, exp.Subquery) and not any(map(tree.args.get, ("order", "limit", "with_"))):
+            tree = tree.unnest()
+        for each in tree.find_all(exp.Anonymous):
+            check_name(each)
+        shown = annotate(tree, columns)
+        rename_columns(tree)
+        check_twice(tree)
+        qualify_order(tree)
+        qualify_joins(tree, columns)
+        qualify_having(tree, columns)
+        note_columns(tree)
+        nodes = list(tree.walk(bfs=False))
+        if isinstance(tree, exp.DML):
+            strict_truths(tree)
+        for node in reversed(nodes):
+            rewrite(node)
+            store_columns(node)
+            if isinstance(node, exp.SetOperation) and not is_recursive(node):
+                unify_sides(node)
+        count_depth(tree)
+        tree = _clean(store(tree, columns))
+        constants = [_written(each) for each in tree.find_all(exp.Anonymous) if _is_checked(each)]
+        constants += [_written(each) for each in tree.find_all(exp.Subquery) if each.meta.get("read_first")]
+        return _written(tree), shown, tuple(constants)
+    except RecursionError:
+        raise nested_too_deeply() from None
+    except SqlglotError as error:
+        raise unsupported(str(error)[:80]) from None
+
+
+def _written(tree: exp.Expr) -> str:
+    return tree.sql(dialect=_Target, identify=True, normalize_functions=False, comments=False)
+
+
+def _is_checked(node: exp.Anonymous) -> bool:
+    return is_early(node) or (node.this == "my_FULL_MOMENT" and node.find(exp.Column, exp.Query) is None)
+
+
+def _one_table(tree: exp.Update | exp.Delete) -> exp.Expr:
+    """UPDATE and DELETE with ORDER BY, LIMIT or a join, rewritten to name the rows that a query selects."""
+    table = tree.this
+    targets = tree.args.get("tables") or []
+    joins = table.args.get("joins") or []
+    if isinstance(tree, exp.Update) and joins:
+        return _update_join(tree, table, joins)
+    if not (targets or joins or tree.args.get("order") or tree.args.get("limit")):
+        return tree
+    if len(targets) > 1:
+        raise unsupported("DELETE from several tables")
+    target = targets[0].name if targets else table.alias_or_name
+    for term in tree.args["order"].expressions if tree.args.get("order") else ():
+        if isinstance(term.this, exp.Literal) and term.this.is_int:
+            raise StatementError(1054, f"Unknown column '{term.this.name}' in 'order clause'")
+    sources = {source.alias_or_name: source.name for source in (table, *(join.this for join in joins))}
+    if target not in sources:
+        raise StatementError(1109, f"Unknown table '{target}' in MULTI DELETE")
+    picked = exp.select(exp.column("rowid", target)).from_(table.copy())
+    for part in ("where", "order", "limit"):
+        if tree.args.get(part):
+            picked.set(part, tree.args[part].copy())
+            tree.set(part, None)
+    chosen = exp.In(this=exp.column("rowid"), query=exp.Subquery(this=picked))
+    tree.set("tables", None)
+    tree.set("this", exp.to_table(quote(sources[target]), dialect="mysql") if targets or joins else table)
+    tree.set("where", exp.Where(this=chosen))
+    return tree
+
+
+def _update_join(tree: exp.Update, table: exp.Table, joins: list[exp.Join]) -> exp.Expr:
+    if any(join.side or join.args.get("using") for join in joins):
+        raise unsupported("UPDATE with an outer join")
+    first, *rest = [join.this for join in joins]
+    conditions = [join.args["on"] for join in joins if join.args.get("on")]
+    if tree.args.get("where"):
+        conditions.append(tree.args["where"].this)
+    for assignment in tree.expressions:
+        if assignment.this.table not in ("", table.alias_or_name):
+            raise unsupported("UPDATE of several tables")
+        assignment.this.set("table", None)
+    table.set("joins", None)
+    source = exp.From(this=first)
+    first.set("joins", [exp.Join(this=other, kind="CROSS") for other in rest] or None)
+    tree.set("from_", source)
+    tree.set("where", exp.Where(this=exp.and_(*conditions)) if conditions else None)
+    return tree
+
+
+def _clean(tree: exp.Expr) -> exp.Expr:
+    if isinstance(tree, exp.Insert):
+        conflict = tree.args.get("conflict")
+        if conflict is not None and conflict.args.get("duplicate"):
+            conflict.set("duplicate", None)
+            conflict.set("action", exp.var("DO UPDATE"))
+            if isinstance(tree.expression, exp.Select) and not tree.expression.args.get("where"):
+                # without WHERE, SQLite takes ON CONFLICT for the ON of a join
+                tree.expression.set("where", exp.Where(this=exp.true()))
+    if isinstance(tree, exp.Update):
+        for assignment in tree.expressions:
+            if isinstance(assignment.this, exp.Column):
+                assignment.this.set("table", None)
+    return tree

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from sqlglot import exp
 
-from trl_dbbench.mysqlite.annotation import annotate
-from trl_dbbench.mysqlite.charsets import check_charsets
 from trl_dbbench.mysqlite.checks import (
     check_contexts,
+    check_distinct,
+    check_groups,
     check_letters,
     check_limits,
     check_missing,
@@ -20,22 +20,22 @@ from trl_dbbench.mysqlite.checks import (
     check_target,
     check_windows,
 )
+from trl_dbbench.mysqlite.coercions import check_charsets
 from trl_dbbench.mysqlite.errors import StatementError, syntax_error, unsupported
 from trl_dbbench.mysqlite.grammar import check_grammar
-from trl_dbbench.mysqlite.groups import check_distinct, check_groups
-from trl_dbbench.mysqlite.kinds import Kind, TableColumns, kind_of
+from trl_dbbench.mysqlite.kinds import Kind, TableColumns, annotate, kind_of
 from trl_dbbench.mysqlite.names import (
     check_aliases,
+    check_columns,
     check_derived,
     check_joins,
     check_words,
     needed_tables,
 )
-from trl_dbbench.mysqlite.output_names import check_columns
 from trl_dbbench.mysqlite.parse import parse, text_of, tokenize
 from trl_dbbench.mysqlite.recursion import check_recursion
+from trl_dbbench.mysqlite.rules import write
 from trl_dbbench.mysqlite.tables import CATALOG, create
-from trl_dbbench.mysqlite.translation import write
 
 MAX_CACHED_CHARACTERS = 1_000
 """Characters of a statement that is cached. The caches hold thousands of them."""

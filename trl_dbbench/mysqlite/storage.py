@@ -14,9 +14,8 @@ from sqlglot import exp
 from trl_dbbench.mysqlite.coercions import as_number, call, doubt, sure_decimal, unified
 from trl_dbbench.mysqlite.dates import is_date, moment
 from trl_dbbench.mysqlite.errors import StatementError, unsupported
-from trl_dbbench.mysqlite.floats import single, written
 from trl_dbbench.mysqlite.kinds import DATETIME, TEXT, UNKNOWN, Kind, TableColumns, keep_kind, kind_of
-from trl_dbbench.mysqlite.values import Value, decimal, text
+from trl_dbbench.mysqlite.values import Value, decimal, single, text, written
 
 EXACT_DIGITS = 15
 """Significant digits of a DECIMAL that SQLite gives back as they were."""

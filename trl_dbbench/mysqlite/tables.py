@@ -10,38 +10,76 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Sequence
-from datetime import date, datetime
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlglot import exp
 
-from trl_dbbench.mysqlite.cells import duration
 from trl_dbbench.mysqlite.conversions import is_number
-from trl_dbbench.mysqlite.errors import SHOWN_DATABASE, StatementError, syntax_error, unsupported
-from trl_dbbench.mysqlite.floats import single, single_text
-from trl_dbbench.mysqlite.kinds import MOST_SINGLE_BITS, Kind, declared
+from trl_dbbench.mysqlite.errors import (
+    SHOWN_DATABASE,
+    StatementError,
+    syntax_error,
+    unknown_table,
+    unsupported,
+)
+from trl_dbbench.mysqlite.guard import Guard
+from trl_dbbench.mysqlite.kinds import MOST_SINGLE_BITS, UNKNOWN, Column, Kind, Table, TableColumns, declared
 from trl_dbbench.mysqlite.parse import quote, text_of
 from trl_dbbench.mysqlite.patterns import like
+from trl_dbbench.mysqlite.rules import write
 from trl_dbbench.mysqlite.storage import stored_cell
-from trl_dbbench.mysqlite.translation import write
-from trl_dbbench.mysqlite.values import COLLATION
+from trl_dbbench.mysqlite.values import COLLATION, decimal, shown_single, single, single_text, text
+
+_CONVERTED = ("text", "date", "datetime", "time", "decimal", "fixed")
 
 
-class Column(NamedTuple):
-    """A column: its name, and its type as in CREATE TABLE."""
+def shown(rows: Iterable[Sequence[Any]], kinds: Sequence[Kind]) -> Iterable[Sequence[Any]]:
+    """The rows of a result, with cells of these kinds in Python's types for them, as a driver gives them."""
+    places = [(n, kind) for n, kind in enumerate(kinds) if kind.name in _CONVERTED or kind.is_single]
+    return (_converted(row, places) for row in rows) if places else rows
 
-    name: str
-    type: str
+
+def _converted(row: Sequence[Any], places: Sequence[tuple[int, Kind]]) -> tuple:
+    cells = list(row)
+    for place, kind in places:
+        cells[place] = _cell(cells[place], kind)
+    return tuple(cells)
 
 
-class Table(NamedTuple):
-    """A table to begin with. A cell is `None`, int, float, str, bytes, bool or Decimal."""
+def _cell(value: Any, kind: Kind) -> Any:
+    if kind.name == "text":
+        if isinstance(value, date | datetime):
+            return value.isoformat(" ") if isinstance(value, datetime) else value.isoformat()
+        return text(value) if isinstance(value, int | float | Decimal) else value
+    if isinstance(value, int | float) and kind.is_single:
+        digits = shown_single(single(value) or value)
+        if kind.silent and digits != value:
+            raise unsupported("MIN or MAX of a computed FLOAT in groups")
+        return digits
+    if kind.name in ("decimal", "fixed") and isinstance(value, float):
+        return decimal(value, kind.places)
+    if not isinstance(value, str):
+        return value
+    try:
+        if kind.name == "date":
+            return date.fromisoformat(value[:10])
+        if kind.name == "datetime":
+            return datetime.fromisoformat(value)
+        if kind.name == "time":
+            return duration(value)
+    except (ValueError, OverflowError):
+        pass  # no date of Python's: the text says what it is
+    return value
 
-    name: str
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Any]] = ()
+
+def duration(value: str) -> timedelta:
+    """A TIME; the sign in front is that of all its parts."""
+    hours, minutes, seconds = value.removeprefix("-").split(":")
+    length = timedelta(hours=int(hours), minutes=int(minutes), seconds=float(seconds))
+    return -length if value.startswith("-") else length
 
 
 _T = exp.DataType.Type
@@ -158,7 +196,7 @@ def described(row: tuple) -> tuple:
     return (name, text, "NO" if not_null or key else "YES", "PRI" if key else "", shown_default, extra)
 
 
-def shown(name: str, columns: list[tuple]) -> str:
+def written_out(name: str, columns: list[tuple]) -> str:
     """The text of SHOW CREATE TABLE."""
     lines = []
     for column, kind, null, _, default, extra in columns:
@@ -395,10 +433,74 @@ def show(
         if full:
             found = [(row[0], row[1], None, *row[2:], "", "") for row in found]
     elif what == "CREATE TABLE":
-        found = [(existing(name), shown(name, columns_of(name)))]
+        found = [(existing(name), written_out(name, columns_of(name)))]
     elif what in ("WARNINGS", "ERRORS", "INDEX", "TRIGGERS", "VARIABLES", "STATUS"):
         found = []
     else:
         raise unsupported(f"SHOW {what}")
     pattern = tree.args.get("like")
     return found if pattern is None else [row for row in found if like(row[0], pattern.name)]
+
+
+class Schema:
+    """Looks into the database anew each time."""
+
+    def __init__(self, connection: sqlite3.Connection, guard: Guard) -> None:
+        self._connection = connection
+        self._guard = guard
+
+    def tables(self) -> list[str]:
+        query = "SELECT name FROM main.sqlite_master WHERE type = 'table'"
+        return [row[0] for row in self._rows(rf"{query} AND name NOT LIKE 'sqlite\_%' ESCAPE '\'")]
+
+    def names(self, kind: str | None = None, schemas: tuple[str, ...] = ("temp", "main")) -> set[str]:
+        """Of tables and views, or only one kind."""
+        return {
+            name
+            for schema in schemas
+            for name, found in self._rows(f"SELECT name, type FROM {schema}.sqlite_master")
+            if found in ((kind,) if kind else ("table", "view"))
+            and not name.startswith(("sqlite_", "information_schema."))
+        }
+
+    def table_name(self, name: str) -> str:
+        """The name, if it is that of a table or view."""
+        if name not in self.names():
+            raise unknown_table(name)
+        return name
+
+    def described(self, name: str) -> list[tuple]:
+        """The columns as DESCRIBE lists them: name, type, NULL allowed, key, default, extra."""
+        return [described(row) for row in self._info(self.table_name(name))]
+
+    def columns(self, name: str) -> TableColumns:
+        """Of a table or view."""
+        info = self._info(name)
+        columns = tuple((row[1], declared(row[2])) for row in info)
+        return TableColumns(name, columns, tuple(row[1] for row in info if row[5]))
+
+    def floats(self, name: str) -> list[Kind]:
+        """The kinds of a table's columns that show fewer digits than they hold; of others, unknown ones."""
+        kinds = [declared(row[2]) for row in self._info(name, "main.")]
+        return [kind if kind.is_single or kind.name == "fixed" else UNKNOWN for kind in kinds]
+
+    def offer_catalog(self, wanted: frozenset[str]) -> None:
+        """Makes these information_schema tables, with what they say now."""
+        connection = self._connection
+        with self._guard.own():
+            names = sorted(self.tables())
+            for catalog in wanted:
+                headers, rows = CATALOG[catalog](names, self.described)
+                target = quote(f"information_schema.{catalog}")
+                connection.execute(f"DROP TABLE IF EXISTS temp.{target}")
+                connection.execute(f"CREATE TEMP TABLE {target} ({', '.join(headers)})")
+                if rows:
+                    places = ", ".join("?" * len(headers))
+                    connection.executemany(f"INSERT INTO temp.{target} VALUES ({places})", rows)
+
+    def _info(self, name: str, schema: str = "") -> list[tuple]:
+        with self._guard.own():
+            return self._rows(f"PRAGMA {schema}table_info({quote(name)})")
+
+    def _rows(self, sql: str) -> list[tuple]:
+        return self._connection.execute(sql).fetchall()

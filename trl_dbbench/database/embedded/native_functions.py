@@ -14,10 +14,9 @@ from typing import Any
 
 import regex
 
-from trl_dbbench.mysqlite.clock import check_time
 from trl_dbbench.mysqlite.errors import StatementError
 from trl_dbbench.mysqlite.patterns import MAX_REGEX_SECONDS, in_regex_time, joined
-from trl_dbbench.mysqlite.values import MAX_PATTERN_CHARACTERS, Value
+from trl_dbbench.mysqlite.values import MAX_PATTERN_CHARACTERS, Value, check_time
 
 Functions = Mapping[tuple[str, int], Callable[..., Any]]
 """Name and number of arguments -> function."""
