@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from sqlglot import exp
 
-from trl_dbbench.mysqlite.aggregates import AGGREGATES
 from trl_dbbench.mysqlite.collation import unknown_letters
-from trl_dbbench.mysqlite.errors import StatementError, unsupported
+from trl_dbbench.mysqlite.errors import StatementError, refuse_if, unsupported
+from trl_dbbench.mysqlite.functions import AGGREGATES
 from trl_dbbench.mysqlite.kinds import TableColumns
 from trl_dbbench.mysqlite.names import named, parts, sources
 from trl_dbbench.mysqlite.parse import text_of
@@ -21,7 +21,7 @@ MAX_TABLES_READ = 1_000
 
 
 def check_target(tree: exp.Expr) -> None:
-    """Raises StatementError for a statement that changes a table and reads it, but for a derived table."""
+    """Raise StatementError for a statement that changes a table and reads it, but for a derived table."""
     if not isinstance(tree, exp.Update | exp.Delete | exp.Insert):
         return
     name = (tree.this.this if isinstance(tree.this, exp.Schema) else tree.this).name
@@ -40,7 +40,7 @@ def check_target(tree: exp.Expr) -> None:
 
 
 def check_letters(tree: exp.Expr) -> None:
-    """Raises StatementError for a text with letters whose weight is not known, if it is compared."""
+    """Raise StatementError for a text with letters whose weight is not known, if it is compared."""
     for literal in tree.find_all(exp.Literal):
         if literal.is_string and (odd := unknown_letters([literal.name])):
             above = literal.find_ancestor(exp.Predicate, exp.Anonymous, exp.Case, exp.Ordered)
@@ -50,12 +50,10 @@ def check_letters(tree: exp.Expr) -> None:
 
 
 def check_missing(tree: exp.Expr) -> None:
-    """Raises StatementError for clauses that the embedded database does not have."""
-    if isinstance(tree, exp.Delete) and tree.args.get("using"):
-        raise unsupported("DELETE ... USING")
+    """Raise StatementError for clauses that the embedded database does not have."""
+    refuse_if(isinstance(tree, exp.Delete) and tree.args.get("using"), "DELETE ... USING")
     for node in tree.find_all(exp.Select, exp.Join, exp.WindowSpec):
-        if isinstance(node, exp.Join) and node.side.upper() == "FULL":
-            raise unsupported("FULL JOIN")
+        refuse_if(isinstance(node, exp.Join) and node.side.upper() == "FULL", "FULL JOIN")
         frame = isinstance(node, exp.WindowSpec)
         if isinstance(node, exp.Select):
             _check_aggregates(node)
@@ -65,7 +63,7 @@ def check_missing(tree: exp.Expr) -> None:
 
 
 def _check_field(select: exp.Select) -> None:
-    """Refuses FIELD and ELT in WHERE beside an outer join, which MySQL takes for an inner one then."""
+    """Refuse FIELD and ELT in WHERE beside an outer join, which MySQL takes for an inner one then."""
     where = select.args.get("where")
     if where is None or not any(join.side for join in select.args.get("joins") or []):
         return
@@ -74,7 +72,7 @@ def _check_field(select: exp.Select) -> None:
 
 
 def _check_aggregates(select: exp.Select) -> None:
-    """Refuses an aggregate of a column of a query around this one, to which it belongs in MySQL."""
+    """Refuse an aggregate of a column of a query around this one, to which it belongs in MySQL."""
     above = select.find_ancestor(exp.Select)
     own = sources(select) if above is not None else set()
     while above is not None:
@@ -87,18 +85,14 @@ def _check_aggregates(select: exp.Select) -> None:
 
 
 def names_read(tree: exp.Expr) -> list[str]:
-    """The tables and views that a statement names, in lower case, each as often as it is named."""
+    """Return the tables and views that a statement names, in lower case, each as often as it is named."""
     return [table.name.lower() for table in tree.find_all(exp.Table)]
 
 
 def check_size(tree: exp.Expr, views: Mapping[str, list[str]]) -> None:
-    """Raises StatementError for a statement that would become huge when its views and CTEs are expanded.
-
-    SQLite expands them, and a chain of views each of which reads the previous one twice grows exponentially.
-
-    Args:
-        views: the name of a view in lower case -> what it reads (`names_read`).
-    """
+    """Raise StatementError for a statement that would be huge with its views and CTEs written out: in a chain
+    of views each of which reads the previous one twice, it grows exponentially. `views` has what each view
+    reads (`names_read`), by its name in lower case."""
     reads = {name: list(names) for name, names in views.items()}
     for part in tree.find_all(exp.CTE):
         reads.setdefault(part.alias.lower(), []).extend(names_read(part.this))
@@ -119,7 +113,7 @@ _OF_ROWS = (exp.From, exp.Join, exp.CTE, exp.SetOperation, exp.Subquery, exp.DDL
 
 
 def single_row(subquery: exp.Expr) -> exp.Expr:
-    """A subquery that stands for a value, made to fail if it has several rows: SQLite takes the first.
+    """Return a subquery that stands for a value, made to fail if it has several rows: SQLite takes the first.
 
     Any other comes back as it is.
     """
@@ -153,13 +147,14 @@ def single_row(subquery: exp.Expr) -> exp.Expr:
 
 
 def _is_among(subquery: exp.Expr) -> bool:
-    """Whether it stands beside other conditions, so that MySQL may read it where SQLite does not, or not."""
+    """Return whether MySQL may read a subquery where SQLite does not, or not: it stands beside other
+    conditions."""
     above = subquery.find_ancestor(exp.Where, exp.Join, exp.Query)
     return isinstance(above, exp.Where | exp.Join) and above.find(exp.Connector) is not None
 
 
 def _is_condition(subquery: exp.Expr) -> bool:
-    """Whether the statement's condition names only columns of its subqueries. MySQL reads these first."""
+    """Return whether a condition names only columns of its subqueries. MySQL reads these first."""
     where = subquery.find_ancestor(exp.Where, exp.Query)
     if not isinstance(where, exp.Where) or where.parent is not subquery.root() or _is_dependent(subquery):
         return False
@@ -169,13 +164,13 @@ def _is_condition(subquery: exp.Expr) -> bool:
 
 
 def _is_dependent(subquery: exp.Expr) -> bool:
-    """Whether a subquery names the rows around it."""
+    """Return whether a subquery names the rows around it."""
     own = {each.alias_or_name for each in subquery.find_all(exp.Table, exp.Subquery)}
     return any(column.table and column.table not in own for column in subquery.find_all(exp.Column))
 
 
 def _has_one_row(query: exp.Expr) -> bool:
-    """Whether it can be seen that a query has at most one row."""
+    """Return whether it can be seen that a query has at most one row."""
     if not isinstance(query, exp.Select):
         return False
     limit = query.args.get("limit")
@@ -188,7 +183,7 @@ def _has_one_row(query: exp.Expr) -> bool:
 
 
 def check_limits(tree: exp.Expr) -> None:
-    """Raises StatementError for LIMIT in a subquery of IN, ANY or ALL, and names for numbers of LAG."""
+    """Raise StatementError for LIMIT in a subquery of IN, ANY or ALL, and names for numbers of LAG."""
     for shifted in tree.find_all(exp.Lag, exp.Lead):
         offset = shifted.args.get("offset")
         if isinstance(offset, exp.Column) and not offset.table:
@@ -201,7 +196,7 @@ def check_limits(tree: exp.Expr) -> None:
 
 
 def check_contexts(tree: exp.Expr) -> None:
-    """Raises StatementError for an aggregate or a window function where there are no groups for it."""
+    """Raise StatementError for an aggregate or a window function where there are no groups for it."""
     for node in tree.find_all(exp.AggFunc, exp.Anonymous, exp.Window):
         window = isinstance(node, exp.Window)
         of_window = isinstance(node.parent, exp.Window) and node.arg_key == "this"
@@ -231,7 +226,7 @@ def check_contexts(tree: exp.Expr) -> None:
 
 
 def check_windows(tree: exp.Expr) -> None:
-    """Raises StatementError for a window that is sorted by the place of a column."""
+    """Raise StatementError for a window that is sorted by the place of a column."""
     for window in tree.find_all(exp.Window):
         order = window.args.get("order")
         keys = [term.this for term in order.expressions] if order is not None else []
@@ -254,7 +249,7 @@ def _is_aggregate(node: exp.Expr) -> bool:
 
 
 def listing(query: exp.Expr) -> exp.Expr | None:
-    """The IN, ANY, ALL or EXISTS whose rows a query is."""
+    """Return the IN, ANY, ALL or EXISTS whose rows a query is."""
     above = query.parent
     while isinstance(above, exp.Subquery):
         query, above = above, above.parent
@@ -273,7 +268,7 @@ time."""
 
 
 def check_groups(tree: exp.Expr, tables: Sequence[TableColumns] = ()) -> None:
-    """Raises StatementError for a column outside of aggregates that has several values in a group.
+    """Raise StatementError for a column outside of aggregates that has several values in a group.
 
     Args:
         tables: those that the statement names, with their keys.
@@ -317,7 +312,7 @@ def check_groups(tree: exp.Expr, tables: Sequence[TableColumns] = ()) -> None:
 
 
 def _check_having(select: exp.Select, tables: Sequence[TableColumns]) -> None:
-    """Raises StatementError for a column in HAVING that neither SELECT nor GROUP BY has."""
+    """Raise StatementError for a column in HAVING that neither SELECT nor GROUP BY has."""
     having = select.args.get("having")
     if having is None:
         return
@@ -332,7 +327,7 @@ def _check_having(select: exp.Select, tables: Sequence[TableColumns]) -> None:
 
 
 def check_distinct(tree: exp.Expr) -> None:
-    """Raises StatementError for SELECT DISTINCT that sorts by a column that it does not select."""
+    """Raise StatementError for SELECT DISTINCT that sorts by a column that it does not select."""
     for select in tree.find_all(exp.Select):
         if not select.args.get("distinct") or _is_listed(select):
             continue
@@ -354,12 +349,12 @@ _AGGREGATES = frozenset({*AGGREGATES, "ANY_VALUE"})
 
 
 def _folds(node: exp.Expr) -> bool:
-    """Whether it is a call, as no class of sqlglot's, of what makes one value of a group's rows."""
+    """Return whether it is a call, as no class of sqlglot's, of what makes one value of a group's rows."""
     return isinstance(node, exp.Anonymous) and node.name.upper() in _AGGREGATES
 
 
 def _is_aggregated(node: exp.Expr) -> bool:
-    """Whether an aggregate stands in an expression, outside of subqueries; that of a window is none."""
+    """Return whether an aggregate stands in an expression. Subqueries and window functions do not count."""
     if isinstance(node, exp.Window):
         return any(map(_is_aggregated, [*node.this.iter_expressions(), *list(node.iter_expressions())[1:]]))
     if isinstance(node, exp.AggFunc) or (isinstance(node, exp.Anonymous) and node.name.upper() in AGGREGATES):
@@ -368,12 +363,12 @@ def _is_aggregated(node: exp.Expr) -> bool:
 
 
 def _is_listed(select: exp.Select) -> bool:
-    """Whether a query lists rows for IN or EXISTS: MySQL passes over its GROUP BY and ORDER BY."""
+    """Return whether a query lists rows for IN or EXISTS: MySQL passes over its GROUP BY and ORDER BY."""
     return listing(select) is not None and not select.args.get("having")
 
 
 def _sort_keys(select: exp.Select) -> Iterator[exp.Expr]:
-    """What ORDER BY names, with NULL for places in the SELECT list and for aliases."""
+    """Return the keys of ORDER BY, with NULL for places in the SELECT list and for aliases."""
     order = select.args.get("order")
     aliases = {each.alias.lower() for each in select.expressions if each.alias}
     for term in order.expressions if order is not None else []:
@@ -383,7 +378,7 @@ def _sort_keys(select: exp.Select) -> Iterator[exp.Expr]:
 
 
 class _Single:
-    """What has a single value in each group of a query."""
+    """Columns and expressions that have a single value in each group of a query."""
 
     def __init__(self, select: exp.Select, tables: Sequence[TableColumns], follow: bool = True) -> None:
         self._sources = sources(select)
@@ -403,7 +398,7 @@ class _Single:
         self._follow(list(_equalities(select)) if follow else [])
 
     def loose(self, node: exp.Expr) -> Iterator[str]:
-        """The columns in an expression, outside of aggregates, that may have several values.
+        """Return the columns in an expression, outside of aggregates, that may have several values.
 
         MySQL knows an expression of GROUP BY as a whole only, and not within another.
         """
@@ -434,7 +429,7 @@ class _Single:
                 yield from self._loose(child)
 
     def inside(self, query: exp.Expr) -> Iterator[str]:
-        """The columns of this query that a subquery names."""
+        """Return the columns of this query that a subquery names."""
         inner = {each.alias_or_name for each in query.find_all(exp.Table, exp.Subquery)}
         for column in query.find_all(exp.Column):
             own = column.find_ancestor(exp.Select)
@@ -450,12 +445,12 @@ class _Single:
             self._expressions.append(written)
 
     def _is_key(self, node: exp.Expr) -> bool:
-        """Whether the query is grouped by this expression."""
+        """Return whether the query is grouped by this expression."""
         written = _normal(node) if self._expressions else None
         return written is not None and any(map(written.may_be, self._expressions))
 
     def _has(self, node: exp.Expr) -> bool:
-        """Whether it is a column with a single value, such as one of a query around this one."""
+        """Return whether it is a column with a single value, such as one of a query around this one."""
         if not isinstance(node, exp.Column) or isinstance(node.this, exp.Star):
             return False
         outer = bool(node.table) and node.table not in self._sources
@@ -472,7 +467,7 @@ class _Single:
         return any(_same(column, each) for each in self._columns)
 
     def _follow(self, equalities: list[tuple[exp.Column, exp.Expr]]) -> None:
-        """Adds the columns that equal a constant or another column with a single value."""
+        """Add the columns that equal a constant or another column with a single value."""
         found = True
         while found:
             found = False
@@ -483,7 +478,7 @@ class _Single:
 
 
 def _bare(node: exp.Expr) -> exp.Expr:
-    """An expression without brackets; one in a subquery without a table is the same to MySQL."""
+    """Return an expression without brackets; one in a subquery without a table is the same to MySQL."""
     inner = node.unnest()
     while isinstance(inner, exp.Select) and len(inner.expressions) == 1 and _has_no_table(inner):
         inner = inner.expressions[0].unalias().unnest()
@@ -507,7 +502,7 @@ class _Keyed:
 
 
 def _column_names(select: exp.Select, tables: Sequence[TableColumns]) -> set[str]:
-    """The columns that a query can name, in lower case."""
+    """Return the columns that a query can name, in lower case."""
     known = {table.name: [name for name, _ in table.columns] for table in tables}
     found: set[str] = set()
     for source in parts(select):
@@ -527,7 +522,7 @@ def _keyed(select: exp.Select, tables: Sequence[TableColumns]) -> Iterator[_Keye
 
 
 def _equalities(select: exp.Select) -> Iterator[tuple[exp.Column, exp.Expr]]:
-    """The columns of which WHERE or ON says that they equal something."""
+    """Return the columns that WHERE or ON makes equal to something, and to what."""
     where = select.args.get("where")
     conditions = [(where.this, None)] if where is not None else []
     for join in select.args.get("joins") or []:
@@ -548,7 +543,7 @@ def _equalities(select: exp.Select) -> Iterator[tuple[exp.Column, exp.Expr]]:
 
 
 def _has_constant_condition(select: exp.Select) -> bool:
-    """Whether WHERE or ON holds a constant, which may be false: then MySQL forgets what else they say."""
+    """Return whether WHERE or ON holds a constant. If it is false, MySQL forgets what else they say."""
     where = select.args.get("where")
     conditions = [where.this] if where is not None else []
     conditions += [join.args["on"] for join in select.args.get("joins") or [] if join.args.get("on")]
@@ -564,7 +559,7 @@ def _is_constant(node: exp.Expr) -> bool:
 
 
 def _same(column: exp.Column, other: exp.Expr) -> bool:
-    """Whether two columns may be the same, or the other is a star that stands for it as well."""
+    """Return whether two columns may be the same, or the other is a star that stands for it as well."""
     if isinstance(other, exp.Star):
         return True
     return (
@@ -575,7 +570,7 @@ def _same(column: exp.Column, other: exp.Expr) -> bool:
 
 
 def _outermost(node: exp.Expr, kind: type[E]) -> Iterator[E]:
-    """The nodes of a kind in an expression, outside of aggregates and subqueries."""
+    """Return the nodes of a kind in an expression, outside of aggregates and subqueries."""
     if isinstance(node, kind):
         yield node
     elif not (isinstance(node, _INNER) or _folds(node)):
@@ -591,7 +586,7 @@ class _Written:
     tables: tuple[str, ...]
 
     def may_be(self, other: _Written) -> bool:
-        """Whether both are the same where a column without a table is of the one that the other names."""
+        """Return whether both are the same, if a column without a table is of the table that the other names."""
         pairs = zip(self.tables, other.tables, strict=True) if self.text == other.text else [("a", "b")]
         return all(one == another or not one or not another for one, another in pairs)
 

@@ -83,7 +83,7 @@ class Connection:
     def __init__(self, given: Sequence[Table] = (), limits: Limits = Limits()) -> None:  # noqa: B008
         self._limits = limits
         self.changed = False
-        """Whether the last statement may have changed something, if only in part."""
+        """True if the last statement may have changed something, if only in part."""
         self._views: dict[str, list[str]] = {}
         self._known: set[str] | None = {table.name for table in given}
         self._declared: dict[str, TableColumns] = {}

@@ -1,4 +1,4 @@
-"""What MySQL refuses, and MySQL's numbers and words for SQLite's own errors."""
+"""MySQL's errors, and MySQL's numbers and words for SQLite's errors."""
 
 from __future__ import annotations
 
@@ -28,6 +28,12 @@ def syntax_error(near: str, line: int = 1) -> StatementError:
 def unsupported(what: str) -> StatementError:
     """Return the error for what MySQL answers and this database does not, or not surely as MySQL does."""
     return StatementError(1235, f"This version of MySQL doesn't yet support '{what}' (embedded database)")
+
+
+def refuse_if(condition: object, what: str) -> None:
+    """Raise that error where a condition holds."""
+    if condition:
+        raise unsupported(what)
 
 
 def nested_too_deeply() -> StatementError:
@@ -107,7 +113,6 @@ _MESSAGES: list[tuple[str, int, str]] = [
     (r"not authorized|.*prohibited.*", 1142, "Command denied to the agent"),
 ]
 
-
 _UNSUPPORTED = (
     (r"misuse of (?:window function|aggregate)", "an aggregate of a query around this one"),
     (r"DISTINCT is not supported for window", "<window function>(DISTINCT ..)"),
@@ -117,7 +122,7 @@ _UNSUPPORTED = (
 
 
 def as_mysql(text: str) -> tuple[int, str]:
-    """The number and message with which MySQL reports the error that SQLite reports so."""
+    """Return the number and message with which MySQL reports the error that SQLite reports so."""
     for pattern, code, form in _MESSAGES:
         match = re.fullmatch(pattern, text, re.DOTALL)
         if match:

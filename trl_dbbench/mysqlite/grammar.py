@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from sqlglot.tokens import Token, TokenType
 
 from trl_dbbench.mysqlite.dates import is_date
-from trl_dbbench.mysqlite.errors import StatementError, syntax_error, unsupported
+from trl_dbbench.mysqlite.errors import StatementError, refuse_if, syntax_error, unsupported
 from trl_dbbench.mysqlite.kinds import words
 from trl_dbbench.mysqlite.names import ADJACENT, RESERVED, check_spaces
 
@@ -208,7 +208,7 @@ class _Reader:
         self._kinds: list[TokenType] = []
         self._starts: list[int] = []
         self._begun = False
-        """Whether the value that comes next has been read already, as brackets that began with another."""
+        """True if the next value has been read already, as brackets that began with another value."""
         for token in tokens:
             if token.token_type == _T.HINT:  # `/*+ ... */`, which may say anything
                 continue
@@ -242,14 +242,14 @@ class _Reader:
                         break
 
     def peek(self, ahead: int = 0) -> str:
-        """The word that comes next, or after that; empty for what stands in quotes and for numbers."""
+        """Return the word that comes next, or after that; empty for what stands in quotes and for numbers."""
         return self._words[self.at + ahead]
 
     def kind(self, ahead: int = 0) -> TokenType:
         return self._kinds[self.at + ahead]
 
     def accept(self, word: str, second: str = "") -> bool:
-        """Goes behind a word, or two, if they come next."""
+        """Go behind a word, or two, if they come next."""
         if self._words[self.at] != word or (second and self._words[self.at + 1] != second):
             return False
         self.at += 2 if second else 1
@@ -293,7 +293,7 @@ class _Reader:
     # --- names --------------------------------------------------------------------------------------------
 
     def is_name(self) -> bool:
-        """Whether a name comes next, and no word that must be in backticks."""
+        """Return whether a name comes next, and no word that must be in backticks."""
         word, kind = self._words[self.at], self._kinds[self.at]
         if kind == _T.IDENTIFIER:
             return True
@@ -308,7 +308,7 @@ class _Reader:
         return dotted or word.lower() not in RESERVED
 
     def touches(self) -> bool:
-        """Whether nothing stands between the word that comes next and that after it."""
+        """Return whether nothing stands between the word that comes next and that after it."""
         if self.at + 1 >= len(self._starts):
             return False
         return self._starts[self.at] + len(self._words[self.at]) == self._starts[self.at + 1]
@@ -324,7 +324,7 @@ class _Reader:
             self.fail()
 
     def dotted(self, most: int) -> None:
-        """A name and, behind dots, further ones, which may be any words, up to so many in all."""
+        """Read a name and, behind dots, further ones, which may be any words: `most` of them in all."""
         self.name()
         for _ in range(most - 1):
             if self.peek() != "." or self.peek(1) == "*":
@@ -335,7 +335,7 @@ class _Reader:
             self.at += 1
 
     def listed(self, read: Callable[[], object]) -> int:
-        """One or more of something, with commas between; how many."""
+        """Read one or more of something, with commas between; return their number."""
         read()
         count = 1
         while self.accept(","):
@@ -431,15 +431,10 @@ class _Reader:
             self.name()
 
     def trimmed(self) -> None:
-        sided = self.accept_any(("LEADING", "TRAILING", "BOTH"))
-        if sided and self.accept("FROM"):
-            self.expression()
-            return
-        self.expression()
-        if self.accept("FROM"):
-            self.expression()
-        elif sided:
-            self.fail()
+        if self.accept_any(("LEADING", "TRAILING", "BOTH")):
+            self.read("FROM expression" if self.peek() == "FROM" else "expression FROM expression")
+        else:
+            self.read("expression [FROM expression]")
 
     def part(self) -> None:
         self.read("expression [FOR expression]" if self.accept("FROM") else ", expression [, expression]")
@@ -490,7 +485,7 @@ class _Reader:
                 return
 
     def _truth(self) -> None:
-        self._predicate()
+        self.predicate()
         while True:
             if self.accept("IS"):
                 self.accept("NOT")
@@ -498,29 +493,25 @@ class _Reader:
                     self.expect_any(("TRUE", "FALSE", "UNKNOWN"))
                     return
             elif self.accept("<=>"):
-                self._predicate()
+                self.predicate()
             elif self.accept_any(_COMPARISONS):
                 if self.peek() in ("ANY", "ALL", "SOME") and self.peek(1) == "(":
                     self.at += 1
                     self._subquery()
                 else:
-                    self._predicate()
+                    self.predicate()
             else:
                 return
 
-    def _predicate(self) -> None:
+    def predicate(self) -> None:
         self.operand()
         negated = self.accept("NOT")
         if self.accept("IN"):
             self.brackets()
         elif self.accept("BETWEEN"):
-            self.operand()
-            self.expect("AND")
-            self._predicate()
+            self.read("operand AND predicate")
         elif self.accept("LIKE"):
-            self._simple()
-            if self.accept("ESCAPE"):
-                self._simple()
+            self.read("simple [ESCAPE simple]")
         elif self.accept_any(("REGEXP", "RLIKE")):
             self.operand()
         elif negated:
@@ -531,8 +522,8 @@ class _Reader:
             self.brackets()
 
     def operand(self) -> None:
-        """What may stand on one side of a comparison."""
-        self._simple()
+        """Read one side of a comparison."""
+        self.simple()
         while True:
             word, after = self.peek(), self.peek(1)
             if word in ("+", "-") and after == "INTERVAL":
@@ -540,9 +531,9 @@ class _Reader:
                 self.interval()
             elif word in ("<", ">") and word == after and self.touches():  # of << and >>
                 self.at += 2
-                self._simple()
+                self.simple()
             elif self.accept_any(_BINARY):
-                self._simple()
+                self.simple()
             else:
                 return
 
@@ -557,7 +548,7 @@ class _Reader:
         self.expect_any(UNITS)
         return True
 
-    def _simple(self) -> None:
+    def simple(self) -> None:
         while not self._begun and self.accept_any(_SIGNS):
             pass
         column = self.is_name() and self.peek(1) != "("
@@ -588,8 +579,7 @@ class _Reader:
         elif word == "." and self.kind(1) == _T.NUMBER:  # .5
             self.at += 2
         elif self.accept("{"):
-            self.name()
-            self.expression()
+            self.read("name expression")
             self.expect("}")
         elif self.accept("CASE"):
             self._case()
@@ -609,7 +599,7 @@ class _Reader:
             self._named()
 
     def _named(self) -> None:
-        """A column, or a function of a database."""
+        """Return a column, or a function of a database."""
         self.dotted(3)
         if self.peek() == "(":
             self.arguments()
@@ -636,7 +626,7 @@ class _Reader:
             self.fail()
 
     def brackets(self) -> int:
-        """What stands in brackets: how many expressions; 0 if it is a query."""
+        """Read brackets; return the number of expressions in them, 0 for a query."""
         self.expect("(")
         if self.begins_query():
             self.query()
@@ -655,16 +645,8 @@ class _Reader:
     def _case(self) -> None:
         if self.peek() != "WHEN":
             self.expression()
-        self.expect("WHEN")
-        while True:
-            self.expression()
-            self.expect("THEN")
-            self.expression()
-            if not self.accept("WHEN"):
-                break
-        if self.accept("ELSE"):
-            self.expression()
-        self.expect("END")
+        self.read("WHEN expression THEN expression [WHEN expression THEN expression]*")
+        self.read("[ELSE expression] END")
 
     # --- queries ------------------------------------------------------------------------------------------
 
@@ -694,7 +676,7 @@ class _Reader:
         return word in ("SELECT", "WITH", "TABLE") or (word == "VALUES" and self.peek(ahead + 1) == "ROW")
 
     def begins_query_in_brackets(self) -> bool:
-        """The brackets of a generated column's expression, `AS (a + 1)`, are none."""
+        """Return the brackets of a generated column's expression, `AS (a + 1)`, are none."""
         ahead = 0
         while self.peek(ahead) == "(":
             ahead += 1
@@ -740,8 +722,7 @@ class _Reader:
         self.read("[, {column_shown}]" if self.accept("*") else "{column_shown}")
         self.read("[INTO into] [FROM tables] [WHERE expression] [GROUP BY {expression} [WITH ROLLUP]]")
         self.read("[HAVING expression] [WINDOW {named_window}]")
-        if self.peek() == "QUALIFY":
-            raise unsupported("QUALIFY")
+        refuse_if(self.peek() == "QUALIFY", "QUALIFY")
 
     def named_window(self) -> None:
         self.read("name AS window")
@@ -772,12 +753,12 @@ class _Reader:
             self.listed(self._joined)
 
     def _joined(self) -> int:
-        """A table and what is joined to it; how many tables."""
+        """Return a table and what is joined to it; how many tables."""
         self._table()
         return self._joins()
 
     def _joins(self) -> int:
-        """What is joined to a table that has been read; how many tables with it."""
+        """Read joins behind a table; return the number of tables, that one included."""
         waiting: list[bool] = []  # joins that may have ON or USING, and whether they must
         count = 1
         while True:
@@ -789,11 +770,7 @@ class _Reader:
                 self.read("( {name} )")
                 waiting.pop()
             elif self.accept("NATURAL"):
-                if self.accept_any(("LEFT", "RIGHT")):
-                    self.accept("OUTER")
-                else:
-                    self.accept("INNER")
-                self.expect("JOIN")
+                self.read("INNER JOIN" if self.peek() == "INNER" else "[LEFT|RIGHT [OUTER]] JOIN")
                 self._table()
                 count += 1
             elif (
@@ -805,9 +782,8 @@ class _Reader:
                 self._table()
                 waiting.append(False)
                 count += 1
-            elif self.accept_any(("LEFT", "RIGHT")):
-                self.accept("OUTER")
-                self.expect("JOIN")
+            elif self.peek() in ("LEFT", "RIGHT"):
+                self.read("LEFT|RIGHT [OUTER] JOIN")
                 self._table()
                 waiting.append(True)
                 count += 1
@@ -838,7 +814,7 @@ class _Reader:
             self._hint()
 
     def _source_brackets(self) -> bool:
-        """What stands in brackets among tables: whether it is a query, and not tables."""
+        """Read brackets among tables; return whether they hold a query."""
         self.expect("(")
         if self.begins_query():
             self.query()
@@ -954,17 +930,12 @@ _STATEMENTS = {
 _BEFORE_AN_ITEM = frozenset({_T.L_PAREN, _T.COMMA})
 _AFTER_AN_ITEM = frozenset({_T.R_PAREN, _T.COMMA, _T.SEMICOLON})
 
-
 _TYPES = {"DATE": "DATE", "TIMESTAMP": "DATETIME"}
 """Words before a constant, and what it must be."""
 
 
 def check_grammar(sql: str, tokens: Sequence[Token]) -> bool:
-    """Raises StatementError for a text that is no statement of MySQL's.
-
-    Returns:
-        Whether it is certain that it is one.
-    """
+    """Raise StatementError for a text that is not a statement of MySQL's; return whether it certainly is one."""
     if tokens and tokens[0].token_type in (_T.COMMA, _T.FROM):
         raise syntax_error(sql)
     check_spaces(sql, tokens)
@@ -988,7 +959,7 @@ def check_grammar(sql: str, tokens: Sequence[Token]) -> bool:
 
 
 def _check_dates(tokens: Sequence[Token]) -> None:
-    """Raises StatementError for a constant such as DATE 'x' that is none."""
+    """Raise StatementError for a constant such as DATE 'x' that is none."""
     for before, token in pairwise(tokens):
         word, written = before.text.upper(), token.text
         if token.token_type != _T.STRING or word not in _TYPES:
@@ -1001,7 +972,7 @@ def _check_dates(tokens: Sequence[Token]) -> None:
 
 
 def _limits(tokens: Sequence[Token]) -> Iterator[Token]:
-    """What stands behind LIMIT and OFFSET."""
+    """Return the tokens behind LIMIT and OFFSET."""
     for place, token in enumerate(tokens[:-1]):
         if token.token_type == _T.LIMIT:
             yield tokens[place + 1]
@@ -1010,7 +981,7 @@ def _limits(tokens: Sequence[Token]) -> Iterator[Token]:
 
 
 def _check_lists(sql: str, tokens: Sequence[Token]) -> None:
-    """Raises StatementError for a comma with nothing beside it."""
+    """Raise StatementError for a comma with nothing beside it."""
     for before, token in pairwise([*tokens, Token(_T.SEMICOLON, "")]):
         first, second = before.token_type, token.token_type
         if (second == _T.COMMA and first in _BEFORE_AN_ITEM) or (

@@ -1,4 +1,4 @@
-"""What keeps an agent's statement inside an embedded database: no files, bounded time, bounded memory.
+"""Limits of what a statement does to this process: no files, bounded time, bounded memory.
 
 SQLite runs in this process, so nothing can kill it from outside. It calls us: the authorizer before it
 compiles each part of a statement, the progress handler every so many steps, and our functions wherever the
@@ -16,9 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trl_dbbench.mysqlite.aggregates import AGGREGATES
 from trl_dbbench.mysqlite.errors import StatementError, unsupported
-from trl_dbbench.mysqlite.functions import functions, takes
+from trl_dbbench.mysqlite.functions import AGGREGATES, functions, takes
 from trl_dbbench.mysqlite.kinds import Table
 from trl_dbbench.mysqlite.values import (
     COLLATION,
@@ -32,31 +31,31 @@ from trl_dbbench.mysqlite.values import (
 
 PAGE_BYTES = 1024  # the amount that SQLite sorts without a break is proportional to it
 MAX_GROWTH_PAGES = 8_192
-"""The tables may grow by so many pages, and the temporary ones to as many: 8 MiB."""
+"""Pages by which the tables may grow, and as many for temporary tables: 8 MiB."""
 
 MAX_COLUMNS = 200
 """Columns of a result. All texts of a row can be in memory at once."""
 
 MAX_PARTS = 5_000
-"""Names, functions and subqueries of a statement, including those of its views: a chain of views each of
-which reads the previous one twice grows without end."""
+"""Names, functions and subqueries of a statement, with those of its views: chains of views grow
+exponentially."""
 
 STEPS_BETWEEN_CHECKS = 1_000
 """SQLite's steps between two checks of the limits: at most some hundred rows."""
 
 MAX_SPILLED_BYTES = 32 * 1024 * 1024
-"""How much a statement may write to temporary files, besides four times the tables. Sorts, DISTINCT and CTEs
-that do not fit into SQLite's caches go there; merging that much takes about half a second."""
+"""Bytes that a statement may write to temporary files, besides four times its tables. Sorts, DISTINCT and
+CTEs go there if they exceed SQLite's caches; merging that much takes about half a second."""
 
 SECONDS_BETWEEN_LOOKS = 0.005
-"""Between two looks at how much a statement has written."""
+"""Seconds between two looks at the bytes that a statement has written."""
 
 SORT_GRACE_SECONDS = 0.25
-"""How long after its time limit a statement may go on sorting before all texts are declared equal."""
+"""Seconds after its time limit for which a statement may go on sorting. Then all texts are equal."""
 
 
 class Watch:
-    """Watches over the agent's statements on a connection.
+    """A watch over the statements on a connection.
 
     ```python
     with watch.statement(5.0):
@@ -87,7 +86,7 @@ class Watch:
 
     @contextmanager
     def statement(self, seconds: float) -> Iterator[None]:
-        """A block that runs a statement of the agent, which may take so long."""
+        """Watch over a block that runs a statement, for so many `seconds` at most."""
         self.timed_out, self.failure, self._mistake, self._parts = False, None, None, 0
         self._written_before, self._next_look = None, 0.0
         self._watching = True
@@ -101,14 +100,14 @@ class Watch:
 
     @contextmanager
     def reading(self, seconds: float = math.inf) -> Iterator[None]:
-        """A block in which we read for ourselves what the agent's statements have left."""
+        """Limit the time of a block in which we read what the statements have left."""
         self.timed_out, self.failure, self._mistake = False, None, None
         with time_limit(seconds):
             yield
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """A block, within that of the agent's statement, for statements of our own, which may use PRAGMA."""
+        """Allow PRAGMA in a block within that of the statement, for statements of our own."""
         watching, self._watching = self._watching, False
         try:
             yield
@@ -145,13 +144,14 @@ class Watch:
         return sqlite3.SQLITE_DENY
 
     def _allows(self, action: int, first: str, second: str) -> bool:
-        """Whether a statement may do this; `first` and `second` are what SQLite tells of the action."""
+        """Return whether a statement may do this; `first` and `second` are what SQLite tells of the action."""
         if action == sqlite3.SQLITE_FUNCTION:
             return second.lower() not in FORBIDDEN_FUNCTIONS
         return action not in FORBIDDEN
 
     def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, stopped when the time is over; SQLite reports no reason, so it is kept."""
+        """Stop the function when the time is over, and keep the reason of a failure, which SQLite does not
+        report."""
 
         def watched(*values: Any) -> Any:
             try:
@@ -199,7 +199,7 @@ class Guard(Watch):
             connection.create_aggregate(f"my_{name}", -1, self._watched_aggregate(aggregate))
 
     def confine(self, tables: Sequence[Table]) -> None:
-        """Limits how far the database, which holds these tables, may grow from now on."""
+        """Limit how far the database, which holds these tables, may grow from now on."""
         connection = self._connection
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         tables_bytes = pages * PAGE_BYTES
@@ -218,7 +218,7 @@ class Guard(Watch):
         # until it is done, a sort calls nothing but this; its result is then thrown away
         return 0 if self._late(SORT_GRACE_SECONDS) else collate(left, right)
 
-    def _watched_aggregate(self, aggregate: type) -> Callable[[], Any]:
+    def _watched_aggregate(self, aggregate: Callable[[], Any]) -> Callable[[], Any]:
         def made() -> Any:
             instance = aggregate()
             for method in _AGGREGATE_METHODS & set(dir(instance)):

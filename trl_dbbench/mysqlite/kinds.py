@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from sqlglot import exp
 
-from trl_dbbench.mysqlite.conversions import is_number
 from trl_dbbench.mysqlite.errors import unsupported
+from trl_dbbench.mysqlite.functions import is_number
 from trl_dbbench.mysqlite.values import check_time
 
 
@@ -48,7 +48,7 @@ class Kind(NamedTuple):
 
     @property
     def is_single(self) -> bool:
-        """Whether it is a FLOAT."""
+        """Return whether it is a FLOAT."""
         return self.name == "float" and self.size == 32
 
 
@@ -91,7 +91,7 @@ MOST_SINGLE_BITS = 24
 
 
 def words(text: str) -> frozenset[str]:
-    """A set of names."""
+    """Return a set of names."""
     return frozenset(text.split())
 
 
@@ -100,7 +100,7 @@ _DECLARED = re.compile(r"(?:my_)?([a-z]+)(?:[ _(]+(\d+))?(?:[ _,]+(\d+))?", re.I
 
 
 def declared(type: str) -> Kind:
-    """The kind of a column that is declared with this type in SQLite (see `tables`)."""
+    """Return the kind of a column that is declared with this type in SQLite (see `tables`)."""
     found = _DECLARED.match(type)
     if not found:
         return UNKNOWN
@@ -123,27 +123,25 @@ def declared(type: str) -> Kind:
 
 
 def kind_of(node: exp.Expr | None) -> Kind:
-    """What `annotate` found for an expression."""
+    """Return the kind that `annotate` found for an expression."""
     return UNKNOWN if node is None else node.meta.get("kind", UNKNOWN)
 
 
 def reads_long_text(node: exp.Expr) -> bool:
-    """Whether a column of TEXT stands in an expression."""
+    """Return whether a column of TEXT stands in an expression."""
     return any(kind_of(column).silent is not False for column in node.find_all(exp.Column))
 
 
 def keep_kind(new: exp.Expr, old: exp.Expr) -> exp.Expr:
-    """The expression, with the kind of the one that it replaces."""
+    """Return the expression, with the kind of the one that it replaces."""
     if "kind" in old.meta:
         new.meta["kind"] = old.meta["kind"]
     return new
 
 
 def merged(kinds: Iterable[Kind]) -> Kind:
-    """What a value has of which each kind may come: that of CASE, COALESCE or a column of UNION.
-
-    A column of UNION with texts of TEXT is one of TEXT.
-    """
+    """Return the kind of a value that may be of any of these kinds, as in CASE, COALESCE or a column of
+    UNION. A column of UNION with texts of TEXT is one of TEXT."""
     kinds = list(kinds)
     found, states = _merged(kinds), {kind.silent for kind in kinds if kind.name == "text"}
     return found._replace(silent=True in states or (None if None in states else False))
@@ -169,7 +167,7 @@ def _merged(kinds: Sequence[Kind]) -> Kind:
 
 
 def _is_narrow(kinds: Sequence[Kind]) -> bool:
-    """Whether a FLOAT and other numbers are a FLOAT: it depends on their order.
+    """Return whether a FLOAT and other numbers are a FLOAT: it depends on their order.
 
     A FLOAT remains one beside whole numbers behind it but columns of INT, and beside small ones before it.
     """
@@ -181,7 +179,7 @@ def _is_narrow(kinds: Sequence[Kind]) -> bool:
 
 
 def arithmetic(kinds: Sequence[Kind], places: int | None = None) -> Kind:
-    """What arithmetic gives; `places` are those of a decimal result."""
+    """Return the kind of a result of arithmetic; `places` are those of a decimal."""
     names = {"float" if kind.name in ("text", "time") else kind.name for kind in kinds}
     if "unknown" in names:
         return UNKNOWN
@@ -218,12 +216,12 @@ def _any(node: exp.Expr) -> Kind:
 
 
 def silent(kind: Kind) -> Kind:
-    """The kind, if it is a text one that MySQL reads as a number without an error."""
+    """Return the kind, if it is a text one that MySQL reads as a number without an error."""
     return kind._replace(silent=True) if kind.name == "text" else kind
 
 
 def _one_of(nodes: Sequence[exp.Expr | None], kind: Kind) -> Kind:
-    """The kind of what is chosen among values: MySQL reads each of them as a number in its own way."""
+    """Return the kind of what is chosen among values: MySQL reads each of them as a number in its own way."""
     texts = [each for each in nodes if kind_of(each).name == "text"]
     states = {kind_of(each).silent for each in texts if each is not None and not _is_number(each)}
     return kind._replace(silent=states.pop() if len(states) == 1 else None if states else False)
@@ -234,7 +232,7 @@ def _is_number(node: exp.Expr) -> bool:
 
 
 def _over_window(node: exp.Expr) -> Kind:
-    """Of a window function; MySQL reads MIN and MAX as the columns of a table that it makes."""
+    """Return the kind of a window function. MySQL reads MIN and MAX as columns of a table that it makes."""
     kind, function = _same(node), node.this
     if kind.name != "text":
         return kind
@@ -246,7 +244,7 @@ def _sides(node: exp.Expr) -> list[Kind]:
 
 
 def _counted(kind: Kind) -> Kind:
-    """A kind as it counts in arithmetic, where a date is a whole number."""
+    """Return a kind as it counts in arithmetic, where a date is a whole number."""
     return INT if kind.is_moment else kind
 
 
@@ -277,13 +275,13 @@ def _quotient(node: exp.Expr) -> Kind:
 
 
 def _shifted(node: exp.Expr) -> Kind:
-    """What LAG and LEAD give: a row's value, or else the default."""
+    """Return the kind of LAG and LEAD: that of a row's value, or else of the default."""
     values = [each for each in (node.this, node.args.get("default")) if each is not None]
     return _one_of(values, merged(map(kind_of, values)))
 
 
 def _remainder(kinds: list[Kind]) -> Kind:
-    """Of a division; it has the sign of the dividend."""
+    """Return the kind of a remainder, which has the sign of the dividend."""
     return arithmetic(kinds)._replace(unsigned=bool(kinds) and kinds[0].unsigned)
 
 
@@ -309,7 +307,7 @@ def _average(node: exp.Expr) -> Kind:
 
 
 def _extreme(node: exp.Expr) -> Kind:
-    """Of MIN and MAX. Beside GROUP BY, MySQL may make a DOUBLE of a computed FLOAT."""
+    """Return the kind of MIN and MAX. Beside GROUP BY, MySQL may make a DOUBLE of a computed FLOAT."""
     kind = _of_distinct(node)
     select = node.find_ancestor(exp.Window, exp.Select)
     grouped = isinstance(select, exp.Select) and select.args.get("group") is not None
@@ -436,7 +434,7 @@ _FUNCTIONS: dict[str, Callable[[exp.Expr], Kind]] = {
     "ABS": lambda node: arithmetic([_counted(_first(node))]),
     "MOD": lambda node: _remainder([_counted(kind_of(each)) for each in node.expressions]),
 }
-"""Functions that are nothing but a name to the parser."""
+"""Functions that the parser knows by name only."""
 
 _NODES: dict[type[exp.Expr], Callable[[exp.Expr], Kind]] = {
     exp.Literal: _literal,
@@ -475,7 +473,7 @@ _NODES: dict[type[exp.Expr], Callable[[exp.Expr], Kind]] = {
 
 
 def of_expression(node: exp.Expr) -> Kind:
-    """The kind of an expression that is no column and no query; those below it must have theirs."""
+    """Return the kind of an expression, but for columns and queries. Those below it must have theirs."""
     rule = next((_NODES[kind] for kind in type(node).__mro__ if kind in _NODES), None)
     return UNKNOWN if rule is None else rule(node)
 
@@ -511,7 +509,7 @@ class _Annotator:
         self._columns: dict[str, Row] = {each.name.lower(): list(each.columns) for each in columns}
 
     def query(self, node: exp.Expr | None, above: _Scope | None, parts: Mapping[str, Row]) -> Row:
-        """Annotates a query, and gives the columns of its rows."""
+        """Annotate a query, and gives the columns of its rows."""
         check_time()
         if not isinstance(node, exp.Query):
             return []
@@ -595,7 +593,7 @@ class _Annotator:
         scope.sources[node.alias_or_name.lower()] = {name.lower(): kind for name, kind in row}
 
     def change(self, node: exp.Insert | exp.Update | exp.Delete) -> None:
-        """Annotates what a statement changes tables by."""
+        """Annotate what a statement changes tables by."""
         scope = _Scope(None, self._with(node, None, {}))
         target = node.this.this if isinstance(node.this, exp.Schema) else node.this
         joined = node.args.get("from_")
@@ -615,7 +613,7 @@ class _Annotator:
     # --- expressions --------------------------------------------------------------------------------------
 
     def kind(self, node: exp.Expr, scope: _Scope) -> Kind:
-        """Annotates an expression and all below it."""
+        """Annotate an expression and all below it."""
         if isinstance(node, exp.Query):
             row = self.query(node, scope, scope.parts)
             found = row[0][1] if len(row) == 1 else UNKNOWN
@@ -630,7 +628,7 @@ class _Annotator:
 
 
 def _named(node: exp.Expr, kind: Kind) -> Kind:
-    """The kind of an expression that queries around or HAVING name: MySQL may have stored it."""
+    """Return the kind of an expression that queries around or HAVING name: MySQL may have stored it."""
     if kind.is_single and not isinstance(node.unalias().unnest(), exp.Column):
         return kind._replace(silent=kind.silent or None)
     if kind.name == "decimal" and _is_chosen(node.unalias().unnest()):
@@ -641,7 +639,7 @@ def _named(node: exp.Expr, kind: Kind) -> Kind:
 
 
 def _is_chosen(node: exp.Expr) -> bool:
-    """Whether CASE or IF chooses among numbers of different types, which MySQL writes differently."""
+    """Return whether CASE or IF chooses among numbers of different types, which MySQL writes differently."""
     chosen = list(node.find_all(exp.If, exp.Case)) if isinstance(node, exp.If | exp.Case) else []
     values = [each.args.get(name) for each in chosen for name in ("true", "false", "default")]
     kinds = {kind_of(value)[:2] for value in values if value is not None and kind_of(value).is_number}
@@ -649,14 +647,14 @@ def _is_chosen(node: exp.Expr) -> bool:
 
 
 def _computed(row: Row | None) -> Row:
-    """The columns of a query that is named, which may be computed where they are named."""
+    """Return the columns of a query that is named, which may be computed where they are named."""
     singles = [kind.is_single and kind.silent is False for _, kind in row or ()]
     pairs = zip(row or (), singles, strict=True)
     return [(name, kind._replace(silent=None) if single else kind) for (name, kind), single in pairs]
 
 
 def _starred(sources: Mapping[str, Mapping[str, Kind]], joins: Sequence[exp.Join], wanted: str) -> Row:
-    """The columns of `*`, or of `t.*`.
+    """Return the columns of `*`, or of `t.*`.
 
     Raises:
         StatementError: MySQL has those of USING first, and SQLite does not.
@@ -683,7 +681,7 @@ def _renamed(row: Row, names: Sequence[str]) -> Row:
 
 
 def annotate(tree: exp.Expr, columns: Sequence[TableColumns]) -> tuple[Kind, ...]:
-    """Notes the kind of each expression in the tree, where `kind_of` finds it.
+    """Note the kind of each expression in the tree, where `kind_of` finds it.
 
     Args:
         columns: of the tables and views that the statement names.

@@ -11,8 +11,15 @@ from sqlglot import exp
 from sqlglot.generators.mysql import MySQLGenerator
 from sqlglot.tokens import Token, TokenType
 
-from trl_dbbench.mysqlite.errors import OTHER_COUNT, SHOWN_DATABASE, StatementError, syntax_error, unsupported
-from trl_dbbench.mysqlite.kinds import TableColumns, keep_kind
+from trl_dbbench.mysqlite.errors import (
+    OTHER_COUNT,
+    SHOWN_DATABASE,
+    StatementError,
+    refuse_if,
+    syntax_error,
+    unsupported,
+)
+from trl_dbbench.mysqlite.kinds import TableColumns, keep_kind, words
 from trl_dbbench.mysqlite.parse import text_of
 
 RESERVED = frozenset(
@@ -23,17 +30,11 @@ RESERVED = frozenset(
 
 _NAMED = frozenset(
     {
-        (exp.Table, "this"),
-        (exp.TableAlias, "this"),
-        (exp.TableAlias, "columns"),
-        (exp.Alias, "alias"),
-        (exp.Column, "this"),
-        (exp.ColumnDef, "this"),
-        (exp.Schema, "expressions"),
-        (exp.Window, "alias"),
+        *((exp.Table, "this"), (exp.TableAlias, "this"), (exp.TableAlias, "columns"), (exp.Alias, "alias")),
+        *((exp.Column, "this"), (exp.ColumnDef, "this"), (exp.Schema, "expressions"), (exp.Window, "alias")),
     }
 )
-"""Where a name stands in a tree: the node above it and its place there."""
+"""Places of names in a tree: the node above, and the name's place there."""
 
 _MEANT = frozenset({"default", "dual", "utc_date", "utc_time", "utc_timestamp"})
 """Reserved words that may stand where a name does, without being one."""
@@ -46,54 +47,28 @@ _CLAUSES: dict[type[exp.Expr], str] = {
     exp.Order: "order clause",
 }
 
-
-ADJACENT = (
-    *(
-        "ADDDATE",
-        "BIT_AND",
-        "BIT_OR",
-        "BIT_XOR",
-        "CAST",
-        "COUNT",
-        "CURDATE",
-        "CURTIME",
-        "DATE_ADD",
-        "DATE_SUB",
-    ),
-    *("EXTRACT", "GROUP_CONCAT", "MAX", "MID", "MIN", "NOW", "POSITION", "STD", "STDDEV", "STDDEV_POP"),
-    *(
-        "STDDEV_SAMP",
-        "SUBDATE",
-        "SUBSTR",
-        "SUBSTRING",
-        "SUM",
-        "SYSDATE",
-        "TRIM",
-        "VARIANCE",
-        "VAR_POP",
-        "VAR_SAMP",
-    ),
+ADJACENT = words(
+    """
+    ADDDATE BIT_AND BIT_OR BIT_XOR CAST COUNT CURDATE CURTIME DATE_ADD DATE_SUB EXTRACT GROUP_CONCAT MAX MID
+    MIN NOW POSITION STD STDDEV STDDEV_POP STDDEV_SAMP SUBDATE SUBSTR SUBSTRING SUM SYSDATE TRIM VARIANCE
+    VAR_POP VAR_SAMP
+    """
 )
 """Functions whose bracket must stand beside them."""
-_BEFORE_NAMES = frozenset(
-    {"INTO", "TABLE", "EXISTS", "AS", "FROM", "JOIN", "UPDATE", "ON", "REFERENCES", "WITH", "."}
-)
+_BEFORE_NAMES = words("INTO TABLE EXISTS AS FROM JOIN UPDATE ON REFERENCES WITH .")
 
 
 def check_spaces(sql: str, tokens: Sequence[Token]) -> None:
-    """Raises StatementError for a function that must have its bracket beside it: `COUNT (*)`."""
+    """Raise StatementError for a function that must have its bracket beside it: `COUNT (*)`."""
     for before, name, bracket, after in zip([None, *tokens], tokens, tokens[1:], tokens[2:], strict=False):
         apart = bracket.token_type == TokenType.L_PAREN and name.end + 1 < bracket.start
-        is_name = (
-            name.token_type in (TokenType.IDENTIFIER, TokenType.STRING) or name.text.upper() not in ADJACENT
-        )
-        if not apart or is_name or (before is not None and before.text.upper() in _BEFORE_NAMES):
+        function, named = name.text.upper(), name.token_type in (TokenType.IDENTIFIER, TokenType.STRING)
+        if not apart or named or function not in ADJACENT:
             continue
-        function = name.text.upper()
-        if function in ("CAST", "DATE_ADD", "DATE_SUB", "EXTRACT", "POSITION") or after.text.upper() in (
-            "*",
-            "DISTINCT",
-        ):
+        if before is not None and before.text.upper() in _BEFORE_NAMES:
+            continue
+        keyword = function in ("CAST", "DATE_ADD", "DATE_SUB", "EXTRACT", "POSITION")
+        if keyword or after.text.upper() in ("*", "DISTINCT"):
             raise syntax_error(sql[after.start :])
         raise StatementError(
             1630,
@@ -103,7 +78,7 @@ def check_spaces(sql: str, tokens: Sequence[Token]) -> None:
 
 
 def check_words(tree: exp.Expr) -> None:
-    """Raises StatementError for a reserved word as a name without backticks, unless a dot is beside it."""
+    """Raise StatementError for a reserved word as a name without backticks, unless a dot is beside it."""
     for name in tree.find_all(exp.Identifier):
         parent = name.parent
         if not name.name and isinstance(parent, exp.Table):
@@ -116,7 +91,7 @@ def check_words(tree: exp.Expr) -> None:
 
 
 def check_derived(tree: exp.Expr) -> None:
-    """Raises StatementError for a subquery in FROM or JOIN that has no alias."""
+    """Raise StatementError for a subquery in FROM or JOIN that has no alias."""
     for subquery in tree.find_all(exp.Subquery):
         if isinstance(subquery.parent, exp.From | exp.Join) and subquery.arg_key == "this":
             inner: exp.Expr = subquery
@@ -127,7 +102,7 @@ def check_derived(tree: exp.Expr) -> None:
 
 
 def needed_tables(tree: exp.Expr) -> tuple[str, ...]:
-    """The names that must be exactly those of tables or views; other databases are refused elsewhere."""
+    """Return the names that must be exactly those of tables or views; other databases are refused elsewhere."""
     if not isinstance(tree, exp.Query | exp.DML | exp.Create | exp.Alter | exp.TruncateTable):
         return ()
     parts = {part.alias for part in tree.find_all(exp.CTE)} | {""}
@@ -136,8 +111,8 @@ def needed_tables(tree: exp.Expr) -> tuple[str, ...]:
 
 
 def _is_hidden(table: exp.Table) -> bool:
-    """Whether no part of WITH that has the table's name can be seen where the table stands: a part sees those
-    before it, and with RECURSIVE itself."""
+    """Return whether a table stands where no part of WITH with its name can be seen: a part sees those before
+    it, and with RECURSIVE itself."""
     below: exp.Expr = table
     above = below.parent
     while above is not None:
@@ -156,7 +131,7 @@ def _is_hidden(table: exp.Table) -> bool:
 
 
 def _read(tree: exp.Expr) -> Iterator[exp.Table]:
-    """The tables of a statement that must exist."""
+    """Return the tables of a statement that must exist."""
     if isinstance(tree, exp.Alter):
         if not isinstance(tree.this, exp.Table):
             raise syntax_error(text_of(tree.this))
@@ -171,7 +146,7 @@ def _read(tree: exp.Expr) -> Iterator[exp.Table]:
 
 
 def check_aliases(tree: exp.Expr) -> None:
-    """Raises StatementError for a column of a table that the statement names in another case."""
+    """Raise StatementError for a column of a table that the statement names in another case."""
     found: dict[int, set[str]] = {}
     for column in tree.find_all(exp.Column):
         name, known = column.table, set[str]()
@@ -193,7 +168,7 @@ def check_aliases(tree: exp.Expr) -> None:
 
 
 def check_joins(tree: exp.Expr) -> None:
-    """Raises StatementError for a column in ON whose table comes later, or before a comma."""
+    """Raise StatementError for a column in ON whose table comes later, or before a comma."""
     for select in tree.find_all(exp.Select):
         joins, first = select.args.get("joins") or [], select.args.get("from_")
         if first is None or not any(join.args.get("on") for join in joins):
@@ -217,19 +192,19 @@ def check_joins(tree: exp.Expr) -> None:
 
 
 def parts(select: exp.Select) -> Iterator[exp.Expr]:
-    """The tables and subqueries of FROM."""
+    """Return the tables and subqueries of FROM."""
     first = select.args.get("from_")
     for each in [*([first] if first is not None else []), *(select.args.get("joins") or [])]:
         yield each.this
 
 
 def named(select: exp.Expr) -> dict[str, exp.Expr]:
-    """What a query selects under another name, by that name in lower case."""
+    """Return the expressions that a query selects under another name, by that name in lower case."""
     return {each.alias.lower(): each.this for each in select.expressions if isinstance(each, exp.Alias)}
 
 
 def sources(query: exp.Expr) -> set[str]:
-    """The names of a query's own tables, as its aliases have them."""
+    """Return the names of a query's own tables, as its aliases have them."""
     return _names(query)
 
 
@@ -243,7 +218,7 @@ Known = Mapping[str, set[str] | None]
 
 
 def check_columns(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
-    """Raises StatementError for an output column's name in WHERE or ON, and for one that stands for two."""
+    """Raise StatementError for an output column's name in WHERE or ON, and for one that stands for two."""
     known = _known(tree, tables)
     for operation in tree.find_all(exp.SetOperation):
         _check_global_order(operation)
@@ -310,7 +285,7 @@ def _check_global_order(operation: exp.SetOperation) -> None:
 
 
 def _keys(select: exp.Select) -> Iterator[exp.Column]:
-    """The columns without a table that ORDER BY names."""
+    """Return the columns without a table that ORDER BY names."""
     order = select.args.get("order")
     for term in order.expressions if order is not None else ():
         if isinstance(term.this, exp.Column) and not term.this.table:
@@ -324,7 +299,7 @@ def _columns(source: exp.Expr, known: Known) -> set[str] | None:
 
 
 def _selected(query: exp.Expr) -> set[str] | None:
-    """The names of a query's columns in lower case."""
+    """Return the names of a query's columns in lower case."""
     query = query.unnest()
     while isinstance(query, exp.SetOperation):
         query = query.left.unnest()
@@ -334,7 +309,7 @@ def _selected(query: exp.Expr) -> set[str] | None:
 
 
 def qualify_order(tree: exp.Expr) -> None:
-    """Gives the columns in ORDER BY the tables that they have where they are selected.
+    """Give the columns in ORDER BY the tables that they have where they are selected.
 
     `SELECT a.id FROM a JOIN b ... ORDER BY id` sorts by what is selected; to SQLite, `id` is ambiguous.
     """
@@ -352,7 +327,7 @@ def qualify_order(tree: exp.Expr) -> None:
 
 
 def qualify_having(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
-    """Puts what is selected in the place of its name in HAVING, where SQLite takes it for a column's first.
+    """Put what is selected in the place of its name in HAVING, where SQLite takes it for a column's first.
 
     Raises:
         StatementError: the name is one in GROUP BY as well.
@@ -370,8 +345,7 @@ def qualify_having(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
             value = aliases.get(name) if name in own else None
             if value is None or (isinstance(value, exp.Column) and value.name.lower() == name):
                 continue
-            if name in keys:
-                raise unsupported("a name in HAVING that GROUP BY and SELECT give to different things")
+            refuse_if(name in keys, "a name in HAVING that GROUP BY and SELECT give to different things")
             column.replace(keep_kind(exp.paren(value.copy()), value))
 
 
@@ -380,8 +354,7 @@ def having_alone(node: exp.Expr) -> None:
     if any(each.find(exp.AggFunc) for each in node.expressions):
         return
     condition = node.args["having"].this
-    if condition.find(exp.AggFunc):
-        raise unsupported("an aggregate in HAVING, and none in SELECT or GROUP BY")
+    refuse_if(condition.find(exp.AggFunc), "an aggregate in HAVING, and none in SELECT or GROUP BY")
     aliases = named(node)
     for column in list(condition.find_all(exp.Column)):
         value = None if column.table else aliases.get(column.name.lower())
@@ -401,7 +374,7 @@ def having_alone(node: exp.Expr) -> None:
 
 
 def qualify_joins(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
-    """Gives the columns in ON the table among those joined so far that has them; SQLite looks at all tables.
+    """Give the columns in ON the table among those joined so far that has them; SQLite looks at all tables.
 
     Raises:
         StatementError: none of these has it, but a later one.
@@ -424,20 +397,19 @@ def qualify_joins(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
                 if len(owners) == 1:
                     column.set("table", exp.to_identifier(owners[0], quoted=True))
                 elif not owners and any(column.name.lower() in (each or ()) for each in every.values()):
-                    if select.find_ancestor(exp.Select) is not None:
-                        raise unsupported("a column of a later table in ON")
+                    refuse_if(select.find_ancestor(exp.Select) is not None, "a column of a later table in ON")
                     raise StatementError(1054, f"Unknown column '{column.name}' in 'on clause'")
 
 
 def _loose(condition: exp.Expr | None) -> list[exp.Column]:
-    """The columns without a table in a condition, outside of aggregates and subqueries."""
+    """Return the columns without a table in a condition, outside of aggregates and subqueries."""
     inner = exp.AggFunc | exp.Query
     nodes = condition.walk(prune=lambda node: isinstance(node, inner)) if condition is not None else ()
     return [node for node in nodes if isinstance(node, exp.Column) and not node.table]
 
 
 def rename_columns(tree: exp.Expr) -> None:
-    """Gives the columns of derived tables the names that stand behind the alias, which SQLite does not know.
+    """Give the columns of derived tables the names that stand behind the alias, which SQLite does not know.
 
     Raises:
         StatementError: there are more or fewer names than columns. The tree must have been annotated.
@@ -461,7 +433,7 @@ def rename_columns(tree: exp.Expr) -> None:
 
 
 def check_twice(tree: exp.Expr) -> None:
-    """Raises StatementError for a derived table or a part of WITH with two columns of a name.
+    """Raise StatementError for a derived table or a part of WITH with two columns of a name.
 
     Its columns must have been annotated.
     """

@@ -14,23 +14,17 @@ from sqlglot import exp
 from sqlglot.dialects.sqlite import SQLite
 from sqlglot.errors import SqlglotError
 
-from trl_dbbench.mysqlite.calls import (
-    TOTALS,
-    bits,
-    cast,
-    check_name,
-    checked,
-    counted,
-    function_call,
-    move,
-    remainder_of,
-)
 from trl_dbbench.mysqlite.checks import single_row
 from trl_dbbench.mysqlite.coercions import (
+    BINARY,
     CHARSETS,
+    COMPARISONS,
+    as_number,
     as_text,
     call,
     chooses,
+    collated,
+    comparable,
     doubt,
     exact,
     in_change,
@@ -38,6 +32,7 @@ from trl_dbbench.mysqlite.coercions import (
     is_check,
     is_early,
     is_in_change,
+    is_moved,
     may_fail,
     numeric,
     strict_truths,
@@ -45,17 +40,35 @@ from trl_dbbench.mysqlite.coercions import (
     unified,
     unless_null,
 )
-from trl_dbbench.mysqlite.comparisons import BINARY, COMPARISONS, collated
-from trl_dbbench.mysqlite.conversions import OVERFLOW
-from trl_dbbench.mysqlite.dates import EXTRACTED
+from trl_dbbench.mysqlite.dates import EXTRACTED, UNITS
 from trl_dbbench.mysqlite.errors import (
     SHOWN_DATABASE,
     StatementError,
     nested_too_deeply,
+    refuse_if,
     syntax_error,
     unsupported,
 )
-from trl_dbbench.mysqlite.kinds import JSON, Kind, TableColumns, annotate, keep_kind, kind_of
+from trl_dbbench.mysqlite.functions import (
+    AGGREGATES,
+    DOUBTFUL,
+    OVERFLOW,
+    OVERFLOWING,
+    functions,
+    is_own,
+    takes,
+)
+from trl_dbbench.mysqlite.kinds import (
+    DATE,
+    INT,
+    JSON,
+    Kind,
+    TableColumns,
+    annotate,
+    keep_kind,
+    kind_of,
+    words,
+)
 from trl_dbbench.mysqlite.names import (
     check_twice,
     having_alone,
@@ -65,13 +78,479 @@ from trl_dbbench.mysqlite.names import (
     rename_columns,
 )
 from trl_dbbench.mysqlite.parse import quote, text_of
-from trl_dbbench.mysqlite.recursion import count_depth, is_recursive, note_columns, store_columns
-from trl_dbbench.mysqlite.storage import store
+from trl_dbbench.mysqlite.storage import count_depth, is_recursive, note_columns, store, store_columns
 from trl_dbbench.mysqlite.values import COLLATION
+
+_FUNCTIONS = functions()
+_KNOWN = (
+    frozenset(name for name in _FUNCTIONS if not is_own(name))
+    | frozenset(AGGREGATES)
+    | {"ADDDATE", "SUBDATE"}
+)
+
+
+def interval(node: exp.Interval) -> tuple[exp.Expr, exp.Expr]:
+    unit = node.args.get("unit")
+    amount = node.this or exp.null()
+    name = "" if unit is None else unit.name.upper()
+    if name not in UNITS:  # such as DAY_HOUR, or what the parser takes for a second interval
+        raise unsupported(f"INTERVAL ... {name}")
+    whole = isinstance(amount, exp.Literal) and amount.name.lstrip("+-").isdecimal()
+    checked = amount if whole else in_change(amount, "FULL_INTEGER")
+    if checked is not amount and isinstance(checked, exp.Anonymous) and kind_of(amount).silent is not False:
+        doubt(checked)
+    return checked, exp.Literal.string(name)
+
+
+def counted(node: exp.Expr) -> exp.Expr:
+    """Return a number of characters or places, which must be whole: MySQL rounds numbers in several ways."""
+    kind = kind_of(node)
+    if kind.name == "text" and is_in_change(node):
+        raise unsupported("a text as a count in a statement that changes rows")
+    return node if kind.name in ("int", "null") else call("COUNT", as_number(node))
+
+
+def move(name: str, moment: exp.Expr, amount: exp.Interval, kind: Kind) -> exp.Expr:
+    """DATE_ADD or DATE_SUB, which gives this kind of value."""
+    strict = is_in_change(moment)
+    arguments = [_start(moment), *interval(amount)]
+    if not strict:
+        return call(name, *arguments)
+    made = call(f"FULL_{name}", *arguments, exp.Literal.number(int(kind == DATE)))
+    return unless_null(arguments[:1], made) if may_fail(arguments[1]) else made
+
+
+def _start(moment: exp.Expr) -> exp.Expr:
+    """Return a value that an interval is added to. For a text that another was added to, MySQL shows the
+    time."""
+    among = kind_of(moment).name == "text" and chooses(moment)
+    if among and any(kind_of(each).is_moment for each in moment.walk()):
+        raise unsupported("an interval added to a date among texts")
+    moment = in_change(moment, "FULL_DATE")
+    return call("MOMENT", moment) if is_moved(moment) and kind_of(moment).name == "text" else moment
+
+
+_T = exp.DataType.Type
+_INTEGERS = {_T.BIGINT, _T.UBIGINT, _T.INT, _T.UINT, _T.SMALLINT, _T.TINYINT}
+_TEXTS = {_T.CHAR, _T.NCHAR, _T.VARCHAR, _T.NVARCHAR, _T.TEXT, _T.CHARACTER_SET, _T.JSON}
+
+
+def cast(node: exp.Expr) -> exp.Expr:
+    kind = node.args["to"]
+    sizes = [exp.Literal.number(size.name) for size in kind.expressions]
+    if odd := next((size.name for size in sizes if not size.name.isdecimal()), None):
+        raise syntax_error(f"{odd})")
+    if kind.this in (_T.DECIMAL, _T.UDECIMAL) and any(
+        int(size.name) > most for size, most in zip(sizes, (65, 30), strict=False)
+    ):
+        raise StatementError(1426, f"Too-big precision specified for '{text_of(node.this)}'. Maximum is 65.")
+    refuse_if(kind.this == _T.YEAR, "CAST(... AS YEAR)")
+    if kind.this in _INTEGERS:
+        name = "CAST_FLOAT_SIGNED" if kind_of(node.this).name == "float" else "CAST_SIGNED"
+        whole = call(name, in_change(as_number(node.this), "FULL_INTEGER"))
+        return call("CAST_UNSIGNED", whole) if kind.this in (_T.UBIGINT, _T.UINT) else whole
+    if kind.this in (_T.DECIMAL, _T.UDECIMAL):
+        places = sizes[1] if len(sizes) > 1 else exp.Literal.number(0)
+        digits = sizes[0] if sizes else exp.Literal.number(10)
+        return call("CAST_DECIMAL", in_change(as_number(node.this), "FULL_BEGUN_DECIMAL"), places, digits)
+    if kind_of(node).is_single:
+        return call("CAST_FLOAT", numeric(node.this))
+    if kind.this in (_T.FLOAT, _T.DOUBLE, _T.UDOUBLE):
+        return call("CAST_DOUBLE", numeric(node.this))
+    if kind.this in _TEXTS:
+        made = call("CAST_CHAR", as_text(node.this), *sizes[:1])
+        charset = kind.args.get("kind") if kind.this == _T.CHARACTER_SET else None
+        return made if charset is None else in_charset(made, charset.name)
+    if kind.this in (_T.BINARY, _T.VARBINARY):
+        return exp.Collate(this=node.this, expression=exp.var(BINARY))
+    if kind.this == _T.DATE:
+        return call("DATE", in_change(node.this, "FULL_DATE"))
+    if kind.this == _T.TIME:
+        return call("TIME", node.this)
+    if kind.this in (_T.DATETIME, _T.TIMESTAMP, _T.TIMESTAMPTZ, _T.TIMESTAMPNTZ):
+        return call("TIMESTAMP", in_change(node.this, "FULL_DATE"))
+    raise syntax_error(text_of(node))
+
+
+def check_name(node: exp.Anonymous) -> None:
+    """Raise StatementError for a function that does not exist; MySQL looks at this before anything else."""
+    name = str(node.this).upper()
+    if name.strip('"').endswith(" "):
+        raise StatementError(1458, f"Incorrect routine name '{node.this}'")
+    if isinstance(node.parent, exp.Dot):
+        if isinstance(node.parent.this, exp.Dot):
+            raise syntax_error("(")
+        raise StatementError(1305, f"FUNCTION {node.parent.sql(dialect='mysql')} does not exist")
+    if name in ("IFNULL", "VALUES", "ANY_VALUE") or name in _KNOWN:
+        return
+    if any(isinstance(each, _NO_ARGUMENTS) for each in node.expressions) or isinstance(
+        node.parent, exp.Window
+    ):
+        raise syntax_error(f"{name}(")
+    if name in _MISSING or name.startswith(("ST_", "MBR", "JSON_", "INET", "IS_IPV", "GTID_")):
+        raise unsupported(f"{name}()")
+    raise StatementError(1305, f"FUNCTION {SHOWN_DATABASE}.{name} does not exist")
+
+
+def _miscounted(name: str) -> StatementError:
+    return StatementError(1582, f"Incorrect parameter count in the call to native function '{name}'")
+
+
+def function_call(node: exp.Expr) -> exp.Expr:
+    name, arguments = str(node.this).upper(), list(node.expressions)
+    if name == "VALUES":
+        refuse_if(node.find_ancestor(exp.OnConflict) is None, "VALUES() outside ON DUPLICATE KEY UPDATE")
+        return exp.column(arguments[0].copy(), "excluded")
+    if name == "ANY_VALUE":
+        if len(arguments) != 1:
+            raise _miscounted(name)
+        return arguments[0]
+    if name == "IFNULL":
+        node.set("expressions", [unified(each, kind_of(node)) for each in arguments])
+        return node
+    if name in ("TIMESTAMPDIFF", "TIMESTAMPADD") and arguments:
+        if arguments[0].name.upper().removeprefix("SQL_TSI_") not in UNITS | {"MICROSECOND"}:
+            raise syntax_error(text_of(arguments[0]))
+        arguments[0] = exp.Literal.string(arguments[0].name.upper())
+    if name in ("ADDDATE", "SUBDATE") and len(arguments) == 2 and not isinstance(arguments[1], exp.Interval):
+        arguments[1] = exp.Interval(this=arguments[1], unit=exp.var("DAY"))
+    if name in _MOVING and len(arguments) == 2 and isinstance(arguments[1], exp.Interval):
+        return move(_MOVING[name], arguments[0].unnest(), arguments[1], kind_of(node))
+    if name in _OF_DATES and arguments and kind_of(arguments[0]).is_number:
+        arguments[0] = call("DATED", arguments[0])
+    strict = is_in_change(node)
+    if name == "DATEDIFF" and len(arguments) == 2 and kind_of(arguments[1]).is_number:
+        refuse_if(strict, "DATEDIFF of a number in a statement that changes rows")
+        arguments[1] = call("DATED", arguments[1])
+    for place in _COUNTS.get(name, ()):
+        if place < len(arguments):
+            arguments[place] = counted(arguments[place])
+    if strict:
+        arguments = _checked(name, arguments)
+    arguments = _converted(name, arguments, kind_of(node))
+    if name == "MOD" and len(arguments) == 2 and strict:
+        arguments[1] = call("DIVISOR", arguments[1], arguments[0].copy())
+    if len(arguments) < _FEWEST.get(name, 0) or name in _MOVING:
+        raise _miscounted(name)
+    if name in _FUNCTIONS and not takes(_FUNCTIONS[name], arguments):
+        raise _miscounted(name)
+    own = "FULL_STR_TO_DATE" if strict and name == "STR_TO_DATE" else name
+    if name == "MOD":
+        own = remainder_of(kind_of(node))
+    if name in OVERFLOWING and node.find_ancestor(exp.Predicate, exp.Connector, exp.If, exp.Case) is not None:
+        own = f"{DOUBTFUL}{name}"  # MySQL does not compute it beside NULL
+    made = exact(call(own, *arguments), kind_of(node) if name in _COMPUTING else INT)
+    if name in _ROUNDING and kind_of(node).name == "float":
+        made = call("SIGNED", made, arguments[0].copy())
+    if name == "FORMAT" and str(arguments[0].this) == "my_ROUND_FLOAT":
+        made = call("SIGNED_TEXT", made, arguments[0].copy())
+    last = max((n for n, each in enumerate(arguments) if strict and may_fail(each)), default=0)
+    if not last or name in _READING_ALL:
+        return made
+    refuse_if(name not in _STOPPING, f"{name} of what may be no number in a statement that changes rows")
+    return unless_null(arguments[:last], made)
+
+
+def remainder_of(kind: Kind) -> str:
+    """Return the name of the function for a remainder of this kind."""
+    return "DECIMAL_MOD" if kind.name == "decimal" else "MOD"
+
+
+_MOVING = {"DATE_ADD": "DATE_ADD", "ADDDATE": "DATE_ADD", "DATE_SUB": "DATE_SUB", "SUBDATE": "DATE_SUB"}
+_ROUNDING = words("ROUND TRUNCATE CEIL CEILING FLOOR")
+_NO_ARGUMENTS = (exp.Interval, exp.Distinct, exp.Star, exp.Select, exp.SetOperation, exp.Order)
+"""Nodes that MySQL's grammar allows in the brackets of its own functions only."""
+_MISSING = words(
+    """
+    ACOS ADDTIME AES_DECRYPT AES_ENCRYPT ASIN ATAN ATAN2 BENCHMARK BIN BIN_TO_UUID BIT_AND BIT_COUNT
+    BIT_LENGTH BIT_OR BIT_XOR CHARSET COERCIBILITY COLLATION COMPRESS CONV CONVERT_TZ COT CRC32
+    CURRENT_ROLE EXPORT_SET EXTRACTVALUE FORMAT_BYTES FORMAT_PICO_TIME FOUND_ROWS FROM_BASE64
+    GEOMCOLLECTION GEOMETRYCOLLECTION GET_FORMAT GET_LOCK GROUPING ICU_VERSION INTERVAL IS_FREE_LOCK
+    IS_USED_LOCK IS_UUID LAST_INSERT_ID LINESTRING LOAD_FILE MAKETIME MAKE_SET MD5 MICROSECOND MULTILINESTRING
+    MULTIPOINT MULTIPOLYGON NAME_CONST OCT PERIOD_ADD PERIOD_DIFF POINT POLYGON PS_CURRENT_THREAD_ID
+    PS_THREAD_ID QUOTE RANDOM_BYTES REGEXP_INSTR RELEASE_ALL_LOCKS RELEASE_LOCK ROLES_GRAPHML ROW
+    ROW_COUNT
+    SEC_TO_TIME SESSION_USER SHA SHA1 SHA2 SOUNDEX SOURCE_POS_WAIT STATEMENT_DIGEST
+    STATEMENT_DIGEST_TEXT STRING_TO_VECTOR SUBTIME SYSTEM_USER TIMEDIFF TIMESTAMPADD TIME_TO_SEC
+    TO_BASE64 TO_SECONDS UNCOMPRESS UNCOMPRESSED_LENGTH UNHEX UPDATEXML UTC_DATE UTC_TIME UTC_TIMESTAMP
+    UUID_SHORT UUID_TO_BIN
+    VALIDATE_PASSWORD_STRENGTH VECTOR_DIM VECTOR_TO_STRING WEIGHT_STRING YEARWEEK
+    """
+)
+"""Functions of MySQL's that the embedded database lacks, besides families of them."""
+
+_COMPUTING = frozenset({"ABS", "MOD", "TRUNCATE"})
+_OF_TEXTS = words(
+    """
+    CONCAT CONCAT_WS UPPER UCASE LOWER LCASE LEFT RIGHT SUBSTR SUBSTRING MID SUBSTRING_INDEX
+    REPLACE REPEAT REVERSE LPAD RPAD LTRIM RTRIM INSERT LENGTH CHAR_LENGTH CHARACTER_LENGTH
+    OCTET_LENGTH LOCATE INSTR ASCII ORD STRCMP FIND_IN_SET REGEXP_LIKE REGEXP_REPLACE
+    REGEXP_SUBSTR
+    """
+)
+_OF_NUMBERS = words(
+    """
+    ABS CEIL CEILING FLOOR ROUND TRUNCATE MOD POW POWER SQRT SIGN EXP LN LOG LOG2 LOG10 SIN COS TAN RADIANS
+    DEGREES FORMAT STD STDDEV STDDEV_POP STDDEV_SAMP VARIANCE VAR_POP VAR_SAMP
+    """
+)
+
+_FEWEST = {
+    **dict.fromkeys(("GREATEST", "LEAST", "ELT", "FIELD", "CONCAT_WS"), 2),
+    **dict.fromkeys(("LPAD", "RPAD"), 3),
+    "CONCAT": 1,
+}
+"""The fewest arguments of functions that take any number here."""
+_READING_ALL = words("MOD DATEDIFF LEFT REPEAT LPAD LOCATE FORMAT")
+"""Functions that evaluate all of their arguments, even if the first is NULL."""
+_STOPPING = words(
+    """
+    CONCAT POW POWER ROUND TRUNCATE GREATEST LEAST NULLIF REPLACE INSTR STRCMP DATE_FORMAT TIMESTAMPDIFF
+    """
+)
+"""Functions that evaluate no argument behind one that is NULL."""
+_OF_DATES = words(
+    """
+    DATE TIMESTAMP YEAR MONTH DAY DAYOFMONTH DAYOFWEEK DAYOFYEAR WEEKDAY WEEK WEEKOFYEAR QUARTER
+    MONTHNAME DAYNAME LAST_DAY TO_DAYS DATEDIFF DATE_FORMAT UNIX_TIMESTAMP TIMESTAMPDIFF
+    """
+)
+_COUNTS = {
+    **dict.fromkeys(("LEFT", "RIGHT", "REPEAT", "LPAD", "RPAD", "FORMAT", "ROUND", "TRUNCATE"), (1,)),
+    **dict.fromkeys(("SUBSTR", "SUBSTRING", "MID"), (1, 2)),
+    "SUBSTRING_INDEX": (2,),
+    "LOCATE": (2,),
+    "ELT": (0,),
+    "SPACE": (0,),
+}
+"""Places of arguments that are numbers of characters, or of places."""
+_OF_TIMES = frozenset({"TIME", "HOUR", "MINUTE", "SECOND", "TIME_FORMAT"})
+
+
+def _check_kinds(name: str, arguments: list[exp.Expr]) -> None:
+    """Refuse what MySQL compares or reads in ways of its own."""
+    kinds = [kind_of(each) for each in arguments]
+    mixed = any(kind.is_moment for kind in kinds) and not all(
+        kind.is_moment or kind.name == "null" for kind in kinds
+    )
+    refuse_if(name in ("GREATEST", "LEAST", "STRCMP") and mixed, f"{name} of a date and something else")
+    refuse_if(name in ("STRCMP", "FROM_DAYS") and any(kind.is_moment for kind in kinds), f"{name} of dates")
+    other = name == "UNIX_TIMESTAMP" and any(kind.name == "text" for kind in kinds)
+    other = other or (name in _OF_TIMES and bool(kinds) and kinds[0].is_number)
+    if other or (name == "FROM_UNIXTIME" and kinds and kinds[0].name not in ("int", "null")):
+        raise unsupported(f"{name} of such a value")
+
+
+def _checked(name: str, arguments: list[exp.Expr]) -> list[exp.Expr]:
+    """Return the arguments of a function in a statement that changes rows: they must be what the function takes."""
+    if name in _OF_TIMES and arguments and kind_of(arguments[0]).name == "text":
+        raise unsupported(f"{name} of a text in a statement that changes rows")
+    kinds = [kind_of(each) for each in arguments]
+    mixed = any(kind.name == "text" for kind in kinds) and any(kind.is_number for kind in kinds)
+    if name in ("GREATEST", "LEAST") and mixed:
+        raise unsupported(f"{name} of numbers and texts in a statement that changes rows")
+    if name in ("LN", "LOG", "LOG2", "LOG10"):
+        return [call("POSITIVE", each) for each in arguments]
+    if name not in _OF_DATES:
+        return arguments
+    dates = {"DATEDIFF": (0, 1), "TIMESTAMPDIFF": (1, 2)}.get(name, (0,))
+    return [in_change(each, "FULL_DATE") if n in dates else each for n, each in enumerate(arguments)]
+
+
+def _converted(name: str, arguments: list[exp.Expr], kind: Kind) -> list[exp.Expr]:
+    """Return the arguments as a function takes them."""
+    if name in ("GREATEST", "LEAST", "STRCMP", "UNIX_TIMESTAMP", "FROM_UNIXTIME", "FROM_DAYS", *_OF_TIMES):
+        _check_kinds(name, arguments)
+    if name in _OF_TEXTS:
+        return [as_text(each) for each in arguments]
+    if name in _OF_NUMBERS:
+        rounded = [numeric(each) for each in arguments]
+        to_even = (
+            name in ("ROUND", "FORMAT") and arguments and kind_of(arguments[0]).name in ("float", "text")
+        )
+        if not to_even:
+            return rounded
+        digits = rounded[1:] or [exp.Literal.number(0)]
+        return [call("ROUND_FLOAT", rounded[0], *digits), *rounded[1:]]
+    if name == "STR_TO_DATE" and not all(isinstance(each, exp.Literal | exp.Null) for each in arguments[1:]):
+        raise unsupported("STR_TO_DATE with a computed format")
+    if name == "NULLIF" and len(arguments) == 2:
+        return [*comparable(arguments, strict=True), arguments[0].copy()]
+    if name == "FIELD":
+        numbers = any(kind_of(each).is_number for each in arguments)
+        if numbers and any(kind_of(each).is_moment for each in arguments):
+            raise unsupported("FIELD of dates and numbers")
+        return comparable(arguments) if numbers else arguments  # MySQL compares dates as texts
+    if name == "TIME" and len(arguments) == 1:
+        return [*arguments, exp.Literal.number(int(kind_of(arguments[0]).name == "text"))]
+    if name == "DATE_FORMAT":
+        return [*arguments[:1], *map(as_text, arguments[1:])]
+    if name in ("GREATEST", "LEAST", "ELT"):
+        return [unified(each, kind) for each in arguments]
+    return arguments
+
+
+def _total(node: exp.Expr) -> exp.Expr:
+    """SUM and AVG, which give decimals of a number of places."""
+    refuse_if(any(each.find(exp.Avg) for each in node.find_all(exp.Subquery)), "a sum of a subquery's mean")
+    if not isinstance(node.this, exp.Distinct):
+        node.set("this", numeric(node.this))
+    elif kind_of(node.this.expressions[0]).name == "text":
+        refuse_if(is_in_change(node), "a sum of different texts in a statement that changes rows")
+        node.this.set("expressions", [call("CAST_DOUBLE", each) for each in node.this.expressions])
+    else:
+        node.this.set("expressions", [as_number(each) for each in node.this.expressions])
+    return node if isinstance(node.parent, exp.Window) else _of_mean(node, kind_of(node))
+
+
+def _of_mean(node: exp.Expr, kind: Kind) -> exp.Expr:
+    """Return a total, rounded; MySQL keeps a mean with nine places, or a multiple of them, until it is shown."""
+    mean = isinstance(node.this if isinstance(node, exp.Window) else node, exp.Avg) and not _is_kept(node)
+    return exact(type(node)(**node.args), kind, -(-kind.places // 9) * 9 if mean else kind.places)
+
+
+def _is_kept(node: exp.Expr) -> bool:
+    """Return whether it is a column of a table that is made for the statement, and rounded there."""
+    above = node.parent.parent if isinstance(node.parent, exp.Alias) else node.parent
+    while isinstance(above, exp.Query | exp.Subquery):
+        above = above.parent
+    return isinstance(above, exp.CTE | exp.From | exp.Join)
+
+
+def _window(node: exp.Expr) -> exp.Expr:
+    node.set("partition_by", [collated(each) for each in node.args.get("partition_by") or []] or None)
+    if not isinstance(node.this, exp.Sum | exp.Avg):
+        return node
+    return _of_mean(node, kind_of(node))
+
+
+def _extreme(node: exp.Expr) -> exp.Expr:
+    """MIN and MAX, of texts by MySQL's order."""
+    if kind_of(node).name in ("text", "unknown") and not isinstance(node.this, exp.Column | exp.Distinct):
+        node.set("this", collated(node.this))
+    return node
+
+
+def _group_concat(node: exp.Expr) -> exp.Expr:
+    value, keys, directions = node.this, [], ""
+    if isinstance(value, exp.Order):
+        keys = [_group_key(ordered.this, value.this) for ordered in value.expressions]
+        directions = "".join("-" if ordered.args.get("desc") else "+" for ordered in value.expressions)
+        value = value.this
+    distinct = isinstance(value, exp.Distinct)
+    values = [_group_text(each) for each in (value.expressions if distinct else [value])]
+    separator = node.args.get("separator") or exp.Literal.string(",")
+    flags = [exp.Literal.number(int(distinct)), exp.Literal.string(directions)]
+    return call("GROUP_CONCAT", separator, *flags, *keys, *values)
+
+
+def _group_text(value: exp.Expr) -> exp.Expr:
+    """Return a value as GROUP_CONCAT writes it, which stores it first."""
+    kind = kind_of(value)
+    if kind.name == "decimal":
+        return call("WRITTEN", value, exp.Literal.number(kind.places))
+    return call("WRITTEN_SINGLE", value) if kind.is_single else value
+
+
+def _group_key(key: exp.Expr, value: exp.Expr) -> exp.Expr:
+    """Return a key of GROUP_CONCAT: a whole number is the place of one of its arguments."""
+    if isinstance(key, exp.Collate) and isinstance(key.this, exp.Literal) and key.this.is_int:
+        key = key.this
+    if not isinstance(key, exp.Literal) or not key.is_int:
+        refuse_if(key.find(exp.Column) is None, "GROUP_CONCAT sorted by a constant")
+        return key
+    values = value.expressions if isinstance(value, exp.Distinct) else [value]
+    if not key.name.isdecimal() or not 1 <= int(key.name) <= len(values):
+        raise StatementError(1054, f"Unknown column '{key.name}' in 'order clause'")
+    return values[int(key.name) - 1].copy()
+
+
+def _count(node: exp.Expr) -> exp.Expr:
+    if isinstance(node.this, exp.Distinct):
+        parts = node.this.expressions
+        one = parts[0] if len(parts) == 1 else call("CONCAT", *_between(parts, exp.Literal.string("\x1f")))
+        node.set("this", exp.Distinct(expressions=[collated(one)]))
+    return node
+
+
+def _between(parts: list[exp.Expr], separator: exp.Expr) -> list[exp.Expr]:
+    return [each for part in parts for each in (part, separator.copy())][:-1]
+
+
+TOTALS: dict[type, Callable[[exp.Expr], exp.Expr]] = {
+    exp.Sum: _total,
+    exp.Avg: _total,
+    exp.Min: _extreme,
+    exp.Max: _extreme,
+    exp.GroupConcat: _group_concat,
+    exp.Count: _count,
+    exp.Window: _window,
+}
+"""The rules of `rules` for them."""
+
+_BITS = 63
+"""Bits of a BIGINT without its sign."""
+_OF_ROWS = 40
+"""The bits of a number of rows."""
+_PASSING = words(
+    """
+    my_ABS my_FLOOR my_CEIL my_CEILING my_ROUND my_TRUNCATE my_GREATEST my_LEAST my_NULLIF my_MOD my_ELT
+    IFNULL
+    """
+)
+"""Functions whose result is about as large as their arguments."""
+_WIDE = words("my_INT_DIV my_CAST_SIGNED my_CAST_FLOAT_SIGNED my_CAST_UNSIGNED")
+
+
+def checked(node: exp.Expr, kind: Kind) -> exp.Expr:
+    """Return a sum, difference or product, with a check where its result may be too large."""
+    if kind.name == "float" and isinstance(node, exp.Mul):
+        return call("FINITE", node)
+    if kind.name == "int" and kind.unsigned:
+        return call("UNSIGNED", node)
+    if kind.name != "int" or _bits(node) <= _BITS:
+        return node
+    if any(not each.is_string and _bits(each) > _BITS for each in node.find_all(exp.Literal)):
+        raise unsupported("whole numbers above 9223372036854775807")
+    return call("WHOLE", node)
+
+
+def bits(node: exp.Expr) -> exp.Expr:
+    """Return an operator of bits, of whole numbers: to MySQL, they have no sign."""
+    sides = [each for each in (node.this, node.args.get("expression")) if each is not None]
+    if any(kind_of(each).name not in ("int", "null") for each in sides):
+        raise unsupported("bits of what is no whole number")
+    return call("BITS", type(node)(**node.args))
+
+
+def _bits(node: exp.Expr) -> int:
+    """Return the most bits that a whole number may have, as far as its expression tells."""
+    kind = kind_of(node)
+    match node:
+        case exp.Literal():
+            return int(node.name).bit_length() if node.name.isdecimal() else _BITS
+        case exp.Paren() | exp.Neg():
+            return _bits(node.this)
+        case exp.Mul():
+            return _bits(node.this) + _bits(node.expression)
+        case exp.Add() | exp.Sub():
+            return max(_bits(node.this), _bits(node.expression)) + 1
+        case exp.Column():
+            return kind.size if kind.name == "int" and kind.size is not None else _BITS
+        case exp.Count() | exp.Window():
+            return _OF_ROWS
+        case exp.Predicate() | exp.Not() | exp.Connector() | exp.Boolean() | exp.Null():
+            return 1
+        case exp.Anonymous():
+            name = str(node.this)
+            if name in _PASSING:
+                return max(map(_bits, node.expressions), default=_BITS)
+            return _BITS if name in _WIDE else 32
+    return _BITS
 
 
 def turn_right_joins(select: exp.Expr) -> None:
-    """Makes `a JOIN b RIGHT JOIN c` of a query `c LEFT JOIN (a JOIN b)`.
+    """Make `a JOIN b RIGHT JOIN c` of a query `c LEFT JOIN (a JOIN b)`.
 
     That changes the order of the columns of `*`: a query with `*` keeps its RIGHT JOIN.
 
@@ -107,7 +586,7 @@ def _is_right(join: exp.Join) -> bool:
 
 
 def _check_right_joins(joins: list[exp.Join]) -> None:
-    """Refuses what SQLite 3.40 answers wrong: before RIGHT JOIN, a constant condition removes all rows."""
+    """Refuse what SQLite 3.40 answers wrong: before RIGHT JOIN, a constant condition removes all rows."""
     last = max((n for n, join in enumerate(joins) if join.side.upper() == "RIGHT"), default=0)
     for join in joins[:last]:
         condition = join.args.get("on")
@@ -119,7 +598,7 @@ def _check_right_joins(joins: list[exp.Join]) -> None:
 
 
 def unify_sides(node: exp.SetOperation) -> None:
-    """Gives both sides of a UNION or its like columns of the same kinds, where they are written out."""
+    """Give both sides of a UNION or its like columns of the same kinds, where they are written out."""
     kinds = [kind for _, kind in node.meta.get("row", ())]
     for side in _sides(node, kinds):
         if not isinstance(side, exp.Select) or len(side.expressions) != len(kinds):
@@ -151,7 +630,7 @@ def unify_sides(node: exp.SetOperation) -> None:
 
 
 def _sides(node: exp.SetOperation, kinds: Sequence[Kind]) -> Iterator[exp.Expr]:
-    """The queries of a set operation, however deep."""
+    """Return the queries of a set operation, however deep."""
     for side in (_written_out(node.left), _written_out(node.right)):
         if not isinstance(side, exp.SetOperation):
             yield side
@@ -164,14 +643,14 @@ def _sides(node: exp.SetOperation, kinds: Sequence[Kind]) -> Iterator[exp.Expr]:
 
 
 def _float_side(value: exp.Expr, kind: Kind) -> exp.Expr:
-    """A floating-point number in a column of UNION; of a FLOAT as a text, MySQL's plan decides the digits."""
+    """Return a floating-point number in a column of UNION; of a FLOAT as a text, MySQL's plan decides the digits."""
     if kind.name != "text":
         return value
     return call("SURE_SINGLE" if kind_of(value).is_single else "WRITTEN", value)
 
 
 def _written_out(side: exp.Expr) -> exp.Expr:
-    """The query whose columns are those of a side, which may stand in brackets (`single_row`)."""
+    """Return the query whose columns are those of a side, which may stand in brackets (`single_row`)."""
     side = side.unnest()
     while isinstance(side, exp.Select) and [type(each) for each in side.expressions] == [exp.Star]:
         source = side.args.get("from_")
@@ -182,7 +661,7 @@ def _written_out(side: exp.Expr) -> exp.Expr:
 
 
 def rewrite(node: exp.Expr) -> None:
-    """Replaces a node whose descendants have been rewritten."""
+    """Replace a node whose descendants have been rewritten."""
     rule = next((_RULES[kind] for kind in type(node).__mro__ if kind in _RULES), None)
     if rule is None:
         return
@@ -208,7 +687,7 @@ def _arithmetic(node: exp.Expr) -> exp.Expr:
 
 
 def _again(node: exp.Expr) -> exp.Expr:
-    """The same node, to stand below the one that takes its place."""
+    """Return the same node, to stand below the one that takes its place."""
     return type(node)(**node.args)
 
 
@@ -283,15 +762,13 @@ def _collate(node: exp.Expr) -> exp.Expr:
 
 def _extract(node: exp.Expr) -> exp.Expr:
     unit, value = node.name.upper(), node.expression
-    if unit not in EXTRACTED:
-        raise unsupported(f"EXTRACT({unit} ...)")
+    refuse_if(unit not in EXTRACTED, f"EXTRACT({unit} ...)")
     read = call("DATED", value) if kind_of(value).is_number else in_change(value, "FULL_DATE")
     return call("EXTRACT", exp.Literal.string(unit), read)
 
 
 def _interval(node: exp.Expr) -> exp.Expr:
-    if isinstance(node.this, exp.Tuple):
-        raise unsupported("INTERVAL()")
+    refuse_if(isinstance(node.this, exp.Tuple), "INTERVAL()")
     return node
 
 
@@ -339,8 +816,7 @@ def _table(node: exp.Expr) -> exp.Expr:
         raise unsupported("USE INDEX and the like")
     if node.alias_column_names:
         raise syntax_error("(")
-    if isinstance(node.this, exp.Func):
-        raise unsupported("a function as a table")
+    refuse_if(isinstance(node.this, exp.Func), "a function as a table")
     if _INTERNAL.match(node.name):
         raise StatementError(1146, f"Table '{SHOWN_DATABASE}.{node.name}' doesn't exist")
     schema = node.text("db")
@@ -363,8 +839,7 @@ def _column(node: exp.Expr) -> exp.Expr:
         written = text_of(node).replace("`", "")
         raise StatementError(1054, f"Unknown column '{written}' in 'field list'")
     node.set("db", None)
-    if kind_of(node) == JSON and not _is_shown(node):
-        raise unsupported("a column of JSON in an expression")
+    refuse_if(kind_of(node) == JSON and not _is_shown(node), "a column of JSON in an expression")
     if kind_of(node).name == "fixed" and not (_is_shown(node) or isinstance(node.parent, _COMPARING)):
         raise unsupported("FLOAT or DOUBLE with a number of places in an expression")
     return node
@@ -374,7 +849,7 @@ _COMPARING = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.In, exp.Bet
 
 
 def _is_shown(column: exp.Expr) -> bool:
-    """Whether a column is shown as it is, counted, or asked for NULL."""
+    """Return whether a column is shown as it is, counted, or asked for NULL."""
     above = column.parent.parent if isinstance(column.parent, exp.Alias) else column.parent
     asked = isinstance(above, exp.Is) and isinstance(above.expression, exp.Null)
     listed = isinstance(above, exp.Select) and not above.args.get("distinct")
@@ -384,7 +859,7 @@ def _is_shown(column: exp.Expr) -> bool:
 
 
 def _no_place(key: exp.Expr) -> exp.Expr:
-    """A key of GROUP BY or ORDER BY; SQLite takes `-1` for the place of a column, as it does with `1`."""
+    """Return a key of GROUP BY or ORDER BY; SQLite takes `-1` for the place of a column, as it does with `1`."""
     inner = key
     while isinstance(inner, exp.Neg | exp.Paren):
         inner = inner.this
@@ -403,8 +878,7 @@ def _order(node: exp.Expr) -> exp.Expr:
 
 
 def _group(node: exp.Expr) -> exp.Expr:
-    if node.args.get("rollup"):
-        raise unsupported("WITH ROLLUP")
+    refuse_if(node.args.get("rollup"), "WITH ROLLUP")
     shown = node.parent.expressions if isinstance(node.parent, exp.Select) else []
     folded = {
         str(place) for place, each in enumerate(shown, 1) if each.find(exp.AggFunc)
@@ -412,8 +886,7 @@ def _group(node: exp.Expr) -> exp.Expr:
     keys = node.expressions
     mistaken = [isinstance(key, exp.Literal) and key.name in folded for key in keys]
     node.set(
-        "expressions",
-        [key if wrong else _no_place(key) for key, wrong in zip(keys, mistaken, strict=True)],
+        "expressions", [key if wrong else _no_place(key) for key, wrong in zip(keys, mistaken, strict=True)]
     )
     return node
 
@@ -434,8 +907,7 @@ def _select(node: exp.Expr) -> exp.Expr:
     turn_right_joins(node)
     node.set("locks", None)
     node.set("operation_modifiers", None)
-    if node.args.get("into"):
-        raise unsupported("SELECT ... INTO")
+    refuse_if(node.args.get("into"), "SELECT ... INTO")
     source = node.args.get("from_")
     if source is not None and isinstance(source.this, exp.Table) and source.this.name.upper() == "DUAL":
         node.set("from_", None)
@@ -526,7 +998,7 @@ class _Target(SQLite):
 def write(
     tree: exp.Expr, columns: Sequence[TableColumns] = ()
 ) -> tuple[str, tuple[Kind, ...], tuple[str, ...]]:
-    """The statement as SQLite understands it, the kinds of a query's columns, and the constants among the
+    """Return the statement as SQLite understands it, the kinds of a query's columns, and the constants among the
     dates that it compares, which MySQL reads before any row. Changes the tree.
 
     Args:
@@ -585,8 +1057,7 @@ def _one_table(tree: exp.Update | exp.Delete) -> exp.Expr:
         return _update_join(tree, table, joins)
     if not (targets or joins or tree.args.get("order") or tree.args.get("limit")):
         return tree
-    if len(targets) > 1:
-        raise unsupported("DELETE from several tables")
+    refuse_if(len(targets) > 1, "DELETE from several tables")
     target = targets[0].name if targets else table.alias_or_name
     for term in tree.args["order"].expressions if tree.args.get("order") else ():
         if isinstance(term.this, exp.Literal) and term.this.is_int:
@@ -607,15 +1078,13 @@ def _one_table(tree: exp.Update | exp.Delete) -> exp.Expr:
 
 
 def _update_join(tree: exp.Update, table: exp.Table, joins: list[exp.Join]) -> exp.Expr:
-    if any(join.side or join.args.get("using") for join in joins):
-        raise unsupported("UPDATE with an outer join")
+    refuse_if(any(join.side or join.args.get("using") for join in joins), "UPDATE with an outer join")
     first, *rest = [join.this for join in joins]
     conditions = [join.args["on"] for join in joins if join.args.get("on")]
     if tree.args.get("where"):
         conditions.append(tree.args["where"].this)
     for assignment in tree.expressions:
-        if assignment.this.table not in ("", table.alias_or_name):
-            raise unsupported("UPDATE of several tables")
+        refuse_if(assignment.this.table not in ("", table.alias_or_name), "UPDATE of several tables")
         assignment.this.set("table", None)
     table.set("joins", None)
     source = exp.From(this=first)

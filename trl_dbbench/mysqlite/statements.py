@@ -1,4 +1,4 @@
-"""What is found out about a statement before it runs, cached, as a group's episodes run much the same."""
+"""Statements before they run: read, checked and translated, with caches, as episodes run much the same."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from trl_dbbench.mysqlite.names import (
     needed_tables,
 )
 from trl_dbbench.mysqlite.parse import parse, text_of, tokenize
-from trl_dbbench.mysqlite.recursion import check_recursion
 from trl_dbbench.mysqlite.rules import write
+from trl_dbbench.mysqlite.storage import check_recursion
 from trl_dbbench.mysqlite.tables import CATALOG, create
 
 MAX_CACHED_CHARACTERS = 1_000
@@ -59,7 +59,7 @@ class Statement:
     catalog: frozenset[str]
 
     def not_executed(self) -> StatementError:
-        """Return the error for a text that is no statement, or none that is known here."""
+        """Return the error for a text that is not a statement, or not one that is known here."""
         return unsupported("a statement of this form") if self.certain else syntax_error(self.sql.strip())
 
 
@@ -123,8 +123,7 @@ _CHECKS = (check_aliases, check_joins, check_contexts, check_windows, check_dist
 
 
 def _tidy(tree: exp.Expr) -> None:
-    """What says nothing here goes: hints to MySQL's optimizer, that a text is of national characters, and
-    brackets around the place of a column that rows are sorted or grouped by."""
+    """Remove what has no meaning here: hints, N before a text, and brackets around the place of a column."""
     for hint in list(tree.find_all(exp.Hint)):
         hint.pop()
     for text in list(tree.find_all(exp.National)):
@@ -139,7 +138,7 @@ def _tidy(tree: exp.Expr) -> None:
 
 
 class _Looks(threading.local):
-    """What each thread has looked at: no two threads share a tree."""
+    """The statements that each thread has read: no two threads share a tree."""
 
     def __init__(self) -> None:
         self.look = lru_cache(maxsize=256)(_look)
@@ -161,7 +160,7 @@ def _translation(tree: exp.Expr, tables: tuple[TableColumns, ...]) -> Translatio
 
 
 def definition(tree: exp.Create, tables: tuple[TableColumns, ...]) -> exp.Create:
-    """A copy of CREATE that may be changed, while the tree itself may be cached.
+    """Return a copy of CREATE that may be changed, while the tree itself may be cached.
 
     Raises:
         StatementError: it makes a table or a view of a query with FLOAT columns: SQLite makes them DOUBLE.
@@ -187,14 +186,14 @@ _AS_THEY_ARE = (exp.Select, exp.Predicate, exp.Ordered, exp.Group, exp.Sum, exp.
 
 
 def commits(tree: exp.Expr) -> bool:
-    """Whether a statement changes tables themselves, which in MySQL ends an open transaction first."""
+    """Return whether a statement changes tables themselves, which in MySQL ends an open transaction first."""
     if isinstance(tree, exp.Create | exp.Drop):
         return not (tree.args.get("temporary") or tree.find(exp.TemporaryProperty))
     return isinstance(tree, exp.Alter | exp.TruncateTable)
 
 
 def autocommit_of(tree: exp.Set) -> bool | None:
-    """What SET makes of autocommit, `None` if nothing."""
+    """Return the value that SET gives to autocommit, `None` if none."""
     for item in tree.expressions:
         if isinstance(item.this, exp.EQ) and isinstance(item.this.this, exp.Column | exp.SessionParameter):
             value = item.this.expression

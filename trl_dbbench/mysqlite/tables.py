@@ -17,14 +17,15 @@ from typing import Any
 
 from sqlglot import exp
 
-from trl_dbbench.mysqlite.conversions import is_number
 from trl_dbbench.mysqlite.errors import (
     SHOWN_DATABASE,
     StatementError,
+    refuse_if,
     syntax_error,
     unknown_table,
     unsupported,
 )
+from trl_dbbench.mysqlite.functions import is_number
 from trl_dbbench.mysqlite.guard import Guard
 from trl_dbbench.mysqlite.kinds import MOST_SINGLE_BITS, UNKNOWN, Column, Kind, Table, TableColumns, declared
 from trl_dbbench.mysqlite.parse import quote, text_of
@@ -37,7 +38,7 @@ _CONVERTED = ("text", "date", "datetime", "time", "decimal", "fixed")
 
 
 def shown(rows: Iterable[Sequence[Any]], kinds: Sequence[Kind]) -> Iterable[Sequence[Any]]:
-    """The rows of a result, with cells of these kinds in Python's types for them, as a driver gives them."""
+    """Return the rows of a result, with cells of these kinds in Python's types, as a driver gives them."""
     places = [(n, kind) for n, kind in enumerate(kinds) if kind.name in _CONVERTED or kind.is_single]
     return (_converted(row, places) for row in rows) if places else rows
 
@@ -56,8 +57,7 @@ def _cell(value: Any, kind: Kind) -> Any:
         return text(value) if isinstance(value, int | float | Decimal) else value
     if isinstance(value, int | float) and kind.is_single:
         digits = shown_single(single(value) or value)
-        if kind.silent and digits != value:
-            raise unsupported("MIN or MAX of a computed FLOAT in groups")
+        refuse_if(kind.silent and digits != value, "MIN or MAX of a computed FLOAT in groups")
         return digits
     if kind.name in ("decimal", "fixed") and isinstance(value, float):
         return decimal(value, kind.places)
@@ -76,7 +76,7 @@ def _cell(value: Any, kind: Kind) -> Any:
 
 
 def duration(value: str) -> timedelta:
-    """A TIME; the sign in front is that of all its parts."""
+    """Return a TIME; the sign in front applies to all its parts."""
     hours, minutes, seconds = value.removeprefix("-").split(":")
     length = timedelta(hours=int(hours), minutes=int(minutes), seconds=float(seconds))
     return -length if value.startswith("-") else length
@@ -84,36 +84,19 @@ def duration(value: str) -> timedelta:
 
 _T = exp.DataType.Type
 _INTEGER = re.compile(r"\s*(?:TINY|SMALL|MEDIUM|BIG)?INT", re.IGNORECASE)
-_REALS = {_T.DECIMAL, _T.UDECIMAL}
-_TEXTS = {_T.CHAR, _T.NCHAR, _T.VARCHAR, _T.NVARCHAR, _T.TEXT, _T.TINYTEXT, _T.MEDIUMTEXT, _T.LONGTEXT}
-_AS_TEXT = {
-    _T.DATE,
-    _T.DATETIME,
-    _T.DATETIME64,
-    _T.TIMESTAMP,
-    _T.TIMESTAMPTZ,
-    _T.TIMESTAMPNTZ,
-    _T.TIME,
-    _T.JSON,
-}
-_AS_TEXT |= {_T.ENUM, _T.SET}
 
-_NUMBERS = {
-    _T.INT,
-    _T.UINT,
-    _T.BIGINT,
-    _T.UBIGINT,
-    _T.SMALLINT,
-    _T.TINYINT,
-    _T.MEDIUMINT,
-    _T.FLOAT,
-    _T.DOUBLE,
-}
-_NUMBERS |= _REALS
 
+def _types(names: str) -> set[Any]:
+    return {_T[name] for name in names.split()}
+
+
+_REALS = _types("DECIMAL UDECIMAL")
+_TEXTS = _types("CHAR NCHAR VARCHAR NVARCHAR TEXT TINYTEXT MEDIUMTEXT LONGTEXT")
+_AS_TEXT = _types("DATE DATETIME DATETIME64 TIMESTAMP TIMESTAMPTZ TIMESTAMPNTZ TIME JSON ENUM SET")
+_NUMBERS = _REALS | _types("INT UINT BIGINT UBIGINT SMALLINT TINYINT MEDIUMINT FLOAT DOUBLE")
 
 _DIGITS = Context(prec=65)
-"""As many as MySQL's DECIMAL has."""
+"""As many digits as MySQL's DECIMAL has."""
 
 
 def _decimal_converter(places: int) -> Callable[[bytes], Any]:
@@ -130,7 +113,7 @@ def _decimal_converter(places: int) -> Callable[[bytes], Any]:
 
 
 def _or_text(read: Callable[[str], Any]) -> Callable[[bytes], Any]:
-    """A text that is not a date remains a text."""
+    """Return a converter that leaves a text as it is where `read` fails."""
 
     def convert(value: bytes) -> Any:
         written = value.decode("utf-8", "replace")
@@ -186,7 +169,7 @@ def alter(tree: exp.Alter) -> list[str]:
 
 
 def described(row: tuple) -> tuple:
-    """A row of SQLite's table_info as a row of MySQL's DESCRIBE."""
+    """Return a row of SQLite's table_info as a row of MySQL's DESCRIBE."""
     _, name, kind, not_null, default, key = row
     text = _shown_type(kind)
     shown_default = default[1:-1] if isinstance(default, str) and default[:1] == "'" else default
@@ -197,7 +180,7 @@ def described(row: tuple) -> tuple:
 
 
 def written_out(name: str, columns: list[tuple]) -> str:
-    """The text of SHOW CREATE TABLE."""
+    """Return the text of SHOW CREATE TABLE."""
     lines = []
     for column, kind, null, _, default, extra in columns:
         rest = " NOT NULL" if null == "NO" else ("" if default or kind == "text" else " DEFAULT NULL")
@@ -262,7 +245,7 @@ CATALOG = {"columns": _columns_catalog, "tables": _tables_catalog, "schemata": _
 
 
 def renamed(what: str) -> list[tuple[str, str]]:
-    """The pairs of names, old and new, that follow RENAME."""
+    """Return the pairs of names, old and new, that follow RENAME."""
     if not _RENAMED.fullmatch(what):
         raise syntax_error(what)
     pairs = ([exp.to_table(name, dialect="mysql") for name in pair] for pair in _TO.findall(what))
@@ -270,11 +253,8 @@ def renamed(what: str) -> list[tuple[str, str]]:
 
 
 def own_name(table: exp.Expr) -> str:
-    """The name of a table without that of its database.
-
-    Raises:
-        StatementError: it is another database than the task's. Its name minds case, as on MySQL's servers.
-    """
+    """Return the name of a table without its database; raise StatementError for another database. Case
+    counts."""
     schema = table.text("db")
     if schema not in ("", SHOWN_DATABASE):
         raise StatementError(1049, f"Unknown database '{schema}'")
@@ -356,8 +336,7 @@ def _declared(kind: exp.DataType) -> str:
 
 def _change(action: exp.Expr) -> str:
     if isinstance(action, exp.ColumnDef):
-        if action.args.get("position"):
-            raise unsupported("ADD COLUMN ... FIRST or AFTER")
+        refuse_if(action.args.get("position"), "ADD COLUMN ... FIRST or AFTER")
         return f"ADD COLUMN {_column(action)}"
     if isinstance(action, exp.Drop) and action.args.get("kind") == "COLUMN":
         dropped = (action.args.get("tables") or [action.this])[0]
@@ -372,7 +351,7 @@ def _change(action: exp.Expr) -> str:
 
 
 def stored_rows(table: Table) -> list[tuple]:
-    """The rows of a task's table as its columns hold them."""
+    """Return the rows of a task's table as its columns hold them."""
     kinds = [declared(column.type) for column in table.columns]
     return [
         tuple(
@@ -409,16 +388,9 @@ def show(
     existing: Callable[[str], str],
     columns_of: Callable[[str], list[tuple]],
 ) -> list[tuple]:
-    """What SHOW answers.
-
-    Args:
-        names: of the tables.
-        existing: gives back the name of a table or view, or raises the error for one that is not there.
-        columns_of: gives the columns of a table or view as DESCRIBE lists them.
-
-    Raises:
-        StatementError: for an unknown database or table, and what is not supported.
-    """
+    """Return the rows of SHOW; raise StatementError for unknown names, and for what is not supported. `names`
+    are those of the tables, `existing` gives back the name of a table or view or raises, and `columns_of`
+    gives its columns as DESCRIBE lists them."""
     what, target = tree.name.upper(), tree.args.get("target")
     name = target.name if target is not None else ""
     full = tree.args.get("full")
@@ -454,7 +426,7 @@ class Schema:
         return [row[0] for row in self._rows(rf"{query} AND name NOT LIKE 'sqlite\_%' ESCAPE '\'")]
 
     def names(self, kind: str | None = None, schemas: tuple[str, ...] = ("temp", "main")) -> set[str]:
-        """Of tables and views, or only one kind."""
+        """Return the names of tables and views, or of one kind."""
         return {
             name
             for schema in schemas
@@ -464,28 +436,28 @@ class Schema:
         }
 
     def table_name(self, name: str) -> str:
-        """The name, if it is that of a table or view."""
+        """Return the name of a table or view; raise StatementError for any other."""
         if name not in self.names():
             raise unknown_table(name)
         return name
 
     def described(self, name: str) -> list[tuple]:
-        """The columns as DESCRIBE lists them: name, type, NULL allowed, key, default, extra."""
+        """Return the columns as DESCRIBE lists them: name, type, NULL allowed, key, default, extra."""
         return [described(row) for row in self._info(self.table_name(name))]
 
     def columns(self, name: str) -> TableColumns:
-        """Of a table or view."""
+        """Return the columns of a table or view."""
         info = self._info(name)
         columns = tuple((row[1], declared(row[2])) for row in info)
         return TableColumns(name, columns, tuple(row[1] for row in info if row[5]))
 
     def floats(self, name: str) -> list[Kind]:
-        """The kinds of a table's columns that show fewer digits than they hold; of others, unknown ones."""
+        """Return the kinds of the columns that show fewer digits than they hold; of others, unknown ones."""
         kinds = [declared(row[2]) for row in self._info(name, "main.")]
         return [kind if kind.is_single or kind.name == "fixed" else UNKNOWN for kind in kinds]
 
     def offer_catalog(self, wanted: frozenset[str]) -> None:
-        """Makes these information_schema tables, with what they say now."""
+        """Make these information_schema tables, with what they say now."""
         connection = self._connection
         with self._guard.own():
             names = sorted(self.tables())

@@ -35,7 +35,7 @@ _deadline = _Deadline()
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """A block in which this thread runs out of time after so many seconds."""
+    """Limit the time of this thread in a block."""
     _deadline.at = time.monotonic() + seconds
     try:
         yield
@@ -44,12 +44,12 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def is_late(grace: float = 0.0) -> bool:
-    """Whether the time is over, and so many more seconds have passed."""
+    """Return whether the time has been over for `grace` seconds."""
     return time.monotonic() >= _deadline.at + grace
 
 
 def check_time() -> None:
-    """Raises OutOfTime if the time is over."""
+    """Raise OutOfTime if the time is over."""
     if is_late():
         raise OutOfTime
 
@@ -68,24 +68,24 @@ _LARGEST = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
 
 def single(value: float) -> float | None:
-    """The double for the 32 bits of a FLOAT, or `None` if it is out of their range."""
+    """Return the double for the 32 bits of a FLOAT, or `None` if it is out of their range."""
     if not abs(value) <= _LARGEST:
         return None
     return float(struct.unpack("<f", struct.pack("<f", value))[0])
 
 
 def shown_single(value: float) -> float:
-    """The number that MySQL shows of a FLOAT."""
+    """Return the number that MySQL shows of a FLOAT."""
     return float(f"{value:.{SINGLE_DIGITS}g}")
 
 
 def single_text(value: float) -> str:
-    """A FLOAT as a text."""
+    """Return a FLOAT as a text."""
     return written(value, SINGLE_WIDTH, SINGLE_DIGITS)
 
 
 def written(value: float, width: int = WIDTH, most: int = _MOST_DIGITS) -> str:
-    """A number as a text of `width` characters at most, and `most` significant digits (MySQL's `my_gcvt`)."""
+    """Return a number as a text of at most `width` characters and `most` digits (MySQL's `my_gcvt`)."""
     if value == 0 or not math.isfinite(value):
         return repr(value).removesuffix(".0")  # -0, too
     amount, sign = abs(value), "-" if value < 0 else ""
@@ -99,7 +99,7 @@ def written(value: float, width: int = WIDTH, most: int = _MOST_DIGITS) -> str:
 
 
 def _digits(amount: float, most: int) -> tuple[str, int]:
-    """The fewest digits that mean a number, `most` at most, and the place of the point among them."""
+    """Return the fewest digits that mean a number, `most` at most, and the place of the point among them."""
     _, digits, exponent = Decimal(repr(amount)).as_tuple()
     shortest = "".join(map(str, digits)).lstrip("0")
     point = len(shortest) + int(exponent)
@@ -111,7 +111,7 @@ def _digits(amount: float, most: int) -> tuple[str, int]:
 
 
 def _plain(amount: float, digits: str, point: int, width: int) -> str:
-    """Such as 0.00015."""
+    """Write a number such as 0.00015."""
     room = width - (point < len(digits)) - (1 - point if point <= 0 else 0)
     if room < len(digits):
         cut = f"{amount:.{max(room - point, 0)}f}"
@@ -122,7 +122,7 @@ def _plain(amount: float, digits: str, point: int, width: int) -> str:
 
 
 def _with_exponent(amount: float, digits: str, point: int, width: int) -> str:
-    """Such as 1.5e-15."""
+    """Write a number such as 1.5e-15."""
     power = f"e{point - 1}"
     room = width - len(power) - (len(digits) > 1)
     if 0 < room < len(digits):
@@ -137,20 +137,18 @@ Value = Any
 COLLATION = "utf8mb4_0900_ai_ci"
 
 MAX_TEXT_CHARACTERS = 131_072
-"""Also the bytes of a row: twice what MySQL's TEXT holds. A function whose result would be longer returns
-NULL, as beyond MySQL's max_allowed_packet. This bounds the time of each call as well, which nothing can
-interrupt."""
+"""Characters of a text, and bytes of a row: twice what MySQL's TEXT holds. A longer result of a function is
+NULL, as beyond max_allowed_packet. This bounds the time of each call as well, which nothing can interrupt."""
 
 MAX_PATTERN_CHARACTERS = 2_000
-"""Longer patterns and formats take long to compile, and no agent needs one."""
-
+"""Characters of a pattern or format. Longer ones take long to compile."""
 
 BEGUN_NUMBER = regex.compile(r"[ \t\n\v\f\r]*+([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 """A number with which a text begins."""
 
 
 def number(value: Value) -> int | float:
-    """A value as a number: a text is the number with which it begins, or 0."""
+    """Return a value as a number: a text is the number with which it begins, or 0."""
     if isinstance(value, int | float):
         return value
     if isinstance(value, bytes):
@@ -161,11 +159,11 @@ def number(value: Value) -> int | float:
 
 
 _DIGITS = Context(prec=65)
-"""As many as MySQL's DECIMAL has."""
+"""As many digits as MySQL's DECIMAL has."""
 
 
 def decimal(value: Value, places: int) -> int | float:
-    """A number with so many places, rounded half up."""
+    """Return a number with these places, rounded half up."""
     amount = number(value)
     if isinstance(amount, int) or not math.isfinite(amount) or abs(amount) >= 1e22:
         return amount
@@ -174,7 +172,7 @@ def decimal(value: Value, places: int) -> int | float:
 
 
 def text(value: Value) -> str:
-    """A value as MySQL writes it."""
+    """Return a value as MySQL writes it."""
     if isinstance(value, str):
         return value
     if isinstance(value, bytes):

@@ -26,7 +26,7 @@ MAX_NAMED_LETTERS = 20
 
 
 class SQLiteDatabase(Database):
-    """Hands out databases in memory, and those of files; there is no server."""
+    """Databases in memory, and the files of tasks; there is no server."""
 
     statements_at_once = 4  # they compute in this process, where more threads would only hinder one another
     dialect = SQLITE
