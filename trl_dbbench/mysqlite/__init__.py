@@ -12,7 +12,7 @@ trl_dbbench.mysqlite.errors.StatementError: (1582, "Incorrect parameter count in
 ```
 
 A statement is read by MySQL's grammar (`grammar`), parsed by sqlglot (`parse`), refused where MySQL refuses
-it (`checks`, `names`, `groups`), rewritten for SQLite (`rules`), and run under limits (`guard`). Where it is
+it (`checks`, `names`), rewritten for SQLite (`rules`), and run under limits (`guard`). Where it is
 not sure what MySQL answers, it refuses with error 1235. Nothing outside of this package is imported.
 """
 

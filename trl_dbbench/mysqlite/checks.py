@@ -1,4 +1,4 @@
-"""What MySQL refuses although SQLite would do it."""
+"""Statements that MySQL refuses although SQLite would answer them, and ONLY_FULL_GROUP_BY."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 from sqlglot import exp
 
 from trl_dbbench.mysqlite.collation import unknown_letters
-from trl_dbbench.mysqlite.errors import StatementError, refuse_if, unsupported
+from trl_dbbench.mysqlite.errors import StatementError, refuse_if, unknown_column, unsupported
 from trl_dbbench.mysqlite.functions import AGGREGATES
 from trl_dbbench.mysqlite.kinds import TableColumns
 from trl_dbbench.mysqlite.names import named, parts, sources
@@ -113,10 +113,7 @@ _OF_ROWS = (exp.From, exp.Join, exp.CTE, exp.SetOperation, exp.Subquery, exp.DDL
 
 
 def single_row(subquery: exp.Expr) -> exp.Expr:
-    """Return a subquery that stands for a value, made to fail if it has several rows: SQLite takes the first.
-
-    Any other comes back as it is.
-    """
+    """Return a subquery, which fails for several rows if it stands for a value: SQLite takes the first."""
     if isinstance(subquery.parent, exp.SetOperation):  # where SQLite takes no brackets
         return exp.select("*").from_(exp.Subquery(this=subquery.this))
     stands = isinstance(subquery.parent, _OF_ROWS) and subquery.arg_key != "on"
@@ -147,8 +144,7 @@ def single_row(subquery: exp.Expr) -> exp.Expr:
 
 
 def _is_among(subquery: exp.Expr) -> bool:
-    """Return whether MySQL may read a subquery where SQLite does not, or not: it stands beside other
-    conditions."""
+    """Return whether a subquery stands beside other conditions: MySQL may read it where SQLite does not."""
     above = subquery.find_ancestor(exp.Where, exp.Join, exp.Query)
     return isinstance(above, exp.Where | exp.Join) and above.find(exp.Connector) is not None
 
@@ -263,16 +259,11 @@ _INNER = (exp.AggFunc, exp.Window, exp.Query, exp.Subquery)
 _MODE = "this is incompatible with sql_mode=only_full_group_by"
 
 MAX_COMPARED_NODES = 100
-"""Nodes of an expression that is compared with those in GROUP BY. Each of its parts is compared, which takes
-time."""
+"""Nodes of an expression that is compared with those in GROUP BY, which takes time."""
 
 
 def check_groups(tree: exp.Expr, tables: Sequence[TableColumns] = ()) -> None:
-    """Raise StatementError for a column outside of aggregates that has several values in a group.
-
-    Args:
-        tables: those that the statement names, with their keys.
-    """
+    """Raise StatementError for a column outside of aggregates that has several values in a group."""
     selects = list(tree.find_all(exp.Select))
     for select in selects:
         _check_having(select, tables)
@@ -323,7 +314,7 @@ def _check_having(select: exp.Select, tables: Sequence[TableColumns]) -> None:
         outer = column.table not in own if column.table else column.name.lower() not in known
         listed = not column.table and column.name.lower() in aliases
         if not outer and not listed and not any(_same(column, each) for each in had):
-            raise StatementError(1054, f"Unknown column '{_shown(column)}' in 'having clause'")
+            raise unknown_column(_shown(column), "having clause")
 
 
 def check_distinct(tree: exp.Expr) -> None:
@@ -349,7 +340,7 @@ _AGGREGATES = frozenset({*AGGREGATES, "ANY_VALUE"})
 
 
 def _folds(node: exp.Expr) -> bool:
-    """Return whether it is a call, as no class of sqlglot's, of what makes one value of a group's rows."""
+    """Return whether a node is an aggregate that the parser knows by name only."""
     return isinstance(node, exp.Anonymous) and node.name.upper() in _AGGREGATES
 
 
@@ -398,10 +389,7 @@ class _Single:
         self._follow(list(_equalities(select)) if follow else [])
 
     def loose(self, node: exp.Expr) -> Iterator[str]:
-        """Return the columns in an expression, outside of aggregates, that may have several values.
-
-        MySQL knows an expression of GROUP BY as a whole only, and not within another.
-        """
+        """Return the columns in an expression with several values. A key of GROUP BY counts as a whole."""
         if not self._is_key(_bare(node)):
             yield from self._loose(node)
 
@@ -586,13 +574,13 @@ class _Written:
     tables: tuple[str, ...]
 
     def may_be(self, other: _Written) -> bool:
-        """Return whether both are the same, if a column without a table is of the table that the other names."""
+        """Return whether both are the same; a column without a table may be of any table."""
         pairs = zip(self.tables, other.tables, strict=True) if self.text == other.text else [("a", "b")]
         return all(one == another or not one or not another for one, another in pairs)
 
 
 def _normal(node: exp.Expr) -> _Written | None:
-    """`None` for a very long one."""
+    """Return the spelling of an expression, `None` for a very long one."""
     if next(islice(node.walk(), MAX_COMPARED_NODES, None), None) is not None:
         return None
     copy, of_tables = node.copy(), []

@@ -1,8 +1,5 @@
-"""Values of one type in the place of another, as MySQL converts them in comparisons, texts and arithmetic.
-
-The rules ask here with the nodes of an expression, whose kinds are known (`annotation`), and get nodes that
-call the functions of `conversions`.
-"""
+"""Values of one type in the place of another, as MySQL converts and compares them. The rules hand in nodes
+whose kinds are known (`kinds`), and get nodes that call the functions of `functions`."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ def as_text(node: exp.Expr) -> exp.Expr:
 
 
 def _chosen(node: exp.Expr) -> list[tuple[exp.Expr, str]]:
-    """Return the nodes, and their arguments, among which CASE or IF chooses: MySQL writes each by its own type."""
+    """Return the nodes and arguments among which CASE or IF chooses: MySQL writes each by its type."""
     if isinstance(node, exp.Case):
         default = [(node, "default")] if node.args.get("default") is not None else []
         return [*((branch, "true") for branch in node.args["ifs"]), *default]
@@ -63,9 +60,8 @@ def _chosen(node: exp.Expr) -> list[tuple[exp.Expr, str]]:
 
 
 def as_number(node: exp.Expr) -> exp.Expr:
-    """Return a date as the number 20200131, or 20200131235959; also a text that an interval was added to.
-    Raise StatementError for a date or a text that is chosen: MySQL remembers in places which of them it
-    is."""
+    """Return a date as the number 20200131, or 20200131235959. Of dates chosen among texts, MySQL decides
+    which they are: raise StatementError."""
     if (
         kind_of(node).name == "text"
         and chooses(node)
@@ -104,7 +100,7 @@ def strict_truths(tree: exp.Expr) -> None:
 
 
 def exact(node: exp.Expr, kind: Kind, places: int | None = None) -> exp.Expr:
-    """Return a computed decimal, rounded to its places, or to `places`: floats differ after the 15th digit."""
+    """Return a computed decimal, rounded to its places, or to `places`: floats differ in the 16th digit."""
     if kind.name != "decimal" or not kind.places:
         return node
     new = call("DECIMAL", node, exp.Literal.number(kind.places if places is None else places))
@@ -128,8 +124,7 @@ def unified(node: exp.Expr, kind: Kind) -> exp.Expr:
 
 
 def sure_decimal(node: exp.Expr, kind: Kind) -> exp.Expr:
-    """Return a new value of a column. In one of texts, MySQL writes a computed decimal that is 0 with its places or
-    without them."""
+    """Return a value for a column. As a text, a computed decimal that is 0 has its places or not."""
     if kind.name != "text" or not _is_computed_decimal(node):
         return node
     chosen = [part.args[name] for part, name in _chosen(node)]
@@ -143,13 +138,8 @@ def _is_computed_decimal(node: exp.Expr) -> bool:
 
 
 def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr]:
-    """Return the sides of a comparison; where one is a date, the others are read as dates.
-
-    In a statement that changes something, a text that is compared with a number must be one.
-
-    Args:
-        strict: an unreadable date among the constants is an error, as with `=`.
-    """
+    """Return the sides of a comparison, read as dates where one is a date. With `strict`, an unreadable
+    constant date is an error, as with `=`; in a change of rows, a text beside a number must be one."""
     kinds = [kind_of(node) for node in nodes]
     pairs = list(zip(nodes, kinds, strict=True))
     if not any(kind.is_moment for kind in kinds):
@@ -250,7 +240,7 @@ def _may_be_stored(node: exp.Expr) -> bool:
 
 
 def may_fail(node: exp.Expr) -> bool:
-    """Return whether an expression, rewritten for a statement that changes rows, has a check that may raise."""
+    """Return whether a rewritten expression in a change of rows has a check that may raise."""
     return any(map(is_check, node.find_all(exp.Anonymous)))
 
 
@@ -269,7 +259,7 @@ def is_early(node: exp.Expr) -> bool:
 
 
 def unless_null(earlier: Sequence[exp.Expr], computed: exp.Expr) -> exp.Expr:
-    """Return an expression that is NULL where one of `earlier` is, so that MySQL does not look at the rest."""
+    """Return NULL where one of `earlier` is, and else `computed`, which MySQL looks at only then."""
     tests = [exp.Is(this=exp.paren(each.copy()), expression=exp.null()) for each in earlier]
     return exp.Case(ifs=[exp.If(this=test, true=exp.null()) for test in tests], default=computed)
 
@@ -279,9 +269,8 @@ def _numeric(nodes: Sequence[exp.Expr]) -> list[exp.Expr]:
 
 
 def check_numbers(nodes: Sequence[exp.Expr]) -> None:
-    """Raise StatementError for a number beside a column in a statement that changes rows: beside a date, for
-    one that is not a date, and beside a column that stands beside a text as well, which MySQL may put in
-    its place."""
+    """Raise StatementError for a number, in a change of rows, beside a date if it is not one, and beside a
+    column that stands beside a text as well, which MySQL may put in its place."""
     for node in nodes if any(kind_of(each).is_number for each in nodes) else ():
         if isinstance(node, exp.Column) and kind_of(node).silent and is_in_change(node) and _has_text(node):
             raise unsupported("a column beside a number and a text in a statement that changes rows")
@@ -487,7 +476,7 @@ def _is_condition(node: exp.Expr) -> bool:
 
 
 def _of_rows(name: str, left: exp.Tuple, right: exp.Expr, node: exp.Expr) -> exp.Expr | None:
-    """Return a comparison of two rows cell by cell; `None` where SQLite's own does: all cells are of like types."""
+    """Return a comparison of rows cell by cell, `None` where SQLite's does: all cells are of like types."""
     if not isinstance(right, exp.Tuple) or len(left.expressions) != len(right.expressions):
         return None
     pairs = list(zip(left.expressions, right.expressions, strict=True))
@@ -506,14 +495,14 @@ def _standing(node: exp.Expr, where: exp.Expr) -> exp.Expr:
 
 
 def _binary(node: exp.Expr) -> exp.Expr:
-    """Return a comparison by the bytes of texts; MySQL compares a number with them as numbers all the same."""
+    """Return a comparison by bytes, but not with a number: MySQL compares numbers as numbers."""
     if any(kind_of(each).is_number or kind_of(each).is_moment for each in (node.this, node.expression)):
         raise unsupported("a number or a date beside BINARY or a collation")
     return node
 
 
 def _lazy(name: str, sides: list[exp.Expr], in_change: bool) -> exp.Expr:
-    """Return a comparison; MySQL does not look at what stands behind NULL, and it may be a mistake in a change."""
+    """Return a comparison; behind NULL, MySQL does not look at what may fail in a change of rows."""
     compared = call(name, *sides)
     if not in_change or not any(may_fail(side) and not is_early(side) for side in sides[1:]):
         return compared
@@ -590,8 +579,7 @@ def _alike(one: Kind, other: Kind) -> bool:
 
 
 def _beside_rows(node: exp.Expr) -> exp.Expr:
-    """Return the value that is looked for in a query's rows. It gets their kind, or they get its own: to SQLite, no
-    text is a number."""
+    """Return the value that is looked for in a query's rows, as their kind, or make them its kind."""
     value, kinds = node.this, [kind for _, kind in node.args["query"].unnest().meta.get("row", ())]
     own, theirs = kind_of(value), kinds[0] if len(kinds) == 1 else UNKNOWN
     if _alike(own, theirs) or {own.name, theirs.name} & {"null", "unknown"}:
@@ -696,7 +684,7 @@ def _chain(node: exp.Expr, kind: type[exp.Expr]) -> Iterator[exp.Expr]:
 
 
 def _may_be_known(side: exp.Expr) -> bool:
-    """Return whether MySQL may know what a condition gives from a column's type, as of `id IS NULL` or `i = 1.5`."""
+    """Return whether MySQL may know a condition by a column's type, as `id IS NULL` or `i = 1.5`."""
     numbers = [each for each in side.find_all(exp.Literal) if not each.is_string]
     odd = any(not each.name.isdecimal() or int(each.name) >= 2**31 for each in numbers)
     return odd or isinstance(side.this if isinstance(side, exp.Not) else side, exp.Is)

@@ -40,8 +40,7 @@ def moment(value: Value) -> datetime | None:
 
 
 def is_date(written: str) -> bool:
-    """Return whether the whole text is a date, or a date and time. In queries, MySQL reads a beginning as
-    well."""
+    """Return whether the whole text is a date, or a date and time. Queries read a beginning as well."""
     whole = _DATE.fullmatch(written.rstrip()) or _COMPACT.match(written)
     return whole is not None and moment(written) is not None
 
@@ -80,7 +79,7 @@ _SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86_400, "WEEK": 604_
 
 
 def date_add(value: Value, amount: Value, unit: str, *, sign: int = 1) -> str | None:
-    """`value + INTERVAL sign * amount unit`; a date remains one unless the unit is shorter than a day."""
+    """Return `value + INTERVAL sign * amount unit`; a date remains one unless the unit is shorter."""
     start = moment(value)
     if start is None:
         return None
@@ -116,10 +115,7 @@ def date_sub(value: Value, amount: Value, unit: str) -> str | None:
 
 
 def _full(move: Callable[[Value, Value, str], str | None]) -> Callable[[Value, Value, str, int], str]:
-    """`date_add` or `date_sub` in a statement that changes rows, where the result must be a date.
-
-    The last argument says whether the value is of MySQL's type DATE, and remains one.
-    """
+    """Return `date_add` or `date_sub` for a change of rows: the result must be a date."""
 
     def moved(value: Value, amount: Value, unit: str, is_date: int) -> str:
         if moment(value) is None:
@@ -161,7 +157,7 @@ def _ordinal(day: int) -> str:
 
 
 def _week(at: datetime, mode: int) -> tuple[int, int]:
-    """Return the year and week of a day in one of MySQL's eight ways to count them, as its `calc_week` does."""
+    """Return the year and week of a day in one of MySQL's eight ways to count them (its `calc_week`)."""
     monday, of_year = mode & 1, not mode & 2
     full = (mode & 4) // 4 ^ (not monday)  # the first week is the first one with its first day, not with four
     year, first = at.year, date(at.year, 1, 1).toordinal()
@@ -266,7 +262,7 @@ def _read(written: str, form: str) -> Any:
 
 
 def str_to_date(value: Value, form: Value) -> str | None:
-    """Return the date, the time, or the date and time that `form` describes; NULL if the value does not match."""
+    """Return the date, the time, or both that `form` describes; NULL if the value does not match."""
     if len(str(form)) > MAX_PATTERN_CHARACTERS:
         return None
     written = str(value).strip()
@@ -293,7 +289,7 @@ def str_to_date(value: Value, form: Value) -> str | None:
 
 
 def full_str_to_date(value: Value, form: Value) -> str:
-    """`str_to_date` in a statement that changes rows, where the value must match."""
+    """Return `str_to_date` for a change of rows, where the value must match."""
     found = str_to_date(value, form)
     if found is None:
         raise StatementError(1411, f"Incorrect datetime value: '{value}' for function str_to_date")

@@ -41,6 +41,11 @@ def nested_too_deeply() -> StatementError:
     return StatementError(1436, "Thread stack overrun: the statement is nested too deeply")
 
 
+def unknown_column(name: str, clause: str = "field list") -> StatementError:
+    """Return the error for a name that no column has in a clause."""
+    return StatementError(1054, f"Unknown column '{name}' in '{clause}'")
+
+
 def unknown_table(name: str) -> StatementError:
     """Return the error for a name that no table and no view has."""
     return StatementError(1146, f"Table '{SHOWN_DATABASE}.{name}' doesn't exist")
@@ -53,23 +58,17 @@ OTHER_COUNT = (
 )
 """MySQL's error where columns get more or fewer names than there are."""
 
+_OTHER_NUMBER = "Column count doesn't match value count at row"
+
 _MESSAGES: list[tuple[str, int, str]] = [
     (r"no such column: (?:.*\.)?(.*)", 1054, "Unknown column '{0}' in 'field list'"),
     (r"table .* has no column named (.*)", 1054, "Unknown column '{0}' in 'field list'"),
     (r"no such table: (?:main\.|temp\.)?(.*)", 1146, f"Table '{SHOWN_DATABASE}.{{0}}' doesn't exist"),
     (r"UNIQUE constraint failed: (.*)", 1062, "Duplicate entry for key '{0}'"),
     (r"NOT NULL constraint failed: (?:.*\.)?(.*)", 1048, "Column '{0}' cannot be null"),
-    (
-        r"table .* has \d+ columns but \d+ values were supplied",
-        1136,
-        "Column count doesn't match value count at row 1",
-    ),
-    (r"\d+ values for \d+ columns", 1136, "Column count doesn't match value count at row 1"),
-    (
-        r"all VALUES must have the same number of terms",
-        1136,
-        "Column count doesn't match value count at row 2",
-    ),
+    (r"table .* has \d+ columns but \d+ values were supplied", 1136, f"{_OTHER_NUMBER} 1"),
+    (r"\d+ values for \d+ columns", 1136, f"{_OTHER_NUMBER} 1"),
+    (r"all VALUES must have the same number of terms", 1136, f"{_OTHER_NUMBER} 2"),
     (r"ambiguous column name: (.*)", 1052, "Column '{0}' in field list is ambiguous"),
     (r"table (.*) already exists", 1050, "Table '{0}' already exists"),
     (r"there is already another table or index with this name: (.*)", 1050, "Table '{0}' already exists"),
@@ -78,11 +77,7 @@ _MESSAGES: list[tuple[str, int, str]] = [
     (r"IN\(\.\.\.\) element has \d+ terms? - expected (\d+)", 1241, "Operand should contain {0} column(s)"),
     (r"no such window: (.*)", 3579, "Window name '{0}' is not defined."),
     (r"row value misused", 1241, "Operand should contain 1 column(s)"),
-    (
-        r"SELECTs to the left and right of .*",
-        1222,
-        "The used SELECT statements have a different number of columns",
-    ),
+    (r"SELECTs to the left and .*", 1222, "The used SELECT statements have a different number of columns"),
     (r".*ORDER BY term out of range.*", 1054, "Unknown column in 'order clause'"),
     (r"aggregate functions are not allowed in the GROUP BY clause", 1056, "Can't group on an aggregate"),
     (r".*GROUP BY term out of range.*", 1054, "Unknown column in 'group statement'"),

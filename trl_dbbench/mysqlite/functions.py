@@ -47,10 +47,7 @@ Test = Callable[[Value], Any]
 
 def _unless(test: Test, error: str | Callable[[str], StatementError], read: Any = None) -> Callable:
     """Return a function that gives back a value, or what `read` makes of it, if the value passes a test.
-
-    Args:
-        error: raised otherwise: what is not supported, or the error for the value as a text.
-    """
+    `error` is what is not supported otherwise, or makes the error of the value as a text."""
 
     def check(value: Value) -> Value:
         if not test(value):
@@ -234,11 +231,8 @@ def _ints(*values: Value) -> bool:
 
 
 def divide(left: Value, right: Value, places: int | None = None) -> float | None:
-    """`/`: NULL for a division by zero.
-
-    Args:
-        places: of a decimal result, the dividend's and 4; whole numbers have 4 if it is not known.
-    """
+    """Return `/`, NULL for a division by zero. A quotient of whole numbers has 4 places unless they are
+    given."""
     divisor = number(right)
     if divisor == 0:
         return None
@@ -292,7 +286,7 @@ def round_half_up(value: Value, digits: Value = 0) -> int | float:
 
 
 def round_half_even(value: Value, digits: Value = 0) -> int | float:
-    """ROUND of a float, which is rounded as the processor does it: 2.5 to 2."""
+    """Return ROUND of a float, which is rounded as the processor does it: 2.5 to 2."""
     amount, places = number(value), min(max(int(number(digits)), -30), 15)
     if isinstance(amount, int) or not math.isfinite(amount) or abs(amount) > 1e15:
         return amount
@@ -337,7 +331,7 @@ def cast_decimal(value: Value, places: Value, digits: int) -> int | float:
 
 
 def cast_float(value: Value) -> float:
-    """CAST AS FLOAT."""
+    """Return CAST AS FLOAT."""
     amount = single(float(number(value)))
     if amount is None:
         raise StatementError(1690, f"DOUBLE value is out of range in 'cast({text(value)} as float)'")
@@ -359,7 +353,7 @@ def format_number(value: Value, digits: Value) -> str:
 
 
 def defined(function: Callable[..., float]) -> Callable[..., float | None]:
-    """Return a function that gives NULL where it is not defined, and fails for a result that no float holds."""
+    """Return a function that gives NULL where it is not defined, and fails where no float holds a result."""
 
     @wraps(function)
     def call(*values: Value) -> float | None:
@@ -387,12 +381,12 @@ def logarithm(first: Value, second: Value = None) -> float:
 
 
 def bounded(value: str) -> str | None:
-    """NULL for a text that is too long."""
+    """Return a text, NULL if it is too long."""
     return value if len(value) <= MAX_TEXT_CHARACTERS else None
 
 
 def characters(*codes: Value) -> str | None:
-    """CHAR: the text of these bytes, several for a code above 255; NULL if they are none in UTF-8."""
+    """Return CHAR: the text of these bytes, several for a code above 255; NULL unless they are UTF-8."""
     whole = [int(number(code)) % 2**32 for code in codes if code is not None]
     try:
         return b"".join(code.to_bytes(max((code.bit_length() + 7) // 8, 1)) for code in whole).decode()
@@ -672,12 +666,12 @@ def _comparison(test: Callable[[int], bool]) -> Callable[[Value, Value], int | N
 
 
 def null_safe_equal(left: Value, right: Value) -> int:
-    """`<=>`."""
+    """Return the result of `<=>`."""
     return int(left is right if left is None or right is None else compare(left, right) == 0)
 
 
 def is_in(value: Value, *options: Value) -> int | None:
-    """`value IN (options)`, with NULL as SQL has it."""
+    """Return `value IN (options)`, with NULL as SQL has it."""
     if value is None:
         return None
     order = comparison_with(value)
@@ -706,11 +700,7 @@ def _extreme(sign: int) -> Callable[..., Value]:
 
 
 def one_row(rows: Value, perhaps: int) -> int:
-    """True, for the number of rows that a subquery has in the place of a value.
-
-    Args:
-        perhaps: it may be that MySQL does not read it.
-    """
+    """Return 1 for one row of a subquery that stands for a value; `perhaps`: MySQL may not read it."""
     refuse_if(number(rows) > 1 and perhaps, "a subquery with several rows beside another condition")
     if number(rows) > 1:
         raise StatementError(1242, "Subquery returns more than 1 row")

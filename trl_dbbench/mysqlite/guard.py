@@ -37,8 +37,7 @@ MAX_COLUMNS = 200
 """Columns of a result. All texts of a row can be in memory at once."""
 
 MAX_PARTS = 5_000
-"""Names, functions and subqueries of a statement, with those of its views: chains of views grow
-exponentially."""
+"""Names, functions and subqueries of a statement with its views, which grow exponentially in a chain."""
 
 STEPS_BETWEEN_CHECKS = 1_000
 """SQLite's steps between two checks of the limits: at most some hundred rows."""
@@ -144,14 +143,13 @@ class Watch:
         return sqlite3.SQLITE_DENY
 
     def _allows(self, action: int, first: str, second: str) -> bool:
-        """Return whether a statement may do this; `first` and `second` are what SQLite tells of the action."""
+        """Return whether a statement may do this; `first` and `second` are SQLite's details of the action."""
         if action == sqlite3.SQLITE_FUNCTION:
             return second.lower() not in FORBIDDEN_FUNCTIONS
         return action not in FORBIDDEN
 
     def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Stop the function when the time is over, and keep the reason of a failure, which SQLite does not
-        report."""
+        """Stop a function when the time is over, and keep the reason of a failure: SQLite reports none."""
 
         def watched(*values: Any) -> Any:
             try:
@@ -232,10 +230,7 @@ _IO = Path("/proc/thread-self/io")
 
 
 def _written() -> int:
-    """Bytes that this thread has written to files so far; 0 where the system does not tell.
-
-    A database in memory writes nothing but temporary files.
-    """
+    """Return the bytes that this thread has written, all of them to temporary files; 0 if it is not known."""
     try:
         return int(_IO.read_text().partition("wchar:")[2].split()[0])
     except OSError:
@@ -249,33 +244,18 @@ def _size(row: Sequence[Any]) -> int:
 _FUNCTIONS = functions()
 _NOT_DETERMINISTIC = frozenset({"RAND", "UUID", "NOW", "SYSDATE", "CURDATE", "CURTIME", "UNIX_TIMESTAMP"})
 _AGGREGATE_METHODS = frozenset({"step", "inverse", "value", "finalize"})
-FORBIDDEN = frozenset(
-    {
-        sqlite3.SQLITE_ATTACH,
-        sqlite3.SQLITE_DETACH,
-        sqlite3.SQLITE_PRAGMA,
-        sqlite3.SQLITE_CREATE_VTABLE,
-        sqlite3.SQLITE_DROP_VTABLE,
-        sqlite3.SQLITE_CREATE_TRIGGER,
-        sqlite3.SQLITE_CREATE_TEMP_TRIGGER,
-    }
-)
+
+
+def _codes(names: str) -> frozenset[int]:
+    return frozenset(getattr(sqlite3, f"SQLITE_{name}") for name in names.split())
+
+
+FORBIDDEN = _codes("ATTACH DETACH PRAGMA CREATE_VTABLE DROP_VTABLE CREATE_TRIGGER CREATE_TEMP_TRIGGER")
 FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})
 
-SHORTAGES = frozenset(
-    {sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN}
-)
+SHORTAGES = _codes("NOMEM IOERR FULL CANTOPEN")
 """SQLite's primary codes where memory or room for files is short. Our own limits are reported so, too."""
-BROKEN = frozenset(
-    {
-        sqlite3.SQLITE_INTERNAL,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_PROTOCOL,
-        sqlite3.SQLITE_NOLFS,
-        sqlite3.SQLITE_NOTADB,
-    }
-)
+BROKEN = _codes("INTERNAL PERM CORRUPT PROTOCOL NOLFS NOTADB")
 """Primary codes for a broken database, which no statement can bring about."""
 
 

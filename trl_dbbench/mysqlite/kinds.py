@@ -1,4 +1,4 @@
-"""MySQL's types of values, and which of them each kind of expression gives.
+"""MySQL's types of values, and the type that each expression of a statement gives.
 
 SQLite's values have no types but their own: dates are texts there, and decimals floats. What MySQL makes of
 an expression depends on its type all the same: `CONCAT(1.50)` is `1.50`, a date equals `'2020-1-5'`, and the
@@ -140,8 +140,7 @@ def keep_kind(new: exp.Expr, old: exp.Expr) -> exp.Expr:
 
 
 def merged(kinds: Iterable[Kind]) -> Kind:
-    """Return the kind of a value that may be of any of these kinds, as in CASE, COALESCE or a column of
-    UNION. A column of UNION with texts of TEXT is one of TEXT."""
+    """Return the kind of a value of any of these kinds, as of CASE and UNION; with TEXT, it is TEXT."""
     kinds = list(kinds)
     found, states = _merged(kinds), {kind.silent for kind in kinds if kind.name == "text"}
     return found._replace(silent=True in states or (None if None in states else False))
@@ -167,10 +166,8 @@ def _merged(kinds: Sequence[Kind]) -> Kind:
 
 
 def _is_narrow(kinds: Sequence[Kind]) -> bool:
-    """Return whether a FLOAT and other numbers are a FLOAT: it depends on their order.
-
-    A FLOAT remains one beside whole numbers behind it but columns of INT, and beside small ones before it.
-    """
+    """Return whether a FLOAT and other numbers are a FLOAT: beside whole numbers behind it, but columns of
+    INT, and beside small ones before it."""
     first = next((place for place, kind in enumerate(kinds) if kind.is_single), None)
     if first is None:
         return False
@@ -395,22 +392,22 @@ def _date_function(node: exp.Expr) -> Kind:
 
 _WHOLE = words(
     """
-    LENGTH CHAR_LENGTH CHARACTER_LENGTH OCTET_LENGTH LOCATE INSTR ASCII ORD FIELD STRCMP
-    FIND_IN_SET SIGN MONTH DAY DAYOFMONTH DAYOFWEEK DAYOFYEAR WEEKDAY WEEK WEEKOFYEAR
-    QUARTER HOUR MINUTE SECOND TO_DAYS DATEDIFF TIMESTAMPDIFF UNIX_TIMESTAMP ISNULL REGEXP_LIKE
+    LENGTH CHAR_LENGTH CHARACTER_LENGTH OCTET_LENGTH LOCATE INSTR ASCII ORD FIELD STRCMP FIND_IN_SET SIGN
+    MONTH DAY DAYOFMONTH DAYOFWEEK DAYOFYEAR WEEKDAY WEEK WEEKOFYEAR QUARTER HOUR MINUTE SECOND TO_DAYS
+    DATEDIFF TIMESTAMPDIFF UNIX_TIMESTAMP ISNULL REGEXP_LIKE
     """
 )
 _REAL = words(
     """
-    SQRT POW POWER EXP LN LOG LOG2 LOG10 SIN COS TAN RADIANS DEGREES RAND PI STD STDDEV
-    STDDEV_POP STDDEV_SAMP VARIANCE VAR_POP VAR_SAMP
+    SQRT POW POWER EXP LN LOG LOG2 LOG10 SIN COS TAN RADIANS DEGREES RAND PI STD STDDEV STDDEV_POP STDDEV_SAMP
+    VARIANCE VAR_POP VAR_SAMP
     """
 )
 _TEXTUAL = words(
     """
-    CONCAT CONCAT_WS UPPER UCASE LOWER LCASE LEFT RIGHT SUBSTR SUBSTRING MID SUBSTRING_INDEX
-    REPLACE REPEAT REVERSE SPACE LPAD RPAD LTRIM RTRIM INSERT DATE_FORMAT TIME_FORMAT DAYNAME
-    MONTHNAME FORMAT HEX CHAR DATABASE SCHEMA VERSION USER CURRENT_USER UUID
+    CONCAT CONCAT_WS UPPER UCASE LOWER LCASE LEFT RIGHT SUBSTR SUBSTRING MID SUBSTRING_INDEX REPLACE REPEAT
+    REVERSE SPACE LPAD RPAD LTRIM RTRIM INSERT DATE_FORMAT TIME_FORMAT DAYNAME MONTHNAME FORMAT HEX CHAR
+    DATABASE SCHEMA VERSION USER CURRENT_USER UUID
     """
 )
 _FUNCTIONS: dict[str, Callable[[exp.Expr], Kind]] = {
@@ -654,11 +651,7 @@ def _computed(row: Row | None) -> Row:
 
 
 def _starred(sources: Mapping[str, Mapping[str, Kind]], joins: Sequence[exp.Join], wanted: str) -> Row:
-    """Return the columns of `*`, or of `t.*`.
-
-    Raises:
-        StatementError: MySQL has those of USING first, and SQLite does not.
-    """
+    """Return the columns of `*`, or of `t.*`. Raise StatementError where MySQL has those of USING first."""
     if wanted:
         return list(sources.get(wanted, {}).items())
     row: Row = []
@@ -681,14 +674,7 @@ def _renamed(row: Row, names: Sequence[str]) -> Row:
 
 
 def annotate(tree: exp.Expr, columns: Sequence[TableColumns]) -> tuple[Kind, ...]:
-    """Note the kind of each expression in the tree, where `kind_of` finds it.
-
-    Args:
-        columns: of the tables and views that the statement names.
-
-    Returns:
-        The kinds of a query's columns; nothing for other statements.
-    """
+    """Note the kind of each expression in the tree, for `kind_of`, and return those of a query's columns."""
     annotator = _Annotator(columns)
     if isinstance(tree, exp.Query):
         return tuple(kind for _, kind in annotator.query(tree, None, {}))

@@ -17,6 +17,7 @@ from trl_dbbench.mysqlite.errors import (
     StatementError,
     refuse_if,
     syntax_error,
+    unknown_column,
     unsupported,
 )
 from trl_dbbench.mysqlite.kinds import TableColumns, keep_kind, words
@@ -102,7 +103,7 @@ def check_derived(tree: exp.Expr) -> None:
 
 
 def needed_tables(tree: exp.Expr) -> tuple[str, ...]:
-    """Return the names that must be exactly those of tables or views; other databases are refused elsewhere."""
+    """Return the names that must be exactly those of tables or views, in our database."""
     if not isinstance(tree, exp.Query | exp.DML | exp.Create | exp.Alter | exp.TruncateTable):
         return ()
     parts = {part.alias for part in tree.find_all(exp.CTE)} | {""}
@@ -111,8 +112,8 @@ def needed_tables(tree: exp.Expr) -> tuple[str, ...]:
 
 
 def _is_hidden(table: exp.Table) -> bool:
-    """Return whether a table stands where no part of WITH with its name can be seen: a part sees those before
-    it, and with RECURSIVE itself."""
+    """Return whether no part of WITH named like a table is seen from it: one before, or with RECURSIVE
+    itself."""
     below: exp.Expr = table
     above = below.parent
     while above is not None:
@@ -164,7 +165,7 @@ def check_aliases(tree: exp.Expr) -> None:
             continue
         place = column.find_ancestor(*_CLAUSES, exp.Query)
         clause = _CLAUSES.get(type(place), "field list") if place is not None else "field list"
-        raise StatementError(1054, f"Unknown column '{name}.{column.name}' in '{clause}'")
+        raise unknown_column(f"{name}.{column.name}", clause)
 
 
 def check_joins(tree: exp.Expr) -> None:
@@ -186,9 +187,7 @@ def check_joins(tree: exp.Expr) -> None:
             for column in columns:
                 late = isinstance(column, exp.Column) and column.table in own - seen - {""}
                 if late:
-                    raise StatementError(
-                        1054, f"Unknown column '{column.table}.{column.name}' in 'on clause'"
-                    )
+                    raise unknown_column(f"{column.table}.{column.name}", "on clause")
 
 
 def parts(select: exp.Select) -> Iterator[exp.Expr]:
@@ -253,7 +252,7 @@ def _check_conditions(select: exp.Select, known: Known) -> None:
                 continue
             inner = column.find_ancestor(exp.Select)
             if inner is select or (inner is not None and inner.args.get("from_") is None):
-                raise StatementError(1054, f"Unknown column '{column.name}' in '{word} clause'")
+                raise unknown_column(column.name, f"{word} clause")
 
 
 def _check_order(select: exp.Select, own: list[set[str] | None]) -> None:
@@ -281,7 +280,7 @@ def _check_global_order(operation: exp.SetOperation) -> None:
                 1250, f"Table '{key.table}' from one of the SELECTs cannot be used in global ORDER clause"
             )
         if isinstance(key, exp.Column) and names is not None and key.name.lower() not in names:
-            raise StatementError(1054, f"Unknown column '{key.name}' in 'order clause'")
+            raise unknown_column(key.name, "order clause")
 
 
 def _keys(select: exp.Select) -> Iterator[exp.Column]:
@@ -309,10 +308,8 @@ def _selected(query: exp.Expr) -> set[str] | None:
 
 
 def qualify_order(tree: exp.Expr) -> None:
-    """Give the columns in ORDER BY the tables that they have where they are selected.
-
-    `SELECT a.id FROM a JOIN b ... ORDER BY id` sorts by what is selected; to SQLite, `id` is ambiguous.
-    """
+    """Give columns in ORDER BY the tables that they have where they are selected: to SQLite, `SELECT a.id
+    FROM a JOIN b ... ORDER BY id` is ambiguous."""
     for select in tree.find_all(exp.Select):
         selected = {
             each.name.lower(): each
@@ -327,11 +324,7 @@ def qualify_order(tree: exp.Expr) -> None:
 
 
 def qualify_having(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
-    """Put what is selected in the place of its name in HAVING, where SQLite takes it for a column's first.
-
-    Raises:
-        StatementError: the name is one in GROUP BY as well.
-    """
+    """Put selected expressions in the place of their names in HAVING; SQLite takes a column first."""
     known = _known(tree, tables)
     for select in tree.find_all(exp.Select):
         having, group = select.args.get("having"), select.args.get("group")
@@ -350,7 +343,7 @@ def qualify_having(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
 
 
 def having_alone(node: exp.Expr) -> None:
-    """HAVING without GROUP BY and aggregates is a condition of the rows; it knows the names that they get."""
+    """Make a condition of rows of HAVING without GROUP BY and aggregates; it knows the new names."""
     if any(each.find(exp.AggFunc) for each in node.expressions):
         return
     condition = node.args["having"].this
@@ -374,11 +367,7 @@ def having_alone(node: exp.Expr) -> None:
 
 
 def qualify_joins(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
-    """Give the columns in ON the table among those joined so far that has them; SQLite looks at all tables.
-
-    Raises:
-        StatementError: none of these has it, but a later one.
-    """
+    """Give columns in ON the table among those joined so far that has them; SQLite looks at all tables."""
     known = _known(tree, tables)
     for select in tree.find_all(exp.Select):
         joins, first = select.args.get("joins") or [], select.args.get("from_")
@@ -398,7 +387,7 @@ def qualify_joins(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
                     column.set("table", exp.to_identifier(owners[0], quoted=True))
                 elif not owners and any(column.name.lower() in (each or ()) for each in every.values()):
                     refuse_if(select.find_ancestor(exp.Select) is not None, "a column of a later table in ON")
-                    raise StatementError(1054, f"Unknown column '{column.name}' in 'on clause'")
+                    raise unknown_column(column.name, "on clause")
 
 
 def _loose(condition: exp.Expr | None) -> list[exp.Column]:
@@ -409,11 +398,7 @@ def _loose(condition: exp.Expr | None) -> list[exp.Column]:
 
 
 def rename_columns(tree: exp.Expr) -> None:
-    """Give the columns of derived tables the names that stand behind the alias, which SQLite does not know.
-
-    Raises:
-        StatementError: there are more or fewer names than columns. The tree must have been annotated.
-    """
+    """Give derived tables the names of columns behind the alias. The tree must have been annotated."""
     for node in tree.find_all(exp.Subquery):
         names, query = node.alias_column_names, node.this
         if not names:
@@ -433,10 +418,7 @@ def rename_columns(tree: exp.Expr) -> None:
 
 
 def check_twice(tree: exp.Expr) -> None:
-    """Raise StatementError for a derived table or a part of WITH with two columns of a name.
-
-    Its columns must have been annotated.
-    """
+    """Raise StatementError for a derived table or part of WITH, annotated, with two columns of a name."""
     for node in tree.find_all(exp.Subquery, exp.CTE):
         derived = isinstance(node, exp.CTE) or isinstance(node.parent, exp.From | exp.Join)
         joins = list(node.find_all(exp.Join))

@@ -19,8 +19,8 @@ MAX_STATEMENT_CHARACTERS = 65_536
 """Characters of a statement."""
 
 MAX_NODES = 5_000
-"""Tokens of a statement, and nodes that the parser may build, those that it gives up included: about a tenth
-of a second. It backtracks: in `FROM a,(FROM a,(...` each further bracket doubles its work."""
+"""Tokens of a statement, and nodes that the parser may build, abandoned ones included: a tenth of a second.
+It backtracks: in `FROM a,(FROM a,(...` each further bracket doubles its work."""
 
 # sqlglot warns about everything that it cannot parse
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
@@ -57,11 +57,7 @@ class _Source(MySQL):
 
 
 def tokenize(sql: str) -> tuple[str, list[Token]]:
-    """Return a statement, with INSERT for REPLACE, which the parser does not know as one, and its tokens.
-
-    Raises:
-        StatementError: it is too large, or has what is no token.
-    """
+    """Return a statement, with INSERT for REPLACE, which the parser does not know, and its tokens."""
     if len(sql) > MAX_STATEMENT_CHARACTERS:
         raise StatementError(
             1153, f"Got a packet bigger than 'max_allowed_packet' bytes ({len(sql)} characters)"
@@ -81,14 +77,7 @@ def tokenize(sql: str) -> tuple[str, list[Token]]:
 
 
 def parse(sql: str, text: str, tokens: list[Token]) -> exp.Expr:
-    """Return the tree of the single statement in a text.
-
-    Args:
-        text: what `tokenize` returned, with the tokens.
-
-    Raises:
-        StatementError: there is none or more than one, or it cannot be parsed.
-    """
+    """Return the tree of the single statement in a text. `text` and `tokens` are what `tokenize` returned."""
     try:
         found = _Source().parser(max_nodes=MAX_NODES).parse(tokens, text)
     except ParseError as error:

@@ -106,8 +106,7 @@ def _regex(pattern: str, flags: str) -> Any:
 
 
 def in_regex_time(call: Callable[[], Any]) -> Any:
-    """Return the result of a match. A match that timed out while it waited, and did not compute, is tried
-    again.
+    """Return the result of a match, repeated if it timed out while it waited and did not compute.
 
     `regex` counts the computing time of the whole process, and also the time for which a match waits for
     Python's lock: while another thread collects garbage, that alone can exceed the timeout.

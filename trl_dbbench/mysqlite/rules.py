@@ -1,4 +1,4 @@
-"""MySQL's expressions, rewritten for SQLite: a rule for each kind of node in sqlglot's tree.
+"""MySQL's statements for SQLite: a rule for each kind of node in sqlglot's tree.
 
 Operators and functions whose meaning differs become calls of the Python functions in `functions`, which
 SQLite knows under the prefix `my_`. What MySQL would refuse, and what has no counterpart, raises
@@ -47,6 +47,7 @@ from trl_dbbench.mysqlite.errors import (
     nested_too_deeply,
     refuse_if,
     syntax_error,
+    unknown_column,
     unsupported,
 )
 from trl_dbbench.mysqlite.functions import (
@@ -111,7 +112,7 @@ def counted(node: exp.Expr) -> exp.Expr:
 
 
 def move(name: str, moment: exp.Expr, amount: exp.Interval, kind: Kind) -> exp.Expr:
-    """DATE_ADD or DATE_SUB, which gives this kind of value."""
+    """Return DATE_ADD or DATE_SUB of this kind."""
     strict = is_in_change(moment)
     arguments = [_start(moment), *interval(amount)]
     if not strict:
@@ -121,8 +122,7 @@ def move(name: str, moment: exp.Expr, amount: exp.Interval, kind: Kind) -> exp.E
 
 
 def _start(moment: exp.Expr) -> exp.Expr:
-    """Return a value that an interval is added to. For a text that another was added to, MySQL shows the
-    time."""
+    """Return a value that an interval is added to; of a text moved before, MySQL shows the time."""
     among = kind_of(moment).name == "text" and chooses(moment)
     if among and any(kind_of(each).is_moment for each in moment.walk()):
         raise unsupported("an interval added to a date among texts")
@@ -183,17 +183,9 @@ def check_name(node: exp.Anonymous) -> None:
         raise StatementError(1305, f"FUNCTION {node.parent.sql(dialect='mysql')} does not exist")
     if name in ("IFNULL", "VALUES", "ANY_VALUE") or name in _KNOWN:
         return
-    if any(isinstance(each, _NO_ARGUMENTS) for each in node.expressions) or isinstance(
-        node.parent, exp.Window
-    ):
-        raise syntax_error(f"{name}(")
     if name in _MISSING or name.startswith(("ST_", "MBR", "JSON_", "INET", "IS_IPV", "GTID_")):
         raise unsupported(f"{name}()")
     raise StatementError(1305, f"FUNCTION {SHOWN_DATABASE}.{name} does not exist")
-
-
-def _miscounted(name: str) -> StatementError:
-    return StatementError(1582, f"Incorrect parameter count in the call to native function '{name}'")
 
 
 def function_call(node: exp.Expr) -> exp.Expr:
@@ -201,9 +193,7 @@ def function_call(node: exp.Expr) -> exp.Expr:
     if name == "VALUES":
         refuse_if(node.find_ancestor(exp.OnConflict) is None, "VALUES() outside ON DUPLICATE KEY UPDATE")
         return exp.column(arguments[0].copy(), "excluded")
-    if name == "ANY_VALUE":
-        if len(arguments) != 1:
-            raise _miscounted(name)
+    if name == "ANY_VALUE" and len(arguments) == 1:
         return arguments[0]
     if name == "IFNULL":
         node.set("expressions", [unified(each, kind_of(node)) for each in arguments])
@@ -216,24 +206,21 @@ def function_call(node: exp.Expr) -> exp.Expr:
         arguments[1] = exp.Interval(this=arguments[1], unit=exp.var("DAY"))
     if name in _MOVING and len(arguments) == 2 and isinstance(arguments[1], exp.Interval):
         return move(_MOVING[name], arguments[0].unnest(), arguments[1], kind_of(node))
-    if name in _OF_DATES and arguments and kind_of(arguments[0]).is_number:
-        arguments[0] = call("DATED", arguments[0])
     strict = is_in_change(node)
-    if name == "DATEDIFF" and len(arguments) == 2 and kind_of(arguments[1]).is_number:
-        refuse_if(strict, "DATEDIFF of a number in a statement that changes rows")
-        arguments[1] = call("DATED", arguments[1])
-    for place in _COUNTS.get(name, ()):
-        if place < len(arguments):
-            arguments[place] = counted(arguments[place])
+    for place, each in enumerate(arguments[: 2 if name == "DATEDIFF" else 1] if name in _OF_DATES else ()):
+        if kind_of(each).is_number:
+            refuse_if(strict and place, "DATEDIFF of a number in a statement that changes rows")
+            arguments[place] = call("DATED", each)
+    counts = _COUNTS.get(name, ())
+    arguments = [counted(each) if place in counts else each for place, each in enumerate(arguments)]
     if strict:
         arguments = _checked(name, arguments)
     arguments = _converted(name, arguments, kind_of(node))
     if name == "MOD" and len(arguments) == 2 and strict:
         arguments[1] = call("DIVISOR", arguments[1], arguments[0].copy())
-    if len(arguments) < _FEWEST.get(name, 0) or name in _MOVING:
-        raise _miscounted(name)
-    if name in _FUNCTIONS and not takes(_FUNCTIONS[name], arguments):
-        raise _miscounted(name)
+    wrong = len(arguments) < _FEWEST.get(name, 0) or name in _MOVING or name == "ANY_VALUE"
+    if wrong or (name in _FUNCTIONS and not takes(_FUNCTIONS[name], arguments)):
+        raise StatementError(1582, f"Incorrect parameter count in the call to native function '{name}'")
     own = "FULL_STR_TO_DATE" if strict and name == "STR_TO_DATE" else name
     if name == "MOD":
         own = remainder_of(kind_of(node))
@@ -258,23 +245,19 @@ def remainder_of(kind: Kind) -> str:
 
 _MOVING = {"DATE_ADD": "DATE_ADD", "ADDDATE": "DATE_ADD", "DATE_SUB": "DATE_SUB", "SUBDATE": "DATE_SUB"}
 _ROUNDING = words("ROUND TRUNCATE CEIL CEILING FLOOR")
-_NO_ARGUMENTS = (exp.Interval, exp.Distinct, exp.Star, exp.Select, exp.SetOperation, exp.Order)
-"""Nodes that MySQL's grammar allows in the brackets of its own functions only."""
 _MISSING = words(
     """
     ACOS ADDTIME AES_DECRYPT AES_ENCRYPT ASIN ATAN ATAN2 BENCHMARK BIN BIN_TO_UUID BIT_AND BIT_COUNT
-    BIT_LENGTH BIT_OR BIT_XOR CHARSET COERCIBILITY COLLATION COMPRESS CONV CONVERT_TZ COT CRC32
-    CURRENT_ROLE EXPORT_SET EXTRACTVALUE FORMAT_BYTES FORMAT_PICO_TIME FOUND_ROWS FROM_BASE64
-    GEOMCOLLECTION GEOMETRYCOLLECTION GET_FORMAT GET_LOCK GROUPING ICU_VERSION INTERVAL IS_FREE_LOCK
-    IS_USED_LOCK IS_UUID LAST_INSERT_ID LINESTRING LOAD_FILE MAKETIME MAKE_SET MD5 MICROSECOND MULTILINESTRING
-    MULTIPOINT MULTIPOLYGON NAME_CONST OCT PERIOD_ADD PERIOD_DIFF POINT POLYGON PS_CURRENT_THREAD_ID
-    PS_THREAD_ID QUOTE RANDOM_BYTES REGEXP_INSTR RELEASE_ALL_LOCKS RELEASE_LOCK ROLES_GRAPHML ROW
-    ROW_COUNT
-    SEC_TO_TIME SESSION_USER SHA SHA1 SHA2 SOUNDEX SOURCE_POS_WAIT STATEMENT_DIGEST
-    STATEMENT_DIGEST_TEXT STRING_TO_VECTOR SUBTIME SYSTEM_USER TIMEDIFF TIMESTAMPADD TIME_TO_SEC
-    TO_BASE64 TO_SECONDS UNCOMPRESS UNCOMPRESSED_LENGTH UNHEX UPDATEXML UTC_DATE UTC_TIME UTC_TIMESTAMP
-    UUID_SHORT UUID_TO_BIN
-    VALIDATE_PASSWORD_STRENGTH VECTOR_DIM VECTOR_TO_STRING WEIGHT_STRING YEARWEEK
+    BIT_LENGTH BIT_OR BIT_XOR CHARSET COERCIBILITY COLLATION COMPRESS CONV CONVERT_TZ COT CRC32 CURRENT_ROLE
+    EXPORT_SET EXTRACTVALUE FORMAT_BYTES FORMAT_PICO_TIME FOUND_ROWS FROM_BASE64 GEOMCOLLECTION
+    GEOMETRYCOLLECTION GET_FORMAT GET_LOCK GROUPING ICU_VERSION INTERVAL IS_FREE_LOCK IS_USED_LOCK IS_UUID
+    LAST_INSERT_ID LINESTRING LOAD_FILE MAKETIME MAKE_SET MD5 MICROSECOND MULTILINESTRING MULTIPOINT
+    MULTIPOLYGON NAME_CONST OCT PERIOD_ADD PERIOD_DIFF POINT POLYGON PS_CURRENT_THREAD_ID PS_THREAD_ID QUOTE
+    RANDOM_BYTES REGEXP_INSTR RELEASE_ALL_LOCKS RELEASE_LOCK ROLES_GRAPHML ROW ROW_COUNT SEC_TO_TIME
+    SESSION_USER SHA SHA1 SHA2 SOUNDEX SOURCE_POS_WAIT STATEMENT_DIGEST STATEMENT_DIGEST_TEXT STRING_TO_VECTOR
+    SUBTIME SYSTEM_USER TIMEDIFF TIMESTAMPADD TIME_TO_SEC TO_BASE64 TO_SECONDS UNCOMPRESS UNCOMPRESSED_LENGTH
+    UNHEX UPDATEXML UTC_DATE UTC_TIME UTC_TIMESTAMP UUID_SHORT UUID_TO_BIN VALIDATE_PASSWORD_STRENGTH
+    VECTOR_DIM VECTOR_TO_STRING WEIGHT_STRING YEARWEEK
     """
 )
 """Functions of MySQL's that the embedded database lacks, besides families of them."""
@@ -282,10 +265,9 @@ _MISSING = words(
 _COMPUTING = frozenset({"ABS", "MOD", "TRUNCATE"})
 _OF_TEXTS = words(
     """
-    CONCAT CONCAT_WS UPPER UCASE LOWER LCASE LEFT RIGHT SUBSTR SUBSTRING MID SUBSTRING_INDEX
-    REPLACE REPEAT REVERSE LPAD RPAD LTRIM RTRIM INSERT LENGTH CHAR_LENGTH CHARACTER_LENGTH
-    OCTET_LENGTH LOCATE INSTR ASCII ORD STRCMP FIND_IN_SET REGEXP_LIKE REGEXP_REPLACE
-    REGEXP_SUBSTR
+    CONCAT CONCAT_WS UPPER UCASE LOWER LCASE LEFT RIGHT SUBSTR SUBSTRING MID SUBSTRING_INDEX REPLACE REPEAT
+    REVERSE LPAD RPAD LTRIM RTRIM INSERT LENGTH CHAR_LENGTH CHARACTER_LENGTH OCTET_LENGTH LOCATE INSTR ASCII
+    ORD STRCMP FIND_IN_SET REGEXP_LIKE REGEXP_REPLACE REGEXP_SUBSTR
     """
 )
 _OF_NUMBERS = words(
@@ -311,8 +293,8 @@ _STOPPING = words(
 """Functions that evaluate no argument behind one that is NULL."""
 _OF_DATES = words(
     """
-    DATE TIMESTAMP YEAR MONTH DAY DAYOFMONTH DAYOFWEEK DAYOFYEAR WEEKDAY WEEK WEEKOFYEAR QUARTER
-    MONTHNAME DAYNAME LAST_DAY TO_DAYS DATEDIFF DATE_FORMAT UNIX_TIMESTAMP TIMESTAMPDIFF
+    DATE TIMESTAMP YEAR MONTH DAY DAYOFMONTH DAYOFWEEK DAYOFYEAR WEEKDAY WEEK WEEKOFYEAR QUARTER MONTHNAME
+    DAYNAME LAST_DAY TO_DAYS DATEDIFF DATE_FORMAT UNIX_TIMESTAMP TIMESTAMPDIFF
     """
 )
 _COUNTS = {
@@ -342,7 +324,7 @@ def _check_kinds(name: str, arguments: list[exp.Expr]) -> None:
 
 
 def _checked(name: str, arguments: list[exp.Expr]) -> list[exp.Expr]:
-    """Return the arguments of a function in a statement that changes rows: they must be what the function takes."""
+    """Return the arguments of a function in a change of rows: they must be what the function takes."""
     if name in _OF_TIMES and arguments and kind_of(arguments[0]).name == "text":
         raise unsupported(f"{name} of a text in a statement that changes rows")
     kinds = [kind_of(each) for each in arguments]
@@ -404,7 +386,7 @@ def _total(node: exp.Expr) -> exp.Expr:
 
 
 def _of_mean(node: exp.Expr, kind: Kind) -> exp.Expr:
-    """Return a total, rounded; MySQL keeps a mean with nine places, or a multiple of them, until it is shown."""
+    """Return a total, rounded; a mean keeps nine places, or a multiple of them, until it is shown."""
     mean = isinstance(node.this if isinstance(node, exp.Window) else node, exp.Avg) and not _is_kept(node)
     return exact(type(node)(**node.args), kind, -(-kind.places // 9) * 9 if mean else kind.places)
 
@@ -461,7 +443,7 @@ def _group_key(key: exp.Expr, value: exp.Expr) -> exp.Expr:
         return key
     values = value.expressions if isinstance(value, exp.Distinct) else [value]
     if not key.name.isdecimal() or not 1 <= int(key.name) <= len(values):
-        raise StatementError(1054, f"Unknown column '{key.name}' in 'order clause'")
+        raise unknown_column(key.name, "order clause")
     return values[int(key.name) - 1].copy()
 
 
@@ -550,13 +532,8 @@ def _bits(node: exp.Expr) -> int:
 
 
 def turn_right_joins(select: exp.Expr) -> None:
-    """Make `a JOIN b RIGHT JOIN c` of a query `c LEFT JOIN (a JOIN b)`.
-
-    That changes the order of the columns of `*`: a query with `*` keeps its RIGHT JOIN.
-
-    Raises:
-        StatementError: it keeps one that SQLite answers wrongly.
-    """
+    """Make `a JOIN b RIGHT JOIN c` of a query `c LEFT JOIN (a JOIN b)`, which changes the order of `*`. Raise
+    StatementError where the query keeps a RIGHT JOIN that SQLite answers wrongly."""
     joins, first = select.args.get("joins") or [], select.args.get("from_")
     if not any(_is_right(join) for join in joins):
         return
@@ -643,7 +620,7 @@ def _sides(node: exp.SetOperation, kinds: Sequence[Kind]) -> Iterator[exp.Expr]:
 
 
 def _float_side(value: exp.Expr, kind: Kind) -> exp.Expr:
-    """Return a floating-point number in a column of UNION; of a FLOAT as a text, MySQL's plan decides the digits."""
+    """Return a float for a column of UNION; of a FLOAT as a text, MySQL's plan decides the digits."""
     if kind.name != "text":
         return value
     return call("SURE_SINGLE" if kind_of(value).is_single else "WRITTEN", value)
@@ -739,8 +716,6 @@ def _xor(node: exp.Expr) -> exp.Expr:
 
 
 def _is(node: exp.Expr) -> exp.Expr:
-    if isinstance(node.expression, exp.Column | exp.Literal):
-        raise syntax_error(text_of(node.expression))
     if isinstance(node.expression, exp.Null) and is_in_change(node) and may_fail(node.this):
         raise unsupported("IS NULL of what may be no number in a statement that changes rows")
     return node
@@ -779,8 +754,6 @@ def _trim(node: exp.Expr) -> exp.Expr:
 
 def _substring(node: exp.Expr) -> exp.Expr:
     start, length = node.args.get("start"), node.args.get("length")
-    if start is None:
-        raise syntax_error(")")
     counts = [counted(each) for each in (start, length) if each is not None]
     return call("SUBSTRING", as_text(node.this), *counts)
 
@@ -814,8 +787,6 @@ _INTERNAL = re.compile(r"sqlite_|pragma_|dbstat$", re.IGNORECASE)
 def _table(node: exp.Expr) -> exp.Expr:
     if node.args.get("hints"):  # an error where there is no such index
         raise unsupported("USE INDEX and the like")
-    if node.alias_column_names:
-        raise syntax_error("(")
     refuse_if(isinstance(node.this, exp.Func), "a function as a table")
     if _INTERNAL.match(node.name):
         raise StatementError(1146, f"Table '{SHOWN_DATABASE}.{node.name}' doesn't exist")
@@ -837,7 +808,7 @@ def _column(node: exp.Expr) -> exp.Expr:
     schema = node.text("db")
     if schema and schema != SHOWN_DATABASE and schema.lower() != "information_schema":
         written = text_of(node).replace("`", "")
-        raise StatementError(1054, f"Unknown column '{written}' in 'field list'")
+        raise unknown_column(written)
     node.set("db", None)
     refuse_if(kind_of(node) == JSON and not _is_shown(node), "a column of JSON in an expression")
     if kind_of(node).name == "fixed" and not (_is_shown(node) or isinstance(node.parent, _COMPARING)):
@@ -859,7 +830,7 @@ def _is_shown(column: exp.Expr) -> bool:
 
 
 def _no_place(key: exp.Expr) -> exp.Expr:
-    """Return a key of GROUP BY or ORDER BY; SQLite takes `-1` for the place of a column, as it does with `1`."""
+    """Return a key of GROUP BY or ORDER BY; SQLite would take `-1` for the place of a column."""
     inner = key
     while isinstance(inner, exp.Neg | exp.Paren):
         inner = inner.this
@@ -998,15 +969,9 @@ class _Target(SQLite):
 def write(
     tree: exp.Expr, columns: Sequence[TableColumns] = ()
 ) -> tuple[str, tuple[Kind, ...], tuple[str, ...]]:
-    """Return the statement as SQLite understands it, the kinds of a query's columns, and the constants among the
-    dates that it compares, which MySQL reads before any row. Changes the tree.
-
-    Args:
-        columns: of the tables and views that it names.
-
-    Raises:
-        StatementError: MySQL would refuse it, or there is no counterpart.
-    """
+    """Return the statement as SQLite understands it, the kinds of a query's columns, and the constants that
+    MySQL reads before any row. Changes the tree. `columns` are those of the tables and views that it
+    names."""
     try:
         if isinstance(tree, exp.Update | exp.Delete):
             tree = _one_table(tree)
@@ -1061,7 +1026,7 @@ def _one_table(tree: exp.Update | exp.Delete) -> exp.Expr:
     target = targets[0].name if targets else table.alias_or_name
     for term in tree.args["order"].expressions if tree.args.get("order") else ():
         if isinstance(term.this, exp.Literal) and term.this.is_int:
-            raise StatementError(1054, f"Unknown column '{term.this.name}' in 'order clause'")
+            raise unknown_column(term.this.name, "order clause")
     sources = {source.alias_or_name: source.name for source in (table, *(join.this for join in joins))}
     if target not in sources:
         raise StatementError(1109, f"Unknown table '{target}' in MULTI DELETE")

@@ -64,8 +64,8 @@ class Statement:
 
 
 class Translation(NamedTuple):
-    """A statement for SQLite: its text, the kinds of a query's columns, and the constants that MySQL
-    evaluates before it looks at any row."""
+    """A statement for SQLite, the kinds of a query's columns, and the constants that MySQL reads before any
+    row."""
 
     sql: str
     kinds: tuple[Kind, ...]
@@ -73,24 +73,12 @@ class Translation(NamedTuple):
 
 
 def look(sql: str) -> Statement:
-    """Read a statement.
-
-    Raises:
-        StatementError: MySQL refuses it, whatever its tables are, or it is too large.
-    """
+    """Read a statement; raise StatementError if MySQL refuses it whatever its tables are, or it is too large."""
     return _looks.look(sql) if len(sql) <= MAX_CACHED_CHARACTERS else _look(sql)
 
 
 def translation(statement: Statement, tables: tuple[TableColumns, ...]) -> Translation:
-    """Return the statement for SQLite.
-
-    Args:
-        statement: its tree is changed if the statement is too long for the cache.
-        tables: the tables and views that it names.
-
-    Raises:
-        StatementError: MySQL would refuse it, or there is no counterpart.
-    """
+    """Return the statement for SQLite; of one that is too long for the cache, the tree is changed."""
     if len(statement.sql) <= MAX_CACHED_CHARACTERS:
         return _cached_translation(statement.sql, tables)
     return _translation(statement.tree, tables)
@@ -160,12 +148,7 @@ def _translation(tree: exp.Expr, tables: tuple[TableColumns, ...]) -> Translatio
 
 
 def definition(tree: exp.Create, tables: tuple[TableColumns, ...]) -> exp.Create:
-    """Return a copy of CREATE that may be changed, while the tree itself may be cached.
-
-    Raises:
-        StatementError: it makes a table or a view of a query with FLOAT columns: SQLite makes them DOUBLE.
-            A view may have them as they are, in comparisons, and in what gives a DOUBLE.
-    """
+    """Return a copy of CREATE; raise StatementError if it computes with FLOAT, of which SQLite makes DOUBLE."""
     if isinstance(tree.expression, exp.Query):
         _check_floats(tree, tables)
     return tree.copy()

@@ -1,4 +1,5 @@
-"""New values of columns as MySQL stores them: rounded, as dates, or refused."""
+"""New values of columns as MySQL stores them, also in the tables of WITH RECURSIVE: MySQL makes a table of
+the first rows, and stores the others in it, rounded or refused."""
 
 from __future__ import annotations
 
@@ -39,8 +40,8 @@ def store(tree: exp.Expr, columns: Sequence[TableColumns]) -> exp.Expr:
 
 
 def _assign(assignments: list[exp.Expr], in_order: bool = True) -> None:
-    """Store new values as their columns hold them. Of one table MySQL sets columns in the order of the
-    statement, and a later value is computed of the earlier ones; SQLite computes all of the row as it was."""
+    """Store new values as columns hold them. MySQL computes a later value of the earlier ones, SQLite of the
+    row as it was."""
     new: dict[str, exp.Expr] = {}
     for each in assignments:
         if not isinstance(each, exp.EQ):
@@ -153,11 +154,7 @@ def stored(node: exp.Expr, column: str, kind: Kind) -> exp.Expr:
 
 
 def stored_cell(value: Value, column: str, kind: Kind) -> Value:
-    """Return a cell of a task's table, as a column of this kind holds it.
-
-    Raises:
-        StatementError: MySQL would refuse it.
-    """
+    """Return a cell as a column of this kind holds it; raise StatementError if MySQL would refuse it."""
     if value is None:
         return None
     match kind.name:
@@ -309,10 +306,8 @@ def note_columns(tree: exp.Expr) -> None:
 
 
 def _counted_names(part: exp.CTE, rows: Sequence[Sequence[exp.Expr]]) -> list[str]:
-    """Return the names of the columns of a part whose depth can be counted in a further one; else none.
-
-    It cannot where UNION looks for rows that are there already, or where `*` would show it.
-    """
+    """Return the names of a part's columns, if its depth can be counted in a further one, which `*` or UNION
+    would show."""
     blocks = list(_blocks(part.this))
     plain = all(isinstance(block, exp.Select) and not block.is_star for block in blocks)
     kept = all(not each.args.get("distinct") for each in part.this.find_all(exp.Union))
@@ -323,10 +318,8 @@ def _counted_names(part: exp.CTE, rows: Sequence[Sequence[exp.Expr]]) -> list[st
 
 
 def count_depth(tree: exp.Expr) -> None:
-    """Let the parts of WITH RECURSIVE fail where MySQL stops; their nodes have been rewritten.
-
-    They get a further column, which counts, and another name; a part of the old name has the other columns.
-    """
+    """Let rewritten parts of WITH RECURSIVE fail where MySQL stops: they get a column that counts, and
+    another name; a part of the old name has the other columns."""
     for part in list(tree.find_all(exp.CTE)):
         names, name = part.meta.get(_NAMES), part.alias
         if not names:

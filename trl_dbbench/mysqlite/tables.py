@@ -204,44 +204,39 @@ def _shown_type(kind: str) -> str:
     return kind.lower().removeprefix("my_").removesuffix(" text") if kind.startswith("my_") else kind.lower()
 
 
-def _columns_catalog(
-    names: list[str], columns: Callable[[str], list[tuple]]
-) -> tuple[list[str], list[tuple]]:
-    headers = [
-        "TABLE_SCHEMA",
-        "TABLE_NAME",
-        "COLUMN_NAME",
-        "ORDINAL_POSITION",
-        "COLUMN_DEFAULT",
-        "IS_NULLABLE",
-    ]
-    headers += ["DATA_TYPE", "COLUMN_TYPE", "COLUMN_KEY", "EXTRA"]
-    rows = [
+Describe = Callable[[str], list[tuple]]
+"""Gives the columns of a table or view as DESCRIBE lists them."""
+
+
+def _catalog_columns(names: list[str], describe: Describe) -> list[tuple]:
+    return [
         (SHOWN_DATABASE, name, column, place, default, null, kind.split("(")[0], kind, key, extra)
         for name in names
-        for place, (column, kind, null, key, default, extra) in enumerate(columns(name), 1)
+        for place, (column, kind, null, key, default, extra) in enumerate(describe(name), 1)
     ]
-    return headers, rows
 
 
-def _tables_catalog(names: list[str], columns: Callable[[str], list[tuple]]) -> tuple[list[str], list[tuple]]:
-    headers = ["TABLE_CATALOG", "TABLE_SCHEMA", "TABLE_NAME", "TABLE_TYPE", "ENGINE"]
-    return headers, [("def", SHOWN_DATABASE, name, "BASE TABLE", "InnoDB") for name in names]
+def _catalog_tables(names: list[str], describe: Describe) -> list[tuple]:
+    return [("def", SHOWN_DATABASE, name, "BASE TABLE", "InnoDB") for name in names]
 
+
+CATALOG: dict[str, tuple[str, Callable[[list[str], Describe], list[tuple]]]] = {
+    "columns": (
+        "TABLE_SCHEMA TABLE_NAME COLUMN_NAME ORDINAL_POSITION COLUMN_DEFAULT IS_NULLABLE DATA_TYPE COLUMN_TYPE "
+        "COLUMN_KEY EXTRA",
+        _catalog_columns,
+    ),
+    "tables": ("TABLE_CATALOG TABLE_SCHEMA TABLE_NAME TABLE_TYPE ENGINE", _catalog_tables),
+    "schemata": (
+        "CATALOG_NAME SCHEMA_NAME",
+        lambda names, describe: [("def", SHOWN_DATABASE), ("def", "information_schema")],
+    ),
+}
+"""Tables of information_schema: their columns, and what gives their rows."""
 
 _NAME = r"(?:`[^`]+`|[\w$]+)"
 _TO = re.compile(rf"({_NAME}(?:\s*\.\s*{_NAME})?)\s+TO\s+({_NAME}(?:\s*\.\s*{_NAME})?)", re.IGNORECASE)
 _RENAMED = re.compile(rf"TABLES?\s+{_TO.pattern}(?:\s*,\s*{_TO.pattern})*\s*", re.IGNORECASE)
-
-
-def _schemata_catalog(
-    names: list[str], columns: Callable[[str], list[tuple]]
-) -> tuple[list[str], list[tuple]]:
-    return ["CATALOG_NAME", "SCHEMA_NAME"], [("def", SHOWN_DATABASE), ("def", "information_schema")]
-
-
-CATALOG = {"columns": _columns_catalog, "tables": _tables_catalog, "schemata": _schemata_catalog}
-"""The tables of information_schema that exist here: name -> function that gives its columns and rows."""
 
 
 def renamed(what: str) -> list[tuple[str, str]]:
@@ -253,8 +248,7 @@ def renamed(what: str) -> list[tuple[str, str]]:
 
 
 def own_name(table: exp.Expr) -> str:
-    """Return the name of a table without its database; raise StatementError for another database. Case
-    counts."""
+    """Return the name of a table; raise StatementError for another database. Case counts."""
     schema = table.text("db")
     if schema not in ("", SHOWN_DATABASE):
         raise StatementError(1049, f"Unknown database '{schema}'")
@@ -363,11 +357,7 @@ def stored_rows(table: Table) -> list[tuple]:
 
 
 def _bindable(cell: Any, column: Column) -> Any:
-    """Return a cell in a form that SQLite takes.
-
-    Raises:
-        StatementError: an integer does not fit into its column, which MySQL would refuse as well.
-    """
+    """Return a cell as SQLite takes it; raise StatementError for too large an integer."""
     if isinstance(cell, Decimal):
         return float(cell)
     if isinstance(cell, int) and not -(2**63) <= cell < 2**63:
@@ -383,14 +373,10 @@ def _bindable(cell: Any, column: Column) -> Any:
 
 
 def show(
-    tree: exp.Show,
-    names: Sequence[str],
-    existing: Callable[[str], str],
-    columns_of: Callable[[str], list[tuple]],
+    tree: exp.Show, names: Sequence[str], existing: Callable[[str], str], columns_of: Describe
 ) -> list[tuple]:
-    """Return the rows of SHOW; raise StatementError for unknown names, and for what is not supported. `names`
-    are those of the tables, `existing` gives back the name of a table or view or raises, and `columns_of`
-    gives its columns as DESCRIBE lists them."""
+    """Return the rows of SHOW. `names` are those of the tables, `existing` gives back the name of a table or
+    view or raises, and `columns_of` gives its columns as DESCRIBE lists them."""
     what, target = tree.name.upper(), tree.args.get("target")
     name = target.name if target is not None else ""
     full = tree.args.get("full")
@@ -462,12 +448,13 @@ class Schema:
         with self._guard.own():
             names = sorted(self.tables())
             for catalog in wanted:
-                headers, rows = CATALOG[catalog](names, self.described)
+                headers, read = CATALOG[catalog]
+                columns, rows = headers.split(), read(names, self.described)
                 target = quote(f"information_schema.{catalog}")
                 connection.execute(f"DROP TABLE IF EXISTS temp.{target}")
-                connection.execute(f"CREATE TEMP TABLE {target} ({', '.join(headers)})")
+                connection.execute(f"CREATE TEMP TABLE {target} ({', '.join(columns)})")
                 if rows:
-                    places = ", ".join("?" * len(headers))
+                    places = ", ".join("?" * len(columns))
                     connection.executemany(f"INSERT INTO temp.{target} VALUES ({places})", rows)
 
     def _info(self, name: str, schema: str = "") -> list[tuple]:

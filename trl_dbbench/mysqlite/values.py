@@ -194,11 +194,7 @@ def compare(left: Value, right: Value) -> int | None:
 
 
 def comparison_with(right: Value) -> Callable[[Value], int | None]:
-    """`compare` of one value after another with this one, whose key is computed once.
-
-    Raises:
-        OutOfTime: when called after the end of the statement's time.
-    """
+    """Return `compare` with this value, whose key is computed once. Raises OutOfTime."""
     key = cache(lambda: sort_key(right))
 
     def compare_left(left: Value) -> int | None:

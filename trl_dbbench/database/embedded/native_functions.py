@@ -123,7 +123,7 @@ def _glob_pattern(pattern: str) -> Any:
 
 
 def _set(pattern: str, position: int) -> tuple[str | None, int]:
-    """Return the set that begins here as one of a regular expression, and its end; `None` if it has no end."""
+    """Return the set that begins here as one of a regular expression, and its end; `None` without an end."""
     inverted = pattern.startswith("^", position)
     position += inverted
     parts, before = [], ""
