@@ -115,7 +115,9 @@ def converted(format: str) -> Callable[[Path, Command], Path]:
 
 def generated(folder: Path, command: Command) -> Path:
     target = folder / "generated.jsonl"
-    succeed(command, "generate", "--num-tasks", 2, "--level", "worlds.tiny.level", "--workers", 1, "--out", target)
+    succeed(
+        command, "generate", "--num-tasks", 2, "--level", "worlds.tiny.level", "--workers", 1, "--out", target
+    )
     return target
 
 

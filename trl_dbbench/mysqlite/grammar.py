@@ -536,7 +536,7 @@ class _Reader:
                 return
 
     def interval(self) -> bool:
-        """Read an amount and its unit, or a function's arguments, behind INTERVAL; return whether the former."""
+        """Read an amount and its unit, or a function's arguments, after INTERVAL; True for the former."""
         if self.peek() == "(":
             if self.brackets() > 1:
                 return False
