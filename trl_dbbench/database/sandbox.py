@@ -22,8 +22,8 @@ from trl_dbbench.errors import TaskError
 from trl_dbbench.grading.rows import State as State
 from trl_dbbench.grading.rows import TableState as TableState
 from trl_dbbench.tasks import Table
+from trl_dbbench.tasks.column_types import check_type
 from trl_dbbench.tasks.table import first_twice, twice_text
-from trl_dbbench.tasks.types import check_type
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS, quote
 
 Loss = Literal["agent", "environment"]

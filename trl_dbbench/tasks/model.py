@@ -17,12 +17,12 @@ from typing import Any
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import DEFAULT_GRADER, GRADERS, SQL_GRADERS
 from trl_dbbench.grading.scorers import Result
+from trl_dbbench.tasks.column_types import check_type
 from trl_dbbench.tasks.fields import as_object, check_known, json_object, optional, required
 from trl_dbbench.tasks.schema import described
 from trl_dbbench.tasks.skills import NAMED, operation_of, skills_of
 from trl_dbbench.tasks.source import Source
 from trl_dbbench.tasks.table import Table, check_names, content_key, first_twice, read_rows, read_table
-from trl_dbbench.tasks.types import check_type
 from trl_dbbench.utils.lookup import unknown
 
 FIELDS = (
@@ -78,8 +78,8 @@ class Task:
     Tasks may share a database that lies beside them: their `tables` then have columns, and the rows are in
     the `source`. An answer that is SQL must be right on each database of the `suite`, too; these have the
     same tables and other rows. `dialect` is the SQL of agent and gold. `knowledge` is told to the agent
-    beside the question; `schema`, one of `SCHEMAS`, says how much it is told of the tables. `max_turns` limits
-    the turns of an episode in place of those of the run.
+    beside the question; `schema`, one of `SCHEMAS`, says how much it is told of the tables. `max_turns`
+    limits the turns of an episode in place of those of the run.
     """
 
     id: str
