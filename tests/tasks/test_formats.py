@@ -115,7 +115,9 @@ def converted(format: str) -> Callable[[Path, Command], Path]:
 
 def generated(folder: Path, command: Command) -> Path:
     target = folder / "generated.jsonl"
-    succeed(command, "generate", "--num-tasks", 2, "--level", "worlds.tiny.level", "--workers", 1, "--out", target)
+    succeed(
+        command, "generate", "--num-tasks", 2, "--level", "worlds.tiny.level", "--workers", 1, "--out", target
+    )
     return target
 
 
@@ -222,7 +224,7 @@ def test_a_named_format_comes_first(here: Path) -> None:
     assert load_tasks(path, format="my_formats.Spider")[:2] == TASKS
     with pytest.raises(TaskError, match=r"line 3: unknown field 'ask'; allowed: id, question, "):
         load_tasks(path)
-    with pytest.raises(TaskError, match=r"schema \(read as own; the format verl does not match it\)$"):
+    with pytest.raises(TaskError, match=r"max_turns \(read as own; the format verl does not match it\)$"):
         load_tasks(path, format="verl")
 
     ambiguous = json.loads(TASKS[0].to_json()) | {"description": "Not AgentBench's."}
