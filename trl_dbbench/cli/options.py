@@ -9,7 +9,7 @@ import typer
 
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.tasks import Task, load_tasks
-from trl_dbbench.tasks.csv_files import CsvOptions
+from trl_dbbench.tasks.csv_tables import CsvOptions
 
 if TYPE_CHECKING:
     from trl_dbbench.evaluation.compare.play import Drawing

@@ -21,8 +21,7 @@ from trl_dbbench.episode.gold import execute_alone, gold_state
 from trl_dbbench.episode.protocol import get_protocol
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.tasks import Task, load_tasks
-from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvOptions
-from trl_dbbench.tasks.csv_tables import read_csv_tables
+from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, FROM_FILE, CsvOptions, read_csv_tables
 from trl_dbbench.tasks.entries import WRITABLE, write_entries
 from trl_dbbench.tasks.formats import FORMATS, get_format, read_entry
 from trl_dbbench.tasks.formats.base import Loss, Unrepresentable, WritableFormat

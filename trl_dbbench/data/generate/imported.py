@@ -12,15 +12,13 @@ from trl_dbbench.database import Database, open_database
 from trl_dbbench.database.server.tables import DEFAULT_SAMPLE, read_tables
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.tasks import Cell, Column, Gold, Source, Table, Task
-from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvOptions
-from trl_dbbench.tasks.csv_tables import read_csv_tables
+from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, FROM_FILE, CsvOptions, read_csv_tables
 from trl_dbbench.tasks.model import check_table
 from trl_dbbench.tasks.sources.dump import DUMP_SUFFIXES, Dump
 from trl_dbbench.tasks.sources.dump_tables import dump_tables
 from trl_dbbench.tasks.sources.folder import table_files
 from trl_dbbench.tasks.sources.parquet import parquet_table
-from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
-from trl_dbbench.tasks.sources.sqlite_tables import sqlite_tables
+from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile, sqlite_tables
 from trl_dbbench.tasks.table import check_new_names
 from trl_dbbench.utils.lookup import unknown
 
