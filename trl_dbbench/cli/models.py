@@ -1,4 +1,4 @@
-"""Commands that let a model play: `eval` and `sample`."""
+"""Commands that let a model play, loaded here or behind an endpoint: `eval` and `sample`."""
 
 from __future__ import annotations
 
@@ -165,13 +165,13 @@ def sample(
     keep: Annotated[
         str, typer.Option(help="right: episodes that ended right; all: wrong ones too.")
     ] = "right",
-    max_per_task: Annotated[int | None, typer.Option(help="At most so many are kept of a task.")] = None,
+    max_per_task: Annotated[int | None, typer.Option(help="Most episodes kept of a task.")] = None,
     eval_tasks: Annotated[
         str | None, typer.Option(help="Tasks to evaluate on later: none of them may be among --tasks.")
     ] = None,
     temperature: Annotated[float, typer.Option(help="Of the sampling.")] = 1.0,
     top_p: Annotated[float, typer.Option(help="Draws from the likeliest tokens of this mass.")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Draws from so many of the likeliest tokens; 0: all.")] = 0,
+    top_k: Annotated[int, typer.Option(help="Draws from this number of likeliest tokens; 0: all.")] = 0,
     seed: Annotated[int, typer.Option(help="Another seed draws other episodes.")] = 0,
     vllm_server_urls: opt.ServerUrls = None,
     database: opt.RunsDatabase = None,
@@ -220,7 +220,7 @@ def opened(
     database: str | None,
     docker_image: str | None,
 ) -> Iterator[tuple[Player, Backend, Policy | ServedPolicy]]:
-    """What a command plays with, open while the block lasts, and what is known of the model."""
+    """Open the player, the backend and the policy of a command."""
     from trl_dbbench.engines.base import server_addresses
     from trl_dbbench.evaluation.evaluate import open_model, player_of
 
@@ -248,14 +248,14 @@ NEEDS_TOKENS = {
 
 @dataclass(frozen=True)
 class EndpointOptions:
-    """What says where the model is."""
+    """Options that locate the model."""
 
     url: str | None
     api_key_env: str | None
     concurrency: int | None
 
     def given(self) -> bool:
-        """Whether an endpoint is named."""
+        """Return whether an endpoint is named."""
         if self.url is None:
             for option, value in (("--api-key-env", self.api_key_env), ("--concurrency", self.concurrency)):
                 if value is not None:
@@ -266,7 +266,7 @@ class EndpointOptions:
 def evaluate_endpoint(
     where: EndpointOptions, given: Mapping[str, Any], plan: Plan | None
 ) -> tuple[EndpointEvaluation, Journal]:
-    """Evaluates the model; a run lends its tasks and how its episodes were played.
+    """Evaluate the model; a run lends its tasks and how its episodes were played.
 
     Args:
         given: the options of `eval`, by name; `None` where one was left out.
@@ -340,7 +340,7 @@ def _trained_of(run: Path | None, model: str, given: Mapping[str, Any]) -> Train
 
 
 def arm_of(evaluation: EndpointEvaluation, plan: Plan | None) -> Arm:
-    """What `compare` reads of it."""
+    """Return the evaluation as an arm for `compare`."""
     from trl_dbbench.evaluation.compare.arms import Arm, gold_of
     from trl_dbbench.evaluation.compare.play import sampling_of
 

@@ -43,7 +43,7 @@ def demonstrate(
     teacher: Teacher | None = None,
     batch_size: int = 256,
 ) -> list[Episode]:
-    """Plays each task as the teacher would: by default one that writes the gold SQL, then what it gave.
+    """Play each task as the teacher does; the default teacher writes the gold SQL, then its result.
 
     Raises:
         TaskError: if a task is none that the teacher can do: without gold SQL, or it fails on this database.
@@ -96,7 +96,7 @@ def gold_actions(task: Task, protocol: AgentProtocol, database: Database) -> lis
 
 
 class _Script:
-    """An engine that says what stands in the script: `ids[row][turn]`."""
+    """An engine that reads its turns from a script: `ids[row][turn]`."""
 
     def __init__(self, ids: Sequence[Sequence[list[int]]]):
         self._ids = ids

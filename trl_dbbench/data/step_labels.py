@@ -89,7 +89,8 @@ def _model_of(name: str) -> Trained:
 
 
 def by_state_progress(record: EpisodeRecord, task: Task, database: Database, judge: Judge) -> Labels | None:
-    """For each turn whether it brought the tables nearer to the gold state; `None` if the database failed."""
+    """Return for each turn whether it brought the tables nearer to the gold state; `None` if the database
+    failed."""
     try:
         progress = state_progress(record, task, database, judge)
     except EnvironmentFault as fault:
@@ -100,7 +101,7 @@ def by_state_progress(record: EpisodeRecord, task: Task, database: Database, jud
 
 
 def state_progress(record: EpisodeRecord, task: Task, database: Database, judge: Judge) -> list[float]:
-    """For each turn the potential of the tables after its statement less that before; 0 for questions.
+    """Return for each turn by how much its statement raised the tables' potential; 0 for questions.
 
     Raises:
         EnvironmentFault: if the database fails.
@@ -182,7 +183,7 @@ def by_continuations(
 
 
 def _room_after(episode: Episode, turn: int, rules: Rules) -> bool:
-    """Whether anything fits in after that turn."""
+    """Return whether anything fits in after that turn."""
     used = sum(len(t.completion.ids) + len(t.observation_ids) for t in episode.turns[: turn + 1])
     in_context = rules.context is None or len(episode.prompt_ids) + used < rules.context
     return used < rules.max_completion_length and in_context
@@ -207,21 +208,21 @@ def replay_turns(
 
 
 def _start(record: EpisodeRecord, task: Task, player: Player, system_prompt: Opening | None) -> Start:
-    """With the earlier episodes that the saved one was shown."""
+    """Return a start with the earlier episodes that the saved prompt showed."""
     protocol = player.chat.protocol
     prompt = with_examples(protocol.messages(task, system_prompt), record.get("shown", ()), protocol)
     return Start(task, player.chat.prompt_ids(prompt), shots=record.get("shots", ()))
 
 
 def _same(record: EpisodeRecord, episode: Episode) -> bool:
-    """Up to the last turn, which the labels by continuations do not go on from."""
+    """Return whether both are equal up to the last turn, which no continuation starts from."""
     saved = [(turn["text"], turn.get("observation")) for turn in record["turns"][:-1]]
     now = [(turn.text, turn.observation) for turn in episode.turns[:-1]]
     return saved == now and len(episode.turns) == len(record["turns"])
 
 
 class _Saved:
-    """An engine that says what the saved episodes said: row r is the r-th of them."""
+    """An engine that repeats the saved episodes; row r is the r-th of them."""
 
     def __init__(self, records: Sequence[EpisodeRecord], chat: ChatFormat):
         self._records, self._chat = records, chat
