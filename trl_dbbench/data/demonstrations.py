@@ -59,7 +59,7 @@ def demonstrate(
                 [chat.turn_ids(action) for action in teacher(task, chat.protocol, database)] for task in batch
             ]
             starts = [player.start(task, system_prompt=system_prompt) for task in batch]
-            episodes += player.play_all(starts, _Script(scripts))
+            episodes += player.play_all(starts, Script(scripts))
             bar.update(len(batch))
     return episodes
 
@@ -95,14 +95,15 @@ def gold_actions(task: Task, protocol: AgentProtocol, database: Database) -> lis
     return [Operation(sql), Answer(str(list(values)), values)]
 
 
-class _Script:
-    """An engine that reads its turns from a script: `ids[row][turn]`."""
+class Script:
+    """An engine that reads its turns from a script: `ids[row][turn]`, and `end` after the last one."""
 
-    def __init__(self, ids: Sequence[Sequence[list[int]]]):
-        self._ids = ids
+    def __init__(self, ids: Sequence[Sequence[list[int]]], end: Sequence[int] = ()):
+        self._ids, self._end = ids, list(end)
 
     async def generate(self, request: Request) -> Completion:
-        ids = self._ids[request.row][request.turn]
+        turns = self._ids[request.row]
+        ids = turns[request.turn] if request.turn < len(turns) else self._end
         return Completion(ids, [0.0] * len(ids))
 
     def serve(self, episodes: Sequence[Future]) -> None:

@@ -14,18 +14,18 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
+from trl_dbbench.data.demonstrations import Script
 from trl_dbbench.database import Database
 from trl_dbbench.engines.base import Backend
 from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.player import DEFAULT_SAMPLING, Player
 from trl_dbbench.episode.prompts import Opening
-from trl_dbbench.episode.types import Completion, Episode, Request, Rules, Sampling, Start
+from trl_dbbench.episode.types import Episode, Rules, Sampling, Start
 from trl_dbbench.errors import ConfigError, EnvironmentFault
 from trl_dbbench.evaluation.evaluate import open_model, player_of
 from trl_dbbench.rewards.steps import potential
@@ -200,7 +200,9 @@ def replay_turns(
     assert isinstance(player.chat, ChatFormat)
     starts = [_start(record, task, player, system_prompt) for record, task in played]
     rules = Rules(player.rules.max_turns, 10**6, 10**6)  # the saved ones kept theirs
-    episodes = replace(player, rules=rules).play_all(starts, _Saved([r for r, _ in played], player.chat))
+    chat = player.chat  # an episode with more turns than were saved is another one, which `_same` sees
+    ids = [[chat.ids_of(turn["text"]) for turn in record["turns"]] for record, _ in played]
+    episodes = replace(player, rules=rules).play_all(starts, Script(ids, chat.ids_of("")))
     return [
         episode if _same(record, episode) else None
         for (record, _), episode in zip(played, episodes, strict=True)
@@ -219,23 +221,3 @@ def _same(record: EpisodeRecord, episode: Episode) -> bool:
     saved = [(turn["text"], turn.get("observation")) for turn in record["turns"][:-1]]
     now = [(turn.text, turn.observation) for turn in episode.turns[:-1]]
     return saved == now and len(episode.turns) == len(record["turns"])
-
-
-class _Saved:
-    """An engine that repeats the saved episodes; row r is the r-th of them."""
-
-    def __init__(self, records: Sequence[EpisodeRecord], chat: ChatFormat):
-        self._records, self._chat = records, chat
-
-    async def generate(self, request: Request) -> Completion:
-        turns = self._records[request.row]["turns"]
-        if request.turn >= len(turns):  # more turns than were saved: another episode, which `_same` sees
-            return self._completion("")
-        return self._completion(turns[request.turn]["text"])
-
-    def _completion(self, text: str) -> Completion:
-        ids = self._chat.ids_of(text)
-        return Completion(ids, [0.0] * len(ids))
-
-    def serve(self, episodes: Sequence[Future]) -> None:
-        wait(episodes)
