@@ -115,7 +115,9 @@ def converted(format: str) -> Callable[[Path, Command], Path]:
 
 def generated(folder: Path, command: Command) -> Path:
     target = folder / "generated.jsonl"
-    succeed(command, "generate", "--num-tasks", 2, "--level", "worlds.tiny.level", "--workers", 1, "--out", target)
+    succeed(
+        command, "generate", "--num-tasks", 2, "--level", "worlds.tiny.level", "--workers", 1, "--out", target
+    )
     return target
 
 
@@ -446,7 +448,7 @@ def test_reading_tasks_brings_no_heavy_library() -> None:
     """Neither these rooms nor what they import; files of parquet and the hub bring theirs when they are read."""
     heavy = ["trl", "transformers", "torch", "datasets", "pyarrow", "huggingface_hub"]
     script = (
-        "import sys, trl_dbbench.tasks, trl_dbbench.database, trl_dbbench.mysqlite.database; "
+        "import sys, trl_dbbench.tasks, trl_dbbench.database, trl_dbbench.database.embedded.database; "
         f"print([name for name in {heavy} if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

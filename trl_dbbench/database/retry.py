@@ -118,7 +118,7 @@ class RetryingSandbox(Sandbox):
         self._earlier: list[Sandbox] = []
         self._lost: Loss = "environment"
         self._closed = False
-        self._attempt(lambda sandbox: None, asks=False)
+        self._attempt(lambda sandbox: None)
 
     def execute(self, sql: str, limits: Limits | None = None) -> QueryResult:
         return self._run(sql, lambda sandbox: sandbox.execute(sql, limits))
@@ -202,12 +202,7 @@ class RetryingSandbox(Sandbox):
         if why := sandbox.failing(since):
             raise EnvironmentFault(why, down=True)
 
-    def _attempt(self, action: Callable[[Sandbox], T], *, asks: bool = True) -> T:
-        """Run an action on the sandbox, again on fresh ones where the server fails.
-
-        Args:
-            asks: the action asks the server. Tables that were made before it failed end no outage.
-        """
+    def _attempt(self, action: Callable[[Sandbox], T]) -> T:
         database = self._database
         start = time.monotonic()
         failures, standstills, restarts = 0, 0, database.restarts
@@ -244,7 +239,7 @@ class RetryingSandbox(Sandbox):
                     database.gave_up = str(fault)
                     raise self._gave_up(str(fault)) from None
             else:
-                if asks:
+                if sandbox.reached:
                     database.gave_up = None
                     database.outage.over()
                 return result

@@ -22,8 +22,8 @@ from trl_dbbench.errors import TaskError
 from trl_dbbench.grading.rows import State as State
 from trl_dbbench.grading.rows import TableState as TableState
 from trl_dbbench.tasks import Table
+from trl_dbbench.tasks.column_types import check_type
 from trl_dbbench.tasks.table import first_twice, twice_text
-from trl_dbbench.tasks.types import check_type
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS, quote
 
 Loss = Literal["agent", "environment"]
@@ -114,6 +114,8 @@ class Sandbox(Closing):
     """Whose doing it is that the tables are gone; `RetryingSandbox` then makes the sandbox again."""
     changed: bool = True
     """Whether the last statement may have changed anything: tables, or the session that it ran in."""
+    reached: bool = True
+    """The database itself has been asked. Tables that were there already do not end an outage."""
     brought_down: bool = False
     """A statement of this sandbox has ended the server."""
     retries: int = 0

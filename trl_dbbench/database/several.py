@@ -255,6 +255,10 @@ class _PlacedSandbox(Sandbox):
         return self._sandbox.changed
 
     @property
+    def reached(self) -> bool:  # type: ignore[override]
+        return self._sandbox.reached
+
+    @property
     def brought_down(self) -> bool:  # type: ignore[override]
         return self._sandbox.brought_down
 

@@ -20,8 +20,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from trl_dbbench.data.generate import Request, draw_plan, find_level, try_once
 from trl_dbbench.database import Limits
+from trl_dbbench.database.embedded.database import SQLiteDatabase
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.mysqlite.database import SQLiteDatabase
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.lookup import unknown
 

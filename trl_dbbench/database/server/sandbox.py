@@ -108,6 +108,7 @@ class ServerSandbox(Sandbox):
         self._has_temporary = False
         self.brought_down = False
         if task.source is not None or (tenancy.readers is not None and task.is_question):
+            self.reached = False  # the tables may have been there
             with tenancy.making(task):
                 self._pristine = tenancy.pristine.take(task)
         else:
@@ -129,6 +130,7 @@ class ServerSandbox(Sandbox):
     def _executed(self, sql: str, limits: Limits | None, again: Moment | None) -> QueryResult:
         if refused := refusal(sql):
             return refused
+        self.reached = True
         result = self._execute(sql, limits, again)
         # the error may be about something that the server lost, or that another run removed while it was down
         if result.error and not result.limit and not self._tenancy.held():
@@ -136,6 +138,7 @@ class ServerSandbox(Sandbox):
         return result
 
     def state(self) -> State:
+        self.reached = True
         if self._slot is None and self._pristine is not None:
             return self._observed(self._pristine.name, "READ COMMITTED")
         slot = self._own()

@@ -149,7 +149,7 @@ class Tools:
             "task_id": opening.task.id,
             "request": opening.task.prompt(),
             "database": PRODUCTS[opening.task.dialect],
-            "calls": f"{self._desk.rules.max_turns} of execute_sql and submit together",
+            "calls": f"{self._desk.rules.turns(opening.task)} of execute_sql and submit together",
         }
         text = json.dumps(told, ensure_ascii=False)
         return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=told)

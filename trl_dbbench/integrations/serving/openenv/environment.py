@@ -175,7 +175,7 @@ class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
         return written(tool, **{argument: action.answer})
 
     def _observation(self, task: Task, text: str, **more: Any) -> SQLObservation:
-        left = self._desk.rules.max_turns - self._state.step_count
+        left = self._desk.rules.turns(task) - self._state.step_count
         product = PRODUCTS[task.dialect]
         return SQLObservation(text=text, task_id=task.id, database=product, calls_left=left, **more)
 
