@@ -222,8 +222,8 @@ def _catalog_tables(names: list[str], describe: Describe) -> list[tuple]:
 
 CATALOG: dict[str, tuple[str, Callable[[list[str], Describe], list[tuple]]]] = {
     "columns": (
-        "TABLE_SCHEMA TABLE_NAME COLUMN_NAME ORDINAL_POSITION COLUMN_DEFAULT IS_NULLABLE DATA_TYPE COLUMN_TYPE "
-        "COLUMN_KEY EXTRA",
+        "TABLE_SCHEMA TABLE_NAME COLUMN_NAME ORDINAL_POSITION COLUMN_DEFAULT IS_NULLABLE DATA_TYPE "
+        "COLUMN_TYPE COLUMN_KEY EXTRA",
         _catalog_columns,
     ),
     "tables": ("TABLE_CATALOG TABLE_SCHEMA TABLE_NAME TABLE_TYPE ENGINE", _catalog_tables),
