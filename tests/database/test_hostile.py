@@ -427,7 +427,10 @@ def test_limits_of_sqlite_are_the_agents(sqlite_database: Database, sql: str, er
 def test_what_sqlite_does_not_do_for_an_agent(sqlite_database: Database, sql: str) -> None:
     """Even if its own words got through."""
     with sqlite_database.fresh_sandbox(QUESTION) as sandbox:
-        with sandbox._connection._guard.statement(1.0), pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+        with (
+            sandbox._connection._guard.statement(1.0),
+            pytest.raises(sqlite3.DatabaseError, match="not authorized"),
+        ):
             sandbox._connection._raw.execute(sql)
         normal_episode(sandbox, QUESTION)
 

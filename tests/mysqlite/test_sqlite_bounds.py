@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from trl_dbbench.database import Database
 from trl_dbbench.database.embedded.sandbox import SQLiteSandbox
 from trl_dbbench.mysqlite import collation
-from trl_dbbench.mysqlite.functions import GroupConcat
 from trl_dbbench.mysqlite.collation import MAX_CACHED_KEYS, sort_key
 from trl_dbbench.mysqlite.errors import StatementError
-from trl_dbbench.mysqlite.functions import COERCIONS, DOUBTFUL, STORAGE, functions
+from trl_dbbench.mysqlite.functions import COERCIONS, DOUBTFUL, STORAGE, GroupConcat, functions
 from trl_dbbench.mysqlite.guard import MAX_SPILLED_BYTES
 from trl_dbbench.mysqlite.values import MAX_TEXT_CHARACTERS
 

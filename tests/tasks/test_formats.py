@@ -115,7 +115,9 @@ def converted(format: str) -> Callable[[Path, Command], Path]:
 
 def generated(folder: Path, command: Command) -> Path:
     target = folder / "generated.jsonl"
-    succeed(command, "generate", "--num-tasks", 2, "--level", "tiny", "--workers", 1, "--out", target)
+    succeed(
+        command, "generate", "--num-tasks", 2, "--level", "worlds.tiny.level", "--workers", 1, "--out", target
+    )
     return target
 
 
@@ -184,13 +186,13 @@ def test_the_warm_start_reads_what_a_command_writes(
     path = WRITERS[writer](tmp_path, command)
     options = [
         "--config",
-        ROOT / "recipes" / "sft_tiny.yaml",
+        ROOT / "recipes" / "sft_gold.yaml",
         "--tasks",
         path,
         "--output_dir",
         tmp_path / "sft",
     ]
-    options += ["--model_name_or_path", ROOT / "recipes/tiny/model", "--max_steps", 1, "--bad_habits", 0]
+    options += ["--model_name_or_path", ROOT / "recipes/tiny/model", "--max_steps", 1]
     if writer == "convert to agentbench":
         with pytest.raises(SystemExit, match="has no gold SQL to demonstrate"):
             run_here(monkeypatch, SFT, *options)

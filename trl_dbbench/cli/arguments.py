@@ -74,21 +74,13 @@ class TaskArguments:
 
         Args:
             task: any one.
-
-        Raises:
-            ConfigError: if the settings cannot work together, or a file cannot be read.
         """
         own = get_protocol(protocol).messages(task)[:-1]
         given = read_system_prompt(self.system_prompt)
         return opening(own, given, self.system_prompt_mode, self.prelude)
 
     def load(self) -> list[Task]:
-        """The training tasks.
-
-        Raises:
-            TaskError: if they cannot be read.
-            ConfigError: if their format is unknown.
-        """
+        """The training tasks."""
         if self.tasks.startswith(SCHEME):
             raise ConfigError(
                 f"{self.tasks} has no end, and only a training by reward can use it. Write a file of tasks "
@@ -101,12 +93,7 @@ class TaskArguments:
         return tasks if self.schema is None else [replace(task, schema=self.schema) for task in tasks]
 
     def datasets(self, protocol: str) -> tuple[Dataset, Dataset | None]:
-        """The rows for training and, if there are any, for evaluation.
-
-        Raises:
-            TaskError: if a task cannot be read.
-            ConfigError: if the protocol or the format is unknown.
-        """
+        """The rows for training and, if there are any, for evaluation."""
         if self.tasks.startswith(SCHEME):
             fresh = FreshTasks.of(self.tasks)
             opening = self.opening(protocol, fresh.task(0))
@@ -188,21 +175,13 @@ class RewardArguments:
     )
 
     def load(self, database: Database) -> list[RewardFunction]:
-        """The reward functions.
-
-        Raises:
-            ConfigError: if a name is unknown, or `outcome` names no way to end.
-        """
+        """The reward functions."""
         outcome = outcome_reward(self.outcome_preset, self.outcome)
         return load_reward_functions(self.reward_funcs, database=database, outcome=outcome)
 
 
 def outcome_reward(preset: str, values: dict[str, Any] | str | None = None) -> OutcomeReward:
-    """A preset's reward, with these values in the place of its own.
-
-    Raises:
-        ConfigError: if the preset is unknown, or the values are no numbers for known endings.
-    """
+    """A preset's reward, with these values in the place of its own."""
     if preset not in OUTCOME_PRESETS:
         raise ConfigError(f"unknown outcome_preset {preset!r}; allowed: {', '.join(OUTCOME_PRESETS)}.")
     allowed = ", ".join(each.name for each in fields(OutcomeReward))
@@ -226,11 +205,7 @@ def outcome_reward(preset: str, values: dict[str, Any] | str | None = None) -> O
 
 
 def read_template_kwargs(values: dict[str, Any] | str | None) -> dict[str, Any]:
-    """What is passed on to the chat template: as it is, or the JSON object that a text holds.
-
-    Raises:
-        ConfigError: if it is neither.
-    """
+    """What is passed on to the chat template: as it is, or the JSON object that a text holds."""
     if isinstance(values, str):
         with suppress(ValueError):
             values = json.loads(values)
@@ -245,9 +220,6 @@ def read_template_kwargs(values: dict[str, Any] | str | None) -> dict[str, Any]:
 def read_system_prompt(text_or_file: str | None) -> Opening | None:
     """The text itself, or what stands in the file that it names: a text (`.txt` or `.md`), or all messages
     before a question (`.json`, see `prompts.read_messages`).
-
-    Raises:
-        ConfigError: if the file cannot be read.
     """
     if text_or_file and "\n" not in text_or_file and text_or_file.endswith(".json"):
         return read_messages(text_or_file)

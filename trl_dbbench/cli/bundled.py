@@ -64,9 +64,6 @@ def find(kind: str, name_or_path: str, ours: Mapping[str, Path]) -> Path:
 
     Args:
         kind: for the error's text: `"recipe"`.
-
-    Raises:
-        ConfigError: if there is neither.
     """
     if Path(name_or_path).is_file():
         return Path(name_or_path)
@@ -82,11 +79,7 @@ def find(kind: str, name_or_path: str, ours: Mapping[str, Path]) -> Path:
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """The keys of a recipe.
-
-    Raises:
-        ConfigError: if the file is no YAML with keys.
-    """
+    """The keys of a recipe."""
     try:
         keys = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -97,11 +90,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 
 def script_of(path: Path) -> Path:
-    """The script that a recipe is for.
-
-    Raises:
-        ConfigError: if it cannot be read, or names another one.
-    """
+    """The script that a recipe is for."""
     name = read_recipe(path).get(SCRIPT_KEY, SCRIPTS[0])
     if name not in SCRIPTS:
         raise ConfigError(f"'{path}' has recipe: {name!r}; allowed: {', '.join(SCRIPTS)}.")
@@ -148,9 +137,6 @@ def copy(name: str, out: Path) -> list[Path]:
 
     Returns:
         The files and folders written.
-
-    Raises:
-        ConfigError: if there is none of that name, or something lies where it would be written.
     """
     source = find("recipe", name, {**recipes(), **accelerate_configs(), **scripts()})
     copies = {source: out}

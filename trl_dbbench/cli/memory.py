@@ -49,12 +49,7 @@ class Sizes:
 
     @classmethod
     def of(cls, config: PretrainedConfig, peft_config: PeftConfig | None) -> Sizes:
-        """Makes the model without its weights and counts.
-
-        Raises:
-            ValueError: if transformers has no causal language model of this kind, or PEFT finds nothing to
-                adapt in it.
-        """
+        """Makes the model without its weights and counts."""
         with torch.device("meta"):
             model: Any = AutoModelForCausalLM.from_config(config)
             output = model.get_output_embeddings()

@@ -157,11 +157,7 @@ def settings_options(context: typer.Context) -> dict[str, Any]:
 
 
 def drawing_options(context: typer.Context) -> Drawing:
-    """What a command's options say of samples.
-
-    Raises:
-        ConfigError: if one of them needs another, or cannot be.
-    """
+    """What a command's options say of samples."""
     from trl_dbbench.episode.plan import Plan
     from trl_dbbench.evaluation.compare.play import Drawing
 
@@ -182,9 +178,6 @@ def csv_options(delimiter: str | None, encoding: str | None, types: list[str] | 
 
     Args:
         types: each as NAME=TYPE.
-
-    Raises:
-        ConfigError: if one of them cannot be.
     """
     by_name = {}
     for each in types or ():
@@ -217,9 +210,6 @@ def trained_by(
         chat_template, chat_template_kwargs, system_prompt: as the user wrote them.
         few_shot_update: whether what is played joins what is shown.
         **options: as in `find_trained`.
-
-    Raises:
-        ConfigError: if they cannot be had.
     """
     from trl_dbbench.cli.arguments import read_system_prompt, read_template_kwargs
     from trl_dbbench.episode.templates import load_chat_template
@@ -239,11 +229,7 @@ def trained_by(
 
 
 def tasks_to_evaluate(trained: Trained, tasks: str | None, limit: int | None) -> list[Task]:
-    """Those that are named, else the run's held-out ones; the first `limit` of them.
-
-    Raises:
-        ConfigError, TaskError: if there are none, or they cannot be read.
-    """
+    """Those that are named, else the run's held-out ones; the first `limit` of them."""
     from trl_dbbench.runs.trained import held_out_tasks
 
     if tasks is not None:

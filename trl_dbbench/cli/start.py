@@ -206,9 +206,6 @@ def load_tokenizer(
         args: the trainer's, for its `trust_remote_code`.
         chat_template: replaces its own: a jinja file, or the name of one of TRL's.
         **options: of `AutoTokenizer.from_pretrained`.
-
-    Raises:
-        ConfigError: if it, or the template, cannot be read; if the name is an adapter's.
     """
     name = model.model_name_or_path
     check_not_misspelled(name, "model")

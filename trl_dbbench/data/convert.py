@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.database import Database, Limits, State
+from trl_dbbench.database.embedded.database import SQLiteDatabase
 from trl_dbbench.episode.gold import execute_alone, gold_state
 from trl_dbbench.episode.protocol import get_protocol
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.database.embedded.database import SQLiteDatabase
 from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvOptions
 from trl_dbbench.tasks.csv_tables import read_csv_tables
@@ -278,4 +278,5 @@ def _fields(task: Task) -> dict[str, Any]:
         "dialect": task.dialect,
         "knowledge": task.knowledge,
         "schema": task.schema,
+        "max_turns": task.max_turns,
     }

@@ -17,6 +17,8 @@ from trl_dbbench.tasks import Task
 
 T = TypeVar("T")
 
+DEFAULT_LIMITS = Limits()
+
 
 class Database(Closing):
     """An opened database: a context manager that removes everything it made at its end.
@@ -29,7 +31,7 @@ class Database(Closing):
     dialect: Dialect
     task_dialects: frozenset[str] = frozenset({"mysql"})
     """Of the tasks that can be played here."""
-    limits: Limits = Limits()
+    limits: Limits = DEFAULT_LIMITS
     statements_at_once: int = 32
     """Number of threads in which statements wait for the server (`in_thread`)."""
     patience: float = 300.0
@@ -41,6 +43,9 @@ class Database(Closing):
     """Whether the server has not answered for some seconds. Asking this waits for nothing."""
     gave_up: str | None = None
     """Why a sandbox ended after waiting for the server in vain; `None` as soon as the server answers."""
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.limits = limits
 
     @cached_property
     def outage(self) -> Outage:

@@ -82,13 +82,6 @@ class Dialect:
         """
         return _VARYING.search(sql) is not None
 
-    def is_steady(self, sql: str) -> bool:
-        """Whether a read gives the same whenever it is executed, as long as nobody changes its tables.
-
-        In doubt the answer is no.
-        """
-        return self.is_traceless(sql) and not self.varies(sql) and _PERHAPS_TODAY.search(sql) is None
-
     def error_class(self, code: int) -> str:
         """The kind of mistake that an agent's error is: a key of `AGENT_ERRORS`, or `other`."""
         return next((name for name, codes in AGENT_ERRORS.items() if code in codes), "other")
@@ -258,9 +251,6 @@ _VARYING = re.compile(
         |\b(?:SELECT|WITH|TABLE|VALUES|INSERT|REPLACE|UPDATE|DELETE|FORMAT|ANALYZE|EXTENDED|PARTITIONS)\b)""",
     re.VERBOSE | re.IGNORECASE,
 )
-
-_PERHAPS_TODAY = re.compile(r"\b(?:TIME|STR_TO_DATE|SYSDATE)\b", re.IGNORECASE)
-"""What may give a time of day, which becomes one of today where a date is needed."""
 
 
 def _is_denied(sql: str) -> bool:

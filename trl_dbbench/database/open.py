@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
-from trl_dbbench.database.base import Database
+from trl_dbbench.database.base import DEFAULT_LIMITS, Database
 from trl_dbbench.database.embedded.database import SQLiteDatabase
 from trl_dbbench.database.sandbox import Limits
 from trl_dbbench.database.server.connections import parse_url, redacted
@@ -19,13 +19,13 @@ from trl_dbbench.database.server.local import start_local
 from trl_dbbench.database.server.ownership import new_run
 from trl_dbbench.database.server.start import Server
 from trl_dbbench.database.several import SeveralDatabases
-from trl_dbbench.errors import DatabaseError, EnvironmentFault
+from trl_dbbench.errors import ConfigError, DatabaseError, EnvironmentFault
 from trl_dbbench.tasks import Task
+from trl_dbbench.utils.lookup import look_up
 from trl_dbbench.utils.ranks import Ranks
 
 logger = logging.getLogger("trl_dbbench.database")
 
-DEFAULT_LIMITS = Limits()
 DEFAULT_IMAGE = "mysql:8.4"
 IMAGE_VARIABLE = "TRL_DBBENCH_DOCKER_IMAGE"
 _URLS = ("mysql+pymysql://", "mysql://", "mariadb+pymysql://", "mariadb://")
@@ -33,6 +33,8 @@ _EXAMPLE = "mysql+pymysql://user:password@host:3306/"
 _BETWEEN = re.compile(r"[\s,]+(?=\w[\w+.-]*://|(?:auto|docker|local|sqlite)\s*(?::\s*\d+\s*)?(?:[\s,]|$))")
 """What parts two databases in a text. A password may have a comma or a blank, too."""
 _COUNTED = re.compile(r"(docker|local)\s*:\s*(\d+)")
+_OWN = re.compile(r"(?!.*://).+[.:][A-Za-z_]\w*")
+"""The dotted path of a user's class, `module.Class`, `module:Class` or `file.py:Class`."""
 
 Spec = str | Sequence[Any] | Mapping[str, Any]
 """What names a database, or several servers; see `open_database`."""
@@ -58,6 +60,9 @@ def open_database(
     - `"mysql+pymysql://user:password@host:port/"`: a running server, needed by ranks on several machines;
     - `"auto"`: the first of docker, local and sqlite that works; sqlite, where ranks run on several machines.
       One line of the log says which.
+
+    - `"my.module.Class"`, `"my.module:Class"` or `"my_file.py:Class"`: a `Database` of your own, made
+      on each rank with `limits` as its only argument;
 
     or it names several servers of one product, over which the sandboxes are spread (`several.py`): a list of
     URLs, the same joined by commas or blanks, or `"local:3"` or `{"docker": 2}` for so many servers to start.
@@ -130,7 +135,8 @@ def _check_known(name: str) -> None:
     if name not in ("docker", "local") and not name.startswith(_URLS):
         raise DatabaseError(
             f'{redacted(name)!r} is no database. Write "auto", "docker", "local", "sqlite" or a URL such as '
-            f"{_EXAMPLE}; for several servers a list of URLs, or local:2."
+            f"{_EXAMPLE}; for several servers a list of URLs, or local:2; for a class of your own its dotted "
+            "path, my_module.MyDatabase."
         )
 
 
@@ -239,8 +245,40 @@ def _start(spec: str, docker_image: str, run: str, options: dict[str, Any]) -> D
         return _own(start_local(), run, options)
     if spec == "sqlite":
         return SQLiteDatabase(options["limits"])
+    if _OWN.fullmatch(spec):
+        return _users(spec, options)
     _check_known(spec)
     return ServerDatabase(spec, run=run, **options)
+
+
+def _users(path: str, options: dict[str, Any]) -> Database:
+    """Make a database of a user's own class.
+
+    Raises:
+        DatabaseError: the class cannot be imported or made, or lacks members of `Database`.
+    """
+    try:
+        made: Any = look_up("database", path, {})
+        database = made(limits=options["limits"])
+    except ConfigError as error:
+        raise DatabaseError(str(error)) from error
+    except TypeError as error:
+        raise DatabaseError(
+            f"the database {path!r} cannot be made: {error}. It is called with limits=Limits(...), and needs "
+            "the members of trl_dbbench.database.Database: derive it from that."
+        ) from error
+    if not isinstance(database, Database):
+        raise DatabaseError(
+            f"the database {path!r} gives a {type(database).__name__}. Derive your class from "
+            "trl_dbbench.database.Database, with fresh_sandbox, describe, close and dialect."
+        )
+    if not hasattr(database, "dialect"):
+        raise DatabaseError(
+            f"the database {path!r} has no dialect. Set one in its class, such as "
+            "trl_dbbench.database.dialect.MYSQL."
+        )
+    database.url, database.patience = path, options["patience"]
+    return database
 
 
 def _embedded(why: str, options: dict[str, Any]) -> Database:
@@ -283,4 +321,6 @@ def _join(url: str, run: str, rank: int, options: dict[str, Any]) -> Database:
     """Opens, on another rank, what the main process has opened."""
     if url == "sqlite":
         return SQLiteDatabase(options["limits"])
+    if _OWN.fullmatch(url):
+        return _users(url, options)
     return ServerDatabase(url, run=run, rank=rank, **options)

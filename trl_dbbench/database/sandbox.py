@@ -22,8 +22,8 @@ from trl_dbbench.errors import TaskError
 from trl_dbbench.grading.rows import State as State
 from trl_dbbench.grading.rows import TableState as TableState
 from trl_dbbench.tasks import Table
+from trl_dbbench.tasks.column_types import check_type
 from trl_dbbench.tasks.table import first_twice, twice_text
-from trl_dbbench.tasks.types import check_type
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS, quote
 
 Loss = Literal["agent", "environment"]
@@ -115,7 +115,7 @@ class Sandbox(Closing):
     changed: bool = True
     """Whether the last statement may have changed anything: tables, or the session that it ran in."""
     reached: bool = True
-    """Whether the database itself was asked, the last time. What was known already does not end an outage."""
+    """The database itself has been asked. Tables that were there already do not end an outage."""
     brought_down: bool = False
     """A statement of this sandbox has ended the server."""
     retries: int = 0

@@ -111,7 +111,8 @@ async def _play_turns(
     opening: Awaitable[Sandbox],
     rules: Rules,
 ) -> None:
-    for number in range(len(episode.turns), rules.max_turns):
+    max_turns = rules.turns(episode.task)
+    for number in range(len(episode.turns), max_turns):
         started = time.perf_counter()
         turn = await dialogue.next_turn(number)
         if turn is None:
@@ -136,7 +137,7 @@ async def _play_turns(
             turn.observation = protocol.observe(turn.result)
         turn.seconds = time.perf_counter() - started
 
-        if number + 1 == rules.max_turns:
+        if number + 1 == max_turns:
             episode.status = Status.TURN_LIMIT
             break
         if not dialogue.tell(turn):

@@ -291,6 +291,10 @@ class Rules:
     max_completion_length: int = 2048
     context: int | None = None
 
+    def turns(self, task: Task) -> int:
+        """Return the turns that an episode of the task may have: its own `max_turns`, or these."""
+        return task.max_turns or self.max_turns
+
     def check_length(self, length: int, task_id: Callable[[], str]) -> None:
         """Raises ConfigError for a prompt of `length` tokens that leaves the model no room for a turn."""
         if self.context is not None and length >= self.context:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 
 from trl_dbbench.errors import ConfigError, TaskError
+from trl_dbbench.tasks.column_types import CSV_TYPES, NO_CELL, ColumnType, column_type
 from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvFile, CsvOptions, read_csv
 from trl_dbbench.tasks.csv_types import (
-    TIMED,
     Reading,
     Unfit,
     is_missing,
@@ -57,20 +55,6 @@ def read_csv_tables(
     if strange := [name for name in options.types if name not in columns]:
         raise ConfigError(unknown("column", strange[0], sorted(columns)))
     return tables
-
-
-def number_or_text(text: str) -> Cell:
-    """A number where the text is written as one; a whole one of any length."""
-    if _INT.fullmatch(text) and len(text) <= MAX_WHOLE_DIGITS:
-        return int(text)
-    try:
-        return _double(text)
-    except ValueError:
-        return text
-
-
-MAX_WHOLE_DIGITS = 65
-"""Digits of a whole number, as many as MySQL's DECIMAL has."""
 
 
 def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -> Table:
@@ -127,9 +111,9 @@ def _title(title: str, path: Path) -> tuple[str, str | None]:
     typed = re.fullmatch(r"(.*\S):([A-Za-z]+)((?:\(.*\))?(?: [A-Za-z ]+)?)", title)
     if typed is None:
         return title, None
-    if typed[2].upper() not in _TYPES:
+    if typed[2].upper() not in CSV_TYPES:
         raise TaskError(
-            f"{path}: unknown type '{typed[2]}' of the column '{typed[1]}'; allowed: {', '.join(_TYPES)}. "
+            f"{path}: unknown type '{typed[2]}' of the column '{typed[1]}'; allowed: {', '.join(CSV_TYPES)}. "
             f"Where it is part of the name, write '{title}:TEXT'."
         )
     return typed[1], typed[2].upper() + typed[3]
@@ -137,12 +121,13 @@ def _title(title: str, path: Path) -> tuple[str, str | None]:
 
 def _declared(type_: str, file: CsvFile, texts: Sequence[str]) -> Reading:
     """How a column of a type that the user named is read."""
-    word = re.match("[A-Z]+", type_)[0]  # type: ignore[index]
-    if _READERS.get(word) is str:
+    type = column_type(type_)
+    assert type is not None  # by `_title`
+    if type.kind == "text":
         return Reading(type_, str)
     missing = sorted({repr(text.strip()) for text in texts if is_missing(text)})
     given = [text for text in texts if text and not is_missing(text)]
-    found = timed(type_, given) if word in TIMED else _number_or_day(type_, word, file, given)
+    found = timed(type_, given) if type.kind == "time" else _number_or_day(type_, type, file, given)
 
     def read(text: str) -> Cell:
         return None if is_missing(text) else found.read(text)
@@ -151,18 +136,19 @@ def _declared(type_: str, file: CsvFile, texts: Sequence[str]) -> Reading:
     return Reading(found.type, read, "; ".join([*notes, *filter(None, [found.note])]) or None)
 
 
-def _number_or_day(type_: str, word: str, file: CsvFile, texts: Sequence[str]) -> Reading:
+def _number_or_day(type_: str, type: ColumnType, file: CsvFile, texts: Sequence[str]) -> Reading:
     scale = re.search(r"\((\d+)(?:,\s*(\d+))?\)", type_)
     places = int(scale[2] or 0) if scale else 0
-    commas = file.delimiter != "," and word in _NUMBERS and any("," in text for text in texts)
+    commas = file.delimiter != "," and type.kind in ("exact", "float") and any("," in text for text in texts)
 
     def read(text: str) -> Cell:
         text = text.strip()
         if commas:
             text = point_for_comma(text)
-        if word in ("DECIMAL", "NUMERIC") and (behind := _digits_behind(text)) > places:
+        if type.kind == "exact" and (behind := _digits_behind(text)) > places:
             raise Unfit(f"it has {behind} digits behind the point, of which a server would keep {places}")
-        return _READERS[word](text)
+        assert type.read is not None  # `timed` reads the others
+        return type.read(text)
 
     return Reading(type_, read, "decimal commas are read as points" if commas else None)
 
@@ -180,67 +166,5 @@ def _csv_cell(text: str, reading: Reading, where: str) -> Cell:
         return reading.read(text)
     except Unfit as error:
         raise TaskError(f"{where}: {text!r} is no {reading.type}: {error}.") from None
-    except _NO_CELL:
+    except NO_CELL:
         raise TaskError(f"{where}: {text!r} is no {reading.type}.") from None
-
-
-# --- cells -----------------------------------------------------------------------------------------
-
-_INT = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
-_DOUBLE = re.compile(r"-?(0|[1-9]\d*)?(?<=\d)(\.\d*)?([eE][+-]?\d+)?|-?\.\d+([eE][+-]?\d+)?", re.ASCII)
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
-
-
-def _int(text: str) -> int:
-    if not _INT.fullmatch(text) or len(text) > 20:
-        raise ValueError
-    return int(text)
-
-
-def _double(text: str) -> float:
-    value = float(text) if _DOUBLE.fullmatch(text) else math.nan
-    if not math.isfinite(value):
-        raise ValueError
-    return value
-
-
-def _year(text: str) -> int:
-    year = int(text) if re.fullmatch(r"\d{4}", text, re.ASCII) else -1
-    if year != 0 and not 1901 <= year <= 2155:
-        raise ValueError  # a server makes another year of 24
-    return year
-
-
-def _bool(text: str) -> int:
-    return {"0": 0, "1": 1, "false": 0, "true": 1}[text.lower()]
-
-
-def _decimal(text: str) -> str:
-    if not Decimal(text).is_finite():
-        raise ValueError
-    return text
-
-
-def _date(text: str) -> str:
-    if not _DATE.fullmatch(text):
-        raise ValueError
-    return datetime.date.fromisoformat(text).isoformat()
-
-
-_NUMBERS = ("FLOAT", "DOUBLE", "REAL", "DECIMAL", "NUMERIC")
-
-_READERS: dict[str, Callable[[str], Cell]] = {
-    **dict.fromkeys(("INT", "INTEGER", "TINYINT", "SMALLINT", "MEDIUMINT", "BIGINT"), _int),
-    "YEAR": _year,
-    **dict.fromkeys(("FLOAT", "DOUBLE", "REAL"), _double),
-    **dict.fromkeys(("BOOL", "BOOLEAN"), _bool),
-    **dict.fromkeys(("DECIMAL", "NUMERIC"), _decimal),
-    "DATE": _date,
-    **dict.fromkeys(("CHAR", "VARCHAR", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT", "ENUM"), str),
-}
-"""How a cell of each type is read; a ValueError, KeyError or InvalidOperation says that it is none."""
-
-_TYPES = (*_READERS, *TIMED)
-"""Those that a column can be declared with."""
-
-_NO_CELL = (ValueError, KeyError, InvalidOperation)

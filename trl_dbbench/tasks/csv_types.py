@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from trl_dbbench.tasks.column_types import read_date
 from trl_dbbench.tasks.table import Cell
 
 MAX_DIGITS = 15
@@ -42,7 +43,6 @@ _WITH_COMMA, _WITH_POINT = (
     for sign, other in ((",", "."), (r"\.", ","))
 )
 _NEGATIVE_ZERO = re.compile(r"-0*\.?0*", re.ASCII)
-_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.(?P<fraction>\d{1,6}))?)?", re.ASCII)
 _DAY_FIRST = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})(?: (\d{1,2}:\d\d(?::\d\d)?))?", re.ASCII)
 
@@ -220,13 +220,7 @@ def _with_groups(texts: Sequence[str]) -> Reading | None:
 
 
 def _dates(texts: Sequence[str]) -> Reading | None:
-    return Reading("DATE", _date) if _are(_date, texts) else None
-
-
-def _date(text: str) -> str:
-    if not _DATE.fullmatch(text.strip()):
-        raise ValueError
-    return datetime.date.fromisoformat(text.strip()).isoformat()
+    return Reading("DATE", lambda text: read_date(text.strip())) if _are(read_date, texts) else None
 
 
 def _moments(texts: Sequence[str]) -> Reading | None:
@@ -270,9 +264,6 @@ def _day_first(text: str) -> str:
 
 # --- moments of a type that is declared ------------------------------------------------------------
 
-TIMED = ("DATETIME", "TIMESTAMP", "TIME")
-"""Types whose seconds may have fractions."""
-
 _CLOCK = r"(?P<hours>%s):(?P<minutes>\d\d)(?::(?P<seconds>\d\d)(?:\.(?P<fraction>\d+))?)?"
 _OFFSET = r"(?P<offset>\s*(?:Z|UTC|[+-]\d\d(?::?\d\d)?))?"
 _DATED = re.compile(
@@ -288,7 +279,7 @@ MAX_DURATION = datetime.timedelta(hours=838, minutes=59, seconds=59)
 
 
 def timed(type_: str, texts: Sequence[str]) -> Reading:
-    """The reading of a column that is declared as one of `TIMED`.
+    """The reading of a column that is declared with a time of day.
 
     A type that says nothing of fractions gets as many digits as they have. What the type would cut or move to
     another time zone is none of it.

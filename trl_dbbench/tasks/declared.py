@@ -11,24 +11,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from trl_dbbench.tasks.column_types import Kind, column_type
 from trl_dbbench.tasks.table import Column
-
-_BYTES = re.compile(r"blob|binary|bit$|geom|point|linestring|polygon|vector", re.IGNORECASE)
-"""Types whose values are bytes, which no JSON holds."""
-
-_FRACTIONS = ("decimal", "numeric", "dec", "fixed", "float", "double", "real")
-
-_HELD = frozenset(
-    [
-        *("tinyint", "smallint", "mediumint", "int", "integer", "bigint", "bool", "boolean", "year"),
-        *_FRACTIONS,
-        *("date", "time", "datetime", "timestamp"),
-        *("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set", "json"),
-    ]
-)
-
-_ONE_SERVERS = {"uuid": "char(36)", "inet4": "varchar(15)", "inet6": "varchar(45)"}
-"""Types that MariaDB has and MySQL has not -> the type that holds their texts."""
 
 _ZERO_DATE = re.compile(r"\d{4}-00-\d\d|\d{4}-\d\d-00")
 
@@ -63,13 +47,14 @@ class Declared:
         return re.match(r"\s*(\w*)", self.type)[1].lower()  # type: ignore[index]
 
     @property
-    def holds_bytes(self) -> bool:
-        return _BYTES.search(self.word) is not None
+    def kind(self) -> Kind:
+        found = column_type(self.type)
+        return "other" if found is None else found.kind
 
 
 def task_column(declared: Declared) -> tuple[Column | None, list[str]]:
     """The column of a task, `None` if a task cannot have it; and what of the declaration is not in it."""
-    if declared.holds_bytes:
+    if declared.kind == "bytes":
         return None, [f"left out, its type {declared.type} holds bytes"]
     type_, notes = _type(declared)
     if type_ is None:
@@ -85,18 +70,19 @@ def task_column(declared: Declared) -> tuple[Column | None, list[str]]:
 
 def _type(declared: Declared) -> tuple[str | None, list[str]]:
     type_ = re.sub(r"\s*/\*.*?\*/", "", declared.type)  # such as of MariaDB's COMPRESSED
-    if other := _ONE_SERVERS.get(declared.word):
-        return other, [f"its type {type_} becomes {other.upper()}"]
-    if declared.word not in _HELD:
+    found = column_type(declared.type)
+    if found is not None and found.becomes:
+        return found.becomes, [f"its type {type_} becomes {found.becomes.upper()}"]
+    if found is None or not found.held:
         return None, [f"left out, no task has its type {type_[:MAX_SHOWN]}"]
     if re.search(r"[^\x20-\x7e]|\\|''", type_):
         return "text", [f"its type {type_[:MAX_SHOWN]} becomes TEXT"]
     type_ = re.sub(r"int\(\d+\)", "int", type_)  # a width of display, deprecated, and gone from MySQL 8
     notes = []
     # UNSIGNED of fractions is deprecated, and the embedded database does not know it
-    for word in ("ZEROFILL", *(("UNSIGNED",) if declared.word in _FRACTIONS else ())):
-        type_, found = re.subn(rf"\s*\b{word}\b", "", type_, flags=re.IGNORECASE)
-        notes += [f"its {word} is not held"] if found else []
+    for word in ("ZEROFILL", *(("UNSIGNED",) if found.kind in ("exact", "float") else ())):
+        type_, times = re.subn(rf"\s*\b{word}\b", "", type_, flags=re.IGNORECASE)
+        notes += [f"its {word} is not held"] if times else []
     return type_, notes
 
 
@@ -112,7 +98,7 @@ def _default(declared: Declared, notes: list[str]) -> Iterator[str]:
     value = declared.default
     if value is None:
         return
-    if declared.computed or _UNFIT.search(value) or _ZERO_DATE.match(value) or declared.word in ("json",):
+    if declared.computed or _UNFIT.search(value) or _ZERO_DATE.match(value) or declared.kind == "json":
         notes.append(f"its default {value[:MAX_SHOWN]} is not held")
         return
     yield f"DEFAULT '{value}'"

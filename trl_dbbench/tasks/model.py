@@ -17,17 +17,17 @@ from typing import Any
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import DEFAULT_GRADER, GRADERS, SQL_GRADERS
 from trl_dbbench.grading.scorers import Result
+from trl_dbbench.tasks.column_types import check_type
 from trl_dbbench.tasks.fields import as_object, check_known, json_object, optional, required
 from trl_dbbench.tasks.schema import described
 from trl_dbbench.tasks.skills import NAMED, operation_of, skills_of
 from trl_dbbench.tasks.source import Source
 from trl_dbbench.tasks.table import Table, check_names, content_key, first_twice, read_rows, read_table
-from trl_dbbench.tasks.types import check_type
 from trl_dbbench.utils.lookup import unknown
 
 FIELDS = (
     *("id", "question", "tables", "operation", "skills", "grader", "answer", "sql", "state_md5"),
-    *("results", "database", "suite", "dialect", "knowledge", "schema"),
+    *("results", "database", "suite", "dialect", "knowledge", "schema", "max_turns"),
 )
 """Of the own format."""
 
@@ -77,8 +77,9 @@ class Task:
 
     Tasks may share a database that lies beside them: their `tables` then have columns, and the rows are in
     the `source`. An answer that is SQL must be right on each database of the `suite`, too; these have the
-    same tables and other rows. `dialect` is that of the agent's and the gold SQL. `knowledge` is what the
-    agent is told beside the question; `schema`, one of `SCHEMAS`, how much it is told of the tables.
+    same tables and other rows. `dialect` is the SQL of agent and gold. `knowledge` is told to the agent
+    beside the question; `schema`, one of `SCHEMAS`, says how much it is told of the tables. `max_turns`
+    limits the turns of an episode in place of those of the run.
     """
 
     id: str
@@ -93,6 +94,7 @@ class Task:
     knowledge: str | None = None
     schema: str = "names"
     suite: tuple[Source, ...] = ()
+    max_turns: int | None = None
     _tables_key: TablesKey | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -176,8 +178,9 @@ class Task:
             "dialect": "mysql" if self.source is None else self.source.opened.dialects[0],
             "knowledge": None,
             "schema": "names",
+            "max_turns": None,
         }
-        more = {"dialect": self.dialect, "knowledge": self.knowledge, "schema": self.schema}
+        more = {key: getattr(self, key) for key in usual}
         return entry | {key: value for key, value in more.items() if value != usual[key]}
 
     @classmethod
@@ -233,6 +236,7 @@ class Task:
                 knowledge=optional(entry, "knowledge", str),
                 schema=entry.get("schema") or "names",
                 suite=suite,
+                max_turns=entry.get("max_turns"),
             )
         )
 
@@ -306,6 +310,10 @@ def checked(task: Task) -> Task:
         raise TaskError(f"unknown skill {strange[0]!r}; allowed: {', '.join(NAMED)}")
     if task.schema not in SCHEMAS:
         raise TaskError(unknown("schema", str(task.schema), SCHEMAS))
+    if task.max_turns is not None and (type(task.max_turns) is not int or task.max_turns < 1):
+        raise TaskError(
+            f"max_turns must be a whole number from 1 on, is {task.max_turns!r}; leave it out for the run's"
+        )
     if task.suite and (task.source is None or not task.is_question):
         raise TaskError("a 'suite' is for questions over a 'database'; leave it out")
     for each in task.suite:

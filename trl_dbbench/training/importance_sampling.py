@@ -21,12 +21,12 @@ It is TRL's correction of its own vLLM rollouts (truncated importance sampling; 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.training.resume import ResumableGRPOTrainer, replaced
 from trl_dbbench.training.unsupported import default_of
 
 MODES = {
@@ -103,42 +103,24 @@ def uses_rollout_logprobs(args: Any) -> bool:
     )
 
 
-class CorrectedGRPOTrainer(ResumableGRPOTrainer):
-    """A trainer with `rollout_correction` and `use_rollout_logprobs`."""
+def known_logprobs(
+    output: dict[str, Any], engine: str | None, any_rank: Callable[[bool], bool]
+) -> torch.Tensor:
+    """Return the rollout's log-probabilities (B, T) of a scored batch.
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        if self.args.rollout_correction != NO_CORRECTION:
-            self.vllm_importance_sampling_mode = MODES[self.args.rollout_correction]
+    Args:
+        engine: the setting, for the error.
+        any_rank: whether one of the ranks says `True`.
 
-    def _generate(self, prompts: list) -> tuple:
-        with replaced(self, use_vllm=False):  # the rollout is ours
-            return super()._generate(prompts)
-
-    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        training = self.model.training
-        known = training and compares_with_rollout(self.args)
-        # TRL scores the completions where steps and generations are not aligned, and here would for nothing
-        aligned = {"gradient_accumulation_steps": self._micro_steps}
-        corrected = training and self.args.rollout_correction != NO_CORRECTION
-        with replaced(self.args, **aligned if known else {}), replaced(self, use_vllm=corrected):
-            output = super()._generate_and_score_completions(inputs)
-        if known:
-            output["old_per_token_logps"] = self._known(output)
-        return output
-
-    def _known(self, output: dict[str, Any]) -> torch.Tensor:
-        """The rollout's log-probabilities (B, T)."""
-        logprobs = output["sampling_per_token_logps"]
-        sampled = (output["completion_mask"] * output["tool_mask"]).bool()
-        if self._any_rank(bool(logprobs[sampled].isnan().any())):
-            raise ConfigError(
-                f"the loss is to compare with the rollout's log-probabilities, and the engine "
-                f"{self.args.engine!r} does not know them all (NaN). Leave use_rollout_logprobs and "
-                "rollouts_ahead out, or let the engine tell them."
-            )
-        return logprobs
-
-    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        with replaced(self, use_vllm="importance_sampling_ratio" in inputs):
-            return super()._compute_loss(model, inputs)
+    Raises:
+        ConfigError: if the engine does not know them all.
+    """
+    logprobs = output["sampling_per_token_logps"]
+    sampled = (output["completion_mask"] * output["tool_mask"]).bool()
+    if any_rank(bool(logprobs[sampled].isnan().any())):
+        raise ConfigError(
+            f"the loss is to compare with the rollout's log-probabilities, and the engine {engine!r} does "
+            "not know them all (NaN). Leave use_rollout_logprobs and rollouts_ahead out, or let the engine "
+            "tell them."
+        )
+    return logprobs

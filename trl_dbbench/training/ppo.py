@@ -20,7 +20,7 @@ Logged:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from torch import nn
 from trl_dbbench.advantages.gae import GAE, explained_variance
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.training.config import DBBenchGRPOConfig
+from trl_dbbench.training.config import DBBenchGRPOConfig, option
 from trl_dbbench.training.critic import CRITICS, Critic, states_of, trunk_of
 from trl_dbbench.training.trainer import DBBenchGRPOTrainer
 from trl_dbbench.utils.ranks import Ranks
@@ -43,44 +43,25 @@ SCORED = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 
 @dataclass
 class DBBenchPPOConfig(DBBenchGRPOConfig):
-    r"""
-    Configuration of [`DBBenchPPOTrainer`].
+    """Configuration of [`DBBenchPPOTrainer`]. `advantage_args` are those of `advantages.gae.GAE`."""
 
-    Only what differs from [`DBBenchGRPOConfig`] is listed. `advantage_args` are those of `credit.gae.GAE`:
-    `{gamma: 1.0, lam: 1.0, whiten: true}`.
-
-    Args:
-        advantage (`str`, *optional*, defaults to `"gae"`):
-            No other goes by a critic.
-        num_generations (`int`, *optional*, defaults to `1`):
-            Samples of each prompt. The critic compares episodes of different prompts, so one is enough.
-        critic (`str`, *optional*, defaults to `"head"`):
-            `"head"` is a linear layer on the policy's trunk, which its loss trains too; `"model"` a copy of
-            the trunk for itself, with adapters of its own if the policy has such.
-        critic_learning_rate (`float`, *optional*, defaults to `1e-5`):
-            Of all that is the critic's own; it follows `lr_scheduler_type` too.
-        value_clip (`float`, *optional*, defaults to `0.5`):
-            How far a value may move in an update, in units of reward. `0` clips nothing.
-        value_loss_weight (`float`, *optional*, defaults to `0.5`):
-            What the loss of the values is multiplied by.
-    """
-
-    advantage: str = field(default="gae", metadata={"help": "gae; no other goes by a critic."})
-    num_generations: int = field(default=1, metadata={"help": "Samples of each prompt."})
-    critic: str = field(
-        default="head",
-        metadata={
-            "help": "A head on the policy's trunk, or a model: a copy of that trunk for itself.",
-            "choices": list(CRITICS),
-        },
+    advantage: str = option("gae", "gae; no other goes by a critic.")
+    num_generations: int = option(
+        1, "Samples of each prompt. The critic compares episodes of different prompts, so one is enough."
     )
-    critic_learning_rate: float = field(default=1e-5, metadata={"help": "Of what is the critic's own."})
-    value_clip: float = field(
-        default=0.5, metadata={"help": "How far a value may move in an update. 0 clips nothing."}
+    critic: str = option(
+        "head",
+        "A linear head on the policy's trunk, which its loss trains too, or a model: a copy of that trunk "
+        "for itself, with adapters if the policy has them.",
+        CRITICS,
     )
-    value_loss_weight: float = field(
-        default=0.5, metadata={"help": "What the loss of the values is multiplied by."}
+    critic_learning_rate: float = option(
+        1e-5, "Of the critic's own weights; it follows lr_scheduler_type too."
     )
+    value_clip: float = option(
+        0.5, "How far a value may move in an update, in units of reward. 0 clips nothing."
+    )
+    value_loss_weight: float = option(0.5, "Factor of the values' loss.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -112,7 +93,7 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
     config_cls = DBBenchPPOConfig
 
     args: DBBenchPPOConfig
-    _advantage: GAE
+    advantage: GAE
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -124,7 +105,10 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
         self._trunk = trunk_of(self.model)
         self.critic = Critic(self.model, self.args.critic).to(self.accelerator.device)
         self.critic.share(self.accelerator)
-        if self.critic.trunk is not None and self.args.gradient_checkpointing:
+        if self.critic.trunk is None:
+            # the head reads the hidden states that the loss has computed, of rows as they are
+            self.sharing = None
+        elif self.args.gradient_checkpointing:
             self.critic.trunk.gradient_checkpointing_enable(self.args.gradient_checkpointing_kwargs)
 
     # --- values -----------------------------------------------------------------------------------
@@ -154,14 +138,14 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
         finally:
             trunk.train(training)
 
-    def _assign_advantages(self, episodes: list[Episode], output: dict[str, Any]) -> None:
+    def _assign_advantages(self, output: dict[str, Any], penalties: torch.Tensor | float) -> None:
         train = self.model.training
         if train:
-            for episode, values in zip(episodes, self.values_of(output).tolist(), strict=True):
+            for episode, values in zip(self.batch.episodes, self.values_of(output).tolist(), strict=True):
                 note_values(episode, values)
-        super()._assign_advantages(episodes, output)
+        super()._assign_advantages(output, penalties)
         if train:
-            told, ranks = self._advantage, Ranks()
+            told, ranks = self.advantage, Ranks()
             spare = output["completion_ids"].shape[1] - told.values.shape[1]
             for name, of_all in ((VALUES, told.values), (RETURNS, told.returns)):
                 own = F.pad(of_all.chunk(ranks.count)[ranks.number], (0, spare))
@@ -170,10 +154,6 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
             self._metrics["train"]["value/explained_variance"].append(explained_variance(*known))
 
     # --- the loss ---------------------------------------------------------------------------------
-
-    def _may_share(self, model: nn.Module) -> bool:
-        # a head reads the hidden states that the loss has computed, of rows as they are
-        return self.critic.trunk is not None and super()._may_share(model)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         if VALUES not in inputs:  # in an evaluation

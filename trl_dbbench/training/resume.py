@@ -29,8 +29,8 @@ from accelerate.utils import send_to_device
 from huggingface_hub.utils import disable_progress_bars
 from transformers.trainer_callback import DefaultFlowCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+from trl import GRPOTrainer
 
-from trl_dbbench.engines.shared_prompts import SharedPromptsGRPOTrainer
 from trl_dbbench.errors import DatabaseError
 from trl_dbbench.runs.checkpoints import (
     begin_run,
@@ -85,7 +85,7 @@ class Pause:
             torch.get_device_module(trainer.accelerator.device).set_rng_state(self.generators[1])
 
 
-class ResumableGRPOTrainer(SharedPromptsGRPOTrainer):
+class ResumableGRPOTrainer(GRPOTrainer):
     """TRL's trainer with checkpoints from which a run ends with the weights of the unbroken run.
 
     SIGTERM saves one at the end of the step and ends the training; `stopped` tells.

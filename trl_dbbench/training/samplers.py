@@ -11,8 +11,8 @@ each place of an epoch, and TRL's sampler, no longer shuffling, walks over the p
 Both are functions of seed and epoch alone: all ranks agree without talking, and a resumed run goes on in the
 order of its epoch. TRL's own generator starts anew in a resumed run, which then repeats the order of epoch 0.
 
-An order also names further tasks, where a batch has groups without spread (`training/dynamic_sampling.py`). One that
-goes by how the agent does (`frontier.Frontier`) names all tasks so, when their batch begins.
+An order also draws further tasks, in the place of groups without spread (`training/dynamic_sampling.py`).
+`training/frontier.py` draws all tasks so, when their batch begins.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What TRL and transformers offer and a rollout on a database cannot use: refused before anything is opened.
 
-A setting without effect is worse than an error, for the run would seem to have it. So each field of TRL's
-`GRPOConfig` works here as TRL says, or is in `REFUSED_SETTINGS`; `tests/training/test_unsupported.py` lists them all,
-so that a new version of TRL makes us decide.
+A setting without effect is worse than an error. So each field of TRL's `GRPOConfig` works here as TRL says,
+or is in `REFUSED_SETTINGS`. `tests/training/test_unsupported.py` lists them all, so that a new version of TRL
+makes us decide.
 """
 
 from __future__ import annotations

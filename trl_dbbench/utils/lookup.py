@@ -1,7 +1,7 @@
 """Things that users choose by name in a YAML: one of ours, or one of their own by its place.
 
 ```yaml
-reward_funcs: [outcome, my_rewards.short, rewards/mine.py:brief]  # module.name, or file.py:name
+reward_funcs: [outcome, my_rewards.short, rewards/mine.py:brief]  # or module:name
 advantage: my_advantages.centred
 ```
 """
@@ -66,17 +66,15 @@ def look_up(kind: str, name: str, ours: Mapping[str, T]) -> T:
     """
     if name in ours:
         return ours[name]
-    file, colon, attribute = name.rpartition(":")
-    if not (colon and file.endswith(".py")):
-        file, (module_name, dot, attribute) = "", name.rpartition(".")
-        if not dot:
-            near = nearest(name, ours)
-            raise ConfigError(
-                f"unknown {kind} {name!r}; allowed: {', '.join(ours)}, or the dotted path of your own, such "
-                f"as my_module.my_name or my_file.py:my_name.{f' Nearest: {near}.' if near else ''}"
-            )
+    place, sign, attribute = name.rpartition(":") if ":" in name else name.rpartition(".")
+    if not sign:
+        near = nearest(name, ours)
+        raise ConfigError(
+            f"unknown {kind} {name!r}; allowed: {', '.join(ours)}, or the dotted path of your own, such as "
+            f"my_module.my_name or my_file.py:my_name.{f' Nearest: {near}.' if near else ''}"
+        )
     try:
-        module = _module_of_file(file) if file else _module(module_name)
+        module = _module_of_file(place) if place.endswith(".py") else _module(place)
         found = getattr(module, attribute)
     except Exception as error:  # whatever the user's module does when it is imported
         raise ConfigError(

@@ -18,10 +18,10 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from trl_dbbench.data.generate import LEVELS, Request, draw_plan, try_once
+from trl_dbbench.data.generate import Request, draw_plan, find_level, try_once
 from trl_dbbench.database import Limits
-from trl_dbbench.errors import ConfigError
 from trl_dbbench.database.embedded.database import SQLiteDatabase
+from trl_dbbench.errors import ConfigError
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.lookup import unknown
 
@@ -48,8 +48,7 @@ class FreshTasks:
         """
         parts = urlsplit(url)
         level, given = parts.netloc or "full", dict(parse_qsl(parts.query, keep_blank_values=True))
-        if level not in LEVELS or parts.path.strip("/"):
-            raise ConfigError(f"{url}: {unknown('level', f'{level}{parts.path}', LEVELS)}.")
+        find_level(f"{level}{parts.path}".rstrip("/"))
         readers: dict[str, Any] = {
             "seed": int,
             "skills": lambda text: tuple(text.split(",")),
@@ -87,7 +86,7 @@ def _task(request: Request, draw: int) -> Task:
     with SQLiteDatabase(Limits()) as database:
         for _ in range(_TRIES):
             plan = draw_plan(rng, plans[target])
-            task = try_once(rng, LEVELS[request.level], plan, request.split, database)
+            task = try_once(rng, find_level(request.level), plan, request.split, database)
             if task is not None:
                 return replace(task, id=f"{request.name}-draw-{draw}")
     raise ConfigError(f"no task of {target} is found in {_TRIES:,} tries. Leave the skill out.")

@@ -72,7 +72,7 @@ class Drafts:
                 "two rows and two columns of numbers, dates or short texts."
             )
         level = LEVELS["full"]
-        plans = plans_by_skill(level, "full", max_skills=self.max_skills)
+        plans = plans_by_skill(level, max_skills=self.max_skills)
         rng = random.Random(f"own-{self.seed}")
         seen: set[str] = set()
         waiting: list[str] = []

@@ -175,7 +175,7 @@ def read_as(declared: Declared) -> ReadAs:
     """How a column of this type is read: times by their text, FLOAT with all of its 32 bits."""
     if declared.word == "float":
         return ReadAs("({} + 0e0)", lambda value: None if value is None else shortest_float(value))
-    if declared.word in ("date", "time", "datetime", "timestamp", "uuid", "inet4", "inet6"):
+    if declared.kind in ("date", "time") or declared.word in ("uuid", "inet4", "inet6"):
         return ReadAs("CAST({} AS CHAR)", _cell)
     return ReadAs("{}", _cell)
 

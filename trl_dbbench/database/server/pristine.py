@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from trl_dbbench.database.sandbox import check_rows, columns_of
 from trl_dbbench.database.server.ownership import drop_database
-from trl_dbbench.database.server.sources import Loaded, SourceLoader, is_steady
+from trl_dbbench.database.server.sources import Loaded, SourceLoader
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks import Table, Task
 from trl_dbbench.tasks.model import TablesKey
@@ -33,8 +33,6 @@ class PristineDatabase:
     """A database, perhaps still being made, and how many sandboxes use it."""
 
     made: Future[str | Loaded]
-    steady: bool = True
-    """Whether its tables, if they are a task's own, give the same each time."""
     users: int = 0
     last_take: int = 0
     """The number of the take that was the last to return it."""
@@ -49,10 +47,6 @@ class PristineDatabase:
         """What is in it if it is that of a source."""
         made = self.made.result()
         return made if isinstance(made, Loaded) else None
-
-    def is_steady_for(self, sql: str) -> bool:
-        """Whether what a statement touches here gives the same each time, by all that is not in its text."""
-        return self.steady if self.loaded is None else self.loaded.is_steady_for(sql)
 
 
 class PristineDatabases:
@@ -85,8 +79,7 @@ class PristineDatabases:
             kept = self._kept.get(key)
             mine = kept is None
             if kept is None:
-                columns = (column.type for table in task.tables for column in table.columns)
-                kept = self._kept[key] = PristineDatabase(Future(), steady=all(map(is_steady, columns)))
+                kept = self._kept[key] = PristineDatabase(Future())
             kept.users += 1
             kept.last_take = next(self._takes)
         if mine:

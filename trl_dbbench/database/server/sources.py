@@ -11,7 +11,6 @@ import logging
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import pymysql.converters
@@ -43,17 +42,7 @@ _SESSION = (
 )
 _LATER = re.compile(r"  (?:UNIQUE |FULLTEXT )?KEY `|  CONSTRAINT `[^`]*` FOREIGN KEY")
 _UNKNOWN_COLLATION = frozenset({1115, 1273})
-_IN_BACKQUOTES = re.compile(r"`[^`]*`")
-_PERHAPS_UNSTEADY = re.compile(r"\btime\b|\bgenerated\b|\bas\s*\(", re.IGNORECASE)
 _COLLATION = re.compile(r"\s(?:COLLATE[ =]+\w+)", re.IGNORECASE)
-
-
-def is_steady(columns: str) -> bool:
-    """Whether columns of these types give the same each time they are read.
-
-    A time of day becomes one of today where a date is needed, and MariaDB has columns computed by chance.
-    """
-    return _PERHAPS_UNSTEADY.search(columns) is None
 
 
 @dataclass(frozen=True)
@@ -89,17 +78,6 @@ class Loaded:
             selects = (self.views[name] for name in left if name in self.views)
             left = set().union(*(names_in(select, self.names) for select in selects)) - found
         return found
-
-    def is_steady_for(self, sql: str) -> bool:
-        """Whether what a statement touches gives the same each time; a view may call anything."""
-        return not self._unsteady or self._unsteady.isdisjoint(self.named_in(sql))
-
-    @cached_property
-    def _unsteady(self) -> frozenset[str]:
-        tables = {
-            name for name, table in self.tables.items() if not is_steady(_IN_BACKQUOTES.sub("", table.create))
-        }
-        return frozenset(tables | self.views.keys())
 
     def touched_by(self, named: Iterable[str]) -> set[str]:
         """The tables that a change of these may read or change by foreign keys, and these."""

@@ -25,7 +25,6 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from trl_dbbench.database.dialect import ServerDialect
 from trl_dbbench.database.sandbox import Limits
 from trl_dbbench.database.server import ownership
-from trl_dbbench.database.server.answers import Answers
 from trl_dbbench.database.server.blame import Blame
 from trl_dbbench.database.server.connections import (
     ADMIN_SECONDS,
@@ -133,7 +132,6 @@ class Tenancy:
             raise
         self.loader = SourceLoader(url, dialect, lambda name: self.size(name, 0))
         self.pristine = PristineDatabases(self._admin, self.loader, owner, numbers)
-        self.known_answers = Answers()
         self.readers = None
         if reader is not None:
             self.readers = Readers(lambda: self._connect(reader), dialect, self.statements + SPARE_READERS)

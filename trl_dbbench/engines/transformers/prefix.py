@@ -112,8 +112,8 @@ class SharedPrefix:
         common, mass = _attend(together, *self._past[layer], scaling, self._bias)  # (U, K, G * M, D or 1)
         common, mass = self._apart(common), self._apart(mass)  # (B, K, M, D or 1)
         bias = self._own_bias
-        if bias is not None:  # (B, 1, M, S), or of one token (B, 1, 1, S), the last if more are fed
-            bias = bias[:, :, -1:] if count == 1 else bias.repeat(1, 1, heads // kinds, 1)
+        if bias is not None and count > 1:
+            bias = bias.repeat(1, 1, heads // kinds, 1)  # (B, 1, M, S)
         if count == 1 and value.dtype == torch.float32:
             output = _attend_one(queries * scaling, self._own.layers[layer], bias, common, mass)
         else:

@@ -13,10 +13,9 @@ one model, or one model with several adapters      saved evaluations, runs
 `statistics.py` has the estimators and tests, with their sources.
 """
 
-from trl_dbbench.evaluation.compare.arms import Arm
+from trl_dbbench.evaluation.compare.arms import Arm, best_of, majority, mcnemar, paired_interval, pass_at_k
 from trl_dbbench.evaluation.compare.comparison import Comparison, compare_arms
 from trl_dbbench.evaluation.compare.figures import Figures, figures_of
-from trl_dbbench.evaluation.compare.statistics import best_of, majority, mcnemar, paired_interval, pass_at_k
 
 __all__ = [
     "Arm",

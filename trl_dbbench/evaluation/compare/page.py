@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.evaluation.compare.arms import GREEDY, Arm, by_task, key_of
-from trl_dbbench.evaluation.compare.comparison import Comparison, Pairing
+from trl_dbbench.evaluation.compare.comparison import Comparison, Pairing, side_by_side
 from trl_dbbench.evaluation.compare.figures import OVERALL, Figures, best_measures, figures_of
-from trl_dbbench.evaluation.compare.text import side_by_side
-from trl_dbbench.evaluation.report.head import Fact, headline
-from trl_dbbench.evaluation.report.page import filters, render
+from trl_dbbench.evaluation.report.page import Fact, filters, headline, render
 from trl_dbbench.runs.records import EpisodeRecord, failed_statement, is_void
 
 TEMPLATE = "judging.html.j2"

@@ -205,14 +205,14 @@ def json_of(response: httpx2.Response) -> Any:
     return json.loads(text, parse_constant=lambda _: None)
 
 
-def retry_after(response: httpx2.Response) -> float | None:
-    """Return the seconds of a header that gives them or a date; `None` without one."""
+def retry_after(response: httpx2.Response) -> float:
+    """Return the seconds of a header that gives them or a date; 0 without one."""
     value = response.headers.get("Retry-After", "").strip()
     with contextlib.suppress(ValueError, TypeError):
         if re.fullmatch(r"\d+(\.\d+)?", value):
             return float(value)
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    return None
+    return 0.0
 
 
 def redirection(response: httpx2.Response) -> str | None:

@@ -3,27 +3,139 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import hmac
 import ipaddress
 import logging
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
+import h11
 import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect
-from starlette.responses import PlainTextResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.integrations.serving.connections import BACKLOG, CONNECTION, MAX_STRANGERS, BoundedHTTP
 from trl_dbbench.integrations.serving.desk import Desk
-from trl_dbbench.integrations.serving.monitoring import HEALTH
 from trl_dbbench.integrations.serving.stopping import Stop, until_stopped
+
+HEALTH = "/health"
+
+
+def monitoring_routes(desk: Desk) -> list[Route]:
+    """The pages."""
+
+    async def health(request: Request) -> Response:
+        ready = desk.ready
+        told = {
+            "status": "stopping" if desk.closing else "healthy" if ready else "the database does not answer",
+            "episodes_open": desk.open,
+            "tasks_left": desk.left,
+        }
+        return JSONResponse(told, status_code=200 if ready else 503)
+
+    async def metrics(request: Request) -> Response:
+        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+    return [Route(HEALTH, health), Route("/metrics", metrics)]
+
+
+MAX_STRANGERS = 512
+"""Connections that have shown nothing yet. A client shows its token with its first bytes."""
+
+BACKLOG = 128
+"""Connections accepted at once. Those before them are read from before `MAX_STRANGERS` of them have come."""
+
+REQUEST_SECONDS = 20
+"""From the end of the last answer, or the connection's begin, to the end of a request; and how long a client
+may leave an answer unread."""
+
+REFUSED_BYTES = 2 * 1024**2
+"""How much of a request that has been answered already is read and dropped: many clients read no answer
+before they have sent all."""
+
+CONNECTION = "dbbench_connection"
+"""The key in a request's `scope["state"]` that holds its `BoundedHTTP`."""
+
+_COMING = (h11.IDLE, h11.SEND_BODY)
+
+
+class BoundedHTTP(H11Protocol):
+    """uvicorn's protocol, which by itself waits for ever for the rest of a request."""
+
+    def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
+        super().__init__(config, server_state, {**app_state, CONNECTION: self}, _loop)
+        self.stranger = True
+        self._began = time.monotonic()
+        self._end_of_request: asyncio.TimerHandle | None = None
+        self._end_of_answer: asyncio.TimerHandle | None = None
+        self._dropped = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_request()
+        strangers = [each for each in self.connections if isinstance(each, BoundedHTTP) and each._waits]
+        if len(strangers) > MAX_STRANGERS:
+            min(strangers, key=lambda each: each._began).transport.abort()
+
+    @property
+    def _waits(self) -> bool:
+        return self.stranger and not self.transport.is_closing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(self._end_of_request)
+        self._end(self._end_of_answer)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.cycle is not None and self.cycle.response_complete and self.conn.their_state is h11.SEND_BODY:
+            self._dropped += len(data)
+            if self._dropped > REFUSED_BYTES:
+                self.transport.abort()
+                return
+        super().data_received(data)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        self._await_request()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self.stranger = False  # uvicorn's WebSocket answers at once, and has time limits of its own
+        self._end(self._end_of_request)
+        super().handle_websocket_upgrade(event)
+
+    def pause_writing(self) -> None:
+        self._end_of_answer = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._end(self._end_of_answer)
+        super().resume_writing()
+
+    def _await_request(self) -> None:
+        """Starts the time of a request, unless it runs already, and ends it when the request is whole."""
+        if self.transport.get_protocol() is not self:  # a WebSocket by now
+            return
+        if self.conn.their_state not in _COMING:
+            self._end(self._end_of_request)
+            self._end_of_request, self._dropped = None, 0
+        elif self._end_of_request is None:
+            self._end_of_request = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
+
+    @staticmethod
+    def _end(timer: asyncio.TimerHandle | None) -> None:
+        if timer is not None:
+            timer.cancel()
+
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +144,6 @@ CLOSING_SECONDS = 3
 
 MAX_REQUEST_BYTES = 1024**2
 """A statement of the longest kind has room, with each of its characters written as two escapes."""
-
-TRIM_SECONDS = 30
-"""How often memory that is free is given back to the system."""
 
 _TOO_LARGE = f"A request has at most {MAX_REQUEST_BYTES:,} bytes."
 
@@ -224,16 +333,5 @@ async def serve_http(
             http.should_exit = True
 
         serving = asyncio.create_task(http.serve(sockets=[listening]))
-        returning = asyncio.create_task(_return_memory())
         logger.info("%s server: %s%s%s.", name, url, path, ", with a token" if address.token else "")
         await until_stopped(serving, desk, stop, drain_seconds, end)
-        returning.cancel()
-
-
-async def _return_memory() -> None:
-    """Gives the system back what is free, now and then. glibc would keep it, in pieces: 20 MB more after
-    3,000 episodes of clients that come and go (`benchmarks/soak.py`)."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
-    while trim is not None:
-        await asyncio.sleep(TRIM_SECONDS)
-        trim(0)

@@ -180,6 +180,8 @@ def check_plain(task: Task, title: str) -> None:
         )
     if task.knowledge is not None:
         raise Unrepresentable("knowledge", f"{title} has no place for what is told beside the question")
+    if task.max_turns is not None:
+        raise Unrepresentable("max_turns", f"{title} has no place for the turns of a task")
 
 
 def published_hash(task: Task, context: WriteContext) -> str:

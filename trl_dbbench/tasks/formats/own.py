@@ -24,6 +24,7 @@
 | `dialect` | optional | of `sql` and of the agent's: `sqlite` over a SQLite file or a folder, else `mysql` |
 | `knowledge` | optional | what the agent is told beside the question |
 | `schema` | optional | what it is told of the tables: `names` if left out, `full` or `none` |
+| `max_turns` | optional | turns of an episode at most; the run's `max_turns` if left out |
 
 A `database` has the `path` of a SQLite file, of a folder of CSV or parquet files, or of a dump of MySQL's
 (`.sql`), and the `digest` that it must have, if given. Of a dump it may have the `name` of the database, if

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlglot import exp
 
+from trl_dbbench.tasks.column_types import column_type
 from trl_dbbench.utils.sql import only_statement, quote
 
 COLUMNS_AT_ONCE = 40
@@ -173,7 +174,7 @@ def _aggregates(name: str, declared: str) -> list[str]:
 
 def _unfit(column: str, number: str, declared: str) -> str:
     form = _FORM.fullmatch(declared)
-    if form is None or form["size"] is None or form["word"].upper() not in _DECIMALS:
+    if form is None or form["size"] is None or not _is_exact(declared):
         return "0"
     size, scale = int(form["size"]), int(form["scale"] or 0)
     return (
@@ -184,8 +185,12 @@ def _unfit(column: str, number: str, declared: str) -> str:
 
 # --- types ----------------------------------------------------------------------------------------
 
-_DECIMALS = ("DECIMAL", "NUMERIC", "DEC", "NUMBER")
 _TIMES = {"DATE": "DATE", "DATETIME": "DATETIME", "TIMESTAMP": "DATETIME", "TIME": "TIME"}
+
+
+def _is_exact(declared: str) -> bool:
+    found = column_type(declared)
+    return found is not None and found.kind == "exact"
 
 
 def _is_time(declared: str) -> bool:
@@ -223,7 +228,7 @@ def _text_type(word: str, size: int | None, values: _Values) -> str:
 
 
 def _number_type(word: str, size: int | None, scale: int, values: _Values) -> str:
-    if word in _DECIMALS and size and not values.unfit and scale <= 15:
+    if _is_exact(word) and size and not values.unfit and scale <= 15:
         return f"DECIMAL({size},{scale})"
     if not values.reals:
         if word in ("BIGINT", "INT8"):
@@ -242,7 +247,7 @@ def _declared_type(declared: str, word: str, size: int | None, scale: int) -> st
         return f"VARCHAR({size})"
     if any(part in declared for part in ("REAL", "FLOA", "DOUB")):
         return "DOUBLE"
-    if word in _DECIMALS:
+    if _is_exact(word):
         return f"DECIMAL({size},{scale})" if size and size <= 65 and scale <= min(size, 30) else "DOUBLE"
     if word in ("BOOLEAN", "BOOL"):
         return "INT"
@@ -254,7 +259,7 @@ def _is_unusual(declared: str, type: str, values: _Values) -> bool:
     if not (values.integers or values.reals or values.texts or values.blobs):
         return False
     upper = declared.upper()
-    if any(part in upper for part in ("INT", "REAL", "FLOA", "DOUB", *_DECIMALS)):
+    if any(part in upper for part in ("INT", "REAL", "FLOA", "DOUB", "DEC", "NUMERIC", "NUMBER")):
         return values.texts > 0 or values.blobs > 0 or ("INT" in upper and values.reals > 0)
     no_time = _is_time(declared) and not type.startswith(("DATE", "TIME"))
     return no_time or bool(values.blobs and values.texts)

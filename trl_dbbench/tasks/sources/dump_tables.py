@@ -221,8 +221,6 @@ def _same_key(made: _Made, row: dict[str, str], other: dict[str, str]) -> bool:
     )
 
 
-_NUMBERS = ("bool", "boolean", "year", "decimal", "numeric", "dec", "fixed", "float", "double", "real")
-
 _NAME = re.compile(r"`(?:[^`]|``)+`|[^\s,()`]+")
 
 
@@ -259,7 +257,7 @@ def _table(name: str, made: _Made, notes: list[str]) -> Table | None:
 
 def _lacking(made: _Made, declared: Declared) -> str | None:
     """Why the cells of a column are not in the dump; `None` if they are."""
-    if declared.holds_bytes:
+    if declared.kind == "bytes":
         return None
     cells = [row.get(declared.name, "DEFAULT") for _, row in made.rows.kept]
     if any(cell.upper() == "DEFAULT" for cell in cells):
@@ -291,11 +289,11 @@ def _cell(written: str | None, declared: Declared) -> Cell:
         return None if declared.default is None else _cell(_written(declared.default), declared)
     if upper in ("NULL", "TRUE", "FALSE"):
         return {"NULL": None, "TRUE": 1, "FALSE": 0}[upper]
-    if (held := bytes_of(written)) is not None and ("int" in declared.word or declared.word in _NUMBERS):
+    if (held := bytes_of(written)) is not None and declared.kind in ("whole", "exact", "float"):
         return int.from_bytes(held, "big")
     text = unescaped(written)
-    if "int" in declared.word or declared.word in ("bool", "boolean", "year"):
+    if declared.kind == "whole":
         return int(text) if re.fullmatch(r"[+-]?\d+", text) else text
-    if declared.word in ("float", "double", "real"):
+    if declared.kind == "float":
         return float(text)
     return text

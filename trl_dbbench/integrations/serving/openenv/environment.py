@@ -27,9 +27,8 @@ from openenv.core.env_server.types import EnvironmentMetadata
 from trl_dbbench.episode.protocol import PRODUCTS
 from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.integrations.calls import Refused, written
-from trl_dbbench.integrations.serving import monitoring
 from trl_dbbench.integrations.serving.desk import ENDINGS, Counted, Desk, Opening, counted
-from trl_dbbench.integrations.serving.http import MAX_CONNECTIONS
+from trl_dbbench.integrations.serving.http import MAX_CONNECTIONS, monitoring_routes
 from trl_dbbench.integrations.serving.openenv.client import (
     QueryAction,
     SQLAction,
@@ -176,7 +175,7 @@ class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
         return written(tool, **{argument: action.answer})
 
     def _observation(self, task: Task, text: str, **more: Any) -> SQLObservation:
-        left = self._desk.rules.max_turns - self._state.step_count
+        left = self._desk.rules.turns(task) - self._state.step_count
         product = PRODUCTS[task.dialect]
         return SQLObservation(text=text, task_id=task.id, database=product, calls_left=left, **more)
 
@@ -237,7 +236,7 @@ def application(desk: Desk) -> FastAPI:
         state_cls=SQLState,
         mode="simulation",
     )
-    app.router.routes[:0] = monitoring.routes(desk)  # OpenEnv's own /health is always well
+    app.router.routes[:0] = monitoring_routes(desk)  # OpenEnv's own /health is always well
 
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> JSONResponse:
