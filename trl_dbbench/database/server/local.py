@@ -29,7 +29,7 @@ from trl_dbbench.database.server.start import (
 from trl_dbbench.errors import DatabaseError
 
 STOP_SECONDS = 10
-"""How long a process may take to end before it is killed."""
+"""Seconds a process may take to end before it is killed."""
 
 MAX_DIRECTORY_CHARACTERS = 60
 """A temporary directory with a longer path is not used: the path of a socket may have 107 characters."""
@@ -38,7 +38,7 @@ _ROOT_WITHOUT_PASSWORD = "--auth-root-authentication-method=normal"
 
 
 def start_local() -> Server:
-    """Starts a private `mysqld` or `mariadbd` on a unix socket, with its data in a temporary folder.
+    """Start a private `mysqld` or `mariadbd` on a unix socket, with its data in a temporary folder.
 
     Raises:
         DatabaseError: neither is on the PATH, or it does not come up.

@@ -24,14 +24,14 @@ from trl_dbbench.errors import EnvironmentFault
 logger = logging.getLogger("trl_dbbench.database")
 
 DROP_SECONDS = 5
-"""How long dropping a database waits for a statement or a transaction that still holds one of its tables."""
+"""Seconds dropping a database waits for a statement or a transaction that still holds one of its tables."""
 
 CLOSE_SECONDS = 10
 SWEEP_SECONDS = 2
-"""How long dropping all that a run has made waits for those: at its own end, and when another run opens."""
+"""Seconds dropping all that a run has made waits for those: at its own end, and when another run opens."""
 
 IDLE_SECONDS = 31_536_000
-"""How long the server keeps connections open that are to outlive an idle day."""
+"""Seconds the server keeps connections open that are to outlive an idle day."""
 
 _OWNED = re.compile(r"(dbb_[0-9a-f]{8}_r\d{1,5})_[st]\d{1,9}")
 # not EVENT: what an event does happens outside of any turn and under no time limit
@@ -56,7 +56,7 @@ class Account:
 
 
 def hold_lock(keeper: Connection, owner: str) -> int:
-    """Takes the run's lock, which is held as long as `keeper` is open, even through an idle day.
+    """Take the run's lock, which is held as long as `keeper` is open, even through an idle day.
 
     Returns:
         The number of the connection.
@@ -111,13 +111,13 @@ def _create(admin: Connection, name: str, rights: str, databases: str) -> Accoun
 
 
 def drop_account(admin: Connection, name: str) -> None:
-    """Drops the account if it exists."""
+    """Drop the account if it exists."""
     users = ", ".join(f"'{name}'@'{host}'" for host in _HOSTS)
     admin.exec_driver_sql(f"DROP USER IF EXISTS {users}")
 
 
 def drop_database(connection: Connection, name: str, seconds: float = DROP_SECONDS) -> None:
-    """Drops the database if it exists.
+    """Drop the database if it exists.
 
     Raises:
         DBAPIError: it cannot be dropped, such as when a transaction has held one of its tables for `seconds`.
@@ -144,7 +144,7 @@ def prepared_transactions(connection: Connection, dialect: ServerDialect) -> lis
 
 
 def roll_back_prepared(connection: Connection, dialect: ServerDialect, *, only_own: bool = False) -> None:
-    """Rolls back prepared XA transactions: one outlives its connection, and holds its tables for ever.
+    """Roll back prepared XA transactions: one outlives its connection, and holds its tables for ever.
 
     Args:
         only_own: those that this connection prepared. The server does not say whose the ones are that it
@@ -159,7 +159,7 @@ def roll_back_prepared(connection: Connection, dialect: ServerDialect, *, only_o
 
 
 def remove_owned(admin: Connection, owner: str, *, accounts: bool, seconds: float = CLOSE_SECONDS) -> None:
-    """Drops every database whose name says that `owner` made it, and such accounts where they can be seen.
+    """Drop every database whose name says that `owner` made it, and such accounts where they can be seen.
 
     What still cannot be dropped after `seconds` is named in a warning and left for a later run.
 
@@ -187,7 +187,7 @@ def remove_owned(admin: Connection, owner: str, *, accounts: bool, seconds: floa
 
 
 def sweep(admin: Connection, *, accounts: bool) -> None:
-    """Removes what killed runs have left."""
+    """Remove what killed runs have left."""
     names = _databases(admin) + (_accounts(admin) if accounts else [])
     for owner in sorted({found for name in names if (found := _owner(name))}):
         if admin.exec_driver_sql("SELECT IS_FREE_LOCK(%s)", (owner,)).scalar() == 1:

@@ -34,7 +34,7 @@ class Step:
 
     Args:
         sql: with a place `%s` for each cell if there are rows.
-        rows: for each of which it is executed.
+        rows: the statement is executed for each.
         else_lost: what the server's database lacks if the server refuses the statement; without it, the
             database cannot be made then.
     """
@@ -49,7 +49,7 @@ class Kind(Protocol):
 
     @property
     def dialects(self) -> tuple[str, ...]:
-        """Of the tasks that it can be the database of; the first one is that of tasks that name none."""
+        """Dialects of the tasks that it can serve; tasks that name none have the first."""
         ...
 
     def tables(self, dialect: str | None = None) -> tuple[Table, ...]:
@@ -64,7 +64,7 @@ class Kind(Protocol):
         ...
 
     def described(self, dialect: str) -> str:
-        """How its tables were made, in this dialect, and their first rows.
+        """Return how its tables were made, in this dialect, and their first rows.
 
         Raises:
             TaskError: it cannot be read.
@@ -72,7 +72,7 @@ class Kind(Protocol):
         ...
 
     def steps(self) -> Iterator[Step | str]:
-        """What makes the database on a server, in the order in which it is to be executed.
+        """Return what makes the database on a server, in the order in which it is to be executed.
 
         A text among the steps says what of the database has no counterpart there.
 
@@ -101,7 +101,7 @@ def _digest(path: Path, changed: int, size: int) -> str:
 
 
 def names_in(sql: str, names: Iterable[str]) -> set[str]:
-    """Those of the names that stand in a statement, whatever they mean there; case does not count."""
+    """Return the names that occur in a statement, whatever they mean there; case does not count."""
     words = {
         text.strip("'\"`").replace("``", "`").casefold()
         for kind, text in lexemes(sql)
@@ -188,7 +188,7 @@ class Sample:
             self.kept[place] = (self.seen, row)
 
     def drop(self, unwanted: Callable[[Any], bool]) -> None:
-        """Forgets the rows that are not wanted any more."""
+        """Forget the rows that are not wanted any more."""
         gone = [each for each in self.kept if unwanted(each[1])]
         self.seen -= len(gone)
         self.kept = [each for each in self.kept if each not in gone]

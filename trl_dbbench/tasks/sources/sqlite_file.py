@@ -195,7 +195,7 @@ _JOURNAL = bytes.fromhex("d9d505f920a163d7")
 
 
 def _has_log(path: Path) -> bool:
-    """Whether a program writes to the database, or was killed while it did."""
+    """Return whether a program writes to the database, or was killed while it did."""
     log, journal = Path(f"{path}-wal"), Path(f"{path}-journal")
     if log.exists() and log.stat().st_size:
         return True
@@ -283,7 +283,7 @@ def _definitions(file: SQLiteFile, connection: sqlite3.Connection, notes: list[s
 
 
 def _says_all(note: str) -> bool:
-    """Whether a note is of a column that is there, in another form than was declared."""
+    """Return whether a note is of a column that is there, in another form than was declared."""
     return " by its values" in note or "of plain values" in note
 
 
