@@ -333,6 +333,11 @@ def _allowed_files() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
+def text_of(value: Any) -> str:
+    """Return a text of the catalog, which some versions of MySQL give as bytes."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
+
+
 def error_code(error: SQLAlchemyError) -> int:
     """The server's or PyMySQL's number; 0 for what SQLAlchemy itself says of a connection that was lost."""
     arguments: tuple[Any, ...] = getattr(getattr(error, "orig", None), "args", ())

@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import socket
+from functools import cache
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +21,6 @@ from trl_dbbench.database.server.start import (
     LOG_CHARACTERS,
     SHOWN_CHARACTERS,
     Server,
-    once,
     wait_for,
 )
 from trl_dbbench.errors import DatabaseError
@@ -96,7 +96,7 @@ def start_docker(image: str) -> Server:
     return Server(
         url,
         f"in Docker ({image})",
-        stop=once(lambda: _stop_container(container)),
+        stop=cache(lambda: _stop_container(container)),
         kill=lambda: _stop_container(container),
         alive=alive,
         restart=restart,

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from trl_dbbench.database.server.start import (
     SHOWN_CHARACTERS,
     START_SECONDS,
     Server,
-    once,
     wait_for,
 )
 from trl_dbbench.errors import DatabaseError
@@ -82,7 +82,7 @@ def start_local() -> Server:
     return Server(
         url,
         f"private server {program}",
-        stop=once(stop),
+        stop=cache(stop),
         kill=kill,
         alive=lambda: process.poll() is None,
         restart=restart,

@@ -19,6 +19,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from trl_dbbench.database.dialect import ServerDialect
+from trl_dbbench.database.server.connections import text_of
 from trl_dbbench.errors import EnvironmentFault
 
 logger = logging.getLogger("trl_dbbench.database")
@@ -135,7 +136,7 @@ def prepared_transactions(connection: Connection, dialect: ServerDialect) -> lis
     """
     found = []
     for form, length, _, data in connection.exec_driver_sql(dialect.list_prepared):
-        name = data.decode() if isinstance(data, bytes) else str(data)
+        name = text_of(data)
         if name.startswith("0x"):
             middle = 2 + 2 * length
             name = f"X'{name[2:middle]}', X'{name[middle:]}', {form}"
@@ -206,6 +207,4 @@ def _databases(admin: Connection) -> list[str]:
 
 def _accounts(admin: Connection) -> list[str]:
     query = r"SELECT DISTINCT User FROM mysql.user WHERE User LIKE 'dbb\_%'"
-    return [
-        name.decode() if isinstance(name, bytes) else str(name) for (name,) in admin.exec_driver_sql(query)
-    ]
+    return [text_of(name) for (name,) in admin.exec_driver_sql(query)]

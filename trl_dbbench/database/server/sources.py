@@ -11,14 +11,13 @@ import logging
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import pymysql.converters
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError
 
 from trl_dbbench.database.dialect import ServerDialect
-from trl_dbbench.database.server.connections import error_code, error_text, make_engine
+from trl_dbbench.database.server.connections import error_code, error_text, make_engine, text_of
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks import Source
 from trl_dbbench.tasks.sources.base import Step, in_order, names_in
@@ -262,9 +261,5 @@ def _without_keys(made: str) -> tuple[str, str]:
 def _catalog(connection: Connection, query: str, database: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for table, cell in connection.exec_driver_sql(query.format(database)):
-        found.setdefault(_text(table), []).append(_text(cell))
+        found.setdefault(text_of(table), []).append(text_of(cell))
     return found
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

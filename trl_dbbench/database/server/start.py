@@ -60,18 +60,6 @@ def wait_for(check: Callable[[], None], **where: Any) -> None:
         time.sleep(0.1)
 
 
-def once(function: Callable[[], None]) -> Callable[[], None]:
-    called = False
-
-    def call() -> None:
-        nonlocal called
-        if not called:
-            called = True
-            function()
-
-    return call
-
-
 ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": "131072",
     "MALLOC_MMAP_THRESHOLD_": "131072",

@@ -24,6 +24,7 @@ from trl_dbbench.database.server.connections import (
     parse_url,
     redacted,
     shown,
+    text_of,
 )
 from trl_dbbench.errors import ConfigError, DatabaseError
 from trl_dbbench.tasks import Cell, Column, Table
@@ -196,11 +197,6 @@ def read_as(declared: Declared) -> ReadAs:
     if declared.kind in ("date", "time") or declared.word in ("uuid", "inet4", "inet6"):
         return ReadAs("CAST({} AS CHAR)", _cell)
     return ReadAs("{}", _cell)
-
-
-def text_of(value: Any) -> str:
-    """Some versions of MySQL give texts of the catalog as bytes."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
 
 
 def _cell(value: Any) -> Cell:

@@ -25,6 +25,8 @@ import httpx2
 from trl_dbbench.episode.types import Request, Sampling
 from trl_dbbench.errors import ConfigError, EngineError
 
+logger = logging.getLogger(__name__)
+
 
 class ServerFailure(Exception):
     """This server cannot answer now; another may."""
@@ -108,8 +110,6 @@ def message_of(response: httpx2.Response) -> str:
 def describe(error: Exception) -> str:
     return f"{type(error).__name__} {error}".strip(" .")
 
-
-logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 10.0
 READY_SECONDS = 120.0

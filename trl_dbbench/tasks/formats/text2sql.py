@@ -28,7 +28,7 @@ from trl_dbbench.tasks.fields import first_id, optional, required
 from trl_dbbench.tasks.formats.base import BesideFiles, find_beside, folder_of
 from trl_dbbench.tasks.model import Gold, Task, checked, skills_in
 from trl_dbbench.tasks.source import Source
-from trl_dbbench.tasks.sources.base import FOLDER
+from trl_dbbench.tasks.sources.base import DESCRIPTIONS_FOLDER
 from trl_dbbench.utils.lookup import nearest, unknown
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,9 @@ def _part_of_dump(path: Path | None, db_id: str) -> Source:
     if db_id not in tables:
         raise TaskError(f"{unknown('database', db_id, [*tables])}, by {of_database}")
     here = folder_of(path)
-    homes = [home / folder / db_id / FOLDER for home in (here, here.parent) for folder in BIRD_FOLDERS]
+    homes = [
+        home / folder / db_id / DESCRIPTIONS_FOLDER for home in (here, here.parent) for folder in BIRD_FOLDERS
+    ]
     return Source.of(
         dump.path,
         only=_names_in(dump, db_id, tables[db_id]),

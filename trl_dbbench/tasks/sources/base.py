@@ -1,4 +1,4 @@
-"""What a database that tasks share can be asked, whatever it comes in."""
+"""Parts that all kinds of shared databases need: steps of loading, digests, views, samples, descriptions."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from sqlglot import exp
 from trl_dbbench.tasks.table import Table
 from trl_dbbench.utils.sql import lexemes, only_statement
 
+logger = logging.getLogger(__name__)
+
 SYSTEM = ("information_schema", "mysql", "performance_schema", "sys")
 """Databases that every server has."""
 
 EXAMPLE_ROWS = 3
 EXAMPLE_CHARACTERS = 60
-"""To which a cell of those is cut."""
+"""Rows, and characters of a cell, that a prompt shows of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +200,9 @@ class Sample:
         return [row for _, row in sorted(self.kept, key=lambda each: each[0])]
 
 
-logger = logging.getLogger(__name__)
-
-FOLDER = "database_description"
+DESCRIPTIONS_FOLDER = "database_description"
 DESCRIPTION_CHARACTERS = 200
-"""To which what is said of a column, or of its values, is cut."""
+"""Characters of what is said of a column, or of its values."""
 
 _COLUMN, _NAME, _MEANING, _VALUES = (
     *("original_column_name", "column_name"),

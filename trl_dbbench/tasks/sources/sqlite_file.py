@@ -14,8 +14,8 @@ from urllib.parse import quote as url_quote
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.column_types import Declared, task_column
 from trl_dbbench.tasks.sources.base import (
+    DESCRIPTIONS_FOLDER,
     EXAMPLE_ROWS,
-    FOLDER,
     Sample,
     Step,
     comment_on,
@@ -107,7 +107,7 @@ class SQLiteFile:
             if dialect == "mysql":
                 made = {each.name: ("table", each.create(whole=True)) for each in self.definitions}
                 made |= {name: ("view", step.sql) for name, step in self._views() if isinstance(step, Step)}
-            parts, told = [], descriptions(self.path.parent / FOLDER)
+            parts, told = [], descriptions(self.path.parent / DESCRIPTIONS_FOLDER)
             for table in self.tables(dialect):
                 if table.name not in made:  # a view that no server can have
                     continue
