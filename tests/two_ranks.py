@@ -47,12 +47,13 @@ from trl_dbbench import (
 )
 from trl_dbbench.advantages.registry import ADVANTAGES
 from trl_dbbench.database import Database, Limits, Sandbox
+from trl_dbbench.database.embedded.database import SQLiteDatabase
 from trl_dbbench.engines import shared_prompts
 from trl_dbbench.engines.transformers.engine import TransformersEngine
 from trl_dbbench.engines.vllm.engine import VLLMEngine
 from trl_dbbench.episode.types import Completion, Request
-from trl_dbbench.mysqlite.database import SQLiteDatabase
 from trl_dbbench.runs.checkpoints import find_checkpoint
+from trl_dbbench.training.dynamic_sampling import Batch
 
 TASKS = load_tasks(Path(__file__).parents[1] / "recipes" / "demo_tasks.jsonl")[:4]
 
@@ -157,13 +158,13 @@ def chosen_prompts(model: str, folder: Path, rank: int) -> dict:
         trainer = quickstart_trainer(database, folder, **settings)
         record = trainer._record
 
-        def look(episodes: list[Any], phase: Any) -> None:
-            trained.append([episode.task.id for episode in episodes])
-            record(episodes, phase)
+        def look(batch: Batch) -> None:
+            trained.append([episode.task.id for episode in batch.episodes])
+            record(batch)
 
         trainer._record = look
         trainer.train()
-        counts = trainer._order.state_dict()
+        counts = trainer.chooser.order.state_dict()
     return {"trained": trained, "counts": counts}
 
 
@@ -177,7 +178,7 @@ def few_shot(model: str, folder: Path, rank: int) -> dict:
     with open_database("sqlite") as database:
         trainer = quickstart_trainer(database, folder, **settings)
         prompts = train_and_look(trainer, lambda batch: batch["prompt_ids"].tolist())
-        memory = [example.id for example in trainer.shots.memory]
+        memory = [example.id for example in trainer.chooser.shots.memory]
     return {"prompts": prompts, "memory": memory}
 
 
@@ -226,7 +227,7 @@ def prime(model: str, folder: Path, rank: int) -> dict:
         trained = train_and_look(
             without_dropout(trainer), lambda batch: batch["advantages"] * batch["tool_mask"]
         )
-        adapter = trainer._advantage.state_dict()["adapter"]
+        adapter = trainer.advantage.state_dict()["adapter"]
     return {
         "advantages": [[row.tolist() for row in step] for step in trained],
         "policy": {name: weight.tolist() for name, weight in adapter_of(trainer).items()},

@@ -1,4 +1,4 @@
-"""What the tiny models in recipes/tiny*/ are made with: tasks, teachers with bad habits, and the models' maker.
+"""Makers of the tiny models in recipes/tiny*/: their tasks, teachers with bad habits, and random weights.
 
 ```
 tiny, multi, tiny_sql                  levels of tasks: one small table; several turns; several tables

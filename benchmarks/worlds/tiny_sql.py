@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from trl_dbbench.data.generate import Level, forms, relational
-from trl_dbbench.data.generate.joined import Col, Condition, Draft, Order, Part
+from trl_dbbench.data.generate.relational import Col, Condition, Draft, Order, Part
 from trl_dbbench.data.generate.schemas import Entity, World, make_world, read_schemas
 from trl_dbbench.data.generate.tables import literal
 from trl_dbbench.tasks import Table

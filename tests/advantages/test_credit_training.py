@@ -26,6 +26,7 @@ from trl_dbbench import ConfigError, DBBenchGRPOConfig, OutcomeReward, load_task
 from trl_dbbench.advantages.registry import ADVANTAGES
 from trl_dbbench.episode.protocol import Operation
 from trl_dbbench.episode.types import Sampling, Start
+from trl_dbbench.training.kl import apply_kl
 
 NAMES = [
     name for name, function in ADVANTAGES.items() if function is not None and name != "gae"
@@ -217,8 +218,8 @@ def test_a_running_baseline_goes_on_in_a_resumed_run(tiny_model, sqlite_database
     broken = tmp_path / "broken"
     shutil.copytree(tmp_path / "whole" / "checkpoint-1", broken / "checkpoint-1")
     resumed = train(broken, resume=True, max_steps=3)
-    assert resumed._advantage.state_dict() == whole._advantage.state_dict()
-    assert resumed._advantage.state_dict()["count"] == 12
+    assert resumed.advantage.state_dict() == whole.advantage.state_dict()
+    assert resumed.advantage.state_dict()["count"] == 12
     assert equal(adapter_of(whole), adapter_of(resumed))
 
 
@@ -249,13 +250,17 @@ def test_kl_against_the_rollout_needs_no_other_model(
 
 
 def test_kl_in_the_reward_is_the_log_ratio_of_the_sampled_tokens(
-    tiny_model, sqlite_database, demo_tasks, tmp_path
+    tiny_model, sqlite_database, demo_tasks, tmp_path, monkeypatch
 ):
     """r_i - beta sum_t log(pi / pi_ref), before the group's mean is taken; the loss has no KL of its own."""
     trainer = make_trainer(tiny_model, sqlite_database, demo_tasks[:4], tmp_path, beta=0.1, kl_in_reward=True)
     for name, weight in trainer.model.named_parameters():  # an adapter that has learnt something
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=0.5)
+    seen = []
+    monkeypatch.setattr(
+        "trl_dbbench.training.trainer.apply_kl", lambda *args: seen.append(apply_kl(*args)) or seen[-1]
+    )
     rows, batch = scored_batch(trainer)
     assert "ref_per_token_logps" not in batch and trainer.beta == 0
     penalties = []
@@ -272,7 +277,7 @@ def test_kl_in_the_reward_is_the_log_ratio_of_the_sampled_tokens(
             if sampled
         )
         penalties.append(0.1 * ratio)
-    assert trainer.penalties.tolist() == pytest.approx(penalties, abs=1e-4)
+    assert seen[0].tolist() == pytest.approx(penalties, abs=1e-4)
     assert max(map(abs, penalties)) > 0.01
     rewards = torch.tensor([sum(row["episode"].rewards.values()) for row in rows]) - torch.tensor(penalties)
     expected = (rewards - rewards.mean()) / (rewards.std() + 1e-4)

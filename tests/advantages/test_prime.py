@@ -115,7 +115,7 @@ def plain_logprobs(model, played: Episode) -> torch.Tensor:
 def test_rewards_are_the_log_ratio_and_a_step_is_one_of_cross_entropy(prime_of, tiny_model, tmp_path):
     """Both by hand: a plain model, one episode after the other, plain AdamW. The last one's environment failed."""
     trainer = prime_of(tmp_path, max_grad_norm=0.0)
-    prime: Prime = trainer._advantage
+    prime: Prime = trainer.advantage
     played = played_by(trainer, [True, False, True, True])
     played[3].fail("the server is gone")
     assert not any(any(each.token_rewards) for each in played), "before the first step it is the base"
@@ -150,7 +150,7 @@ def test_it_learns_which_episodes_are_right(prime_of, tmp_path, right):
     trainer = prime_of(tmp_path)
     played = played_by(trainer, right)
     for _ in range(12):
-        trainer._advantage.prepare(trainer, played)
+        trainer.advantage.prepare(trainer, played)
     losses = trainer._metrics["train"]["prime/loss"][1:]
     assert losses[-1] < 0.5 * losses[0]
     assert trainer._metrics["train"]["prime/accuracy"][-1] == 1
@@ -160,11 +160,11 @@ def test_it_learns_which_episodes_are_right(prime_of, tmp_path, right):
 def test_where_every_environment_failed_nothing_is_learned(prime_of, tmp_path):
     trainer = prime_of(tmp_path)
     played = played_by(trainer, [True] * 4)
-    before = deepcopy(trainer._advantage.state_dict()["adapter"])
+    before = deepcopy(trainer.advantage.state_dict()["adapter"])
     for each in played:
         each.fail("the server is gone")
-    trainer._advantage.prepare(trainer, played)
-    assert equal(trainer._advantage.state_dict()["adapter"], before)
+    trainer.advantage.prepare(trainer, played)
+    assert equal(trainer.advantage.state_dict()["adapter"], before)
 
 
 def test_nothing_else_meets_the_second_adapter(prime_of, tmp_path):
@@ -173,7 +173,7 @@ def test_nothing_else_meets_the_second_adapter(prime_of, tmp_path):
     played = played_by(trainer, [True, False, True, False])
     weights = {name: (w, w.detach().clone(), w.requires_grad) for name, w in trainer.model.named_parameters()}
     random = torch.get_rng_state()
-    trainer._advantage.prepare(trainer, played)
+    trainer.advantage.prepare(trainer, played)
     now = dict(trainer.model.named_parameters())
     assert now.keys() == weights.keys()
     for name, (weight, value, trained) in weights.items():
@@ -189,7 +189,7 @@ def test_the_learning_rate_of_the_policy_is_not_its(prime_of, tmp_path):
     before = adapter_of(trainer)
     trainer.train()
     assert equal(adapter_of(trainer), before)
-    assert any(weight.abs().max() > 0 for name, weight in trainer._advantage.state_dict()["adapter"].items() if "lora_B" in name)  # fmt: skip
+    assert any(weight.abs().max() > 0 for name, weight in trainer.advantage.state_dict()["adapter"].items() if "lora_B" in name)  # fmt: skip
 
 
 # --- checkpoints ----------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_a_resumed_run_ends_as_the_unbroken_one(prime_of, tmp_path):
         resumed = prime_of(folder, **settings)
         resumed.train(resume_from_checkpoint=True)
         assert equal(adapter_of(resumed), adapter_of(unbroken)), step
-        states = resumed._advantage.state_dict(), unbroken._advantage.state_dict()
+        states = resumed.advantage.state_dict(), unbroken.advantage.state_dict()
         torch.testing.assert_close(*states, rtol=0, atol=0)
         assert episodes_of(folder) == episodes_of(unbroken.args.output_dir)
 
@@ -253,7 +253,7 @@ def test_it_needs_the_whole_model(prime_of, tmp_path):
     trainer = prime_of(tmp_path)
     trainer.is_fsdp_enabled = True
     with pytest.raises(ConfigError, match="'prime' needs the whole model on each rank; FSDP and DeepSpeed"):
-        trainer._advantage.check(trainer)
+        trainer.advantage.check(trainer)
 
 
 def test_trl_scores_as_prime_counts_on():

@@ -26,8 +26,8 @@ from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.evaluation.compare import Arm, compare_arms, mcnemar
 from trl_dbbench.evaluation.compare.arms import Sampling
+from trl_dbbench.evaluation.compare.comparison import comparison_text
 from trl_dbbench.evaluation.compare.page import write_arm, write_comparison
-from trl_dbbench.evaluation.compare.text import comparison_text
 from trl_dbbench.runs.records import EpisodeRecord, episode_record
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import load_tasks

@@ -54,7 +54,7 @@ from trl_dbbench.evaluation.report import read_run
 from trl_dbbench.integrations.serving.desk import Desk
 from trl_dbbench.integrations.serving.folder import Folder
 from trl_dbbench.integrations.serving.http import Address
-from trl_dbbench.integrations.serving.mcp.tools import Tools
+from trl_dbbench.integrations.serving.mcp import Tools
 from trl_dbbench.runs.records import EpisodeRecord
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Gold, Task, load_tasks

@@ -448,7 +448,7 @@ def test_reading_tasks_brings_no_heavy_library() -> None:
     """Neither these rooms nor what they import; files of parquet and the hub bring theirs when they are read."""
     heavy = ["trl", "transformers", "torch", "datasets", "pyarrow", "huggingface_hub"]
     script = (
-        "import sys, trl_dbbench.tasks, trl_dbbench.database, trl_dbbench.mysqlite.database; "
+        "import sys, trl_dbbench.tasks, trl_dbbench.database, trl_dbbench.database.embedded.database; "
         f"print([name for name in {heavy} if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -217,7 +217,7 @@ def test_with_examples_of_other_tasks(sqlite_database, tmp_path):
     trainer.train()
     kept, gone = groups_in(tmp_path, 2)
     assert any(e.get("shots") for group in (*kept, *gone) for e in group)
-    learned = {example.task_digest for example in trainer.shots.memory}
+    learned = {example.task_digest for example in trainer.chooser.shots.memory}
     _, first_gone = groups_in(tmp_path, 0)
     assert {e["task_digest"] for group in first_gone for e in group if e["right"]} <= learned
 

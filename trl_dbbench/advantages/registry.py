@@ -32,7 +32,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from trl_dbbench.advantages.batch import NEEDS, NO_TURN, AdvantageBatch, Need, turns_of_tokens
 from trl_dbbench.advantages.estimators import (
@@ -51,7 +50,6 @@ from trl_dbbench.advantages.vine import Vine
 from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.utils.lookup import look_up
-from trl_dbbench.utils.ranks import Ranks, together
 
 AdvantageFunction = Callable[[AdvantageBatch], torch.Tensor]
 """Gives (N,), one value an episode, or (N, T), one a token; NaN stands for 0."""
@@ -117,47 +115,6 @@ def check_needs(name: str, function: AdvantageFunction | None, missing: Need) ->
     """Raises ConfigError if the function needs what is missing."""
     if missing in needs_of(function):
         raise ConfigError(f"the advantage {name!r} {NEEDS[missing]}.")
-
-
-def assign(
-    name: str,
-    function: AdvantageFunction,
-    episodes: Sequence[Episode],
-    rewards: torch.Tensor,
-    weights: torch.Tensor,
-    group_size: int,
-    width: int,
-    penalties: torch.Tensor | float = 0.0,
-) -> tuple[torch.Tensor, list[float]]:
-    """What the function gives to this rank's episodes, noted in them. All ranks call it together.
-
-    Args:
-        name: of the function, for errors.
-        episodes: of this rank. A group, `group_size` in a row, may lie on several ranks.
-        rewards: (N, F), of all ranks.
-        weights: (F,).
-        width: tokens to which this rank's completions are padded.
-        penalties: (N,), taken from the rewards of all ranks' episodes.
-
-    Returns:
-        (n,) or (n, width) for this rank's n episodes, and a value for each of all ranks' N, for a log.
-
-    Raises:
-        ConfigError: if the function gives another shape.
-        RankError: if it fails on another rank.
-    """
-    ranks = Ranks()
-    parts = ranks.gather(episodes)
-    parts[ranks.number] = episodes  # these themselves, not copies: they are to be told
-    everyone = [episode for part in parts for episode in part]
-    groups = torch.arange(len(everyone)) // group_size
-    batch = AdvantageBatch(everyone, rewards.cpu(), weights.cpu(), groups, penalties)
-    with together():
-        given = compute(name, function, batch)
-    own = given.chunk(ranks.count)[ranks.number]
-    if own.dim() == 2:
-        own = F.pad(own, (0, width - own.shape[1]))  # cut where longer ones are on other ranks
-    return own, note(everyone, given)
 
 
 def compute(name: str, function: AdvantageFunction, batch: AdvantageBatch) -> torch.Tensor:

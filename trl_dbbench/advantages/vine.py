@@ -13,6 +13,7 @@ from trl_dbbench.advantages.batch import AdvantageBatch, needs
 from trl_dbbench.advantages.estimators import places_of_groups, vary
 from trl_dbbench.episode.types import Episode, Sampling, Start, Status
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.rewards.registry import StepRewards
 from trl_dbbench.utils.ranks import Ranks, together
 
 
@@ -56,7 +57,7 @@ class Vine:
         with trainer.engine() as engine:
             played = trainer.player.play_all(starts, engine)
         with together():
-            worth = trainer.worth(played)
+            worth = _worth(trainer, played)
         for place, (episode, number) in enumerate(places):
             own = slice(place * self.continuations, (place + 1) * self.continuations)
             values = [value for value in worth[own] if value is not None]
@@ -96,13 +97,40 @@ def differences(values: Sequence[float | None]) -> list[float]:
 
 def _mixed(trainer: Any) -> list[bool]:
     """For each of this rank's rows whether the rewards of its group differ."""
-    groups = torch.arange(len(trainer._rewards)) // trainer.num_generations
-    total = AdvantageBatch([], trainer._rewards.cpu(), trainer.reward_weights.cpu(), groups).weighted
+    groups = torch.arange(len(trainer.rewards)) // trainer.num_generations
+    total = AdvantageBatch([], trainer.rewards.cpu(), trainer.reward_weights.cpu(), groups).weighted
     mixed = torch.zeros(len(total), dtype=torch.bool)
     for rows in places_of_groups(total, groups):
         mixed[groups == groups[rows[0]]] = vary(total[rows])
     ranks = Ranks()
     return mixed.chunk(ranks.count)[ranks.number].tolist()
+
+
+def _worth(trainer: Any, episodes: Sequence[Episode]) -> list[float | None]:
+    """Return the weighted rewards of continuations; `None` where the environment failed.
+
+    Raises:
+        ConfigError: if a reward is a model's or a coroutine's, which only TRL asks.
+    """
+    shown = {tuple(row["episode"].prompt_ids): row["prompt"] for row in trainer.batch.rows}
+    total = [0.0] * len(episodes)
+    for function, weight in zip(trainer.reward_funcs, trainer.reward_weights.tolist(), strict=True):
+        if not isinstance(function, StepRewards):
+            raise ConfigError(
+                f"the advantage {trainer.args.advantage!r} asks what other episodes than TRL's are worth, "
+                "which only reward functions tell: leave reward models and coroutines out."
+            )
+        values = function(
+            episode=episodes,
+            prompts=[shown[tuple(each.prompt_ids)] for each in episodes],
+            completions=[each.messages() for each in episodes],
+            completion_ids=[each.completion_ids for each in episodes],
+            task=[each.task.to_json() for each in episodes],
+            trainer_state=trainer.state,
+        )
+        total = [sum + weight * (value or 0.0) for sum, value in zip(total, values, strict=True)]
+    failed = [each.status == Status.ENVIRONMENT_FAULT for each in episodes]
+    return [None if gone else sum for sum, gone in zip(total, failed, strict=True)]
 
 
 def _sampling(episode: Episode, number: int, k: int) -> Sampling:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from trl_dbbench.database.base import DEFAULT_LIMITS, Database
+from trl_dbbench.database.embedded.database import SQLiteDatabase
 from trl_dbbench.database.sandbox import Limits
 from trl_dbbench.database.server.connections import parse_url, redacted
 from trl_dbbench.database.server.database import ServerDatabase
@@ -19,7 +20,6 @@ from trl_dbbench.database.server.ownership import new_run
 from trl_dbbench.database.server.start import Server
 from trl_dbbench.database.several import SeveralDatabases
 from trl_dbbench.errors import ConfigError, DatabaseError, EnvironmentFault
-from trl_dbbench.mysqlite.database import SQLiteDatabase
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.lookup import look_up
 from trl_dbbench.utils.ranks import Ranks

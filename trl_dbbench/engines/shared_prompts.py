@@ -1,16 +1,17 @@
 """Training forwards that compute a prompt once for all its episodes.
 
-TRL scores each completion in a row of its own, with its prompt before it: with eight samples, one prompt is
-computed eight times, and it is mostly longer than what follows. Here the tokens of a batch lie in one row,
+TRL scores each completion in its own row, after its prompt: with eight samples, a prompt is computed eight
+times. Here the tokens of a batch lie in one row,
 
 ```
 prompt A less its last token | its last token, completion 1 | its last token, completion 2 | prompt B less ...
 ```
 
-and go through all layers but attention as they are, for those look at one token at a time. Attention is
-computed in two calls for each prompt: the prompt sees itself; each suffix sees the prompt and itself. A
-suffix starts with the prompt's last token, so that its first prediction is its own. The output layer is
-computed for the tokens that are scored, and for no others.
+and go through all layers but attention unchanged, since those look at one token at a time. Attention takes
+two
+calls for each prompt: the prompt sees itself; each suffix sees the prompt and itself. A suffix starts with
+the prompt's last token, which predicts the first token of the completion. The output layer is computed only
+for the tokens that are scored.
 
 Log-probabilities and gradients are those of the usual forward up to rounding. Dropout, such as
 `lora_dropout`, is drawn once for a prompt, not once for each of its episodes.
@@ -28,28 +29,28 @@ from operator import itemgetter
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
-from trl import GRPOTrainer
 
 from trl_dbbench.utils.attention import PLAIN, fused, fused_backward, sees_all
 
 logger = logging.getLogger(__name__)
 
 ATTENTION = "dbbench_shared_prompts"
-"""transformers' `sdpa`, and attention of rows that share prompts."""
+"""Name of an attention that is transformers' `sdpa`, but for rows that share prompts."""
 
 FAMILIES = PLAIN | {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"}
-"""Experts look at one token at a time, too."""
+"""Model types; experts look at one token at a time, too."""
 
 WORTH = 0.9
-"""Sharing leaves at most so many of the tokens that the usual forward computes, or is not worth it."""
+"""Largest share of the usual forward's tokens at which sharing is worth it."""
 
 
 def reason_against(config: PreTrainedConfig, *, compiled: bool = False) -> str | None:
-    """Why a model's training forward cannot share prompts; `None` if it can."""
+    """Return why a model's training forward cannot share prompts; `None` if it can."""
     if config.model_type not in FAMILIES:
         return f"it is not known to be right for models of the type {config.model_type}"
     if not sees_all(config):
@@ -77,14 +78,14 @@ class Group:
 
     @cached_property
     def seen(self) -> torch.Tensor:
-        """(suffix, prefix + suffix), what a suffix sees of the prompt and of itself."""
+        """(suffix, prefix + suffix): the tokens of prompt and suffix that a suffix's token sees."""
         places = torch.ones(self.suffix, self.prefix + self.suffix, dtype=torch.bool, device=self.device)
         return places.tril(self.prefix)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Rows of a batch in one of S tokens, of which M predict a completion's token."""
+    """Rows of a batch in one row of S tokens; M of them predict a completion's token."""
 
     groups: tuple[Group, ...]
     input_ids: torch.Tensor  # (1, S)
@@ -96,10 +97,10 @@ class Layout:
 
 
 def same_prompt(input_ids: torch.Tensor, attention_mask: torch.Tensor, completion: int) -> list[list[int]]:
-    """The rows of each prompt, in the order of their first ones.
+    """Return the rows of each prompt, in the order of their first ones.
 
     Args:
-        input_ids: (B, L), prompts that are padded on the left, and completions that are on the right.
+        input_ids: (B, L), prompts padded on the left, completions padded on the right.
         attention_mask: (B, L).
         completion: columns of the completions.
     """
@@ -117,10 +118,10 @@ def lay_out(
     completion: int,
     prompts: Iterable[Sequence[int]],
 ) -> Layout:
-    """Puts some rows of a batch into one.
+    """Put some rows of a batch into one.
 
     Args:
-        prompts: the rows of each prompt, of those that are wanted. The others are as in `same_prompt`.
+        prompts: the wanted rows of each prompt. The other arguments are those of `same_prompt`.
     """
     width, device = input_ids.shape[1] - completion, input_ids.device
     shown = attention_mask[:, :width].sum(dim=1).tolist()
@@ -158,9 +159,10 @@ def _places(row: int, first: int, count: int) -> torch.Tensor:
 
 @contextmanager
 def sharing(backbone: PreTrainedModel, layout: Layout) -> Iterator[dict[str, Any]]:
-    """What to call the model of this backbone with; its hidden states are then the M predicting tokens'.
+    """Yield the arguments to call the model with; its hidden states are then the M predicting tokens'.
 
-    Its attention stays `ATTENTION`, since gradient checkpointing computes it again in the backward pass.
+    The model's attention stays `ATTENTION`, since gradient checkpointing computes it again in the backward
+    pass.
     """
     backbone.config._attn_implementation = ATTENTION
 
@@ -191,7 +193,7 @@ def _attention(
     shared_prompts: Layout | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Queries (1, H, S, D), keys and values (1, K, S, D) of a layout; anything else is `sdpa`'s."""
+    """Attend from queries (1, H, S, D) to keys, values (1, K, S, D) of a layout; without one, as `sdpa`."""
     if shared_prompts is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     in_two = query.device.type == "cpu" and not kwargs.get("dropout") and fused and fused_backward
@@ -221,10 +223,10 @@ def _attention(
 
 
 class _InTwo(torch.autograd.Function):
-    """Attention of suffixes to their prompt and to themselves, without a copy of the prompt for each.
+    """Attention of suffixes to their prompt and themselves, without copies of the prompt.
 
-    Given the mean and the mass of both parts (see `utils/attention.py`), the derivative of each is the kernel's
-    own, as in Ring Attention (Liu et al., 2023).
+    Given the mean and the mass of both parts (see `utils/attention.py`), the derivative of each is the
+    kernel's own, as in Ring Attention (Liu et al., 2023).
     """
 
     @staticmethod
@@ -276,78 +278,73 @@ AttentionInterface.register(ATTENTION, _attention)
 AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 
-class SharedPromptsGRPOTrainer(GRPOTrainer):
-    """A trainer whose forward passes compute a prompt once for its episodes, with `shared_prefix: auto`."""
+class SharedPrompts:
+    """Scores the completions of a batch with each prompt computed once.
 
-    _told: bool = False
+    Args:
+        accelerator: unwraps models, and knows the precision.
+        compiled: models are compiled.
+    """
 
-    def _get_per_token_logps_and_entropies(
-        self,
-        model: nn.Module,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        logits_to_keep: int,
-        batch_size: int | None = None,
-        compute_entropy: bool = False,
-        compute_aux_loss: bool = False,
-        **images: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        batch = (model, input_ids, attention_mask, logits_to_keep, batch_size)
-        layouts = [] if compute_aux_loss else self._layouts(*batch)
-        if not layouts:
-            return super()._get_per_token_logps_and_entropies(
-                *batch, compute_entropy=compute_entropy, compute_aux_loss=compute_aux_loss, **images
-            )
-        logps, entropies = [], []
-        for layout in layouts:
-            with sharing(self._backbone(model), layout) as inputs, self.accelerator.autocast():
-                outputs = model(**inputs, fused_lm_head=True)
-            logps.append(outputs.log_probs[0])
-            if compute_entropy:
-                entropies.append(outputs.entropy[0])
-        rows = torch.cat([layout.rows for layout in layouts])
-        columns = torch.cat([layout.columns for layout in layouts])
+    def __init__(self, accelerator: Accelerator, *, compiled: bool = False):
+        self._accelerator, self._compiled = accelerator, compiled
+        self._told = False
 
-        def in_place(values: list[torch.Tensor]) -> torch.Tensor:
-            """(M,) of all layouts as (B, T), zero where no token is, as TRL gives them."""
-            together = torch.cat(values)
-            return together.new_zeros(len(input_ids), logits_to_keep).index_put((rows, columns), together)
-
-        return in_place(logps), in_place(entropies) if compute_entropy else None, None
-
-    def _layouts(
+    def score(
         self,
         model: nn.Module,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         completion: int,
-        batch_size: int | None,
-    ) -> list[Layout]:
-        """The rows of each forward pass; none where the usual one is to be taken.
+        batch_size: int | None = None,
+        compute_entropy: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+        """Return the log-probabilities and entropies of the completions' tokens.
 
-        Ranks that share the weights go through as many passes either way.
+        Args:
+            input_ids, attention_mask, completion: as in `same_prompt`.
+            batch_size: rows of a forward pass; all if left out. Ranks that share the weights go through as
+                many passes as in the usual forward.
+
+        Returns:
+            (B, T) both, 0 on padding. `None` if sharing is not possible, or not worth it.
         """
-        if self.args.shared_prefix == "off" or not self._may_share(model):
-            return []
-        batch = (input_ids, attention_mask, completion)
-        rows = [(number, row) for number, rows in enumerate(same_prompt(*batch)) for row in rows]
-        layouts = []
-        for start in range(0, len(rows), batch_size or len(rows)):
-            of_pass = groupby(rows[start : start + (batch_size or len(rows))], key=itemgetter(0))
-            layouts.append(lay_out(*batch, [[row for _, row in each] for _, each in of_pass]))
-        computed = sum(layout.input_ids.numel() for layout in layouts)
-        predicting = all(layout.targets.numel() for layout in layouts)
-        return layouts if predicting and computed <= WORTH * input_ids.numel() else []
+        # the layers without output layer, adapter and accelerate's wrappers
+        backbone = self._accelerator.unwrap_model(model)
+        backbone = (backbone.get_base_model() if hasattr(backbone, "get_base_model") else backbone).base_model
+        if reason := reason_against(backbone.config, compiled=self._compiled):
+            if not self._told:
+                logger.info("Training computes each episode's prompt anew (shared_prefix: auto): %s.", reason)
+                self._told = True
+            return None
+        layouts = layouts_of(input_ids, attention_mask, completion, batch_size)
+        outputs = []
+        if not layouts:
+            return None
+        for layout in layouts:
+            with sharing(backbone, layout) as inputs, self._accelerator.autocast():
+                outputs.append(model(**inputs, fused_lm_head=True))
+        places = tuple(torch.cat([getattr(each, of) for each in layouts]) for of in ("rows", "columns"))
 
-    def _may_share(self, model: nn.Module) -> bool:
-        reason = reason_against(self._backbone(model).config, compiled=self.args.torch_compile)
-        if reason is not None and not self._told:
-            logger.info("Training computes each episode's prompt anew (shared_prefix: auto): %s.", reason)
-            self._told = True
-        return reason is None
+        def in_place(values: list[torch.Tensor]) -> torch.Tensor:
+            """(M,) of all layouts as (B, T)."""
+            together = torch.cat(values)
+            return together.new_zeros(len(input_ids), completion).index_put(places, together)
 
-    def _backbone(self, model: nn.Module) -> PreTrainedModel:
-        """The layers of a model without its output layer, its adapter and what accelerate puts around it."""
-        own = self.accelerator.unwrap_model(model)
-        own = own.get_base_model() if hasattr(own, "get_base_model") else own
-        return own.base_model
+        logps = in_place([each.log_probs[0] for each in outputs])
+        return logps, in_place([each.entropy[0] for each in outputs]) if compute_entropy else None
+
+
+def layouts_of(
+    input_ids: torch.Tensor, attention_mask: torch.Tensor, completion: int, batch_size: int | None
+) -> list[Layout]:
+    """Return the rows of each forward pass; none if the usual forward computes hardly more."""
+    batch = (input_ids, attention_mask, completion)
+    rows = [(number, row) for number, rows in enumerate(same_prompt(*batch)) for row in rows]
+    layouts = []
+    for start in range(0, len(rows), batch_size or len(rows)):
+        of_pass = groupby(rows[start : start + (batch_size or len(rows))], key=itemgetter(0))
+        layouts.append(lay_out(*batch, [[row for _, row in each] for _, each in of_pass]))
+    computed = sum(layout.input_ids.numel() for layout in layouts)
+    predicting = all(layout.targets.numel() for layout in layouts)
+    return layouts if predicting and computed <= WORTH * input_ids.numel() else []

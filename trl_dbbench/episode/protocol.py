@@ -356,7 +356,7 @@ def get_protocol(name: str, observation_characters: int | None = 800) -> AgentPr
     members += ["messages", "parse", "write", "observe"]
     if missing := [member for member in members if not hasattr(protocol, member)]:
         raise ConfigError(
-            f"the protocol {name!r} lacks {', '.join(missing)}; see trl_dbbench.episode.protocol.AgentProtocol."
+            f"the protocol {name!r} lacks {', '.join(missing)}; see trl_dbbench.protocol.AgentProtocol."
         )
     return protocol
 

@@ -6,9 +6,6 @@ the tools it does not know. `model:PATH` and `prm:PATH` of a YAML (`rewards/lear
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from torch import nn
 from trl import GRPOTrainer
 
@@ -16,17 +13,6 @@ from trl_dbbench.episode.protocol import AgentProtocol
 from trl_dbbench.episode.templates import check_shows_episodes
 from trl_dbbench.rewards.learned import LearnedReward
 from trl_dbbench.rewards.registry import plain
-
-
-@contextmanager
-def showing_tools(trainer: GRPOTrainer, protocol: AgentProtocol) -> Iterator[None]:
-    """Has TRL show the protocol's tools to reward models, in `_calculate_rewards`."""
-    own = trainer.chat_template_kwargs
-    trainer.chat_template_kwargs = {**own, "tools": protocol.tools}
-    try:
-        yield
-    finally:
-        trainer.chat_template_kwargs = own
 
 
 def prepare_reward_models(trainer: GRPOTrainer, protocol: AgentProtocol) -> None:

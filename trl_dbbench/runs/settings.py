@@ -127,7 +127,7 @@ class RunSettings:
             autocast={"bf16": "bfloat16", "fp16": "float16"}.get(trainer.accelerator.mixed_precision),
             system_prompt=_opening(rows_to_check(trainer.train_dataset)["prompt"]),
             chat_template=player.chat.chat_template,
-            chat_template_kwargs=trainer.chat_template_kwargs,
+            chat_template_kwargs=args.chat_template_kwargs or {},
             max_turn_tokens=player.rules.max_turn_tokens,
             quantized=quantization_of(model.config),
             training=training_of(args),

@@ -1,9 +1,11 @@
 """`DBBenchGRPOConfig`: TRL's `GRPOConfig` plus what a rollout with a database needs."""
 
+# ruff: noqa: RUF009 - `option` makes a field
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from trl import GRPOConfig
 
@@ -43,300 +45,164 @@ class _Single(int):
         return False
 
 
+def option(default: Any, help: str, choices: Iterable[str] | None = None) -> Any:
+    """A field of a config, described for `--help` and docs/reference.md."""
+    return field(default=default, metadata={"help": help} | ({"choices": list(choices)} if choices else {}))
+
+
 @dataclass
 class DBBenchGRPOConfig(GRPOConfig):
-    r"""
-    Configuration of [`DBBenchGRPOTrainer`].
+    """Configuration of [`DBBenchGRPOTrainer`]: TRL's [`~trl.GRPOConfig`], and the options here.
 
-    Only what differs from [`~trl.GRPOConfig`] is listed. `mask_truncated_completions` leaves out episodes
-    that ran out of tokens or ended in a turn that was cut off. Settings that rollouts cannot use are
-    refused; `training/unsupported.py` says why.
-
-    Args:
-        protocol (`str`, *optional*, defaults to `"text"`):
-            How agent and database talk: `"text"`, `"tools"`, or the dotted path of your own (see
-            `protocol.AgentProtocol`).
-        chat_template (`str`, *optional*):
-            Replaces the model's chat template: the path of a jinja file, or the name of one of TRL's
-            (`qwen3_training`). The saved model has it too. Left out, the model's own is used, or TRL's
-            variant of it for training where the own one drops the thoughts of earlier turns.
-        adapter_name_or_path (`str`, *optional*):
-            Trains this adapter further. `beta` then keeps the policy close to the adapter as it was, as TRL
-            does, not to the model without it.
-        max_turns (`int`, *optional*, defaults to `3`):
-            Turns of an episode at most.
-        max_turn_tokens (`int`, *optional*, defaults to `512`):
-            Tokens that the agent may write in one turn.
-        max_completion_length (`int`, *optional*, defaults to `2048`):
-            Tokens of an episode after its prompt, observations included.
-        observation_characters (`int`, *optional*, defaults to `800`):
-            Longer observations are cut and marked. `0` cuts nothing.
-        greedy_eval (`str`, *optional*, defaults to `"batch"`):
-            Greedy run of each prompt before its sampled update, with the weights that the update starts
-            from: `"batch"` decodes it beside the samples, at little cost; `"separate"` in a pass of its own,
-            which leaves training bit-equal to training without; `"off"` does without.
-        greedy_eval_every (`int`, *optional*, defaults to `1`):
-            The greedy run precedes every so many rollouts, beginning with the first.
-        advantage (`str`, *optional*, defaults to `"grpo"`):
-            What each token gets of its episode's reward: `"grpo"`, TRL's own, another name of
-            `docs/credit.md`, or the dotted path of your own function (see `advantages.AdvantageBatch`).
-        advantage_args (`dict`, *optional*):
-            Keyword arguments of the advantage, such as `{gamma: 0.9}`.
-        few_shot (`int`, *optional*, defaults to `0`):
-            So many right episodes of other tasks stand before the question, as earlier turns of the prompt;
-            fewer where they do not fit the context. See `docs/training.md`.
-        few_shot_memory (`str`, *optional*):
-            With `few_shot`, where they come from: the `output_dir` of a run, or a JSONL file of episodes.
-        few_shot_by (`str`, *optional*, defaults to `"bm25"`):
-            With `few_shot`, which of them are shown: those most like the task by the words of question,
-            schema and skills (`"bm25"`) or by their skills (`"skill"`), or any (`"random"`).
-        few_shot_update (`bool`, *optional*, defaults to `False`):
-            With `few_shot`, right episodes of the run itself join the memory, the last one of each task
-            (experience replay).
-        grader (`str`, *optional*):
-            Judges the answers to all questions, instead of the grader that each task names: a name from
-            `grading.GRADERS`, or the dotted path of your own function.
-        engine (`str`, *optional*):
-            What generates: `"transformers"`, the model in this process; `"vllm"`, the servers of
-            `vllm_server_urls`; or the dotted path of your own (see `engines.base.Backend`). Left out, vLLM
-            where servers are named, else transformers.
-        use_rollout_logprobs (`bool`, *optional*, defaults to `False`):
-            Take the old log-probabilities of the loss from the rollout, instead of TRL's own scoring pass
-            (or of a ratio of 1 where there is none).
-        rollouts_ahead (`int`, *optional*, defaults to `0`):
-            So many batches are played, on vLLM servers, while an earlier one is trained on: 0, 1 or 2. Their
-            weights are so many generations old (see `docs/models.md`).
-        rollout_correction (`str`, *optional*, defaults to `"none"`):
-            What becomes of tokens that the policy would choose otherwise by now: `"token_tis"`,
-            `"token_mask"`, `"sequence_tis"` or `"sequence_mask"` (see `training/importance_sampling.py`), bounded by TRL's
-            `vllm_importance_sampling_clip_max` and `_clip_min`; `"none"` leaves it to the loss's clipping.
-        shared_prefix (`str`, *optional*, defaults to `"auto"`):
-            `"auto"` computes a prompt once for all its episodes of a batch in the forward passes of training,
-            where that is known to be right; `"off"` computes it for each. With dropout, `"auto"` draws once
-            for them too.
-        reference_model_name_or_path (`str`, *optional*):
-            A frozen model of its own as the KL reference. Without it, and with LoRA, the reference is the
-            model with its adapter off. Needs `beta` above 0.
-        kl_reference (`str`, *optional*, defaults to `"base"`):
-            What `beta` keeps the policy close to: `"base"`, the model that TRL takes or
-            `reference_model_name_or_path`; `"rollout"`, the policy that played the episodes, by its own
-            log-probabilities.
-        kl_in_reward (`bool`, *optional*, defaults to `False`):
-            Take `beta` times the log ratio of an episode's sampled tokens, policy over reference, from its
-            reward, instead of adding the KL to the loss.
-        task_sampling (`str`, *optional*, defaults to `"shuffle"`):
-            How the next training task is found: `"shuffle"` takes every task once an epoch, in random order;
-            `"skill"` draws a skill, each as likely as another, then a task of it; `"frontier"` takes those
-            that the agent is likely to solve now and then, by how it does in the run (see
-            `docs/training.md`). An epoch has as many places as there are tasks in each case.
-        sampled_skills (`list[str]`, *optional*):
-            With `task_sampling: skill`, the skills to draw from; all that the tasks have if left out.
-        min_tasks_per_skill (`int`, *optional*, defaults to `1`):
-            With `task_sampling: skill`, skills with fewer tasks are left out.
-        single_skill (`bool`, *optional*, defaults to `False`):
-            With `task_sampling: skill`, only tasks that have one skill and no other.
-        dynamic_sampling (`bool`, *optional*, defaults to `False`):
-            Play further prompts in the place of groups whose episodes all have the same reward, which teach
-            nothing (DAPO).
-        dynamic_sampling_rounds (`int`, *optional*, defaults to `3`):
-            With `dynamic_sampling`, so often at most; what is still missing then is trained on as it is.
-        vllm_server_urls (`list[str]`, *optional*):
-            Addresses of vLLM servers that generate instead of the model in this process, such as
-            `http://10.0.0.7:8000`. With LoRA, the adapter is saved under `output_dir` before each rollout and
-            loaded into the servers, which must see that folder under the same path. Full weights are sent
-            over NCCL by TRL's client (`vllm_group_port` and the ports after it, one a server).
-        alarm_window (`int`, *optional*, defaults to `10`):
-            An alarm compares the mean of so many logged values, one every `logging_steps` updates.
-        alarm_invalid_actions (`float`, *optional*, defaults to `0.3`):
-            Warn when more than this share of the turns cannot be parsed (0 to 1; 1 disables the alarm).
-        alarm_answers_without_query (`float`, *optional*, defaults to `0.3`):
-            Warn when more than this share of the answers come without a statement before them (0 to 1; 1
-            disables the alarm).
-        alarm_groups_without_spread (`float`, *optional*, defaults to `0.9`):
-            Warn when more than this share of the groups have one reward for all their episodes (0 to 1; 1
-            disables the alarm).
-        alarm_errors (`float`, *optional*, defaults to `0.3`):
-            Warn when more than this share of the statements fail with one class of errors (0 to 1; 1 disables
-            the alarm).
-        alarm_void (`float`, *optional*, defaults to `0.05`):
-            Warn when more than this share of the episodes is void as their environment failed (0 to 1; 1
-            disables the alarm).
-        alarm_distinct_sql (`float`, *optional*, defaults to `0.05`):
-            Warn when less than this share of the pairs of a group's episodes executed different SQL (0 to 1;
-            0 disables the alarm).
-        alarm_entropy (`float`, *optional*, defaults to `0.005`):
-            Warn when the policy's entropy, in nats per token, is below this (0 disables the alarm).
-        num_generations_eval (`int`, *optional*, defaults to `1`):
-            Evaluation is greedy, so one run of a prompt says it all.
+    Settings that rollouts cannot use are refused; `training/unsupported.py` says why.
     """
 
-    protocol: str = field(
-        default="text", metadata={"help": "How agent and database talk: text, tools or a dotted path."}
+    # --- episodes ---
+    protocol: str = option(
+        "text",
+        "How agent and database talk: text, tools, or the dotted path of your own "
+        "(episode.protocol.AgentProtocol).",
     )
-    chat_template: str | None = field(
-        default=None,
-        metadata={
-            "help": "Replaces the model's: a jinja file, or the name of one of TRL's, as qwen3_training."
-        },
+    chat_template: str | None = option(
+        None,
+        "Replaces the model's chat template, in the saved model too: a jinja file, or the name of one of "
+        "TRL's, as qwen3_training. Left out: the model's own, or TRL's training variant if the model's "
+        "drops earlier thoughts.",
     )
-    adapter_name_or_path: str | None = field(
-        default=None, metadata={"help": "An adapter that is trained further: a folder or a hub id."}
+    adapter_name_or_path: str | None = option(
+        None,
+        "An adapter to train further: a folder or a hub id. beta then keeps the policy close to this "
+        "adapter.",
     )
-    max_turns: int = field(default=3, metadata={"help": "Turns of an episode at most."})
-    max_turn_tokens: int = field(
-        default=512, metadata={"help": "Tokens that the agent may write in one turn."}
+    max_turns: int = option(3, "Turns of an episode at most.")
+    max_turn_tokens: int = option(512, "Tokens that the agent may write in one turn.")
+    max_completion_length: int = option(2048, "Tokens of an episode after its prompt, observations included.")
+    observation_characters: int = option(800, "Longer observations are cut and marked. 0 cuts nothing.")
+    grader: str | None = option(
+        None, "Judges the answers to all questions: a name or a dotted path; left out, each task's own."
     )
-    max_completion_length: int = field(
-        default=2048, metadata={"help": "Tokens of an episode after its prompt, observations included."}
+
+    # --- greedy evaluation ---
+    greedy_eval: str = option(
+        "batch",
+        "Greedy run of each prompt before its update, with the weights the update starts from: in the "
+        "samples' batch (batch), in a pass of its own, which leaves training bit-equal to training without "
+        "(separate), or off.",
+        CHOICES["greedy_eval"],
     )
-    observation_characters: int = field(
-        default=800, metadata={"help": "Longer observations are cut and marked. 0 cuts nothing."}
+    greedy_eval_every: int = option(1, "Rollouts from one greedy run to the next; the first has one.")
+    num_generations_eval: int | None = option(
+        1, "Samples of a prompt in an evaluation. It is greedy, so one is enough."
     )
-    greedy_eval: str = field(
-        default="batch",
-        metadata={
-            "help": "Greedy run of each prompt before its update: in the samples' batch, in a pass of its "
-            "own, or off.",
-            "choices": list(CHOICES["greedy_eval"]),
-        },
+
+    # --- advantages ---
+    advantage: str = option(
+        "grpo", "What each token gets of its episode's reward: a name (docs/credit.md) or a dotted path."
     )
-    greedy_eval_every: int = field(
-        default=1, metadata={"help": "The greedy run precedes every so many rollouts."}
+    advantage_args: dict | str | None = option(
+        None, "Keyword arguments of the advantage: {gamma: 0.9}; as JSON on the command line."
     )
-    advantage: str = field(
-        default="grpo",
-        metadata={"help": "What each token gets of its episode's reward: a name or a dotted path."},
+
+    # --- few-shot ---
+    few_shot: int = option(
+        0,
+        "Right episodes of other tasks shown before the question, as earlier turns; fewer where they do not "
+        "fit.",
     )
-    advantage_args: dict | str | None = field(
-        default=None,
-        metadata={"help": "Keyword arguments of the advantage: {gamma: 0.9}; as JSON on the command line."},
+    few_shot_memory: str | None = option(
+        None, "With few_shot: where they come from, a run's output_dir or a JSONL file of episodes."
     )
-    few_shot: int = field(
-        default=0, metadata={"help": "So many right episodes of other tasks stand before the question."}
+    few_shot_by: str = option(
+        DEFAULT_WAY,
+        "With few_shot: those most like the task by words (bm25) or skills (skill), or any (random).",
+        WAYS,
     )
-    few_shot_memory: str | None = field(
-        default=None, metadata={"help": "With few_shot: a run's output_dir, or a JSONL file of episodes."}
+    few_shot_update: bool = option(
+        False, "With few_shot: right episodes of the run join the memory, the last one of each task."
     )
-    few_shot_by: str = field(
-        default=DEFAULT_WAY, metadata={"help": "With few_shot: which are shown.", "choices": list(WAYS)}
+
+    # --- engine ---
+    engine: str | None = option(
+        None,
+        "What generates: transformers, vllm or the dotted path of your own (engines.base.Backend); left "
+        "out, vllm if it has servers.",
     )
-    few_shot_update: bool = field(
-        default=False, metadata={"help": "With few_shot: right episodes of the run join the memory."}
+    vllm_server_urls: list[str] | None = option(
+        None,
+        "Addresses of vLLM servers that generate, as http://10.0.0.7:8000. With LoRA they must see "
+        "output_dir under the same path, to load the adapter from it; full weights are sent over NCCL.",
     )
-    grader: str | None = field(
-        default=None,
-        metadata={
-            "help": "Judges the answers to all questions: a name or a dotted path; left out, each task's own."
-        },
+    rollouts_ahead: int = option(
+        0,
+        "Batches that vLLM servers play while an earlier one is trained on, 0 to 2. Their weights are as "
+        "many generations old.",
     )
-    engine: str | None = field(
-        default=None,
-        metadata={
-            "help": "What generates: transformers, vllm or a dotted path; by default vllm if it has servers."
-        },
+    use_rollout_logprobs: bool = option(
+        False, "Take the old log-probabilities of the loss from the rollout, not from TRL's scoring."
     )
-    use_rollout_logprobs: bool = field(
-        default=False, metadata={"help": "Take the old log-probabilities of the loss from the rollout."}
+    rollout_correction: str = option(
+        NO_CORRECTION,
+        "How the loss corrects for older weights in the rollout, by importance sampling, within "
+        "vllm_importance_sampling_clip_min and _max; none leaves it to the loss's clipping.",
+        CHOICES["rollout_correction"],
     )
-    rollouts_ahead: int = field(
-        default=0,
-        metadata={"help": "Batches that vLLM servers play while an earlier one is trained on: 0 to 2."},
+    shared_prefix: str = option(
+        "auto",
+        "Training computes a prompt once for its episodes, where that is known to be right (auto), or for "
+        "each (off). auto draws dropout once for them too.",
+        CHOICES["shared_prefix"],
     )
-    rollout_correction: str = field(
-        default=NO_CORRECTION,
-        metadata={
-            "help": "How the loss corrects for older weights in the rollout, by importance sampling.",
-            "choices": list(CHOICES["rollout_correction"]),
-        },
+
+    # --- KL ---
+    reference_model_name_or_path: str | None = option(
+        None, "A frozen model as the KL reference, instead of the model with its adapter off. Needs beta."
     )
-    shared_prefix: str = field(
-        default="auto",
-        metadata={
-            "help": "Training computes a prompt once for its episodes (auto), or for each (off).",
-            "choices": list(CHOICES["shared_prefix"]),
-        },
+    kl_reference: str = option(
+        "base",
+        "What beta keeps the policy close to: TRL's reference or reference_model_name_or_path (base), or "
+        "the policy that played (rollout).",
+        CHOICES["kl_reference"],
     )
-    reference_model_name_or_path: str | None = field(
-        default=None,
-        metadata={"help": "A frozen model as the KL reference, instead of the model with its adapter off."},
+    kl_in_reward: bool = option(
+        False, "Take beta times an episode's log ratio from its reward, instead of adding the KL to the loss."
     )
-    kl_reference: str = field(
-        default="base",
-        metadata={
-            "help": "What beta keeps the policy close to: base, or rollout (the policy that played).",
-            "choices": list(CHOICES["kl_reference"]),
-        },
+
+    # --- tasks ---
+    task_sampling: str = option(
+        "shuffle",
+        "How the next task is found: every task once an epoch (shuffle), draw a skill, then a task of it "
+        "(skill), or one that the agent solves now and then (frontier).",
+        CHOICES["task_sampling"],
     )
-    kl_in_reward: bool = field(
-        default=False,
-        metadata={"help": "Take beta times an episode's log ratio from its reward, not from the loss."},
+    sampled_skills: list[str] | None = option(
+        None, "With task_sampling skill: the skills to draw from; left out, all."
     )
-    task_sampling: str = field(
-        default="shuffle",
-        metadata={
-            "help": "How the next task is found: shuffle, skill (draw a skill, then a task of it), or "
-            "frontier (one that the agent solves now and then).",
-            "choices": list(CHOICES["task_sampling"]),
-        },
+    min_tasks_per_skill: int = option(1, "With task_sampling skill: skills with fewer tasks are left out.")
+    single_skill: bool = option(False, "With task_sampling skill: only tasks that have one skill.")
+    dynamic_sampling: bool = option(
+        False, "Play further prompts in the place of groups whose episodes all have the same reward (DAPO)."
     )
-    sampled_skills: list[str] | None = field(
-        default=None, metadata={"help": "With task_sampling skill: the skills to draw from; left out, all."}
+    dynamic_sampling_rounds: int = option(3, "With dynamic_sampling: rounds of further prompts at most.")
+
+    # --- alarms ---
+    alarm_window: int = option(10, "Logged values whose mean an alarm compares with its threshold.")
+    alarm_invalid_actions: float = option(
+        0.3, "Warn above this share of unreadable turns. 1 disables the alarm."
     )
-    min_tasks_per_skill: int = field(
-        default=1, metadata={"help": "With task_sampling skill: skills with fewer tasks are left out."}
+    alarm_answers_without_query: float = option(
+        0.3, "Warn above this share of answers without a query. 1 disables the alarm."
     )
-    single_skill: bool = field(
-        default=False, metadata={"help": "With task_sampling skill: only tasks that have one skill."}
+    alarm_groups_without_spread: float = option(
+        0.9, "Warn above this share of groups with one reward. 1 disables the alarm."
     )
-    dynamic_sampling: bool = field(
-        default=False,
-        metadata={"help": "Play further prompts in the place of groups without spread in their rewards."},
+    alarm_errors: float = option(
+        0.3, "Warn above this share of statements with one class of errors. 1 disables the alarm."
     )
-    dynamic_sampling_rounds: int = field(
-        default=3, metadata={"help": "With dynamic_sampling: so often at most."}
+    alarm_void: float = option(0.05, "Warn above this share of void episodes. 1 disables the alarm.")
+    alarm_distinct_sql: float = option(
+        0.05, "Warn below this share of a group's pairs with different SQL. 0 disables the alarm."
     )
-    vllm_server_urls: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "vLLM servers that generate instead of the model in this process. With LoRA they "
-            "must see output_dir under the same path, to load the adapter from it."
-        },
-    )
-    alarm_window: int = field(
-        default=10, metadata={"help": "Logged values whose mean an alarm compares with its threshold."}
-    )
-    alarm_invalid_actions: float = field(
-        default=0.3, metadata={"help": "Warn above this share of unreadable turns. 1 disables the alarm."}
-    )
-    alarm_answers_without_query: float = field(
-        default=0.3,
-        metadata={"help": "Warn above this share of answers without a query. 1 disables the alarm."},
-    )
-    alarm_groups_without_spread: float = field(
-        default=0.9,
-        metadata={"help": "Warn above this share of groups with one reward. 1 disables the alarm."},
-    )
-    alarm_errors: float = field(
-        default=0.3,
-        metadata={
-            "help": "Warn above this share of statements with one class of errors. 1 disables the alarm."
-        },
-    )
-    alarm_void: float = field(
-        default=0.05, metadata={"help": "Warn above this share of void episodes. 1 disables the alarm."}
-    )
-    alarm_distinct_sql: float = field(
-        default=0.05,
-        metadata={
-            "help": "Warn below this share of a group's pairs with different SQL. 0 disables the alarm."
-        },
-    )
-    alarm_entropy: float = field(
-        default=0.005, metadata={"help": "Warn below this entropy, in nats per token. 0 disables the alarm."}
-    )
-    num_generations_eval: int | None = field(
-        default=1, metadata={"help": "Evaluation is greedy, so one run of a prompt says it all."}
-    )
+    alarm_entropy: float = option(0.005, "Warn below this entropy, in nats per token. 0 disables the alarm.")
 
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [*GRPOConfig._VALID_DICT_FIELDS, "advantage_args"]
 

@@ -1,20 +1,22 @@
-"""Which prompts an update trains on, where that is decided when its rollout begins, or in it.
+"""Which prompts an update trains on.
 
-- `task_sampling: frontier` takes the tasks of a batch by what is known of the agent at its beginning
-  (`training/frontier.py`).
-- `dynamic_sampling: true` plays further prompts in the place of groups whose episodes all have the same
-  reward, which teach nothing, until there are none or `dynamic_sampling_rounds` have been played (DAPO, Yu et
-  al., 2025). A round plays as many prompts as groups are missing; a few more where the ranks could not share
-  them.
+```
+task_sampling: shuffle, skill   the rows that the data loader gives
+task_sampling: frontier         tasks chosen by what is known of the agent when the rollout begins
+few_shot                        earlier episodes put into the prompts
+dynamic_sampling: true          groups with one reward for all episodes teach nothing: further prompts are
+                                played in their place, `dynamic_sampling_rounds` times (DAPO, Yu et al., 2025)
+```
 
-Which tasks come is a function of the seed, the step and what checkpoints keep.
+A round plays one prompt for each missing group, a few more where the ranks could not share them. The choice
+depends only on the seed, the step and what checkpoints keep.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -25,185 +27,199 @@ from datasets import Dataset
 from trl_dbbench.advantages.batch import AdvantageBatch
 from trl_dbbench.advantages.registry import needs_of
 from trl_dbbench.episode.types import Episode
+from trl_dbbench.runs.few_shot import Shots
 from trl_dbbench.runs.records import EpisodeRecord, episode_record
-from trl_dbbench.training.assign_advantages import ScoredGRPOTrainer
 from trl_dbbench.training.frontier import Frontier
-from trl_dbbench.training.samplers import Order, task_order
+from trl_dbbench.training.samplers import Order
 from trl_dbbench.utils.ranks import Ranks
 
 Row = dict[str, Any]
 
 TRIES = 100
-"""A task is drawn so often at most before those that are not in the batch yet count as used up."""
-
+"""Draws per missing task, before the tasks outside the batch count as used up."""
 
 BY_STEPS = ("token_wise", "turn")
-"""Advantages that go by each turn's reward if there is one."""
+"""Advantages that use step rewards if there are any."""
+
+
+@dataclass
+class Batch:
+    """What this rank plays and trains on at once.
+
+    Attributes:
+        rows: of the dataset; each gets its `episode`.
+        greedy: episodes of the greedy evaluation.
+        played: whether the rows have their episodes.
+        rewards: (N, F) of all ranks, where they were asked for on the way.
+        extra: columns that reward functions logged then, for each row.
+        left_out: rows of all ranks that were played and are not trained on.
+    """
+
+    rows: list[Row]
+    greedy: list[Episode] = field(default_factory=list)
+    played: bool = False
+    rewards: torch.Tensor | None = None
+    extra: list[dict[str, Any]] = field(default_factory=list)
+    left_out: list[Row] = field(default_factory=list)
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """One for each row."""
+        return [row["episode"] for row in self.rows]
+
+    def add(self, greedy: Sequence[Episode], episodes: Sequence[Episode]) -> None:
+        """Note what was played."""
+        self.greedy += greedy
+        for row, episode in zip(self.rows, episodes, strict=True):
+            row["episode"] = episode
+        self.played = True
+
+    def left_out_records(self, step: int) -> list[EpisodeRecord]:
+        """Return the records of the episodes that are left out, at this update."""
+        return [{**episode_record(row["episode"], "train", step), "left_out": True} for row in self.left_out]
 
 
 @dataclass(frozen=True)
 class Group:
-    """The episodes of a prompt, in the rows that they are trained in."""
+    """The rows of a prompt, with their rewards (G, F) and the columns that reward functions logged."""
 
     rows: list[Row]
-    rewards: torch.Tensor  # (G, F)
-    extra: list[dict[str, Any]]  # what reward functions have logged for each row
-    teaches: bool
-    """Whether its rewards differ."""
+    rewards: torch.Tensor
+    extra: list[dict[str, Any]]
 
 
-class DynamicGRPOTrainer(ScoredGRPOTrainer):
-    """A trainer that chooses the prompts of a batch itself. Its subclass says how they are played."""
+class Chooser:
+    """Chooses the rows of each training batch. All ranks call its methods together.
 
-    shots: Any
-    _order: Order
-    _step: int
-    _left_out: Sequence[EpisodeRecord] = ()  # of all ranks
-    _left_out_tasks: Sequence[str] = ()
-    _known_rewards: torch.Tensor | None = None
-    _played_already = False
-    """Whether the rows that are to be scored have their episodes."""
-    _pending_extra_logs: dict[str, list[Any]]  # TRL's: columns of its table of completions
+    Args:
+        args: a `DBBenchGRPOConfig`.
+        dataset: the training tasks.
+        order: of the tasks.
+        shots: puts examples into prompts.
+        weights: (F,), of the reward functions.
+        score: plays and scores a batch, as the given part of a rollout.
+    """
 
-    def _order_tasks(self, dataset: Dataset) -> None:
-        """Finds the order that `task_sampling` asks for; one that learns goes with the checkpoints."""
-        self._order = task_order(dataset, self.args)
-        if isinstance(self._order, Frontier):
-            self.stateful["frontier"] = self._order
+    def __init__(
+        self,
+        args: Any,
+        dataset: Dataset,
+        order: Order,
+        shots: Shots | None,
+        weights: torch.Tensor,
+        score: Callable[[Batch, int], None],
+    ):
+        self.args, self.dataset, self.order, self.shots = args, dataset, order, shots
+        self._weights, self._score = weights.cpu(), score
+        needed = needs_of(args.advantage_function())
+        self._by_steps = args.advantage in BY_STEPS or "step_rewards" in needed
 
-    def _play(self, rows: Sequence[Row], part: int) -> list[Episode]:
-        """The episodes of this rank's rows.
+    def choose(self, rows: list[Row], step: int) -> Batch:
+        """Return the batch of a micro-step, in the place of the rows that the data loader gave."""
+        if isinstance(self.order, Frontier):
+            prompts = len(rows) * Ranks().count // self.args.num_generations
+            rows = self._share(self._draw(step, 0, prompts, ()))
+        if self.shots is not None:
+            rows = self.shots.put(rows, step)
+        return self._with_spread(rows, step) if self.args.dynamic_sampling else Batch(rows)
+
+    def held_out(self, rows: list[Row]) -> Batch:
+        """Return a batch of an evaluation. Its examples stay the same over the run."""
+        return Batch(rows if self.shots is None else self.shots.put(rows, 0))
+
+    def rows_of(self, generation: int) -> list[Row]:
+        """Return this rank's rows of a generation, as the data loader will give them."""
+        prompts = self.args.generation_batch_size // self.args.num_generations
+        places = len(self.dataset)
+        epoch, number = divmod(generation, places // prompts)
+        order = self.order.epoch(epoch) if self.args.shuffle_dataset else range(places)
+        return self._share([self.dataset[row] for row in order[number * prompts : (number + 1) * prompts]])
+
+    def record(
+        self, trained: Sequence[EpisodeRecord], left_out: Sequence[EpisodeRecord]
+    ) -> dict[str, list[float]]:
+        """Tell the order what became of a training batch; return values whose means are logged.
+
+        Logged:
+
+        - `dynamic/left_out`: share of the groups played that are not trained on, with `dynamic_sampling`.
+        - `dynamic/left_out_tokens`: tokens sampled in these groups, summed over the batch.
 
         Args:
-            part: of the rollout, from 0; the rows of a part are played at once.
+            trained, left_out: the episodes that are trained on and the others, those of all ranks.
         """
-        raise NotImplementedError
-
-    def _rows_to_play(self, rows: list[Row]) -> list[Row]:
-        """What this rank plays and scores, in the place of the rows that the data loader gave.
-
-        Those that were played on the way have their `episode`. To be called on all ranks.
-        """
-        self._left_out, self._left_out_tasks, self._known_rewards = (), (), None
-        self._played_already = False
-        if not self.model.training:  # examples for held-out tasks stay the same over the run
-            return rows if self.shots is None else self.shots.put(rows, 0)
-        if isinstance(self._order, Frontier):
-            rows = self._share(self._draw(0, len(rows) * Ranks().count // self.num_generations, ()))
-        if self.shots is not None:
-            rows = self.shots.put(rows, self._step)
-        return self._with_spread(rows) if self.args.dynamic_sampling else rows
-
-    def _ask_for_rewards(self, inputs, prompts, completions, completion_ids_list) -> torch.Tensor:
-        if self._known_rewards is not None:
-            return self._known_rewards
-        return super()._ask_for_rewards(inputs, prompts, completions, completion_ids_list)
+        values: dict[str, list[float]] = {}
+        if isinstance(self.order, Frontier):
+            values |= self.order.record([*trained, *left_out])
+        if self.args.dynamic_sampling:
+            tokens = sum(turn["tokens"] for record in left_out for turn in record["turns"])
+            kept, others = (len(each) // self.args.num_generations for each in (trained, left_out))
+            values["dynamic/left_out"] = [0.0] * kept + [1.0] * others
+            values["dynamic/left_out_tokens"] = [float(tokens)]
+        return values
 
     # --- groups whose rewards differ --------------------------------------------------------------
 
-    def _with_spread(self, rows: list[Row]) -> list[Row]:
-        groups, left_out = self._played(rows, part=0), []
+    def _with_spread(self, rows: list[Row], step: int) -> Batch:
+        batch = Batch(rows)
+        groups, left_out = self._played(batch, 0), list[Group]()
         seen = {row["task"] for group in groups for row in group.rows}
+        greedy = batch.greedy
         for part in range(1, self.args.dynamic_sampling_rounds + 1):
-            flat = [place for place, group in enumerate(groups) if not group.teaches]
-            further = self._draw(part, len(flat), seen) if flat else []
+            flat = [place for place, group in enumerate(groups) if not self._teaches(group)]
+            further = self._draw(step, part, len(flat), seen) if flat else []
             if not further:
                 break
             seen.update(row["task"] for row in further)
             rows = self._share(further)
             if self.shots is not None:
-                rows = self.shots.put(rows, self._step, further=True)
-            for group in self._played(rows, part):
-                if group.teaches and flat:
+                rows = self.shots.put(rows, step, further=True)
+            batch = Batch(rows)
+            for group in self._played(batch, part):
+                if flat and self._teaches(group):
                     place = flat.pop(0)
                     groups[place], group = group, groups[place]
                 left_out.append(group)
-        self._keep(groups, left_out)
-        return self._own([row for group in groups for row in group.rows])
-
-    def _played(self, rows: list[Row], part: int) -> list[Group]:
-        """The groups of all ranks' rows, played and scored; on all ranks."""
-        for row, episode in zip(rows, self._play(rows, part), strict=True):
-            row["episode"] = episode
-        self._stop_without_database(self.player.database.gave_up)
-        mine = [row["episode"] for row in rows]
-        rewards = super()._ask_for_rewards(
-            rows,
-            [row["prompt"] for row in rows],
-            [episode.messages() for episode in mine],
-            [episode.completion_ids or [self._tokenizer.eos_token_id] for episode in mine],
+            greedy += batch.greedy
+        return Batch(
+            rows=_own([row for group in groups for row in group.rows]),
+            greedy=greedy,
+            played=True,
+            rewards=torch.cat([group.rewards for group in groups]),
+            extra=_own([logged for group in groups for logged in group.extra]),
+            left_out=[row for group in left_out for row in group.rows],
         )
-        self._note_rewards(rows, rewards)
-        columns = {name: [*values, *[None] * len(rows)] for name, values in self._pending_extra_logs.items()}
-        logged = [{name: values[n] for name, values in columns.items()} for n in range(len(rows))]
-        self._pending_extra_logs.clear()
-        everyone = [each for given in Ranks().gather([*zip(rows, logged, strict=True)]) for each in given]
-        size = self.num_generations
-        rewards, weights = rewards.cpu(), self.reward_weights.cpu()
-        by_steps = self.args.advantage in BY_STEPS or "step_rewards" in needs_of(self._advantage)
-        groups = []
-        for start in range(0, len(everyone), size):
-            of_group, extra = zip(*everyone[start : start + size], strict=True)
-            known = rewards[start : start + size]
-            episodes = [row["episode"] for row in of_group]
-            batch = AdvantageBatch(episodes, known, weights, torch.zeros(size, dtype=torch.long))
-            groups.append(Group([*of_group], known, [*extra], teaches(batch, by_steps)))
-        return groups
 
-    def _keep(self, groups: Sequence[Group], left_out: Sequence[Group]) -> None:
-        """Notes for later what of all ranks is trained on, and what is not."""
-        rewards = torch.cat([group.rewards for group in groups])
-        self._known_rewards = rewards.to(self.accelerator.device)
-        self._played_already = True
-        columns = {name: None for group in groups for logged in group.extra for name in logged}
-        for logged in self._own([each for group in groups for each in group.extra]):
-            for name in columns:
-                self._pending_extra_logs[name].append(logged.get(name))
-        gone = [row for group in left_out for row in group.rows]
-        records = [episode_record(row["episode"], "train", self.state.global_step) for row in gone]
-        self._left_out = [{**record, "left_out": True} for record in records]
-        self._left_out_tasks = [row["task"] for row in gone]
+    def _teaches(self, group: Group) -> bool:
+        episodes, groups = [row["episode"] for row in group.rows], torch.zeros(len(group.rows))
+        return teaches(AdvantageBatch(episodes, group.rewards, self._weights, groups), self._by_steps)
 
-    def _record_choice(self, trained: Sequence[EpisodeRecord]) -> dict[str, list[float]]:
-        """Tells those who choose tasks what became of them, in a training; returns values whose means are
-        logged.
-
-        Logged:
-
-        - `dynamic/left_out`: groups that were played and not trained on, of all that were, with
-          `dynamic_sampling`.
-        - `dynamic/left_out_tokens`: tokens sampled in these groups, one value for the batch, its sum.
-
-        Args:
-            trained: the episodes that are trained on, of all ranks.
-        """
-        values: dict[str, list[float]] = {}
-        if not self.model.training:
-            return values
-        if isinstance(self._order, Frontier):
-            values |= self._order.record([*trained, *self._left_out])
-        if self.args.dynamic_sampling:
-            tokens = sum(turn["tokens"] for record in self._left_out for turn in record["turns"])
-            trained_groups, others = (len(each) // self.num_generations for each in (trained, self._left_out))
-            values["dynamic/left_out"] = [0.0] * trained_groups + [1.0] * others
-            values["dynamic/left_out_tokens"] = [float(tokens)]
-        return values
+    def _played(self, batch: Batch, part: int) -> list[Group]:
+        """Play and score a batch; return the groups of all ranks."""
+        self._score(batch, part)
+        assert batch.rewards is not None
+        rows, extra = (
+            [each for given in Ranks().gather(own) for each in given] for own in (batch.rows, batch.extra)
+        )
+        size, rewards = self.args.num_generations, batch.rewards.cpu()
+        places = [slice(start, start + size) for start in range(0, len(rows), size)]
+        return [Group(rows[group], rewards[group], extra[group]) for group in places]
 
     # --- rows -------------------------------------------------------------------------------------
 
-    def _draw(self, part: int, number: int, seen: Collection[str]) -> list[Row]:
-        """So many rows of the dataset, or a few more, on all ranks.
+    def _draw(self, step: int, part: int, number: int, seen: Collection[str]) -> list[Row]:
+        """Draw rows of the dataset: `number`, or a few more so that the ranks can share them.
 
-        There are fewer where few tasks are not `seen`; of the first part a task comes twice instead.
+        There are fewer if few tasks are not `seen`; in part 0 a task comes twice instead.
         """
         ranks = Ranks()
-        at_once = ranks.count // math.gcd(ranks.count, self.num_generations)  # groups that all can share
+        at_once = ranks.count // math.gcd(ranks.count, self.args.num_generations)  # groups that all can share
         number = math.ceil(number / at_once) * at_once
-        random = np.random.default_rng(np.random.SeedSequence((self.args.seed, self._step, part)))
+        random = np.random.default_rng(np.random.SeedSequence((self.args.seed, step, part)))
         rows: dict[str, Row] = {}
         again: list[Row] = []
-        for place in islice(self._order.further(random), TRIES * number):
-            row = self.train_dataset[place]
+        for place in islice(self.order.further(random), TRIES * number):
+            row = self.dataset[place]
             if row["task"] in seen or row["task"] in rows:
                 again.append(row)
                 continue
@@ -214,21 +230,23 @@ class DynamicGRPOTrainer(ScoredGRPOTrainer):
         return drawn[: len(drawn) // at_once * at_once]
 
     def _share(self, rows: Sequence[Row]) -> list[Row]:
-        """This rank's part of the rows, each of which is repeated for the samples of its group."""
-        return self._own([dict(row) for row in rows for _ in range(self.num_generations)])
+        """Return this rank's copies of the rows, of which each has one for every sample of its group."""
+        return _own([dict(row) for row in rows for _ in range(self.args.num_generations)])
 
-    def _own(self, of_all: list[Any]) -> list[Any]:
-        ranks = Ranks()
-        each = len(of_all) // ranks.count
-        return of_all[ranks.number * each : (ranks.number + 1) * each]
+
+def _own(of_all: list[Any]) -> list[Any]:
+    """This rank's part."""
+    ranks = Ranks()
+    each = len(of_all) // ranks.count
+    return of_all[ranks.number * each : (ranks.number + 1) * each]
 
 
 def teaches(batch: AdvantageBatch, by_steps: bool = False) -> bool:
-    """Whether the rewards of a group differ, so that some of its episodes are better than others.
+    """Return whether the rewards of a group differ, so that some of its episodes are better than others.
 
     Args:
         batch: the episodes of one prompt.
-        by_steps: whether it is enough if those of their turns do.
+        by_steps: different step rewards are enough.
     """
     known = batch.weighted[batch.scored]
     if len(known) < 2:
@@ -238,3 +256,16 @@ def teaches(batch: AdvantageBatch, by_steps: bool = False) -> bool:
     scored = [episode for episode, is_scored in zip(batch.episodes, batch.scored, strict=True) if is_scored]
     of_turns = {str([turn.rewards for turn in episode.turns if turn.rewards]) for episode in scored}
     return by_steps and len(of_turns) > 1
+
+
+def take_columns(pending: dict[str, list[Any]], rows: int) -> list[dict[str, Any]]:
+    """Take the columns that reward functions have logged out of TRL's `_pending_extra_logs`, by row."""
+    columns = {name: [*values, *[None] * rows] for name, values in pending.items()}
+    pending.clear()
+    return [{name: values[row] for name, values in columns.items()} for row in range(rows)]
+
+
+def put_columns(pending: dict[str, list[Any]], extra: Sequence[dict[str, Any]]) -> None:
+    """Put them back, for rows that may have logged different columns."""
+    for name in {name: None for logged in extra for name in logged}:
+        pending[name] += [logged.get(name) for logged in extra]

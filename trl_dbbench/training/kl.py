@@ -1,19 +1,20 @@
-"""What the policy is kept close to, and how.
+"""KL: the reference that the policy stays close to, and where the KL is added.
 
 ```
-kl_reference   base     what TRL takes: the model before the run, or reference_model_name_or_path
-               rollout  the policy that played: its log-probabilities, no other model
+kl_reference   base     TRL's reference, the model before the run, or reference_model_name_or_path
+               rollout  the policy that played, by its log-probabilities; no further model
 kl_in_reward   false    beta times the KL is in the loss (k3, by token)
                true     beta times the log ratio of an episode's sampled tokens is taken from its reward
 ```
 
 Logged:
 
-- `kl_penalty`: what `kl_in_reward` takes from an episode's reward.
+- `kl_penalty`: taken from an episode's reward by `kl_in_reward`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,12 +24,12 @@ from trl.models import prepare_deepspeed, prepare_fsdp
 from trl.trainer.utils import add_fused_lm_head, create_model_from_path, disable_dropout_in_model
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.training.loss import PlayedRowsGRPOTrainer
-from trl_dbbench.training.resume import replaced
+
+Penalties = torch.Tensor | float
 
 
 def check_reference(args: Any) -> None:
-    """Raises ConfigError for settings of the reference that cannot be together."""
+    """Raise ConfigError for settings of the reference that exclude each other."""
     of_rollout = args.kl_reference == "rollout"
     used = {
         "reference_model_name_or_path": bool(args.reference_model_name_or_path),
@@ -60,7 +61,7 @@ def check_reference(args: Any) -> None:
 
 
 def load_reference(trainer: GRPOTrainer, name_or_path: str) -> PreTrainedModel:
-    """Loads a model and makes it ready as TRL makes its own reference ready.
+    """Load a model and prepare it as TRL prepares its reference.
 
     Raises:
         ConfigError: if its vocabulary does not hold the tokens of the trained model.
@@ -82,39 +83,19 @@ def load_reference(trainer: GRPOTrainer, name_or_path: str) -> PreTrainedModel:
     return trainer.accelerator.prepare_model(model, evaluation_mode=True)
 
 
-class ReferenceGRPOTrainer(PlayedRowsGRPOTrainer):
-    """A trainer with `kl_reference` and `kl_in_reward`; `args` has both.
+def apply_kl(output: dict[str, Any], args: Any, gather: Callable[[torch.Tensor], torch.Tensor]) -> Penalties:
+    """Put the reference of `kl_reference: rollout` into a scored batch; with `kl_in_reward` take it out.
 
-    `penalties` (N,) is what is to be taken from the rewards of all ranks' last batch; 0.0 for nothing.
+    Args:
+        output: as TRL scored it; `tool_mask` leaves out failed rows.
+
+    Returns:
+        What is taken from the rewards of all ranks' rows, (N,); 0.0 for nothing.
     """
-
-    penalties: torch.Tensor | float = 0.0
-
-    def __init__(self, *args: Any, **kwargs: Any):
-        settings = kwargs["args"]
-        beta = settings.beta
-        of_rollout = settings.kl_reference == "rollout"
-        with replaced(settings, beta=0.0 if of_rollout else beta):  # TRL would load a reference
-            super().__init__(*args, **kwargs)
-        self.beta = 0.0 if settings.kl_in_reward else beta
-        if settings.reference_model_name_or_path:
-            self.ref_model = load_reference(self, settings.reference_model_name_or_path)
-
-    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        in_loss, self.penalties = self.beta, 0.0
-        # whether TRL is to score the completions by its reference
-        self.beta = 0.0 if self.args.kl_reference == "rollout" else self.args.beta
-        try:
-            output = super()._generate_and_score_completions(inputs)
-        finally:
-            self.beta = in_loss
-        played = output["sampling_per_token_logps"]
-        if self.args.kl_reference == "rollout":
-            output["ref_per_token_logps"] = played
-        if self.args.kl_in_reward:
-            ratios = (played - output.pop("ref_per_token_logps")).nan_to_num() * output["tool_mask"]  # (n, T)
-            penalties = self.accelerator.gather(self.args.beta * ratios.sum(dim=1)).cpu()
-            mode = "train" if self.model.training else "eval"
-            self._metrics[mode]["kl_penalty"].append(penalties.mean().item())
-            self.penalties = penalties
-        return output
+    played = output["sampling_per_token_logps"]
+    if args.kl_reference == "rollout":
+        output["ref_per_token_logps"] = played
+    if not args.kl_in_reward:
+        return 0.0
+    ratios = (played - output.pop("ref_per_token_logps")).nan_to_num() * output["tool_mask"]  # (n, T)
+    return gather(args.beta * ratios.sum(dim=1)).cpu()

@@ -1,4 +1,4 @@
-"""PPO on a database (Schulman et al., 2017): GRPO's trainer with a critic in the place of groups.
+"""PPO on a database (Schulman et al., 2017): GRPO's trainer with a critic instead of groups.
 
 ```
 rollouts, rewards, policy loss   as in DBBenchGRPOTrainer; one sample of a prompt is enough
@@ -7,20 +7,20 @@ critic                           a head on the policy's trunk, or a trunk of its
 loss                             the policy's, plus value_loss_weight times the values'
 ```
 
-The loss of the values is half the squared distance from the returns, as a mean over sampled tokens;
-values that have moved by more than `value_clip` from those before the update gain nothing from moving on.
+The values' loss is half the squared distance from the returns, averaged over sampled tokens. A value gains
+nothing by moving further than `value_clip` from where it was before the update.
 
 Logged:
 
-- `value/loss`: of the values, before its weight.
-- `value/clip_ratio`: sampled tokens whose value moved by more than `value_clip`.
+- `value/loss`: the values' loss, before its weight.
+- `value/clip_ratio`: share of the sampled tokens whose value moved by more than `value_clip`.
 - `value/explained_variance`: share of the returns' variance that the values explain; at most 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,56 +31,37 @@ from torch import nn
 from trl_dbbench.advantages.gae import GAE, explained_variance
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.training.config import DBBenchGRPOConfig
+from trl_dbbench.training.config import DBBenchGRPOConfig, option
 from trl_dbbench.training.critic import CRITICS, Critic, states_of, trunk_of
 from trl_dbbench.training.trainer import DBBenchGRPOTrainer
 from trl_dbbench.utils.ranks import Ranks
 
 VALUES, RETURNS = "values", "returns"
-"""(B, T) of a scored batch: what the critic said before the update, and what it is to say."""
+"""(B, T) of a scored batch: the critic's values before the update, and their targets."""
 SCORED = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 
 
 @dataclass
 class DBBenchPPOConfig(DBBenchGRPOConfig):
-    r"""
-    Configuration of [`DBBenchPPOTrainer`].
+    """Configuration of [`DBBenchPPOTrainer`]. `advantage_args` are those of `advantages.gae.GAE`."""
 
-    Only what differs from [`DBBenchGRPOConfig`] is listed. `advantage_args` are those of `credit.gae.GAE`:
-    `{gamma: 1.0, lam: 1.0, whiten: true}`.
-
-    Args:
-        advantage (`str`, *optional*, defaults to `"gae"`):
-            No other goes by a critic.
-        num_generations (`int`, *optional*, defaults to `1`):
-            Samples of each prompt. The critic compares episodes of different prompts, so one is enough.
-        critic (`str`, *optional*, defaults to `"head"`):
-            `"head"` is a linear layer on the policy's trunk, which its loss trains too; `"model"` a copy of
-            the trunk for itself, with adapters of its own if the policy has such.
-        critic_learning_rate (`float`, *optional*, defaults to `1e-5`):
-            Of all that is the critic's own; it follows `lr_scheduler_type` too.
-        value_clip (`float`, *optional*, defaults to `0.5`):
-            How far a value may move in an update, in units of reward. `0` clips nothing.
-        value_loss_weight (`float`, *optional*, defaults to `0.5`):
-            What the loss of the values is multiplied by.
-    """
-
-    advantage: str = field(default="gae", metadata={"help": "gae; no other goes by a critic."})
-    num_generations: int = field(default=1, metadata={"help": "Samples of each prompt."})
-    critic: str = field(
-        default="head",
-        metadata={
-            "help": "A head on the policy's trunk, or a model: a copy of that trunk for itself.",
-            "choices": list(CRITICS),
-        },
+    advantage: str = option("gae", "gae; no other goes by a critic.")
+    num_generations: int = option(
+        1, "Samples of each prompt. The critic compares episodes of different prompts, so one is enough."
     )
-    critic_learning_rate: float = field(default=1e-5, metadata={"help": "Of what is the critic's own."})
-    value_clip: float = field(
-        default=0.5, metadata={"help": "How far a value may move in an update. 0 clips nothing."}
+    critic: str = option(
+        "head",
+        "A linear head on the policy's trunk, which its loss trains too, or a model: a copy of that trunk "
+        "for itself, with adapters if the policy has them.",
+        CRITICS,
     )
-    value_loss_weight: float = field(
-        default=0.5, metadata={"help": "What the loss of the values is multiplied by."}
+    critic_learning_rate: float = option(
+        1e-5, "Of the critic's own weights; it follows lr_scheduler_type too."
     )
+    value_clip: float = option(
+        0.5, "How far a value may move in an update, in units of reward. 0 clips nothing."
+    )
+    value_loss_weight: float = option(0.5, "Factor of the values' loss.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -104,7 +85,7 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
     """Trainer for PPO on DB-Bench tasks. Arguments are those of [`DBBenchGRPOTrainer`].
 
     Raises:
-        ConfigError: as there, and where no rank has all of the policy (FSDP, DeepSpeed).
+        ConfigError: as there, and if no rank has the whole policy (FSDP, DeepSpeed).
     """
 
     _tag_names = ["trl", "ppo", "dbbench"]  # noqa: RUF012 - TRL's own declaration
@@ -112,7 +93,7 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
     config_cls = DBBenchPPOConfig
 
     args: DBBenchPPOConfig
-    _advantage: GAE
+    advantage: GAE
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -124,13 +105,16 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
         self._trunk = trunk_of(self.model)
         self.critic = Critic(self.model, self.args.critic).to(self.accelerator.device)
         self.critic.share(self.accelerator)
-        if self.critic.trunk is not None and self.args.gradient_checkpointing:
+        if self.critic.trunk is None:
+            # the head reads the hidden states that the loss has computed, of rows as they are
+            self.sharing = None
+        elif self.args.gradient_checkpointing:
             self.critic.trunk.gradient_checkpointing_enable(self.args.gradient_checkpointing_kwargs)
 
     # --- values -----------------------------------------------------------------------------------
 
     def _states(self, trunk: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
-        """The last hidden states (B, L, H) of prompts and completions."""
+        """Return the last hidden states (B, L, H) of prompts and completions."""
         ids, mask = (
             torch.cat([batch[f"prompt_{of}"], batch[f"completion_{of}"]], dim=1) for of in ("ids", "mask")
         )
@@ -139,7 +123,7 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
 
     @torch.no_grad()
     def values_of(self, batch: dict[str, Any]) -> torch.Tensor:
-        """What the critic says of a scored batch, (B, T), fp32. Dropout is off, so nothing is drawn."""
+        """Return the critic's values of a scored batch, (B, T), fp32, without dropout."""
         trunk = self.critic.trunk or self._trunk
         rows = self.args.per_device_train_batch_size
         parts = [
@@ -154,14 +138,14 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
         finally:
             trunk.train(training)
 
-    def _assign_advantages(self, episodes: list[Episode], output: dict[str, Any]) -> None:
+    def _assign_advantages(self, output: dict[str, Any], penalties: torch.Tensor | float) -> None:
         train = self.model.training
         if train:
-            for episode, values in zip(episodes, self.values_of(output).tolist(), strict=True):
+            for episode, values in zip(self.batch.episodes, self.values_of(output).tolist(), strict=True):
                 note_values(episode, values)
-        super()._assign_advantages(episodes, output)
+        super()._assign_advantages(output, penalties)
         if train:
-            told, ranks = self._advantage, Ranks()
+            told, ranks = self.advantage, Ranks()
             spare = output["completion_ids"].shape[1] - told.values.shape[1]
             for name, of_all in ((VALUES, told.values), (RETURNS, told.returns)):
                 own = F.pad(of_all.chunk(ranks.count)[ranks.number], (0, spare))
@@ -170,10 +154,6 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
             self._metrics["train"]["value/explained_variance"].append(explained_variance(*known))
 
     # --- the loss ---------------------------------------------------------------------------------
-
-    def _may_share(self, model: nn.Module) -> bool:
-        # a head reads the hidden states that the loss has computed, of rows as they are
-        return self.critic.trunk is not None and super()._may_share(model)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         if VALUES not in inputs:  # in an evaluation
@@ -186,7 +166,7 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
         return loss + self.args.value_loss_weight * self._value_loss(values, inputs)
 
     def _value_loss(self, values: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor:
-        """This micro-batch's share of the mean over the sampled tokens of a step, on all ranks."""
+        """Return this micro-batch's share of the mean over the sampled tokens of a step, on all ranks."""
         sampled = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
         errors, clipped = value_errors(
             values[sampled], inputs[VALUES][sampled], inputs[RETURNS][sampled], self.args.value_clip
@@ -230,8 +210,7 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
 
 
 def note_values(episode: Episode, values: Sequence[float]) -> None:
-    """Tells an episode what the critic says of each of its tokens, and its turns what it says of their
-    first."""
+    """Note the critic's value of each token in an episode, and of each turn's first token in the turn."""
     episode.token_values = list(values[: len(episode.mask)])
     place = 0
     for turn in episode.turns:
@@ -242,15 +221,15 @@ def note_values(episode: Episode, values: Sequence[float]) -> None:
 def value_errors(
     values: torch.Tensor, before: torch.Tensor, returns: torch.Tensor, clip: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Half the squared distance of values from returns, or of values held within `clip` of what they were
-    before the update if that is more (Schulman et al., 2017, as in their code).
+    """Return half the squared distance of values from returns, or that of the values clipped to within
+    `clip` of those before the update, if it is larger (Schulman et al., 2017, as in their code).
 
     Args:
         values, before, returns: (M,).
-        clip: 0 holds nothing.
+        clip: 0 clips nothing.
 
     Returns:
-        The errors (M,), and where they are those of values that were held.
+        The errors (M,), and a mask (M,) of those that come from clipped values.
     """
     errors, moved = 0.5 * (values - returns) ** 2, values - before
     if clip == 0:

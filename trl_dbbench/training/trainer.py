@@ -1,30 +1,29 @@
 """GRPO on a database: TRL's trainer, with its generation replaced by multi-turn episodes.
 
-What changes and what stays:
+A step is `_generate_and_score_completions`. Its parts:
 
 ```
-TRL                                        here
-_get_train_sampler(...)                ->  super, over tasks in an order of `training/samplers.py`
-_generate_and_score_completions(rows)  ->  chooses rows (`training/dynamic_sampling.py`; some were played already,
-                                           `training/async_rollouts.py`), super, logs the episodes
-  _generate(prompts)                   ->  super, whose rollout_func is ours: greedy runs, then samples
-  _calculate_rewards(...)              ->  super, whose parts are kept with each episode (`training/assign_advantages.py`)
-  advantages                               TRL's, or those that `advantage` names (`advantages/registry.py`)
-  KL                                       TRL's, or that of `kl_reference`, `kl_in_reward` (`training/kl.py`)
-  loss, optimizer                          TRL's own, the loss over rows that were played (`training/loss.py`), and
-                                           compared with who played them (`training/importance_sampling.py`)
+choose rows       dynamic_sampling.py; async_rollouts.py plays batches ahead
+play              TRL's step, whose `rollout_func` is ours; the agent is `episode/player.py`
+leave out         loss.py masks rows whose environment failed
+KL                kl.py, for `kl_reference` and `kl_in_reward`
+advantages        assign_advantages.py, for `advantage`
+record            runs/metrics.py, alarms.py and callbacks.py
 ```
 
-Checkpoints from which a run goes on exactly, and SIGTERM, are a base class's (`training/resume.py`).
+TRL computes the loss, over the rows that were played. `trl_settings` is the only place that changes
+attributes of TRL's for the length of a call. Exact resume and SIGTERM are the base class's (`resume.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
 from peft import PeftConfig
@@ -38,14 +37,17 @@ from transformers import (
 from trl import GRPOTrainer
 from trl.extras.profiling import profiling_context
 
+from trl_dbbench.advantages.registry import check_needs, note
 from trl_dbbench.database import Database
 from trl_dbbench.engines.base import open_backend
 from trl_dbbench.engines.policy import TrainedPolicy
+from trl_dbbench.engines.shared_prompts import SharedPrompts
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.episode.types import Engine, Episode, Rules, Sampling, Start
+from trl_dbbench.errors import ConfigError
 from trl_dbbench.rewards.models import prepare_reward_models
-from trl_dbbench.rewards.registry import describe_reward
+from trl_dbbench.rewards.registry import describe_reward, gives_no_steps, with_step_rewards
 from trl_dbbench.runs.adapters import load_trainable
 from trl_dbbench.runs.few_shot import Shots
 from trl_dbbench.runs.metrics import drop_repeated_rows, episode_metrics, refined_metrics
@@ -53,7 +55,8 @@ from trl_dbbench.runs.records import Phase, episode_record
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Task
 from trl_dbbench.training.alarms import AlarmCallback, alarm_metrics
-from trl_dbbench.training.async_rollouts import AheadGRPOTrainer, Batch
+from trl_dbbench.training.assign_advantages import assign, note_rewards
+from trl_dbbench.training.async_rollouts import AsyncRollouts, Starts, UnderWay, staleness
 from trl_dbbench.training.callbacks import (
     EpisodeLogCallback,
     GreedyEvalCallback,
@@ -63,16 +66,26 @@ from trl_dbbench.training.callbacks import (
     RolloutProgressCallback,
 )
 from trl_dbbench.training.config import DBBenchGRPOConfig
+from trl_dbbench.training.dynamic_sampling import Batch, Chooser, Row, put_columns, take_columns
+from trl_dbbench.training.frontier import Frontier
+from trl_dbbench.training.importance_sampling import (
+    MODES,
+    NO_CORRECTION,
+    compares_with_rollout,
+    known_logprobs,
+)
+from trl_dbbench.training.kl import apply_kl, load_reference
+from trl_dbbench.training.loss import SHARES, correct_means, mask_failed, note_shares
 from trl_dbbench.training.model_card import refine_card
-from trl_dbbench.training.resume import replaced
-from trl_dbbench.training.samplers import TaskSampler
+from trl_dbbench.training.resume import ResumableGRPOTrainer, replaced
+from trl_dbbench.training.samplers import TaskSampler, task_order
 from trl_dbbench.training.unsupported import check_arguments
-from trl_dbbench.utils.ranks import together
+from trl_dbbench.utils.ranks import raise_on_all, together
 
 Callback = TypeVar("Callback", bound=TrainerCallback)
 
 
-class DBBenchGRPOTrainer(AheadGRPOTrainer):
+class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     """Trainer for GRPO on DB-Bench tasks.
 
     Example:
@@ -93,13 +106,14 @@ class DBBenchGRPOTrainer(AheadGRPOTrainer):
         model, reward_funcs, args, train_dataset, eval_dataset, processing_class, callbacks, peft_config,
         **kwargs:
             As in [`~trl.GRPOTrainer`]. Datasets come from `to_dataset`; reward functions get `episode`, a
-            list of `rollout.Episode`, and may give a list for an episode, one value for each turn.
+            list of `episode.types.Episode`, and may give a list for an episode, one value for each turn.
         database:
             Where the episodes run. The caller opens and closes it.
 
     Raises:
-        ConfigError: if an argument cannot work (`training/unsupported.py`), the tokenizer has no usable template, a
-            prompt does not fit the model, a name is not known, or `task_sampling: skill` finds no skill.
+        ConfigError: if an argument cannot work (`training/unsupported.py`), the tokenizer has no usable
+            template, a prompt does not fit the model, a name is not known, or `task_sampling: skill` finds no
+            skill.
         EngineError: if rollouts need servers and none answers.
         TaskError: if a dataset does not come from `to_dataset`.
     """
@@ -109,6 +123,15 @@ class DBBenchGRPOTrainer(AheadGRPOTrainer):
     config_cls = DBBenchGRPOConfig
 
     args: DBBenchGRPOConfig
+    beta: float
+    chat_template_kwargs: dict[str, Any]
+    current_gradient_accumulation_steps: float
+    advantage: Any
+    """What gives each token its advantage; `None` for TRL's own."""
+    batch: Batch
+    """What this step plays and trains on."""
+    rewards: torch.Tensor
+    """(N, F) of the batch, those of all ranks."""
 
     def __init__(
         self,
@@ -125,16 +148,19 @@ class DBBenchGRPOTrainer(AheadGRPOTrainer):
         **kwargs: Any,
     ):
         check_arguments(model, args, train_dataset, eval_dataset, peft_config, kwargs)
-        if not isinstance(reward_funcs, list):
-            reward_funcs = [reward_funcs]
+        functions = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
         init_kwargs = args.model_init_kwargs
         if args.adapter_name_or_path is not None:
             model = load_trainable(model, args, peft_config, kwargs.pop("quantization_config", None))
             peft_config = init_kwargs = None  # TRL has nothing to load
-        with replaced(args, model_init_kwargs=init_kwargs):
+        self.advantage = args.advantage_function()
+        if gives_no_steps(functions):
+            check_needs(args.advantage, self.advantage, "step_rewards")
+        beta = 0.0 if args.kl_reference == "rollout" else args.beta  # above 0 TRL loads a reference
+        with replaced(args, model_init_kwargs=init_kwargs, beta=beta):
             super().__init__(
                 model=model,
-                reward_funcs=reward_funcs,
+                reward_funcs=[with_step_rewards(each) for each in functions],
                 args=args,
                 train_dataset=train_dataset,
                 eval_dataset=eval_dataset,
@@ -145,11 +171,20 @@ class DBBenchGRPOTrainer(AheadGRPOTrainer):
             )
         # set here and not passed on: TRL's warning that it may change is for those who do not pin TRL
         self.rollout_func = self._rollout
+        self.mask_truncated_completions = False  # TRL would go by the last id
+        self.vllm_importance_sampling_mode = MODES.get(args.rollout_correction)
+        self.beta = 0.0 if args.kl_in_reward else args.beta
+        if args.reference_model_name_or_path:
+            self.ref_model = load_reference(self, args.reference_model_name_or_path)
+        if hasattr(self.advantage, "state_dict"):
+            self.stateful["advantage"] = self.advantage
+        if hasattr(self.advantage, "check"):
+            self.advantage.check(self)
         if args.chat_template is not None:  # the saved model has it too
             self._tokenizer.chat_template = load_chat_template(args.chat_template)
         policy = TrainedPolicy(self)
         self.backend = open_backend(args, policy)
-        self._check_ahead()
+        self.ahead = self._play_ahead()
         contexts = filter(None, [policy.context, *self.backend.contexts])
         self.player = Player.of(
             self._tokenizer,
@@ -164,12 +199,28 @@ class DBBenchGRPOTrainer(AheadGRPOTrainer):
             ),
         )
         prepare_reward_models(self, self.player.chat.protocol)
+        # TRL shows them to reward models
+        self.chat_template_kwargs = {**self.chat_template_kwargs, "tools": self.player.chat.protocol.tools}
         for dataset in filter(None, (train_dataset, eval_dataset)):
             self.player.check_dataset(dataset)
-        self.shots = Shots.of(self)
-        self._order_tasks(train_dataset)
+        shots = Shots.of(self)
+        order = task_order(train_dataset, args)
+        if isinstance(order, Frontier):
+            self.stateful["frontier"] = order
+        self.chooser = Chooser(args, train_dataset, order, shots, self.reward_weights, self._play_and_score)
+        self.sharing: SharedPrompts | None = SharedPrompts(self.accelerator, compiled=args.torch_compile)
         self._add_callbacks()
-        self._rows: list[dict[str, Any]] = []
+
+    def _play_ahead(self) -> AsyncRollouts | None:
+        if not self.args.rollouts_ahead:
+            return None
+        if not getattr(self.backend, "detached", False):
+            raise ConfigError(
+                f"rollouts_ahead: {self.args.rollouts_ahead} needs an engine that goes on with older weights "
+                "while the model is trained: LoRA on vLLM servers (vllm_server_urls), or a backend of your "
+                "own that is `detached`. Leave it out, or name servers."
+            )
+        return AsyncRollouts(self.args.rollouts_ahead, self._begin)
 
     def _add_callbacks(self) -> None:
         functions = zip(self.reward_func_names, self.reward_funcs, strict=True)
@@ -196,54 +247,99 @@ class DBBenchGRPOTrainer(AheadGRPOTrainer):
         """The callback of this kind; a resumed run has another object than a new one."""
         return next((each for each in self.callback_handler.callbacks if isinstance(each, kind)), None)
 
-    # --- what TRL calls ---------------------------------------------------------------------------
+    # --- a step -----------------------------------------------------------------------------------
 
-    def _get_train_sampler(self, dataset: Dataset | None = None):
-        repeat = super()._get_train_sampler(dataset)
-        if not self.shuffle_dataset:
-            return repeat
-        # at the start of an epoch `state.epoch` is its number, in a resumed run a little more
-        return TaskSampler(repeat, self._order, lambda: int(self.state.epoch or 0))
-
-    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        self._greedy = []
-        self._rows = self._rows_to_play(inputs)
-        output = super()._generate_and_score_completions(self._rows)
-        self._record([row["episode"] for row in self._rows], "train" if self.model.training else "eval")
+    def _generate_and_score_completions(self, inputs: list[Row]) -> dict[str, Any]:
+        batch = self.batch = self._choose(inputs) if self.model.training else self.chooser.held_out(inputs)
+        with trl_settings(self):
+            output = super()._generate_and_score_completions(batch.rows)
+        if self.model.training and compares_with_rollout(self.args):
+            output["old_per_token_logps"] = known_logprobs(output, self.args.engine, self._any_rank)
+        mask_failed(output, batch.episodes, self.args.mask_truncated_completions, self.accelerator.gather)
+        penalties = apply_kl(output, self.args, self.accelerator.gather)
+        self._assign_advantages(output, penalties)
+        self._record(batch)
         return output
 
-    def _generate(self, prompts: list):
-        *ids_and_mask, _, logprobs, fields, images, tool_images = super()._generate(prompts)
-        # super decodes each episode into one message; these are the policy's own, turn by turn
-        completions = [episode.messages() for episode in fields["episode"]]
-        return *ids_and_mask, completions, logprobs, fields, images, tool_images
-
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        super().create_model_card(*args, **kwargs)
-        if self.is_world_process_zero():
-            refine_card(self)
-
-    # --- the rollout ------------------------------------------------------------------------------
+    def _choose(self, rows: list[Row]) -> Batch:
+        """Choose the rows of a training batch, in the place of those that the data loader gave."""
+        if self.ahead is None or not self.ahead.running:
+            return self.chooser.choose(rows, self._step)
+        generation = self._step // self._micro_steps
+        steps = self.state.max_steps * self.args.gradient_accumulation_steps
+        greedy, episodes, waited = self.ahead.next(generation, -(-steps // self._micro_steps))
+        batch = Batch(self.chooser.rows_of(generation))
+        batch.add(greedy, episodes)
+        self._note_ahead(episodes, waited)
+        return batch
 
     def _rollout(self, prompts: list, trainer: GRPOTrainer) -> dict[str, Any]:
-        """TRL's `rollout_func`: plays this rank's rows and returns their ids, masks and episodes."""
-        episodes = [row["episode"] for row in self._rows] if self._played_already else self._play(self._rows)
+        """Play this rank's rows; return their ids, masks and episodes as TRL's `rollout_func` does."""
+        if not self.batch.played:
+            self.batch.add(*self._play(self.batch.rows))
         self._stop_without_database(self.player.database.gave_up)
+        episodes = self.batch.episodes
         return {
             "prompt_ids": [episode.prompt_ids for episode in episodes],
-            # TRL cannot pad an empty completion: one masked token stands in
-            "completion_ids": [e.completion_ids or [self._tokenizer.eos_token_id] for e in episodes],
+            "completion_ids": [self._completion_ids(episode) for episode in episodes],
             "logprobs": [episode.logprobs or [0.0] for episode in episodes],
             "env_mask": [episode.mask or [0] for episode in episodes],
             "episode": episodes,
         }
 
-    def _play(self, rows: Sequence[dict[str, Any]], part: int = 0) -> list[Episode]:
-        batch = self._batch(rows, self._step, part)
-        with profiling_context(self, "rollout"), self.engine() as engine:
-            greedy, episodes = batch.play(self.player, engine)
-        self._greedy += greedy
-        return episodes
+    def _completion_ids(self, episode: Episode) -> list[int]:
+        # TRL cannot pad an empty completion: one masked token stands in
+        return episode.completion_ids or [self._tokenizer.eos_token_id]
+
+    def _assign_advantages(self, output: dict[str, Any], penalties: torch.Tensor | float) -> None:
+        """Note what each episode is given; put advantages that are not TRL's in the place of its own."""
+        episodes, training = self.batch.episodes, self.model.training
+        if isinstance(penalties, torch.Tensor):
+            self._metrics["train" if training else "eval"]["kl_penalty"].append(penalties.mean().item())
+        if self.advantage is None or not training:
+            note(episodes, output["advantages"])
+            return
+        own, of_all = assign(
+            *(self.args.advantage, self.advantage, episodes, self.rewards, self.reward_weights),
+            group_size=self.num_generations,
+            width=output["completion_ids"].shape[1],  # as this rank's rows are padded
+            penalties=penalties,
+        )
+        output["advantages"] = own.to(self.accelerator.device)
+        for _ in of_all:
+            self._logs["advantages"].pop()  # TRL's
+        self._logs["advantages"].extend(of_all)
+
+    def _record(self, batch: Batch) -> None:
+        """Log the episodes of all ranks and put their metrics beside TRL's."""
+        step = self.state.global_step
+        phase: Phase = "train" if self.model.training else "eval"
+        played = gather_object([episode_record(episode, phase, step) for episode in batch.episodes])
+        if phase == "eval":
+            played = drop_repeated_rows(played, self.accelerator.gradient_state, self.num_generations_eval)
+        # a rank without a greedy run still takes part in the gathering
+        greedy = gather_object([episode_record(episode, "greedy", step) for episode in batch.greedy])
+        tasks = gather_object([row["task"] for row in batch.rows])
+        group_size = self.num_generations if phase == "train" else self.num_generations_eval
+        alarms = alarm_metrics(played, group_size, self.reward_weights.tolist(), self.player.database.dialect)
+        for name, value in refined_metrics(played, alarms, self.args).items():
+            self._metrics[phase][name][-1] = value  # in the place of TRL's
+        left_out = batch.left_out_records(step)
+        choice = self.chooser.record(played, left_out) if phase == "train" else {}
+        played, tasks = [*played, *left_out], [*tasks, *(row["task"] for row in batch.left_out)]
+        metrics = episode_metrics(played) | alarms | choice
+        if self.chooser.shots is not None:
+            metrics |= self.chooser.shots.record(played, tasks, phase == "train")
+        if self.accelerator.is_main_process:
+            if greedy and self.greedy_eval is not None:
+                metrics |= {name: [value] for name, value in self.greedy_eval.record(step, greedy).items()}
+            if phase == "train" and (watching := self._callback(AlarmCallback)) is not None:
+                watching.watch(played)
+            self.episode_log.write([*greedy, *played], tasks)
+        for name, values in metrics.items():
+            self._metrics[phase][name] += values
+
+    # --- playing ----------------------------------------------------------------------------------
 
     @contextmanager
     def engine(self) -> Iterator[Engine]:
@@ -253,9 +349,21 @@ class DBBenchGRPOTrainer(AheadGRPOTrainer):
         with self.backend.engine() as engine, meet():
             yield engine
 
-    def _batch(self, rows: Sequence[dict[str, Any]], step: int, part: int = 0) -> Batch:
+    def _play(self, rows: Sequence[Row], part: int = 0) -> tuple[list[Episode], list[Episode]]:
+        """Play this rank's rows; return the greedy episodes and those of the rows."""
+        starts = self._starts(rows, self._step, part)
+        with profiling_context(self, "rollout"), self.engine() as engine:
+            return starts.play(self.player, engine)
+
+    def _begin(self, generation: int, threads: ThreadPoolExecutor) -> UnderWay:
+        """Start to play this rank's rows of a generation with the weights as they are."""
+        starts = self._starts(self.chooser.rows_of(generation), generation * self._micro_steps)
+        return UnderWay(starts, self.state.global_step, self.player, self.engine(), threads)
+
+    def _starts(self, rows: Sequence[Row], step: int, part: int = 0) -> Starts:
+        """Return where the episodes of these rows start; seeds depend on the run's, micro-step and part."""
         ids: dict[str, list[int]] = {}  # copies of a prompt are rendered once
-        starts: list[Start] = []
+        samples: list[Start] = []
         first_row = self.accelerator.process_index * len(rows)
         for place, row in enumerate(rows, first_row):
             prompt = str(row["prompt"])
@@ -267,38 +375,149 @@ class DBBenchGRPOTrainer(AheadGRPOTrainer):
                 seed = np.random.SeedSequence(where).generate_state(1)[0]
                 sampling = Sampling(self.temperature, self.top_p, self.top_k or 0, seed=int(seed))
             task = Task.from_json(row["task"])
-            starts.append(Start(task, ids[prompt], sampling, shots=row.get("shots", ())))
+            samples.append(Start(task, ids[prompt], sampling, shots=row.get("shots", ())))
         greedy = None
         if self.model.training and self.greedy_eval is not None:
             rollout = step // self._micro_steps
-            greedy = self.greedy_eval.starts(starts, rollout, first_row, self.num_generations)
-        return Batch(starts, greedy, self.args.greedy_eval == "separate")
+            greedy = self.greedy_eval.starts(samples, rollout, first_row, self.num_generations)
+        return Starts(samples, greedy, self.args.greedy_eval == "separate")
 
-    # --- what is kept of it -----------------------------------------------------------------------
+    def _note_ahead(self, episodes: Sequence[Episode], waited: float) -> None:
+        """Logged, with `rollouts_ahead`:
 
-    def _record(self, episodes: Sequence[Episode], phase: Phase) -> None:
-        """Logs the episodes of all ranks and puts their metrics beside TRL's."""
-        step = self.state.global_step
-        played = gather_object([episode_record(episode, phase, step) for episode in episodes])
-        if phase == "eval":
-            played = drop_repeated_rows(played, self.accelerator.gradient_state, self.num_generations_eval)
-        # a rank without a greedy run still takes part in the gathering
-        greedy = gather_object([episode_record(episode, "greedy", step) for episode in self._greedy])
-        tasks = gather_object([row["task"] for row in self._rows])
-        group_size = self.num_generations if phase == "train" else self.num_generations_eval
-        alarms = alarm_metrics(played, group_size, self.reward_weights.tolist(), self.player.database.dialect)
-        for name, value in refined_metrics(played, alarms, self.args).items():
-            self._metrics[phase][name][-1] = value  # in the place of TRL's
-        choice = self._record_choice(played)
-        played, tasks = [*played, *self._left_out], [*tasks, *self._left_out_tasks]
-        metrics = episode_metrics(played) | alarms | choice
-        if self.shots is not None:
-            metrics |= self.shots.record(played, tasks, phase == "train")
-        if self.accelerator.is_main_process:
-            if greedy and self.greedy_eval is not None:
-                metrics |= {name: [value] for name, value in self.greedy_eval.record(step, greedy).items()}
-            if phase == "train" and (watching := self._callback(AlarmCallback)) is not None:
-                watching.watch(played)
-            self.episode_log.write([*greedy, *played], tasks)
-        for name, values in metrics.items():
-            self._metrics[phase][name] += values
+        - `ahead/staleness`: updates since the weights that sampled a token, the mean over the tokens of a
+          batch when its training begins.
+        - `ahead/waited_seconds`: for a batch that was still being played.
+        """
+        own = torch.tensor([*staleness(episodes, self.state.global_step), waited])
+        every = self.accelerator.gather(own.to(self.accelerator.device)).view(-1, 3)
+        updates, tokens, _ = every.sum(dim=0).tolist()
+        self._metrics["train"]["ahead/staleness"].append(updates / max(tokens, 1))
+        self._metrics["train"]["ahead/waited_seconds"].append(every[:, 2].max().item())
+
+    # --- rewards ----------------------------------------------------------------------------------
+
+    def _play_and_score(self, batch: Batch, part: int) -> None:
+        """Play and score a batch before TRL asks for it."""
+        batch.add(*self._play(batch.rows, part))
+        self._stop_without_database(self.player.database.gave_up)
+        rows, episodes = batch.rows, batch.episodes
+        batch.rewards = self._score(
+            rows,
+            [row["prompt"] for row in rows],
+            [episode.messages() for episode in episodes],
+            [self._completion_ids(episode) for episode in episodes],
+        )
+        note_rewards(episodes, batch.rewards, self.reward_func_names, self.accelerator.gather)
+        batch.extra = take_columns(self._pending_extra_logs, len(rows))
+
+    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
+        if self.batch.rewards is None:
+            self.rewards = self._score(inputs, prompts, completions, completion_ids_list)
+        else:
+            self.rewards = self.batch.rewards.to(self.accelerator.device)
+            put_columns(self._pending_extra_logs, self.batch.extra)
+        if self.model.training and hasattr(self.advantage, "prepare"):
+            self.advantage.prepare(self, self.batch.episodes)
+        self._stop_without_database(self.player.database.gave_up)
+        note_rewards(self.batch.episodes, self.rewards, self.reward_func_names, self.accelerator.gather)
+        return self.rewards
+
+    def _score(self, *batch: Any) -> torch.Tensor:
+        """Ask the reward functions; return (N, F), of all ranks."""
+        error: Exception | None = None
+        try:
+            rewards = super()._calculate_rewards(*batch)
+        except Exception as raised:
+            error = raised
+            # super ends by gathering the rewards, where the other ranks wait
+            shape = len(batch[0]), len(self.reward_funcs)
+            rewards = self.accelerator.gather(torch.full(shape, torch.nan, device=self.accelerator.device))
+        raise_on_all(error)
+        return rewards
+
+    # --- what else TRL calls ----------------------------------------------------------------------
+
+    def train(self, *args: Any, **kwargs: Any):
+        with self.ahead or nullcontext():
+            return super().train(*args, **kwargs)
+
+    def _get_train_sampler(self, dataset: Dataset | None = None):
+        repeat = super()._get_train_sampler(dataset)
+        if not self.shuffle_dataset:
+            return repeat
+        # at the start of an epoch `state.epoch` is its number, in a resumed run a little more
+        return TaskSampler(repeat, self.chooser.order, lambda: int(self.state.epoch or 0))
+
+    def _generate(self, prompts: list):
+        self._last_loaded_step = self.state.global_step  # TRL has no weights to bring to vLLM
+        *ids_and_mask, _, logprobs, fields, images, tool_images = super()._generate(prompts)
+        # super decodes each episode into one message; these are the policy's own, turn by turn
+        completions = [episode.messages() for episode in fields["episode"]]
+        return *ids_and_mask, completions, logprobs, fields, images, tool_images
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model,
+        input_ids,
+        attention_mask,
+        logits_to_keep,
+        batch_size=None,
+        compute_entropy=False,
+        **options,
+    ):
+        batch = (model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy)
+        if self.sharing and self.args.shared_prefix != "off" and not options.get("compute_aux_loss"):
+            scored = self.sharing.score(*batch)
+            if scored is not None:
+                return *scored, None
+        return super()._get_per_token_logps_and_entropies(*batch, **options)
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        before = self._buffered_inputs
+        inputs = super()._prepare_inputs(generation_batch)
+        if self._buffered_inputs is not None and self._buffered_inputs is not before:
+            note_shares(self._buffered_inputs, self.accelerator.gather)
+        return inputs
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        with trl_settings(self, inputs):
+            factor, _ = correct_means(self.loss_type, inputs.get(SHARES, (1.0, 1.0)))
+            if factor != 1:
+                inputs = inputs | {"advantages": inputs["advantages"] * factor}
+            return super()._compute_loss(model, inputs)
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        super().create_model_card(*args, **kwargs)
+        if self.is_world_process_zero():
+            refine_card(self)
+
+
+@contextmanager
+def trl_settings(trainer: DBBenchGRPOTrainer, micro_batch: dict[str, Any] | None = None) -> Iterator[None]:
+    """Set attributes of TRL's as it must see them while it scores a batch, or computes a loss.
+
+    Args:
+        micro_batch: what the loss is computed of.
+    """
+    own: dict[str, Any]
+    args, of_args = trainer.args, {}
+    if micro_batch is None:
+        training = trainer.model.training
+        own = {
+            # above 0, TRL scores the completions by its reference
+            "beta": 0.0 if args.kl_reference == "rollout" else args.beta,
+            # TRL computes the ratio to the rollout's log-probabilities
+            "use_vllm": training and args.rollout_correction != NO_CORRECTION,
+        }
+        if training and compares_with_rollout(args):
+            # TRL scores completions whose generation and steps are not aligned; here it would for nothing
+            of_args = {"gradient_accumulation_steps": trainer._micro_steps}
+    else:
+        own = {"use_vllm": "importance_sampling_ratio" in micro_batch}
+        if SHARES in micro_batch:
+            factor, batches = correct_means(trainer.loss_type, micro_batch[SHARES])
+            own["beta"] = trainer.beta * factor
+            own["current_gradient_accumulation_steps"] = trainer.current_gradient_accumulation_steps * batches
+    with replaced(args, **of_args), replaced(trainer, **own):
+        yield

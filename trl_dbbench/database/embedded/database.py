@@ -13,10 +13,10 @@ import sqlite3
 from trl_dbbench.database.base import Database
 from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.database.embedded.native import NativeSandbox
+from trl_dbbench.database.embedded.sandbox import SQLiteSandbox
 from trl_dbbench.database.sandbox import Limits, Sandbox
 from trl_dbbench.errors import DatabaseError, TaskError
 from trl_dbbench.mysqlite.collation import unknown_letters
-from trl_dbbench.mysqlite.sandbox import SQLiteSandbox
 from trl_dbbench.tasks import Task
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ MAX_NAMED_LETTERS = 20
 
 
 class SQLiteDatabase(Database):
-    """Hands out databases in memory, and those of files; there is no server."""
+    """Databases in memory, and the files of tasks; there is no server."""
 
     statements_at_once = 4  # they compute in this process, where more threads would only hinder one another
     dialect = SQLITE

@@ -11,7 +11,7 @@ import pytest
 from databases import rows_of, table, task
 
 from trl_dbbench.database import Database
-from trl_dbbench.mysqlite.expansion import MAX_WORDS, views_of, words_written_out
+from trl_dbbench.database.embedded.expansion import MAX_WORDS, views_of, words_written_out
 
 MEDALS = table("medals", "nation TEXT, gold INT", ("Chad", 1), ("Peru", 2))
 NATIVE = dataclasses.replace(task(MEDALS), dialect="sqlite")

@@ -19,51 +19,37 @@ import traceback
 from collections import Counter
 from contextlib import closing
 
+from trl_dbbench.mysqlite.guard import BROKEN, SHORTAGES, primary_code
+
 logger = logging.getLogger("trl_dbbench.database")
 
 REFUSED = "This statement cannot be executed here"
-"""What the agent reads of a mistake."""
+"""Error that the agent reads where the emulation made a mistake."""
 
 PROBE_BYTES = 4 * 1024 * 1024
-"""What a probe asks for, of memory and of the room for temporary files."""
+"""Bytes that a probe asks for, of memory and of room for temporary files."""
 
 CHECK_SECONDS = 5.0
-"""How long a file is looked at that seems to be broken."""
-
-_SHORTAGES = frozenset(
-    {sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN}
-)
-_BROKEN = frozenset(
-    {
-        sqlite3.SQLITE_INTERNAL,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_PROTOCOL,
-        sqlite3.SQLITE_NOLFS,
-        sqlite3.SQLITE_NOTADB,
-    }
-)
+"""Seconds for which a file is examined that seems to be broken."""
 
 _met: Counter[tuple[str, ...]] = Counter()
 _lock = threading.Lock()
 
 
 def is_shortage(error: BaseException | None) -> bool:
-    """Whether memory or room for files was short. Our own limits are reported so, too."""
-    return isinstance(error, MemoryError) or _code(error) in _SHORTAGES
+    """Return whether memory or room for files was short. Our own limits are reported so, too."""
+    return isinstance(error, MemoryError) or primary_code(error) in SHORTAGES
 
 
 def is_broken(error: BaseException | None) -> bool:
-    """Whether SQLite found the database broken, which no statement can do to it.
-
-    A virtual table is another matter: whoever may write to the tables that it is made of can break it.
-    """
+    """Return whether SQLite found the database broken, which no statement does to it, but for virtual tables:
+    they break where a statement writes to the tables that they are made of."""
     virtual = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CORRUPT_VTAB
-    return _code(error) in _BROKEN and not virtual
+    return primary_code(error) in BROKEN and not virtual
 
 
 def all_are_short() -> bool:
-    """Whether a probe lacks memory or room for temporary files as well."""
+    """Return whether a probe lacks memory or room for temporary files as well."""
     try:
         with closing(sqlite3.connect("")) as probe:  # in a temporary file, as soon as its cache is full
             probe.execute("PRAGMA cache_size = 1")
@@ -75,18 +61,18 @@ def all_are_short() -> bool:
 
 
 def is_file_broken(uri: str) -> bool:
-    """Whether a probe finds the file broken as well, as far as it gets in `CHECK_SECONDS`."""
+    """Return whether a probe finds the file broken as well, as far as it gets in `CHECK_SECONDS`."""
     end = time.monotonic() + CHECK_SECONDS
     try:
         with closing(sqlite3.connect(uri, uri=True)) as probe:
             probe.set_progress_handler(lambda: int(time.monotonic() > end), 10_000)
             return probe.execute("PRAGMA quick_check(1)").fetchone() != ("ok",)
     except sqlite3.Error as error:
-        return _code(error) != sqlite3.SQLITE_INTERRUPT
+        return primary_code(error) != sqlite3.SQLITE_INTERRUPT
 
 
 def report(error: BaseException, whose: str, sql: str) -> None:
-    """Logs a mistake with its traceback, the first time that it is met at its place in the code."""
+    """Log a mistake with its traceback, the first time that it is met at its place in the code."""
     frames = traceback.extract_tb(error.__traceback__)
     place = (type(error).__name__, getattr(error, "sqlite_errorname", ""), *map(str, frames[-1:]))
     with _lock:
@@ -100,7 +86,3 @@ def report(error: BaseException, whose: str, sql: str) -> None:
             sql,
             exc_info=error,
         )
-
-
-def _code(error: BaseException | None) -> int:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -51,7 +51,7 @@ class _Part:
     reads: list[str] = field(default_factory=list)
 
     def also(self, other: _Part) -> None:
-        """Takes in another one of the same name."""
+        """Take in another one of the same name."""
         self.words += other.words
         self.reads += other.reads
 
@@ -115,12 +115,12 @@ def _tokens(sql: str) -> tuple[str, ...]:
 
 
 def _read(tokens: tuple[str, ...]) -> tuple[_Part, dict[str, _Part]]:
-    """The statement, without its CTEs, and these by their names."""
+    """Return the statement, without its CTEs, and these by their names."""
     statement, ctes = _Part(), dict[str, _Part]()
     part, tables, on = statement, False, False
     outer: list[tuple[int, _Part, bool, bool]] = []
     begins: dict[int, int] = {}
-    """By the place of a closing bracket, that of its opening one."""
+    """Places of opening brackets, by those of the closing ones."""
     for place, token in enumerate(tokens):
         part.words += 1
         before = tokens[place - 1] if place else ""
@@ -145,7 +145,7 @@ def _read(tokens: tuple[str, ...]) -> tuple[_Part, dict[str, _Part]]:
 
 
 def _defined(tokens: tuple[str, ...], begin: int, begins: dict[int, int]) -> str | None:
-    """The name before `AS (` or `(columns) AS NOT MATERIALIZED (`, where a bracket begins."""
+    """Return the name before `AS (` or `(columns) AS NOT MATERIALIZED (`, where a bracket begins."""
     place = begin - 1
     while place > 0 and tokens[place] in ("not", "materialized"):
         place -= 1

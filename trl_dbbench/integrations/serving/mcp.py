@@ -1,4 +1,4 @@
-"""What an MCP client sees: three tools, and the text that each of their calls gives back.
+"""Tasks as tools of a Model Context Protocol server: three tools, and the texts that they return.
 
 A call is written down as the call of the protocol's own tool that means the same, so that a saved episode is
 one of that protocol: `submit` is `commit_final_answer`, or `submit_sql` where the answers are SQL.
@@ -6,17 +6,33 @@ one of that protocol: `submit` is `commit_final_answer`, or `submit_sql` where t
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
 
+import anyio
 from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
 from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool
 
 from trl_dbbench.episode.protocol import PRODUCTS
 from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.integrations.calls import Refused, written
 from trl_dbbench.integrations.serving.desk import ENDINGS, Desk, counted, ended
+from trl_dbbench.integrations.serving.http import (
+    MAX_CONNECTIONS,
+    MAX_REQUEST_BYTES,
+    Address,
+    monitoring_routes,
+    serve_http,
+)
+from trl_dbbench.integrations.serving.stopping import Stop, until_stopped
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS
 
 INSTRUCTIONS = (
@@ -73,7 +89,7 @@ class Tools:
         ]
 
     def server(self) -> Server:
-        """A server that has them, for any number of connections."""
+        """Return a server with these tools, for any number of connections."""
         return Server(
             "trl-dbbench",
             version=version("trl-dbbench"),
@@ -104,7 +120,7 @@ class Tools:
         return await self._submit(given["episode"], given["answer"])
 
     def _checked(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of a call, if they are those of the tool."""
+        """Return a call's arguments, checked against the tool's schema."""
         schemas = {tool.name: tool.input_schema for tool in self._tools}
         if name not in schemas:
             raise Refused(f"There is no tool {name!r}; there are {', '.join(schemas)}.")
@@ -172,8 +188,67 @@ def _said(text: str, *, error: bool = False) -> CallToolResult:
 
 
 def _client(context: Any) -> str:
-    """Who plays, as the client names itself; it need not."""
+    """Return the client's name, or a general one if it gave none."""
     params = context.session.client_params
     if params is None:
         return "an MCP client"
     return f"{params.client_info.name} {params.client_info.version} (MCP)".strip()
+
+
+logger = logging.getLogger(__name__)
+
+PATH = "/mcp"
+READ_BYTES = 65_536
+
+
+async def serve_stdio(server: Server, desk: Desk, stop: Stop, drain_seconds: float) -> None:
+    """Serve the one client that has started this process, until it leaves or a signal comes.
+
+    Args:
+        drain_seconds: for so long after a signal, open episodes may go on.
+    """
+
+    async def talk() -> None:
+        # the SDK's own reader waits in a thread, which no signal would end
+        lines = cast("anyio.AsyncFile[str]", _Lines())
+        try:
+            async with stdio_server(stdin=lines) as (read, write):
+                await server.run(read, write, server.create_initialization_options())
+        except* OSError as gone:
+            logger.info("The client has gone: %s.", gone.exceptions[0])
+
+    talking = asyncio.create_task(talk())
+    await until_stopped(talking, desk, stop, drain_seconds, talking.cancel)
+
+
+class _Lines:
+    """The lines of standard input."""
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        number, parts = sys.stdin.fileno(), [b""]
+        while True:
+            with suppress(PermissionError):  # a file: there is nothing to wait for
+                await anyio.wait_readable(number)
+            block = os.read(number, READ_BYTES)
+            if not block:
+                return
+            *ended, rest = block.split(b"\n")
+            for line in ended:
+                yield b"".join([*parts, line]).decode("utf-8", "replace")
+                parts = []
+            parts.append(rest)
+
+
+async def serve_streamable_http(
+    server: Server, desk: Desk, stop: Stop, drain_seconds: float, address: Address
+) -> None:
+    """Serve any number of clients over streamable HTTP; see `serve_http`."""
+    app = server.streamable_http_app(
+        streamable_http_path=PATH,
+        host=address.host,
+        max_request_body_size=MAX_REQUEST_BYTES,
+        max_sessions=MAX_CONNECTIONS,
+        session_idle_timeout=desk.idle_seconds,  # its episodes have ended by then
+        custom_starlette_routes=monitoring_routes(desk),
+    )
+    await serve_http(app, desk, stop, drain_seconds, address, name="MCP", path=PATH)
