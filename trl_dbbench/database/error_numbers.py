@@ -122,7 +122,8 @@ _SQLSTATES = {
 
 
 def is_full_disk(text: str) -> bool:
-    """Whether these words of a server say that no space is left. The numbers alone, such as 1005, do not."""
+    """Return whether these words of a server say that no space is left. The numbers alone, such as 1005,
+    do not."""
     return _FULL_DISK.search(text) is not None
 
 

@@ -122,7 +122,7 @@ class Sandbox(Closing):
     """How often the database failed and the sandbox recovered."""
 
     def failing(self, since: float) -> str | None:
-        """What is wrong with the server itself, as statements of our own have found since a moment.
+        """Return what is wrong with the server itself, as statements of our own have found since a moment.
 
         Args:
             since: by `time.monotonic`.
@@ -165,7 +165,7 @@ class Sandbox(Closing):
 
 
 def clip(rows: Iterable[Any], limits: Limits) -> tuple[list[tuple], str | None]:
-    """Takes rows until a limit is hit. Returns them and the name of the limit, or `None`.
+    """Take rows until a limit is hit. Returns them and the name of the limit, or `None`.
 
     The row that exceeds the text limit is the last one, with its texts cut to what is left.
     """
@@ -225,7 +225,7 @@ def columns_of(table: Table) -> str:
 
 
 def check_rows(table: Table) -> None:
-    """Raises TaskError for a table without columns, with two of one name, or with a row that is longer or
+    """Raise TaskError for a table without columns, with two of one name, or with a row that is longer or
     shorter than they are."""
     if not table.columns:
         raise TaskError(f"Table {table.name!r} has no columns. Give it at least one.")

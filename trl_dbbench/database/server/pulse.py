@@ -29,7 +29,7 @@ STILL_SECONDS = 0.6
 than a thousandth of a second on an idle server, and tens of them on a busy one."""
 
 SILENT_SECONDS = 5.0
-"""A server that has not answered for so long is no place for new episodes, if there are other servers. The
+"""A server that has been silent this long gets no new episodes while other servers answer. The
 answers come late as well where hundreds of threads of this process work."""
 
 _REMEMBERED = 256
@@ -64,7 +64,7 @@ class Pulse:
 
     @property
     def silent(self) -> bool:
-        """Whether the server has not answered for `SILENT_SECONDS`."""
+        """Return whether the server has not answered for `SILENT_SECONDS`."""
         with self._lock:
             return time.monotonic() - self._answered > SILENT_SECONDS
 
@@ -102,7 +102,7 @@ class Pulse:
 
 
 PROBE_SECONDS = 10
-"""How long the server may take to answer one of the probe's statements."""
+"""Seconds the server may take to answer one of the probe's statements."""
 
 PROBE_BYTES = 8 * 1024 * 1024
 """Bytes that are written: more than what statements that fail on a full disk give back to it."""
@@ -136,7 +136,8 @@ class Probe:
         threading.Thread(target=self._beat, name="dbbench-probe", daemon=True).start()
 
     def failing(self, since: float) -> str | None:
-        """What has failed since a moment (by `time.monotonic`), or fails now; `None` if all is well."""
+        """Return what has failed since a moment (by `time.monotonic`), or fails now; `None` if all is
+        well."""
         asked = time.monotonic()
         with self._asking:
             if self._failed >= since or self._closed:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 HANG_UP_SECONDS = 0.4
-"""How long to wait for a killed statement to end. Undoing a large change takes about as long as making it
+"""Seconds to wait for a killed statement to end. Undoing a large change takes about as long as making it
 did, and nobody waits for that."""
 
 

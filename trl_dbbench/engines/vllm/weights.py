@@ -35,7 +35,7 @@ class Weights(Protocol):
     Attributes:
         adapters: the folder for saved adapters; `None` where none are saved.
         full: whether full weights are sent.
-        logprobs_of: sampling of which the servers' log-probabilities must be right, if they are trained on.
+        logprobs_of: sampling whose log-probabilities on the servers must be right, if they are trained on.
     """
 
     adapters: Path | None

@@ -32,7 +32,7 @@ class TaskFormat(Protocol):
     name: str
 
     def matches(self, entry: Mapping[str, Any]) -> bool:
-        """Whether the entry, by the names of its fields, is in this format."""
+        """Return whether the entry, by the names of its fields, is in this format."""
         ...
 
     def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
@@ -54,7 +54,7 @@ class WritableFormat(TaskFormat, Protocol):
     """
 
     suffix: str
-    """Of its files: `.jsonl`, `.json` or `.parquet`."""
+    """Suffix of its files: `.jsonl`, `.json` or `.parquet`."""
 
     def write(self, task: Task, context: WriteContext) -> dict[str, Any]:
         """The entry of a task.
@@ -73,7 +73,7 @@ class WriteContext(Protocol):
     """How many tasks stand before this one in the file."""
 
     def rows(self, task: Task) -> list[tuple]:
-        """What the gold SQL of a question gives.
+        """Return what the gold SQL of a question gives.
 
         Raises:
             Unrepresentable: if it fails.
