@@ -66,7 +66,7 @@ def compute_score(
         that `acc` counts void episodes as wrong.
 
     Raises:
-        ConfigError: if the row is none of `trl-dbbench convert`, or no database is named.
+        ConfigError: if `trl-dbbench convert` did not write the row, or no database is named.
         EnvironmentFault: if the database failed.
     """
     if data_source != DATA_SOURCE or not isinstance(extra_info.get("task"), str):
