@@ -153,8 +153,9 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
             kind.is_moment and isinstance(node, exp.Column) for node, kind in pairs
         ):
             return [as_number(node) for node in nodes]
-        if len(nodes) > 2 and (DATETIME in kinds or any(map(_is_long, nodes))):
-            raise unsupported("a date and time among numbers")
+        numbers = [each.name for each in nodes if isinstance(each, exp.Literal) and not each.is_string]
+        long = DATETIME in kinds or any(len(each) > len("20200101") for each in numbers)
+        refuse_if(len(nodes) > 2 and long, "a date and time among numbers")
     constants = {n: _constant(node, strict) for n, node in enumerate(nodes) if isinstance(node, exp.Literal)}
     for n in constants:
         if nodes[n].is_string and not is_date(nodes[n].name) and is_in_change(nodes[n]):
@@ -176,7 +177,9 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
             checked = strict and kind.name == "text" and (is_in_change(node) or not _differs(node))
             # beside a date, MySQL reads the date alone of a text, if both may differ from row to row
             day = len(nodes) == 2 and DATE in kinds and kind.name == "text" and all(map(_differs, nodes))
-            name = "FULL_MOMENT" if checked else "SURE_MOMENT" if _may_be_null(node) else "MOMENT"
+            # MySQL makes NULL, and not the lowest date, of some texts that are not dates
+            sure = kind.name == "text" and chooses(node) and _differs(node)
+            name = "FULL_MOMENT" if checked else "SURE_MOMENT" if sure else "MOMENT"
             of_day = "FULL_DAY_OF" if is_in_change(node) else "DAY_OF"
             read.append(call(name, call(of_day, node) if day else node))
     return [keep_kind(new, node) for new, node in zip(read, nodes, strict=True)]
@@ -187,21 +190,11 @@ def _differs(node: exp.Expr) -> bool:
     return node.find(exp.Column, exp.Query) is not None
 
 
-def _is_long(node: exp.Expr) -> bool:
-    """Return whether it is a number with the digits of a date and time."""
-    return isinstance(node, exp.Literal) and not node.is_string and len(node.name) > len("20200101")
-
-
 def chooses(node: exp.Expr) -> bool:
     """Return whether an expression gives one of several values as it is."""
     name = node.name.upper().removeprefix("MY_") if isinstance(node, exp.Anonymous) else ""
     named = name in ("IFNULL", "NULLIF", "IF", "GREATEST", "LEAST", "ELT")
     return named or isinstance(node.unnest(), exp.If | exp.Case | exp.Coalesce)
-
-
-def _may_be_null(node: exp.Expr) -> bool:
-    """Return whether MySQL makes NULL of a text that is not a date, and not the lowest date."""
-    return kind_of(node).name == "text" and chooses(node) and _differs(node)
 
 
 def is_in_change(node: exp.Expr) -> bool:
@@ -471,15 +464,11 @@ def _of_rows(name: str, left: exp.Tuple, right: exp.Expr, node: exp.Expr) -> exp
     if all(kind_of(one).name == kind_of(other).name for one, other in pairs) and not is_in_change(node):
         return None
     refuse_if(name not in ("EQ", "NE"), "an order of rows with values of different types")
-    made = [_comparison("EQ")(_standing(exp.EQ(this=one, expression=other), node)) for one, other in pairs]
-    equal = exp.paren(exp.and_(*made, copy=False))
+    equalities = [exp.EQ(this=one, expression=other) for one, other in pairs]
+    for each in equalities:
+        each.parent = node.parent  # where it is to stand
+    equal = exp.paren(exp.and_(*map(_comparison("EQ"), equalities), copy=False))
     return exp.Not(this=equal) if name == "NE" else equal
-
-
-def _standing(node: exp.Expr, where: exp.Expr) -> exp.Expr:
-    """Return a new node that knows where it is to stand."""
-    node.parent = where.parent
-    return node
 
 
 def _binary(node: exp.Expr) -> exp.Expr:

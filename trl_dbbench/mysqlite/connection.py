@@ -173,8 +173,6 @@ class Connection:
         found = [tuple(row) for row in islice(rows, most + 1)]
         return found[:most], "rows" if len(found) > most else None
 
-    # --- one statement ------------------------------------------------------------------------------------
-
     def _dispatch(self, sql: str) -> Result:
         statement = look(sql)
         tree = statement.tree

@@ -1,8 +1,7 @@
 """MySQL's grammar of queries and changes of rows, read over the words of a statement.
 
-sqlglot reads many dialects and lets pass what MySQL refuses, such as `a = NOT b` or `a NOT IS NULL`. SQLite
-would answer that. Nothing is built here: a method reads one thing of the grammar and goes on behind it, or
-raises. Of other statements, some words are known that never stand side by side.
+sqlglot lets pass what MySQL refuses, such as `a = NOT b`, and SQLite would answer it. A method reads one
+thing of the grammar and goes on behind it, or raises; of other statements, some words never stand together.
 """
 
 from __future__ import annotations
@@ -557,8 +556,7 @@ class _Reader:
         self._value()
         while True:
             if self.accept("COLLATE"):
-                if not (self.accept_kind(*TEXTS) or self.accept("BINARY")):
-                    self.name()
+                self.character_set()
             elif column and self.accept_any(("->", "->>")):
                 self.expect_kind(_T.STRING)
             else:
@@ -691,7 +689,7 @@ class _Reader:
     def rest_of_query(self) -> None:
         self.read("[UNION|EXCEPT|INTERSECT [DISTINCT|ALL] term]* [ORDER BY {sort_key}]")
         self.read("[LIMIT number [,|OFFSET number]] [LOCK IN SHARE MODE]*")
-        self.read("[FOR UPDATE|SHARE [OF {table_name}] [NOWAIT|SKIP locked]]* [INTO into]")
+        self.read("[FOR UPDATE|SHARE [OF {table_name}] [NOWAIT] [SKIP LOCKED]]* [INTO into]")
 
     def term(self) -> None:
         if self.accept("SELECT"):
@@ -702,10 +700,6 @@ class _Reader:
             self.table_name()
         else:
             self.read("( query )")
-
-    def locked(self) -> None:
-        if self.peek(-1) == "SKIP":
-            self.expect("LOCKED")
 
     def into(self) -> None:
         """Read what stands behind INTO, which is refused later, up to the clause that follows."""

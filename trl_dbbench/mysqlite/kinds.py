@@ -1,9 +1,7 @@
 """MySQL's types of values, and the type that each expression of a statement gives.
 
-SQLite's values have no types but their own: dates are texts there, and decimals floats. What MySQL makes of
-an expression depends on its type all the same: `CONCAT(1.50)` is `1.50`, a date equals `'2020-1-5'`, and the
-sum of two decimals has as many places as the longer of them. `annotation` finds the types in
-a statement.
+SQLite has no types for dates and decimals. What MySQL makes of an expression depends on its type all the
+same: `CONCAT(1.50)` is `1.50`, and a date equals `'2020-1-5'`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """MySQL's values as SQLite holds them (`None`, int, float, str, bytes): their conversion and comparison.
 
-Texts are compared by MySQL's `collation`. A text that is compared with a number counts as the number with
-which it begins. Dates and times are texts, as MySQL writes them.
+A text beside a number is the number with which it begins. Dates and times are texts, as MySQL writes them.
 """
 
 from __future__ import annotations
