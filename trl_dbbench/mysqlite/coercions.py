@@ -90,7 +90,7 @@ def is_moved(node: exp.Expr) -> bool:
 
 
 def strict_truths(tree: exp.Expr) -> None:
-    """Texts in the place of truth values, in a statement that changes rows: they must be numbers."""
+    """Check texts in the place of truth values in a change of rows: they must be numbers."""
     for node in list(tree.find_all(exp.Connector, exp.Not, exp.Where, exp.If, exp.Is)):
         of_value = (
             isinstance(node, exp.If) and isinstance(node.parent, exp.Case) and node.parent.this is not None
@@ -336,7 +336,7 @@ def _introduced(node: exp.Expr) -> exp.Expr:
 
 
 def _bytes(node: exp.Expr) -> exp.Expr:
-    """Bytes such as 0x41, where they are shown. In other places they may be a number or a text to MySQL."""
+    """Return bytes such as 0x41 where they are shown. Elsewhere MySQL may read a number or a text."""
     above = node.parent.parent if isinstance(node.parent, exp.Alias) else node.parent
     if isinstance(above, exp.Chr):
         return exp.Literal.number(int(node.name, 16))
@@ -488,7 +488,7 @@ def _lazy(name: str, sides: list[exp.Expr], in_change: bool) -> exp.Expr:
 
 
 def _quantified(name: str, left: exp.Expr, right: exp.Any | exp.All) -> exp.Expr:
-    """`a < ALL (SELECT ...)`: it is false for no row; with ANY: it is true for a row."""
+    """Return `a < ALL (SELECT ...)`, true for no row, or `a < ANY (...)`, true for one row."""
     own, theirs = kind_of(left), [kind for _, kind in right.this.unnest().meta.get("row", ())]
     refuse_if(not all(_alike(own, each) for each in theirs), "ANY and ALL of rows of another type")
     rows = exp.CTE(
@@ -629,7 +629,7 @@ def _regexp(node: exp.Expr) -> exp.Expr:
 
 
 def _case(node: exp.Expr) -> exp.Expr:
-    """`CASE a WHEN b THEN x ...`: first the number of the value that equals a, then the result by number."""
+    """Return `CASE a WHEN b THEN x ...` by the number of the value that equals a."""
     subject = node.this
     if subject is not None:
         of_dates = any(kind_of(branch.this).is_moment for branch in node.args["ifs"])
@@ -670,7 +670,7 @@ def _may_be_known(side: exp.Expr) -> bool:
 
 
 def _connector(node: exp.Expr) -> exp.Expr:
-    """AND and OR. MySQL knows what a constant makes of them, and may not look at the other side at all."""
+    """Return AND or OR. MySQL knows what a constant makes of them, and may not look at the other side."""
     above = node.parent
     while isinstance(above, exp.Paren):
         above = above.parent

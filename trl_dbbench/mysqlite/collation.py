@@ -65,12 +65,12 @@ def unknown_letters(texts: Iterable[str]) -> set[str]:
 
 
 def upper(text: str) -> str:
-    """UPPER, which changes each character alone: `ß` stays as it is."""
+    """Return UPPER, which changes each character alone: `ß` stays as it is."""
     return text.upper() if text.isascii() else text.translate(_UPPER)
 
 
 def lower(text: str) -> str:
-    """LOWER."""
+    """Return LOWER of a text."""
     return text.lower() if text.isascii() else text.translate(_LOWER)
 
 

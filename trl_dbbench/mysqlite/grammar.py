@@ -298,8 +298,6 @@ class _Reader:
         at = self._starts[self.at] if self.at < len(self._starts) else len(self._sql)
         raise syntax_error(self._sql[at:])
 
-    # --- names --------------------------------------------------------------------------------------------
-
     def is_name(self) -> bool:
         """Return whether a name comes next, and no word that must be in backticks."""
         word, kind = self._words[self.at], self._kinds[self.at]
@@ -361,8 +359,6 @@ class _Reader:
         """Read a number, or what stands for one."""
         if not self.accept_kind(_T.NUMBER, _T.PLACEHOLDER):
             self.name()
-
-    # --- functions ----------------------------------------------------------------------------------------
 
     def arguments(self) -> int:
         """Read the arguments of a function without a grammar of its own, in brackets; return their number."""
@@ -476,8 +472,6 @@ class _Reader:
             self.expect_kind(_T.NUMBER, _T.PLACEHOLDER)
         self.expect_any(("PRECEDING", "FOLLOWING"))
 
-    # --- operators ----------------------------------------------------------------------------------------
-
     def expression(self) -> None:
         while True:
             while not self._begun and self.accept("NOT"):
@@ -562,8 +556,6 @@ class _Reader:
             else:
                 return
 
-    # --- values -------------------------------------------------------------------------------------------
-
     def _value(self) -> None:
         word, called = self.peek(), self.peek(1) == "("
         if self._begun:
@@ -599,7 +591,7 @@ class _Reader:
             self._named()
 
     def _named(self) -> None:
-        """Return a column, or a function of a database."""
+        """Read a column, or a function of a database."""
         self.dotted(3)
         if self.peek() == "(":
             self.arguments()
@@ -648,8 +640,6 @@ class _Reader:
         self.read("WHEN expression THEN expression [WHEN expression THEN expression]*")
         self.read("[ELSE expression] END")
 
-    # --- queries ------------------------------------------------------------------------------------------
-
     def statement(self) -> None:
         self.read("[WITH [RECURSIVE] {named_query}]")
         read = _STATEMENTS.get(self.peek())
@@ -676,7 +666,7 @@ class _Reader:
         return word in ("SELECT", "WITH", "TABLE") or (word == "VALUES" and self.peek(ahead + 1) == "ROW")
 
     def begins_query_in_brackets(self) -> bool:
-        """Return the brackets of a generated column's expression, `AS (a + 1)`, are none."""
+        """Return whether a query comes next, and not a generated column's expression, `AS (a + 1)`."""
         ahead = 0
         while self.peek(ahead) == "(":
             ahead += 1
@@ -733,14 +723,12 @@ class _Reader:
         self.at += 2
         return True
 
-    # --- tables -------------------------------------------------------------------------------------------
-
     def tables(self) -> None:
         if not self.accept("DUAL"):
             self.listed(self._joined)
 
     def _joined(self) -> int:
-        """Return a table and what is joined to it; how many tables."""
+        """Read a table and its joins; return the number of tables."""
         self._table()
         return self._joins()
 
@@ -846,8 +834,6 @@ class _Reader:
         if self.peek() != ")":
             self.listed(lambda: None if self.accept("PRIMARY") else self.name())
         self.expect(")")
-
-    # --- changes ------------------------------------------------------------------------------------------
 
     def insert(self) -> None:
         self.at += 1

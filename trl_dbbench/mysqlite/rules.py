@@ -372,7 +372,7 @@ def _converted(name: str, arguments: list[exp.Expr], kind: Kind) -> list[exp.Exp
 
 
 def _total(node: exp.Expr) -> exp.Expr:
-    """SUM and AVG, which give decimals of a number of places."""
+    """Return SUM or AVG, which give decimals of a number of places."""
     refuse_if(any(each.find(exp.Avg) for each in node.find_all(exp.Subquery)), "a sum of a subquery's mean")
     if not isinstance(node.this, exp.Distinct):
         node.set("this", numeric(node.this))
@@ -404,7 +404,7 @@ def _window(node: exp.Expr) -> exp.Expr:
 
 
 def _extreme(node: exp.Expr) -> exp.Expr:
-    """MIN and MAX, of texts by MySQL's order."""
+    """Return MIN or MAX, of texts by MySQL's order."""
     if kind_of(node).name in ("text", "unknown") and not isinstance(node.this, exp.Column | exp.Distinct):
         node.set("this", collated(node.this))
     return node
@@ -977,7 +977,7 @@ def _written(tree: exp.Expr) -> str:
 
 
 def _one_table(tree: exp.Update | exp.Delete) -> exp.Expr:
-    """UPDATE and DELETE with ORDER BY, LIMIT or a join, rewritten to name the rows that a query selects."""
+    """Return UPDATE or DELETE with ORDER BY, LIMIT or a join as one of the rows that a query selects."""
     table = tree.this
     targets = tree.args.get("tables") or []
     joins = table.args.get("joins") or []

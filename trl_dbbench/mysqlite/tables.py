@@ -131,7 +131,7 @@ sqlite3.register_converter("my_time", _or_text(duration))
 
 
 def create(tree: exp.Expr) -> str:
-    """CREATE TABLE for SQLite."""
+    """Return CREATE TABLE for SQLite."""
     schema = tree.this
     temporary = "TEMP " if tree.find(exp.TemporaryProperty) else ""
     if not isinstance(schema, exp.Schema) or tree.expression is not None:
@@ -155,14 +155,14 @@ def create(tree: exp.Expr) -> str:
 
 
 def create_other(tree: exp.Create) -> str:
-    """CREATE INDEX and CREATE VIEW; other kinds have no counterpart."""
+    """Return CREATE INDEX or CREATE VIEW for SQLite; other kinds have no counterpart."""
     if tree.kind not in ("INDEX", "VIEW"):
         raise unsupported(f"CREATE {tree.kind}")
     return write(tree)[0]
 
 
 def alter(tree: exp.Alter) -> list[str]:
-    """ALTER TABLE for SQLite, one statement per change."""
+    """Return ALTER TABLE for SQLite, one statement for each change."""
     table = quote(own_name(tree.this))
     return [f"ALTER TABLE {table} {_change(action)}" for action in tree.args.get("actions") or []]
 
@@ -332,7 +332,7 @@ def _change(action: exp.Expr) -> str:
 
 
 def stored_rows(table: Table) -> list[tuple]:
-    """Return the rows of a task's table as its columns hold them."""
+    """Return the rows of a table as its columns hold them."""
     kinds = [declared(column.type) for column in table.columns]
     return [
         tuple(
