@@ -1,4 +1,4 @@
-"""Makers of the tiny models in recipes/tiny*/: their tasks, teachers with bad habits, and the models.
+"""Makers of the tiny models in recipes/tiny*/: their tasks, teachers with bad habits, and random weights.
 
 ```
 tiny, multi, tiny_sql                  levels of tasks: one small table; several turns; several tables

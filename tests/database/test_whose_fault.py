@@ -17,8 +17,8 @@ from test_faults import Failing, kill_connections
 
 from trl_dbbench.database import Database, Limits, QueryResult, Sandbox
 from trl_dbbench.database.error_numbers import is_full_disk
-from trl_dbbench.database.server.blame import crashed
 from trl_dbbench.database.server.database import ServerDatabase
+from trl_dbbench.database.server.tenancy import crashed
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.table_states import of_each
 from trl_dbbench.episode.types import Episode, Sampling, Status

@@ -224,7 +224,7 @@ def test_a_named_format_comes_first(here: Path) -> None:
     assert load_tasks(path, format="my_formats.Spider")[:2] == TASKS
     with pytest.raises(TaskError, match=r"line 3: unknown field 'ask'; allowed: id, question, "):
         load_tasks(path)
-    with pytest.raises(TaskError, match=r"schema \(read as own; the format verl does not match it\)$"):
+    with pytest.raises(TaskError, match=r"max_turns \(read as own; the format verl does not match it\)$"):
         load_tasks(path, format="verl")
 
     ambiguous = json.loads(TASKS[0].to_json()) | {"description": "Not AgentBench's."}

@@ -15,7 +15,7 @@ from trl import GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
-from trl_dbbench.training.samplers import BySkill, Shuffled, SkillPools, TaskSampler, by_skill, skill_pools
+from trl_dbbench.training.samplers import BySkill, Shuffled, SkillPools, TaskSampler, skill_pools
 
 # 90 tasks select, 9 of them limit too, 3 delete, one of unknown skill
 SKEWED = [["select", "limit_only"]] * 9 + [["select"]] * 81 + [["delete"]] * 3 + [[]]
@@ -54,7 +54,7 @@ def test_every_skill_is_as_likely_as_another_however_many_tasks_it_has():
     pools = SkillPools(
         {"select": list(range(9, 90)), "limit_only": list(range(9)), "delete": [90, 91, 92]}, {}, 0
     )
-    drawn = Counter(skill_of(row) for epoch in range(100) for row in by_skill(pools, 94, seed=0, epoch=epoch))
+    drawn = Counter(skill_of(row) for epoch in range(100) for row in BySkill(pools, 94, seed=0).epoch(epoch))
     for count in drawn.values():  # 9,400 draws: a share of 1/3 has a standard deviation of 0.0049
         assert count / 9400 == pytest.approx(1 / 3, abs=0.02)
 
@@ -70,7 +70,7 @@ def test_a_task_is_in_the_pool_of_each_of_its_skills():
 
 
 def test_the_tasks_of_a_skill_each_come_once_before_one_comes_again():
-    order = by_skill(skill_pools(SKEWED, ["delete"]), 94, seed=3, epoch=0)
+    order = BySkill(skill_pools(SKEWED, ["delete"]), 94, seed=3).epoch(0)
     rounds = [order[start : start + 3] for start in range(0, 93, 3)]
     assert all(sorted(rows) == [90, 91, 92] for rows in rounds)
     assert len({tuple(rows) for rows in rounds}) == 6  # and in changing order
@@ -112,7 +112,7 @@ def test_only_tasks_with_one_skill():
     pools = skill_pools(skills, single=True)
     assert pools.rows == {"delete": [2], "select": [0, 3]}
     assert pools.unreached == 2
-    assert set(by_skill(pools, 40, seed=1, epoch=0)) == {0, 2, 3}
+    assert set(BySkill(pools, 40, seed=1).epoch(0)) == {0, 2, 3}
     with pytest.raises(
         ConfigError, match=r"the tasks with one skill have these skills: delete \(1\), select \(2\)"
     ):
@@ -127,10 +127,10 @@ def test_tasks_without_skills_leave_none_to_draw():
 def test_the_order_hangs_on_seed_and_epoch_only():
     pools = skill_pools(SKEWED)
     turned = SkillPools(dict(reversed(pools.rows.items())), {}, 0)
-    first = by_skill(pools, 50, seed=1, epoch=2)
-    assert first == by_skill(turned, 50, seed=1, epoch=2)
-    assert first != by_skill(pools, 50, seed=2, epoch=2)
-    assert first != by_skill(pools, 50, seed=1, epoch=1)
+    first = BySkill(pools, 50, seed=1).epoch(2)
+    assert first == BySkill(turned, 50, seed=1).epoch(2)
+    assert first != BySkill(pools, 50, seed=2).epoch(2)
+    assert first != BySkill(pools, 50, seed=1).epoch(1)
 
 
 # --- over TRL's repetitions -----------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_a_run_that_draws_skills(trainer_of, tasks, tmp_path, caplog):
     assert len(drawn) == 6
     assert drawn[0::2] == drawn[1::2]  # each pair of samples is one task's
     pools = skill_pools([task.skills for task in tasks], ["select", "delete"])
-    expected = [tasks[row].id for row in by_skill(pools, 8, trainer.args.seed, 0)[:3]]
+    expected = [tasks[row].id for row in BySkill(pools, 8, trainer.args.seed).epoch(0)[:3]]
     assert drawn[0::2] == ids(tmp_path / "run", "greedy") == expected
 
 

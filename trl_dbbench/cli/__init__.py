@@ -1,8 +1,8 @@
 """The `trl-dbbench` command.
 
-A command is a function whose signature is its options: `tasks` makes, examines and splits tasks, `models` lets a
-model play, `compare` compares models, `serve` lets agents connect and play, `runs` reads what a run has
-left, `train` starts recipes.
+A command is a function whose signature is its options: `tasks` makes, examines and splits tasks, `models`
+lets a model play, `compare` compares models, `serve` lets agents connect and play, `runs` reads what a run
+has left, `train` starts recipes.
 """
 
 from __future__ import annotations

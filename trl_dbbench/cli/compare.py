@@ -67,7 +67,7 @@ def compare(
 
 
 def _tell(arms: list[Arm], notes: list[str], json_file: Path | None, html_file: Path | None) -> None:
-    """Prints and writes what the comparison says."""
+    """Print and writes what the comparison says."""
     from trl_dbbench.evaluation.compare import compare_arms
     from trl_dbbench.evaluation.compare.comparison import comparison_text
     from trl_dbbench.evaluation.compare.page import write_comparison
@@ -97,7 +97,7 @@ def _saved(context: typer.Context, paths: list[Path]) -> list[Arm]:
 
 
 def _played(context: typer.Context, notes: list[str]) -> list[Arm]:
-    """The base model and the adapters, played now."""
+    """Return the base model and the adapters, played now."""
     from trl_dbbench.evaluation.compare.play import arm_names, check_one_base, each_once, play_adapters
 
     given = context.params

@@ -1,4 +1,4 @@
-"""Whether a recipe can work on this machine, found out in seconds before hours are spent.
+"""Checks of a recipe on this machine: seconds before hours are spent.
 
 ```
 ok    settings: 61 keys, read by grpo_dbbench.py
@@ -56,7 +56,7 @@ TASKS = 4
 LIMITS = ("max_turns", "max_turn_tokens", "max_completion_length")
 
 LARGEST_DIFFERENCE = 1e-3
-"""Of log-probabilities; on a CPU in fp32 a few 1e-6 are usual."""
+"""Largest difference of log-probabilities; on a CPU in fp32 a few 1e-6 are usual."""
 
 
 def unmet() -> dict[str, str]:
@@ -107,7 +107,7 @@ def play_shipped() -> str:
 
 @contextmanager
 def _one_quiet_thread() -> Iterator[None]:
-    """For a model so small that threads only wait for each other, and that loads at once."""
+    """One quiet thread: more only wait for each other with a model this small."""
     threads, bars = torch.get_num_threads(), logging.is_progress_bar_enabled()
     torch.set_num_threads(1)
     logging.disable_progress_bar()
@@ -178,14 +178,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Case:
-    """A recipe that is examined: its settings, defaults among them, and how it is to be started."""
+    """A recipe to check: its settings with defaults, and how it is started."""
 
     given: Namespace
     accelerate: dict[str, Any]
     ranks: int
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A setting; the default for a recipe that has none of that name, or says nothing."""
+        """Return a setting, or the default if the recipe has none of that name or leaves it empty."""
         found = getattr(self.given, name, None)
         return default if found is None else found
 
@@ -197,7 +197,7 @@ class Case:
 def examine(
     recipe: Path, options: Sequence[str], num_processes: int | None = None, config_file: str | None = None
 ) -> Iterator[Finding]:
-    """Looks at everything that a recipe needs, and tells of each as it is found.
+    """Check everything that a recipe needs; yield each finding as it is made.
 
     Args:
         recipe: its YAML.
@@ -279,7 +279,7 @@ def _extras(case: Case) -> Iterator[str]:
 
 
 def _data(case: Case, tasks: list[Task]) -> str:
-    """Reads what the recipe learns from; `tasks` gets the tasks that episodes are played of."""
+    """Read the training data; add the tasks that episodes are played on to `tasks`."""
     told = []
     format = case.get("tasks_format")
     for key, what in (("tasks", "tasks"), ("eval_tasks", "held-out tasks")):
@@ -325,7 +325,7 @@ def _model(case: Case) -> str | Finding:
 
 
 def _config_of(name: str, case: Case) -> Any:
-    """A model's configuration; `None` if it is to come from the hub and cannot be had now."""
+    """Return a model's configuration; `None` if the hub does not give it now."""
     has_model = (Path(name) / MODEL_FILE).is_file()
     if (Path(name) / ADAPTER_FILE).is_file() and not has_model:
         raise ConfigError(f"'{name}' is a LoRA adapter, not a model. Name its base model.")
@@ -349,7 +349,7 @@ def _config_of(name: str, case: Case) -> Any:
 
 
 def _database(case: Case, tasks: Sequence[Task]) -> str | Finding:
-    """Opens the one that the training would open, but does not pull an image for that."""
+    """Open the training's database, but pull no image for it."""
     spec = case.get("database")
     if spec is None:
         return "none is needed"
@@ -436,7 +436,7 @@ def _memory_there(case: Case) -> int:
 
 
 def _prompt_tokens(case: Case, tasks: Sequence[Task], model: str) -> int:
-    """Of about the longest prompt: the one with the most characters."""
+    """Return the tokens of the prompt with the most characters."""
     if not tasks or not hasattr(case.given, "max_turns"):
         return 0
     protocol = get_protocol(case.get("protocol", "text"))
@@ -480,7 +480,7 @@ def _bytes_of(dtype: str, config: Any) -> int:
 
 
 def _sharing(case: Case) -> tuple[int, int]:
-    """How many ranks share the weights, and gradients and optimizer."""
+    """Return the number of ranks that share the weights, and that share gradients and optimizer."""
     kind = case.accelerate.get("distributed_type")
     stage = (case.accelerate.get("deepspeed_config") or {}).get("zero_stage")
     if kind == "FSDP" or stage == 3:

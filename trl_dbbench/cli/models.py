@@ -1,10 +1,10 @@
-"""Commands that let a model play: `eval` and `sample`."""
+"""Commands that let a model play, loaded here or behind an endpoint: `eval` and `sample`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from trl_dbbench.evaluation.compare.play import Drawing
     from trl_dbbench.evaluation.evaluate import Evaluation
     from trl_dbbench.integrations.endpoints.evaluate import EndpointEvaluation
-    from trl_dbbench.integrations.endpoints.http import Endpoint
     from trl_dbbench.runs.journal import Journal
     from trl_dbbench.runs.trained import Trained
 
@@ -76,9 +75,9 @@ def evaluate(
     """
     for path in filter(None, (json_file, html_file)):
         check_writable(path)
-    drawing, where = opt.drawing_options(context), EndpointOptions(endpoint, api_key_env, concurrency)
-    if where.given():
-        return _evaluate_endpoint(where, context.params, drawing, html_file)
+    drawing = opt.drawing_options(context)
+    if endpoint_given(context.params):
+        return _evaluate_endpoint(context.params, drawing, html_file)
     trained = opt.trained_by(run, model, adapter, few_shot_update, **opt.settings_options(context))
     loaded = opt.tasks_to_evaluate(trained, tasks, limit)
     _evaluate(loaded, trained, drawing, context.params)
@@ -105,10 +104,8 @@ def _evaluate(tasks: list[Task], trained: Trained, drawing: Drawing, given: dict
     journal.finish()
 
 
-def _evaluate_endpoint(
-    where: EndpointOptions, options: dict[str, Any], drawing: Drawing, html_file: Path | None
-) -> None:
-    evaluation, journal = evaluate_endpoint(where, options, drawing.plan)
+def _evaluate_endpoint(options: dict[str, Any], drawing: Drawing, html_file: Path | None) -> None:
+    evaluation, journal = evaluate_endpoint(options, drawing.plan)
     typer.echo(evaluation)
     arm, json_file = arm_of(evaluation, drawing.plan), options["json_file"]
     if evaluation.records:  # or a file would look as if all had been played
@@ -165,14 +162,14 @@ def sample(
     keep: Annotated[
         str, typer.Option(help="right: episodes that ended right; all: wrong ones too.")
     ] = "right",
-    max_per_task: Annotated[int | None, typer.Option(help="At most so many are kept of a task.")] = None,
+    max_per_task: Annotated[int | None, typer.Option(help="Most episodes kept of a task.")] = None,
     eval_tasks: Annotated[
         str | None, typer.Option(help="Tasks to evaluate on later: none of them may be among --tasks.")
     ] = None,
-    temperature: Annotated[float, typer.Option(help="Of the sampling.")] = 1.0,
-    top_p: Annotated[float, typer.Option(help="Draws from the likeliest tokens of this mass.")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Draws from so many of the likeliest tokens; 0: all.")] = 0,
-    seed: Annotated[int, typer.Option(help="Another seed draws other episodes.")] = 0,
+    temperature: opt.Temperature = 1.0,
+    top_p: opt.TopP = 1.0,
+    top_k: opt.TopK = 0,
+    seed: opt.Seed = 0,
     vllm_server_urls: opt.ServerUrls = None,
     database: opt.RunsDatabase = None,
     docker_image: opt.DockerImage = None,
@@ -199,7 +196,8 @@ def sample(
     from trl_dbbench.data.sample import check_not_held_out, sample_into
     from trl_dbbench.episode.plan import Plan
 
-    plan = Plan(n, keep, max_per_task, temperature, top_p, top_k, seed)
+    drawn = {name: context.params[name] for name in ("temperature", "top_p", "top_k", "seed")}
+    plan = Plan(n, keep, max_per_task, **drawn)
     trained = opt.trained_by(run, model, adapter, **opt.settings_options(context))
     loaded = load_tasks(tasks)
     if eval_tasks is None and trained.run is None:
@@ -220,7 +218,7 @@ def opened(
     database: str | None,
     docker_image: str | None,
 ) -> Iterator[tuple[Player, Backend, Policy | ServedPolicy]]:
-    """What a command plays with, open while the block lasts, and what is known of the model."""
+    """Open the player, the backend and the policy of a command."""
     from trl_dbbench.engines.base import server_addresses
     from trl_dbbench.evaluation.evaluate import open_model, player_of
 
@@ -232,41 +230,28 @@ def opened(
         yield player_of(settings, policy, there), backend, policy
 
 
-NEEDS_TOKENS = {
-    "adapter": "--adapter",
-    "vllm_server_urls": "--vllm-server-urls",
-    "chat_template": "--chat-template",
-    "dtype": "--dtype",
-    "few_shot_memory": "--few-shot-memory",
-    "few_shot_by": "--few-shot-by",
-    "few_shot_update": "--few-shot-update",
-    "scorer": "--reward-model",
-    "top_k": "--top-k",
-}
+NEEDS_TOKENS = (
+    *("adapter", "vllm_server_urls", "chat_template", "dtype", "scorer", "top_k"),
+    *("few_shot_memory", "few_shot_by", "few_shot_update"),
+)
 """Options that need a model that is ours, or say how its text becomes tokens."""
 
 
-@dataclass(frozen=True)
-class EndpointOptions:
-    """What says where the model is."""
-
-    url: str | None
-    api_key_env: str | None
-    concurrency: int | None
-
-    def given(self) -> bool:
-        """Whether an endpoint is named."""
-        if self.url is None:
-            for option, value in (("--api-key-env", self.api_key_env), ("--concurrency", self.concurrency)):
-                if value is not None:
-                    raise ConfigError(f"{option} goes with --endpoint, which is not given.")
-        return self.url is not None
+def endpoint_given(given: Mapping[str, Any]) -> bool:
+    """Return whether `eval` has an endpoint; raise ConfigError for options that need one."""
+    if given["endpoint"] is None:
+        for name in ("api_key_env", "concurrency"):
+            if given[name] is not None:
+                raise ConfigError(f"{_flag(name)} goes with --endpoint, which is not given.")
+    return given["endpoint"] is not None
 
 
-def evaluate_endpoint(
-    where: EndpointOptions, given: Mapping[str, Any], plan: Plan | None
-) -> tuple[EndpointEvaluation, Journal]:
-    """Evaluates the model; a run lends its tasks and how its episodes were played.
+def _flag(name: str) -> str:
+    return "--reward-model" if name == "scorer" else f"--{name.replace('_', '-')}"
+
+
+def evaluate_endpoint(given: Mapping[str, Any], plan: Plan | None) -> tuple[EndpointEvaluation, Journal]:
+    """Evaluate the model; a run lends its tasks and how its episodes were played.
 
     Args:
         given: the options of `eval`, by name; `None` where one was left out.
@@ -275,29 +260,37 @@ def evaluate_endpoint(
     Returns:
         The evaluation, and the journal of its episodes.
     """
+    from trl_dbbench.cli.arguments import read_template_kwargs
     from trl_dbbench.data.sample import asked_of
     from trl_dbbench.episode.judge import Judge
     from trl_dbbench.evaluation.compare.play import each_once
     from trl_dbbench.integrations.endpoints.evaluate import EndpointPlayer
     from trl_dbbench.integrations.endpoints.evaluate import evaluate_endpoint as evaluate
+    from trl_dbbench.integrations.endpoints.http import Endpoint, read_key
     from trl_dbbench.runs.conversations import protocol_of
     from trl_dbbench.runs.journal import open_journal
 
     run, model = given["run"], given["model"]
     if model is None:
         raise ConfigError("--endpoint needs --model, the model's name on that server.")
-    for name, option in NEEDS_TOKENS.items():
+    for name in NEEDS_TOKENS:
         if given[name]:
             raise ConfigError(
-                f"{option} does not go with --endpoint, which gives text and no tokens: leave it out."
+                f"{_flag(name)} does not go with --endpoint, which gives text and no tokens: leave it out."
             )
-    kwargs, trained = given["chat_template_kwargs"], _trained_of(run, model, given)
+    trained = _trained_of(run, model, given)
     settings = trained.settings
     if settings.few_shot:
         raise ConfigError(
             "--endpoint shows no earlier episodes in the prompt; add --few-shot 0 to do without them."
         )
-    endpoint = _endpoint(where, model, kwargs)
+    kwargs = given["chat_template_kwargs"]
+    endpoint = Endpoint(
+        given["endpoint"],
+        model,
+        key=read_key(given["api_key_env"]),
+        template_kwargs=None if kwargs is None else read_template_kwargs(kwargs),
+    )
     loaded = opt.tasks_to_evaluate(trained, given["tasks"], given["limit"])
     if plan is not None:
         loaded = each_once(loaded)  # whose samples would be drawn alike
@@ -312,18 +305,9 @@ def evaluate_endpoint(
             Judge(opened, settings.grader),
             settings.rules,
             settings.system_prompt,
-            where.concurrency or EndpointPlayer.concurrency,
+            given["concurrency"] or EndpointPlayer.concurrency,
         )
         return evaluate(loaded, player, plan=plan, journal=journal), journal
-
-
-def _endpoint(where: EndpointOptions, model: str, template_kwargs: str | None) -> Endpoint:
-    from trl_dbbench.cli.arguments import read_template_kwargs
-    from trl_dbbench.integrations.endpoints.http import Endpoint, read_key
-
-    assert where.url is not None
-    kwargs = None if template_kwargs is None else read_template_kwargs(template_kwargs)
-    return Endpoint(where.url, model, key=read_key(where.api_key_env), template_kwargs=kwargs)
 
 
 def _trained_of(run: Path | None, model: str, given: Mapping[str, Any]) -> Trained:
@@ -340,7 +324,7 @@ def _trained_of(run: Path | None, model: str, given: Mapping[str, Any]) -> Train
 
 
 def arm_of(evaluation: EndpointEvaluation, plan: Plan | None) -> Arm:
-    """What `compare` reads of it."""
+    """Return the evaluation as an arm for `compare`."""
     from trl_dbbench.evaluation.compare.arms import Arm, gold_of
     from trl_dbbench.evaluation.compare.play import sampling_of
 

@@ -119,7 +119,7 @@ def replay(
 
 
 def _tell(episodes: Iterable[Replayed], notes: Sequence[str], file: IO[str] | None, *, rescored: bool) -> int:
-    """Prints differences as they come and the sum at the end; returns how many episodes differ."""
+    """Print differences as they come and the sum at the end; returns how many episodes differ."""
     from tqdm.auto import tqdm
 
     from trl_dbbench.runs.differences import Summary

@@ -108,7 +108,7 @@ Transport = Callable[["Desk", "Stop", float, "Address | None"], Coroutine[Any, A
 
 
 def _transport(extra: str, tell: bool) -> Transport:
-    """Raises ConfigError if what it needs is not installed."""
+    """Raise ConfigError if what it needs is not installed."""
     _check_versions(extra)
     try:
         return _mcp(tell) if extra == "mcp" else _openenv()
@@ -143,7 +143,7 @@ def _openenv() -> Transport:
 
 
 def _check_versions(extra: str) -> None:
-    """Raises ConfigError where the other extra's `mcp` is: OpenEnv needs its version 1, our own server 2."""
+    """Raise ConfigError where the other extra's `mcp` is: OpenEnv needs its version 1, our own server 2."""
     try:
         found = version("mcp")
     except PackageNotFoundError:
@@ -162,7 +162,7 @@ def _install(extra: str) -> str:
 
 
 def _reward(name: str | None, database: Database) -> Callable[[Episode], None]:
-    """Puts what an episode is worth into its `rewards`."""
+    """Put what an episode is worth into its `rewards`."""
     function: Callable[..., Any]
     if name is None:
         from trl_dbbench.rewards.outcome import OutcomeReward

@@ -1,4 +1,4 @@
-"""Commands on task files: `validate`, `scores`, `convert`, `generate`, `skills`, `split`."""
+"""Commands that make, examine, convert and split tasks."""
 
 from __future__ import annotations
 
@@ -195,8 +195,10 @@ def skills(
     tasks: opt.Tasks,
     format: opt.TaskFormatName = None,
     single: Annotated[bool, typer.Option("--single", help="Only tasks with one skill.")] = False,
-    min_tasks: Annotated[int, typer.Option("--min", help="Only tasks of a skill that has so many.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="Writes these tasks, in the own format.")] = None,
+    min_tasks: Annotated[
+        int, typer.Option("--min", help="Only tasks of skills with at least this number of tasks.")
+    ] = 1,
+    out: Annotated[Path | None, typer.Option(help="Writes these tasks in our format.")] = None,
 ) -> None:
     """Counts the tasks of each operation and each skill, and writes those that are asked for."""
     chosen = select_tasks(load_tasks(tasks, format=format), single, min_tasks)
@@ -229,14 +231,14 @@ def split(
 
 
 def said_of(halves: Split) -> str:
-    """What two halves have in common, for the user."""
+    """Return a sentence on what two halves have in common."""
     if halves.shares_tables:
         return "Both files ask of the same tables; no question and no gold SQL is in both."
     return "No table, no question and no gold SQL is in both files."
 
 
 def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
-    """A file in the own format, written as a whole or not at all."""
+    """Write a file in our format, completely or not at all."""
     with write_atomically(path) as file:
         file.writelines(task.to_json() + "\n" for task in tasks)
 
@@ -396,7 +398,7 @@ def import_tables(
 
 
 def _missing(drafts: Drafts, counted: Counter[str]) -> Iterator[str]:
-    """What there are no tasks of."""
+    """Yield notes on skills and tables without tasks."""
     if drafts.missing:
         yield f"these tables give no (more) tasks of {', '.join(drafts.missing)}"
     for table in drafts.tables:

@@ -43,7 +43,7 @@ def demonstrate(
     teacher: Teacher | None = None,
     batch_size: int = 256,
 ) -> list[Episode]:
-    """Plays each task as the teacher would: by default one that writes the gold SQL, then what it gave.
+    """Play each task as the teacher does; the default teacher writes the gold SQL, then its result.
 
     Raises:
         TaskError: if a task is none that the teacher can do: without gold SQL, or it fails on this database.
@@ -59,7 +59,7 @@ def demonstrate(
                 [chat.turn_ids(action) for action in teacher(task, chat.protocol, database)] for task in batch
             ]
             starts = [player.start(task, system_prompt=system_prompt) for task in batch]
-            episodes += player.play_all(starts, _Script(scripts))
+            episodes += player.play_all(starts, Script(scripts))
             bar.update(len(batch))
     return episodes
 
@@ -95,14 +95,15 @@ def gold_actions(task: Task, protocol: AgentProtocol, database: Database) -> lis
     return [Operation(sql), Answer(str(list(values)), values)]
 
 
-class _Script:
-    """An engine that says what stands in the script: `ids[row][turn]`."""
+class Script:
+    """An engine that reads its turns from a script: `ids[row][turn]`, and `end` after the last one."""
 
-    def __init__(self, ids: Sequence[Sequence[list[int]]]):
-        self._ids = ids
+    def __init__(self, ids: Sequence[Sequence[list[int]]], end: Sequence[int] = ()):
+        self._ids, self._end = ids, list(end)
 
     async def generate(self, request: Request) -> Completion:
-        ids = self._ids[request.row][request.turn]
+        turns = self._ids[request.row]
+        ids = turns[request.turn] if request.turn < len(turns) else self._end
         return Completion(ids, [0.0] * len(ids))
 
     def serve(self, episodes: Sequence[Future]) -> None:

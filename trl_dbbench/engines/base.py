@@ -113,7 +113,7 @@ def _transformers(args: Any, policy: Policy) -> Backend:
 
 
 def _vllm(args: Any, policy: Policy | ServedPolicy) -> Backend:
-    from trl_dbbench.engines.vllm.backend import VLLMBackend
+    from trl_dbbench.engines.vllm.engine import VLLMBackend
 
     return VLLMBackend(args, policy)
 

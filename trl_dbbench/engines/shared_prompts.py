@@ -1,16 +1,17 @@
 """Training forwards that compute a prompt once for all its episodes.
 
-TRL scores each completion in a row of its own, with its prompt before it: with eight samples, one prompt is
-computed eight times, and it is mostly longer than what follows. Here the tokens of a batch lie in one row,
+TRL scores each completion in its own row, after its prompt: with eight samples, a prompt is computed eight
+times. Here the tokens of a batch lie in one row,
 
 ```
 prompt A less its last token | its last token, completion 1 | its last token, completion 2 | prompt B less ...
 ```
 
-and go through all layers but attention as they are, for those look at one token at a time. Attention is
-computed in two calls for each prompt: the prompt sees itself; each suffix sees the prompt and itself. A
-suffix starts with the prompt's last token, so that its first prediction is its own. The output layer is
-computed for the tokens that are scored, and for no others.
+and go through all layers but attention unchanged, since those look at one token at a time. Attention takes
+two
+calls for each prompt: the prompt sees itself; each suffix sees the prompt and itself. A suffix starts with
+the prompt's last token, which predicts the first token of the completion. The output layer is computed only
+for the tokens that are scored.
 
 Log-probabilities and gradients are those of the usual forward up to rounding. Dropout, such as
 `lora_dropout`, is drawn once for a prompt, not once for each of its episodes.
@@ -39,17 +40,17 @@ from trl_dbbench.utils.attention import PLAIN, fused, fused_backward, sees_all
 logger = logging.getLogger(__name__)
 
 ATTENTION = "dbbench_shared_prompts"
-"""transformers' `sdpa`, and attention of rows that share prompts."""
+"""Name of an attention that is transformers' `sdpa`, but for rows that share prompts."""
 
 FAMILIES = PLAIN | {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"}
-"""Experts look at one token at a time, too."""
+"""Model types; experts look at one token at a time, too."""
 
 WORTH = 0.9
-"""Sharing leaves at most so many of the tokens that the usual forward computes, or is not worth it."""
+"""Largest share of the usual forward's tokens at which sharing is worth it."""
 
 
 def reason_against(config: PreTrainedConfig, *, compiled: bool = False) -> str | None:
-    """Why a model's training forward cannot share prompts; `None` if it can."""
+    """Return why a model's training forward cannot share prompts; `None` if it can."""
     if config.model_type not in FAMILIES:
         return f"it is not known to be right for models of the type {config.model_type}"
     if not sees_all(config):
@@ -77,14 +78,14 @@ class Group:
 
     @cached_property
     def seen(self) -> torch.Tensor:
-        """(suffix, prefix + suffix), what a suffix sees of the prompt and of itself."""
+        """(suffix, prefix + suffix): the tokens of prompt and suffix that a suffix's token sees."""
         places = torch.ones(self.suffix, self.prefix + self.suffix, dtype=torch.bool, device=self.device)
         return places.tril(self.prefix)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Rows of a batch in one of S tokens, of which M predict a completion's token."""
+    """Rows of a batch in one row of S tokens; M of them predict a completion's token."""
 
     groups: tuple[Group, ...]
     input_ids: torch.Tensor  # (1, S)
@@ -96,10 +97,10 @@ class Layout:
 
 
 def same_prompt(input_ids: torch.Tensor, attention_mask: torch.Tensor, completion: int) -> list[list[int]]:
-    """The rows of each prompt, in the order of their first ones.
+    """Return the rows of each prompt, in the order of their first ones.
 
     Args:
-        input_ids: (B, L), prompts that are padded on the left, and completions that are on the right.
+        input_ids: (B, L), prompts padded on the left, completions padded on the right.
         attention_mask: (B, L).
         completion: columns of the completions.
     """
@@ -117,10 +118,10 @@ def lay_out(
     completion: int,
     prompts: Iterable[Sequence[int]],
 ) -> Layout:
-    """Puts some rows of a batch into one.
+    """Put some rows of a batch into one.
 
     Args:
-        prompts: the rows of each prompt, of those that are wanted. The others are as in `same_prompt`.
+        prompts: the wanted rows of each prompt. The other arguments are those of `same_prompt`.
     """
     width, device = input_ids.shape[1] - completion, input_ids.device
     shown = attention_mask[:, :width].sum(dim=1).tolist()
@@ -158,9 +159,10 @@ def _places(row: int, first: int, count: int) -> torch.Tensor:
 
 @contextmanager
 def sharing(backbone: PreTrainedModel, layout: Layout) -> Iterator[dict[str, Any]]:
-    """What to call the model of this backbone with; its hidden states are then the M predicting tokens'.
+    """Yield the arguments to call the model with; its hidden states are then the M predicting tokens'.
 
-    Its attention stays `ATTENTION`, since gradient checkpointing computes it again in the backward pass.
+    The model's attention stays `ATTENTION`, since gradient checkpointing computes it again in the backward
+    pass.
     """
     backbone.config._attn_implementation = ATTENTION
 
@@ -191,7 +193,7 @@ def _attention(
     shared_prompts: Layout | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Queries (1, H, S, D), keys and values (1, K, S, D) of a layout; anything else is `sdpa`'s."""
+    """Attend from queries (1, H, S, D) to keys, values (1, K, S, D) of a layout; without one, as `sdpa`."""
     if shared_prompts is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     in_two = query.device.type == "cpu" and not kwargs.get("dropout") and fused and fused_backward
@@ -221,7 +223,7 @@ def _attention(
 
 
 class _InTwo(torch.autograd.Function):
-    """Attention of suffixes to their prompt and to themselves, without a copy of the prompt for each.
+    """Attention of suffixes to their prompt and themselves, without copies of the prompt.
 
     Given the mean and the mass of both parts (see `utils/attention.py`), the derivative of each is the
     kernel's own, as in Ring Attention (Liu et al., 2023).

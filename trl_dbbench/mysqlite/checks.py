@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlglot import exp
 
@@ -13,7 +13,7 @@ from trl_dbbench.mysqlite.collation import unknown_letters
 from trl_dbbench.mysqlite.errors import StatementError, refuse_if, unknown_column, unsupported
 from trl_dbbench.mysqlite.functions import AGGREGATES
 from trl_dbbench.mysqlite.kinds import TableColumns
-from trl_dbbench.mysqlite.names import named, parts, sources
+from trl_dbbench.mysqlite.names import clause, conditions, named, parts, sources, terms
 from trl_dbbench.mysqlite.parse import text_of
 
 MAX_TABLES_READ = 1_000
@@ -211,6 +211,11 @@ def check_contexts(tree: exp.Expr) -> None:
             raise StatementError(1056, f"Can't group on '{node.sql(dialect='mysql')}'")
         raise StatementError(1111, "Invalid use of group function")
     for select in tree.find_all(exp.Select):
+        for key in clause(select, "group"):
+            place = int(key.name) if isinstance(key, exp.Literal) and key.is_int else 0
+            shown = select.expressions[place - 1 : place] if place > 0 else []
+            if any(map(_has_aggregate, shown)):
+                raise StatementError(1056, f"Can't group on '{text_of(shown[0])}'")
         order = select.args.get("order")
         grouped = select.args.get("group") is not None or any(map(_has_aggregate, select.expressions))
         if order is not None and not grouped and _has_aggregate(order):
@@ -224,9 +229,7 @@ def check_contexts(tree: exp.Expr) -> None:
 def check_windows(tree: exp.Expr) -> None:
     """Raise StatementError for a window that is sorted by the place of a column."""
     for window in tree.find_all(exp.Window):
-        order = window.args.get("order")
-        keys = [term.this for term in order.expressions] if order is not None else []
-        keys += window.args.get("partition_by") or []
+        keys = [term.this for term in clause(window, "order")] + (window.args.get("partition_by") or [])
         if any(isinstance(key, exp.Literal) and key.is_int for key in keys):
             raise StatementError(
                 3592,
@@ -307,8 +310,8 @@ def _check_having(select: exp.Select, tables: Sequence[TableColumns]) -> None:
     having = select.args.get("having")
     if having is None:
         return
-    group, own, known = select.args.get("group"), sources(select), _column_names(select, tables)
-    had = [each.unalias() for each in select.expressions] + (group.expressions if group is not None else [])
+    own, known = sources(select), _column_names(select, tables)
+    had = [each.unalias() for each in select.expressions] + clause(select, "group")
     aliases = {each.alias.lower() for each in select.expressions if each.alias}
     for column in _outermost(having, exp.Column):
         outer = column.table not in own if column.table else column.name.lower() not in known
@@ -360,10 +363,8 @@ def _is_listed(select: exp.Select) -> bool:
 
 def _sort_keys(select: exp.Select) -> Iterator[exp.Expr]:
     """Return the keys of ORDER BY, with NULL for places in the SELECT list and for aliases."""
-    order = select.args.get("order")
     aliases = {each.alias.lower() for each in select.expressions if each.alias}
-    for term in order.expressions if order is not None else []:
-        key = term.this
+    for key in (term.this for term in clause(select, "order")):
         alias = isinstance(key, exp.Column) and not key.table and key.name.lower() in aliases
         yield exp.null() if alias or isinstance(key, exp.Literal) else key
 
@@ -377,8 +378,8 @@ class _Single:
         self._columns: list[exp.Column] = []
         self._expressions: list[_Written] = []
         aliases = named(select)
-        group, known = select.args.get("group"), _column_names(select, tables)
-        for key in group.expressions if group is not None else []:
+        known = _column_names(select, tables)
+        for key in clause(select, "group"):
             if isinstance(key, exp.Literal) and not key.is_string and key.name.isdigit():
                 key = select.expressions[min(int(key.name), len(select.expressions)) - 1]
             key = _bare(key.unalias())
@@ -509,20 +510,14 @@ def _keyed(select: exp.Select, tables: Sequence[TableColumns]) -> Iterator[_Keye
             yield _Keyed(source.alias_or_name, names, table.key)
 
 
-def _equalities(select: exp.Select) -> Iterator[tuple[exp.Column, exp.Expr]]:
+def _equalities(select: exp.Select) -> Iterator[tuple[exp.Column, Any]]:
     """Return the columns that WHERE or ON makes equal to something, and to what."""
-    where = select.args.get("where")
-    conditions = [(where.this, None)] if where is not None else []
-    for join in select.args.get("joins") or []:
+    for name in (name for join in select.args.get("joins") or [] for name in join.args.get("using") or []):
+        yield exp.column(name.name), exp.column(name.name)
+    for condition, join in conditions(select):
         # of an outer join, the rows of one side remain whatever the condition says
-        bound = {"LEFT": join.alias_or_name, "RIGHT": ""}.get(str(join.side).upper())
-        conditions += [(join.args["on"], bound)] if join.args.get("on") else []
-        for name in join.args.get("using") or []:
-            yield exp.column(name.name), exp.column(name.name)
-    for condition, bound in conditions:
-        for each in (
-            condition.unnest().flatten() if isinstance(condition.unnest(), exp.And) else [condition.unnest()]
-        ):
+        bound = {"LEFT": join.alias_or_name, "RIGHT": ""}.get(join.side.upper()) if join else None
+        for each in terms(condition.unnest()):
             one = isinstance(each, exp.In) and len(each.expressions) == 1
             left, right = each.this, each.expressions[0] if one else each.args.get("expression")
             for column, other in ((left, right), (right, left)) if one or isinstance(each, exp.EQ) else ():
@@ -532,14 +527,8 @@ def _equalities(select: exp.Select) -> Iterator[tuple[exp.Column, exp.Expr]]:
 
 def _has_constant_condition(select: exp.Select) -> bool:
     """Return whether WHERE or ON holds a constant. If it is false, MySQL forgets what else they say."""
-    where = select.args.get("where")
-    conditions = [where.this] if where is not None else []
-    conditions += [join.args["on"] for join in select.args.get("joins") or [] if join.args.get("on")]
-    for condition in conditions:
-        terms = condition.flatten() if isinstance(condition, exp.And) else [condition]
-        if any(_is_constant(term) and text_of(term) not in ("1", "TRUE", "1 = 1") for term in terms):
-            return True
-    return False
+    every = (term for condition, _ in conditions(select) for term in terms(condition))
+    return any(_is_constant(term) and text_of(term) not in ("1", "TRUE", "1 = 1") for term in every)
 
 
 def _is_constant(node: exp.Expr) -> bool:

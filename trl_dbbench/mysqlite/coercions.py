@@ -24,9 +24,13 @@ from trl_dbbench.mysqlite.parse import text_of
 from trl_dbbench.mysqlite.values import COLLATION
 
 
-def call(name: str, *arguments: exp.Expr | None) -> exp.Anonymous:
-    """Return a call of one of our functions."""
-    return exp.Anonymous(this=f"my_{name}", expressions=[each for each in arguments if each is not None])
+def call(name: str, *arguments: exp.Expr | int | str | None) -> exp.Anonymous:
+    """Return a call of one of our functions. `None` is no argument, an int or a str a constant."""
+    given = [each for each in arguments if each is not None]
+    return exp.Anonymous(
+        this=f"my_{name}",
+        expressions=[each if isinstance(each, exp.Expr) else exp.convert(each) for each in given],
+    )
 
 
 def as_text(node: exp.Expr) -> exp.Expr:
@@ -46,7 +50,7 @@ def as_text(node: exp.Expr) -> exp.Expr:
     if kind.is_single:
         column = isinstance(node.unnest(), exp.Column) and kind.silent is not None
         return call("WRITTEN_SINGLE" if column else "SURE_SINGLE", node)
-    return call("WRITTEN", node, exp.Literal.number(kind.places))
+    return call("WRITTEN", node, kind.places)
 
 
 def _chosen(node: exp.Expr) -> list[tuple[exp.Expr, str]]:
@@ -103,7 +107,7 @@ def exact(node: exp.Expr, kind: Kind, places: int | None = None) -> exp.Expr:
     """Return a computed decimal, rounded to its places, or to `places`: floats differ in the 16th digit."""
     if kind.name != "decimal" or not kind.places:
         return node
-    new = call("DECIMAL", node, exp.Literal.number(kind.places if places is None else places))
+    new = call("DECIMAL", node, kind.places if places is None else places)
     new.meta["kind"] = kind
     return new
 
@@ -143,7 +147,7 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
     kinds = [kind_of(node) for node in nodes]
     pairs = list(zip(nodes, kinds, strict=True))
     if not any(kind.is_moment for kind in kinds):
-        return _numeric(nodes) if any(kind.is_number for kind in kinds) else list(nodes)
+        return [*map(numeric, nodes)] if any(kind.is_number for kind in kinds) else list(nodes)
     if any(kind.is_number for kind in kinds):
         if len(nodes) == 2 and not any(
             kind.is_moment and isinstance(node, exp.Column) for node, kind in pairs
@@ -264,10 +268,6 @@ def unless_null(earlier: Sequence[exp.Expr], computed: exp.Expr) -> exp.Expr:
     return exp.Case(ifs=[exp.If(this=test, true=exp.null()) for test in tests], default=computed)
 
 
-def _numeric(nodes: Sequence[exp.Expr]) -> list[exp.Expr]:
-    return [numeric(node) for node in nodes]
-
-
 def check_numbers(nodes: Sequence[exp.Expr]) -> None:
     """Raise StatementError for a number, in a change of rows, beside a date if it is not one, and beside a
     column that stands beside a text as well, which MySQL may put in its place."""
@@ -354,15 +354,7 @@ def _bytes(node: exp.Expr) -> exp.Expr:
     raise unsupported("bytes in an expression")
 
 
-def _bits(node: exp.Expr) -> exp.Expr:
-    raise unsupported("bits as bytes")
-
-
-CHARSETS: dict[type, Callable[[exp.Expr], exp.Expr]] = {
-    exp.Introducer: _introduced,
-    exp.HexString: _bytes,
-    exp.BitString: _bits,
-}
+CHARSETS: dict[type, Callable[[exp.Expr], exp.Expr]] = {exp.Introducer: _introduced, exp.HexString: _bytes}
 """The rules of `rules` for them."""
 
 
@@ -406,8 +398,8 @@ def _comparison(name: str) -> Callable[[exp.Expr], exp.Expr]:
         if isinstance(right, exp.Any | exp.All):
             return _quantified(name, left, right)
         check_numbers([left, right])
-        if any(map(_is_year, (left, right))) and (kind_of(left).is_moment or kind_of(right).is_moment):
-            raise unsupported("a year beside a date")
+        year = any(isinstance(each, exp.Anonymous) and each.this == "my_YEAR" for each in (left, right))
+        refuse_if(year and (kind_of(left).is_moment or kind_of(right).is_moment), "a year beside a date")
         sides = comparable([left, right], strict=True)
         if is_in_change(node):
             if sides[0] == sides[1] and may_fail(sides[0]):
@@ -425,10 +417,6 @@ def _unwrap(node: exp.Expr) -> None:
         inner = each.unnest()
         if isinstance(each, exp.Paren) and isinstance(inner, exp.Column | exp.Literal):
             each.replace(inner)
-
-
-def _is_year(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Anonymous) and node.this == "my_YEAR"
 
 
 def _read_early(node: exp.Expr, sides: list[exp.Expr]) -> list[exp.Expr]:
@@ -645,8 +633,10 @@ def _bare(node: exp.Expr) -> exp.Expr:
 
 def _regexp(node: exp.Expr) -> exp.Expr:
     refuse_if(is_of_null(node.this), "REGEXP of a function of NULL")
-    flags = exp.Literal.string("c" if is_binary(node.this) or is_binary(node.expression) else "")
-    return call("REGEXP_LIKE", as_text(_bare(node.this)), as_text(_bare(node.expression)), flags)
+    exact = is_binary(node.this) or is_binary(node.expression)
+    return call(
+        "REGEXP_LIKE", as_text(_bare(node.this)), as_text(_bare(node.expression)), "c" if exact else ""
+    )
 
 
 def _case(node: exp.Expr) -> exp.Expr:

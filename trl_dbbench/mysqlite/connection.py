@@ -127,7 +127,7 @@ class Connection:
             if self._guard.timed_out:
                 raise _out_of_time() from None
             if (reason := self._guard.failure) is not None:
-                raise reason from None
+                raise StatementError(reason.code, reason.text) from None
             code = primary_code(error)
             if code in BROKEN:
                 raise

@@ -486,8 +486,6 @@ def doubtful(check: Callable[..., Value]) -> Callable[..., Value]:
 EXACT_DIGITS = 15
 """Significant digits of a DECIMAL that SQLite gives back as they were."""
 
-_INTEGERS = 2**63
-
 _WRITTEN_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
@@ -510,14 +508,14 @@ def store_int(value: Value, column: str, is_float: int, low: str | int, high: st
     if isinstance(amount, float):
         if not math.isfinite(amount):
             raise _out_of_range(column)
-        half_up = (
-            int(Decimal(repr(amount)).quantize(Decimal(1), ROUND_HALF_UP))
-            if abs(amount) < 1e18
-            else int(amount)
-        )
-        amount = round(amount) if is_float and not isinstance(value, str) else half_up
-    if _INTEGERS <= amount <= 2 * _INTEGERS and int(high) >= _INTEGERS:  # BIGINT UNSIGNED
-        raise unsupported(f"whole numbers above {_INTEGERS - 1}")
+        if is_float and not isinstance(value, str):
+            amount = round(amount)
+        elif abs(amount) < 1e18:
+            amount = int(Decimal(repr(amount)).quantize(Decimal(1), ROUND_HALF_UP))
+        else:
+            amount = int(amount)
+    if _BIGINT <= amount <= 2 * _BIGINT and int(high) >= _BIGINT:  # BIGINT UNSIGNED
+        raise unsupported(f"whole numbers above {_BIGINT - 1}")
     if not int(low) <= amount <= int(high):
         raise _out_of_range(column)
     return amount
@@ -529,7 +527,7 @@ def exact_decimal(value: Value, column: str, digits: int, places: int) -> Value:
         written = Decimal(str(int(value)) if isinstance(value, bool) else text(value).strip())
         exact = written.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP, _EVERY_DIGIT)
     except InvalidOperation:  # no number, or none of a size that a column has
-        return _store_decimal(value, column, digits, places)
+        exact = Decimal("NaN")
     if not exact.is_finite():
         return _store_decimal(value, column, digits, places)
     if abs(exact) >= 10 ** (digits - places):
@@ -654,9 +652,6 @@ def _deeper(depth: Value) -> int:
     return deeper
 
 
-RECURSION: dict[str, Callable[[Value], Value]] = {"DEEPER": _deeper}
-
-
 def _comparison(test: Callable[[int], bool]) -> Callable[[Value, Value], int | None]:
     def function(left: Value, right: Value) -> int | None:
         order = compare(left, right)
@@ -743,11 +738,9 @@ _SEEING_NULL: dict[str, Callable[..., Value]] = {
     "ELT": elt,
     "ISNULL": lambda value: int(value is None),
     "NULLIF": lambda left, right, value: None if compare(left, right) == 0 else value,
-    "DATABASE": lambda: SHOWN_DATABASE,
-    "SCHEMA": lambda: SHOWN_DATABASE,
+    **dict.fromkeys(("DATABASE", "SCHEMA"), lambda: SHOWN_DATABASE),
     "VERSION": lambda: "8.4.0-sqlite",
-    "USER": lambda: "agent@localhost",
-    "CURRENT_USER": lambda: "agent@localhost",
+    **dict.fromkeys(("USER", "CURRENT_USER"), lambda: "agent@localhost"),
     "CONNECTION_ID": lambda: 1,
     "SLEEP": lambda seconds: 0,
     "PI": lambda: math.pi,
@@ -767,23 +760,16 @@ _STRICT: dict[str, Callable[..., Value]] = {
     "ROUND_FLOAT": round_half_even,
     "TRUNCATE": truncate,
     "FLOOR": lambda value: math.floor(number(value)),
-    "CEIL": lambda value: math.ceil(number(value)),
-    "CEILING": lambda value: math.ceil(number(value)),
+    **dict.fromkeys(("CEIL", "CEILING"), lambda value: math.ceil(number(value))),
     "ABS": absolute,
     "SIGN": lambda value: (number(value) > 0) - (number(value) < 0),
-    "SQRT": defined(math.sqrt),
-    "POW": defined(power),
-    "POWER": defined(power),
-    "EXP": defined(math.exp),
+    **dict.fromkeys(("POW", "POWER"), defined(power)),
     "LN": defined(lambda value: math.log(value)),
     "LOG": defined(logarithm),
-    "LOG2": defined(math.log2),
-    "LOG10": defined(math.log10),
-    "SIN": defined(math.sin),
-    "COS": defined(math.cos),
-    "TAN": defined(math.tan),
-    "RADIANS": defined(math.radians),
-    "DEGREES": defined(math.degrees),
+    **{
+        name.upper(): defined(getattr(math, name))
+        for name in ["sqrt", "exp", "log2", "log10", "sin", "cos", "tan", "radians", "degrees"]
+    },
     "GREATEST": _extreme(1),
     "LEAST": _extreme(-1),
     "CAST_SIGNED": cast_signed,
@@ -795,19 +781,13 @@ _STRICT: dict[str, Callable[..., Value]] = {
     "CAST_CHAR": lambda value, length=None: text(value)[: None if length is None else int(number(length))],
     "FORMAT": format_number,
     "CONCAT": lambda *values: bounded("".join(text(value) for value in values)),
-    "LENGTH": lambda value: len(text(value).encode()),
-    "OCTET_LENGTH": lambda value: len(text(value).encode()),
-    "CHAR_LENGTH": lambda value: len(text(value)),
-    "CHARACTER_LENGTH": lambda value: len(text(value)),
-    "UPPER": lambda value: upper(text(value)),
-    "UCASE": lambda value: upper(text(value)),
-    "LOWER": lambda value: lower(text(value)),
-    "LCASE": lambda value: lower(text(value)),
+    **dict.fromkeys(("LENGTH", "OCTET_LENGTH"), lambda value: len(text(value).encode())),
+    **dict.fromkeys(("CHAR_LENGTH", "CHARACTER_LENGTH"), lambda value: len(text(value))),
+    **dict.fromkeys(("UPPER", "UCASE"), lambda value: upper(text(value))),
+    **dict.fromkeys(("LOWER", "LCASE"), lambda value: lower(text(value))),
     "LEFT": lambda value, count: text(value)[: max(int(number(count)), 0)],
     "RIGHT": lambda value, count: text(value)[-int(number(count)) :] if int(number(count)) > 0 else "",
-    "SUBSTRING": substring,
-    "SUBSTR": substring,
-    "MID": substring,
+    **dict.fromkeys(("SUBSTRING", "SUBSTR", "MID"), substring),
     "SUBSTRING_INDEX": substring_index,
     "LOCATE": locate,
     "INSTR": lambda whole, part: locate(part, whole),
@@ -831,30 +811,20 @@ _STRICT: dict[str, Callable[..., Value]] = {
 
 def functions() -> dict[str, Callable[..., Value]]:
     """Every function by its name in MySQL, or for an operator by a name of our own."""
-    strict = {
-        name: _null_in_null_out(function)
-        for name, function in {
-            **_STRICT,
-            **DATE_FUNCTIONS,
-            **COERCIONS,
-            **OVERFLOW,
-            **RECURSION,
-            **STORAGE,
-        }.items()
-    }
-    failing = [name for name in strict if name.startswith((*CHECKS, "STORE_"))]
-    failing += [*OVERFLOW, *OVERFLOWING]
+    named = {**_STRICT, **DATE_FUNCTIONS, **_OURS}
+    strict = {name: _null_in_null_out(function) for name, function in named.items()}
+    failing = [name for name in strict if name.startswith((*CHECKS, "STORE_"))] + [*OVERFLOW, *OVERFLOWING]
     checks = {f"{DOUBTFUL}{name}": doubtful(strict[name]) for name in failing}
     return {**strict, **checks, **_SEEING_NULL}
 
 
 def is_own(name: str) -> bool:
     """Return whether a name is one of our own, and no function of MySQL's."""
-    among = any(name in functions for functions in (COERCIONS, OVERFLOW, RECURSION, STORAGE))
-    return among or name in _OWN or name.startswith(("FULL_", "CAST_", DOUBTFUL))
+    return name in _OWN or name.startswith(("FULL_", "CAST_", DOUBTFUL))
 
 
-_OWN = frozenset(_COMPARING) | {"DIV", "INT_DIV", "ROUND_FLOAT", "YEAR_MONTH", "EXTRACT"}
+_OURS = {**COERCIONS, **OVERFLOW, **STORAGE, "DEEPER": _deeper}
+_OWN = {*_OURS, *_COMPARING, "DIV", "INT_DIV", "ROUND_FLOAT", "YEAR_MONTH", "EXTRACT"}
 
 
 def takes(function: Callable[..., Value], values: Sequence[object]) -> bool:

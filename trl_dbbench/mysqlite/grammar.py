@@ -169,6 +169,17 @@ SPECIAL = {
 }
 """Functions with a grammar of their own, with the pattern of what stands in their brackets."""
 
+_PATTERNS = {
+    "sort_key": "expression [ASC|DESC]",
+    "named_query": "name [( {name} )] AS ( query )",
+    "value_row": "ROW cells",
+    "named_window": "name AS window",
+    "assignment": "column =|:= cell",
+    "rest_of_change": "[WHERE expression] [ORDER BY {sort_key}] [LIMIT number]",
+    "unit": "|".join(sorted(UNITS)),
+}
+"""Patterns that others name."""
+
 _PART = re.compile(r"\]\*|[\[\]{}]|[^\s\[\]{}]+")
 _KINDS = {"]": "optional", "]*": "repeated", "}": "listed"}
 
@@ -177,8 +188,8 @@ _KINDS = {"]": "optional", "]*": "repeated", "}": "listed"}
 def _compiled(pattern: str) -> tuple[tuple[str, Any], ...]:
     """Return the parts of a pattern, each with its kind.
 
-    `A|B` is one of these words, `name` what this method reads, `[A ...]` what may be missing and begins with
-    a word, `[A ...]*` the same any number of times, and `{...}` one or more, with commas between.
+    `A|B` is one of these words, `name` a pattern or a method, `[A ...]` what may be missing and begins with a
+    word, `[A ...]*` the same any number of times, and `{...}` one or more, with commas between.
     """
     stack: list[list[tuple[str, Any]]] = [[]]
     for part in _PART.findall(pattern):
@@ -188,7 +199,7 @@ def _compiled(pattern: str) -> tuple[tuple[str, Any], ...]:
             items = tuple(stack.pop())
             stack[-1].append((_KINDS[part], items))
         else:
-            stack[-1].append(("method", part) if part.islower() else ("words", frozenset(part.split("|"))))
+            stack[-1].append(("name", part) if part.islower() else ("words", frozenset(part.split("|"))))
     return tuple(stack[0])
 
 
@@ -227,8 +238,8 @@ class _Reader:
         for kind, what in items:
             if kind == "words":
                 self.expect_any(what)
-            elif kind == "method":
-                getattr(self, what)()
+            elif kind == "name":
+                self.read(_PATTERNS[what]) if what in _PATTERNS else getattr(self, what)()
             elif kind == "listed":
                 self._follow(what)
                 while self.accept(","):
@@ -389,9 +400,6 @@ class _Reader:
         if not self.accept_name():
             self.window()
 
-    def unit(self) -> None:
-        self.expect_any(UNITS)
-
     def counted(self) -> None:
         if self.accept("DISTINCT"):
             self.listed(self.expression)
@@ -469,9 +477,6 @@ class _Reader:
             self.expect_kind(_T.NUMBER, _T.PLACEHOLDER)
         self.expect_any(("PRECEDING", "FOLLOWING"))
 
-    def sort_key(self) -> None:
-        self.read("expression [ASC|DESC]")
-
     # --- operators ----------------------------------------------------------------------------------------
 
     def expression(self) -> None:
@@ -536,7 +541,7 @@ class _Reader:
                 return
 
     def interval(self) -> bool:
-        """Read an amount and its unit, or a function's arguments, after INTERVAL; True for the former."""
+        """Read an amount and its unit, or a function's arguments; return whether it is the former."""
         if self.peek() == "(":
             if self.brackets() > 1:
                 return False
@@ -688,9 +693,6 @@ class _Reader:
         self.read("[LIMIT number [,|OFFSET number]] [LOCK IN SHARE MODE]*")
         self.read("[FOR UPDATE|SHARE [OF {table_name}] [NOWAIT|SKIP locked]]* [INTO into]")
 
-    def named_query(self) -> None:
-        self.read("name [( {name} )] AS ( query )")
-
     def term(self) -> None:
         if self.accept("SELECT"):
             self.select()
@@ -700,9 +702,6 @@ class _Reader:
             self.table_name()
         else:
             self.read("( query )")
-
-    def value_row(self) -> None:
-        self.read("ROW cells")
 
     def locked(self) -> None:
         if self.peek(-1) == "SKIP":
@@ -720,9 +719,6 @@ class _Reader:
         self.read("[INTO into] [FROM tables] [WHERE expression] [GROUP BY {expression} [WITH ROLLUP]]")
         self.read("[HAVING expression] [WINDOW {named_window}]")
         refuse_if(self.peek() == "QUALIFY", "QUALIFY")
-
-    def named_window(self) -> None:
-        self.read("name AS window")
 
     def column_shown(self) -> None:
         if self._starred():
@@ -884,9 +880,6 @@ class _Reader:
         if self.peek(1) == "(" or not self.accept("DEFAULT"):
             self.expression()
 
-    def assignment(self) -> None:
-        self.read("column =|:= cell")
-
     def update(self) -> None:
         self.at += 1
         self.read("[LOW_PRIORITY] [IGNORE]")
@@ -906,15 +899,12 @@ class _Reader:
             self.listed(self._target)
             self.expect("FROM")
             self.listed(self._joined)
-        self.rest_of_change()
+        self.read("rest_of_change")
 
     def _target(self) -> None:
         self.table_name()
         if not self.accept(".", "*"):
             self._alias()
-
-    def rest_of_change(self) -> None:
-        self.read("[WHERE expression] [ORDER BY {sort_key}] [LIMIT number]")
 
 
 _STATEMENTS = {

@@ -54,15 +54,10 @@ SORT_GRACE_SECONDS = 0.25
 
 
 class Watch:
-    """A watch over the statements on a connection.
+    """A watch over the statements on a connection: `with watch.statement(5.0): connection.execute(...)`.
 
-    ```python
-    with watch.statement(5.0):
-        connection.execute(...)
-    watch.timed_out, watch.failure  # why it failed, unless SQLite itself says so
-    ```
-
-    An exception of our own functions that is no answer to the agent is raised at the end of that block.
+    `timed_out` and `failure` say why a statement failed, unless SQLite does. An exception of our functions
+    that is not meant for the agent is raised at the end of the block.
     """
 
     steps = STEPS_BETWEEN_CHECKS
@@ -166,9 +161,8 @@ class Watch:
                 raise
             except Exception as error:
                 if isinstance(error, TypeError) and not takes(function, values):
-                    self.failure = StatementError(
-                        1582, "Incorrect parameter count in the call to native function"
-                    )
+                    text = "Incorrect parameter count in the call to native function"
+                    self.failure = StatementError(1582, text)
                 else:
                     self._mistake = error
                 raise

@@ -203,13 +203,9 @@ def _always(kind: Kind) -> Callable[[exp.Expr], Kind]:
     return lambda node: kind
 
 
-def _arguments(node: exp.Expr) -> list[exp.Expr]:
-    first = [node.this] if isinstance(node.this, exp.Expr) else []
-    return [*first, *node.expressions]
-
-
 def _any(node: exp.Expr) -> Kind:
-    return silent(merged(map(kind_of, _arguments(node))))
+    first = [node.this] if isinstance(node.this, exp.Expr) else []
+    return silent(merged(map(kind_of, [*first, *node.expressions])))
 
 
 def silent(kind: Kind) -> Kind:
@@ -220,12 +216,9 @@ def silent(kind: Kind) -> Kind:
 def _one_of(nodes: Sequence[exp.Expr | None], kind: Kind) -> Kind:
     """Return the kind of what is chosen among values: MySQL reads each of them as a number in its own way."""
     texts = [each for each in nodes if kind_of(each).name == "text"]
-    states = {kind_of(each).silent for each in texts if each is not None and not _is_number(each)}
+    texts = [each for each in texts if not (isinstance(each, exp.Literal) and is_number(each.name))]
+    states = {kind_of(each).silent for each in texts}
     return kind._replace(silent=states.pop() if len(states) == 1 else None if states else False)
-
-
-def _is_number(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Literal) and is_number(node.name)
 
 
 def _over_window(node: exp.Expr) -> Kind:
@@ -260,11 +253,6 @@ def _moved(kind: Kind, interval: exp.Expr) -> Kind:
     return DATETIME if kind == DATE and not days else kind
 
 
-def _product(node: exp.Expr) -> Kind:
-    sides = _sides(node)
-    return arithmetic(sides, sum(kind.places for kind in sides))
-
-
 def _quotient(node: exp.Expr) -> Kind:
     left, right = _sides(node)
     both = arithmetic([left, right], 0)
@@ -282,15 +270,11 @@ def _remainder(kinds: list[Kind]) -> Kind:
     return arithmetic(kinds)._replace(unsigned=bool(kinds) and kinds[0].unsigned)
 
 
-def _case(node: exp.Expr) -> Kind:
-    results = [branch.args.get("true") for branch in node.args["ifs"]]
-    results.append(node.args.get("default"))
+def _chosen(node: exp.Expr) -> Kind:
+    """Return the kind of CASE or IF."""
+    results = [each.args.get("true") for each in node.args.get("ifs") or [node]]
+    results.append(node.args.get("default" if isinstance(node, exp.Case) else "false"))
     return _one_of(results, merged(NULL if each is None else kind_of(each) for each in results))
-
-
-def _if(node: exp.Expr) -> Kind:
-    results = [node.args.get("true"), node.args.get("false")]
-    return _one_of(results, merged([kind_of(results[0]), kind_of(results[1]) if results[1] else NULL]))
 
 
 def _sum(node: exp.Expr) -> Kind:
@@ -445,13 +429,12 @@ _NODES: dict[type[exp.Expr], Callable[[exp.Expr], Kind]] = {
     **dict.fromkeys((exp.Lag, exp.Lead), _shifted),
     **dict.fromkeys((exp.FirstValue, exp.LastValue, exp.NthValue), _same),
     **dict.fromkeys((exp.Add, exp.Sub), _plus),
-    exp.Mul: _product,
+    exp.Mul: lambda node: arithmetic(sides := _sides(node), sum(kind.places for kind in sides)),
     exp.Div: _quotient,
     exp.Mod: lambda node: _remainder(_sides(node)),
     exp.IntDiv: lambda node: INT._replace(unsigned=any(kind.unsigned for kind in _sides(node))),
     exp.Neg: lambda node: arithmetic([_counted(_same(node))])._replace(unsigned=False),
-    exp.Case: _case,
-    exp.If: _if,
+    **dict.fromkeys((exp.Case, exp.If), _chosen),
     exp.Coalesce: _any,
     exp.Sum: _sum,
     exp.Avg: _average,

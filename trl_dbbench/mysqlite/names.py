@@ -40,7 +40,7 @@ _NAMED = frozenset(
 _MEANT = frozenset({"default", "dual", "utc_date", "utc_time", "utc_timestamp"})
 """Reserved words that may stand where a name does, without being one."""
 
-_CLAUSES: dict[type[exp.Expr], str] = {
+_CLAUSES: dict[type, str] = {
     exp.Where: "where clause",
     exp.Join: "on clause",
     exp.Group: "group statement",
@@ -163,9 +163,8 @@ def check_aliases(tree: exp.Expr) -> None:
             raise StatementError(1051, f"Unknown table '{name}'")
         if name.lower() not in map(str.lower, known):
             continue
-        place = column.find_ancestor(*_CLAUSES, exp.Query)
-        clause = _CLAUSES.get(type(place), "field list") if place is not None else "field list"
-        raise unknown_column(f"{name}.{column.name}", clause)
+        place = _CLAUSES.get(type(column.find_ancestor(*_CLAUSES, exp.Query)), "field list")
+        raise unknown_column(f"{name}.{column.name}", place)
 
 
 def check_joins(tree: exp.Expr) -> None:
@@ -188,6 +187,24 @@ def check_joins(tree: exp.Expr) -> None:
                 late = isinstance(column, exp.Column) and column.table in own - seen - {""}
                 if late:
                     raise unknown_column(f"{column.table}.{column.name}", "on clause")
+
+
+def clause(node: exp.Expr, name: str) -> list[exp.Expr]:
+    """Return the expressions of a clause, such as the terms of ORDER BY."""
+    found = node.args.get(name)
+    return [] if found is None else found.expressions
+
+
+def conditions(select: exp.Select) -> list[tuple[exp.Expr, exp.Join | None]]:
+    """Return the conditions of WHERE and ON, the latter with their joins."""
+    where, joins = select.args.get("where"), select.args.get("joins") or []
+    own = [] if where is None else [(where.this, None)]
+    return [*own, *((join.args["on"], join) for join in joins if join.args.get("on") is not None)]
+
+
+def terms(condition: exp.Expr) -> list[exp.Expr]:
+    """Return the conditions that AND connects."""
+    return list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
 
 
 def parts(select: exp.Select) -> Iterator[exp.Expr]:
@@ -245,14 +262,13 @@ def _check_conditions(select: exp.Select, known: Known) -> None:
             aliases = aliases - columns if columns is not None else set()
         above = query.find_ancestor(exp.Select, exp.From, exp.CTE)
         query = above if isinstance(above, exp.Select) else None
-    joins = [join.args.get("on") for join in select.args.get("joins") or []]
-    for clause, word in [(select.args.get("where"), "where"), *((on, "on") for on in joins)]:
-        for column in clause.find_all(exp.Column) if clause is not None and aliases else ():
+    for condition, join in conditions(select) if aliases else ():
+        for column in condition.find_all(exp.Column):
             if column.table or column.name.lower() not in aliases:
                 continue
             inner = column.find_ancestor(exp.Select)
             if inner is select or (inner is not None and inner.args.get("from_") is None):
-                raise unknown_column(column.name, f"{word} clause")
+                raise unknown_column(column.name, "on clause" if join else "where clause")
 
 
 def _check_order(select: exp.Select, own: list[set[str] | None]) -> None:
@@ -272,9 +288,8 @@ def _check_order(select: exp.Select, own: list[set[str] | None]) -> None:
 
 
 def _check_global_order(operation: exp.SetOperation) -> None:
-    order, names = operation.args.get("order"), _selected(operation)
-    for term in order.expressions if order is not None else ():
-        key = term.this
+    names = _selected(operation)
+    for key in (term.this for term in clause(operation, "order")):
         if isinstance(key, exp.Column) and key.table:
             raise StatementError(
                 1250, f"Table '{key.table}' from one of the SELECTs cannot be used in global ORDER clause"
@@ -285,8 +300,7 @@ def _check_global_order(operation: exp.SetOperation) -> None:
 
 def _keys(select: exp.Select) -> Iterator[exp.Column]:
     """Return the columns without a table that ORDER BY names."""
-    order = select.args.get("order")
-    for term in order.expressions if order is not None else ():
+    for term in clause(select, "order"):
         if isinstance(term.this, exp.Column) and not term.this.table:
             yield term.this
 

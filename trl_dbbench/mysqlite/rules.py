@@ -48,6 +48,7 @@ from trl_dbbench.mysqlite.errors import (
     refuse_if,
     syntax_error,
     unknown_column,
+    unknown_table,
     unsupported,
 )
 from trl_dbbench.mysqlite.functions import (
@@ -77,6 +78,7 @@ from trl_dbbench.mysqlite.names import (
     qualify_joins,
     qualify_order,
     rename_columns,
+    terms,
 )
 from trl_dbbench.mysqlite.parse import quote, text_of
 from trl_dbbench.mysqlite.storage import count_depth, is_recursive, note_columns, store, store_columns
@@ -117,7 +119,7 @@ def move(name: str, moment: exp.Expr, amount: exp.Interval, kind: Kind) -> exp.E
     arguments = [_start(moment), *interval(amount)]
     if not strict:
         return call(name, *arguments)
-    made = call(f"FULL_{name}", *arguments, exp.Literal.number(int(kind == DATE)))
+    made = call(f"FULL_{name}", *arguments, int(kind == DATE))
     return unless_null(arguments[:1], made) if may_fail(arguments[1]) else made
 
 
@@ -150,8 +152,7 @@ def cast(node: exp.Expr) -> exp.Expr:
         whole = call(name, in_change(as_number(node.this), "FULL_INTEGER"))
         return call("CAST_UNSIGNED", whole) if kind.this in (_T.UBIGINT, _T.UINT) else whole
     if kind.this in (_T.DECIMAL, _T.UDECIMAL):
-        places = sizes[1] if len(sizes) > 1 else exp.Literal.number(0)
-        digits = sizes[0] if sizes else exp.Literal.number(10)
+        digits, places = [*sizes, *map(exp.Literal.number, (10, 0)[len(sizes) :])]
         return call("CAST_DECIMAL", in_change(as_number(node.this), "FULL_BEGUN_DECIMAL"), places, digits)
     if kind_of(node).is_single:
         return call("CAST_FLOAT", numeric(node.this))
@@ -421,16 +422,15 @@ def _group_concat(node: exp.Expr) -> exp.Expr:
         value = value.this
     distinct = isinstance(value, exp.Distinct)
     values = [_group_text(each) for each in (value.expressions if distinct else [value])]
-    separator = node.args.get("separator") or exp.Literal.string(",")
-    flags = [exp.Literal.number(int(distinct)), exp.Literal.string(directions)]
-    return call("GROUP_CONCAT", separator, *flags, *keys, *values)
+    separator = node.args.get("separator") or ","
+    return call("GROUP_CONCAT", separator, int(distinct), directions, *keys, *values)
 
 
 def _group_text(value: exp.Expr) -> exp.Expr:
     """Return a value as GROUP_CONCAT writes it, which stores it first."""
     kind = kind_of(value)
     if kind.name == "decimal":
-        return call("WRITTEN", value, exp.Literal.number(kind.places))
+        return call("WRITTEN", value, kind.places)
     return call("WRITTEN_SINGLE", value) if kind.is_single else value
 
 
@@ -535,7 +535,7 @@ def turn_right_joins(select: exp.Expr) -> None:
     """Make `a JOIN b RIGHT JOIN c` of a query `c LEFT JOIN (a JOIN b)`, which changes the order of `*`. Raise
     StatementError where the query keeps a RIGHT JOIN that SQLite answers wrongly."""
     joins, first = select.args.get("joins") or [], select.args.get("from_")
-    if not any(_is_right(join) for join in joins):
+    if not any(join.side.upper() == "RIGHT" for join in joins):
         return
     named = any(join.args.get("using") or join.method for join in joins)
     if named and any(
@@ -547,7 +547,7 @@ def turn_right_joins(select: exp.Expr) -> None:
         return
     source, done = first.this, list[exp.Join]()
     for join in joins:
-        if not _is_right(join):
+        if join.side.upper() != "RIGHT":
             done.append(join)
             continue
         if done:
@@ -558,20 +558,12 @@ def turn_right_joins(select: exp.Expr) -> None:
     select.set("joins", done)
 
 
-def _is_right(join: exp.Join) -> bool:
-    return join.side.upper() == "RIGHT"
-
-
 def _check_right_joins(joins: list[exp.Join]) -> None:
     """Refuse what SQLite 3.40 answers wrong: before RIGHT JOIN, a constant condition removes all rows."""
     last = max((n for n, join in enumerate(joins) if join.side.upper() == "RIGHT"), default=0)
     for join in joins[:last]:
-        condition = join.args.get("on")
-        if condition is None:
-            continue
-        terms = condition.flatten() if isinstance(condition, exp.And) else [condition]
-        if any(term.find(exp.Column, exp.Query) is None for term in terms):
-            raise unsupported("a constant in ON before RIGHT JOIN")
+        for term in terms(join.args["on"]) if join.args.get("on") is not None else ():
+            refuse_if(term.find(exp.Column, exp.Query) is None, "a constant in ON before RIGHT JOIN")
 
 
 def unify_sides(node: exp.SetOperation) -> None:
@@ -593,15 +585,11 @@ def unify_sides(node: exp.SetOperation) -> None:
             stored_first = chooses(inner) and not isinstance(inner.unnest(), exp.If | exp.Case)
             if kind.name == "text" and own.name == "decimal" and (stored_first or inner.find(exp.Avg)):
                 raise unsupported("numbers chosen among others, or averages, beside texts in a UNION")
-            if (
-                isinstance(value, exp.Column)
-                and own.name == "decimal"
-                and kind.is_number
-                and kind[:2] != own[:2]
-            ):
+            column = isinstance(value, exp.Column) and own.name == "decimal"
+            if column and kind.is_number and kind[:2] != own[:2]:
                 # SQLite would take the type of this column for that of all rows
                 name, places = ("DECIMAL", kind.places) if kind.name == "decimal" else ("CAST_DOUBLE", None)
-                new = call(name, value.copy(), None if places is None else exp.Literal.number(places))
+                new = call(name, value.copy(), places)
             if isinstance(new, exp.Anonymous) and new.this.startswith("my_") and new.this != inner.this:
                 value.replace(collated(new) if kind.name == "text" else new)
 
@@ -670,7 +658,7 @@ def _again(node: exp.Expr) -> exp.Expr:
 
 def _quotient(node: exp.Expr) -> exp.Expr:
     kind = kind_of(node)
-    places = exp.Literal.number(kind.places) if kind.name == "decimal" else None
+    places = kind.places if kind.name == "decimal" else None
     dividend = numeric(node.this)
     if kind.name == "float":  # of texts such as '1', SQLite makes whole numbers
         dividend = call("CAST_DOUBLE", dividend)
@@ -739,7 +727,7 @@ def _extract(node: exp.Expr) -> exp.Expr:
     unit, value = node.name.upper(), node.expression
     refuse_if(unit not in EXTRACTED, f"EXTRACT({unit} ...)")
     read = call("DATED", value) if kind_of(value).is_number else in_change(value, "FULL_DATE")
-    return call("EXTRACT", exp.Literal.string(unit), read)
+    return call("EXTRACT", unit, read)
 
 
 def _interval(node: exp.Expr) -> exp.Expr:
@@ -748,8 +736,8 @@ def _interval(node: exp.Expr) -> exp.Expr:
 
 
 def _trim(node: exp.Expr) -> exp.Expr:
-    where = exp.Literal.string(str(node.args.get("position") or "BOTH").upper())
-    return call("TRIM", as_text(node.this), node.expression or exp.Literal.string(" "), where)
+    where = str(node.args.get("position") or "BOTH").upper()
+    return call("TRIM", as_text(node.this), node.expression or " ", where)
 
 
 def _substring(node: exp.Expr) -> exp.Expr:
@@ -789,7 +777,7 @@ def _table(node: exp.Expr) -> exp.Expr:
         raise unsupported("USE INDEX and the like")
     refuse_if(isinstance(node.this, exp.Func), "a function as a table")
     if _INTERNAL.match(node.name):
-        raise StatementError(1146, f"Table '{SHOWN_DATABASE}.{node.name}' doesn't exist")
+        raise unknown_table(node.name)
     schema = node.text("db")
     if node.text("catalog") or (node.args.get("db") is not None and not schema):
         raise syntax_error(text_of(node))
@@ -807,8 +795,7 @@ def _table(node: exp.Expr) -> exp.Expr:
 def _column(node: exp.Expr) -> exp.Expr:
     schema = node.text("db")
     if schema and schema != SHOWN_DATABASE and schema.lower() != "information_schema":
-        written = text_of(node).replace("`", "")
-        raise unknown_column(written)
+        raise unknown_column(text_of(node).replace("`", ""))
     node.set("db", None)
     refuse_if(kind_of(node) == JSON and not _is_shown(node), "a column of JSON in an expression")
     if kind_of(node).name == "fixed" and not (_is_shown(node) or isinstance(node.parent, _COMPARING)):
@@ -850,15 +837,7 @@ def _order(node: exp.Expr) -> exp.Expr:
 
 def _group(node: exp.Expr) -> exp.Expr:
     refuse_if(node.args.get("rollup"), "WITH ROLLUP")
-    shown = node.parent.expressions if isinstance(node.parent, exp.Select) else []
-    folded = {
-        str(place) for place, each in enumerate(shown, 1) if each.find(exp.AggFunc)
-    }  # a mistake of its own
-    keys = node.expressions
-    mistaken = [isinstance(key, exp.Literal) and key.name in folded for key in keys]
-    node.set(
-        "expressions", [key if wrong else _no_place(key) for key, wrong in zip(keys, mistaken, strict=True)]
-    )
+    node.set("expressions", [_no_place(key) for key in node.expressions])
     return node
 
 
@@ -939,15 +918,14 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.Concat: lambda node: call("CONCAT", *map(as_text, node.expressions)),
     exp.CurrentDate: _call_of("CURDATE"),
     exp.CurrentTime: _call_of("CURTIME"),
-    exp.CurrentTimestamp: _call_of("NOW"),
-    exp.Localtime: _call_of("NOW"),
-    exp.Localtimestamp: _call_of("NOW"),
+    **dict.fromkeys((exp.CurrentTimestamp, exp.Localtime, exp.Localtimestamp), _call_of("NOW")),
     exp.CurrentUser: _call_of("USER"),
     exp.Anonymous: function_call,
     exp.Literal: _literal,
     exp.Parameter: _variable,
     exp.SessionParameter: _variable,
     exp.PropertyEQ: _refuse(":="),
+    exp.BitString: _refuse("bits as bytes"),
     exp.Placeholder: _placeholder,
     exp.Table: _table,
     exp.Column: _column,

@@ -73,7 +73,7 @@ class Translation(NamedTuple):
 
 
 def look(sql: str) -> Statement:
-    """Read a statement; raise StatementError if MySQL refuses it for any tables, or it is too large."""
+    """Read a statement; raise StatementError if MySQL refuses it whatever its tables are."""
     return _looks.look(sql) if len(sql) <= MAX_CACHED_CHARACTERS else _look(sql)
 
 
@@ -148,7 +148,7 @@ def _translation(tree: exp.Expr, tables: tuple[TableColumns, ...]) -> Translatio
 
 
 def definition(tree: exp.Create, tables: tuple[TableColumns, ...]) -> exp.Create:
-    """Return a copy of CREATE; raise StatementError if it computes with FLOAT, a DOUBLE in SQLite."""
+    """Return a copy of CREATE; raise StatementError if it computes with FLOAT: SQLite makes it DOUBLE."""
     if isinstance(tree.expression, exp.Query):
         _check_floats(tree, tables)
     return tree.copy()

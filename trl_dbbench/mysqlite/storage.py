@@ -76,16 +76,13 @@ def _insert(tree: exp.Insert, columns: Sequence[TableColumns]) -> None:
     wanted = [(name, kinds.get(name.lower(), UNKNOWN)) for name in names]
     source = tree.expression
     if isinstance(source, exp.Values):
+        every = set(names) <= set(kinds)
         for place, row in enumerate(source.expressions, 1):
-            if (
-                isinstance(row, exp.Tuple)
-                and len(row.expressions) != len(wanted)
-                and set(names) <= set(kinds)
-            ):
+            fits = isinstance(row, exp.Tuple) and len(row.expressions) == len(wanted)
+            if every and isinstance(row, exp.Tuple) and not fits:
                 raise StatementError(1136, f"Column count doesn't match value count at row {place}")
-            if set(names) <= set(kinds) and any(_names_column(row, target.name, kinds, columns)):
-                raise unsupported("a column in VALUES")
-            if isinstance(row, exp.Tuple) and len(row.expressions) == len(wanted):
+            refuse_if(every and any(_names_column(row, target.name, kinds, columns)), "a column in VALUES")
+            if fits:
                 cells = zip(row.expressions, wanted, strict=True)
                 row.set("expressions", [stored(cell, name, kind) for cell, (name, kind) in cells])
     elif isinstance(source, exp.Query) and len(source.meta.get("row", ())) == len(wanted):
@@ -123,33 +120,28 @@ def stored(node: exp.Expr, column: str, kind: Kind) -> exp.Expr:
         raise unsupported("a date of a subquery as a number")
     if isinstance(node, exp.Null | exp.Column) and (isinstance(node, exp.Null) or kind_of(node) == kind):
         return node
-    name = exp.Literal.string(column)
     node = sure_decimal(node, kind)
     match kind.name:
         case "int":
-            float_ = exp.Literal.number(int(kind_of(node).name in ("float", "text")))
-            bounds = [exp.Literal.string(str(bound)) for bound in _range(kind)]
-            return call("STORE_INT", as_number(node), name, float_, *bounds)
+            is_float = kind_of(node).name in ("float", "text")
+            return call("STORE_INT", as_number(node), column, int(is_float), *map(str, _range(kind)))
         case "decimal":
-            sizes = (exp.Literal.number(kind.size or 10), exp.Literal.number(kind.places))
-            return call("STORE_DECIMAL", as_number(node), name, *sizes)
+            return call("STORE_DECIMAL", as_number(node), column, kind.size or 10, kind.places)
         case "float":
-            return call("STORE_FLOAT", as_number(node), name, exp.Literal.number(int(kind.is_single)))
+            return call("STORE_FLOAT", as_number(node), column, int(kind.is_single))
         case "fixed":
             raise unsupported("new values of a FLOAT or DOUBLE with a number of places")
         case "date" | "datetime":
-            return call("STORE_DATE", node, name, exp.Literal.number(int(kind == DATETIME)))
+            return call("STORE_DATE", node, column, int(kind == DATETIME))
         case "text" if kind.size is not None:
             of_float = kind_of(node).name == "float"
-            written = (
-                call("REAL_TEXT", node, exp.Literal.number(kind.size)) if of_float else unified(node, TEXT)
-            )
-            return call("STORE_TEXT", written, name, exp.Literal.number(kind.size))
+            written = call("REAL_TEXT", node, kind.size) if of_float else unified(node, TEXT)
+            return call("STORE_TEXT", written, column, kind.size)
         case "text":
             computed = kind_of(node).is_single and not isinstance(node, exp.Column)
             return call("WRITTEN", node) if computed else unified(node, TEXT)
         case "json":
-            return call("STORE_JSON", node, name)
+            return call("STORE_JSON", node, column)
     return node
 
 

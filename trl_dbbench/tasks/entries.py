@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvOptions, read_csv
+from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, FROM_FILE, CsvOptions, read_csv
 from trl_dbbench.tasks.fields import json_object
 from trl_dbbench.utils.files import write_atomically
 

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE
+from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, FROM_FILE
 from trl_dbbench.tasks.entries import Entry, read_entries, read_folder
 from trl_dbbench.tasks.formats import format_of, get_format, read_entry
 from trl_dbbench.tasks.formats.base import TaskFormat, Unsupported

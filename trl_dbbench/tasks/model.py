@@ -19,9 +19,8 @@ from trl_dbbench.grading import DEFAULT_GRADER, GRADERS, SQL_GRADERS
 from trl_dbbench.grading.scorers import Result
 from trl_dbbench.tasks.column_types import check_type
 from trl_dbbench.tasks.fields import as_object, check_known, json_object, optional, required
-from trl_dbbench.tasks.schema import described
 from trl_dbbench.tasks.skills import NAMED, operation_of, skills_of
-from trl_dbbench.tasks.source import Source
+from trl_dbbench.tasks.source import Source, described
 from trl_dbbench.tasks.table import Table, check_names, content_key, first_twice, read_rows, read_table
 from trl_dbbench.utils.lookup import unknown
 

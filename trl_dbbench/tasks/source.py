@@ -10,11 +10,12 @@ from typing import Any
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.fields import check_known, optional, required
-from trl_dbbench.tasks.sources.base import Kind
+from trl_dbbench.tasks.sources.base import Kind, with_rows
 from trl_dbbench.tasks.sources.dump import DUMP_SUFFIXES, Dump
 from trl_dbbench.tasks.sources.folder import Folder
 from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
 from trl_dbbench.tasks.table import Table
+from trl_dbbench.utils.sql import quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +163,21 @@ def _opened(source: Source) -> Kind:
 @lru_cache(maxsize=1024)
 def _described(source: Source, dialect: str) -> str:
     return source.opened.described(dialect)
+
+
+def described(tables: tuple[Table, ...], source: Source | None, dialect: str) -> str:
+    """CREATE TABLE of each, and its first rows in a comment.
+
+    Raises:
+        TaskError: the source cannot be read.
+    """
+    if source is not None:
+        return source.described(dialect)
+    return "\n".join(
+        with_rows(f"CREATE TABLE {quote(table.name)} (\n{_columns(table)}\n)", table.name, table.rows)
+        for table in tables
+    )
+
+
+def _columns(table: Table) -> str:
+    return ",\n".join(f"  {quote(column.name)} {column.type}" for column in table.columns)

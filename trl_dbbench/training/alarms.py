@@ -1,10 +1,9 @@
-"""What goes wrong while nobody looks: figures of every batch, and a warning when one of them stays bad.
+"""Alarms: figures of every batch, and a warning when one of them stays bad.
 
-`alarm_metrics` reads the figures off a batch's sampled episodes. The trainer logs them beside TRL's own, so
-they are in `trainer_state.json`, in the trackers and in the report. `AlarmCallback` watches what is logged:
-a figure whose mean over the last `alarm_window` logged values crosses its threshold is warned of once, and
-again only after that many values in a row were fine. It reads the values from the trainer's log, which a
-checkpoint keeps, so a resumed run neither forgets them nor repeats its warnings.
+`alarm_metrics` computes the figures of a batch's sampled episodes, which the trainer logs beside TRL's.
+`AlarmCallback` warns once of a figure whose mean over the last `alarm_window` logged values crosses its
+threshold, and again only after as many values in a row were fine. It reads them from the trainer's log, which
+checkpoints keep: a resumed run neither forgets values nor repeats warnings.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ _ERROR_ADVICE = {
 }
 
 ERROR_CLASSES = tuple(_ERROR_ADVICE)
-"""The limits are told apart by their names, other errors by their numbers (`Dialect.error_class`)."""
+"""Classes of errors: limits by their names, others by their numbers (`Dialect.error_class`)."""
 
 
 MAX_ROLLOUTS = 100
-"""Rollouts back to which a warning looks for the commonest reason of void episodes."""
+"""Rollouts searched for the commonest reason of void episodes."""
 
 
 # --- figures ------------------------------------------------------------------------------------------
@@ -58,26 +57,27 @@ def alarm_metrics(
     reward_weights: Sequence[float],
     dialect: Dialect,
 ) -> dict[str, list[float]]:
-    """A batch's values from 0 to 1, whose means are logged. Episodes whose environment failed are left out.
+    """Return a batch's values, 0 to 1, whose means are logged. Void episodes are left out.
 
     Logged:
 
-    - `alarm/invalid_actions`: turns that the protocol could not read, of all turns.
-    - `alarm/answers_without_query`: answers before which no statement was executed, of all answers.
-    - `alarm/distinct_sql`: how often two episodes of a group that both executed SQL did not execute the same
-      statements, over all such pairs of a group (Simpson's index of diversity), then over groups. 0 where a
-      group's episodes all execute the same, 1 where no two do, whatever the size of the group.
-    - `alarm/groups_without_spread`: groups whose episodes all have the same reward, and so no advantage, of
-      the groups with at least two rewards. An episode to which every function gave `None` has none.
-    - `error/...`: statements that failed in each of `ERROR_CLASSES`, of all that were executed.
+    - `alarm/invalid_actions`: share of the turns that the protocol could not read.
+    - `alarm/answers_without_query`: share of the answers before which no statement was executed.
+    - `alarm/distinct_sql`: share of the pairs of a group's episodes with SQL that executed different
+    statements
+      (Simpson's index of diversity), averaged over groups: 0 if all execute the same, 1 if no two do.
+    - `alarm/groups_without_spread`: share of the groups with at least two rewards whose rewards are all
+    equal,
+      so that no episode has an advantage.
+    - `error/...`: share of the executed statements that failed in each of `ERROR_CLASSES`.
 
     Args:
-        episodes: of all ranks, in order; each `group_size` are of one prompt.
+        episodes: of all ranks, in order; `group_size` in a row are of one prompt.
         reward_weights: of an episode's rewards, in their order.
-        dialect: of the database on which the statements were executed.
+        dialect: of the database.
 
     Returns:
-        A value for each turn, answer, group or statement; nothing of which there was none.
+        A value for each turn, answer, group or statement; no entry where there are none.
     """
     groups = [
         [e for e in episodes[start : start + group_size] if not is_void(e)]
@@ -99,12 +99,12 @@ def alarm_metrics(
 
 
 def statements(episode: EpisodeRecord) -> tuple[str, ...]:
-    """The SQL that the episode executed, in order."""
+    """Return the SQL that the episode executed, in order."""
     return tuple(turn["sql"] for turn in episode["turns"] if _executed(turn))
 
 
 def error_class(turn: TurnRecord, dialect: Dialect) -> str | None:
-    """The one of `ERROR_CLASSES` into which an executed statement falls; `None` if it did not fail."""
+    """Return the class of an executed statement's error; `None` if it did not fail."""
     if turn["limit"] is not None:
         name = f"limit_{turn['limit']}"
         return name if name in ERROR_CLASSES else "other"
@@ -116,7 +116,7 @@ def _executed(turn: TurnRecord) -> bool:
 
 
 def _diversity(group: Sequence[EpisodeRecord]) -> float | None:
-    """The share of pairs of episodes that executed different SQL, among those that executed any."""
+    """Return the share of pairs of episodes with different SQL, among those that executed any."""
     differ = [a != b for a, b in combinations(filter(None, map(statements, group)), 2)]
     return sum(differ) / len(differ) if differ else None
 
@@ -126,7 +126,7 @@ def _is_scored(episode: EpisodeRecord) -> bool:
 
 
 def _total(rewards: Mapping[str, float | None], weights: Sequence[float]) -> float:
-    """Rounded to the seven digits that TRL's fp32 has."""
+    """Return the weighted reward, rounded to the precision of TRL's fp32."""
     parts = zip(rewards.values(), weights, strict=False)
     return float(f"{sum(value * weight for value, weight in parts if value is not None):.6g}")
 
@@ -136,10 +136,7 @@ def _total(rewards: Mapping[str, float | None], weights: Sequence[float]) -> flo
 
 @dataclass(frozen=True)
 class Alarm:
-    """A logged metric that is warned of when it goes above, or `below`, the setting of the config.
-
-    `advice` says what that usually means and what to do.
-    """
+    """A warning for a logged metric above, or `below`, a setting of the config, with advice."""
 
     metric: str
     setting: str
@@ -196,9 +193,9 @@ ALARMS = (
 
 
 class AlarmCallback(TrainerCallback, ExportableState):
-    """Warns of the figures that stay beyond their thresholds.
+    """Warns of figures that stay beyond their thresholds.
 
-    `raised` holds the metrics that were warned of and have not recovered; it goes with every checkpoint.
+    `raised` holds the metrics warned of that have not recovered; checkpoints keep it.
     """
 
     def __init__(self):
@@ -206,7 +203,7 @@ class AlarmCallback(TrainerCallback, ExportableState):
         self._rollouts: deque[Counter[str]] = deque(maxlen=MAX_ROLLOUTS)  # why episodes were void
 
     def watch(self, episodes: Sequence[EpisodeRecord]) -> None:
-        """Notes why episodes of a rollout are void, which a warning then says."""
+        """Note why episodes of a rollout are void, for a warning."""
         self._rollouts.append(void_reasons(episodes))
 
     def on_log(
@@ -257,21 +254,11 @@ class AlarmCallback(TrainerCallback, ExportableState):
 
 
 def check_alarms(args: Any) -> None:
-    """Checks the thresholds of a `DBBenchGRPOConfig`.
-
-    Raises:
-        ConfigError: if one cannot be.
-    """
+    """Raise ConfigError for a threshold out of its range."""
     if args.alarm_window < 1:
         raise ConfigError(f"alarm_window must be at least 1, is {args.alarm_window}.")
-    shares = {
-        "invalid_actions": 1,
-        "answers_without_query": 1,
-        "groups_without_spread": 1,
-        "errors": 1,
-        "void": 1,
-    }
-    for name, off in (shares | {"distinct_sql": 0}).items():
+    shares = ("invalid_actions", "answers_without_query", "groups_without_spread", "errors", "void")
+    for name, off in {**dict.fromkeys(shares, 1), "distinct_sql": 0}.items():
         share = getattr(args, f"alarm_{name}")
         if not 0 <= share <= 1:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""What is kept of a run's episodes: how often the greedy agent was right, and every episode in full."""
+"""Records of a run: the greedy accuracy, every episode, the metrics, and progress on the console."""
 
 from __future__ import annotations
 
@@ -42,15 +42,14 @@ logger = logging.getLogger(__name__)
 
 
 class GreedyEvalCallback(TrainerCallback, ExportableState):
-    """Runs the greedy evaluation of the current weights before their sampled update, and keeps its record.
+    """Evaluates the current weights greedily before each sampled update, and keeps the record.
 
-    At the start of a rollout the trainer asks it what is to be played greedily (`starts`), plays that beside
-    the samples or before them, and hands the episodes back (`record`). The record goes with every checkpoint,
-    so a resumed run counts on from there: from the end of a step, also if the checkpoint was saved in the
-    middle of the next.
+    At the start of a rollout the trainer asks for the greedy episodes to play (`starts`), plays them beside
+    the samples or before them, and hands them back (`record`). Checkpoints keep the record as it was at the
+    end of a step, so a resumed run counts on from there.
 
     Args:
-        every: the evaluation precedes every so many rollouts, beginning with the first.
+        every: rollouts from one evaluation to the next. The first rollout has one.
     """
 
     def __init__(self, every: int = 1):
@@ -61,12 +60,12 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
     def starts(
         self, sampled: Sequence[Start], rollout: int, first_row: int, group_size: int
     ) -> list[Start] | None:
-        """What this rank is to play greedily: each prompt of the batch once. `None`, on all ranks, for
-        nothing.
+        """Return this rank's greedy episodes: each prompt of the batch once. `None`, on all ranks, if no
+        evaluation is due.
 
         Args:
             sampled: this rank's rows.
-            rollout: number of the rollout in the run, from 0 on.
+            rollout: number of the rollout in the run, from 0.
             first_row: the first row's place among those of all ranks. Copies of a prompt, `group_size` in a
                 row, may lie on several ranks; the rank of the first one plays it.
         """
@@ -79,19 +78,19 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
         ]
 
     def record(self, step: int, episodes: Sequence[EpisodeRecord]) -> dict[str, float]:
-        """Counts a batch's greedy episodes, those of all ranks, prints a line and returns metrics.
+        """Count a batch's greedy episodes, those of all ranks, print a line and return metrics.
 
         Logged:
 
-        - `greedy/accuracy`: of the greedy runs so far, each before its prompt's update.
+        - `greedy/accuracy`: accuracy of the greedy runs so far, each before its prompt's update.
         - `greedy/accuracy_low`, `greedy/accuracy_high`: its 95 % Wilson interval.
-        - `greedy/accuracy_void_wrong`: the same with void episodes counted as wrong: the environment failed.
-        - `greedy/void`: the share of void episodes of the greedy runs so far.
-        - `greedy/operation/...`, `greedy/skill/...`: the same of the tasks with this operation or skill.
-        - `greedy/void_wrong/...`: that with void episodes counted as wrong, of an operation or skill that has
-          any.
-        - `greedy/batch_accuracy`: of this batch alone.
-        - `greedy/batch_accuracy_void_wrong`: that with void episodes counted as wrong.
+        - `greedy/accuracy_void_wrong`: the same with void episodes, whose environment failed, counted as
+        wrong.
+        - `greedy/void`: share of void episodes of the greedy runs so far.
+        - `greedy/operation/...`, `greedy/skill/...`: accuracy on the tasks with this operation or skill.
+        - `greedy/void_wrong/...`: the same with void episodes counted as wrong, if there are any.
+        - `greedy/batch_accuracy`: accuracy of this batch alone.
+        - `greedy/batch_accuracy_void_wrong`: the same with void episodes counted as wrong.
         """
         batch = Accuracy().add(episodes)
         self.accuracy.add(episodes)
@@ -142,7 +141,7 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
 
 
 class HeldOutCallback(TrainerCallback):
-    """Says at the end how often held-out tasks were solved before the training and after it."""
+    """Prints the held-out accuracy before and after the training at its end."""
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -158,10 +157,7 @@ class HeldOutCallback(TrainerCallback):
 
 
 class RolloutProgressCallback(ProgressCallback):
-    """The progress bar with the two numbers that matter, in place of all metrics of every step as text.
-
-    All metrics are in `metrics.jsonl` and go to `report_to`.
-    """
+    """A progress bar that shows greedy accuracy and reward alone."""
 
     def on_log(
         self,
@@ -183,7 +179,7 @@ class RolloutProgressCallback(ProgressCallback):
 
 
 def _held_out(state: TrainerState, logs: Mapping[str, Any]) -> str | None:
-    """The line on a held-out evaluation, if this is what was logged."""
+    """Return the line for a held-out evaluation, if the log is of one."""
     accuracy, void = logs.get("eval_accuracy"), _void(logs, "eval_")
     if accuracy is None and void is None:
         return None
@@ -195,15 +191,15 @@ def _held_out(state: TrainerState, logs: Mapping[str, Any]) -> str | None:
 
 
 def _void(logs: Mapping[str, Any], prefix: str = "") -> float | None:
-    """The share of void episodes; `None` if there are none."""
+    """Return the share of void episodes; `None` if there are none."""
     return logs.get(f"{prefix}status/{Status.ENVIRONMENT_FAULT}") or None
 
 
 class PlainProgressCallback(PrinterCallback):
-    """A line for each logged step where there is no bar; all metrics are in `metrics.jsonl`."""
+    """Prints a line for each logged step where there is no bar."""
 
     def __init__(self) -> None:
-        self._begin = (0, 0.0)  # the step with which this process began, and when, by time.monotonic()
+        self._begin = (0, 0.0)  # first step of this process, and its time by time.monotonic()
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -233,11 +229,11 @@ class PlainProgressCallback(PrinterCallback):
 
 
 class MetricsLogCallback(TrainerCallback):
-    """Writes what is logged at each step to `output_dir/metrics.jsonl`, one JSON object a line.
+    """Writes each step's metrics to `output_dir/metrics.jsonl`, one JSON object a line.
 
-    `step` comes first; then what goes to `report_to`, by TRL's names and ours. What is not finite is null.
-    A resumed run drops the lines that its checkpoint does not know, so that each step stands there once. A
-    run that starts afresh keeps an older file under another name.
+    `step` comes first, then what goes to `report_to`. Values that are not finite are null. A resumed run
+    drops the lines after its checkpoint, so that each step stands there once. A new run renames an older
+    file.
     """
 
     def __init__(self, output_dir: str | os.PathLike):
@@ -280,12 +276,11 @@ def _metrics_line(step: int, logs: Mapping[str, Any]) -> str:
 class EpisodeLogCallback(TrainerCallback):
     """Writes every episode, greedy and sampled, to `output_dir/episodes.jsonl`, one a line.
 
-    The tasks they played go to `tasks.jsonl` beside it, each once, in the own format, and how they were
-    played to `run.json`. A resumed run drops the lines that its checkpoint does not know, so that each
-    episode stands there once. A run that starts afresh keeps an older file under another name.
+    Their tasks go to `tasks.jsonl`, each once, and the settings to `run.json`. A resumed run drops the lines
+    after its checkpoint, so that each episode stands there once. A new run renames an older file.
 
     Args:
-        run_id: gives the id of the run, `None` until it begins.
+        run_id: returns the id of the run, `None` until it begins.
     """
 
     def __init__(
@@ -301,10 +296,10 @@ class EpisodeLogCallback(TrainerCallback):
         self._tasks: set[str] | None = None  # lines of tasks.jsonl
 
     def write(self, episodes: Iterable[EpisodeRecord], tasks: Iterable[str] = ()) -> None:
-        """Appends episodes; on the main process only.
+        """Append episodes. Only the main process calls it.
 
         Args:
-            tasks: their tasks, by `Task.to_json`; those known already are not written again.
+            tasks: their tasks, by `Task.to_json`; known ones are not written again.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self._tasks is None:
@@ -343,7 +338,7 @@ class EpisodeLogCallback(TrainerCallback):
 
 
 def _move_away(path: Path) -> None:
-    """Gives a file of an earlier run, if there is one, a name of its own."""
+    """Rename a file of an earlier run, if there is one."""
     if not path.exists():
         return
     number = 1
@@ -354,10 +349,10 @@ def _move_away(path: Path) -> None:
 
 
 def _keep_lines_before(path: Path, step: int, evaluated: bool) -> None:
-    """Keeps what had been written when the checkpoint of `step` was saved.
+    """Keep the lines written before the checkpoint of `step` was saved.
 
-    Sampled and greedy episodes of step s lead to step s + 1, so those of the checkpoint's own step came
-    after it; an evaluation at that step came before it, if there was one. A line cut by a kill goes as well.
+    Sampled and greedy episodes of step s lead to step s + 1, so those of the checkpoint's step came after it.
+    An evaluation at that step came before it. A line cut by a kill goes as well.
     """
     # errors="replace": a kill may have cut the last line within a character
     with path.open(encoding="utf-8", errors="replace") as lines, write_atomically(path) as out:

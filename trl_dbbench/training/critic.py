@@ -1,16 +1,15 @@
-"""What PPO's critic is: a linear head on hidden states, the policy's own or those of a trunk for itself.
+"""PPO's critic: a linear head on the hidden states of the policy's trunk, or of a trunk of its own.
 
 ```
 critic: head    the states of the policy's trunk; the loss of the values trains the trunk too
 critic: model   the states of a copy of that trunk, with adapters of its own where the policy has such
 ```
 
-V of a sampled token is what is expected from the state before it: read off where the policy's distribution
-of the token is read off, at the token before. The head begins with zeros, so that V begins with 0.
+V of a sampled token is the reward expected before it is sampled. It is read at the token before, like the
+policy's distribution. The head starts at zero, so V starts at 0.
 
-The optimizer is the policy's, with a parameter group and a learning rate for the critic: a checkpoint holds
-both. The critic's weights lie beside the policy's, in `critic/weights.pt`: what a run trains of it,
-which with LoRA is not the base.
+The policy's optimizer trains the critic in a parameter group with its own learning rate. The critic's trained
+weights lie beside the policy's, in `critic/weights.pt`; with LoRA that is without the base.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from trl_dbbench.errors import ConfigError
 
 CRITICS = ("head", "model")
 WEIGHTS = Path("critic") / "weights.pt"
-"""In a folder of its own, for vLLM reads all weights that lie beside a model's."""
+"""A folder of its own, since vLLM reads all weights beside a model's."""
 
 
 class Critic(nn.Module):
     """A value for each token.
 
     Args:
-        policy: with adapters or without. It is left as it is.
+        policy: with adapters or without. It stays unchanged.
         kind: one of `CRITICS`.
     """
 
@@ -56,7 +55,7 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, states: torch.Tensor, width: int) -> torch.Tensor:
-        """The values of the last tokens.
+        """Return the values of the last tokens.
 
         Args:
             states: (B, L, H), a trunk's last hidden states of L tokens.
@@ -96,16 +95,16 @@ class Critic(nn.Module):
                 weight.copy_(found[name])
 
     def share(self, accelerator: Accelerator) -> None:
-        """Gives all ranks the weights of the first."""
+        """Give all ranks the weights of the first."""
         if accelerator.num_processes > 1:
             for weight in self.trained.values():
                 weight.data = broadcast(weight.data)
 
     def join(self, optimizer: torch.optim.Optimizer, accelerator: Accelerator, **settings: Any) -> None:
-        """Has an optimizer train the critic; before each of its steps the ranks' gradients are averaged.
+        """Add the critic to an optimizer; before each step the ranks' gradients are averaged.
 
         Args:
-            settings: of the parameter group, and `max_grad_norm`, beyond which gradients are scaled down.
+            settings: of the parameter group, and `max_grad_norm`, to which larger gradients are scaled down.
         """
         max_norm = settings.pop("max_grad_norm")
         weights = list(self.trained.values())
@@ -115,18 +114,18 @@ class Critic(nn.Module):
 
         optimizer.add_param_group({"params": weights, **settings})
         optimizer.register_step_pre_hook(average)
-        # the trainer forgets only the gradients of the policy
+        # the trainer zeroes only the policy's gradients
         optimizer.register_step_post_hook(lambda *_: self.zero_grad())
 
 
 def trunk_of(policy: PreTrainedModel | PeftModel) -> PreTrainedModel:
-    """The layers below the language model's head, with the policy's adapters in them."""
+    """Return the layers below the language model's head, with the policy's adapters."""
     return (policy.get_base_model() if isinstance(policy, PeftModel) else policy).base_model
 
 
 @contextmanager
 def states_of(trunk: nn.Module) -> Iterator[list[torch.Tensor]]:
-    """The last hidden states (B, L, H) of each forward pass within the block, in a list that it fills."""
+    """Collect the last hidden states (B, L, H) of each forward pass within the block."""
     seen: list[torch.Tensor] = []
     hook = trunk.register_forward_hook(lambda module, args, output: seen.append(output.last_hidden_state))
     try:

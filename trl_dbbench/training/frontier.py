@@ -1,21 +1,19 @@
 """Tasks that the agent solves now and then: `task_sampling: frontier`.
 
-A group of samples teaches only where some are right and some wrong. How often a task is solved is known from
-its own samples where it was played, and else from those of tasks like it:
+A group of samples teaches only where some are right and some wrong. How often the agent solves a task is
+known from the task's own samples, or estimated from those of similar tasks:
 
-- Each task has its counts of right and wrong samples; so have its kind, which is its operation with its
-  skills, its tables, and each skill alone. They age: what is `HALF_LIFE` rollouts old counts half, since the
-  agent has changed.
+- Right and wrong samples are counted for each task, for its kind (its operation with its skills), its tables,
+  and each skill. Counts that are `HALF_LIFE` rollouts old count half, since the agent has changed.
 - The accuracy p of a task has a Beta distribution: its own counts, on top of a prior of `PRIOR` samples. The
-  prior's accuracy is the mean of those of its kind and of its tables, as far as they were played; where
-  neither was, that of the hardest of its skills.
-- A place of the batch takes the best of `CANDIDATES` tasks that are drawn at random: that with the largest
-  p (1 - p), the variance of its samples, where each p is drawn from its distribution. So tasks of which
-  little is known are tried too (Thompson sampling; Russo et al., 2018, A Tutorial on Thompson Sampling).
-- A share of the places, `FLOOR`, takes instead the candidate whose kind was played least, so that none is
-  given up.
+  prior's accuracy is the mean over its kind and its tables, as far as they were played; else that of its
+  hardest skill.
+- A place of the batch takes the best of `CANDIDATES` random tasks: the one with the largest p (1 - p), the
+  variance of its samples, with p drawn from its distribution. So unknown tasks are tried too (Thompson
+  sampling; Russo et al., 2018, A Tutorial on Thompson Sampling).
+- A share `FLOOR` of the places takes the candidate whose kind was played least, so that no kind is given up.
 
-The counts go with each checkpoint.
+Checkpoints keep the counts.
 """
 
 from __future__ import annotations
@@ -34,24 +32,26 @@ from trl_dbbench.episode.types import Status
 from trl_dbbench.runs.records import EpisodeRecord, groups_of
 
 HALF_LIFE = 20
-"""In rollouts."""
+"""Rollouts after which a sample counts half."""
 
 PRIOR = 2.0
-"""Samples for which counts what is known of tasks like it."""
+"""Weight of similar tasks, in samples."""
 
 CANDIDATES = 8
+"""Tasks drawn for a place of the batch."""
 FRESH_CANDIDATES = 4
-"""Of tasks that have to be made for it, which takes some hundredths of a second each."""
+"""The same for tasks that are generated when drawn, which takes some hundredths of a second each."""
 
 FLOOR = 0.125
+"""Share of the places that go to the kind played least."""
 
 FORGOTTEN = 0.05
-"""Counts that have aged to less than that are dropped."""
+"""Counts, in samples, below which they are dropped."""
 
 
 @dataclass(frozen=True)
 class _Names:
-    """The names under which counts are kept for a task: its own, of its kind, its tables, and each skill."""
+    """Names under which a task is counted: its own, its kind's, its tables' and each skill's."""
 
     digest: str
     kind: str
@@ -67,12 +67,12 @@ class _Names:
 
 
 class Frontier:
-    """The order of `task_sampling: frontier`: it is decided when a batch begins.
+    """The order of `task_sampling: frontier`, decided when a batch begins.
 
-    Alike on all ranks, which draw with the same generators from the same counts.
+    All ranks draw alike, with the same generators from the same counts.
 
     Args:
-        dataset: rows with the column `task`; those of fresh tasks are made when they are drawn.
+        dataset: rows with the column `task`; fresh tasks are generated when they are drawn.
     """
 
     def __init__(self, dataset: Dataset):
@@ -85,7 +85,7 @@ class Frontier:
         self._names = lru_cache(maxsize=100_000)(lambda row: _Names.of(dataset[row]["task"]))
 
     def epoch(self, number: int) -> Sequence[int]:
-        """Rows that stand at the places of an epoch until their batch begins."""
+        """Return placeholders, which are replaced when their batch begins."""
         return range(len(self._dataset))
 
     def further(self, random: np.random.Generator) -> Iterator[int]:
@@ -101,12 +101,12 @@ class Frontier:
             yield row
 
     def record(self, episodes: Iterable[EpisodeRecord]) -> dict[str, list[float]]:
-        """Counts the samples of a rollout, those of all ranks; returns values whose means are logged.
+        """Count the samples of a rollout, those of all ranks; return values whose means are logged.
 
         Logged:
 
         - `frontier/expected`: how often the drawn tasks were expected to be solved, 0 to 1.
-        - `frontier/known`: whether a drawn task had been played before.
+        - `frontier/known`: share of the drawn tasks that had been played before.
         """
         self._rollout += 1
         for episode in episodes:
@@ -125,7 +125,7 @@ class Frontier:
         return {"frontier/expected": expected, "frontier/known": known} if expected else {}
 
     def expected(self, line: str) -> float:
-        """How often a task, by `Task.to_json`, is expected to be solved: 0 to 1."""
+        """Return how often a task, given by `Task.to_json`, is expected to be solved: 0 to 1."""
         return self._expected(_Names.of(line))
 
     def _expected(self, task: _Names) -> float:
@@ -133,7 +133,7 @@ class Frontier:
         return right / (right + wrong)
 
     def _posterior(self, task: _Names) -> tuple[float, float]:
-        """The parameters of the Beta distribution of its accuracy."""
+        """Return the parameters of the Beta distribution of its accuracy."""
         groups, parts = (
             [(right + 1) / (right + wrong + 2) for right, wrong in map(self._aged, names) if right + wrong]
             for names in ((task.kind, task.tables), task.parts)

@@ -1,10 +1,10 @@
-"""Which policy the loss compares with, where a batch was played by another one than it trains.
+"""Old log-probabilities of the loss, for batches that another policy played than the one trained.
 
-Another one it is where older weights have played it (`rollouts_ahead`), where an engine computes otherwise
-than the trainer does (vLLM), and from the second update on where a generation has several.
+The policies differ if older weights played the batch (`rollouts_ahead`), if the engine computes differently
+(vLLM), and from the second update of a generation on.
 
 ```
-rollout_correction  old log-probabilities      what a token's loss is multiplied with
+rollout_correction  old log-probabilities      factor of a token's loss
 none                TRL's; the rollout's with  1: the loss's own ratio to them is clipped, by epsilon
                     `use_rollout_logprobs`
                     or `rollouts_ahead`
@@ -15,8 +15,8 @@ sequence_mask                                  that product; 0 for the whole row
 ```
 
 C_max and C_min are `vllm_importance_sampling_clip_max` (3.0) and `vllm_importance_sampling_clip_min` (none).
-It is TRL's correction of its own vLLM rollouts (truncated importance sampling; Ionides, 2008; Yao et al.,
-2025), over the log-probabilities of ours; its `sampling/...` metrics are logged.
+This is TRL's correction of its vLLM rollouts (truncated importance sampling; Ionides, 2008; Yao et al.,
+2025), applied to the log-probabilities of ours; its `sampling/...` metrics are logged.
 """
 
 from __future__ import annotations
@@ -35,18 +35,14 @@ MODES = {
     "sequence_tis": "sequence_truncate",
     "sequence_mask": "sequence_mask",
 }
-"""Of `rollout_correction` -> TRL's names, of `vllm_importance_sampling_mode`."""
+"""Values of `rollout_correction` -> TRL's of `vllm_importance_sampling_mode`."""
 
 NO_CORRECTION = "none"
 _BOUNDS = ("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min")
 
 
 def check_correction(args: Any) -> None:
-    """Checks `rollouts_ahead`, `rollout_correction` and what goes with them.
-
-    Raises:
-        ConfigError: if they cannot be together.
-    """
+    """Raise ConfigError for settings of `rollouts_ahead` and `rollout_correction` that exclude each other."""
     if args.rollouts_ahead not in (0, 1, 2):
         raise ConfigError(f"rollouts_ahead must be 0, 1 or 2, is {args.rollouts_ahead}.")
     if args.rollout_correction == NO_CORRECTION:
@@ -90,12 +86,12 @@ def _check_ahead(args: Any) -> None:
 
 
 def compares_with_rollout(args: Any) -> bool:
-    """Whether the loss's old log-probabilities are the rollout's."""
+    """Return whether the loss's old log-probabilities are the rollout's."""
     return args.use_rollout_logprobs or (args.rollouts_ahead > 0 and args.rollout_correction == NO_CORRECTION)
 
 
 def uses_rollout_logprobs(args: Any) -> bool:
-    """Whether something is trained on the rollout's log-probabilities, TRL's off-policy mask too."""
+    """Return whether the loss needs the rollout's log-probabilities, as TRL's off-policy mask does."""
     return (
         compares_with_rollout(args)
         or args.rollout_correction != NO_CORRECTION

@@ -1,15 +1,15 @@
-"""What the policy is kept close to, and how.
+"""KL: the reference that the policy stays close to, and where the KL is added.
 
 ```
-kl_reference   base     what TRL takes: the model before the run, or reference_model_name_or_path
-               rollout  the policy that played: its log-probabilities, no other model
+kl_reference   base     TRL's reference, the model before the run, or reference_model_name_or_path
+               rollout  the policy that played, by its log-probabilities; no further model
 kl_in_reward   false    beta times the KL is in the loss (k3, by token)
                true     beta times the log ratio of an episode's sampled tokens is taken from its reward
 ```
 
 Logged:
 
-- `kl_penalty`: what `kl_in_reward` takes from an episode's reward.
+- `kl_penalty`: taken from an episode's reward by `kl_in_reward`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Penalties = torch.Tensor | float
 
 
 def check_reference(args: Any) -> None:
-    """Raises ConfigError for settings of the reference that cannot be together."""
+    """Raise ConfigError for settings of the reference that exclude each other."""
     of_rollout = args.kl_reference == "rollout"
     used = {
         "reference_model_name_or_path": bool(args.reference_model_name_or_path),
@@ -61,7 +61,7 @@ def check_reference(args: Any) -> None:
 
 
 def load_reference(trainer: GRPOTrainer, name_or_path: str) -> PreTrainedModel:
-    """Loads a model and makes it ready as TRL makes its own reference ready.
+    """Load a model and prepare it as TRL prepares its reference.
 
     Raises:
         ConfigError: if its vocabulary does not hold the tokens of the trained model.

@@ -1,4 +1,4 @@
-"""A rank whose process or machine is lost: how long the others wait for it, and what they say then."""
+"""Ranks whose process or machine is lost: how long the others wait, and their error."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from trl_dbbench.utils.ranks import Ranks
 
 
 def limit_waiting(seconds: float) -> None:
-    """How long a collective of this process waits for the other ranks.
+    """Limit how long a collective of this process waits for the other ranks.
 
-    transformers sets `ddp_timeout` for GPUs alone; on CPUs PyTorch's half an hour would stand.
+    transformers applies `ddp_timeout` on GPUs only; on CPUs PyTorch's half an hour would hold.
     """
     if Ranks().count > 1:
         _set_pg_timeout(timedelta(seconds=seconds), None)
@@ -27,12 +27,11 @@ def limit_waiting(seconds: float) -> None:
 
 @contextmanager
 def naming_lost_ranks() -> Iterator[None]:
-    """Says which ranks run where if the block ends because the way to one of them is lost. To be entered on
-    all ranks.
+    """Name the lost rank and its host if the block ends by a lost connection. All ranks enter it.
 
     Raises:
-        RankError: in the place of what gloo, NCCL or the store of addresses raised. NCCL's watchdog may end
-            the process before.
+        RankError: in place of the error of gloo, NCCL or the address store. NCCL's watchdog may end the
+            process before.
     """
     ranks = Ranks()
     places = ranks.gather((socket.gethostname(), _own_address()))
@@ -55,7 +54,7 @@ def naming_lost_ranks() -> Iterator[None]:
 
 
 def _own_address() -> str:
-    """This machine's address in the network in which the main process is."""
+    """Return this machine's address in the network of the main process."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as chosen:  # sends nothing
             chosen.connect((os.environ.get("MASTER_ADDR", ""), 1))

@@ -1,6 +1,6 @@
-"""The README.md of a trained model: what it is made of, how it was trained, and how often it was right.
+"""The README.md of a trained model: its base, its training and its accuracy.
 
-Versions and citations are TRL's; the rest of TRL's draft speaks of chatting with a model from the hub.
+Versions and citations come from TRL's draft; the rest of the draft is about chatting with a model of the hub.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from peft import PeftModel
 from trl_dbbench.runs.records import EPISODES_FILE, Accuracy
 
 VERSIONS = "### Framework versions"
-"""Where the part of TRL's draft begins that stays."""
+"""Head of the part of TRL's draft that stays."""
 
 SECRET_OPTIONS = re.compile(r"--(\w*[_-])?(token|password|key)")
 PASSWORD = re.compile(r"(://[^:/@\s]+):[^@\s]+@")
 VOID = " Void are episodes whose environment failed: the share leaves them out."
 
 HELD_OUT = b'{"phase": "eval"'
-"""How a held-out episode's line begins. Few are, and a run's log may be long."""
+"""Beginning of a held-out episode's line. Other lines need not be parsed."""
 
 
 def refine_card(trainer: Any) -> None:
-    """Makes what TRL drafted in `output_dir/README.md` true.
+    """Rewrite TRL's draft in `output_dir/README.md`.
 
     Args:
         trainer: a `DBBenchGRPOTrainer`.
@@ -86,7 +86,7 @@ def _introduction(trainer: Any, base: str | None, adapter: bool) -> str:
 
 
 def _accuracy(trainer: Any) -> str:
-    """Held-out accuracy before and after, and the greedy record of the training tasks."""
+    """Describe the held-out accuracy before and after, and the greedy record of the training tasks."""
     found = dict(_held_out(Path(trainer.args.output_dir) / EPISODES_FILE))
     said = []
     if found:
@@ -120,7 +120,7 @@ def _accuracy(trainer: Any) -> str:
 
 
 def _held_out(path: Path) -> Iterator[tuple[int, Accuracy]]:
-    """By step."""
+    """Yield steps with the accuracy of their held-out episodes."""
     counted: dict[int, Accuracy] = {}
     if path.exists():
         with path.open("rb") as lines:
@@ -163,7 +163,7 @@ def _sampling(args: Any) -> str:
 
 
 def _command() -> str:
-    """What started this process, without what must stay secret; nothing where that is no script."""
+    """Return the command of this process, without secrets; nothing if it is no script."""
     if not sys.argv[0].endswith((".py", "trl-dbbench")):
         return ""
     words = [PASSWORD.sub(r"\1:***@", word) for word in sys.argv]

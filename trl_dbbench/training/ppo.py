@@ -1,4 +1,4 @@
-"""PPO on a database (Schulman et al., 2017): GRPO's trainer with a critic in the place of groups.
+"""PPO on a database (Schulman et al., 2017): GRPO's trainer with a critic instead of groups.
 
 ```
 rollouts, rewards, policy loss   as in DBBenchGRPOTrainer; one sample of a prompt is enough
@@ -7,13 +7,13 @@ critic                           a head on the policy's trunk, or a trunk of its
 loss                             the policy's, plus value_loss_weight times the values'
 ```
 
-The loss of the values is half the squared distance from the returns, as a mean over sampled tokens;
-values that have moved by more than `value_clip` from those before the update gain nothing from moving on.
+The values' loss is half the squared distance from the returns, averaged over sampled tokens. A value gains
+nothing by moving further than `value_clip` from where it was before the update.
 
 Logged:
 
-- `value/loss`: of the values, before its weight.
-- `value/clip_ratio`: sampled tokens whose value moved by more than `value_clip`.
+- `value/loss`: the values' loss, before its weight.
+- `value/clip_ratio`: share of the sampled tokens whose value moved by more than `value_clip`.
 - `value/explained_variance`: share of the returns' variance that the values explain; at most 1.
 """
 
@@ -37,7 +37,7 @@ from trl_dbbench.training.trainer import DBBenchGRPOTrainer
 from trl_dbbench.utils.ranks import Ranks
 
 VALUES, RETURNS = "values", "returns"
-"""(B, T) of a scored batch: what the critic said before the update, and what it is to say."""
+"""(B, T) of a scored batch: the critic's values before the update, and their targets."""
 SCORED = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 
 
@@ -85,7 +85,7 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
     """Trainer for PPO on DB-Bench tasks. Arguments are those of [`DBBenchGRPOTrainer`].
 
     Raises:
-        ConfigError: as there, and where no rank has all of the policy (FSDP, DeepSpeed).
+        ConfigError: as there, and if no rank has the whole policy (FSDP, DeepSpeed).
     """
 
     _tag_names = ["trl", "ppo", "dbbench"]  # noqa: RUF012 - TRL's own declaration
@@ -114,7 +114,7 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
     # --- values -----------------------------------------------------------------------------------
 
     def _states(self, trunk: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
-        """The last hidden states (B, L, H) of prompts and completions."""
+        """Return the last hidden states (B, L, H) of prompts and completions."""
         ids, mask = (
             torch.cat([batch[f"prompt_{of}"], batch[f"completion_{of}"]], dim=1) for of in ("ids", "mask")
         )
@@ -123,7 +123,7 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
 
     @torch.no_grad()
     def values_of(self, batch: dict[str, Any]) -> torch.Tensor:
-        """What the critic says of a scored batch, (B, T), fp32. Dropout is off, so nothing is drawn."""
+        """Return the critic's values of a scored batch, (B, T), fp32, without dropout."""
         trunk = self.critic.trunk or self._trunk
         rows = self.args.per_device_train_batch_size
         parts = [
@@ -166,7 +166,7 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
         return loss + self.args.value_loss_weight * self._value_loss(values, inputs)
 
     def _value_loss(self, values: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor:
-        """This micro-batch's share of the mean over the sampled tokens of a step, on all ranks."""
+        """Return this micro-batch's share of the mean over the sampled tokens of a step, on all ranks."""
         sampled = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
         errors, clipped = value_errors(
             values[sampled], inputs[VALUES][sampled], inputs[RETURNS][sampled], self.args.value_clip
@@ -210,8 +210,7 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
 
 
 def note_values(episode: Episode, values: Sequence[float]) -> None:
-    """Tells an episode what the critic says of each of its tokens, and its turns what it says of their
-    first."""
+    """Note the critic's value of each token in an episode, and of each turn's first token in the turn."""
     episode.token_values = list(values[: len(episode.mask)])
     place = 0
     for turn in episode.turns:
@@ -222,15 +221,15 @@ def note_values(episode: Episode, values: Sequence[float]) -> None:
 def value_errors(
     values: torch.Tensor, before: torch.Tensor, returns: torch.Tensor, clip: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Half the squared distance of values from returns, or of values held within `clip` of what they were
-    before the update if that is more (Schulman et al., 2017, as in their code).
+    """Return half the squared distance of values from returns, or that of the values clipped to within
+    `clip` of those before the update, if it is larger (Schulman et al., 2017, as in their code).
 
     Args:
         values, before, returns: (M,).
-        clip: 0 holds nothing.
+        clip: 0 clips nothing.
 
     Returns:
-        The errors (M,), and where they are those of values that were held.
+        The errors (M,), and a mask (M,) of those that come from clipped values.
     """
     errors, moved = 0.5 * (values - returns) ** 2, values - before
     if clip == 0:

@@ -1,4 +1,4 @@
-"""Failures of the hub, as one line that says what is to be done."""
+"""Failures of the hub, as one line with a remedy."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from trl_dbbench.errors import ConfigError
 
 @contextmanager
 def telling_of_the_hub(what: str, instead: str) -> Iterator[None]:
-    """Says in one line that the hub refuses or does not answer.
+    """Turn an error of the hub within the block into one line.
 
     Args:
-        what: was to be done, as in "pushed to 'me/agent'".
+        what: completes "the model could not be", as in "pushed to 'me/agent'".
         instead: what the user can do.
 
     Raises:
-        ConfigError: if the block ended because of the hub.
+        ConfigError: if the hub refuses or does not answer.
     """
     try:
         yield

@@ -1,15 +1,15 @@
-"""A run that was killed goes on as if it had not been.
+"""A killed run resumes exactly where it stopped.
 
-transformers saves weights, optimizer, schedule and random generators, and finds its place in the data again.
-What is missing for a GRPO run to end with the same weights is here:
+transformers restores weights, optimizer, schedule and random generators, and finds its place in the data.
+Here is the rest that a GRPO run needs to end with the same weights:
 
 ```
-a kill while a checkpoint is written   ->  it carries a mark until it is whole, and is never taken with it
-a checkpoint that was damaged later    ->  the sizes of its files lie beside them, and it is passed over
-a checkpoint between two steps of one  ->  the rollouts that are still to be trained on lie beside it, a file
-generation                                 for each rank, and TRL's count of micro-steps is where it was
-a checkpoint in the middle of a step   ->  says what the step started from: it is done again as a whole
-a kill after the last step             ->  no step is done on top
+a kill while a checkpoint is written   ->  it is marked until it is whole; a marked one is never used
+a checkpoint that was damaged later    ->  the sizes of its files are noted, and it is passed over
+a checkpoint between two steps of one  ->  the rollouts still to be trained on are saved, a file for each
+rank, generation                                 and TRL's count of micro-steps is restored a checkpoint in
+the middle of a step   ->  holds the state before the step, which is repeated as a whole a kill after the last
+step             ->  no further step is done
 ```
 """
 
@@ -47,12 +47,12 @@ from trl_dbbench.utils.ranks import Ranks
 logger = logging.getLogger(__name__)
 
 STATES_FILE = "states.pt"
-"""In a checkpoint: what the run's `stateful` objects remember."""
+"""In a checkpoint: the states of the run's `stateful` objects."""
 
 
 @dataclass(frozen=True)
 class Pause:
-    """What changes within a step, but not by the optimizer, as it was between two steps."""
+    """State between two steps of what a step changes, the optimizer's part left out."""
 
     global_step: int
     micro_step: int
@@ -88,12 +88,12 @@ class Pause:
 class ResumableGRPOTrainer(GRPOTrainer):
     """TRL's trainer with checkpoints from which a run ends with the weights of the unbroken run.
 
-    SIGTERM saves one at the end of the step and ends the training; `stopped` tells.
-    What else a run remembers is in `stateful`: objects with `state_dict` and `load_state_dict`, by name,
-    whose states are alike on all ranks.
+    SIGTERM saves a checkpoint at the end of the step and ends the training; `stopped` is then true.
+    `stateful` holds, by name, objects with `state_dict` and `load_state_dict` that checkpoints keep. Their
+    states must be alike on all ranks.
 
-    `_save_checkpoint` may also be called in the middle of a step, on all ranks, outside of any context that
-    gathers weights: the run then goes on from the start of that step.
+    `_save_checkpoint` may be called in the middle of a step, on all ranks, outside of contexts that gather
+    weights: the run then resumes from the start of that step.
     """
 
     _step: int
@@ -101,7 +101,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
     _pause: Pause | None = None  # before the step that is under way
     _saved: int | None = None  # the global step of the last checkpoint
     run_id: str | None = None
-    """Since `train` began; `None` before, and in a run that an earlier version began."""
+    """Set when `train` begins; `None` in a run that an earlier version began."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         self.stateful: dict[str, Any] = {}
@@ -114,19 +114,19 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     @property
     def stopped(self) -> bool:
-        """Whether SIGTERM ended the training before its last step."""
+        """Whether a signal ended the training before its last step."""
         return self.flow.stopped
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any):
-        """As in [`~transformers.Trainer`], but `True` passes over checkpoints that were not written to their
-        end, are damaged, or are another run's.
+        """Train as [`~transformers.Trainer`] does; `True` passes over unfinished, damaged and foreign
+        checkpoints.
 
-        Without any checkpoint it starts at the beginning, and what an earlier run left in `output_dir` is set
-        aside.
+        Without a checkpoint the run starts at the beginning, and what an earlier run left in `output_dir` is
+        set aside.
 
         Raises:
-            ConfigError: if the folder named is no checkpoint, not written to its end, damaged or another
-                run's, or if another run trains in `output_dir`.
+            ConfigError: if the named folder is no checkpoint, unfinished, damaged or another run's, or if
+                another run trains in `output_dir`.
             StorageError: if the disk is full.
         """
         with running_in(self.args.output_dir), self.flow.signal.noted():
@@ -135,7 +135,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
             return super().train(checkpoint, *args, **kwargs)
 
     def _weights_read(self) -> list[str | None]:
-        """Where the next start of this run loads weights from."""
+        """Return the places from which the next start of this run loads weights."""
         names = ("adapter_name_or_path", "reference_model_name_or_path")
         return [self.model.config.name_or_path, *(getattr(self.args, name, None) for name in names)]
 
@@ -160,9 +160,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
             return super().push_to_hub(*args, **kwargs)
 
     def _quiet_hub(self) -> None:
-        if (
-            self.args.disable_tqdm
-        ):  # transformers turns the hub's bars on again wherever it has turned them off
+        if self.args.disable_tqdm:  # transformers turns the hub's bars on again after it turned them off
             disable_progress_bars()
 
     def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
@@ -218,15 +216,13 @@ class ResumableGRPOTrainer(GRPOTrainer):
             rotate_checkpoints(str(folder.parent), limit, self.state.best_model_checkpoint, use_mtime=True)
 
     def _stop_without_database(self, why: str | None) -> None:
-        """Ends the run, with a checkpoint, where one of the ranks has waited for its database in vain.
-
-        To be called on all of them.
+        """End the run, with a checkpoint, if a rank has waited for its database in vain. All ranks call it.
 
         Args:
-            why: this rank's database is given up; `None` where it answers.
+            why: the reason why this rank's database is given up; `None` if it answers.
 
         Raises:
-            DatabaseError: with how to go on.
+            DatabaseError: with how to resume.
         """
         for reason in filter(None, Ranks().gather(why)):
             text = f"{reason}. The database was waited for, by database_patience, and is still away."
@@ -240,7 +236,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     @contextmanager
     def _before_the_step(self) -> Iterator[None]:
-        """The state before the step that is under way; between steps the state as it is."""
+        """Restore, for the block, the state before the step under way, if there is one."""
         if self._pause is None or self._pause.global_step != self.state.global_step:
             yield
             return
@@ -258,14 +254,14 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     @property
     def _micro_steps(self) -> int:
-        """Of a generation."""
+        """Micro-steps of a generation."""
         return self.args.steps_per_generation * self.num_iterations
 
     def _within_generation(self) -> bool:
         return self._step % self._micro_steps != 0
 
     def _shape_of_rollouts(self) -> dict[str, int]:
-        """What must be the same for saved rollouts to be of use."""
+        """Return what must be equal for saved rollouts to be usable."""
         return {
             "micro_step": self._step,
             "ranks": self.accelerator.num_processes,
@@ -324,7 +320,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
 @contextmanager
 def replaced(settings: object, **values: Any) -> Iterator[None]:
-    """The settings with these values for a while."""
+    """Give attributes other values for the length of the block."""
     before = {name: getattr(settings, name) for name in values}
     vars(settings).update(values)
     try:

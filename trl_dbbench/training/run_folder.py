@@ -1,4 +1,4 @@
-"""The folder of a run by one of TRL's own trainers: its id, and a run.json for who looks at it later.
+"""The folder of a run by one of TRL's own trainers: its id and its run.json.
 
 ```python
 with run_folder(trainer, checkpoint, settings):
@@ -26,10 +26,10 @@ from trl_dbbench.utils.ranks import Ranks, together
 
 
 def played_as(protocol: str, turns: Sequence[int] = (), **known: Any) -> RunSettings:
-    """How episodes like those that were learned from are played.
+    """Return settings that play episodes like the ones learned from.
 
     Args:
-        turns: of each of these episodes; none is cut short.
+        turns: numbers of turns of these episodes; the limit is at least as high.
         known: other fields of `RunSettings`.
     """
     usual = Rules(max_turns=max([Rules.max_turns, *turns]))
@@ -45,12 +45,12 @@ def played_as(protocol: str, turns: Sequence[int] = (), **known: Any) -> RunSett
 
 @contextmanager
 def run_folder(trainer: Any, checkpoint: str | None, played: RunSettings) -> Iterator[None]:
-    """Around a training and the saving of its model, on all ranks.
+    """Note a run in its folder, around its training and the saving of its model. All ranks enter it.
 
     Args:
         trainer: one of TRL's.
-        checkpoint: what it goes on from.
-        played: how the episodes were played that it learns from, or are to be.
+        checkpoint: from which it resumes.
+        played: the settings of the episodes that it learns from, or that it is to play.
 
     Raises:
         ConfigError: if another run trains in the folder.
@@ -70,7 +70,7 @@ def run_folder(trainer: Any, checkpoint: str | None, played: RunSettings) -> Ite
 
 
 def _trained_by(trainer: Any, played: RunSettings) -> RunSettings:
-    """The settings with what is of this training, and without what is of one that played the episodes."""
+    """Return the settings with this training's model and arguments, without those of the run that played."""
     model, args = trainer.model, trainer.args
     name = model.config.name_or_path
     return replace(

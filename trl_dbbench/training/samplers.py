@@ -1,15 +1,14 @@
 """The order in which tasks are trained on.
 
-TRL's `RepeatSampler` decides two things at once: which task comes next, and how often its row is repeated so
-that a group of samples shares one prompt. Only the first is ours: an order is a list of row numbers, one for
-each place of an epoch, and TRL's sampler, no longer shuffling, walks over the places.
+TRL's `RepeatSampler` decides which task comes next, and repeats its row for the samples of a group. Here an
+order lists the row at each place of an epoch, and TRL's sampler, no longer shuffling, walks over the places.
 
-- `shuffled`: every task once an epoch; in an unbroken run the very order of TRL.
-- `by_skill`: a skill first, then a task of it, so that a skill of ten tasks is trained as often as one of a
+- `Shuffled`: every task once an epoch; in an unbroken run exactly TRL's order.
+- `BySkill`: a skill first, then a task of it, so that a skill of ten tasks is trained as often as one of a
   thousand.
 
-Both are functions of seed and epoch alone: all ranks agree without talking, and a resumed run goes on in the
-order of its epoch. TRL's own generator starts anew in a resumed run, which then repeats the order of epoch 0.
+Both depend on seed and epoch alone: all ranks agree without talking, and a resumed run goes on in the order
+of its epoch. TRL's own generator would repeat the order of epoch 0 in a resumed run.
 
 An order also draws further tasks, in the place of groups without spread (`training/dynamic_sampling.py`).
 `training/frontier.py` draws all tasks so, when their batch begins.
@@ -38,19 +37,19 @@ logger = logging.getLogger(__name__)
 
 
 class Order(Protocol):
-    """Which tasks are trained on, as rows of the dataset."""
+    """The tasks to train on, as rows of the dataset."""
 
     def epoch(self, number: int) -> Sequence[int]:
-        """The row at each place of an epoch, from 0."""
+        """Return the row at each place of an epoch, counted from 0."""
         ...
 
     def further(self, random: np.random.Generator) -> Iterator[int]:
-        """Rows beside those of the epochs. One may come again."""
+        """Draw rows beside those of the epochs. A row may come again."""
         ...
 
 
 def task_order(dataset: Dataset, args: Any) -> Order:
-    """The order that the settings ask for, over rows with the column `task`.
+    """Return the order that the settings ask for, over rows with the column `task`.
 
     Raises:
         ConfigError: if the tasks do not fill one batch, or `task_sampling: skill` finds no skill to draw.
@@ -70,11 +69,7 @@ def task_order(dataset: Dataset, args: Any) -> Order:
 
 
 def check_task_sampling(args: Any) -> None:
-    """Checks what a `DBBenchGRPOConfig` says of the choice of tasks.
-
-    Raises:
-        ConfigError: if it cannot be.
-    """
+    """Raise ConfigError for settings of the choice of tasks that cannot work."""
     if args.min_tasks_per_skill < 1:
         raise ConfigError(f"min_tasks_per_skill must be at least 1, is {args.min_tasks_per_skill}.")
     if args.sampled_skills is not None:
@@ -116,7 +111,7 @@ def _check_fresh(args: Any) -> None:
 
 
 def _check_number(tasks: int, args: Any) -> None:
-    """TRL leaves out the last prompts of an epoch that do not fill a batch: of too few, it leaves out all."""
+    """Raise ConfigError for tasks that do not fill a batch: TRL would leave out all of them."""
     prompts = args.generation_batch_size // args.num_generations
     if tasks < prompts:
         raise ConfigError(
@@ -129,13 +124,13 @@ def _check_number(tasks: int, args: Any) -> None:
 
 
 class TaskSampler(Sampler[int]):
-    """The repetitions of a `RepeatSampler`, over tasks that come in an order of ours.
+    """The repetitions of a `RepeatSampler`, over tasks in another order.
 
     Args:
-        repeat: TRL's sampler; its own shuffling is switched off.
-        order: has one row number for each row of the dataset, whose length an epoch keeps.
-        epoch: the epoch that starts, asked at the start of an iteration. It is not told by `set_epoch`, which
-            does not reach the sampler of a run that resumes within an epoch on several ranks.
+        repeat: TRL's sampler; its shuffling is switched off.
+        order: has one row number for each row of the dataset.
+        epoch: returns the epoch that starts. (`set_epoch` does not reach the sampler of a run that resumes
+            within an epoch on several ranks.)
     """
 
     def __init__(self, repeat: RepeatSampler, order: Order, epoch: Callable[[], int]):
@@ -154,33 +149,28 @@ class TaskSampler(Sampler[int]):
 
 @dataclass(frozen=True)
 class Shuffled:
-    """Every task once an epoch."""
+    """Every task once an epoch, in the permutation that TRL's generator draws at that use."""
 
     tasks: int
     seed: int
 
     def epoch(self, number: int) -> list[int]:
-        return shuffled(self.tasks, self.seed, number)
+        generator = torch.Generator().manual_seed(self.seed)
+        for _ in range(number):
+            torch.randperm(self.tasks, generator=generator)
+        return torch.randperm(self.tasks, generator=generator).tolist()
 
     def further(self, random: np.random.Generator) -> Iterator[int]:
         while True:
             yield int(random.integers(self.tasks))
 
 
-def shuffled(tasks: int, seed: int, epoch: int) -> list[int]:
-    """A permutation of `tasks` rows: the one that TRL's generator draws at its `epoch`-th use, from 0."""
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(epoch):
-        torch.randperm(tasks, generator=generator)
-    return torch.randperm(tasks, generator=generator).tolist()
-
-
 @dataclass(frozen=True)
 class SkillPools:
     """The tasks of each skill that is drawn.
 
-    `rows` has the row numbers by skill. `left_out` counts the tasks of the skills that have too few, and
-    `unreached` those tasks that no drawn skill leads to.
+    `rows` has the row numbers by skill, `left_out` the number of tasks of each skill with too few,
+    `unreached` the number of tasks without any drawn skill.
     """
 
     rows: dict[str, list[int]]
@@ -202,11 +192,11 @@ def skill_pools(
     min_tasks: int = 1,
     single: bool = False,
 ) -> SkillPools:
-    """Sorts tasks by skill; one with several skills is in the pool of each.
+    """Sort tasks by skill; a task with several skills is in the pool of each.
 
     Args:
         skills: the skills of each task, row by row.
-        sampled_skills: only these; `None` takes all that occur.
+        sampled_skills: only these; all that occur if left out.
         min_tasks: skills with fewer tasks are left out.
         single: only tasks with one skill are drawn.
 
@@ -235,37 +225,32 @@ def skill_pools(
 
 @dataclass(frozen=True)
 class BySkill:
-    """A skill first, then a task of it."""
+    """For each place a skill, each as likely as another, then a task of it.
+
+    A skill's tasks come in random order, each once, before any of them comes again in the same epoch.
+    """
 
     pools: SkillPools
     places: int
     seed: int
 
     def epoch(self, number: int) -> list[int]:
-        return by_skill(self.pools, self.places, self.seed, number)
+        random = np.random.default_rng(np.random.SeedSequence((self.seed, number)))
+        names = sorted(self.pools.rows)  # the order of a dictionary is no part of the seed
+        left: dict[str, list[int]] = {name: [] for name in names}
+        order = []
+        for choice in random.integers(len(names), size=self.places).tolist():
+            name = names[choice]
+            if not left[name]:
+                left[name] = random.permutation(self.pools.rows[name]).tolist()
+            order.append(left[name].pop())
+        return order
 
     def further(self, random: np.random.Generator) -> Iterator[int]:
         pools = [rows for _, rows in sorted(self.pools.rows.items())]
         while True:
             pool = pools[random.integers(len(pools))]
             yield pool[random.integers(len(pool))]
-
-
-def by_skill(pools: SkillPools, places: int, seed: int, epoch: int) -> list[int]:
-    """For each place a skill, each as likely as another, then a task of it.
-
-    A skill's tasks come in random order, each once, before any of them comes again in the same epoch.
-    """
-    random = np.random.default_rng(np.random.SeedSequence((seed, epoch)))
-    names = sorted(pools.rows)  # the order of a dictionary is no part of the seed
-    left: dict[str, list[int]] = {name: [] for name in names}
-    order = []
-    for choice in random.integers(len(names), size=places).tolist():
-        name = names[choice]
-        if not left[name]:
-            left[name] = random.permutation(pools.rows[name]).tolist()
-        order.append(left[name].pop())
-    return order
 
 
 def _counted(counts: dict[str, int]) -> str:

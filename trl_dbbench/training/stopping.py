@@ -1,9 +1,10 @@
 """SIGTERM and Ctrl-C: the run saves a checkpoint at the end of its step and ends, on all ranks together.
 
 ```
-while it starts         Ctrl-C ends it: nothing is to be saved, databases are removed
-while it trains         the first signal is noted and waits for the step's end, the second ends it at once
-while it saves, closes  the first signal changes nothing: it ends anyway; the second ends it at once
+while it starts         Ctrl-C ends it; databases are removed
+while it trains         the first signal takes effect at the step's end, a second one at once
+while it saves, closes  the first signal has no effect, since the run ends anyway; a second one ends it at
+once
 ```
 """
 
@@ -36,10 +37,10 @@ Handler = Callable[[int, FrameType | None], Any]
 
 
 class _Handlers:
-    """Takes SIGTERM and SIGINT for a while, and tells a new one from an echo of the first.
+    """Handles SIGTERM and SIGINT, and tells a second signal from an echo of the first.
 
-    An echo is the same wish, sent twice: a terminal and a launcher both pass Ctrl-C on, and a launcher that
-    it has ended takes its end for a SIGTERM (see `stop_with_launcher`), however long that takes.
+    An echo is the same request sent twice: a terminal and a launcher both pass Ctrl-C on, and the end of the
+    launcher sends a SIGTERM (see `stop_with_launcher`), at any time later.
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class _Handlers:
 
     @contextmanager
     def taking(self, handler: Handler) -> Iterator[None]:
-        """Sends signals to `handler` while the block lasts; those that the process ignores stay ignored."""
+        """Send signals to `handler` during the block; ignored signals stay ignored."""
         main = threading.current_thread() is threading.main_thread()  # Python takes handlers only there
         self._process, self._parent = os.getpid(), os.getppid()
         self._earlier = {
@@ -70,7 +71,7 @@ class _Handlers:
             signal.signal(number, signal.SIG_DFL if earlier is None else earlier)
 
     def is_echo(self, number: int) -> bool:
-        """Whether the wish that this signal brings is known; to be asked once for each."""
+        """Return whether this signal repeats the first. Called once for each signal."""
         now = time.monotonic()
         orphaned = number == signal.SIGTERM and os.getppid() != self._parent
         if orphaned:
@@ -81,18 +82,17 @@ class _Handlers:
         return orphaned or now - self._came <= SAME_SIGNAL_SECONDS
 
     def say(self, text: str) -> None:
-        """One line for all ranks; not from workers, which were forked with these handlers."""
+        """Print one line for all ranks; not from workers, which were forked with these handlers."""
         if os.getpid() == self._process and os.environ.get("RANK", "0") == "0":
-            # not by logging, which may just be at work in the code that the signal interrupts
+            # not by logging, which the signal may have interrupted
             os.write(2, f"\n{text}\n".encode())
 
 
 class StopSignal(_Handlers):
-    """Notes SIGTERM and SIGINT for as long as `noted` lasts. A second one does what the first would have done
-    without it."""
+    """Notes SIGTERM and SIGINT during the block `noted`. A second signal has its usual effect."""
 
     trained: ClassVar[bool] = False
-    """A training of this process has ended well, and what it leaves behind is being put in order."""
+    """A training of this process has ended without an error."""
 
     @property
     def received(self) -> bool:
@@ -120,7 +120,7 @@ class StopSignal(_Handlers):
 
 
 class _ScriptSignals(_Handlers):
-    """What signals do in a training script before and after its training."""
+    """Signals in a training script before and after its training."""
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         first = self.number is None
@@ -136,15 +136,16 @@ class _ScriptSignals(_Handlers):
 
 
 class FlowCallback(DefaultFlowCallback):
-    """When to log, evaluate, save and stop: transformers' own rules, with three changes.
+    """When to log, evaluate, save and stop: transformers' rules, with three changes.
 
-    - A stop that a signal asks for is agreed among the ranks at the end of a step, and saves.
-    - What the end of an epoch or of the run asks for is done with its last step, so that it comes before that
-      step's checkpoint, and a kill cannot part the two.
-    - The evaluation before the first step is not repeated in a resumed run.
+    - The ranks agree at the end of a step on a stop by a signal, and save.
+    - Actions due at the end of an epoch or the run are taken with its last step, before that step's
+    checkpoint,
+      so that a kill cannot come between the two.
+    - A resumed run does not repeat the evaluation before the first step.
 
     Args:
-        any_rank: tells on all ranks whether it was told `True` on one.
+        any_rank: returns on all ranks whether one of them passed `True`.
     """
 
     def __init__(self, any_rank: Callable[[bool], bool]):
@@ -184,9 +185,9 @@ def _ends_epoch_or_run(state: TrainerState) -> bool:
 
 
 def stop_with_launcher() -> None:
-    """Under `accelerate launch` on Linux, this process gets SIGTERM when its launcher ends before it.
+    """Under `accelerate launch` on Linux, send this process SIGTERM when its launcher ends.
 
-    With a single process the launcher does not pass signals on: it would end alone, and the training go on.
+    With a single process the launcher does not pass signals on: it would end alone.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -200,8 +201,7 @@ def stop_with_launcher() -> None:
 
 @contextmanager
 def ordered_end() -> Iterator[Callable[[Trainer], None]]:
-    """Around a training script: it ends when its launcher does, its ranks end together, and signals are told
-    apart.
+    """Around a training script: it ends with its launcher, its ranks end together, and signals are handled.
 
     ```python
     with ordered_end() as ended:
@@ -209,9 +209,9 @@ def ordered_end() -> Iterator[Callable[[Trainer], None]]:
     ```
 
     Yields:
-        A function that takes the trainer when it has been trained and its database is closed, which still
-        needs the process group. A run that SIGTERM stopped then exits with 143, one that Ctrl-C stopped with
-        130, after a line that says how to go on.
+        A function to call with the trainer after the training, when its database is closed. At the end of the
+        block, a run stopped by SIGTERM exits with 143, one stopped by Ctrl-C with 130, after a line that says
+        how to resume.
     """
     stop_with_launcher()
     trainers: list[Trainer] = []
@@ -241,8 +241,7 @@ def ordered_end() -> Iterator[Callable[[Trainer], None]]:
 
 
 def set_up_logging(rank: int) -> None:
-    """What a training script logs: the main process everything that a user wants to see, the others
-    warnings. Where it does not write to a terminal, it has lines and no bars."""
+    """Log everything on the main process, warnings on the others; without a terminal, no bars."""
     logging.basicConfig(level=logging.INFO if rank == 0 else logging.WARNING)
     plain_output(rank)
     for http_client in ("httpx", "httpx2"):  # a line for each request

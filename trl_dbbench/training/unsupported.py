@@ -1,4 +1,4 @@
-"""What TRL and transformers offer and a rollout on a database cannot use: refused before anything is opened.
+"""Settings of TRL and transformers that rollouts cannot use: refused before anything is opened.
 
 A setting without effect is worse than an error. So each field of TRL's `GRPOConfig` works here as TRL says,
 or is in `REFUSED_SETTINGS`. `tests/training/test_unsupported.py` lists them all, so that a new version of TRL
@@ -156,7 +156,7 @@ CHOICES_OF_TRL: dict[type, dict[str, tuple[object, ...]]] = {
         "save_strategy": tuple(each.value for each in SaveStrategy),
     },
 }
-"""Settings of TRL and transformers that take one of a few values; some are first read in the update."""
+"""Settings of TRL and transformers that take one of a few values; TRL reads some only in the update."""
 
 
 def check_values(args: Any, kind: type[TrainingArguments] | None = None) -> None:
@@ -212,7 +212,7 @@ TRACKERS = {
     "trackio": ("trackio",),
     "mlflow": ("mlflow",),
 }
-"""What `report_to` may name and an extra of this package installs -> the modules of which one is needed."""
+"""Trackers of this package's extras, as `report_to` names them -> modules, one of which is needed."""
 
 
 def check_trackers(report_to: str | list[str] | None) -> None:

@@ -1,4 +1,4 @@
-"""What is wrong with a task, as far as executing it can show."""
+"""Faults of a task that executing it, or comparing its question with its gold SQL, can show."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trl_dbbench.tasks import Task
 from trl_dbbench.utils.sql import normal_form, only_statement
 
 MIN_CHARACTERS = 4
-"""Of a cell that a question would not name by chance."""
+"""Characters of a cell that a question is unlikely to contain by chance."""
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}")
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![\w])")
@@ -48,7 +48,7 @@ def not_named(task: Task) -> list[str]:
 
 
 def not_used(task: Task) -> list[str]:
-    """What the question names and the gold SQL does not have: cells, columns, and numbers above 1."""
+    """Return cells, columns and numbers above 1 that the question names and the gold SQL lacks."""
     tree = only_statement(task.gold.sql or "", task.dialect)
     if tree is None:
         return []
@@ -111,14 +111,14 @@ def _columns_not_used(task: Task, tree: exp.Expr, said: str) -> list[str]:
 
 
 def _without(name: str, said: str) -> str:
-    """What is said without a name, be it written with underscores or with blanks."""
+    """Return the text without a name, written with underscores or with blanks."""
     for form in {name, name.replace("_", " ")} - {""}:
         said = re.sub(rf"(?<!\w){re.escape(form)}(?!\w)", " ", said)
     return said
 
 
 def _values(task: Task) -> Iterator[tuple[str, bool]]:
-    """The literals of the gold SQL, each with whether it is a number."""
+    """Yield the literals of the gold SQL, each with whether it is a number."""
     tree = only_statement(task.gold.sql or "", task.dialect)
     for literal in tree.find_all(exp.Literal) if tree is not None else ():
         if literal.find_ancestor(*_SAID_OTHERWISE):
@@ -169,7 +169,7 @@ KINDS = {
     "not used": "the question names a value or a column of the tables that the gold SQL does not use",
     "not examined": "there is no gold SQL",
 }
-"""What can be found -> what it means."""
+"""Kind of finding -> its meaning."""
 
 OF_WORDING = ("not named", "not used")
 """Kinds that may be nothing: what a question says can only be guessed."""
@@ -181,7 +181,7 @@ _CHANGING = (exp.Rand, exp.Randn, exp.CurrentDate, exp.CurrentTime, exp.CurrentT
 _CHANGING_NAMES = frozenset({"SYSDATE", "UTC_TIMESTAMP", "UTC_DATE", "UTC_TIME", "RANDOM", "CONNECTION_ID"})
 
 Ending = Result | State
-"""What a statement ends in: its rows for a question, the tables that it leaves for a change."""
+"""Result of a statement: the rows of a question, the tables that a change leaves."""
 
 
 @dataclass(frozen=True)
@@ -219,12 +219,12 @@ class Examined:
 
     @cached_property
     def gold(self) -> tuple[Ending | None, str]:
-        """What the gold SQL ends in; else `None`, and why not."""
+        """The gold SQL's result, or `None` and why there is none."""
         return self.ending(self.task.gold.sql or "")
 
     def ending(self, sql: str) -> tuple[Ending | None, str]:
-        """What a statement ends in on the task's tables, as its grader has it executed; else `None`, and why
-        not.
+        """Return a statement's result on the task's tables as its grader has it executed, or `None` and why
+        there is none.
 
         Raises:
             EnvironmentFault: if the database fails.
@@ -238,8 +238,8 @@ class Examined:
         return sql if self._sql is None else self._sql.rewrite(sql)
 
     def right(self, ending: Ending) -> bool:
-        """Whether an episode with this ending is right. Where the protocol will choose the grader, one of
-        those is enough."""
+        """Return whether an episode with this ending is right. Where the protocol will choose the grader, one
+        of those is enough."""
         if not isinstance(ending, Result):
             gold = self.gold[0]
             return gold is not None and not isinstance(gold, Result) and same_state(ending, gold)
@@ -252,13 +252,14 @@ class Examined:
         return any(grader.judge(grader.answer(ending.rows), gold) for grader, gold in graders)
 
     def surviving(self, slips: Sequence[str], at_most: int = MAX_SLIPS) -> list[str]:
-        """Those of the statements that are right as well; no more are tried when there are `at_most`."""
+        """Return the statements that are right as well, at most `at_most` of them."""
         found = (sql for sql, ending in self._endings(slips) if ending is not None and self.right(ending))
         found = (sql for sql in found if not self._same_to_grader(sql) and self._right_on_suite(sql))
         return list(islice(found, at_most))
 
     def _right_on_suite(self, sql: str) -> bool:
-        """Whether a statement that is right on the task's own database is so on those of its suite, too."""
+        """Return whether a statement that is right on the task's own database is so on those of its suite,
+        too."""
         for task in islice(self.task.on_each_database(), 1, None):
             other = self.elsewhere(task, self.database)
             ending, _ = other.ending(sql)
@@ -267,7 +268,7 @@ class Examined:
         return True
 
     def _same_to_grader(self, sql: str) -> bool:
-        """Whether the grader makes the gold SQL of it, as one that leaves out DISTINCT may."""
+        """Return whether the grader makes the gold SQL of it, as one that leaves out DISTINCT may."""
         if self._sql is None:
             return False
         own, gold = (normal_form(self._rewritten(each)) for each in (sql, self.task.gold.sql or ""))
@@ -286,7 +287,7 @@ class Examined:
 def examine(
     task: Task, databases: Sequence[Database], grader: Grader | SQLGrader | None = None
 ) -> list[Finding]:
-    """All that is found about a task.
+    """Return all that is found about a task.
 
     Args:
         databases: the first one is where everything is tried; on the others the gold SQL has to run and to
@@ -314,7 +315,7 @@ def examine(
 
 
 def _of_gold(examined: Examined, gold: Ending) -> list[Finding]:
-    """What is wrong with the gold SQL itself, on one database."""
+    """Return the faults of the gold SQL itself on one database."""
     task, found = examined.task, list[Finding]()
     if changing := _changing(task):
         found.append(Finding("unstable", f"it depends on {changing}"))
@@ -337,7 +338,7 @@ def _of_gold(examined: Examined, gold: Ending) -> list[Finding]:
 
 
 def _changing(task: Task) -> str | None:
-    """The function by which the gold SQL depends on chance or the time of day."""
+    """Return the function by which the gold SQL depends on chance or the time of day."""
     tree = only_statement(task.gold.sql or "", task.dialect)
     for node in tree.walk() if tree is not None else ():
         if isinstance(node, _CHANGING):
@@ -354,7 +355,7 @@ def _same(a: Ending, b: Ending) -> bool:
 
 
 def is_empty(examined: Examined, ending: Ending) -> bool:
-    """Whether a question's statement gives no rows, or NULLs only; or a change's leaves all as it was."""
+    """Return whether a question's statement gives no rows or only NULLs, or a change changes nothing."""
     if isinstance(ending, Result):
         return ending.says_nothing
     with examined.database.sandbox(examined.task) as sandbox:
@@ -362,8 +363,8 @@ def is_empty(examined: Examined, ending: Ending) -> bool:
 
 
 def _is_open(examined: Examined) -> bool:
-    """Whether the gold SQL ends wrong on the same tables with their rows in another order. Rows of a file
-    stay where they are."""
+    """Return whether the gold SQL ends wrong on the same tables with their rows in another order. Rows of a
+    file stay where they are."""
     for tables in _orders(examined.task):
         ending, _ = examined.elsewhere(replace(examined.task, tables=tables), examined.database).gold
         if ending is None or not examined.right(ending):
@@ -383,7 +384,7 @@ def _orders(task: Task) -> list[tuple[Any, ...]]:
 
 
 def _on_others(first: Examined, gold: Ending, databases: Sequence[Database]) -> list[Finding]:
-    """Where else the gold SQL does not run, or gives something else."""
+    """Return where else the gold SQL does not run, or gives something else."""
     found = []
     for database in databases:
         ending, problem = first.elsewhere(first.task, database).gold

@@ -40,21 +40,20 @@ from trl_dbbench.utils.lookup import look_up
 
 SPLITS = ("train", "test")
 TEST_SHARE = 5
-"""One in so many tables, and one in so many questions, is for the test split."""
+"""1 in TEST_SHARE tables, and 1 in TEST_SHARE questions, is for the test split."""
 
 CHUNK = 200
 """Tasks that one random generator makes, and one worker at a time."""
 
 _TRIES = 1_000
-"""Tables tried for one task. Few need more than ten; where so many do not suffice, there is nothing left to
-ask."""
+"""Tables tried for one task; few need more than ten. After that there is nothing left to ask."""
 
 _DRAFTS = 8
 """Drafts on one table, before another is made."""
 
 
 def _one_statement(database: Database, source: Any, plan: Any, question: str, sql: str) -> Task | None:
-    """The task whose gold is this SQL, if no slip gives the same result."""
+    """Return the task whose gold is this SQL; `None` if a slip gives the same result."""
     skills = skills_of(sql)
     if set(skills) != plan.skills:
         return None
@@ -173,7 +172,7 @@ def plans_by_skill(
     single_skill: bool = False,
     max_skills: int | None = None,
 ) -> Plans:
-    """The plans of a level that a request allows; see `generate_tasks`."""
+    """Return the plans of a level that a request allows; see `generate_tasks`."""
     asked = None if skills is None else list(dict.fromkeys(skills))
     if asked is not None and not asked:
         raise ConfigError("the list of skills is empty; leave it out to get all.")
@@ -189,7 +188,7 @@ def plans_by_skill(
     groups: dict[frozenset[str], list[Any]] = defaultdict(list)
     for plan in level.plans:
         groups[plan.skills].append(plan)
-    allowed = _with_least_company(groups, set(asked or level.skills))
+    allowed = _minimal_skill_sets(groups, set(asked or level.skills))
     plans: Plans = {}
     for skill in asked or level.skills:
         having = [group for group in (groups if single_skill else allowed) if skill in group]
@@ -215,9 +214,9 @@ def plans_by_skill(
     return plans
 
 
-def _with_least_company(groups: Iterable[frozenset[str]], asked: set[str]) -> list[frozenset[str]]:
-    """The sets that have a skill beyond `asked` only where no set with their part of `asked`, or more, does
-    without."""
+def _minimal_skill_sets(groups: Iterable[frozenset[str]], asked: set[str]) -> list[frozenset[str]]:
+    """Return the sets with the fewest skills beyond `asked`, compared with all sets that have at least the
+    same part of `asked`."""
     fewest: dict[frozenset[str], int] = {}
     for group in groups:
         part = group & asked
@@ -258,7 +257,7 @@ class Request:
 
 
 def _generate(request: Request, num_tasks: int, workers: int) -> Iterator[Task]:
-    """The chunks' tasks in order, each question of a table once."""
+    """Yield the chunks' tasks in order, each question of a table once."""
     seen: set[bytes] = set()
     spare: Iterator[Task] = _drawn(request, "spare", None)  # in the place of what two chunks have in common
     number = 0
@@ -272,7 +271,7 @@ def _generate(request: Request, num_tasks: int, workers: int) -> Iterator[Task]:
 
 
 def _chunks(request: Request, num_tasks: int, workers: int) -> Iterator[Iterable[Task]]:
-    """Every chunk has a random generator of its own, so that it does not matter who makes it."""
+    """Yield the tasks of each chunk. A chunk has its own random generator, so any process may make it."""
     sizes = [min(CHUNK, num_tasks - start) for start in range(0, num_tasks, CHUNK)]
     if workers == 1 or len(sizes) == 1:
         for number, size in enumerate(sizes):
@@ -291,7 +290,7 @@ def _chunk(request: Request, number: int, size: int) -> list[Task]:
 
 
 def _drawn(request: Request, part: str, num_tasks: int | None) -> Iterator[Task]:
-    """So many tasks that differ from each other, or tasks without end."""
+    """Yield `num_tasks` different tasks, or tasks without end."""
     level, plans = find_level(request.level), request.plans()
     rng = random.Random(f"{request.name}-{part}")
     seen: set[bytes] = set()
@@ -318,14 +317,13 @@ def _identity(task: Task) -> bytes:
 
 
 def draw_plan(rng: random.Random, sizes: dict[int, list[list[Any]]]) -> Any:
-    """A plan. There are far more of many clauses than of few, so the size is drawn first, small ones more
-    often."""
+    """Return a plan. Most plans have many clauses, so the size is drawn first, small ones more often."""
     (size,) = rng.choices(list(sizes), [0.75**rank for rank in range(len(sizes))])
     return rng.choice(rng.choice(sizes[size]))
 
 
 def try_once(rng: random.Random, level: Level, plan: Any, split: str, database: Database) -> Task | None:
-    """A task of this plan on a new table; `None` if some drafts gave none."""
+    """Return a task of this plan on a new table; `None` if some drafts gave none."""
     source = level.source(rng)
     while _split_of(_key(source.table)) != split:
         source = level.source(rng)

@@ -1,4 +1,4 @@
-"""One draft of a question and its SQL: the chance, the table, and the clauses that all forms share.
+"""One draft of a question and its SQL: random numbers, table, conditions and the clauses of all forms.
 
 A draft knows which rows its WHERE leaves and computes from the cells what is left of groups, so that orders,
 limits and bounds that would decide nothing are not even written down. What counts in the end is `checks`.
@@ -44,12 +44,12 @@ class Words:
 
 
 def _on(item: Item, test: Callable[[Any], bool]) -> Rows:
-    """The rows whose cell passes; NULL passes no test."""
+    """Return the rows whose cell passes; NULL passes no test."""
     return frozenset(row for row, cell in enumerate(item.cells) if cell is not None and test(cell))
 
 
 def where(rng: random.Random, source: Source, kind: str, subquery: str, prefix: str = "") -> Words | None:
-    """What follows WHERE, of one of the three kinds, with the subquery form that a plan names or `""`.
+    """Return a WHERE condition of one of the three kinds, with the subquery form that the plan names or `""`.
 
     Args:
         prefix: the outer table's alias with its dot, or `""`.
@@ -112,7 +112,7 @@ def _nested(rng: random.Random, a: Words, b: Words, c: Words) -> Words:
 
 
 def simple(rng: random.Random, source: Source, item: Item, prefix: str = "") -> Words:
-    """A condition on one column that holds for some rows."""
+    """Return a condition on one column that holds for some rows."""
     column, label = prefix + item.sql, f"the {item.label}"
     if None in item.cells and (item.role == "note" or rng.random() < 0.4):
         given = _on(item, lambda cell: True)
@@ -193,7 +193,7 @@ def _on_amount(rng: random.Random, item: Item, column: str, label: str, value: A
 
 
 def _scalar(rng: random.Random, source: Source, prefix: str, derived: bool = False) -> Words | None:
-    """A number against the average, the highest or the lowest."""
+    """Return a number against the average, the highest or the lowest."""
     item = _amount(rng, source)
     if item is None:
         return None
@@ -220,12 +220,12 @@ def _scalar(rng: random.Random, source: Source, prefix: str, derived: bool = Fal
 
 
 def _through_derived(rng: random.Random, source: Source, prefix: str) -> Words | None:
-    """As `_scalar`, put into FROM: MySQL changes no table that a plain subquery reads."""
+    """Return `_scalar` inside FROM: MySQL changes no table that a plain subquery reads."""
     return _scalar(rng, source, prefix, derived=True)
 
 
 def _of_same_kind(rng: random.Random, source: Source, prefix: str) -> Words | None:
-    """The categories of some rows."""
+    """Return the categories of some rows."""
     if not (kinds := source.of("category")):
         return None
     kind = rng.choice(kinds)
@@ -239,7 +239,7 @@ def _of_same_kind(rng: random.Random, source: Source, prefix: str) -> Words | No
 
 
 def _of_large_group(rng: random.Random, source: Source, prefix: str) -> Words | None:
-    """The categories that many rows share."""
+    """Return the categories that many rows share."""
     if not (kinds := source.of("category")):
         return None
     kind = rng.choice(kinds)
@@ -257,7 +257,7 @@ def _of_large_group(rng: random.Random, source: Source, prefix: str) -> Words | 
 
 
 def _nested_subquery(rng: random.Random, source: Source, prefix: str) -> Words | None:
-    """The second highest, or the kind that the highest is of."""
+    """Return the second highest, or the kind that the highest is of."""
     item = _amount(rng, source)
     if item is None or len(item.present) < 3:
         return None
@@ -309,8 +309,7 @@ _TABLE_ALIASES = ("t", "src", "x", "tab", "base")
 
 @dataclass(frozen=True)
 class Term:
-    """What may be ordered by: its SQL, its name, a column's role, and its value for each row or group
-    left."""
+    """A term of ORDER BY: its SQL, name, column role, and its value for each remaining row or group."""
 
     sql: str
     label: str
@@ -364,7 +363,7 @@ class Draft:
         return self.rng.choice(items) if items else None
 
     def named(self, sql: str) -> str:
-        """An output column, with the alias that the plan may ask for."""
+        """Return an output column, with the alias that the plan may ask for."""
         return f"{sql} AS {self.column_alias}" if self.column_alias else sql
 
     def where(self) -> tuple[str, str] | None:
@@ -381,7 +380,7 @@ class Draft:
         return None
 
     def alias_sentences(self) -> list[str]:
-        """What the question says of aliases."""
+        """Return the question's sentences about aliases."""
         a, t = self.column_alias, self.alias
         column = self.pick(
             f"Name the result column {a}.",
@@ -394,7 +393,7 @@ class Draft:
         return [column if a else "", table if t else ""]
 
     def limit(self, found: int) -> tuple[str, str] | None:
-        """` LIMIT ...` and its sentence, for so many rows or groups.
+        """Return ` LIMIT ...` and its sentence, for `size` rows or groups.
 
         `None` if they are no fair number: one without an order, two or more with one, and not too many.
         """
@@ -446,7 +445,7 @@ class Draft:
         )
 
     def row_order(self) -> tuple[str, str] | None:
-        """An order of the rows that are left; `None` if no columns tell them apart."""
+        """Return an order of the rows that are left; `None` if no columns tell them apart."""
         terms = [
             Term(
                 self.prefix + item.sql,
@@ -463,7 +462,8 @@ class Draft:
         return self.order([[a, b] for a in terms for b in terms if a is not b])
 
     def slips_show(self, kept: list[int], others: list[list[int]], ordered: bool = True) -> bool:
-        """Whether others come out of `kept` in the order if a term of it is turned round, or out of `others`.
+        """Return whether others come out of `kept` in the order if a term of it is turned round, or out of
+        `others`.
 
         Args:
             kept: numbers of rows, or of groups.
@@ -483,13 +483,13 @@ class Draft:
 
 
 def _sort_key(cell: Any) -> tuple:
-    """As SQL sorts: NULL first, texts without regard to case."""
+    """Return a sort key in SQL's order: NULL first, texts without regard to case."""
     return (cell is not None, cell.lower() if isinstance(cell, str) else cell)
 
 
 def _decides(terms: list[Term]) -> bool:
-    """Whether no two rows tie, and a second term is needed for that; NULLs have no place that a question
-    tells."""
+    """Return whether no two rows tie, and a second term is needed for that; NULLs have no place that a
+    question tells."""
     keys = list(zip(*(term.values for term in terms), strict=True))
     if any(None in key for key in keys):
         return False
@@ -497,7 +497,7 @@ def _decides(terms: list[Term]) -> bool:
 
 
 def measure(d: Draft, prefix: str = "") -> Measure | None:
-    """An aggregate and its name."""
+    """Return an aggregate and its name."""
     function = d.rng.choice(["COUNT", "COUNT", "SUM", "AVG", "MAX", "MIN", "DISTINCT"])
     if function == "COUNT":
         return Measure(
@@ -526,7 +526,7 @@ def measure(d: Draft, prefix: str = "") -> Measure | None:
 
 
 def aggregate(function: str, item: Item) -> Callable[[Sequence[int]], float | None]:
-    """What SQL makes of the cells in the rows of these numbers."""
+    """Return a function that computes the aggregate over rows, given by number, as SQL does."""
 
     def of(rows: Sequence[int]) -> float | None:
         cells: list[Any] = [item.cells[row] for row in rows if item.cells[row] is not None]
@@ -556,7 +556,7 @@ def _direction(rng: random.Random, role: str, down: bool) -> str:
 
 
 def sortable(item: Item) -> bool:
-    """Whether collations agree on the order of its texts."""
+    """Return whether collations agree on the order of its texts."""
     return item.role not in ("key", "category") or all(
         each is None or (isinstance(each, str) and each.isascii() and each.replace(" ", "").isalnum())
         for each in item.cells

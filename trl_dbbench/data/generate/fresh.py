@@ -1,4 +1,4 @@
-"""A fresh task at every draw: the task is a function of the settings and the number of the draw alone.
+"""A fresh task at every draw: a task depends only on the settings and the number of the draw.
 
 ```yaml
 tasks: generate://full?seed=1&skills=select,limit_only
@@ -40,7 +40,7 @@ class FreshTasks:
 
     @classmethod
     def of(cls, url: str) -> FreshTasks:
-        """Those of `generate://LEVEL?seed=1&skills=a,b&single_skill=true&max_skills=3`, all but the level
+        """Read `generate://LEVEL?seed=1&skills=a,b&single_skill=true&max_skills=3`, all but the level
         optional; see `generate_tasks`.
 
         Raises:
@@ -69,7 +69,7 @@ class FreshTasks:
         return made
 
     def task(self, draw: int) -> Task:
-        """The task of a draw, from 0; each skill comes once before any comes again.
+        """Return the task of a draw, from 0; each skill comes once before any comes again.
 
         Raises:
             ConfigError: if none is found, which `max_skills` and few skills may bring about.

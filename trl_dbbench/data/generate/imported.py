@@ -1,4 +1,4 @@
-"""Tables that are there already, wherever they lie: on a server, in CSV files, SQLite files or dumps."""
+"""Tables read from elsewhere: from a server, CSV files, SQLite files or dumps."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from trl_dbbench.database import Database, open_database
 from trl_dbbench.database.server.tables import DEFAULT_SAMPLE, read_tables
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.tasks import Cell, Column, Gold, Source, Table, Task
-from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvOptions
-from trl_dbbench.tasks.csv_tables import read_csv_tables
+from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, FROM_FILE, CsvOptions, read_csv_tables
 from trl_dbbench.tasks.model import check_table
 from trl_dbbench.tasks.sources.dump import DUMP_SUFFIXES, Dump
 from trl_dbbench.tasks.sources.dump_tables import dump_tables
 from trl_dbbench.tasks.sources.folder import table_files
 from trl_dbbench.tasks.sources.parquet import parquet_table
-from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
-from trl_dbbench.tasks.sources.sqlite_tables import sqlite_tables
+from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile, sqlite_tables
 from trl_dbbench.tasks.table import check_new_names
 from trl_dbbench.utils.lookup import unknown
 
@@ -29,7 +27,7 @@ MAX_REASON = 160
 
 
 def usable(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
-    """The tables as a database can make them, and a note for each table and column that is left out."""
+    """Return the tables as a database can make them, and a note for each left-out table and column."""
     kept, notes = [], list[str]()
     with open_database("sqlite") as database:
         for table in tables:
@@ -62,7 +60,7 @@ def _misnamed(table: Table) -> str | None:
 
 
 def _usable_column(database: Database, table: Table, place: int, notes: list[str]) -> Column | None:
-    """The column, without its key or default if it cannot have them; `None` if it cannot be at all."""
+    """Return the column, without its key or default if it cannot have them; `None` if it cannot be at all."""
     column = table.columns[place]
     rows = tuple((row[place],) for row in table.rows)
     first = None
@@ -78,7 +76,7 @@ def _usable_column(database: Database, table: Table, place: int, notes: list[str
 
 
 def _forms(type_: str) -> Iterator[tuple[str, str]]:
-    """The type as it is, then with less and less of what stands behind it, and what that is."""
+    """Yield the type as it is, then with less and less of what stands behind it, and what that is."""
     yield type_, ""
     without_default = re.sub(r" DEFAULT '[^']*'", "", type_)
     without_key = re.sub(r" (PRIMARY KEY|UNIQUE)", "", type_)
@@ -112,7 +110,8 @@ def _problem(database: Database, table: Table) -> str | None:
 
 
 def _not_listed(type_: str, cells: Sequence[Cell]) -> str | None:
-    """A cell of an ENUM or SET that is none of its values, which servers refuse; MySQL has some of old."""
+    """Return a cell of an ENUM or SET that is none of its values, which servers refuse; MySQL has some of
+    old."""
     found = re.match(r"(ENUM|SET)\((.*?)\)(?: |$)", type_, re.IGNORECASE)
     if found is None:
         return None
@@ -135,7 +134,7 @@ class Imported:
     notes: list[str] = field(default_factory=list)
 
     def described(self) -> list[str]:
-        """A line for each table: its columns and their types."""
+        """Return a line for each table: its columns and their types."""
         return [
             f"{table.name}, {len(table.rows):,} rows: "
             + ", ".join(f"{column.name} {column.type}" for column in table.columns)
@@ -151,7 +150,7 @@ def import_from(
     seed: int = 0,
     csv: CsvOptions = FROM_FILE,
 ) -> Imported:
-    """The tables of a server, of CSV files, or of SQLite files and dumps.
+    """Return the tables of a server, of CSV files, or of SQLite files and dumps.
 
     Args:
         sources: the URL of one server, or paths.
@@ -229,7 +228,7 @@ def _read_files(
 
 
 def _check_known(path: Path) -> None:
-    """Raises TaskError for a file that is nothing that tables are read from, such as a workbook."""
+    """Raise TaskError for a file without tables, such as a workbook."""
     if not path.is_file() or path.name.lower().endswith(DUMP_SUFFIXES):
         return
     with path.open("rb") as file:

@@ -28,7 +28,7 @@ from trl_dbbench.data.generate.tables import Item, Source, literal, quoted, said
 
 
 def _fresh(d: Draft, item: Item, place: int = 0) -> Any:
-    """A value for a new row."""
+    """Return a value for a new row."""
     if item.role == "id":
         return int(item.values(d.rng) or 0) + place
     if item.role == "category" and d.rng.random() < 0.7:
@@ -108,7 +108,7 @@ def update(d: Draft) -> Made:
 
 
 def _assignment(d: Draft, item: Item) -> tuple[str, str]:
-    """What SET says of a column, in SQL and in words."""
+    """Return an assignment in SQL and in words."""
     column = d.prefix + item.sql
     if item.nullable and d.rng.random() < 0.3:
         return (f"{column} = NULL", f"{d.pick('clear', 'empty')} the {item.label} (set it to NULL)")
@@ -192,7 +192,7 @@ def groups(d: Draft) -> Made:
 
 
 def _shown(d: Draft, keys: list[Item]) -> tuple[Measure, Having, tuple[str, str], tuple[str, str]] | None:
-    """An aggregate, HAVING, an order and a limit that fit the groups of the rows that are left."""
+    """Return an aggregate, HAVING, an order and a limit that fit the groups of the rows that are left."""
     by_key, *others = (_grouped(keys, rows) for rows in (d.kept, *d.others))
     for _ in range(15):
         shown, having = measure(d, d.prefix), _having(d, list(by_key.values()))
@@ -217,7 +217,7 @@ def _shown(d: Draft, keys: list[Item]) -> tuple[Measure, Having, tuple[str, str]
 
 
 def _keys(d: Draft) -> list[Item]:
-    """The columns to group by; none if the table has too few whose values come up again."""
+    """Return the columns to group by; none if the table has too few whose values come up again."""
     shared = [
         item
         for item in d.source.of("category", "key")
@@ -235,14 +235,14 @@ def _grouped(keys: list[Item], rows: Sequence[int]) -> dict[tuple, Group]:
 
 
 def _only(d: Draft, text: str) -> str:
-    """What the question says of WHERE."""
+    """Return the question's sentence about WHERE."""
     return (
         d.pick(f"Only {d.source.rows} count{text}.", f"Use only the {d.source.rows}{text}.") if text else ""
     )
 
 
 def _terms(d: Draft, keys: list[Item], shown: Measure, left: dict[tuple, Group]) -> list[list[Term]]:
-    """What the groups may be ordered by."""
+    """Return the terms that may order the groups."""
     values = tuple(map(shown.of, left.values()))
     by_measure = Term(shown.sql, f"the {shown.label}", "count", values, values)
     by_keys = []
@@ -279,8 +279,8 @@ class _Bound:
 
 
 def _having(d: Draft, groups: list[Group]) -> Having | None:
-    """A condition that keeps some groups but not all, with no part that does nothing; `None` if none is
-    found."""
+    """Return a condition that keeps some groups but not all, with no part that does nothing; `None` if none
+    is found."""
     kind = d.plan.having
     if not kind:
         return Having("", "", lambda group: True)
@@ -357,7 +357,7 @@ def _calculation(d: Draft) -> Measure | None:
 
 
 def _bound(d: Draft, groups: list[Group], measure: Measure) -> _Bound | None:
-    """A bound that some groups pass and others do not; where values are broken, away from all of them."""
+    """Return a bound that some groups pass and others do not, away from fractional values."""
     values = sorted({float(value) for group in groups if (value := measure.of(group)) is not None})
     if len(values) < 2:
         return None
@@ -388,7 +388,7 @@ def _bound(d: Draft, groups: list[Group], measure: Measure) -> _Bound | None:
 
 
 def of_groups(d: Draft) -> Made:
-    """The largest or smallest value that an aggregate has in a group, by a subquery in FROM."""
+    """Return the largest or smallest value that an aggregate has in a group, by a subquery in FROM."""
     keys, condition = _keys(d), d.where()
     if not keys or condition is None:
         return None
@@ -417,7 +417,7 @@ _SHOWN = ("id", "key", "category", *NUMBERS)  # not dates and remarks: graders d
 
 
 def draft(rng: random.Random, source: Source, plan: Plan) -> tuple[str, str] | None:
-    """A question and its SQL, or `None` if the table has no columns for the plan."""
+    """Return a question and its SQL, or `None` if the table has no columns for the plan."""
     made = _FORMS[plan.form](Draft(rng, source, plan))
     if made is None:
         return None

@@ -109,7 +109,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Order:
-    """`c.age DESC`, and "sorted by age in descending order", of which `how` is the end; `plain` is for set
+    """`c.age DESC`, and "sorted by age in descending order", which ends in `how`; `plain` is for set
     operations, which know no tables."""
 
     sql: str
@@ -234,7 +234,7 @@ class Draft:
 
 
 def joined(*parts: Part, how: str = "JOIN") -> str:
-    """The tables in a row, each joined to the one before it."""
+    """Return the tables in a row, each joined to the one before it."""
     sql = parts[0].source
     for before, part in pairwise(parts):
         child, parent = (part, before) if before.noun in part.entity.parents else (before, part)
@@ -317,13 +317,13 @@ def _blanks(made: Draft, parts: dict[str, Part], form: Form) -> dict[str, Any]:
 
 
 def _sums(ref: Col, number: Col) -> list[float]:
-    """The sum of a column for each value of another."""
+    """Return the sum of a column for each value of another."""
     rows = list(zip(ref.cells, number.cells, strict=True))
     return [sum(cell for other, cell in rows if other == key) for key in sorted(set(ref.cells))]
 
 
 def _middle(rng: random.Random, part: Part) -> Any:
-    """The name of a row with rows above and below it, where there is one."""
+    """Return the name of a row with rows above and below it, where there is one."""
     if not part.entity.superior:
         return rng.choice(part.name.cells)
     rows = list(zip(part.name.cells, part.key.cells, part.superior.cells, strict=True))
@@ -332,7 +332,7 @@ def _middle(rng: random.Random, part: Part) -> Any:
 
 
 def make_task(database: Database, world: World, form: Form, question: str, sql: str) -> Task | None:
-    """The task, if no slip gives the same answer."""
+    """Return the task, if no slip gives the same answer."""
     task = Task("", question, world.tables, "SELECT", Gold(sql=sql), (form.kind,))
     with database.sandbox(task) as sandbox:
         gold = gold_answer(sandbox, sql, world.tables)

@@ -149,7 +149,7 @@ _LISTS = {
 
 
 def read_schemas(text: str) -> tuple[tuple[Entity, ...], ...]:
-    """The schemas in a text, with an empty line between two. An entity comes after its parents.
+    """Return the schemas in a text, with an empty line between two. An entity comes after its parents.
 
     `books: book of author below editor` is the table of books; each belongs to an author and may refer to
     another book, its editor. Its columns follow, each with its role and its words or bounds.
@@ -326,4 +326,4 @@ games: game of team
   spectators: number 200 to 9000
 """
 )
-"""Of level relational: eight themes."""
+"""Eight themes of level relational."""

@@ -16,7 +16,6 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from trl_dbbench.database.base import Database
 from trl_dbbench.database.dialect import ServerDialect, dialect_of
 from trl_dbbench.database.sandbox import Limits, Sandbox
-from trl_dbbench.database.server.blame import crashed
 from trl_dbbench.database.server.connections import (
     CONNECT_SECONDS,
     connect_advice,
@@ -27,7 +26,7 @@ from trl_dbbench.database.server.connections import (
 )
 from trl_dbbench.database.server.sandbox import ServerSandbox
 from trl_dbbench.database.server.start import Server
-from trl_dbbench.database.server.tenancy import Tenancy
+from trl_dbbench.database.server.tenancy import Tenancy, crashed
 from trl_dbbench.database.server.watchdog import Watchdog
 from trl_dbbench.errors import DatabaseError
 from trl_dbbench.tasks import Task

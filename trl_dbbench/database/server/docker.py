@@ -12,8 +12,17 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, cast
 
-from trl_dbbench.database.server.options import BOUNDED, BOUNDED_MYSQL, ENVIRONMENT, FAST
-from trl_dbbench.database.server.start import LOG_CHARACTERS, SHOWN_CHARACTERS, Server, once, wait_for
+from trl_dbbench.database.server.start import (
+    BOUNDED,
+    BOUNDED_MYSQL,
+    ENVIRONMENT,
+    FAST,
+    LOG_CHARACTERS,
+    SHOWN_CHARACTERS,
+    Server,
+    once,
+    wait_for,
+)
 from trl_dbbench.errors import DatabaseError
 
 logger = logging.getLogger("trl_dbbench.database")

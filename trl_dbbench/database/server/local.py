@@ -13,8 +13,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from trl_dbbench.database.server.options import BOUNDED, BOUNDED_MARIADB, BOUNDED_MYSQL, ENVIRONMENT, FAST
 from trl_dbbench.database.server.start import (
+    BOUNDED,
+    BOUNDED_MARIADB,
+    BOUNDED_MYSQL,
+    ENVIRONMENT,
+    FAST,
     LOG_CHARACTERS,
     SHOWN_CHARACTERS,
     START_SECONDS,

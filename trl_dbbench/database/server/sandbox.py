@@ -5,7 +5,7 @@ first statement that might do more gets the episode a slot with tables of its ow
 whose task asks for a change gets the slot at once, while the model is still writing. Slots are reused, unless
 their agent ran anything but plain reads and writes (SET, BEGIN, LOCK TABLES, a user variable, ...): it may
 have changed its session or the password of its account, so such a slot is thrown away. A reused one still has
-its tables for a task that has the same (see `slot.py`).
+its tables for a task that has the same (see `Slot`).
 
 Of a source that tasks share, the slot gets only the tables that its statements touch, when they do (see
 `sources.py`); what touches none of them reads the pristine ones on. As soon as a statement does anything but
@@ -24,14 +24,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import re
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from trl_dbbench.database.dialect import Kind
+from trl_dbbench.database.dialect import Dialect, Kind
 from trl_dbbench.database.error_numbers import TABLE_FULL, TOO_LARGE
 from trl_dbbench.database.sandbox import (
     MAX_STATE_CHARACTERS,
@@ -47,16 +48,73 @@ from trl_dbbench.database.sandbox import (
     refusal,
 )
 from trl_dbbench.database.server.connections import as_fault, error_code, error_text, is_from_server
-from trl_dbbench.database.server.moments import Moment, Moments
 from trl_dbbench.database.server.pristine import PristineDatabase
-from trl_dbbench.database.server.readers import Readers
-from trl_dbbench.database.server.session import BROKE_AT_A_LARGE_ROW, UNREADABLE, Session
+from trl_dbbench.database.server.session import BROKE_AT_A_LARGE_ROW, UNREADABLE, Readers, Session
 from trl_dbbench.database.server.slots import Slot
 from trl_dbbench.database.server.sources import Loaded
 from trl_dbbench.database.server.tenancy import Tenancy
 from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.sql import quote
+
+_OWN_CLOCK = re.compile(r"\bSET\b.*\b(?:timestamp|rand_seed[12])\b", re.IGNORECASE | re.DOTALL)
+_DIAGNOSTICS = re.compile(
+    r"\b(?:ROW_COUNT|FOUND_ROWS|WARNINGS|ERRORS|DIAGNOSTICS|warning_count|error_count)\b", re.IGNORECASE
+)
+"""Words that read the previous statement's diagnostics, which a SET would clear."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """`timestamp`: seconds since 1970. `seeds`: of RAND()."""
+
+    timestamp: float
+    seeds: tuple[int, int]
+
+    def __str__(self) -> str:
+        first, second = self.seeds
+        return f"SET timestamp = {self.timestamp:.6f}, rand_seed1 = {first}, rand_seed2 = {second}"
+
+
+class Moments:
+    """The moments of an episode's statements in a slot.
+
+    Args:
+        ahead: seconds by which the server's clock is ahead of ours.
+    """
+
+    def __init__(self, dialect: Dialect, task: Task, ahead: float) -> None:
+        self._dialect = dialect
+        self._ahead = ahead
+        types = [column.type for table in task.tables for column in table.columns]
+        self._hidden = any(dialect.varies(each) or "TIMESTAMP" in each.upper() for each in types)
+        """Whether any statement may read the clock, or draw, in what the agent or the task has made."""
+        self._agents = False
+        """The agent has set the clock itself."""
+
+    def fix(self, session: Session, sql: str, kind: Kind, again: Moment | None) -> Moment | None:
+        """Fixes the statement's moment, if it may matter.
+
+        Args:
+            again: the moment of the same statement, executed before.
+        """
+        self._agents = self._agents or (kind == "other" and _OWN_CLOCK.search(sql) is not None)
+        varies = self._dialect.varies(sql)
+        needed = (varies or self._hidden) and not self._agents and not _DIAGNOSTICS.search(sql)
+        self._hidden = self._hidden or needed  # or a later one would find the clock where it was set
+        self._hidden = self._hidden or (varies and kind not in ("reads", "plain"))
+        if not needed:
+            return None
+        seeds = random.SystemRandom().getrandbits(30), random.SystemRandom().getrandbits(30)
+        moment = again or Moment(time.time() + self._ahead, seeds)
+        try:
+            session.connection.exec_driver_sql(str(moment))
+        except DBAPIError as error:
+            if not is_from_server(error.orig):
+                raise
+            return None  # as after SET PASSWORD on an expired account; the statement itself will say so
+        return moment
+
 
 logger = logging.getLogger("trl_dbbench.database")
 

@@ -13,19 +13,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from weakref import WeakValueDictionary
 
 from sqlalchemy import Engine
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from trl_dbbench.database.dialect import ServerDialect
-from trl_dbbench.database.sandbox import Limits
+from trl_dbbench.database.error_numbers import is_full_disk
+from trl_dbbench.database.sandbox import Limits, Sandbox
 from trl_dbbench.database.server import ownership
-from trl_dbbench.database.server.blame import Blame
 from trl_dbbench.database.server.connections import (
     ADMIN_SECONDS,
     CONNECT_SECONDS,
@@ -40,15 +42,54 @@ from trl_dbbench.database.server.connections import (
 )
 from trl_dbbench.database.server.ownership import Account
 from trl_dbbench.database.server.pristine import PristineDatabases
-from trl_dbbench.database.server.probe import PROBE_SECONDS, Probe
-from trl_dbbench.database.server.pulse import Pulse
-from trl_dbbench.database.server.readers import Readers
-from trl_dbbench.database.server.session import Session
+from trl_dbbench.database.server.pulse import PROBE_SECONDS, Probe, Pulse
+from trl_dbbench.database.server.session import Readers, Session
 from trl_dbbench.database.server.slots import Slot, Slots
 from trl_dbbench.database.server.sources import LOADERS, SourceLoader
 from trl_dbbench.database.server.watchdog import Watchdog
 from trl_dbbench.errors import DatabaseError, TaskError
 from trl_dbbench.tasks import Task
+
+LAST_WORDS = 2_000
+"""Characters before a fatal signal in which a server says why it ends."""
+
+_SIGNAL = re.compile(r"got signal \d+")
+_FAILED = re.compile(r"^\S+ +(?:\S+ )?([1-9]\d*) \[ERROR\] (?:\[FATAL\]|.*Assertion failure)", re.MULTILINE)
+_CONNECTION = re.compile(r"^Connection ID \(thread ID\): (\d+)\nStatus: ", re.MULTILINE)
+
+
+def crashed(log: str) -> set[int]:
+    """Return the connections whose statements met a failed assertion or a fatal signal, by a server's log.
+
+    The log quotes the statement after the signal and before its connection, so an agent cannot write these
+    lines. Nobody is to blame for a full disk.
+    """
+    signals = [found.start() for found in _SIGNAL.finditer(log)]
+    if not signals:
+        return set()
+    before, after = log[: signals[0]], log[signals[0] :]
+    if is_full_disk(before[-LAST_WORDS:]):
+        return set()
+    numbers = {*_FAILED.findall(before), *_CONNECTION.findall(after)[-1:]}
+    return {int(number) for number in numbers} - {0}
+
+
+class Blame:
+    """By the number of a connection, the sandbox whose statement ran there last. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._users: WeakValueDictionary[int, Sandbox] = WeakValueDictionary()
+
+    def uses(self, session: Session, sandbox: Sandbox) -> None:
+        """Notes whose statements run on a session from now on."""
+        self._users[session.number] = sandbox
+
+    def lay_on(self, connections: Iterable[int]) -> None:
+        """Notes that the statements of these connections have ended the server."""
+        for number in connections:
+            if (sandbox := self._users.get(number)) is not None:
+                sandbox.brought_down = True
+
 
 logger = logging.getLogger("trl_dbbench.database")
 

@@ -1,4 +1,4 @@
-"""An arm of a comparison: what one model did, task by task."""
+"""An arm of a comparison: one model's episodes, task by task, and statistics over samples and pairs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from trl_dbbench.tasks import Task
 
 
 def pass_at_k(n: int, right: int, k: int) -> float:
-    """The probability that at least one of `k` samples is right, estimated from `n` of which `right` are.
+    """Return the probability that at least one of `k` samples is right, estimated from `n`, `right`
+    are.
 
     M. Chen et al., "Evaluating Large Language Models Trained on Code" (2021): 1 - C(n - right, k) / C(n, k),
     the share of all choices of k samples that hold a right one. It is unbiased; 1 - (1 - right / n)^k is not.
@@ -31,7 +32,7 @@ def pass_at_k(n: int, right: int, k: int) -> float:
 
 
 def majority(votes: Sequence[tuple[Hashable, bool]]) -> float:
-    """How right the largest group of samples is, 0 to 1.
+    """Return how right the largest group of samples is, 0 to 1.
 
     X. Wang et al., "Self-Consistency Improves Chain of Thought Reasoning" (2023), with what the samples came
     to in the place of their words. Where several groups are largest, each counts alike: the expected value of
@@ -53,7 +54,7 @@ def majority(votes: Sequence[tuple[Hashable, bool]]) -> float:
 
 
 def best_of(scored: Sequence[tuple[float, bool]]) -> float:
-    """How right the sample with the highest score is, 0 to 1.
+    """Return how right the sample with the highest score is, 0 to 1.
 
     Where several have it, each counts alike: the expected value of a draw among them.
 
@@ -66,8 +67,8 @@ def best_of(scored: Sequence[tuple[float, bool]]) -> float:
 
 
 def mcnemar(wins: int, losses: int) -> float:
-    """The two-sided p of McNemar's exact test: how likely such a split is, or a more uneven one, if both are
-    equally good.
+    """Return the two-sided p of McNemar's exact test: how likely such a split is, or a more uneven one, if
+    both are equally good.
 
     Q. McNemar, "Note on the sampling error of the difference between correlated proportions or percentages",
     Psychometrika 12 (1947), with the binomial distribution in the place of its approximation: tasks on which
@@ -84,7 +85,7 @@ def mcnemar(wins: int, losses: int) -> float:
 def paired_interval(
     differences: Sequence[float], *, seed: int = 0, resamples: int = 10_000
 ) -> tuple[float, float]:
-    """The 95 % percentile bootstrap interval of a mean of differences, task by task.
+    """Return the 95 % percentile bootstrap interval of a mean of differences, task by task.
 
     B. Efron and R. Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 13. Tasks are drawn with
     replacement. As many of them have the same difference, how often each value is drawn is sampled instead
@@ -108,7 +109,7 @@ MAX_LITERAL_CHARACTERS = 10_000
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the samples of an arm were drawn: so many of each task, see `rollout.Sampling`.
+    """Settings of an arm's samples; see `episode.types.Sampling`.
 
     `scorer` names the reward that chooses the best of them, if there is one.
     """
@@ -130,7 +131,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Arm:
-    """What one model did.
+    """Episodes of one model.
 
     Args:
         name: tells it from others.
@@ -154,7 +155,7 @@ class Arm:
         return list(dict.fromkeys(map(key_of, self.greedy)))
 
     def only(self, keys: Collection[str]) -> Arm:
-        """What it did on these tasks."""
+        """Return the arm on these tasks only."""
         greedy, samples = (
             [episode for episode in episodes if key_of(episode) in keys]
             for episodes in (self.greedy, self.samples)
@@ -197,17 +198,17 @@ class Arm:
 
 
 def key_of(record: EpisodeRecord) -> str:
-    """What tells a task from others, also in the records of earlier versions."""
+    """Return the key of a task, also for records of earlier versions."""
     return record.get("task_digest") or f"{record['task_id']} {record['question']}"
 
 
 def gold_of(tasks: Iterable[Task]) -> dict[str, dict[str, Any]]:
-    """What tasks ask for, by `key_of` of their episodes."""
+    """Return the gold of tasks, by `key_of` of their episodes."""
     return {task.digest: {"sql": task.gold.sql, "answer": task.gold.shown} for task in tasks}
 
 
 def by_task(episodes: Iterable[EpisodeRecord]) -> dict[str, list[EpisodeRecord]]:
-    """The episodes of each task, in the order of tasks."""
+    """Return the episodes of each task, in the order of tasks."""
     found: defaultdict[str, list[EpisodeRecord]] = defaultdict(list)
     for episode in episodes:
         found[key_of(episode)].append(episode)
@@ -215,7 +216,7 @@ def by_task(episodes: Iterable[EpisodeRecord]) -> dict[str, list[EpisodeRecord]]
 
 
 def result_of(record: EpisodeRecord) -> Hashable:
-    """What an episode came to: its answer, or the digest of the tables that it left; `None` without an end.
+    """Return an episode's answer, or the digest of the tables that it left; `None` without an end.
 
     Answers are the same if they are the same Python literal, so `[(3,)]` is `[( 3.0, )]`; others, if their
     words are.
@@ -237,8 +238,8 @@ def result_of(record: EpisodeRecord) -> Hashable:
 
 
 def score_of(record: EpisodeRecord, scorer: str | None) -> float | None:
-    """The score of an episode. Of a reward for each turn it is the lowest, as in Math-Shepherd (Wang et al.
-    2024): an episode is as good as its worst step."""
+    """Return the score of an episode. Of a reward for each turn it is the lowest, as in Math-Shepherd (Wang
+    et al. 2024): an episode is as good as its worst step."""
     if scorer is None:
         return None
     steps = [turn["rewards"][scorer] for turn in record["turns"] if scorer in turn.get("rewards", {})]

@@ -17,7 +17,7 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Difference:
-    """How much more right an arm is than the first one, -1 to 1, with its 95 % bootstrap interval."""
+    """Difference to the first arm, -1 to 1, with its 95 % bootstrap interval."""
 
     value: float
     low: float
@@ -53,7 +53,7 @@ class VoidPair:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the pairs of two arms come to.
+    """Outcome of the pairs of two arms.
 
     Args:
         first, other: their names.
@@ -80,12 +80,12 @@ class Outcome:
 
     @property
     def p(self) -> float:
-        """Of McNemar's exact test."""
+        """p-value of McNemar's exact test."""
         return mcnemar(self.wins, self.losses)
 
     @property
     def p_text(self) -> str:
-        """For instance `0.031`, `1` or `2.4e-11`."""
+        """The p-value as text, such as `0.031`, `1` or `2.4e-11`."""
         p = self.p
         return f"{p:.2g}" if p < 0.001 else f"{p:.3f}".rstrip("0").rstrip(".")
 
@@ -124,7 +124,7 @@ class Pairing(Outcome):
 
     @property
     def faults(self) -> int:
-        """How many tasks are left out as the environment failed in one or both."""
+        """Number of tasks left out because the environment failed in one or both."""
         return len(self.void)
 
     def to_dict(self) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class Comparison:
     notes: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Without the episodes of tasks that did not flip."""
+        """Return the comparison as JSON, without the episodes of tasks that did not flip."""
         arms = [
             {
                 "name": arm.name,
@@ -250,17 +250,17 @@ def _difference(first: Mapping[str, float], other: Mapping[str, float], seed: in
 
 
 SHOWN_VOID = 5
-"""Tasks of a pair that are named as void."""
+"""Void tasks of a pair that are named."""
 
 SHOWN_FLIPS = 3
-"""Of each direction, with transcripts."""
+"""Flipped tasks of each direction that are shown with transcripts."""
 
 MAX_CHARACTERS = 160
-"""Of a line of a transcript."""
+"""Characters of a line of a transcript."""
 
 
 def judgement(arm: Arm) -> str:
-    """The figures of one arm: overall, by group, and how its episodes went."""
+    """Return the figures of one arm: overall, by group, and how its episodes went."""
     figures = figures_of(arm)
     rows = [(name, [value]) for name, value in figures.rows()]
     lines = [str(arm.sampling), *columns(rows)] if arm.sampling else columns(rows)
@@ -272,7 +272,7 @@ def judgement(arm: Arm) -> str:
 
 
 def comparison_text(comparison: Comparison) -> str:
-    """The figures side by side, the pairs, and some of the tasks that flipped."""
+    """Return the figures side by side, the pairs, and some of the tasks that flipped."""
     names = [arm.name for arm in comparison.arms]
     lines = [*columns([("", names), *side_by_side(comparison.figures)]), ""]
     groups = {group: None for figures in comparison.figures for group in figures.shares if group != OVERALL}
@@ -350,7 +350,7 @@ def _flip(flip: Flip, pairing: Pairing) -> Iterator[str]:
 
 
 def transcript(episode: EpisodeRecord) -> Iterator[str]:
-    """A line for each action, and one for what came of it."""
+    """Yield a line for each action, and one for what came of it."""
     for turn in episode["turns"]:
         if "sql" in turn:
             yield f"SQL> {_short(turn['sql'])}"

@@ -53,7 +53,7 @@ class Table:
 
 
 def write_arm(arm: Arm, out: str | Path) -> Path:
-    """Writes the page of one evaluation.
+    """Write the page of one evaluation.
 
     Raises:
         ConfigError: if `out` cannot be written.
@@ -66,7 +66,7 @@ def write_arm(arm: Arm, out: str | Path) -> Path:
 
 
 def write_comparison(comparison: Comparison, out: str | Path) -> Path:
-    """Writes the page of a comparison.
+    """Write the page of a comparison.
 
     Raises:
         ConfigError: if `out` cannot be written.
@@ -108,7 +108,7 @@ def _write(
 
 
 def _models(arms: Sequence[Arm]) -> list[Fact]:
-    """What played, by its path: once if it was the same for all."""
+    """Return the path of the model that played, once if all arms share it."""
     played = [(arm.model or "not recorded", f"adapter: {arm.adapter}" if arm.adapter else "") for arm in arms]
     if len(set(played)) == 1:
         return [("Model", *played[0])]
@@ -126,7 +126,7 @@ def _accuracies(arms: Sequence[Arm], figures: Sequence[Figures]) -> list[Fact]:
 
 
 def _tasks(arm: Arm) -> Section:
-    """Every task with what was played of it; those that were done wrong come first."""
+    """Return every task with what was played of it; those that were done wrong come first."""
     samples = by_task(arm.samples)
     entries = []
     for episode in sorted(arm.greedy, key=lambda episode: episode["right"]):

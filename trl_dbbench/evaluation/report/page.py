@@ -113,7 +113,7 @@ def headline(of: Share, where: str) -> tuple[str, str]:
 
 
 def _logged(run: Run) -> list[Fact]:
-    """The accuracies of the trainer's log."""
+    """Return the accuracies of the trainer's log."""
     line = next(iter(charts(run)[0].series), None)
     if line is None:
         return []
@@ -139,7 +139,7 @@ def names_of(runs: tuple[Run, Run]) -> tuple[str, str]:
 
 
 def charts_beside(runs: tuple[Run, Run]) -> list[Chart]:
-    """The charts of both: lines in one chart, the second run's dashed; shares in one each."""
+    """Return the charts of both: lines in one chart, the second run's dashed; shares in one each."""
     names = names_of(runs)
     drawn = [{chart.id: chart for chart in charts(run)} for run in runs]
     both: list[Chart] = []
@@ -162,7 +162,7 @@ def charts_beside(runs: tuple[Run, Run]) -> list[Chart]:
 
 
 def _last(run: Run) -> tuple[int, dict[tuple[str, str, str], EpisodeRecord]] | None:
-    """The updates before the last evaluation, and its episodes by their task."""
+    """Return the updates before the last evaluation, and its episodes by their task."""
     held_out = whole_evaluations(run)
     if not held_out:
         return None
@@ -171,7 +171,7 @@ def _last(run: Run) -> tuple[int, dict[tuple[str, str, str], EpisodeRecord]] | N
 
 
 def compare_runs(runs: tuple[Run, Run]) -> Comparison | None:
-    """The last evaluation of each, on the tasks that both have played; `None` if there are none."""
+    """Return the last evaluation of each, on the tasks that both have played; `None` if there are none."""
     last = [_last(run) for run in runs]
     if last[0] is None or last[1] is None:
         return None
@@ -187,8 +187,8 @@ def compare_runs(runs: tuple[Run, Run]) -> Comparison | None:
 
 
 def differing_episode(runs: tuple[Run, Run]) -> int | None:
-    """The place, among the episodes of both, of one that the second run got right in the end and the first
-    one not; else of one the other way round."""
+    """Return the place, among the episodes of both, of one that the second run got right in the end and the
+    first one not; else of one the other way round."""
     last = [_last(run) for run in runs]
     if last[0] is None or last[1] is None:
         return None
@@ -210,14 +210,14 @@ IN_INDEX = frozenset(
     {"phase", "step", "status", "right", "greedy", "operation", "skills"}
     | {"task_id", "task_digest", "question"}
 )
-"""What the index says of an episode, or another field does: not in its block."""
+"""Fields of an episode that the index, or another field, already holds: not in its block."""
 
 Key = tuple[str, str, str]
 """Id, question and digest of a task."""
 
 
 def transcripts(shown: Sequence[tuple[str, Run]]) -> tuple[dict[str, Any], list[str], list[str]]:
-    """The index, in columns, that the page lists and filters by; blocks of episodes; blocks of tasks.
+    """Return the index, in columns, that the page lists and filters by; blocks of episodes; blocks of tasks.
 
     Episodes of one task point to it, so its question is in the page once.
     """
@@ -269,7 +269,8 @@ def _key(episode: EpisodeRecord) -> Key:
 
 
 def _flipped(episodes: Iterable[tuple[int, EpisodeRecord]]) -> set[Key]:
-    """The tasks that were right in one evaluation and wrong in another, held-out or greedy before an update.
+    """Return the tasks that were right in one evaluation and wrong in another, held-out or greedy before an
+    update.
 
     Of an evaluation that was played twice, the second time counts, as in the accuracies.
 
@@ -305,7 +306,7 @@ def _blocks(entries: Sequence[Any]) -> list[str]:
 
 
 def write_report(run: Run, out: str | Path, other: Run | None = None) -> Path:
-    """Writes the run as one HTML file.
+    """Write the run as one HTML file.
 
     Args:
         other: a second run, which is shown beside it.
@@ -342,7 +343,7 @@ def write_report(run: Run, out: str | Path, other: Run | None = None) -> Path:
 
 
 def render(template: str, out: str | Path, **shown: Any) -> Path:
-    """Writes a page of `templates/`, all of whose texts are escaped.
+    """Write a page of `templates/`, all of whose texts are escaped.
 
     Raises:
         ConfigError: if `out` cannot be written.

@@ -1,4 +1,4 @@
-"""Evaluation of a model behind an endpoint: the figures of `evaluation`, and what it took to get them."""
+"""Evaluation of a model behind an endpoint, and what it cost."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from trl_dbbench.tasks import Task
 GREEDILY = Sampling(greedy=True)
 
 Keep = Callable[[int, Episode], None]
-"""Is told every episode when it has ended, with its place among those that were to be played."""
+"""Called with the place and the episode, whenever one ends."""
 
 
 class MessageDialogue:
-    """An episode's talk with an endpoint; see `episode.play.Dialogue`.
+    """A conversation with an endpoint; see `episode.play.Dialogue`.
 
     `max_completion_length` holds for what the endpoint counts: the tokens that its prompts have grown by, and
     those of the last turn. What it does not count is not limited.
@@ -86,7 +86,7 @@ class MessageDialogue:
 
 @dataclass(frozen=True)
 class EndpointPlayer:
-    """What episodes of an endpoint are played with; `player.Player` is for models whose tokens are ours.
+    """A player of episodes on an endpoint; `player.Player` is for models whose tokens we see.
 
     Args:
         judge: says whether an episode ended right.
@@ -104,7 +104,7 @@ class EndpointPlayer:
     concurrency: int = 8
 
     def play_all(self, tasks: Sequence[tuple[Task, Sampling]], keep: Keep) -> None:
-        """Plays every task, and ends early when the endpoint or the database has given up.
+        """Play every task; end early when the endpoint or the database gives up.
 
         Args:
             tasks: each with how its tokens are chosen; one may come several times.
@@ -119,7 +119,7 @@ class EndpointPlayer:
             portal.call(self._play_all, deque(enumerate(tasks)), keep)
 
     async def play(self, task: Task, sampling: Sampling) -> Episode:
-        """Plays one episode, within `Endpoint.connected`; see `loop.play`."""
+        """Play one episode, within `Endpoint.connected`; see `episode.play`."""
         messages: list[Message] = [*self.protocol.messages(task, self.system_prompt)]
         episode = await play(
             Start(task, [], sampling),
@@ -180,7 +180,7 @@ class EndpointEvaluation(Evaluation):
 
     @property
     def tokens(self) -> dict[str, int]:
-        """What the endpoint counted: tokens read and written, and the turns of which it said nothing."""
+        """Tokens read and written, as the endpoint counted them, and the number of turns without a count."""
         counted = [usage for usage in self.usages if usage is not None]
         return {
             "read": sum(usage.read for usage in counted),
@@ -190,7 +190,7 @@ class EndpointEvaluation(Evaluation):
 
     @property
     def unreadable(self) -> Counter[str]:
-        """Turns that the protocol could not read, by what was wrong with them."""
+        """Turns that the protocol could not read, counted by reason."""
         turns = [turn for record in (*self.records, *self.samples) for turn in record["turns"]]
         return Counter(turn.get("reason", "") for turn in turns if turn["action"] == "invalid")
 
@@ -225,8 +225,8 @@ def evaluate_endpoint(
     journal: Journal | None = None,
     progress: bool = True,
 ) -> EndpointEvaluation:
-    """Plays every task once, greedily, then the samples of a plan, and judges them. What was played before it
-    was stopped is kept.
+    """Play every task once, greedily, then the samples of a plan, and judge them. An interrupted run keeps
+    what was played.
 
     Args:
         plan: the samples of each task.
@@ -290,7 +290,7 @@ def _wanted(tasks: Sequence[Task], plan: Plan | None) -> list[tuple[str, int, Ta
 
 @dataclass
 class _Spent:
-    """What episodes took: the usage of each turn, and the requests of earlier starts."""
+    """Usage of each turn, and requests of earlier starts."""
 
     usages: list[Usage | None]
     requests: int = 0

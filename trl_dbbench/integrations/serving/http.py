@@ -1,4 +1,7 @@
-"""An application over HTTP: on which address, who may come, and for how long."""
+"""An application over HTTP: its address, who may come, what a connection may take, and pages for monitors.
+
+`/health` is for load balancers, `/metrics` for Prometheus.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ HEALTH = "/health"
 
 
 def monitoring_routes(desk: Desk) -> list[Route]:
-    """The pages."""
+    """Return the pages."""
 
     async def health(request: Request) -> Response:
         ready = desk.ready
@@ -56,12 +59,12 @@ BACKLOG = 128
 """Connections accepted at once. Those before them are read from before `MAX_STRANGERS` of them have come."""
 
 REQUEST_SECONDS = 20
-"""From the end of the last answer, or the connection's begin, to the end of a request; and how long a client
+"""Seconds from the last answer, or the start of a connection, to the end of a request; also how long a client
 may leave an answer unread."""
 
 REFUSED_BYTES = 2 * 1024**2
-"""How much of a request that has been answered already is read and dropped: many clients read no answer
-before they have sent all."""
+"""Bytes of an already answered request that are read and dropped: many clients read no answer before they
+have sent everything."""
 
 CONNECTION = "dbbench_connection"
 """The key in a request's `scope["state"]` that holds its `BoundedHTTP`."""
@@ -140,20 +143,20 @@ class BoundedHTTP(H11Protocol):
 logger = logging.getLogger(__name__)
 
 CLOSING_SECONDS = 3
-"""For how long open streams of HTTP clients are waited for."""
+"""Seconds to wait for open streams of HTTP clients."""
 
 MAX_REQUEST_BYTES = 1024**2
-"""A statement of the longest kind has room, with each of its characters written as two escapes."""
+"""Bytes of a request: room for the longest statement with each character written as two escapes."""
 
 _TOO_LARGE = f"A request has at most {MAX_REQUEST_BYTES:,} bytes."
 
 MAX_CONNECTIONS = 1024
-"""At a time, and as many sessions of clients that keep one. Who comes then is told to come later."""
+"""Connections at a time, and sessions of clients that keep one. Further clients are told to come later."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where HTTP is served, and the token that clients have to send, if they have to."""
+    """Address of the HTTP server, and the token that clients have to send, if any."""
 
     host: str
     port: int
@@ -161,7 +164,7 @@ class Address:
 
     @classmethod
     def of(cls, text: str, token: str | None) -> Address:
-        """Reads `HOST:PORT`, or a port alone, which is one of 127.0.0.1.
+        """Read `HOST:PORT`, or a port of 127.0.0.1.
 
         Raises:
             ConfigError: if it is none, or other machines could reach it without a token.
@@ -182,7 +185,7 @@ class Address:
         return cls(host, int(port), token)
 
     def listen(self) -> socket.socket:
-        """Raises ConfigError if the address cannot be had."""
+        """Listen; raise ConfigError if the address is not free."""
         try:
             family = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0][0]
             return socket.create_server((self.host, self.port), family=family)
@@ -198,7 +201,7 @@ def _is_local(host: str | None) -> bool:
 
 
 class Gate:
-    """Lets in who has the token or, where there is none, who asks for this machine by a local name.
+    """Lets in requests with the token or, without one, requests to this machine by a local name.
 
     A web page of another site, which a browser here shows, has neither. `/health` is for everybody.
     """
@@ -229,7 +232,7 @@ class Gate:
             await PlainTextResponse(_TOO_LARGE, 413)(scope, receive, send)
 
     def _refusal(self, path: str, headers: Headers) -> tuple[int, str, dict[str, str]] | None:
-        """What a request is answered that does not come through: status, text, headers."""
+        """Return status, text and headers of a refusal; `None` for a request that may pass."""
         if path == HEALTH:
             return None
         if self._expected is not None:
@@ -250,14 +253,14 @@ class Gate:
 
 
 class _Exchange:
-    """A request and its answer, on their way through the gate."""
+    """A request and its answer as they pass the gate."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self.answering = False
         self.too_large = False
-        """The body had not said how long it is; what the app answers is then left out."""
+        """The body turned out too large; the app's answer is left out."""
         self.gone = False
-        """The client does not take the answer any more."""
+        """The client has stopped reading the answer."""
         self._receive, self._send = receive, send
         self._left = MAX_REQUEST_BYTES
 
@@ -287,7 +290,8 @@ def _host(url: str) -> str | None:
 
 
 class _HTTPServer(uvicorn.Server):
-    """Leaves signals to `Stop`: its own way would end the process before the database is closed."""
+    """uvicorn's server without its signal handlers, which would end the process before the database is
+    closed."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -295,14 +299,15 @@ class _HTTPServer(uvicorn.Server):
 
 
 def _is_told(record: logging.LogRecord) -> bool:
-    """Whether a line is of use. A client may be killed while it sends a request; that is no error here."""
+    """Return whether a log line is of use. A client may be killed while it sends a request; that is no error
+    here."""
     return not (record.exc_info and isinstance(record.exc_info[1], ClientDisconnect))
 
 
 async def serve_http(
     app: ASGIApp, desk: Desk, stop: Stop, drain_seconds: float, address: Address, *, name: str, path: str = ""
 ) -> None:
-    """Serves any number of clients, until a signal comes.
+    """Serve any number of clients until a signal comes.
 
     Args:
         drain_seconds: for so long after a signal, open episodes may go on.

@@ -1,4 +1,4 @@
-"""What an MCP client sees: three tools, and the text that each of their calls gives back.
+"""Tasks as tools of a Model Context Protocol server: three tools, and the texts that they return.
 
 A call is written down as the call of the protocol's own tool that means the same, so that a saved episode is
 one of that protocol: `submit` is `commit_final_answer`, or `submit_sql` where the answers are SQL.
@@ -89,7 +89,7 @@ class Tools:
         ]
 
     def server(self) -> Server:
-        """A server that has them, for any number of connections."""
+        """Return a server with these tools, for any number of connections."""
         return Server(
             "trl-dbbench",
             version=version("trl-dbbench"),
@@ -120,7 +120,7 @@ class Tools:
         return await self._submit(given["episode"], given["answer"])
 
     def _checked(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of a call, if they are those of the tool."""
+        """Return a call's arguments, checked against the tool's schema."""
         schemas = {tool.name: tool.input_schema for tool in self._tools}
         if name not in schemas:
             raise Refused(f"There is no tool {name!r}; there are {', '.join(schemas)}.")
@@ -188,7 +188,7 @@ def _said(text: str, *, error: bool = False) -> CallToolResult:
 
 
 def _client(context: Any) -> str:
-    """Who plays, as the client names itself; it need not."""
+    """Return the client's name, or a general one if it gave none."""
     params = context.session.client_params
     if params is None:
         return "an MCP client"
@@ -202,7 +202,7 @@ READ_BYTES = 65_536
 
 
 async def serve_stdio(server: Server, desk: Desk, stop: Stop, drain_seconds: float) -> None:
-    """Serves the one client that has started this process, until it leaves or a signal comes.
+    """Serve the one client that has started this process, until it leaves or a signal comes.
 
     Args:
         drain_seconds: for so long after a signal, open episodes may go on.
@@ -242,7 +242,7 @@ class _Lines:
 async def serve_streamable_http(
     server: Server, desk: Desk, stop: Stop, drain_seconds: float, address: Address
 ) -> None:
-    """Serves any number of clients over streamable HTTP; see `serve_http`."""
+    """Serve any number of clients over streamable HTTP; see `serve_http`."""
     app = server.streamable_http_app(
         streamable_http_path=PATH,
         host=address.host,

@@ -20,8 +20,7 @@ from typing import Any
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import DEFAULT_GRADER, GRADERS
 from trl_dbbench.tasks.column_types import number_or_text
-from trl_dbbench.tasks.csv_files import FROM_FILE, CsvOptions
-from trl_dbbench.tasks.csv_types import has_marks
+from trl_dbbench.tasks.csv_tables import FROM_FILE, CsvOptions, has_marks
 from trl_dbbench.tasks.fields import check_known, first_id
 from trl_dbbench.tasks.formats.base import Loss
 from trl_dbbench.tasks.model import OPERATIONS, Gold, Task, checked, operation_in, skills_in

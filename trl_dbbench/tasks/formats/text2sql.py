@@ -28,7 +28,7 @@ from trl_dbbench.tasks.fields import first_id, optional, required
 from trl_dbbench.tasks.formats.base import BesideFiles, find_beside, folder_of
 from trl_dbbench.tasks.model import Gold, Task, checked, skills_in
 from trl_dbbench.tasks.source import Source
-from trl_dbbench.tasks.sources.descriptions import FOLDER
+from trl_dbbench.tasks.sources.base import FOLDER
 from trl_dbbench.utils.lookup import nearest, unknown
 
 logger = logging.getLogger(__name__)

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 
-from trl_dbbench.tasks.declared import Declared, task_column
-from trl_dbbench.tasks.sources.dump import Dump
-from trl_dbbench.tasks.sources.dump_statements import (
+from trl_dbbench.tasks.column_types import Declared, task_column
+from trl_dbbench.tasks.sources.base import Sample
+from trl_dbbench.tasks.sources.dump import (
+    Dump,
     code_made,
     dropped,
     if_not_there,
@@ -27,7 +28,6 @@ from trl_dbbench.tasks.sources.dump_statements import (
     view_made,
 )
 from trl_dbbench.tasks.sources.dump_text import Rows, Word, bytes_of, cells, shown_name, unescaped, words_of
-from trl_dbbench.tasks.sources.sample import Sample
 from trl_dbbench.tasks.table import Cell, Column, Table
 
 
