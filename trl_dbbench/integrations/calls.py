@@ -38,7 +38,7 @@ def written(tool: str, /, **arguments: Any) -> str:
 
 
 class Calls:
-    """The calls of an episode; see `dialogue.Dialogue`. For one event loop.
+    """The calls of an episode; see `episode.play.Dialogue`. For one event loop.
 
     Calls that come at once are turns in the order of their coming.
 

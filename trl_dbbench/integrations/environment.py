@@ -29,13 +29,13 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from trl.trainer.utils import get_callable_name
 
 from trl_dbbench.database import Database
+from trl_dbbench.episode.dataset import task_in
 from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.protocol import ToolsProtocol, ToolsSQLProtocol
 from trl_dbbench.episode.types import Episode, Rules, Start, Status, Turn
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.integrations.calls import OVER, Calls, play_calls, written
 from trl_dbbench.rewards.registry import RewardFunction, with_step_rewards
-from trl_dbbench.tasks import Task
 
 
 async def _reply(calls: Calls, text: str) -> Turn | Episode:
@@ -72,7 +72,7 @@ class Environment:
             TaskError, ConfigError: the task cannot be judged here; see `Judge.check_task`.
         """
         self._end()
-        start = Start(Task.from_json(task), prompt_ids=[])
+        start = Start(task_in(task), prompt_ids=[])
         self._judge.check_task(start.task, self._protocol)
         self._dialogue = self._portal.call(Calls, self._protocol)
         play = partial(

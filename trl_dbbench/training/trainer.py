@@ -42,6 +42,7 @@ from trl_dbbench.database import Database
 from trl_dbbench.engines.base import open_backend
 from trl_dbbench.engines.policy import TrainedPolicy
 from trl_dbbench.engines.shared_prompts import SharedPrompts
+from trl_dbbench.episode.dataset import task_in
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.episode.types import Engine, Episode, Rules, Sampling, Start
@@ -53,7 +54,6 @@ from trl_dbbench.runs.few_shot import Shots
 from trl_dbbench.runs.metrics import drop_repeated_rows, episode_metrics, refined_metrics
 from trl_dbbench.runs.records import Phase, episode_record
 from trl_dbbench.runs.settings import RunSettings
-from trl_dbbench.tasks import Task
 from trl_dbbench.training.alarms import AlarmCallback, alarm_metrics
 from trl_dbbench.training.assign_advantages import assign, note_rewards
 from trl_dbbench.training.async_rollouts import AsyncRollouts, Starts, UnderWay, staleness
@@ -374,7 +374,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
                 where = (self.args.seed, step, place, part)[: 4 if part else 3]
                 seed = np.random.SeedSequence(where).generate_state(1)[0]
                 sampling = Sampling(self.temperature, self.top_p, self.top_k or 0, seed=int(seed))
-            task = Task.from_json(row["task"])
+            task = task_in(row["task"])
             samples.append(Start(task, ids[prompt], sampling, shots=row.get("shots", ())))
         greedy = None
         if self.model.training and self.greedy_eval is not None:

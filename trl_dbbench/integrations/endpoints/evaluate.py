@@ -34,7 +34,7 @@ Keep = Callable[[int, Episode], None]
 
 
 class MessageDialogue:
-    """A conversation with an endpoint; see `dialogue.Dialogue`.
+    """A conversation with an endpoint; see `episode.play.Dialogue`.
 
     `max_completion_length` holds for what the endpoint counts: the tokens that its prompts have grown by, and
     those of the last turn. What it does not count is not limited.

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from trl_dbbench.episode.chat import ChatFormat
-from trl_dbbench.episode.dataset import rows_to_check
+from trl_dbbench.episode.dataset import rows_to_check, task_in
 from trl_dbbench.episode.player import TEMPLATE_TOKENS, Player
 from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.protocol import AgentProtocol
@@ -159,7 +159,7 @@ class Shots:
             further: the rows are beside those of the last call, which are still to be recorded.
         """
         before = self._drawn if further else {}
-        tasks = {row["task"]: Task.from_json(row["task"]) for row in rows}
+        tasks = {row["task"]: task_in(row["task"]) for row in rows}
         prompts = [row["prompt"] for row in rows]
         shown = self.show([tasks[row["task"]] for row in rows], prompts, round, Ranks())
         self._drawn |= before
@@ -283,7 +283,7 @@ class Shots:
         if Ranks().is_main:
             self._write(id for episode in episodes for id in episode.get("shots", ()))
         if train and self.update:
-            self._learn(episodes, map(Task.from_json, dict.fromkeys(tasks)))
+            self._learn(episodes, map(task_in, dict.fromkeys(tasks)))
         shown = [float(len(episode.get("shots", ()))) for episode in episodes]
         return {"few_shot/shown": shown, "few_shot/memory": [float(len(self.memory))]}
 
