@@ -31,7 +31,7 @@ from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.grading.scorers import Result
 from trl_dbbench.rewards.efficiency import EfficiencyReward
-from trl_dbbench.rewards.registry import ExecutionReward
+from trl_dbbench.rewards.outcome import ExecutionReward
 from trl_dbbench.tasks import Column, Gold, Source, Table, Task, load_tasks
 from trl_dbbench.tasks.formats.verl import VerlFormat
 

@@ -63,7 +63,7 @@ def rloo(batch: AdvantageBatch) -> torch.Tensor:
 
 @needs("groups")
 def reinforce_pp(batch: AdvantageBatch) -> torch.Tensor:
-    """Rewards less their group's mean, normalised over the whole batch (Hu, 2025, REINFORCE++)."""
+    """Reward less their group's mean, normalised over the whole batch (Hu, 2025, REINFORCE++)."""
     centred = torch.full_like(batch.weighted, torch.nan)
     for rows in places_of_groups(batch.weighted, batch.groups):
         own = batch.weighted[rows]
@@ -150,12 +150,12 @@ def places_of_groups(values: torch.Tensor, groups: torch.Tensor) -> Iterator[tor
 
 
 def vary(values: torch.Tensor) -> bool:
-    """Whether not all values are the same; there must be one at least."""
+    """Return whether not all values are the same; there must be one at least."""
     return bool((values != values[0]).any())
 
 
 def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    """Raises ConfigError for an argument that is none of these."""
+    """Raise ConfigError for an argument that is none of these."""
     if value not in allowed:
         raise ConfigError(
             f"unknown {name} {value!r} in advantage_args; allowed: {', '.join(map(str, allowed))}."
@@ -163,6 +163,6 @@ def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
 
 
 def check_share(name: str, value: float) -> None:
-    """Raises ConfigError for an argument that is no number from 0 to 1."""
+    """Raise ConfigError for an argument that is no number from 0 to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ConfigError(f"{name} in advantage_args must be a number from 0 to 1, is {value!r}.")

@@ -66,7 +66,7 @@ class GAE:
         self.returns = self.values = self.sampled = torch.zeros(0, 1)
 
     def check(self, trainer: Any) -> None:
-        """Raises ConfigError for a trainer without a critic."""
+        """Raise ConfigError for a trainer without a critic."""
         if not hasattr(trainer, "values_of"):
             raise ConfigError(
                 "the advantage 'gae' asks a critic, which GRPO has not; train with DBBenchPPOTrainer "

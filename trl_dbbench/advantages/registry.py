@@ -112,7 +112,7 @@ def needs_of(function: AdvantageFunction | None) -> frozenset[Need]:
 
 
 def check_needs(name: str, function: AdvantageFunction | None, missing: Need) -> None:
-    """Raises ConfigError if the function needs what is missing."""
+    """Raise ConfigError if the function needs what is missing."""
     if missing in needs_of(function):
         raise ConfigError(f"the advantage {name!r} {NEEDS[missing]}.")
 
@@ -144,7 +144,7 @@ def compute(name: str, function: AdvantageFunction, batch: AdvantageBatch) -> to
 
 
 def note(episodes: Sequence[Episode], values: torch.Tensor) -> list[float]:
-    """Writes into the episodes what they were given; returns a value for each.
+    """Write into the episodes what they were given; returns a value for each.
 
     Args:
         values: (N,) or (N, T). Of the latter, episodes and turns get the mean over their sampled tokens;

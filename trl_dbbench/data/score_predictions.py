@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.database import Database
-from trl_dbbench.episode.gold import whole_result
+from trl_dbbench.episode.gold import execute_untruncated
 from trl_dbbench.errors import ServerCrash, TaskError
 from trl_dbbench.grading import SQL_GRADERS, SQLGrader
 from trl_dbbench.grading.scorers import Result
@@ -79,7 +79,7 @@ def _scored_on_one(task: Task, sql: str | None, database: Database) -> Scores:
     def result(statement: str) -> tuple[Result | None, str]:
         if statement not in gave:
             try:
-                gave[statement] = whole_result(database, task, statement)
+                gave[statement] = execute_untruncated(database, task, statement)
             except ServerCrash as crash:
                 gave[statement] = None, str(crash)
         return gave[statement]

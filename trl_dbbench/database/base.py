@@ -1,4 +1,4 @@
-"""What the library sees of a server: an opened database that hands out sandboxes."""
+"""An opened database, which hands out sandboxes."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Database(Closing):
     patience: float = 300.0
     """Seconds to wait for a server that does not answer, counted from the outage's beginning."""
     restarts: int = 0
-    """How often the server was lost, together with everything that this database had there."""
+    """Times the server was lost, with everything that this database had there."""
     closed: bool = False
     silent: bool = False
     """Whether the server has not answered for some seconds. Asking this waits for nothing."""
     gave_up: str | None = None
-    """Why a sandbox ended after waiting for the server in vain; `None` as soon as the server answers."""
+    """Reason that a sandbox gave up waiting for the server; `None` as soon as the server answers."""
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
         self.limits = limits

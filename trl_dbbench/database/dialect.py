@@ -1,4 +1,4 @@
-"""What depends on the server: how it understands statements, limits their time, and numbers its errors.
+"""Differences between servers: how they read statements, limit their time, and number their errors.
 
 `Database.dialect` is `MYSQL`, `MARIADB` or `SQLITE`, whose `name` is what `run.json` stores.
 """

@@ -31,13 +31,13 @@ IMAGE_VARIABLE = "TRL_DBBENCH_DOCKER_IMAGE"
 _URLS = ("mysql+pymysql://", "mysql://", "mariadb+pymysql://", "mariadb://")
 _EXAMPLE = "mysql+pymysql://user:password@host:3306/"
 _BETWEEN = re.compile(r"[\s,]+(?=\w[\w+.-]*://|(?:auto|docker|local|sqlite)\s*(?::\s*\d+\s*)?(?:[\s,]|$))")
-"""What parts two databases in a text. A password may have a comma or a blank, too."""
+"""Separator of two databases in a text. A password may have a comma or a blank, too."""
 _COUNTED = re.compile(r"(docker|local)\s*:\s*(\d+)")
-_OWN = re.compile(r"(?!.*://).+[.:][A-Za-z_]\w*")
+_OWN = re.compile(r"(?!.*://|(?:docker|local)\s*:).+[.:][A-Za-z_]\w*")
 """The dotted path of a user's class, `module.Class`, `module:Class` or `file.py:Class`."""
 
 Spec = str | Sequence[Any] | Mapping[str, Any]
-"""What names a database, or several servers; see `open_database`."""
+"""Name of a database, or of several servers; see `open_database`."""
 
 
 def open_database(

@@ -39,10 +39,10 @@ REST_SECONDS = 5.0
 """For so long a server on which a sandbox could not be made gets no others while there are other servers."""
 
 RETURN_SECONDS = 1.0
-"""How often to look whether a lost server is there again."""
+"""Seconds between checks whether a lost server is there again."""
 
 FIGURES_SECONDS = 600.0
-"""How often to log how the sandboxes are spread."""
+"""Seconds between log lines on how the sandboxes are spread."""
 
 
 @dataclass(eq=False)
@@ -61,7 +61,7 @@ class Place:
     away_seconds: float = 0.0
     rests_until: float = 0.0
     asked: float = 0.0
-    """When it was asked for the last time whether it is lost."""
+    """Time of the last check whether it is lost."""
     asking: threading.Lock = field(default_factory=threading.Lock)
 
     @property

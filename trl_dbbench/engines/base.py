@@ -1,4 +1,4 @@
-"""Who gives engines: a `Backend` brings the current weights to where the tokens are made.
+"""Backends give engines: they bring the current weights to where the tokens are made.
 
 ```
 Policy         the weights, as a trainer or an evaluation knows them (`policy.py`)
@@ -37,7 +37,7 @@ class EngineArguments(Protocol):
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Which backend an evaluation uses; see `DBBenchGRPOConfig` for the meaning."""
+    """Choice of an evaluation's backend; see `DBBenchGRPOConfig` for the meaning."""
 
     engine: str | None = None
     vllm_server_urls: list[str] | None = None

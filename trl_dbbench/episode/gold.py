@@ -15,7 +15,7 @@ JUDGED = Limits(rows=100_000, characters=16_000_000, cells=2_000_000)
 """Bounds on a judged result, in rows, characters and cells; an agent sees less."""
 
 
-def limits_beside(golds: Sequence[Result], grader: SQLGrader) -> Limits:
+def answer_limits(golds: Sequence[Result], grader: SQLGrader) -> Limits:
     """Return how much of an answer's result is read: the most that a right one can give."""
     rows = max(len(gold.rows) for gold in golds) if grader.counts_rows else JUDGED.rows
     cells = rows * max(gold.most_columns for gold in golds)
@@ -42,7 +42,7 @@ def execute_alone(database: Database, task: Task, sql: str) -> QueryResult:
         return sandbox.execute(sql)
 
 
-def whole_result(
+def execute_untruncated(
     database: Database, task: Task, sql: str, limits: Limits = JUDGED
 ) -> tuple[Result | None, str]:
     """Return the whole result of a query on the task's initial tables; else `None`, and the reason.
@@ -54,10 +54,10 @@ def whole_result(
         EnvironmentFault: if the database fails.
     """
     with database.sandbox(task) as sandbox:
-        return whole_result_in(sandbox, task, sql, limits)
+        return execute_untruncated_in(sandbox, task, sql, limits)
 
 
-def whole_result_in(
+def execute_untruncated_in(
     sandbox: Sandbox, task: Task, sql: str, limits: Limits = JUDGED
 ) -> tuple[Result | None, str]:
     """`execute_untruncated` on a sandbox whose tables are unchanged.

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from trl_dbbench.database import Database, Sandbox, State
-from trl_dbbench.episode.gold import GoldState, gold_state, limits_beside, whole_result
+from trl_dbbench.episode.gold import GoldState, answer_limits, execute_untruncated, gold_state
 from trl_dbbench.episode.protocol import AgentProtocol, Answer
 from trl_dbbench.errors import ConfigError, EnvironmentFault, TaskError
 from trl_dbbench.grading import GRADERS, Grader, SQLGrader, get_grader
@@ -195,8 +195,8 @@ class Judge:
             if not sql.strip() or len(sql) > MAX_STATEMENT_CHARACTERS:
                 return False
             telling = [gold for gold in golds if not gold.says_nothing]
-            limits = limits_beside(telling or golds, grader)
-            predicted, _ = whole_result(self._database, each, grader.rewrite(sql), limits)
+            limits = answer_limits(telling or golds, grader)
+            predicted, _ = execute_untruncated(self._database, each, grader.rewrite(sql), limits)
             if predicted is None or not grader.right(predicted, telling or golds, task.gold.sql):
                 return False
             told = told or bool(telling)
@@ -212,7 +212,7 @@ class Judge:
 
     def _gold_result(self, task: Task, sql: str) -> Result:
         def make() -> Result:
-            gold, problem = whole_result(self._database, task, sql)
+            gold, problem = execute_untruncated(self._database, task, sql)
             if gold is None:
                 raise EnvironmentFault(f"the gold SQL cannot be judged by: {problem}")
             return gold
@@ -241,7 +241,7 @@ def _is_small(gold: Result) -> bool:
 
 
 def grader_of(task: Task, protocol_grader: str) -> Grader | SQLGrader:
-    """Return the task's grader, or the protocol's if the task names none or only the protocol's judges SQL."""
+    """Return the task's grader; the protocol's if the task names none, or only that one judges SQL."""
     found, protocols = (get_grader(name) for name in (task.grader or protocol_grader, protocol_grader))
     return protocols if isinstance(protocols, SQLGrader) and not isinstance(found, SQLGrader) else found
 

@@ -33,7 +33,7 @@ def states_along(episode: Episode, database: Database) -> list[State]:
         return states
 
 
-def of_each(
+def for_each_episode(
     episodes: Sequence[Episode],
     database: Database,
     asked_by: str,

@@ -51,7 +51,7 @@ class Start:
     """Where an episode starts: its task, the prompt's ids, and how its tokens are chosen.
 
     Args:
-        past: turns of another episode of the task, to continue from. Their changes are executed again, and the
+        past: turns of another episode of the task to continue from. Their changes are executed again; the
             new episode gets copies without rewards. The agent must have read every observation in them.
         shots: ids of the earlier episodes that the prompt shows (see `runs.few_shot`).
     """

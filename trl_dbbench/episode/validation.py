@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from trl_dbbench.database import Database
-from trl_dbbench.episode.gold import execute_alone, whole_result
+from trl_dbbench.episode.gold import execute_alone, execute_untruncated
 from trl_dbbench.episode.judge import Judge, answer_graders, published_right
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import Grader, SQLGrader, get_grader
@@ -113,8 +113,8 @@ def _checked_golds(task: Task, database: Database, grader: SQLGrader) -> Sequenc
     if task.gold.sql is None:
         raise _Problem(f"the grader {grader.name} needs gold SQL")
     sql = grader.rewrite(task.gold.sql)
-    first, problem = whole_result(database, task, sql)
-    again, problem = whole_result(database, task, sql) if first else (None, problem)
+    first, problem = execute_untruncated(database, task, sql)
+    again, problem = execute_untruncated(database, task, sql) if first else (None, problem)
     if first is None or again is None:
         raise _Problem(f"the gold SQL fails: {problem}")
     if grader.value(again, first, task.gold.sql) < 1:

@@ -97,7 +97,7 @@ class LearnedReward:
         return max(1e-4, 8 * torch.finfo(self.model.dtype).eps)
 
     def read_as(self, protocol: AgentProtocol, template_kwargs: dict[str, Any], device: Any) -> None:
-        """Makes it ready for episodes of a run.
+        """Make it ready for episodes of a run.
 
         Args:
             protocol: of the policy.
@@ -160,7 +160,7 @@ class RewardModel(LearnedReward):
 
     @classmethod
     def load(cls, path: str) -> Self:
-        """Reads a folder or hub id: a sequence classifier with one output, or an adapter of one.
+        """Read a folder or hub id: a sequence classifier with one output, or an adapter of one.
 
         Raises:
             ConfigError: if it is none, or has no tokenizer of its own.

@@ -64,7 +64,7 @@ class StepTokens:
         return found[0], found[1], found[2]
 
     def write(self, folder: Path, **more: Any) -> None:
-        """Puts them beside the weights, for `prm:`."""
+        """Put them beside the weights, for `prm:`."""
         (folder / PRM_FILE).write_text(json.dumps(asdict(self) | more, indent=1) + "\n", encoding="utf-8")
 
     @classmethod
@@ -192,7 +192,7 @@ class ProcessRewardModel(LearnedReward):
 
     @classmethod
     def load(cls, path: str) -> Self:
-        """Reads a folder or hub id: a causal language model with its `prm.json`, or an adapter of one.
+        """Read a folder or hub id: a causal language model with its `prm.json`, or an adapter of one.
 
         Raises:
             ConfigError: if it is none, has no tokenizer of its own, or its vocabulary lacks the tokens.

@@ -85,7 +85,7 @@ def compare(saved: EpisodeRecord, episode: Episode, dialect: Dialect) -> Iterato
 
 
 def _same_rows(was: Any, now: Any) -> bool:
-    """Whether a state saved by version 0.1, which has no digits for the columns, is the state of now."""
+    """Return whether a state of version 0.1, without digits for columns, equals the present one."""
     return isinstance(was, str) and isinstance(now, str) and len(was) == 16 and now.startswith(was)
 
 

@@ -99,7 +99,7 @@ def export(
 
 
 def write_rows(rows: Rows, path: Path) -> None:
-    """Writes a dataset as JSON lines or parquet, by the file's name.
+    """Write a dataset as JSON lines or parquet, by the file's name.
 
     Raises:
         ConfigError: if the file cannot be written, or its name is of another kind.

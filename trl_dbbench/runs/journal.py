@@ -165,7 +165,7 @@ def open_journal(json_file: Path | None, asked: Mapping[str, Any], resume: bool)
 
 
 def _is_whole(json_file: Path) -> bool:
-    """Whether it is the file of an evaluation that was not stopped."""
+    """Return whether it is the file of an evaluation that was not stopped."""
     if not json_file.exists():
         return False
     try:

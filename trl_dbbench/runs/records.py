@@ -160,7 +160,7 @@ def record_with_ids(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
 
 
 def worth_learning(record: EpisodeRecord) -> bool:
-    """Whether an episode ended right, by itself: one that was cut off would not teach to end a turn."""
+    """Return whether an episode ended right and was not cut off: it should teach to end a turn."""
     return record["right"] and not record.get("truncated", False)
 
 
@@ -251,7 +251,7 @@ def groups_of(operation: str, skills: Iterable[str]) -> list[str]:
 
 
 def is_void(record: EpisodeRecord) -> bool:
-    """Whether the environment failed, so that the episode is not judged."""
+    """Return whether the environment failed, so that the episode is not judged."""
     return record["status"] == Status.ENVIRONMENT_FAULT
 
 
@@ -296,7 +296,7 @@ class Accuracy:
         self.void: Counter[str] = Counter(void or {})
 
     def add(self, episodes: Iterable[EpisodeRecord]) -> Accuracy:
-        """Counts episodes; returns itself."""
+        """Count episodes; returns itself."""
         for episode in episodes:
             for group in ("overall", *groups_of(episode["operation"], episode["skills"])):
                 if is_void(episode):

@@ -52,7 +52,7 @@ def replay(
     progress: bool = True,
     notes: list[str] | None = None,
 ) -> Iterator[Replayed]:
-    """Plays a run's episodes again, in the order of its log.
+    """Play a run's episodes again, in the order of its log.
 
     Rewards are computed anew by the run's own functions, or by those asked for; they are compared where
     function and values are the run's. A function gets the episodes of a phase and step at once.
@@ -104,7 +104,7 @@ def _with_progress(path: Path, notes: list[str], progress: bool) -> Iterator[tup
 
 
 def _check(record: EpisodeRecord) -> None:
-    """Raises ValueError for an episode that cannot be played again."""
+    """Raise ValueError for an episode that cannot be played again."""
     if record["status"] == Status.ENVIRONMENT_FAULT:
         return
     if record["status"] not in tuple(Status):
@@ -224,7 +224,7 @@ class _Replayer:
         return replayed
 
     def _was_cut(self, saved: EpisodeRecord) -> bool:
-        """Whether the saved episode ran out of tokens within its last turn, and can have done so."""
+        """Return whether the saved episode ran out of tokens within its last turn, and can have done so."""
         *before, last = saved["turns"]
         if saved["status"] != Status.OUT_OF_TOKENS or last.get("observation") is not None:
             return False

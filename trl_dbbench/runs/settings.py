@@ -160,7 +160,7 @@ class RunSettings:
 
     @classmethod
     def read(cls, folder: str | Path, **given: Any) -> RunSettings:
-        """Reads a run's folder; what is `given` (and not `None`) comes first.
+        """Read a run's folder; what is `given` (and not `None`) comes first.
 
         Raises:
             ConfigError: if it is no run's folder, or says neither there nor in what is given how it was
@@ -186,7 +186,7 @@ class RunSettings:
 
     @classmethod
     def of_file(cls, path: Path) -> RunSettings:
-        """Reads a run.json.
+        """Read a run.json.
 
         Raises:
             ConfigError: if it cannot be read.

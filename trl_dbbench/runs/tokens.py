@@ -102,7 +102,7 @@ def _episode(
 
 
 def _reads(chat: ChatFormat, episode: Episode) -> bool:
-    """Whether the ids mean the same text to this tokenizer."""
+    """Return whether the ids mean the same text to this tokenizer."""
     known = len(chat.tokenizer)
     if any(id >= known for id in (*episode.prompt_ids, *episode.completion_ids)):
         return False

@@ -22,7 +22,7 @@ from trl_dbbench.utils.lookup import unknown
 CSV_SUFFIXES = (".csv", ".tsv")
 
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-"""What may stand between cells, and how a note calls it."""
+"""Separators of cells -> their names in notes."""
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -37,7 +37,7 @@ _EXCELS_LINE = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)
 
 @dataclass(frozen=True)
 class CsvOptions:
-    """How CSV files are read where that is not to be told from the file.
+    """Settings for CSV files that do not tell them themselves.
 
     Args:
         delimiter: one character; `tab` is another name of that.
@@ -208,7 +208,7 @@ _EXPONENT = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)[eE][+-]?\d+", re.ASCII)
 _GROUPED = {mark: re.compile(rf"-?[1-9]\d{{0,2}}(?:[{mark}]\d{{3}})+", re.ASCII) for mark in ".,"}
 _UNGROUPED = re.compile(r"-?\d{1,3}", re.ASCII)
 _MARKS = " \u00a0\u2009\u202f'\u2019"
-"""What may stand between thousands, beside the point or the comma."""
+"""Characters between thousands, beside the point or the comma."""
 
 _WITH_COMMA, _WITH_POINT = (
     re.compile(

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Entry(NamedTuple):
-    """What may be a task.
+    """Fields that may be a task.
 
     Args:
         place: where it stands in its file, as errors name it: `"line 3"`.

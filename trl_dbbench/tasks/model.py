@@ -33,7 +33,7 @@ FIELDS = (
 DIALECTS = ("mysql", "sqlite")
 
 SCHEMAS = ("names", "full", "none")
-"""How much of its tables a task's prompt tells."""
+"""Detail in which a task's prompt tells its tables."""
 
 OPERATIONS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
@@ -48,7 +48,7 @@ TablesKey = bytes | Source
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """What a right episode ends in.
+    """The right end of an episode.
 
     Questions have an `answer`: labels (AgentBench) or rows (tuples). Where answers are SQL, the `sql` that
     gives it is enough, or `results` in its place: an answer has to give one of them. Changes have the `sql`

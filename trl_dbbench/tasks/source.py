@@ -48,8 +48,8 @@ class Source:
             digest: what it was when the task was written; it must still be the same.
             name: of the database, if a dump has several.
             only: the names of tables, if the others of a dump are left out.
-            descriptions: a folder of what the columns of a dump mean (see `sources.base.descriptions`); a SQLite
-                file has its own beside it.
+            descriptions: a folder of what the columns of a dump mean (see `sources.base.descriptions`); a
+            SQLite file has its own beside it.
 
         Raises:
             TaskError: there is none, a program still writes to it, or it is another one by now.

@@ -1,4 +1,4 @@
-"""What a task file is about, and parts of it: tasks of one skill, skills with enough tasks, two halves.
+"""Counts of the skills in a task file, and parts of it: tasks of one skill, frequent skills, two halves.
 
 A split ties tasks together that say something of each other, and never parts what is tied:
 

@@ -47,8 +47,12 @@ from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.episode.types import Engine, Episode, Rules, Sampling, Start
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.rewards.models import prepare_reward_models
-from trl_dbbench.rewards.registry import describe_reward, gives_no_steps, with_step_rewards
+from trl_dbbench.rewards.registry import (
+    describe_reward,
+    gives_no_steps,
+    prepare_reward_models,
+    with_step_rewards,
+)
 from trl_dbbench.runs.adapters import load_trainable
 from trl_dbbench.runs.few_shot import Shots
 from trl_dbbench.runs.metrics import drop_repeated_rows, episode_metrics, refined_metrics

@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from trl_dbbench.data.audit.slips import MAX_SLIPS, slips_of
 from trl_dbbench.database import Database, State
-from trl_dbbench.episode.gold import state_after, whole_result, whole_result_in
+from trl_dbbench.episode.gold import execute_untruncated, execute_untruncated_in, state_after
 from trl_dbbench.episode.judge import answer_graders, published_right
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import Grader, SQLGrader, get_grader
@@ -230,7 +230,7 @@ class Examined:
             EnvironmentFault: if the database fails.
         """
         if self.task.is_question:
-            return whole_result(self.database, self.task, self._rewritten(sql))
+            return execute_untruncated(self.database, self.task, self._rewritten(sql))
         after = state_after(self.database, self.task, sql)
         return after.state, after.error or ""
 
@@ -281,7 +281,7 @@ class Examined:
             return
         with self.database.sandbox(self.task) as sandbox:  # queries change nothing: one for all
             for sql in statements:
-                yield sql, whole_result_in(sandbox, self.task, self._rewritten(sql))[0]
+                yield sql, execute_untruncated_in(sandbox, self.task, self._rewritten(sql))[0]
 
 
 def examine(

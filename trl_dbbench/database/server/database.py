@@ -35,10 +35,10 @@ from trl_dbbench.tasks.model import TablesKey
 logger = logging.getLogger("trl_dbbench.database")
 
 WATCH_SECONDS = 1.0
-"""How often to look whether a server that we started still runs."""
+"""Seconds between checks that a server that we started still runs."""
 
 ENDING_TRIES = 10
-"""How often it is looked, a tenth of a second apart, whether a server that hung up has ended."""
+"""Checks, a tenth of a second apart, whether a server that hung up has ended."""
 
 RUNAWAY_SECONDS = 8
 """Seconds a killed statement may go on there. A search in a long text or an operation on shapes does not

@@ -1,4 +1,4 @@
-"""What belongs to a run on a server: databases and accounts, which carry its name, and a lock.
+"""Databases and accounts of a run on a server, which carry its name, and its lock.
 
 Everything is called `dbb_<run>_r<rank>_s<slot>`, or `..._t<number>` if it holds a task's pristine tables.
 While a run lives, it holds the named lock `dbb_<run>_r<rank>` on a connection of its own. The server frees

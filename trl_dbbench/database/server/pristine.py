@@ -22,7 +22,7 @@ from trl_dbbench.tasks.model import TablesKey
 from trl_dbbench.utils.sql import quote
 
 MAX_DATABASES = 256
-"""When there are more, those that nobody uses are dropped; making one again takes a few milliseconds."""
+"""Databases kept; beyond it unused ones are dropped. Making one again takes a few milliseconds."""
 
 MAX_SOURCE_BYTES = 4 * 1024**3
 """Bytes of sources kept in the same way; loading a source again takes seconds or minutes."""

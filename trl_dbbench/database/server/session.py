@@ -46,7 +46,7 @@ CATCH_UP = 3
 what has gathered. A statement that is slow then is run again, at most `retry.MAX_STANDSTILLS` times."""
 
 TOO_MUCH_MEMORY = "The connection's memory limit was exceeded"
-"""What the agent reads; the server's own words give numbers of bytes, which differ each time."""
+"""Message for the agent; the server's own gives numbers of bytes, which differ each time."""
 
 BROKE_AT_A_LARGE_ROW = "it hung up on a row that is too large"
 UNREADABLE = "its answer cannot be read"
@@ -79,7 +79,7 @@ class Session:
     ) -> None:
         self.limits = limits
         self.broken: str | None = None
-        """Why it must not be used any more."""
+        """The reason that it must not be used any more."""
         self.database = ""
         """A name that differs in every run; the agent reads and writes `SHOWN_DATABASE` instead."""
         self._names = Names(owner)

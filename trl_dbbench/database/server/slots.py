@@ -240,7 +240,7 @@ class Slots:
         self._idle: list[Slot] = []
         """The one that has been idle longest comes first. None of them has a session."""
         self._dropped: dict[TablesKey, None] = {}
-        """What tables other tasks' have taken the place of, in that order."""
+        """Keys of tables that other tasks' tables replaced, in that order."""
         self._sessions: list[Session] = []
         """Idle sessions, of any account."""
         self._free = threading.Condition()

@@ -56,7 +56,7 @@ class _Table:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What is in the pristine database of a source: its tables, and its views with what makes them."""
+    """Contents of a source's pristine database: its tables, and its views with the SQL that makes them."""
 
     database: str
     bytes: int

@@ -19,11 +19,11 @@ START_SECONDS = 120
 """Seconds a server may take to let us in, or a command that prepares it to end."""
 
 SHOWN_CHARACTERS = 500
-"""How much of a program's output an error quotes."""
+"""Characters of a program's output that an error quotes."""
 
 
 LOG_CHARACTERS = 100_000
-"""How much of a server's log is searched for what ended it."""
+"""Characters of a server's log that are searched for what ended it."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class Key:
 
 
 class ReadAs(NamedTuple):
-    """How a column is read without a loss: the SQL for `{}`, its name, and what makes a cell of the value."""
+    """A lossless way to read a column: SQL for `{}`, its name, and a function from the value to a cell."""
 
     sql: str
     cell: Callable[[Any], Cell]

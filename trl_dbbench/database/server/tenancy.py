@@ -1,4 +1,4 @@
-"""What a run holds on a server until one of the two ends: a lock, accounts, databases and connections.
+"""A run's lock, accounts, databases and connections on a server, until one of the two ends.
 
 ```
 the run   dbb_<run>_r<rank>

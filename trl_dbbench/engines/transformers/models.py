@@ -1,4 +1,4 @@
-"""Which models the engine can generate with."""
+"""Checks that the engine can generate with a model."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Adapter:
 
 @dataclass
 class Server:
-    """What is known of a server."""
+    """State of a server."""
 
     url: str
     up: bool = False
@@ -116,7 +116,7 @@ READY_SECONDS = 120.0
 """For loading an adapter."""
 
 PATIENCE_SECONDS = 600.0
-"""Waited in all where no server answers, before a rollout gives up."""
+"""Seconds that a rollout waits in all while no server answers, before it gives up."""
 
 LONGEST_WAIT_SECONDS = 30.0
 

@@ -1,4 +1,4 @@
-"""How weights get to vLLM servers.
+"""Ways to bring weights to vLLM servers.
 
 - A LoRA adapter is saved before a rollout, and the servers load it (`VLLMServers.load_adapter`).
 - Full weights are broadcast over NCCL by TRL's own client, whose server is plain `vllm serve` too. Every rank

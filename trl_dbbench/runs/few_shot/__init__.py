@@ -67,7 +67,7 @@ Messages = list[dict[str, Any]]
 
 
 def check_few_shot(number: int, memory: str | None, by: str, update: bool) -> None:
-    """Refuses settings that cannot work together; they are called as in the configuration.
+    """Refuse settings that cannot work together; they are called as in the configuration.
 
     Raises:
         ConfigError: saying what to do.
@@ -243,7 +243,7 @@ class Shots:
         return len(self.player.chat.prompt_ids(messages)) <= room
 
     def check_room(self, prompts: Iterable[Messages]) -> None:
-        """Raises ConfigError if not even the shortest prompt has room for the shortest example."""
+        """Raise ConfigError if not even the shortest prompt has room for the shortest example."""
         protocol = self.player.chat.protocol
         prompt = min(prompts, key=_characters, default=[])
         messages = min((example.messages(protocol) for example in self.memory), key=_characters, default=[])
@@ -263,7 +263,7 @@ class Shots:
     def record(
         self, episodes: Sequence[EpisodeRecord], tasks: Iterable[str], train: bool
     ) -> dict[str, list[float]]:
-        """Notes what was shown, and lets right episodes of the training join the memory.
+        """Record what was shown, and lets right episodes of the training join the memory.
 
         To be called on all ranks with the episodes of all.
 
@@ -302,7 +302,7 @@ class Shots:
                     self.memory.add(example)
 
     def write(self, episodes: Iterable[Episode]) -> None:
-        """Notes what these were shown, who are the last for which it was drawn."""
+        """Record what these were shown, who are the last for which it was drawn."""
         self._write(id for episode in episodes for id in episode.shots)
 
     def _write(self, ids: Iterable[str]) -> None:

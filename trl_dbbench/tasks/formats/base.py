@@ -1,4 +1,4 @@
-"""What a format of task files is, and what writing one needs."""
+"""Interfaces of task formats, and of writing them."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ class WritableFormat(TaskFormat, Protocol):
 
 
 class WriteContext(Protocol):
-    """What writing may need beside the task: its gold SQL executed, a prompt, its place in the file."""
+    """Services for writing a task: its gold SQL executed, a prompt, its place in the file."""
 
     split: str
     index: int
-    """How many tasks stand before this one in the file."""
+    """Number of tasks before this one in the file."""
 
     def rows(self, task: Task) -> list[tuple]:
         """Return what the gold SQL of a question gives.

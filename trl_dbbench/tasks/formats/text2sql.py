@@ -41,7 +41,7 @@ MYSQL_TABLES = ("dev_tables.json", "MINIDEV_mysql/dev_tables.json")
 """Says which tables of the dump are whose."""
 
 _OF_SERVER = re.compile(r"_(mysql|postgresql|pg)(-\d+-of-\d+)?$")
-"""How the names of BIRD's files for servers end."""
+"""Endings of the names of BIRD's files for servers."""
 
 
 class SpiderFormat(BesideFiles):

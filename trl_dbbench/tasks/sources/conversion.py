@@ -91,7 +91,7 @@ class ConvertedColumn:
 
 @dataclass
 class _Values:
-    """What a column holds: how many of each kind, and how far they go."""
+    """Values of a column: counts of each kind, and their range."""
 
     integers: int
     reals: int

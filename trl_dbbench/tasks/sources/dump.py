@@ -502,7 +502,7 @@ class Dump:
 
 
 class _Schema:
-    """What a prompt says of the tables of a dump."""
+    """A dump's tables as a prompt shows them."""
 
     def __init__(self) -> None:
         self.made: dict[str, str] = {}

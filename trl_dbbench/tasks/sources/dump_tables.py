@@ -42,7 +42,7 @@ class _Made:
     unique: list[tuple[str, ...]] = field(default_factory=list)
     """The columns of all keys by which a row replaces another."""
     unfit: str | None = None
-    """Why its rows cannot be read."""
+    """The reason that its rows cannot be read."""
 
 
 def dump_tables(

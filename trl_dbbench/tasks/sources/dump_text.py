@@ -94,7 +94,7 @@ class Word(NamedTuple):
 
     @property
     def upper(self) -> str:
-        """In capitals if it is a bare word; else as it is, so that no keyword equals it."""
+        """The text, in capitals if it is a bare word, so that no quoted one equals a keyword."""
         return self.text.upper() if self.kind == "word" else self.text
 
 
