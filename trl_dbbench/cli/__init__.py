@@ -24,7 +24,7 @@ from trl_dbbench.utils.lookup import unknown
 
 
 class _Commands(TyperGroup):
-    """The commands; one that does not exist is told as any other wrong name is."""
+    """The commands. An unknown name gets the same error as other wrong names."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] not in self.commands:

@@ -25,7 +25,7 @@ from trl_dbbench.tasks.model import SCHEMAS
 
 @dataclass
 class TaskArguments:
-    """The tasks, and what the agent is told."""
+    """The tasks, and the messages before their questions."""
 
     tasks: str = field(
         metadata={"help": "Training tasks: a file, a folder of parquet, a hub id, or generate://full."}

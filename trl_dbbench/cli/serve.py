@@ -48,10 +48,10 @@ RewardName = Annotated[
     typer.Option("--reward", help="OpenEnv: what episodes are worth, a name as in rewards: [outcome]."),
 ]
 IdleSeconds = Annotated[
-    float, typer.Option(min=0.1, help="An episode without a call for so long is ended, as not right.")
+    float, typer.Option(min=0.1, help="Seconds without a call after which an episode ends, as not right.")
 ]
 DrainSeconds = Annotated[
-    float, typer.Option(min=0, help="After SIGTERM or Ctrl-C, open episodes may go on for so long.")
+    float, typer.Option(min=0, help="Seconds that open episodes may go on after SIGTERM or Ctrl-C.")
 ]
 
 

@@ -1,8 +1,8 @@
 """Gold episodes for a supervised warm start, played by the rollout itself.
 
 An agent that reads its turns from a script plays each task through a `Player`, so a demonstration has the
-ids, the mask and the observations that the same turns have in a rollout: there is no second place that lays
-out tokens. What it writes is the gold SQL, then the rows it got as the answer.
+ids, the mask and the observations of the same turns in a rollout: tokens are laid out in one place only. The
+default script is the gold SQL, then the resulting rows as the answer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def demonstrate(
     """Play each task as the teacher does; the default teacher writes the gold SQL, then its result.
 
     Raises:
-        TaskError: if a task is none that the teacher can do: without gold SQL, or it fails on this database.
+        TaskError: if the teacher cannot do a task: it has no gold SQL, or that fails on this database.
     """
     teacher = teacher or gold_actions
     rules = Rules(max_turns=100, max_turn_tokens=100_000, max_completion_length=1_000_000)

@@ -49,7 +49,7 @@ def read_settings(runs: Sequence[str]) -> RunSettings | None:
     """Return how the runs' episodes were played; `None` if there are no runs.
 
     Raises:
-        ConfigError: if one is no run's folder, or they showed the policy different things.
+        ConfigError: if one is not a run's folder, or their policies read different prompts.
     """
     all_settings = [RunSettings.read(run) for run in runs]
     for run, settings in zip(runs[1:], all_settings[1:], strict=True):
@@ -98,7 +98,7 @@ def pairs_of_files(files: Sequence[str], reader: Reader) -> Iterator[Row]:
     """Pairs that others wrote.
 
     Raises:
-        ConfigError: if a file cannot be read, or a row of it is no pair.
+        ConfigError: if a file cannot be read, or a row is not a pair.
     """
     for place, fields in _entries(files):
         if not {"chosen", "rejected"} <= fields.keys():

@@ -242,7 +242,7 @@ def _write_head(out: Path, sampled: Sampled, tasks: Iterable[Task], trained: Tra
         sampling={name: sampled.asked[name] for name in ("temperature", "top_p", "top_k")},
         task_files={},
         versions=versions(),
-        id=None,  # it is no run that trains
+        id=None,  # this run trains nothing
     ).write(out)
     with write_atomically(out / TASKS_FILE) as file:
         file.writelines(f"{task.to_json()}\n" for task in tasks)

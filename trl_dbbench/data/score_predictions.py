@@ -242,7 +242,7 @@ def _database_of(task: Task) -> str | None:
 
 
 def _with_repeats(found: dict[str, str], tasks: Sequence[Task]) -> dict[str, str]:
-    """Return the predictions, and for a task that its file has twice (`137-2`) that of the first."""
+    """Return the predictions; a task that its file has twice (`137-2`) shares the first one's."""
     by_id = {task.id: task for task in tasks}
     for task in tasks:
         first, _, number = task.id.rpartition("-")

@@ -31,13 +31,13 @@ IMAGE_VARIABLE = "TRL_DBBENCH_DOCKER_IMAGE"
 _URLS = ("mysql+pymysql://", "mysql://", "mariadb+pymysql://", "mariadb://")
 _EXAMPLE = "mysql+pymysql://user:password@host:3306/"
 _BETWEEN = re.compile(r"[\s,]+(?=\w[\w+.-]*://|(?:auto|docker|local|sqlite)\s*(?::\s*\d+\s*)?(?:[\s,]|$))")
-"""What parts two databases in a text. A password may have a comma or a blank, too."""
+"""Separator of two databases in a text. A password may have a comma or a blank, too."""
 _COUNTED = re.compile(r"(docker|local)\s*:\s*(\d+)")
-_OWN = re.compile(r"(?!.*://).+[.:][A-Za-z_]\w*")
+_OWN = re.compile(r"(?!.*://|(?:docker|local)\s*:).+[.:][A-Za-z_]\w*")
 """The dotted path of a user's class, `module.Class`, `module:Class` or `file.py:Class`."""
 
 Spec = str | Sequence[Any] | Mapping[str, Any]
-"""What names a database, or several servers; see `open_database`."""
+"""Name of a database, or of several servers; see `open_database`."""
 
 
 def open_database(
@@ -48,7 +48,7 @@ def open_database(
     patience: float = Database.patience,
     require_accounts: bool = False,
 ) -> AbstractContextManager[Database]:
-    """Opens a database for rollouts, and removes everything that it made at the end.
+    """Open a database for rollouts, and removes everything that it made at the end.
 
     `spec` is one of:
 
@@ -65,7 +65,7 @@ def open_database(
       on each rank with `limits` as its only argument;
 
     or it names several servers of one product, over which the sandboxes are spread (`several.py`): a list of
-    URLs, the same joined by commas or blanks, or `"local:3"` or `{"docker": 2}` for so many servers to start.
+    URLs, the same joined by commas or blanks, or `"local:3"` or `{"docker": 2}` to start several.
 
     Under `accelerate` with several processes every rank must call this: the main one starts the server and
     tells the others its URL; at the end it waits for them before it stops the server.
@@ -195,7 +195,8 @@ _OF_ONE_MACHINE = (
 
 
 def _advice(named: Sequence[str], hosts: Sequence[str], rank: int) -> str:
-    """What to do where a rank cannot reach a server that the main process has started on another machine."""
+    """Return what to do where a rank cannot reach a server that the main process has started on another
+    machine."""
     started = next((each for each in named if each in ("docker", "local")), None)
     if started is None or hosts[rank] == hosts[0]:
         return ""
@@ -209,7 +210,7 @@ def _advice(named: Sequence[str], hosts: Sequence[str], rank: int) -> str:
 def _choose(
     named: Sequence[str], docker_image: str, run: str, options: dict[str, Any], several_hosts: bool
 ) -> Database:
-    """Opens what is named. A server that this starts is stopped with the database."""
+    """Open what is named. A server that this starts is stopped with the database."""
     if list(named) == ["auto"]:
         if several_hosts:
             return _embedded(_OF_ONE_MACHINE, options)
@@ -252,11 +253,7 @@ def _start(spec: str, docker_image: str, run: str, options: dict[str, Any]) -> D
 
 
 def _users(path: str, options: dict[str, Any]) -> Database:
-    """Make a database of a user's own class.
-
-    Raises:
-        DatabaseError: the class cannot be imported or made, or lacks members of `Database`.
-    """
+    """Make a database of a user's own class."""
     try:
         made: Any = look_up("database", path, {})
         database = made(limits=options["limits"])
@@ -282,7 +279,7 @@ def _users(path: str, options: dict[str, Any]) -> Database:
 
 
 def _embedded(why: str, options: dict[str, Any]) -> Database:
-    """What "auto" chooses where no server will do."""
+    """Return what "auto" chooses where no server will do."""
     embedded = SQLiteDatabase(options["limits"])
     logger.info(
         'Database: "auto" chose "sqlite", %s: %s. %s',
@@ -318,7 +315,7 @@ def _own(server: Server, run: str, options: dict[str, Any]) -> ServerDatabase:
 
 
 def _join(url: str, run: str, rank: int, options: dict[str, Any]) -> Database:
-    """Opens, on another rank, what the main process has opened."""
+    """Open, on another rank, what the main process has opened."""
     if url == "sqlite":
         return SQLiteDatabase(options["limits"])
     if _OWN.fullmatch(url):

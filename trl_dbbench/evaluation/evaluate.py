@@ -141,7 +141,7 @@ def evaluate(
         backend: where the model generates: `TransformersBackend`, `VLLMBackend` or what `open_backend` gives.
         system_prompt: replaces the protocol's own.
         batch_size: episodes that run side by side.
-        shots: puts earlier episodes into the prompts; those of a batch may join from the next one on.
+        shots: puts earlier episodes into the prompts; a batch's own may join from the next batch on.
         journal: keeps each episode; those that it has already are not played.
         reward: rewards the episodes of a batch before they are kept.
 

@@ -111,7 +111,7 @@ def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged
             scale=max(each.abs().max().item() for each in wanted),
             effect=_distance(before, wanted),
         )
-        if not proof.difference <= TOLERANCE[dtype] * proof.scale:  # not a number is no proof
+        if not proof.difference <= TOLERANCE[dtype] * proof.scale:  # NaN proves nothing
             raise ConfigError(
                 f"the merged model's logits differ from those of '{trained.model}' with '{trained.adapter}' "
                 f"by up to {proof.difference:.2g}, of at most {proof.scale:.2g}: it would not answer alike. "

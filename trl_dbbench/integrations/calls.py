@@ -29,7 +29,7 @@ OVER = {
 
 
 class Refused(Exception):
-    """A call that cannot be carried out; its text is for the agent. It is no turn of any episode."""
+    """A refused call; its text is for the agent. It does not count as a turn."""
 
 
 def written(tool: str, /, **arguments: Any) -> str:
@@ -43,7 +43,7 @@ class Calls:
     Calls that come at once are turns in the order of their coming.
 
     Args:
-        idle_seconds: an episode that is not called for so long has ended; `None` is for ever.
+        idle_seconds: time without a call after which the episode ends; `None` for no limit.
     """
 
     full = False  # nobody counts tokens

@@ -205,8 +205,7 @@ def environments(
 def environment_reward(function: RewardFunction) -> Callable[..., Sequence[float | None]]:
     """Return a reward function for environments, which TRL calls, made from one for episodes.
 
-    `None`, for an episode whose environment failed, is no reward in TRL either. So that this is seen, TRL
-    logs what is made of a batch's episodes.
+    `None`, for a void episode, is no reward in TRL either. The log shows how many there were.
 
     Logged:
 

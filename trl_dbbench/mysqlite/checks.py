@@ -120,7 +120,9 @@ def single_row(subquery: exp.Expr) -> exp.Expr:
     of_rows = subquery.parent is None or stands or listing(subquery)
     if of_rows or _has_one_row(subquery.unnest()):
         return subquery
-    among = _is_among(subquery)
+    above = subquery.find_ancestor(exp.Where, exp.Join, exp.Query)
+    # beside other conditions, MySQL may read it where SQLite does not, or not
+    among = isinstance(above, exp.Where | exp.Join) and above.find(exp.Connector) is not None
     if among and _is_dependent(subquery):
         raise unsupported("several rows of a subquery that depends on the query around it")
     rows = exp.select("*").from_(exp.Subquery(this=subquery.this)).limit(2)
@@ -141,12 +143,6 @@ def single_row(subquery: exp.Expr) -> exp.Expr:
         name.startswith("my_") for name in parts
     )
     return made
-
-
-def _is_among(subquery: exp.Expr) -> bool:
-    """Return whether a subquery stands beside other conditions: MySQL may read it where SQLite does not."""
-    above = subquery.find_ancestor(exp.Where, exp.Join, exp.Query)
-    return isinstance(above, exp.Where | exp.Join) and above.find(exp.Connector) is not None
 
 
 def _is_condition(subquery: exp.Expr) -> bool:
@@ -290,19 +286,15 @@ def check_groups(tree: exp.Expr, tables: Sequence[TableColumns] = ()) -> None:
             loose = next(single.loose(each), None)
             if loose is None and certain is not single and next(certain.loose(each), None) is not None:
                 raise unsupported("columns that depend on others, beside a constant condition")
-            if loose is not None and group is not None:
-                raise StatementError(
-                    1055,
-                    f"Expression #{places[part]} of {part} is not in GROUP BY clause and contains "
-                    f"nonaggregated column '{loose}' which is not functionally dependent on columns in GROUP "
-                    f"BY clause; {_MODE}",
-                )
-            if loose is not None:
-                raise StatementError(
-                    1140,
-                    f"In aggregated query without GROUP BY, expression #{places[part]} of SELECT list "
-                    f"contains nonaggregated column '{loose}'; {_MODE}",
-                )
+            if loose is None:
+                continue
+            found = f"contains nonaggregated column '{loose}'"
+            if group is None:
+                told = f"In aggregated query without GROUP BY, expression #{places[part]} of {part} {found}"
+                raise StatementError(1140, f"{told}; {_MODE}")
+            told = f"Expression #{places[part]} of {part} is not in GROUP BY clause and {found} which is not "
+            told += "functionally dependent on columns in GROUP BY clause"
+            raise StatementError(1055, f"{told}; {_MODE}")
 
 
 def _check_having(select: exp.Select, tables: Sequence[TableColumns]) -> None:
@@ -391,7 +383,8 @@ class _Single:
 
     def loose(self, node: exp.Expr) -> Iterator[str]:
         """Return the columns in an expression with several values. A key of GROUP BY counts as a whole."""
-        if not self._is_key(_bare(node)):
+        written = _normal(_bare(node)) if self._expressions else None
+        if written is None or not any(map(written.may_be, self._expressions)):
             yield from self._loose(node)
 
     def _loose(self, node: exp.Expr) -> Iterator[str]:
@@ -433,11 +426,6 @@ class _Single:
         elif (written := _normal(node)) is not None:
             self._expressions.append(written)
 
-    def _is_key(self, node: exp.Expr) -> bool:
-        """Return whether the query is grouped by this expression."""
-        written = _normal(node) if self._expressions else None
-        return written is not None and any(map(written.may_be, self._expressions))
-
     def _has(self, node: exp.Expr) -> bool:
         """Return whether it is a column with a single value, such as one of a query around this one."""
         if not isinstance(node, exp.Column) or isinstance(node.this, exp.Star):
@@ -469,13 +457,11 @@ class _Single:
 def _bare(node: exp.Expr) -> exp.Expr:
     """Return an expression without brackets; one in a subquery without a table is the same to MySQL."""
     inner = node.unnest()
-    while isinstance(inner, exp.Select) and len(inner.expressions) == 1 and _has_no_table(inner):
+    while isinstance(inner, exp.Select) and len(inner.expressions) == 1:
+        if not all(isinstance(each, exp.Table) and each.name.upper() == "DUAL" for each in parts(inner)):
+            break
         inner = inner.expressions[0].unalias().unnest()
     return node if isinstance(inner, exp.Query) else inner
-
-
-def _has_no_table(select: exp.Select) -> bool:
-    return all(isinstance(each, exp.Table) and each.name.upper() == "DUAL" for each in parts(select))
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def is_moved(node: exp.Expr) -> bool:
 
 
 def strict_truths(tree: exp.Expr) -> None:
-    """Texts in the place of truth values, in a statement that changes rows: they must be numbers."""
+    """Check texts in the place of truth values in a change of rows: they must be numbers."""
     for node in list(tree.find_all(exp.Connector, exp.Not, exp.Where, exp.If, exp.Is)):
         of_value = (
             isinstance(node, exp.If) and isinstance(node.parent, exp.Case) and node.parent.this is not None
@@ -153,8 +153,9 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
             kind.is_moment and isinstance(node, exp.Column) for node, kind in pairs
         ):
             return [as_number(node) for node in nodes]
-        if len(nodes) > 2 and (DATETIME in kinds or any(map(_is_long, nodes))):
-            raise unsupported("a date and time among numbers")
+        numbers = [each.name for each in nodes if isinstance(each, exp.Literal) and not each.is_string]
+        long = DATETIME in kinds or any(len(each) > len("20200101") for each in numbers)
+        refuse_if(len(nodes) > 2 and long, "a date and time among numbers")
     constants = {n: _constant(node, strict) for n, node in enumerate(nodes) if isinstance(node, exp.Literal)}
     for n in constants:
         if nodes[n].is_string and not is_date(nodes[n].name) and is_in_change(nodes[n]):
@@ -176,7 +177,9 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
             checked = strict and kind.name == "text" and (is_in_change(node) or not _differs(node))
             # beside a date, MySQL reads the date alone of a text, if both may differ from row to row
             day = len(nodes) == 2 and DATE in kinds and kind.name == "text" and all(map(_differs, nodes))
-            name = "FULL_MOMENT" if checked else "SURE_MOMENT" if _may_be_null(node) else "MOMENT"
+            # MySQL makes NULL, and not the lowest date, of some texts that are not dates
+            sure = kind.name == "text" and chooses(node) and _differs(node)
+            name = "FULL_MOMENT" if checked else "SURE_MOMENT" if sure else "MOMENT"
             of_day = "FULL_DAY_OF" if is_in_change(node) else "DAY_OF"
             read.append(call(name, call(of_day, node) if day else node))
     return [keep_kind(new, node) for new, node in zip(read, nodes, strict=True)]
@@ -187,21 +190,11 @@ def _differs(node: exp.Expr) -> bool:
     return node.find(exp.Column, exp.Query) is not None
 
 
-def _is_long(node: exp.Expr) -> bool:
-    """Return whether it is a number with the digits of a date and time."""
-    return isinstance(node, exp.Literal) and not node.is_string and len(node.name) > len("20200101")
-
-
 def chooses(node: exp.Expr) -> bool:
     """Return whether an expression gives one of several values as it is."""
     name = node.name.upper().removeprefix("MY_") if isinstance(node, exp.Anonymous) else ""
     named = name in ("IFNULL", "NULLIF", "IF", "GREATEST", "LEAST", "ELT")
     return named or isinstance(node.unnest(), exp.If | exp.Case | exp.Coalesce)
-
-
-def _may_be_null(node: exp.Expr) -> bool:
-    """Return whether MySQL makes NULL of a text that is not a date, and not the lowest date."""
-    return kind_of(node).name == "text" and chooses(node) and _differs(node)
 
 
 def is_in_change(node: exp.Expr) -> bool:
@@ -343,7 +336,7 @@ def _introduced(node: exp.Expr) -> exp.Expr:
 
 
 def _bytes(node: exp.Expr) -> exp.Expr:
-    """Bytes such as 0x41, where they are shown. In other places they may be a number or a text to MySQL."""
+    """Return bytes such as 0x41 where they are shown. Elsewhere MySQL may read a number or a text."""
     above = node.parent.parent if isinstance(node.parent, exp.Alias) else node.parent
     if isinstance(above, exp.Chr):
         return exp.Literal.number(int(node.name, 16))
@@ -471,15 +464,11 @@ def _of_rows(name: str, left: exp.Tuple, right: exp.Expr, node: exp.Expr) -> exp
     if all(kind_of(one).name == kind_of(other).name for one, other in pairs) and not is_in_change(node):
         return None
     refuse_if(name not in ("EQ", "NE"), "an order of rows with values of different types")
-    made = [_comparison("EQ")(_standing(exp.EQ(this=one, expression=other), node)) for one, other in pairs]
-    equal = exp.paren(exp.and_(*made, copy=False))
+    equalities = [exp.EQ(this=one, expression=other) for one, other in pairs]
+    for each in equalities:
+        each.parent = node.parent  # where it is to stand
+    equal = exp.paren(exp.and_(*map(_comparison("EQ"), equalities), copy=False))
     return exp.Not(this=equal) if name == "NE" else equal
-
-
-def _standing(node: exp.Expr, where: exp.Expr) -> exp.Expr:
-    """Return a new node that knows where it is to stand."""
-    node.parent = where.parent
-    return node
 
 
 def _binary(node: exp.Expr) -> exp.Expr:
@@ -499,7 +488,7 @@ def _lazy(name: str, sides: list[exp.Expr], in_change: bool) -> exp.Expr:
 
 
 def _quantified(name: str, left: exp.Expr, right: exp.Any | exp.All) -> exp.Expr:
-    """`a < ALL (SELECT ...)`: it is false for no row; with ANY: it is true for a row."""
+    """Return `a < ALL (SELECT ...)`, true for no row, or `a < ANY (...)`, true for one row."""
     own, theirs = kind_of(left), [kind for _, kind in right.this.unnest().meta.get("row", ())]
     refuse_if(not all(_alike(own, each) for each in theirs), "ANY and ALL of rows of another type")
     rows = exp.CTE(
@@ -640,7 +629,7 @@ def _regexp(node: exp.Expr) -> exp.Expr:
 
 
 def _case(node: exp.Expr) -> exp.Expr:
-    """`CASE a WHEN b THEN x ...`: first the number of the value that equals a, then the result by number."""
+    """Return `CASE a WHEN b THEN x ...` by the number of the value that equals a."""
     subject = node.this
     if subject is not None:
         of_dates = any(kind_of(branch.this).is_moment for branch in node.args["ifs"])
@@ -681,7 +670,7 @@ def _may_be_known(side: exp.Expr) -> bool:
 
 
 def _connector(node: exp.Expr) -> exp.Expr:
-    """AND and OR. MySQL knows what a constant makes of them, and may not look at the other side at all."""
+    """Return AND or OR. MySQL knows what a constant makes of them, and may not look at the other side."""
     above = node.parent
     while isinstance(above, exp.Paren):
         above = above.parent

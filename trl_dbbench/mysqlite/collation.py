@@ -60,20 +60,17 @@ def find(part: str, whole: str, start: int = 0) -> int:
 def unknown_letters(texts: Iterable[str]) -> set[str]:
     """Return the characters of texts whose weight or case is not known: they are compared by their codes."""
     seen = {char for text in texts if not text.isascii() for char in text}
-    return {char for char in seen if char in GROWING or not _is_known(char)}
-
-
-def _is_known(char: str) -> bool:
-    return ord(char) in _IDEOGRAPHS or _UNKNOWN not in _weights(char)
+    unknown = {char for char in seen if ord(char) not in _IDEOGRAPHS and _UNKNOWN in _weights(char)}
+    return unknown | (seen & set(GROWING))
 
 
 def upper(text: str) -> str:
-    """UPPER, which changes each character alone: `ß` stays as it is."""
+    """Return UPPER, which changes each character alone: `ß` stays as it is."""
     return text.upper() if text.isascii() else text.translate(_UPPER)
 
 
 def lower(text: str) -> str:
-    """LOWER."""
+    """Return LOWER of a text."""
     return text.lower() if text.isascii() else text.translate(_LOWER)
 
 

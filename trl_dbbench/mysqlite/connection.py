@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from sqlglot import exp
@@ -21,7 +23,7 @@ from trl_dbbench.mysqlite.errors import (
     unsupported,
 )
 from trl_dbbench.mysqlite.guard import BROKEN, SHORTAGES, Guard, primary_code
-from trl_dbbench.mysqlite.kinds import UNKNOWN, Kind, Table, TableColumns, words
+from trl_dbbench.mysqlite.kinds import UNKNOWN, Column, Kind, Table, TableColumns, words
 from trl_dbbench.mysqlite.parse import quote, text_of
 from trl_dbbench.mysqlite.statements import (
     Statement,
@@ -70,10 +72,7 @@ _DONE = Result(affected=0)
 
 
 class Connection:
-    """Tables in memory, for the statements of one session. One thread at a time may use it.
-
-    Args:
-        given: the tables.
+    """The given tables in memory, for the statements of one session. One thread at a time may use it.
 
     Raises:
         StatementError: MySQL would not make one of the tables.
@@ -172,8 +171,6 @@ class Connection:
         most = self._limits.rows
         found = [tuple(row) for row in islice(rows, most + 1)]
         return found[:most], "rows" if len(found) > most else None
-
-    # --- one statement ------------------------------------------------------------------------------------
 
     def _dispatch(self, sql: str) -> Result:
         statement = look(sql)
@@ -274,7 +271,7 @@ class Connection:
         return _DONE
 
     def _transact(self, statement: Statement) -> Result:
-        """BEGIN ends an open transaction; COMMIT and ROLLBACK without one do nothing."""
+        """End an open transaction, for BEGIN as well; COMMIT and ROLLBACK without one do nothing."""
         tree = statement.tree
         if isinstance(tree, exp.Rollback) and tree.args.get("savepoint"):
             raise StatementError(1305, f"SAVEPOINT {tree.args['savepoint'].name} does not exist")
@@ -290,7 +287,7 @@ class Connection:
             self._run("COMMIT")
 
     def _set(self, statement: Statement) -> Result:
-        """Session variables have no effect, but for autocommit."""
+        """Set autocommit; other session variables have no effect."""
         autocommit = autocommit_of(cast(exp.Set, statement.tree))
         if autocommit is not None:
             if autocommit and not self._autocommit:
@@ -321,6 +318,20 @@ class Connection:
         for name in found:  # a temporary table goes before the one that it hides
             self._run(f"DROP {kind} {quote(name)}")
         return _DONE
+
+
+def open_file(path: str | Path, limits: Limits = Limits()) -> Connection:  # noqa: B008
+    """Return a connection to the tables of an SQLite file, read into memory."""
+    with closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)) as file:
+        found = file.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'"
+        )
+        given = []
+        for (name,) in found.fetchall():
+            info = file.execute(f"PRAGMA table_info({quote(name)})")
+            columns = [Column(row[1], row[2] or "TEXT") for row in info]
+            given.append(Table(name, columns, file.execute(f"SELECT * FROM {quote(name)}").fetchall()))
+    return Connection(given, limits)
 
 
 def _out_of_time() -> StatementError:

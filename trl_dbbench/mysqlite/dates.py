@@ -6,7 +6,7 @@ import calendar
 import math
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import regex
@@ -74,6 +74,9 @@ def _of_clock(place: int) -> Callable[[Value], int | None]:
     return lambda value: None if (found := _clock(value)) is None else found[place]
 
 
+_YEAR_0 = "dates of the year 0"
+"""MySQL knows them, and Python does not."""
+
 _MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
 _SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86_400, "WEEK": 604_800}
 
@@ -93,25 +96,17 @@ def date_add(value: Value, amount: Value, unit: str, *, sign: int = 1) -> str | 
         if unit in _MONTHS:
             months = start.year * 12 + start.month - 1 + int(whole) * _MONTHS[unit]
             year, month = divmod(months, 12)
-            if year == 0:
-                raise _before_year_one()
+            refuse_if(year == 0, _YEAR_0)
             day = min(start.day, calendar.monthrange(year, month + 1)[1])
             return _write(start.replace(year=year, month=month + 1, day=day), with_time)
         moved = timedelta(seconds=_SECONDS[unit] * whole)
-        if -366 < start.toordinal() + moved.days <= 0:
-            raise _before_year_one()
+        refuse_if(-366 < start.toordinal() + moved.days <= 0, _YEAR_0)
         return _write(start + moved, with_time)
     except (KeyError, ValueError, OverflowError):
         return None
 
 
-def _before_year_one() -> StatementError:
-    """MySQL knows the year 0, and Python does not."""
-    return unsupported("dates of the year 0")
-
-
-def date_sub(value: Value, amount: Value, unit: str) -> str | None:
-    return date_add(value, amount, unit, sign=-1)
+date_sub = partial(date_add, sign=-1)
 
 
 def _full(move: Callable[[Value, Value, str], str | None]) -> Callable[[Value, Value, str, int], str]:
@@ -331,8 +326,7 @@ def _extract(unit: str, value: Value) -> Value:
 
 
 def _from_days(days: Value) -> str:
-    if number(days) % 1 or not 366 <= number(days) <= date.max.toordinal() + 365:
-        raise _before_year_one()
+    refuse_if(number(days) % 1 or not 366 <= number(days) <= date.max.toordinal() + 365, _YEAR_0)
     return date.fromordinal(int(number(days)) - 365).isoformat()
 
 
@@ -342,10 +336,8 @@ def _last_day(at: datetime) -> str:
 
 DATE_FUNCTIONS: dict[str, Callable[..., Value]] = {
     **dict.fromkeys(("NOW", "SYSDATE", "CURRENT_TIMESTAMP", "LOCALTIME"), lambda digits=0: _now()),
-    "CURDATE": lambda: _now()[:10],
-    "CURRENT_DATE": lambda: _now()[:10],
-    "CURTIME": lambda: _now()[11:],
-    "CURRENT_TIME": lambda: _now()[11:],
+    **dict.fromkeys(("CURDATE", "CURRENT_DATE"), lambda: _now()[:10]),
+    **dict.fromkeys(("CURTIME", "CURRENT_TIME"), lambda: _now()[11:]),
     "DATE": _of_date(lambda at: _write(at, False)),
     "TIMESTAMP": _of_date(lambda at: _write(at, True)),
     "TIME": _time_text,
@@ -354,8 +346,7 @@ DATE_FUNCTIONS: dict[str, Callable[..., Value]] = {
     ),
     "YEAR_MONTH": _of_date(lambda at: at.year * 100 + at.month),
     "MONTH": _of_date(lambda at: at.month),
-    "DAY": _of_date(lambda at: at.day),
-    "DAYOFMONTH": _of_date(lambda at: at.day),
+    **dict.fromkeys(("DAY", "DAYOFMONTH"), _of_date(lambda at: at.day)),
     "DAYOFWEEK": _of_date(lambda at: at.isoweekday() % 7 + 1),
     "DAYOFYEAR": _of_date(lambda at: at.timetuple().tm_yday),
     "WEEKDAY": _of_date(lambda at: at.weekday()),

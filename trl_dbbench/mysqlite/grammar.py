@@ -1,8 +1,7 @@
 """MySQL's grammar of queries and changes of rows, read over the words of a statement.
 
-sqlglot reads many dialects and lets pass what MySQL refuses, such as `a = NOT b` or `a NOT IS NULL`. SQLite
-would answer that. Nothing is built here: a method reads one thing of the grammar and goes on behind it, or
-raises. Of other statements, some words are known that never stand side by side.
+sqlglot lets pass what MySQL refuses, such as `a = NOT b`, and SQLite would answer it. A method reads one
+thing of the grammar and goes on behind it, or raises; of other statements, some words never stand together.
 """
 
 from __future__ import annotations
@@ -299,8 +298,6 @@ class _Reader:
         at = self._starts[self.at] if self.at < len(self._starts) else len(self._sql)
         raise syntax_error(self._sql[at:])
 
-    # --- names --------------------------------------------------------------------------------------------
-
     def is_name(self) -> bool:
         """Return whether a name comes next, and no word that must be in backticks."""
         word, kind = self._words[self.at], self._kinds[self.at]
@@ -362,8 +359,6 @@ class _Reader:
         """Read a number, or what stands for one."""
         if not self.accept_kind(_T.NUMBER, _T.PLACEHOLDER):
             self.name()
-
-    # --- functions ----------------------------------------------------------------------------------------
 
     def arguments(self) -> int:
         """Read the arguments of a function without a grammar of its own, in brackets; return their number."""
@@ -477,8 +472,6 @@ class _Reader:
             self.expect_kind(_T.NUMBER, _T.PLACEHOLDER)
         self.expect_any(("PRECEDING", "FOLLOWING"))
 
-    # --- operators ----------------------------------------------------------------------------------------
-
     def expression(self) -> None:
         while True:
             while not self._begun and self.accept("NOT"):
@@ -557,14 +550,11 @@ class _Reader:
         self._value()
         while True:
             if self.accept("COLLATE"):
-                if not (self.accept_kind(*TEXTS) or self.accept("BINARY")):
-                    self.name()
+                self.character_set()
             elif column and self.accept_any(("->", "->>")):
                 self.expect_kind(_T.STRING)
             else:
                 return
-
-    # --- values -------------------------------------------------------------------------------------------
 
     def _value(self) -> None:
         word, called = self.peek(), self.peek(1) == "("
@@ -601,7 +591,7 @@ class _Reader:
             self._named()
 
     def _named(self) -> None:
-        """Return a column, or a function of a database."""
+        """Read a column, or a function of a database."""
         self.dotted(3)
         if self.peek() == "(":
             self.arguments()
@@ -650,8 +640,6 @@ class _Reader:
         self.read("WHEN expression THEN expression [WHEN expression THEN expression]*")
         self.read("[ELSE expression] END")
 
-    # --- queries ------------------------------------------------------------------------------------------
-
     def statement(self) -> None:
         self.read("[WITH [RECURSIVE] {named_query}]")
         read = _STATEMENTS.get(self.peek())
@@ -678,7 +666,7 @@ class _Reader:
         return word in ("SELECT", "WITH", "TABLE") or (word == "VALUES" and self.peek(ahead + 1) == "ROW")
 
     def begins_query_in_brackets(self) -> bool:
-        """Return the brackets of a generated column's expression, `AS (a + 1)`, are none."""
+        """Return whether a query comes next, and not a generated column's expression, `AS (a + 1)`."""
         ahead = 0
         while self.peek(ahead) == "(":
             ahead += 1
@@ -691,7 +679,7 @@ class _Reader:
     def rest_of_query(self) -> None:
         self.read("[UNION|EXCEPT|INTERSECT [DISTINCT|ALL] term]* [ORDER BY {sort_key}]")
         self.read("[LIMIT number [,|OFFSET number]] [LOCK IN SHARE MODE]*")
-        self.read("[FOR UPDATE|SHARE [OF {table_name}] [NOWAIT|SKIP locked]]* [INTO into]")
+        self.read("[FOR UPDATE|SHARE [OF {table_name}] [NOWAIT] [SKIP LOCKED]]* [INTO into]")
 
     def term(self) -> None:
         if self.accept("SELECT"):
@@ -702,10 +690,6 @@ class _Reader:
             self.table_name()
         else:
             self.read("( query )")
-
-    def locked(self) -> None:
-        if self.peek(-1) == "SKIP":
-            self.expect("LOCKED")
 
     def into(self) -> None:
         """Read what stands behind INTO, which is refused later, up to the clause that follows."""
@@ -739,14 +723,12 @@ class _Reader:
         self.at += 2
         return True
 
-    # --- tables -------------------------------------------------------------------------------------------
-
     def tables(self) -> None:
         if not self.accept("DUAL"):
             self.listed(self._joined)
 
     def _joined(self) -> int:
-        """Return a table and what is joined to it; how many tables."""
+        """Read a table and its joins; return the number of tables."""
         self._table()
         return self._joins()
 
@@ -852,8 +834,6 @@ class _Reader:
         if self.peek() != ")":
             self.listed(lambda: None if self.accept("PRIMARY") else self.name())
         self.expect(")")
-
-    # --- changes ------------------------------------------------------------------------------------------
 
     def insert(self) -> None:
         self.at += 1

@@ -1,9 +1,7 @@
 """Limits of what a statement does to this process: no files, bounded time, bounded memory.
 
-SQLite runs in this process, so nothing can kill it from outside. It calls us: the authorizer before it
-compiles each part of a statement, the progress handler every so many steps, and our functions wherever the
-statement uses them. What happens between two calls is bounded by the sizes of texts, rows, tables, sorts and
-statements.
+Nothing can kill SQLite, but it calls us: the authorizer, the progress handler, and our functions. Between two
+calls, time is bounded by the sizes of texts, rows, tables, sorts and statements.
 """
 
 from __future__ import annotations
@@ -75,12 +73,12 @@ class Watch:
         self._may_spill = MAX_SPILLED_BYTES
         self._written_before: int | None = None
         self._next_look = 0.0
-        connection.set_progress_handler(self._tick, self.steps)
+        connection.set_progress_handler(lambda: int(self._late() or self._spilled()), self.steps)
         connection.set_authorizer(self._authorize)
 
     @contextmanager
     def statement(self, seconds: float) -> Iterator[None]:
-        """Watch over a block that runs a statement, for so many `seconds` at most."""
+        """Watch over a block that runs a statement, for `seconds` at most."""
         self.timed_out, self.failure, self._mistake, self._parts = False, None, None, 0
         self._written_before, self._next_look = None, 0.0
         self._watching = True
@@ -111,9 +109,6 @@ class Watch:
     def _late(self, grace: float = 0.0) -> bool:
         self.timed_out = self.timed_out or is_late(grace)
         return self.timed_out
-
-    def _tick(self) -> int:
-        return int(self._late() or self._spilled())  # a value other than 0 stops the statement
 
     def _spilled(self) -> bool:
         if not self._watching or time.monotonic() < self._next_look:

@@ -1,9 +1,7 @@
 """MySQL's types of values, and the type that each expression of a statement gives.
 
-SQLite's values have no types but their own: dates are texts there, and decimals floats. What MySQL makes of
-an expression depends on its type all the same: `CONCAT(1.50)` is `1.50`, a date equals `'2020-1-5'`, and the
-sum of two decimals has as many places as the longer of them. `annotation` finds the types in
-a statement.
+SQLite has no types for dates and decimals. What MySQL makes of an expression depends on its type all the
+same: `CONCAT(1.50)` is `1.50`, and a date equals `'2020-1-5'`.
 """
 
 from __future__ import annotations
@@ -334,7 +332,7 @@ _CASTS = {
 
 
 def _rounded(node: exp.Expr) -> Kind:
-    """ROUND and TRUNCATE: to a number of places that stands there, or to as many as the number has."""
+    """Return the kind of ROUND and TRUNCATE, with the places that are written, or those of the number."""
     kind, digits = _counted(_first(node)), node.expressions[1:]
     if kind.name != "decimal":
         return arithmetic([kind])
@@ -489,7 +487,7 @@ class _Annotator:
         self._columns: dict[str, Row] = {each.name.lower(): list(each.columns) for each in columns}
 
     def query(self, node: exp.Expr | None, above: _Scope | None, parts: Mapping[str, Row]) -> Row:
-        """Annotate a query, and gives the columns of its rows."""
+        """Annotate a query; return the columns of its rows."""
         check_time()
         if not isinstance(node, exp.Query):
             return []
@@ -573,7 +571,7 @@ class _Annotator:
         scope.sources[node.alias_or_name.lower()] = {name.lower(): kind for name, kind in row}
 
     def change(self, node: exp.Insert | exp.Update | exp.Delete) -> None:
-        """Annotate what a statement changes tables by."""
+        """Annotate the values by which a statement changes tables."""
         scope = _Scope(None, self._with(node, None, {}))
         target = node.this.this if isinstance(node.this, exp.Schema) else node.this
         joined = node.args.get("from_")

@@ -1,8 +1,6 @@
 """MySQL's statements for SQLite: a rule for each kind of node in sqlglot's tree.
 
-Operators and functions whose meaning differs become calls of the Python functions in `functions`, which
-SQLite knows under the prefix `my_`. What MySQL would refuse, and what has no counterpart, raises
-`StatementError` with MySQL's number.
+Operators and functions whose meaning differs become calls of `functions`, under the prefix `my_`.
 """
 
 from __future__ import annotations
@@ -374,7 +372,7 @@ def _converted(name: str, arguments: list[exp.Expr], kind: Kind) -> list[exp.Exp
 
 
 def _total(node: exp.Expr) -> exp.Expr:
-    """SUM and AVG, which give decimals of a number of places."""
+    """Return SUM or AVG, which give decimals of a number of places."""
     refuse_if(any(each.find(exp.Avg) for each in node.find_all(exp.Subquery)), "a sum of a subquery's mean")
     if not isinstance(node.this, exp.Distinct):
         node.set("this", numeric(node.this))
@@ -402,13 +400,11 @@ def _is_kept(node: exp.Expr) -> bool:
 
 def _window(node: exp.Expr) -> exp.Expr:
     node.set("partition_by", [collated(each) for each in node.args.get("partition_by") or []] or None)
-    if not isinstance(node.this, exp.Sum | exp.Avg):
-        return node
-    return _of_mean(node, kind_of(node))
+    return _of_mean(node, kind_of(node)) if isinstance(node.this, exp.Sum | exp.Avg) else node
 
 
 def _extreme(node: exp.Expr) -> exp.Expr:
-    """MIN and MAX, of texts by MySQL's order."""
+    """Return MIN or MAX, of texts by MySQL's order."""
     if kind_of(node).name in ("text", "unknown") and not isinstance(node.this, exp.Column | exp.Distinct):
         node.set("this", collated(node.this))
     return node
@@ -450,13 +446,10 @@ def _group_key(key: exp.Expr, value: exp.Expr) -> exp.Expr:
 def _count(node: exp.Expr) -> exp.Expr:
     if isinstance(node.this, exp.Distinct):
         parts = node.this.expressions
-        one = parts[0] if len(parts) == 1 else call("CONCAT", *_between(parts, exp.Literal.string("\x1f")))
+        apart = [each for part in parts for each in (part, "\x1f")][:-1]
+        one = parts[0] if len(parts) == 1 else call("CONCAT", *apart)
         node.set("this", exp.Distinct(expressions=[collated(one)]))
     return node
-
-
-def _between(parts: list[exp.Expr], separator: exp.Expr) -> list[exp.Expr]:
-    return [each for part in parts for each in (part, separator.copy())][:-1]
 
 
 TOTALS: dict[type, Callable[[exp.Expr], exp.Expr]] = {
@@ -579,7 +572,11 @@ def unify_sides(node: exp.SetOperation) -> None:
             collates = isinstance(value, exp.Collate) and kind_of(value).name != "text"
             inner, own = (value.this if collates else value), kind_of(value)
             copy = inner.copy()
-            new = _float_side(copy, kind) if own.name == "float" else unified(sure_decimal(copy, kind), kind)
+            if own.name == "float":  # of a FLOAT as a text, MySQL's plan decides the digits
+                name = "SURE_SINGLE" if own.is_single else "WRITTEN"
+                new = call(name, copy) if kind.name == "text" else copy
+            else:
+                new = unified(sure_decimal(copy, kind), kind)
             if own.name == kind.name == "float" and node.args.get("distinct"):
                 new = call("PLAIN_ZERO", new)
             stored_first = chooses(inner) and not isinstance(inner.unnest(), exp.If | exp.Case)
@@ -605,13 +602,6 @@ def _sides(node: exp.SetOperation, kinds: Sequence[Kind]) -> Iterator[exp.Expr]:
             raise unsupported("numbers or times, and texts in a UNION of three")
         if any(one.name == "int" and kind.name == "text" for one, kind in pairs):
             yield from _sides(side, kinds)
-
-
-def _float_side(value: exp.Expr, kind: Kind) -> exp.Expr:
-    """Return a float for a column of UNION; of a FLOAT as a text, MySQL's plan decides the digits."""
-    if kind.name != "text":
-        return value
-    return call("SURE_SINGLE" if kind_of(value).is_single else "WRITTEN", value)
 
 
 def _written_out(side: exp.Expr) -> exp.Expr:
@@ -648,12 +638,7 @@ def _plus(name: str) -> Callable[[exp.Expr], exp.Expr]:
 def _arithmetic(node: exp.Expr) -> exp.Expr:
     for side in ("this", "expression"):
         node.set(side, numeric(node.args[side]))
-    return exact(checked(_again(node), kind_of(node)), kind_of(node))
-
-
-def _again(node: exp.Expr) -> exp.Expr:
-    """Return the same node, to stand below the one that takes its place."""
-    return type(node)(**node.args)
+    return exact(checked(type(node)(**node.args), kind_of(node)), kind_of(node))
 
 
 def _quotient(node: exp.Expr) -> exp.Expr:
@@ -974,7 +959,11 @@ def write(
                 unify_sides(node)
         count_depth(tree)
         tree = _clean(store(tree, columns))
-        constants = [_written(each) for each in tree.find_all(exp.Anonymous) if _is_checked(each)]
+        constants = [
+            _written(each)
+            for each in tree.find_all(exp.Anonymous)
+            if is_early(each) or (each.this == "my_FULL_MOMENT" and each.find(exp.Column, exp.Query) is None)
+        ]
         constants += [_written(each) for each in tree.find_all(exp.Subquery) if each.meta.get("read_first")]
         return _written(tree), shown, tuple(constants)
     except RecursionError:
@@ -987,12 +976,8 @@ def _written(tree: exp.Expr) -> str:
     return tree.sql(dialect=_Target, identify=True, normalize_functions=False, comments=False)
 
 
-def _is_checked(node: exp.Anonymous) -> bool:
-    return is_early(node) or (node.this == "my_FULL_MOMENT" and node.find(exp.Column, exp.Query) is None)
-
-
 def _one_table(tree: exp.Update | exp.Delete) -> exp.Expr:
-    """UPDATE and DELETE with ORDER BY, LIMIT or a join, rewritten to name the rows that a query selects."""
+    """Return UPDATE or DELETE with ORDER BY, LIMIT or a join as one of the rows that a query selects."""
     table = tree.this
     targets = tree.args.get("tables") or []
     joins = table.args.get("joins") or []

@@ -194,7 +194,7 @@ def check_recursion(tree: exp.Expr) -> None:
     for part, blocks in _recursive(tree):
         _check_shape(part, blocks)
         for block in blocks:
-            if _names_itself(part, block):
+            if _own(part, block):
                 _check_block(part, block)
 
 
@@ -202,7 +202,7 @@ def _recursive(tree: exp.Expr) -> Iterator[tuple[exp.CTE, list[exp.Expr]]]:
     """Return the parts that name themselves, each with the queries of its UNION in order."""
     for part in tree.find_all(exp.CTE):
         with_ = part.parent
-        if isinstance(with_, exp.With) and with_.args.get("recursive") and _names_itself(part, part.this):
+        if isinstance(with_, exp.With) and with_.args.get("recursive") and _own(part, part.this):
             yield part, list(_blocks(part.this))
 
 
@@ -218,15 +218,11 @@ def _own(part: exp.CTE, query: exp.Expr) -> list[exp.Table]:
     return [table for table in query.find_all(exp.Table) if table.name == part.alias and not table.db]
 
 
-def _names_itself(part: exp.CTE, query: exp.Expr) -> bool:
-    return bool(_own(part, query))
-
-
 def _check_shape(part: exp.CTE, blocks: Sequence[exp.Expr]) -> None:
     name = f"Recursive Common Table Expression '{part.alias}'"
     if not isinstance(part.this, exp.Union):
         raise StatementError(3573, f"{name} should contain a UNION")
-    own = [_names_itself(part, block) for block in blocks]
+    own = [bool(_own(part, block)) for block in blocks]
     if own[0] or own != sorted(own):
         raise StatementError(
             3574,
@@ -259,32 +255,29 @@ def _check_block(part: exp.CTE, block: exp.Expr) -> None:
             "in any subquery",
         )
     own = select.walk(prune=lambda node: isinstance(node, exp.Query) and node is not select)
-    if select.args.get("group") or any(map(_is_folded, own)):
+    folded = any(
+        isinstance(each, exp.AggFunc | exp.Window)
+        or (isinstance(each, exp.Anonymous) and each.name.upper() in AGGREGATES)
+        for each in own
+    )
+    if select.args.get("group") or folded:
         raise StatementError(
             3575, f"{name} can contain neither aggregation nor window functions in recursive query block"
         )
     refuse_if(any(join.side for join in select.args.get("joins") or []), "an outer join in a recursive query")
 
 
-def _is_folded(node: exp.Expr) -> bool:
-    named = isinstance(node, exp.Anonymous) and node.name.upper() in AGGREGATES
-    return named or isinstance(node, exp.AggFunc | exp.Window)
-
-
-# --- the columns of its table ------------------------------------------------------------------------------
-
-
 def note_columns(tree: exp.Expr) -> None:
     """Note with each recursive query what kinds its columns are stored as. The tree must be annotated."""
     for part, blocks in _recursive(tree):
-        first = [block.unnest() for block in blocks if not _names_itself(part, block)]
+        first = [block.unnest() for block in blocks if not _own(part, block)]
         named = part.args["alias"].columns
         rows = [_shown(query) for query in first]
-        for block in blocks if rows and not _names_itself(part, blocks[0]) else ():
+        for block in blocks if rows and not _own(part, blocks[0]) else ():
             select = block.unnest()
-            if block is not select and _names_itself(part, block):
+            if block is not select and _own(part, block):
                 block.replace(select)  # of brackets SQLite makes a query of its own
-            if not _names_itself(part, select) or any(len(row) != len(select.expressions) for row in rows):
+            if not _own(part, select) or any(len(row) != len(select.expressions) for row in rows):
                 continue
             names = [each.name for each in named] or [each.alias_or_name for each in rows[0]]
             columns = [_column([row[place].unalias() for row in rows]) for place in range(len(rows[0]))]

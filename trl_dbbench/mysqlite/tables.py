@@ -1,9 +1,7 @@
 """Tables in SQLite as MySQL describes them: CREATE TABLE, ALTER TABLE, DESCRIBE, information_schema.
 
-A column is declared with MySQL's type, so that it can be shown again. A type that SQLite would misunderstand
-is declared as a word of our own and the storage that it means: `my_date TEXT`, `my_decimal_10_2 REAL`. That
-word also tells `sqlite3` how to convert a value that is read, so that a column gives `Decimal` and `date` as
-under MySQL.
+A type that SQLite would misunderstand is declared as a word of our own and its storage: `my_date TEXT`,
+`my_decimal_10_2 REAL`. That word also tells `sqlite3` how to convert a value that is read.
 """
 
 from __future__ import annotations
@@ -133,14 +131,16 @@ sqlite3.register_converter("my_time", _or_text(duration))
 
 
 def create(tree: exp.Expr) -> str:
-    """CREATE TABLE for SQLite."""
+    """Return CREATE TABLE for SQLite."""
     schema = tree.this
+    temporary = "TEMP " if tree.find(exp.TemporaryProperty) else ""
     if not isinstance(schema, exp.Schema) or tree.expression is not None:
-        return _create_from(tree)
+        if not isinstance(schema, exp.Table) or not isinstance(tree.expression, exp.Query):
+            raise unsupported("CREATE TABLE ... LIKE")
+        return f"CREATE {temporary}TABLE {quote(own_name(schema))} AS {write(tree.expression)[0]}"
     columns = [each for each in schema.expressions if isinstance(each, exp.ColumnDef)]
-    automatic = next(
-        (column.name for column in columns if _has(column, exp.AutoIncrementColumnConstraint)), None
-    )
+    counted = exp.AutoIncrementColumnConstraint
+    automatic = next((column.name for column in columns if column.find(counted)), None)
     parts = [_column(column, automatic) for column in columns]
     for constraint in schema.expressions:
         while isinstance(constraint, exp.Constraint):
@@ -150,20 +150,19 @@ def create(tree: exp.Expr) -> str:
             parts.append(f"PRIMARY KEY ({', '.join(map(quote, names))})")
         elif isinstance(constraint, exp.UniqueColumnConstraint) and isinstance(constraint.this, exp.Schema):
             parts.append(f"UNIQUE ({', '.join(quote(each.name) for each in constraint.this.expressions)})")
-    temporary = "TEMP " if tree.find(exp.TemporaryProperty) else ""
     exists = "IF NOT EXISTS " if tree.args.get("exists") else ""
     return f"CREATE {temporary}TABLE {exists}{quote(own_name(schema.this))} ({', '.join(parts)})"
 
 
 def create_other(tree: exp.Create) -> str:
-    """CREATE INDEX and CREATE VIEW; other kinds have no counterpart."""
+    """Return CREATE INDEX or CREATE VIEW for SQLite; other kinds have no counterpart."""
     if tree.kind not in ("INDEX", "VIEW"):
         raise unsupported(f"CREATE {tree.kind}")
     return write(tree)[0]
 
 
 def alter(tree: exp.Alter) -> list[str]:
-    """ALTER TABLE for SQLite, one statement per change."""
+    """Return ALTER TABLE for SQLite, one statement for each change."""
     table = quote(own_name(tree.this))
     return [f"ALTER TABLE {table} {_change(action)}" for action in tree.args.get("actions") or []]
 
@@ -216,17 +215,16 @@ def _catalog_columns(names: list[str], describe: Describe) -> list[tuple]:
     ]
 
 
-def _catalog_tables(names: list[str], describe: Describe) -> list[tuple]:
-    return [("def", SHOWN_DATABASE, name, "BASE TABLE", "InnoDB") for name in names]
-
-
 CATALOG: dict[str, tuple[str, Callable[[list[str], Describe], list[tuple]]]] = {
     "columns": (
         "TABLE_SCHEMA TABLE_NAME COLUMN_NAME ORDINAL_POSITION COLUMN_DEFAULT IS_NULLABLE DATA_TYPE "
         "COLUMN_TYPE COLUMN_KEY EXTRA",
         _catalog_columns,
     ),
-    "tables": ("TABLE_CATALOG TABLE_SCHEMA TABLE_NAME TABLE_TYPE ENGINE", _catalog_tables),
+    "tables": (
+        "TABLE_CATALOG TABLE_SCHEMA TABLE_NAME TABLE_TYPE ENGINE",
+        lambda names, describe: [("def", SHOWN_DATABASE, name, "BASE TABLE", "InnoDB") for name in names],
+    ),
     "schemata": (
         "CATALOG_NAME SCHEMA_NAME",
         lambda names, describe: [("def", SHOWN_DATABASE), ("def", "information_schema")],
@@ -253,17 +251,6 @@ def own_name(table: exp.Expr) -> str:
     if schema not in ("", SHOWN_DATABASE):
         raise StatementError(1049, f"Unknown database '{schema}'")
     return table.name
-
-
-def _create_from(tree: exp.Expr) -> str:
-    if isinstance(tree.this, exp.Table) and isinstance(tree.expression, exp.Query):
-        temporary = "TEMP " if tree.find(exp.TemporaryProperty) else ""
-        return f"CREATE {temporary}TABLE {quote(own_name(tree.this))} AS {write(tree.expression)[0]}"
-    raise unsupported("CREATE TABLE ... LIKE")
-
-
-def _has(column: exp.ColumnDef, kind: type[exp.Expr]) -> bool:
-    return any(isinstance(constraint.kind, kind) for constraint in column.constraints)
 
 
 def _column(column: exp.ColumnDef, automatic: str | None = None) -> str:
@@ -345,7 +332,7 @@ def _change(action: exp.Expr) -> str:
 
 
 def stored_rows(table: Table) -> list[tuple]:
-    """Return the rows of a task's table as its columns hold them."""
+    """Return the rows of a table as its columns hold them."""
     kinds = [declared(column.type) for column in table.columns]
     return [
         tuple(

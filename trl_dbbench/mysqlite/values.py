@@ -1,7 +1,6 @@
 """MySQL's values as SQLite holds them (`None`, int, float, str, bytes): their conversion and comparison.
 
-Texts are compared by MySQL's `collation`. A text that is compared with a number counts as the number with
-which it begins. Dates and times are texts, as MySQL writes them.
+A text beside a number is the number with which it begins. Dates and times are texts, as MySQL writes them.
 """
 
 from __future__ import annotations
@@ -181,7 +180,7 @@ def text(value: Value) -> str:
 
 
 def compare(left: Value, right: Value) -> int | None:
-    """Negative, 0 or positive; `None` if either is NULL."""
+    """Return a negative number, 0 or a positive one; `None` if either value is NULL."""
     if left is None or right is None:
         return None
     if isinstance(left, str) and isinstance(right, str):
@@ -208,7 +207,7 @@ def comparison_with(right: Value) -> Callable[[Value], int | None]:
 
 
 def order_key(value: Value) -> tuple[int, Any]:
-    """NULLs first, then numbers, then texts."""
+    """Return a key that sorts NULLs first, then numbers, then texts."""
     if value is None:
         return (0, 0)
     return (1, value) if isinstance(value, int | float) else (2, sort_key(text(value)))

@@ -22,7 +22,7 @@ from trl_dbbench.utils.lookup import unknown
 CSV_SUFFIXES = (".csv", ".tsv")
 
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-"""What may stand between cells, and how a note calls it."""
+"""Separators of cells -> their names in notes."""
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -37,7 +37,7 @@ _EXCELS_LINE = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)
 
 @dataclass(frozen=True)
 class CsvOptions:
-    """How CSV files are read where that is not to be told from the file.
+    """Settings for CSV files that do not tell them themselves.
 
     Args:
         delimiter: one character; `tab` is another name of that.
@@ -80,7 +80,7 @@ FROM_FILE = CsvOptions()
 
 
 def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
-    """Reads a CSV file. Empty lines do not count.
+    """Read a CSV file. Empty lines do not count.
 
     Raises:
         TaskError: if it cannot be read, a column has the name of another, or a row has not as many cells as
@@ -162,7 +162,7 @@ def _without_mark(read: bytes) -> str | None:
 
 
 def _delimiter(text: str) -> str:
-    """The delimiter by which each row has as many cells as the header; of several, that of most cells.
+    """The delimiter by which each row has as many cells as the header; of several, the one with most cells.
 
     A comma may stand in a name or be a decimal one, so it is the last choice.
     """
@@ -208,7 +208,7 @@ _EXPONENT = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)[eE][+-]?\d+", re.ASCII)
 _GROUPED = {mark: re.compile(rf"-?[1-9]\d{{0,2}}(?:[{mark}]\d{{3}})+", re.ASCII) for mark in ".,"}
 _UNGROUPED = re.compile(r"-?\d{1,3}", re.ASCII)
 _MARKS = " \u00a0\u2009\u202f'\u2019"
-"""What may stand between thousands, beside the point or the comma."""
+"""Characters between thousands, beside the point or the comma."""
 
 _WITH_COMMA, _WITH_POINT = (
     re.compile(
@@ -223,7 +223,7 @@ _DAY_FIRST = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})(?: (\d{1,2}:\d\d(?::\d\d
 
 
 def is_missing(text: str) -> bool:
-    """Whether a text among numbers or dates stands for no value."""
+    """Return whether a text among numbers or dates stands for no value."""
     return text.strip().casefold() in MISSING
 
 
@@ -288,7 +288,7 @@ def point_for_comma(text: str) -> str:
 
 
 def has_marks(text: str) -> bool:
-    """Whether a text is a number with a decimal comma, or with marks between thousands."""
+    """Return whether a text is a number with a decimal comma, or with marks between thousands."""
     found = _WITH_COMMA.fullmatch(text) or _WITH_POINT.fullmatch(text)
     return found is not None and _PLAIN.fullmatch(text) is None
 
@@ -332,7 +332,8 @@ def _numbers(texts: Sequence[str]) -> Reading | None:
 
 
 def _is_exact(text: str) -> bool:
-    """Whether a number is written as Python writes the DOUBLE that it is, or is a whole one that it holds."""
+    """Return whether a number is written as Python writes the DOUBLE that it is, or is a whole one that it
+    holds."""
     if _INT.fullmatch(text):
         return text != "-0" and len(text) <= 17 and int(float(text)) == int(text)
     try:
@@ -622,7 +623,7 @@ def _title(title: str, path: Path) -> tuple[str, str | None]:
 
 
 def _declared(type_: str, file: CsvFile, texts: Sequence[str]) -> Reading:
-    """How a column of a type that the user named is read."""
+    """Return how a column of a type that the user named is read."""
     type = column_type(type_)
     assert type is not None  # by `_title`
     if type.kind == "text":

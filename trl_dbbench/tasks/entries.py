@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Entry(NamedTuple):
-    """What may be a task.
+    """Fields that may be a task.
 
     Args:
         place: where it stands in its file, as errors name it: `"line 3"`.
@@ -95,7 +95,7 @@ def read_folder(folder: Path, split: str | None) -> Iterator[Entry]:
 def write_entries(
     path: Path, entries: Sequence[dict[str, Any]], schema: pyarrow.Schema | None = None
 ) -> None:
-    """Writes entries in the layout that the file's name says; an older file there is replaced in one step.
+    """Write entries in the layout that the file's name says; an older file there is replaced in one step.
 
     Args:
         path: ends in one of `WRITABLE`.

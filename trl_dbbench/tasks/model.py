@@ -28,12 +28,12 @@ FIELDS = (
     *("id", "question", "tables", "operation", "skills", "grader", "answer", "sql", "state_md5"),
     *("results", "database", "suite", "dialect", "knowledge", "schema", "max_turns"),
 )
-"""Of the own format."""
+"""Fields of the native format (`formats.own`)."""
 
 DIALECTS = ("mysql", "sqlite")
 
 SCHEMAS = ("names", "full", "none")
-"""How much of its tables a task's prompt tells."""
+"""Detail in which a task's prompt tells its tables."""
 
 OPERATIONS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
@@ -41,14 +41,14 @@ MAX_MYSQL_COLUMNS = 1017
 """Columns of a table in InnoDB, the storage engine of both servers."""
 
 SHOWN_ROWS = 20
-"""Of a gold result, in reports."""
+"""Rows of a gold result that reports show."""
 
 TablesKey = bytes | Source
 
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """What a right episode ends in.
+    """The right end of an episode.
 
     Questions have an `answer`: labels (AgentBench) or rows (tuples). Where answers are SQL, the `sql` that
     gives it is enough, or `results` in its place: an answer has to give one of them. Changes have the `sql`
@@ -98,7 +98,7 @@ class Task:
 
     @property
     def is_question(self) -> bool:
-        """Whether the task is judged by its answer; otherwise by the state of its tables."""
+        """Return whether the task is judged by its answer; otherwise by the state of its tables."""
         return self.operation == "SELECT"
 
     @property
@@ -132,12 +132,12 @@ class Task:
         return hashlib.blake2b(self.to_json().encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     def to_json(self) -> str:
-        """The task as a line of the own format; `from_json` gives an equal task back."""
+        """Return the task as a line of the native format; `from_json` gives an equal task back."""
         return json.dumps(self.to_entry(), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, line: str) -> Task:
-        """Reads a line that `to_json` wrote or a user did by hand.
+        """Read a line that `to_json` wrote or a user did by hand.
 
         Raises:
             TaskError: if it is not a task, saying why.
@@ -145,7 +145,7 @@ class Task:
         return cls.from_entry(json_object(line))
 
     def to_entry(self) -> dict[str, Any]:
-        """The fields of the own format."""
+        """Return the task as fields of the native format."""
         # spelled out: dataclasses.asdict copies every cell, which takes a minute for 100,000 tasks
         entry: dict[str, Any] = {
             "id": self.id,
@@ -170,7 +170,7 @@ class Task:
             entry["database"] = self.source.to_entry()
         if self.suite:
             entry["suite"] = [each.to_entry() for each in self.suite]
-        # left out where they say nothing: a task's digest is that of this text
+        # left out where they say nothing: a task's digest is made of this text
         if self.gold.results:
             entry["results"] = [*map(result_entry, self.gold.results)]
         usual = {
@@ -184,7 +184,7 @@ class Task:
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any]) -> Task:
-        """The task that these fields of the own format describe; see `formats.own`.
+        """Read the task that these fields of the native format describe; see `formats.own`.
 
         Raises:
             TaskError: if they describe none, saying why.
@@ -276,7 +276,7 @@ def _result(entry: Any) -> Result:
 
 
 def result_entry(result: Result) -> dict[str, Any]:
-    """A gold result as a field of the own format."""
+    """Return a gold result as a field of the native format."""
     entry = {"columns": result.columns, "rows": result.rows}
     return entry | {"width": result.width} if result.width else entry
 
@@ -337,7 +337,7 @@ def checked(task: Task) -> Task:
 
 
 def check_table(table: Table) -> None:
-    """Checks what a table needs on MySQL beside values that fit their columns.
+    """Check what a table needs on MySQL beside values that fit their columns.
 
     Raises:
         TaskError: it has too many columns, or a name or a type that no server takes.
@@ -365,7 +365,7 @@ def _check_results(task: Task) -> None:
 
 
 def operation_in(sql: str, dialect: str = "mysql") -> str:
-    """What a gold solution does: one of `OPERATIONS`.
+    """Return what a gold solution does: one of `OPERATIONS`.
 
     Raises:
         TaskError: if it is not one statement of these.

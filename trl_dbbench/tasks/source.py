@@ -23,7 +23,7 @@ class Source:
     """A database in a SQLite file, in a folder of CSV or parquet files, or in a dump of MySQL's.
 
     `digest`, 16 hex digits, stands for all that is in it: a task whose database is another is another task.
-    `name` is that of the database, where a dump has several. Of a dump there may be `only` tables of these
+    `name` names the database, where a dump has several. Of a dump there may be `only` tables of these
     names; `descriptions` is the path of a folder of CSV files that say what their columns mean.
     """
 
@@ -48,8 +48,8 @@ class Source:
             digest: what it was when the task was written; it must still be the same.
             name: of the database, if a dump has several.
             only: the names of tables, if the others of a dump are left out.
-            descriptions: a folder of what the columns of a dump mean (see `sources.descriptions`); that of a
-                SQLite file lies beside it.
+            descriptions: a folder of what the columns of a dump mean (see `sources.base.descriptions`); a
+            SQLite file has its own beside it.
 
         Raises:
             TaskError: there is none, a program still writes to it, or it is another one by now.
@@ -105,7 +105,7 @@ class Source:
 
     @property
     def opened(self) -> Kind:
-        """What can be asked of it, remembered from task to task."""
+        """Return what can be asked of it, remembered from task to task."""
         return _opened(self)
 
     @property
@@ -132,7 +132,7 @@ class Source:
         return self.opened.tables(dialect)
 
     def described(self, dialect: str) -> str:
-        """How its tables were made, in this dialect, and their first rows.
+        """Return how its tables were made, in this dialect, and their first rows.
 
         Raises:
             TaskError: it cannot be read.

@@ -3,7 +3,7 @@
 As distilled test suites do (Zhong et al., 2020, "Semantic Evaluation for Text-to-SQL with Distilled Test
 Suites"), rows are made near those that are there: one or two cells get another value of their column, a value
 that the gold SQL compares with, or one beside it. Here they are added to the task's own tables, and its gold
-answer is that of its gold SQL on them.
+answer becomes the result of its gold SQL on them.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ enumerated, so a request that none fulfils is refused at once. A *draft* writes 
 plan and a table. `checks` executes it and keeps it if no slip of the agent would give the same result.
 
 All chance comes from `random.Random`, one for every chunk of tasks, so a seed gives the same bytes
-everywhere. The two splits cut the space of all tables, and that of all questions, by a checksum: whatever the
+everywhere. A checksum assigns each table and each question to one of the two splits: whatever the
 seeds, a table or question of one never comes up in the other.
 """
 

@@ -95,7 +95,7 @@ class Drafts:
                     del plans[skill]
                     continue
                 seen.add(form)
-                if _is_shown_otherwise(source.table):  # then the hash of one server is not that of another
+                if _is_shown_otherwise(source.table):  # then hashes differ between servers
                     task = replace(task, gold=replace(task.gold, state_md5=None))
                 yield replace(task, id=f"own-{self.seed}-{number:05d}")
                 number += 1
@@ -108,7 +108,7 @@ def source_of(table: Table) -> Source | None:
         item = _item(column, [row[place] for row in table.rows])
         if item is not None:
             items.append(item)
-    # two columns that a question would call the same are told apart by none
+    # no question could tell two columns with one name apart
     labels = [item.label.casefold() for item in items]
     items = [item for item, label in zip(items, labels, strict=True) if labels.count(label) == 1]
     if len(table.rows) < 2 or len(items) < 2:

@@ -115,5 +115,5 @@ def all_plans() -> Iterator[Plan]:
     for (where, subquery), (order, limit) in product(_conditions("derived"), few):
         for table in _TABLE_ALIAS:
             yield Plan("update", where, subquery, order=order, limit=limit, table_alias=table)
-        if where or limit:  # the deletion of all rows is none
+        if where or limit:  # deleting all rows is not asked for
             yield Plan("delete", where, subquery, order=order, limit=limit)

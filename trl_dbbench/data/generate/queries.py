@@ -70,7 +70,7 @@ def copy(d: Draft) -> Made:
         return None
     clause, text = condition
     value = _fresh(d, item)
-    # of all columns: a question of "the same cells" is about those, too, of which nothing else is asked
+    # all columns: "the same cells" includes the columns that no other question uses
     columns = [quoted(column.name) for column in d.source.table.columns]
     selected = [literal(value) if column == item.sql else column for column in columns]
     question = d.pick(

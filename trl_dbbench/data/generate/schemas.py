@@ -107,7 +107,7 @@ def make_world(
     entities = [entity for entity in schema if entity.noun in chosen]
     made: dict[str, Table] = {}
     for entity in entities:  # parents come first in a schema
-        # of what belongs to something there is more
+        # children are more numerous than parents
         size = rng.randint((rows[0] + rows[1]) // 2 if entity.parents else rows[0], rows[1])
         made[entity.noun] = _rows(rng, entity, made, size, most_id)
     rng.shuffle(entities)

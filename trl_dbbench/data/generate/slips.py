@@ -131,7 +131,7 @@ def _replace(other: exp.Expr, node: exp.Expr) -> None:
 
 def _slips_of_sets(node: exp.SetOperation) -> Iterator[Slip]:
     if _in_recursion(node):
-        return  # of rows that differ, as those of a hierarchy do, UNION and UNION ALL give the same
+        return  # where all rows differ, as in a hierarchy, UNION and UNION ALL give the same
     for other in _SETS:
         if not isinstance(node, other):
             yield partial(_as_other, other)

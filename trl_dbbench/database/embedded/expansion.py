@@ -100,7 +100,7 @@ def _sizes(parts: dict[str, _Part]) -> dict[str, int]:
 
 @lru_cache(maxsize=1024)
 def _tokens(sql: str) -> tuple[str, ...]:
-    """Words and signs in lower case, names without their quotes."""
+    """Return words and signs in lower case, names without their quotes."""
     tokens = []
     for found in _TOKEN.finditer(sql):
         if (kind := found.lastgroup) is not None:

@@ -137,7 +137,7 @@ class NativeSandbox(Sandbox):
         return EnvironmentFault(self._broken)
 
     def _use(self, connection: sqlite3.Connection) -> None:
-        """Make this the connection, and watches over it from now on."""
+        """Make this the connection, and watch over it from now on."""
         try:
             connection.text_factory = self._decoded
             connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchall()  # reads the schema
@@ -379,7 +379,7 @@ def _fill(connection: sqlite3.Connection, table: Table) -> None:
 
 
 def _code(error: BaseException) -> int:
-    """SQLite's number of the error; Python's own have none."""
+    """Return SQLite's number of an error; Python's own have none."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
 
 

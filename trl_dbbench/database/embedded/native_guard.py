@@ -98,7 +98,7 @@ class NativeGuard(Watch):
         self.expect(large=False)
 
     def expect(self, *, large: bool) -> None:
-        """Before each run of a statement: whether it may meet large texts."""
+        """Set the limits for a run of a statement, which may meet large texts or not."""
         self.failure, self.search_denied = None, False
         self._large, self._parts, self._calls, self._searches, self.alters = large, 0, 0, 0, False
         limits = {

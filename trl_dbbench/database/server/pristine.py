@@ -22,10 +22,10 @@ from trl_dbbench.tasks.model import TablesKey
 from trl_dbbench.utils.sql import quote
 
 MAX_DATABASES = 256
-"""When there are more, those that nobody uses are dropped; making one again takes a few milliseconds."""
+"""Databases kept; beyond it unused ones are dropped. Making one again takes a few milliseconds."""
 
 MAX_SOURCE_BYTES = 4 * 1024**3
-"""So much of sources is kept in the same way; loading one again takes seconds or minutes."""
+"""Bytes of sources kept in the same way; loading a source again takes seconds or minutes."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class PristineDatabase:
 
     @property
     def loaded(self) -> Loaded | None:
-        """What is in it if it is that of a source."""
+        """The contents, if the database is a source's."""
         made = self.made.result()
         return made if isinstance(made, Loaded) else None
 
@@ -61,7 +61,7 @@ class PristineDatabases:
         self._lock = threading.Lock()
         self._kept: dict[TablesKey, PristineDatabase] = {}
         self._source_bytes = 0
-        """Of the sources among the kept."""
+        """Bytes of the kept sources."""
         self._refused: dict[TablesKey, str] = {}
         """Sources that cannot be loaded, and why: trying takes long."""
 
@@ -98,7 +98,7 @@ class PristineDatabases:
         return kept
 
     def has(self, key: TablesKey) -> bool:
-        """Whether the database with these tables is there, or being made."""
+        """Return whether the database with these tables is there, or being made."""
         with self._lock:
             return key in self._kept
 
@@ -145,13 +145,13 @@ class PristineDatabases:
 
 
 def fill(connection: Connection, table: Table, database: str | None = None) -> None:
-    """Makes a table with its rows, in `database` or in the database in use."""
+    """Make a table with its rows, in `database` or in the database in use."""
     connection.exec_driver_sql(f"CREATE TABLE {_place(table, database)} ({columns_of(table)})")
     fill_rows(connection, table, database)
 
 
 def fill_rows(connection: Connection, table: Table, database: str | None = None) -> None:
-    """Puts its rows into an empty table."""
+    """Put its rows into an empty table."""
     if table.rows:
         names = ", ".join(quote(column.name) for column in table.columns).replace("%", "%%")
         places = ", ".join(["%s"] * len(table.columns))

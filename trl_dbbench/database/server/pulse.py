@@ -1,4 +1,4 @@
-"""Whether the server answers, asked all the time: a statement is not to blame while its server stands still.
+"""Checks of the server's health: a statement is not to blame while its server stands still or fails.
 
 A server, its network or this process can stand still for seconds (a stopped process, a paused container, a
 lost route) and then go on as if nothing had been. Neither a statement's own error nor the server's clock
@@ -22,14 +22,14 @@ from trl_dbbench.database.server.connections import MAX_INSERT_BYTES, error_code
 from trl_dbbench.errors import DatabaseError
 
 PULSE_SECONDS = 0.2
-"""Between an answer and the next question."""
+"""Seconds between an answer and the next question."""
 
 STILL_SECONDS = 0.6
 """From here on, a time without an answer counts as one in which the server stood still. A question takes less
 than a thousandth of a second on an idle server, and tens of them on a busy one."""
 
 SILENT_SECONDS = 5.0
-"""A server that has not answered for so long is no place for new episodes, if there are other servers. The
+"""A server that has been silent this long gets no new episodes while other servers answer. The
 answers come late as well where hundreds of threads of this process work."""
 
 _REMEMBERED = 256
@@ -64,7 +64,7 @@ class Pulse:
 
     @property
     def silent(self) -> bool:
-        """Whether the server has not answered for `SILENT_SECONDS`."""
+        """Return whether the server has not answered for `SILENT_SECONDS`."""
         with self._lock:
             return time.monotonic() - self._answered > SILENT_SECONDS
 
@@ -102,13 +102,13 @@ class Pulse:
 
 
 PROBE_SECONDS = 10
-"""How long the server may take to answer one of the probe's statements."""
+"""Seconds the server may take to answer one of the probe's statements."""
 
 PROBE_BYTES = 8 * 1024 * 1024
 """Bytes that are written: more than what statements that fail on a full disk give back to it."""
 
 BEAT_SECONDS = 1.0
-"""How often the connection is used, so that one that was dropped says when."""
+"""Seconds between uses of the connection, so that a dropped one is noticed."""
 
 _ROWS = PROBE_BYTES // MAX_INSERT_BYTES
 _NUMBERS = " UNION ALL ".join(["SELECT 1"] * _ROWS)
@@ -131,12 +131,13 @@ class Probe:
         self._closed = False
         self._failed, self._why = -1.0, ""
         self._passed = -1.0
-        """When the last probe that failed ended, and when the last one that passed began."""
+        """End of the last probe that failed, and beginning of the last one that passed."""
         self._ended = threading.Event()
         threading.Thread(target=self._beat, name="dbbench-probe", daemon=True).start()
 
     def failing(self, since: float) -> str | None:
-        """What has failed since a moment (by `time.monotonic`), or fails now; `None` if all is well."""
+        """Return what has failed since a moment (by `time.monotonic`), or fails now; `None` if all is
+        well."""
         asked = time.monotonic()
         with self._asking:
             if self._failed >= since or self._closed:

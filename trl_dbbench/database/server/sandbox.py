@@ -11,7 +11,7 @@ Of a source that tasks share, the slot gets only the tables that its statements 
 `sources.py`); what touches none of them reads the pristine ones on. As soon as a statement does anything but
 read or change rows, the slot gets all.
 
-Whether a statement only reads is decided on its text, and in doubt the answer is no. The server enforces it:
+Whether a statement only reads is decided on its text, and in doubt it returns False. The server enforces it:
 the readers' account cannot change anything, and a statement that it is denied runs again in a slot, whose
 account has no rights elsewhere.
 
@@ -93,7 +93,7 @@ class Moments:
         """The agent has set the clock itself."""
 
     def fix(self, session: Session, sql: str, kind: Kind, again: Moment | None) -> Moment | None:
-        """Fixes the statement's moment, if it may matter.
+        """Fix the statement's moment, if it may matter.
 
         Args:
             again: the moment of the same statement, executed before.
@@ -119,12 +119,12 @@ class Moments:
 logger = logging.getLogger("trl_dbbench.database")
 
 STATE_SECONDS = 20
-"""How long reading one table of the state may take."""
+"""Seconds reading one table of the state may take."""
 
 UNMEASURED_SECONDS = 0.2
 UNMEASURED_ROWS = 10_000
-"""The server is asked for the size of an agent's tables only after statements that took so long, or one that
-changed so many rows: before that, not much can have been written."""
+"""Seconds of statements, or rows of one statement, after which the server is asked for the size of an agent's
+tables. Before that, not much can have been written."""
 
 SPILL_SECONDS = 1.0
 """A reader that took so long for a statement is given up: MySQL keeps what temporary tables took on the disk
@@ -160,7 +160,7 @@ class ServerSandbox(Sandbox):
         self._pristine: PristineDatabase | None = None
         self._slot: Slot | None = None
         self._copied: set[str] = set()
-        """Of the source's tables and views, those that the slot has."""
+        """The source's tables and views that the slot has."""
         self._unmeasured_seconds = 0.0
         self._moments = Moments(tenancy.dialect, task, tenancy.ahead)
         self._has_temporary = False
@@ -268,7 +268,7 @@ class ServerSandbox(Sandbox):
     def _look(
         self, readers: Readers, pristine: PristineDatabase, sql: str, limits: Limits | None
     ) -> QueryResult:
-        """What a statement reads in the pristine tables."""
+        """Return what a statement reads in the pristine tables."""
         return readers.read(
             lambda session: self._read_once(session, sql, limits),
             database=pristine.name,
@@ -289,7 +289,7 @@ class ServerSandbox(Sandbox):
         return self._tenancy.temporary_bytes() if self._has_temporary and not reads else 0
 
     def _has_outgrown(self, slot: Slot, session: Session, result: QueryResult) -> bool:
-        """Whether the tables exceed their size, which the server is asked only now and then."""
+        """Return whether the tables exceed their size, which the server is asked only now and then."""
         self._unmeasured_seconds += result.seconds
         if self._unmeasured_seconds < UNMEASURED_SECONDS and (result.affected or 0) < UNMEASURED_ROWS:
             return False
@@ -304,14 +304,14 @@ class ServerSandbox(Sandbox):
         return self._pristine.loaded if self._pristine is not None else None
 
     def _touches_no_copy(self, sql: str) -> bool:
-        """Whether a statement that reads finds the same in the pristine tables as in the slot."""
+        """Return whether a statement that reads finds the same in the pristine tables as in the slot."""
         loaded = self._loaded
         if loaded is None or loaded.names <= self._copied:
             return False
         return not loaded.named_in(sql) & self._copied
 
     def _copy_for(self, sql: str, kind: Kind, reads: bool) -> None:
-        """Copies what a statement needs in the slot: that which it names, or else all."""
+        """Copy what a statement needs in the slot: that which it names, or else all."""
         loaded = self._loaded
         if loaded is None or loaded.names <= self._copied:
             return
@@ -340,7 +340,7 @@ class ServerSandbox(Sandbox):
         return self._slot
 
     def _unlock(self, session: Session) -> None:
-        """Gives up the locks on tables that an agent holds, which would keep everybody out."""
+        """Give up the locks on tables that an agent holds, which would keep everybody out."""
         for sql in ("UNLOCK TABLES", "COMMIT AND NO CHAIN NO RELEASE", "UNLOCK TABLES"):
             try:
                 session.connection.exec_driver_sql(sql)
@@ -393,11 +393,6 @@ class ServerSandbox(Sandbox):
         return state
 
     def _read(self, session: Session, source: str, limits: Limits) -> TableState:
-        """
-        Raises:
-            _Unreadable: the agent made it so; no task has such a table.
-            DBAPIError: the database failed.
-        """
         start = time.monotonic()
         try:
             return session.table(self._tenancy.dialect.select_all(source, STATE_SECONDS), limits)
@@ -416,5 +411,5 @@ class ServerSandbox(Sandbox):
 
 
 def _only_rows(sql: str, kind: Kind) -> bool:
-    """Whether a statement reads or changes rows of tables, and nothing else of them."""
+    """Return whether a statement reads or changes rows of tables, and nothing else of them."""
     return kind in ("reads", "plain") and bool(_OF_ROWS.match(sql)) and "_schema" not in sql.lower()

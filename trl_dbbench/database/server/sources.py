@@ -11,14 +11,13 @@ import logging
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import pymysql.converters
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError
 
 from trl_dbbench.database.dialect import ServerDialect
-from trl_dbbench.database.server.connections import error_code, error_text, make_engine
+from trl_dbbench.database.server.connections import error_code, error_text, make_engine, text_of
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks import Source
 from trl_dbbench.tasks.sources.base import Step, in_order, names_in
@@ -30,10 +29,10 @@ LOADERS = 4
 """Connections that load and copy; who finds them taken waits."""
 
 LOAD_SECONDS = 600
-"""How long one statement of those may take."""
+"""Seconds one statement of those may take."""
 
 SHOWN_NOTES = 20
-"""So many differences of a loaded database from its source are logged."""
+"""Differences of a loaded database from its source that are logged."""
 
 _SESSION = (
     # strict, so that nothing is cut or rounded to fit; dates of zeros are left as they are
@@ -51,13 +50,13 @@ class _Table:
     add: str
     """Keys and references as ALTER TABLE takes them: made of rows that are there, they cost half the time."""
     columns: str
-    """Those that rows are copied of: generated ones are computed."""
+    """Columns that are copied; generated columns are computed."""
     parents: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What is in the pristine database of a source: its tables, and its views with what makes them."""
+    """Contents of a source's pristine database: its tables, and its views with the SQL that makes them."""
 
     database: str
     bytes: int
@@ -103,7 +102,7 @@ class SourceLoader:
         self._size = size
 
     def load(self, source: Source, database: str) -> Loaded:
-        """Makes the tables of the source in an empty database.
+        """Make the tables of the source in an empty database.
 
         Raises:
             DBAPIError: the server failed.
@@ -127,7 +126,7 @@ class SourceLoader:
         return Loaded(database, self._size(database), *found)
 
     def copy(self, loaded: Loaded, names: set[str], target: str) -> None:
-        """Copies tables and views into another database.
+        """Copy tables and views into another database.
 
         Raises:
             DBAPIError: the server failed.
@@ -170,7 +169,7 @@ class SourceLoader:
 
 
 def _check_size(step: Step, packet: int, source: Source) -> None:
-    """Raises TaskError for what the server does not take; it would hang up, as if it had failed."""
+    """Raise TaskError for what the server does not take; it would hang up, as if it had failed."""
     size = len(step.sql) + 1
     if size > packet // 4:
         size = len(step.sql.encode())
@@ -247,7 +246,8 @@ def _contents(connection: Connection, database: str) -> tuple[dict[str, _Table],
 
 
 def _without_keys(made: str) -> tuple[str, str]:
-    """What SHOW CREATE TABLE gives, a line for each column and each key, as CREATE and as ALTER TABLE."""
+    """Return what SHOW CREATE TABLE gives, a line for each column and each key, as CREATE and as ALTER
+    TABLE."""
     counted = re.search(r"^  (`(?:[^`]|``)+`) .*AUTO_INCREMENT", made, re.MULTILINE)
     if counted and f"\n  PRIMARY KEY ({counted[1]}" not in made:
         return made, ""
@@ -261,9 +261,5 @@ def _without_keys(made: str) -> tuple[str, str]:
 def _catalog(connection: Connection, query: str, database: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for table, cell in connection.exec_driver_sql(query.format(database)):
-        found.setdefault(_text(table), []).append(_text(cell))
+        found.setdefault(text_of(table), []).append(text_of(cell))
     return found
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -16,14 +16,14 @@ from trl_dbbench.database.server.connections import BoundedConnection
 from trl_dbbench.errors import DatabaseError
 
 START_SECONDS = 120
-"""How long a server may take to let us in, or a command that prepares it to end."""
+"""Seconds a server may take to let us in, or a command that prepares it to end."""
 
 SHOWN_CHARACTERS = 500
-"""How much of a program's output an error quotes."""
+"""Characters of a program's output that an error quotes."""
 
 
 LOG_CHARACTERS = 100_000
-"""How much of a server's log is searched for what ended it."""
+"""Characters of a server's log that are searched for what ended it."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Server:
 
 
 def wait_for(check: Callable[[], None], **where: Any) -> None:
-    """Returns when the server lets us in; `check` raises when waiting has become pointless."""
+    """Return when the server lets us in; `check` raises when waiting has become pointless."""
     end = time.monotonic() + START_SECONDS
     while True:
         check()
@@ -60,24 +60,12 @@ def wait_for(check: Callable[[], None], **where: Any) -> None:
         time.sleep(0.1)
 
 
-def once(function: Callable[[], None]) -> Callable[[], None]:
-    called = False
-
-    def call() -> None:
-        nonlocal called
-        if not called:
-            called = True
-            function()
-
-    return call
-
-
 ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": "131072",
     "MALLOC_MMAP_THRESHOLD_": "131072",
     "TCMALLOC_AGGRESSIVE_DECOMMIT": "true",
 }
-"""A server gives back what one statement took. glibc, of which MariaDB has its memory, would raise both
+"""A server gives back what one statement took. glibc, which MariaDB allocates with, would raise both
 thresholds with what is freed; tcmalloc, which comes with MySQL 9, would keep what is freed."""
 
 FAST = (
@@ -115,7 +103,7 @@ BOUNDED = (
 )
 
 BOUNDED_MYSQL = ("--innodb-temp-data-file-path=ibtmp1:12M:autoextend:max:76M",)
-"""That of MySQL alone: what undoes changes of temporary tables. Statements fail that need more."""
+"""MySQL only: bounds the log that undoes changes of temporary tables. Statements that need more fail."""
 
 BOUNDED_MARIADB = (
     # All temporary tables are in this file, which does not shrink before version 11.3. If it may not grow,
@@ -132,4 +120,4 @@ BOUNDED_MARIADB = (
     "--innodb-undo-tablespaces=2",
     "--innodb-undo-log-truncate=ON",
 )
-"""Those of MariaDB alone. Only `max-tmp-*-space-usage` (from 11.5 on) bounds the files of sorts."""
+"""MariaDB only. Only `max-tmp-*-space-usage` (from 11.5 on) bounds the files of sorts."""

@@ -24,6 +24,7 @@ from trl_dbbench.database.server.connections import (
     parse_url,
     redacted,
     shown,
+    text_of,
 )
 from trl_dbbench.errors import ConfigError, DatabaseError
 from trl_dbbench.tasks import Cell, Column, Table
@@ -57,7 +58,7 @@ class Key:
 
 
 class ReadAs(NamedTuple):
-    """How a column is read without a loss: the SQL for `{}`, its name, and what makes a cell of the value."""
+    """A lossless way to read a column: SQL for `{}`, its name, and a function from the value to a cell."""
 
     sql: str
     cell: Callable[[Any], Cell]
@@ -102,7 +103,7 @@ class Catalog:
         return keys
 
     def not_held(self, tables: Collection[str], whole: bool) -> Iterator[str]:
-        """What tasks do not hold of these tables, and of the database if they are all that it has."""
+        """Return what tasks do not hold of these tables, and of the database if they are all that it has."""
         names = "TABLE_NAME AS t, INDEX_NAME AS k, INDEX_TYPE AS what"
         special = "INDEX_TYPE IN ('FULLTEXT', 'SPATIAL') AND SEQ_IN_INDEX = 1"
         for row in self.rows("STATISTICS", names, special, "t, k"):
@@ -190,17 +191,12 @@ def declared_column(row: Mapping[str, Any], keys: Mapping[str, str]) -> Declared
 
 
 def read_as(declared: Declared) -> ReadAs:
-    """How a column of this type is read: times by their text, FLOAT with all of its 32 bits."""
+    """Return how a column of this type is read: times by their text, FLOAT with all of its 32 bits."""
     if declared.word == "float":
         return ReadAs("({} + 0e0)", lambda value: None if value is None else shortest_float(value))
     if declared.kind in ("date", "time") or declared.word in ("uuid", "inet4", "inet6"):
         return ReadAs("CAST({} AS CHAR)", _cell)
     return ReadAs("{}", _cell)
-
-
-def text_of(value: Any) -> str:
-    """Some versions of MySQL give texts of the catalog as bytes."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
 
 
 def _cell(value: Any) -> Cell:
@@ -242,14 +238,14 @@ def read_tables(
     sample: int = DEFAULT_SAMPLE,
     seed: int = 0,
 ) -> ServerTables:
-    """Reads tables of a MySQL or MariaDB server.
+    """Read tables of a MySQL or MariaDB server.
 
     Args:
         url: `mysql+pymysql://user:password@host:port/`, which may name the database.
         database: where the tables are, if the URL does not say it.
         names: only these tables; all of the database if left out, views not.
-        sample: so many rows of a table at most, drawn at random, and beside them those that they refer to by
-            foreign keys.
+        sample: most rows of a table, drawn at random; rows that they refer to by foreign keys are
+            added.
         seed: of the draw.
 
     Raises:
@@ -390,7 +386,7 @@ class _Reader:
         references: Sequence[Reference],
         taken: Mapping[str, Sequence[Mapping[str, Cell]]],
     ) -> list[dict[str, Cell]]:
-        """Those that rows taken before refer to, then others at random, in the order of the key."""
+        """Return rows that earlier rows refer to, then rows drawn at random, in the order of the key."""
         names = [column.name for column in columns]
         key = next((each.columns for each in self._keys.get(table, ()) if each.name == "PRIMARY"), ())
         key = tuple(name for name in key if name in names)

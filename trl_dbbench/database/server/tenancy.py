@@ -1,4 +1,4 @@
-"""What a run holds on a server until one of the two ends: a lock, accounts, databases and connections.
+"""A run's lock, accounts, databases and connections on a server, until one of the two ends.
 
 ```
 the run   dbb_<run>_r<rank>
@@ -75,17 +75,17 @@ def crashed(log: str) -> set[int]:
 
 
 class Blame:
-    """By the number of a connection, the sandbox whose statement ran there last. Thread-safe."""
+    """The sandbox whose statement ran last on each connection. Thread-safe."""
 
     def __init__(self) -> None:
         self._users: WeakValueDictionary[int, Sandbox] = WeakValueDictionary()
 
     def uses(self, session: Session, sandbox: Sandbox) -> None:
-        """Notes whose statements run on a session from now on."""
+        """Note whose statements run on a session from now on."""
         self._users[session.number] = sandbox
 
     def lay_on(self, connections: Iterable[int]) -> None:
-        """Notes that the statements of these connections have ended the server."""
+        """Note that the statements of these connections have ended the server."""
         for number in connections:
             if (sandbox := self._users.get(number)) is not None:
                 sandbox.brought_down = True
@@ -153,7 +153,7 @@ class Tenancy:
         quick = partial(make_engine, url, KILL_SECONDS, connect_timeout=KILL_SECONDS)
         self._killer = quick(connections=KILL_CONNECTIONS)
         self._killed: dict[int, float] = {}
-        """By the number of a connection, when its statement was first seen to be killed, and running."""
+        """Connection numbers -> when their statements were first seen killed but still running."""
         self.blame = Blame()
         self._pulse = Pulse(quick(connections=1), dialect)
         # not a generator, which several threads cannot draw from at once
@@ -190,13 +190,15 @@ class Tenancy:
         )
 
     def failing(self, since: float) -> str | None:
-        """What is wrong with the server, as our own statements have found since a moment; see `Probe`."""
+        """Return what is wrong with the server, as our own statements have found since a moment; see
+        `Probe`."""
         if self.over:
             return "The server was restarted"
         return self._probe.failing(since)
 
     def held(self) -> bool:
-        """Whether the server still holds what this tenancy made; False also if the server does not answer."""
+        """Return whether the server still holds what this tenancy made; False also if the server does not
+        answer."""
         return self._held(self._admin)
 
     def answers(self) -> bool:
@@ -216,7 +218,7 @@ class Tenancy:
 
     @property
     def silent(self) -> bool:
-        """Whether the server has not answered for some seconds."""
+        """Return whether the server has not answered for some seconds."""
         return self._pulse.silent
 
     def take_slot(self, task: Task) -> Slot:
@@ -242,7 +244,7 @@ class Tenancy:
             raise TaskError(f"Task {task.id!r}: its tables cannot be made: {error_text(error)}") from None
 
     def server_failed(self, error: SQLAlchemyError) -> bool:
-        """Whether an error that a statement of our own met is a failure of the server."""
+        """Return whether an error that a statement of our own met is a failure of the server."""
         code, dialect = error_code(error), self.dialect
         fault = dialect.is_environment_fault(code, error_text(error)) or dialect.is_time_limit(code)
         return fault or not self.held()
@@ -277,13 +279,13 @@ class Tenancy:
         return []
 
     def leave(self) -> None:
-        """Ends all connections. What is on the server stays there; `close` removes it first."""
+        """End all connections. What is on the server stays there; `close` removes it first."""
         self.over = True
         self._close_sessions()
         self._dispose()
 
     def close(self) -> None:
-        """Removes everything that the run has made on the server, and leaves."""
+        """Remove everything that the run has made on the server, and leaves."""
         self._close_sessions()
         try:
             with self._admin.connect() as admin:
@@ -332,7 +334,7 @@ class Tenancy:
         return shown(self._url)
 
     def _connections(self, keeper: Connection, ranks: int) -> int:
-        """How many connections this rank may have for statements."""
+        """Return how many connections this rank may have for statements."""
         lent = int(keeper.exec_driver_sql("SELECT @@max_connections").scalar() or 0)
         _, others = keeper.exec_driver_sql("SHOW STATUS LIKE 'Threads_connected'").one()
         by_server, by_process = int(0.9 * (lent - int(others)) / ranks), connections_for_files()
@@ -354,7 +356,7 @@ class Tenancy:
         return max(share, MIN_CONNECTIONS)
 
     def _prepare(self, admin: Connection, names: Iterator[str], require_accounts: bool) -> Account | None:
-        """Finds out what the given account may do, and removes what killed runs have left.
+        """Find out what the given account may do, and removes what killed runs have left.
 
         Returns:
             The readers' account; `None` if none can be made.
@@ -395,7 +397,7 @@ class Tenancy:
             ) from None
 
     def _try_account(self, admin: Connection, name: str) -> str | None:
-        """Why accounts for slots cannot be made, or `None`."""
+        """Return why accounts for slots cannot be made, or `None`."""
         problem = None
         try:
             self._connect(ownership.create_account(admin, name)).disconnect()

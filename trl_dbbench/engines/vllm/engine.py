@@ -142,7 +142,7 @@ class VLLMEngine:
         return home
 
     async def _try_all_again(self, seconds: float) -> None:
-        """Waits, then makes ready what can be: once for all the episodes that have no server."""
+        """Wait, then makes ready what can be: once for all the episodes that have no server."""
 
         async def play_round() -> None:
             self.servers.announce(seconds)
@@ -220,7 +220,7 @@ class VLLMBackend:
         self._servers.close()
 
     def _on_main_process(self, action: Callable[[], T]) -> T:
-        """What `action` returns there, on all ranks, as what it raises."""
+        """Return what `action` returns there, on all ranks, as what it raises."""
         ranks = Ranks()
         outcome: Any = None
         if ranks.is_main:

@@ -25,6 +25,8 @@ import httpx2
 from trl_dbbench.episode.types import Request, Sampling
 from trl_dbbench.errors import ConfigError, EngineError
 
+logger = logging.getLogger(__name__)
+
 
 class ServerFailure(Exception):
     """This server cannot answer now; another may."""
@@ -41,7 +43,7 @@ class Adapter:
 
 @dataclass
 class Server:
-    """What is known of a server."""
+    """State of a server."""
 
     url: str
     up: bool = False
@@ -59,12 +61,12 @@ class Server:
 
     @property
     def failed(self) -> bool:
-        """Whether it was up once, and is no more."""
+        """Return whether it answered once and does not any more."""
         return bool(self.base_model) and not self.up
 
     def policys_logprobs(self, sampling: Sampling) -> bool:
-        """Whether its log-probabilities are the policy's own: of the logits / temperature, whatever top-p and
-        top-k."""
+        """Return whether its log-probabilities are the policy's own: of the logits / temperature, whatever
+        top-p and top-k."""
         if self.processed and not sampling.greedy:  # vLLM takes any lower temperature for 0.01
             return sampling.top_p == 1 and sampling.top_k == 0 and sampling.temperature >= 0.01
         return sampling.temperature == 1
@@ -109,14 +111,12 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__} {error}".strip(" .")
 
 
-logger = logging.getLogger(__name__)
-
 CONNECT_SECONDS = 10.0
 READY_SECONDS = 120.0
 """For loading an adapter."""
 
 PATIENCE_SECONDS = 600.0
-"""Waited in all where no server answers, before a rollout gives up."""
+"""Seconds that a rollout waits in all while no server answers, before it gives up."""
 
 LONGEST_WAIT_SECONDS = 30.0
 
@@ -137,8 +137,8 @@ class VLLMServers:
             under the same path; `None` if there are none to save.
         full_weights: whether the caller sends full weights. A server that fails then stays out: nothing tells
             what weights it has when it is back.
-        logprobs_of: sampling of which the log-probabilities must be right. Those of other sampling are NaN
-            where a server does not give the policy's own.
+        logprobs_of: sampling whose log-probabilities must be right. For other sampling they are NaN where a
+            server does not give the policy's own.
         patience: seconds to wait, all waits together, where no server answers.
     """
 
@@ -169,7 +169,7 @@ class VLLMServers:
         self._clean_up = weakref.finalize(self, _remove, self._loaded, self.servers, self.headers)
 
     def connect(self) -> None:
-        """Makes every server ready that can be, and waits for one if none can.
+        """Make every server ready that can be, and waits for one if none can.
 
         Raises:
             EngineError: if none answers.
@@ -186,11 +186,11 @@ class VLLMServers:
         raise self.given_up()
 
     def join(self, servers: Sequence[Server], adapter: Adapter | None) -> None:
-        """Takes over what the main process knows."""
+        """Take over what the main process knows."""
         self.servers, self.adapter = list(servers), adapter
 
     def load_adapter(self, save: Callable[[Path], Path]) -> None:
-        """Saves an adapter and brings it to the servers in place of the last one.
+        """Save an adapter and brings it to the servers in place of the last one.
 
         Args:
             save: writes it into a folder, and returns which folder in there holds it.
@@ -251,17 +251,17 @@ class VLLMServers:
         self._loaded[:] = [adapter for adapter in self._loaded if adapter not in unused]
 
     def close(self) -> None:
-        """Unloads and deletes the last adapter. Happens at the end of the process, too."""
+        """Unload and deletes the last adapter. Happens at the end of the process, too."""
         self._clean_up()
         self._http.close()
 
     @property
     def all_lost(self) -> bool:
-        """Whether there is nothing to wait for."""
+        """Return whether there is nothing to wait for."""
         return self._full_weights and all(server.failed for server in self.servers)
 
     def make_ready(self) -> None:
-        """Greets servers that were lost, and loads what is missing on each that answers."""
+        """Greet servers that were lost, and loads what is missing on each that answers."""
         with ThreadPoolExecutor(len(self.servers)) as pool:
             list(pool.map(self._make_server_ready, self.servers))
 
@@ -282,7 +282,7 @@ class VLLMServers:
             server.up = False
 
     def _greet(self, server: Server) -> None:
-        """Finds out what a server serves, and what its log-probabilities are of."""
+        """Find out what a server serves, and what its log-probabilities are of."""
         response = self._call(server, "GET", "/v1/models")
         try:
             card = next(card for card in response.json()["data"] if not card["parent"])  # an adapter has one
@@ -367,7 +367,7 @@ class VLLMServers:
         }
 
     def announce(self, seconds: float) -> None:
-        """Says that servers are waited for."""
+        """Say that servers are waited for."""
         if seconds:
             logger.warning("No vLLM server answers; trying again in %g seconds.", seconds)
 
@@ -392,7 +392,7 @@ def wait_times(patience: float) -> Iterator[float]:
 
 
 def _remove(adapters: Sequence[Adapter], servers: Sequence[Server], headers: dict[str, str]) -> None:
-    """Unloads adapters from the servers that are up, as far as they let it be done; deletes the folders made
+    """Unload adapters from the servers that are up, as far as they let it be done; deletes the folders made
     for them."""
     for adapter in adapters:
         for server in servers:

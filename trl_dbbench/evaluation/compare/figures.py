@@ -15,7 +15,7 @@ from trl_dbbench.runs.records import EpisodeRecord, commonest, groups_of, is_voi
 OVERALL = "overall"
 
 MAX_REASONS = 8
-"""Reasons of unreadable turns that are told one by one."""
+"""Reasons of unreadable turns that are listed one by one."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Figures:
         return {"shares": shares, "episodes": asdict(self.episodes)}
 
     def rows(self) -> list[tuple[str, str]]:
-        """(name, value) of all figures but those of single groups."""
+        """Return (name, value) of all figures except those of single groups."""
         of = self.episodes
         rows = [(measure, str(share)) for measure, share in self.shares.get(OVERALL, {}).items()]
         rows += [(f"status {status}", percent(share)) for status, share in of.statuses.items()]

@@ -45,7 +45,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Table:
-    """Shares of groups of tasks: `rows` have one for each column, `None` where there is none."""
+    """Shares of groups of tasks: `rows` have one per column, or `None`."""
 
     title: str
     columns: Sequence[str]

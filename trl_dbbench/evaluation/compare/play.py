@@ -124,7 +124,7 @@ class ArmPlayer:
         journal: keeps each episode; those that it has already are not played.
 
     Raises:
-        ConfigError: if a reward cannot be had.
+        ConfigError: if a reward cannot be loaded.
     """
 
     def __init__(

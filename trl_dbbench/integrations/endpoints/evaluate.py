@@ -148,7 +148,7 @@ class EndpointEvaluation(Evaluation):
 
     Args:
         endpoint: the model and the server's address.
-        planned: the tasks that were to be played; those of `episodes` were.
+        planned: the number of tasks; `episodes` are the played ones.
         requests: how many were sent, repeated ones too.
         left_out: the settings that the server did not take.
         squeezed: turns that got fewer tokens than asked for, since no more were left of the model's context.

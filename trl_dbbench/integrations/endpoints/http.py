@@ -168,7 +168,7 @@ class Endpoint:
         requests: how many were sent, repeated ones too.
 
     Raises:
-        ConfigError: if `url` is no address.
+        ConfigError: if `url` is not an address.
     """
 
     def __init__(

@@ -199,7 +199,7 @@ def json_of(response: httpx2.Response) -> Any:
     """Return a response's JSON, as it can be sent back: without half surrogate pairs, NaN and infinity.
 
     Raises:
-        ValueError: if it is no JSON.
+        ValueError: if it is not JSON.
     """
     text = json.dumps(response.json(), ensure_ascii=False).encode("utf-8", "replace")
     return json.loads(text, parse_constant=lambda _: None)

@@ -92,13 +92,12 @@ class Desk:
     """Hands out tasks and plays their episodes. For one event loop.
 
     Args:
-        tasks: are handed out in this order, each once; by its id a task can be had again.
+        tasks: handed out in this order, each once; by its id a task can be played again.
         database: where the statements run. The caller closes it.
         judge: says whether an episode ended right.
         rules: only `max_turns` counts.
-        idle_seconds: an episode that is not called for so long is ended, and so not right.
-        folder: keeps the episodes, if they are to be kept. Tasks that were played there are handed out by
-            their ids only.
+        idle_seconds: time without a call after which an episode ends, as not right.
+        folder: keeps the episodes; `None` keeps none. Tasks played there are handed out by their ids only.
         reward: what episodes are worth, if that is wanted; it comes into their `rewards`.
         most_open: episodes that are played at once.
 

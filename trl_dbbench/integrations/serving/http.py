@@ -167,7 +167,7 @@ class Address:
         """Read `HOST:PORT`, or a port of 127.0.0.1.
 
         Raises:
-            ConfigError: if it is none, or other machines could reach it without a token.
+            ConfigError: if it is not an address, or other machines could reach it without a token.
         """
         host, _, port = text.rpartition(":")
         host = host.strip("[]") or "127.0.0.1"
@@ -310,11 +310,11 @@ async def serve_http(
     """Serve any number of clients until a signal comes.
 
     Args:
-        drain_seconds: for so long after a signal, open episodes may go on.
+        drain_seconds: time that open episodes may go on after a signal.
         name, path: what is served, and where clients find it, for the log.
 
     Raises:
-        ConfigError: if the address cannot be had.
+        ConfigError: if the address is not free.
     """
     for handler in logging.getLogger().handlers:  # a logger's own filter would not see its children's lines
         handler.addFilter(_is_told)

@@ -205,7 +205,7 @@ async def serve_stdio(server: Server, desk: Desk, stop: Stop, drain_seconds: flo
     """Serve the one client that has started this process, until it leaves or a signal comes.
 
     Args:
-        drain_seconds: for so long after a signal, open episodes may go on.
+        drain_seconds: time that open episodes may go on after a signal.
     """
 
     async def talk() -> None:

@@ -21,13 +21,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from trl_dbbench.database import Database, open_database
-from trl_dbbench.episode.dataset import task_in
 from trl_dbbench.episode.judge import Judge, Verdict
 from trl_dbbench.episode.protocol import get_protocol
 from trl_dbbench.episode.types import Episode, Rules, Sampling, Start, Status
 from trl_dbbench.errors import ConfigError, EnvironmentFault
 from trl_dbbench.integrations.calls import Calls, play_calls
 from trl_dbbench.rewards.outcome import OutcomeReward
+from trl_dbbench.tasks import Task
 from trl_dbbench.tasks.formats.verl import DATA_SOURCE
 
 PLAYED = "dbbench"
@@ -66,7 +66,7 @@ def compute_score(
         that `acc` counts void episodes as wrong.
 
     Raises:
-        ConfigError: if the row is none of `trl-dbbench convert`, or no database is named.
+        ConfigError: if `trl-dbbench convert` did not write the row, or no database is named.
         EnvironmentFault: if the database failed.
     """
     if data_source != DATA_SOURCE or not isinstance(extra_info.get("task"), str):
@@ -78,7 +78,7 @@ def compute_score(
     )
     if played["fault"] is not None and fault is None:
         raise EnvironmentFault(f"{played['fault']} (reward_kwargs.fault: 0.0 would go on without it.)")
-    episode = Episode(task_in(extra_info["task"]), [], Sampling(), status=Status(played["status"]))
+    episode = Episode(Task.from_json(extra_info["task"]), [], Sampling(), status=Status(played["status"]))
     episode.verdict = Verdict(played["right"])
     (value,) = OutcomeReward(right, wrong, turn_limit, invalid_action)([episode])
     score = fault if value is None else value
@@ -127,7 +127,7 @@ def _standing_of_a_turn(text: str, task: str, database: str | None, protocol: st
         calls = Calls(spoken)
         calls.call(text)
         return await play_calls(
-            Start(task_in(task), []),
+            Start(Task.from_json(task), []),
             calls,
             protocol=spoken,
             database=there,

@@ -24,12 +24,12 @@ from typing import Any
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
-from trl_dbbench.episode.dataset import task_in
 from trl_dbbench.episode.protocol import AgentProtocol, get_protocol
 from trl_dbbench.episode.types import Episode, Rules, Start, Turn
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.integrations.calls import OVER, Calls, Refused, play_calls, written
 from trl_dbbench.integrations.verl.reward import PLAYED, failed, opened, standing
+from trl_dbbench.tasks import Task
 
 SETTINGS = {"type", "tool", "database", "protocol", "max_turns", "observation_characters"}
 
@@ -96,7 +96,7 @@ class DatabaseTool(BaseTool):
                 "the row has no 'extra_info.tools_kwargs.task': write the parquet again with `trl-dbbench "
                 "convert`."
             )
-        start = Start(task_in(line), [])
+        start = Start(Task.from_json(line), [])
         self._judge.check_task(start.task, self._protocol)
         calls = Calls(self._protocol)
         episode = asyncio.create_task(

@@ -148,11 +148,7 @@ def _asked_of(names: Any, tables: Mapping[str, Table]) -> list[Table]:
 
 
 def _answer_rows(answer: Any) -> list:
-    """An answer as rows: those of a list, or one of a single cell.
-
-    Raises:
-        TaskError: it is written as a list, in brackets, and cannot be read as one.
-    """
+    """An answer as rows: those of a list, or one of a single cell."""
     if isinstance(answer, str):
         listed = _listed(answer.strip())
         answer = [[number_or_text(answer.strip())]] if listed is None else listed

@@ -1,4 +1,4 @@
-"""What a database that tasks share can be asked, whatever it comes in."""
+"""Parts that all kinds of shared databases need: steps of loading, digests, views, samples, descriptions."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from sqlglot import exp
 from trl_dbbench.tasks.table import Table
 from trl_dbbench.utils.sql import lexemes, only_statement
 
+logger = logging.getLogger(__name__)
+
 SYSTEM = ("information_schema", "mysql", "performance_schema", "sys")
 """Databases that every server has."""
 
 EXAMPLE_ROWS = 3
 EXAMPLE_CHARACTERS = 60
-"""To which a cell of those is cut."""
+"""Rows, and characters of a cell, that a prompt shows of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Step:
 
     Args:
         sql: with a place `%s` for each cell if there are rows.
-        rows: for each of which it is executed.
+        rows: the statement is executed for each.
         else_lost: what the server's database lacks if the server refuses the statement; without it, the
             database cannot be made then.
     """
@@ -49,7 +51,7 @@ class Kind(Protocol):
 
     @property
     def dialects(self) -> tuple[str, ...]:
-        """Of the tasks that it can be the database of; the first one is that of tasks that name none."""
+        """Dialects of the tasks that it can serve; tasks that name none have the first."""
         ...
 
     def tables(self, dialect: str | None = None) -> tuple[Table, ...]:
@@ -64,7 +66,7 @@ class Kind(Protocol):
         ...
 
     def described(self, dialect: str) -> str:
-        """How its tables were made, in this dialect, and their first rows.
+        """Return how its tables were made, in this dialect, and their first rows.
 
         Raises:
             TaskError: it cannot be read.
@@ -72,7 +74,7 @@ class Kind(Protocol):
         ...
 
     def steps(self) -> Iterator[Step | str]:
-        """What makes the database on a server, in the order in which it is to be executed.
+        """Return what makes the database on a server, in the order in which it is to be executed.
 
         A text among the steps says what of the database has no counterpart there.
 
@@ -101,7 +103,7 @@ def _digest(path: Path, changed: int, size: int) -> str:
 
 
 def names_in(sql: str, names: Iterable[str]) -> set[str]:
-    """Those of the names that stand in a statement, whatever they mean there; case does not count."""
+    """Return the names that occur in a statement, whatever they mean there; case does not count."""
     words = {
         text.strip("'\"`").replace("``", "`").casefold()
         for kind, text in lexemes(sql)
@@ -188,7 +190,7 @@ class Sample:
             self.kept[place] = (self.seen, row)
 
     def drop(self, unwanted: Callable[[Any], bool]) -> None:
-        """Forgets the rows that are not wanted any more."""
+        """Forget the rows that are not wanted any more."""
         gone = [each for each in self.kept if unwanted(each[1])]
         self.seen -= len(gone)
         self.kept = [each for each in self.kept if each not in gone]
@@ -198,11 +200,9 @@ class Sample:
         return [row for _, row in sorted(self.kept, key=lambda each: each[0])]
 
 
-logger = logging.getLogger(__name__)
-
-FOLDER = "database_description"
+DESCRIPTIONS_FOLDER = "database_description"
 DESCRIPTION_CHARACTERS = 200
-"""To which what is said of a column, or of its values, is cut."""
+"""Characters of what is said of a column, or of its values."""
 
 _COLUMN, _NAME, _MEANING, _VALUES = (
     *("original_column_name", "column_name"),

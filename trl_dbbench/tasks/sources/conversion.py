@@ -21,13 +21,13 @@ from trl_dbbench.tasks.sources.base import Step
 from trl_dbbench.utils.sql import only_statement, quote
 
 COLUMNS_AT_ONCE = 40
-"""Of which the values are looked at in one pass over the table."""
+"""Columns whose values are read in one pass over the table."""
 
 MAX_VARCHAR = 1000
-"""Of a declared length; longer ones are TEXT, as a row has room for 65,535 bytes of others only."""
+"""Characters of a VARCHAR; longer ones become TEXT, as all other columns of a row share 65,535 bytes."""
 
 _EXACT = 2**53
-"""Up to which a DOUBLE holds every integer."""
+"""Integers up to here are exact in a DOUBLE."""
 
 _FORM = re.compile(
     r"\s*(?P<word>[A-Za-z_]*)[^(]*(?:\(\s*(?P<size>\d+)\s*(?:,\s*(?P<scale>\d+)\s*)?\))?.*", re.DOTALL
@@ -91,7 +91,7 @@ class ConvertedColumn:
 
 @dataclass
 class _Values:
-    """What a column holds: how many of each kind, and how far they go."""
+    """Values of a column: counts of each kind, and their range."""
 
     integers: int
     reals: int
@@ -263,7 +263,7 @@ def _declared_type(declared: str, word: str, size: int | None, scale: int) -> st
 
 
 def _is_unusual(declared: str, type: str, values: _Values) -> bool:
-    """Whether values lie where the declaration has others."""
+    """Return whether values lie where the declaration has others."""
     if not (values.integers or values.reals or values.texts or values.blobs):
         return False
     upper = declared.upper()
@@ -303,10 +303,10 @@ def _takes_text(type: str) -> bool:
 ROWS_AT_ONCE = 1000
 
 MAX_KEY_CHARACTERS = 767
-"""Of all columns of a key together, in characters of four bytes each."""
+"""Characters of all columns of a key together, four bytes each."""
 
 KEY_CHARACTERS = 255
-"""Of a text in a key where neither the values nor the key's other columns ask for another length."""
+"""Characters of a text in a key, unless the values or the key's other columns ask for another length."""
 
 
 @dataclass(frozen=True)
@@ -351,7 +351,7 @@ class Definition:
         return f"INSERT INTO {into.replace('%', '%%')} VALUES ({places})"
 
     def keys(self) -> Iterator[Step]:
-        """Those that a server may refuse: texts that differ by case only, or NULL in a primary key."""
+        """Yield keys that a server may refuse: texts that differ by case only, or NULL in a primary key."""
         alter = f"ALTER TABLE {quote(self.name)} ADD"
         if self.primary and not self._primary_is_sure():
             shown = ", ".join(self.primary)
@@ -448,9 +448,9 @@ def rows_of(connection: sqlite3.Connection, table: Definition) -> Iterator[list[
 
 
 def view_step(name: str, sql: str, known: set[str]) -> Step | str:
-    """What makes a view on a server, or why nothing can.
+    """Return what makes a view on a server, or why nothing can.
 
-    It reads under the rights of whoever reads it, so that nobody sees by it what is not theirs.
+    It reads with the rights of its reader, so it shows nobody other tables than their own.
 
     Args:
         known: the names of all tables and views of the database.
@@ -531,7 +531,7 @@ def _foreign(
 
 
 def _shorten(table: Definition, columns: Sequence[str]) -> None:
-    """Texts in a key are VARCHAR: of a TEXT there is no unique key."""
+    """Make texts in a key VARCHAR: a TEXT cannot have a unique key."""
     texts = [each for name in columns if (each := table.column(name)) and each.type.endswith("TEXT")]
     for each in texts:
         longest = MAX_KEY_CHARACTERS // len(texts)
@@ -540,7 +540,7 @@ def _shorten(table: Definition, columns: Sequence[str]) -> None:
 
 
 def _same_types(table: Definition, reference: Reference, by_name: dict[str, Definition]) -> bool:
-    """Gives the two ends of a reference the wider of their integer types; returns whether one changed."""
+    """Give the two ends of a reference the wider of their integer types; returns whether one changed."""
     target = by_name[reference.target.casefold()]
     changed = False
     for here, there in zip(reference.columns, reference.target_columns, strict=True):

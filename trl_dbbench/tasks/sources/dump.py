@@ -54,13 +54,13 @@ _NEVER_CALLED = (
 _NO_COLUMN = frozenset(
     {"PRIMARY", "UNIQUE", "KEY", "INDEX", "FULLTEXT", "SPATIAL", "CONSTRAINT", "FOREIGN", "CHECK", "PERIOD"}
 )
-"""With which a line of a table begins that is no column."""
+"""Words that begin a line of CREATE TABLE that is not a column."""
 
 _UNICODE = ("utf8", "utf8mb3", "utf8mb4", "binary", "NULL")
 
 
 def kind_of(words: Sequence[Word]) -> str:
-    """What to do with a statement; in capitals, what it is that is left out."""
+    """Return what to do with a statement; in capitals, what it is that is left out."""
     upper = [word.upper for word in words]
     first, second, _, fourth = [*upper[:4], "", "", "", ""][:4]
     if first in ("", *_SILENT):
@@ -152,12 +152,13 @@ def table_made(words: Sequence[Word]) -> str:
 
 
 def if_not_there(words: Sequence[Word]) -> bool:
-    """Whether CREATE TABLE does nothing where there is such a table."""
+    """Return whether CREATE TABLE does nothing where there is such a table."""
     return [word.upper for word in words[2:5]] == ["IF", "NOT", "EXISTS"]
 
 
 def not_made(words: Sequence[Word]) -> list[str]:
-    """What a table has in the dump and not where it is loaded: partitions, and the history of its rows."""
+    """Return what a table has in the dump and not where it is loaded: partitions, and the history of its
+    rows."""
     upper = [word.upper for word in words]
     lost = ["its partitions"] if ("PARTITION", "BY") in pairwise(upper) else []
     return lost + (["its system versioning"] if ("SYSTEM", "VERSIONING") in pairwise(upper) else [])
@@ -246,7 +247,7 @@ def _options(words: Sequence[str]) -> str:
 def view_made(words: Sequence[Word]) -> tuple[str, list[str], str]:
     """A view's name, the columns that it names, and the statement that makes it.
 
-    It reads under the rights of whoever reads it, not under those of the account that makes it.
+    It reads with the rights of its reader, not with those of the account that makes it.
     """
     upper = [word.upper for word in words]
     place = upper.index("VIEW") + 1
@@ -329,7 +330,7 @@ class Dump:
 
     Args:
         name: of the database, if there are several.
-        whole: the same dump, of which this one has only some tables.
+        whole: the whole dump, where this one has only some tables.
         only: the names of these.
         described_in: a folder with what their columns mean, see `descriptions`.
     """
@@ -463,11 +464,7 @@ class Dump:
             raise TaskError(said + str(error).removeprefix(said)) from None
 
     def _statements(self, first_rows: int | None = None, strict: bool = True) -> Iterator[str | Rows]:
-        """Those of the database. A dump without USE is of one.
-
-        Raises:
-            TaskError: it cannot be read, has several databases and no name was given, or none of the name.
-        """
+        """Yield the statements of the database. A dump without USE has one database."""
         current: str | None = None
         used: dict[str, None] = {}
         for statement in self._read(first_rows, strict):
@@ -505,7 +502,7 @@ class Dump:
 
 
 class _Schema:
-    """What a prompt says of the tables of a dump."""
+    """A dump's tables as a prompt shows them."""
 
     def __init__(self) -> None:
         self.made: dict[str, str] = {}
@@ -513,7 +510,7 @@ class _Schema:
         self._columns: dict[str, tuple[Column, ...]] = {}
         self._dropped: dict[str, tuple[Column, ...]] = {}
         self.functions: list[str] = []
-        """That the dump has, and that are left out."""
+        """Functions that the dump has, which are left out."""
 
     def lost(self, names: Sequence[str]) -> dict[str, str]:
         """The views that no server can make where there is only what has these names; see `lost_views`."""

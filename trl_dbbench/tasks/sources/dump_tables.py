@@ -42,7 +42,7 @@ class _Made:
     unique: list[tuple[str, ...]] = field(default_factory=list)
     """The columns of all keys by which a row replaces another."""
     unfit: str | None = None
-    """Why its rows cannot be read."""
+    """The reason that its rows cannot be read."""
 
 
 def dump_tables(
@@ -256,7 +256,7 @@ def _table(name: str, made: _Made, notes: list[str]) -> Table | None:
 
 
 def _lacking(made: _Made, declared: Declared) -> str | None:
-    """Why the cells of a column are not in the dump; `None` if they are."""
+    """Return why the cells of a column are not in the dump; `None` if they are."""
     if declared.kind == "bytes":
         return None
     cells = [row.get(declared.name, "DEFAULT") for _, row in made.rows.kept]
@@ -279,11 +279,7 @@ def _written(text: str) -> str:
 
 
 def _cell(written: str | None, declared: Declared) -> Cell:
-    """A cell of a task out of one that is written in SQL.
-
-    Raises:
-        UnicodeDecodeError: it is a text that is not UTF-8.
-    """
+    """A cell of a task out of one that is written in SQL."""
     upper = (written or "DEFAULT").upper()
     if written is None or upper == "DEFAULT":
         return None if declared.default is None else _cell(_written(declared.default), declared)

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 SUFFIXES = (*CSV_SUFFIXES, ".parquet")
 
 _VERSION = 3
-"""Of the conversion; files of an older one are made again."""
+"""Version of the conversion; files of an older one are made again."""
 
 
 class Folder(SQLiteFile):

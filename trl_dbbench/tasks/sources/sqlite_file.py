@@ -14,8 +14,8 @@ from urllib.parse import quote as url_quote
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.column_types import Declared, task_column
 from trl_dbbench.tasks.sources.base import (
+    DESCRIPTIONS_FOLDER,
     EXAMPLE_ROWS,
-    FOLDER,
     Sample,
     Step,
     comment_on,
@@ -107,7 +107,7 @@ class SQLiteFile:
             if dialect == "mysql":
                 made = {each.name: ("table", each.create(whole=True)) for each in self.definitions}
                 made |= {name: ("view", step.sql) for name, step in self._views() if isinstance(step, Step)}
-            parts, told = [], descriptions(self.path.parent / FOLDER)
+            parts, told = [], descriptions(self.path.parent / DESCRIPTIONS_FOLDER)
             for table in self.tables(dialect):
                 if table.name not in made:  # a view that no server can have
                     continue
@@ -195,7 +195,7 @@ _JOURNAL = bytes.fromhex("d9d505f920a163d7")
 
 
 def _has_log(path: Path) -> bool:
-    """Whether a program writes to the database, or was killed while it did."""
+    """Return whether a program writes to the database, or was killed while it did."""
     log, journal = Path(f"{path}-wal"), Path(f"{path}-journal")
     if log.exists() and log.stat().st_size:
         return True
@@ -283,7 +283,7 @@ def _definitions(file: SQLiteFile, connection: sqlite3.Connection, notes: list[s
 
 
 def _says_all(note: str) -> bool:
-    """Whether a note is of a column that is there, in another form than was declared."""
+    """Return whether a note is of a column that is there, in another form than was declared."""
     return " by its values" in note or "of plain values" in note
 
 

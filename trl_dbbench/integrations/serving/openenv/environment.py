@@ -229,7 +229,7 @@ def application(desk: Desk) -> FastAPI:
         SQLObservation,
         concurrency_config=ConcurrencyConfig(
             max_concurrent_envs=MAX_CONNECTIONS,
-            # for sessions that a request has opened and nobody closes; that of a connection outlives it
+            # ends sessions that a request opened and nobody closed; sessions of connections outlive it
             session_timeout=desk.idle_seconds,
         ),
         env_name=NAME,
