@@ -323,7 +323,7 @@ def refusal(name: str, database) -> str:
 
 def test_a_model_without_its_tokens(tiny_model, sqlite_database):
     said = refusal(f"prm:{tiny_model}", sqlite_database)
-    assert "is no process reward model: it has no prm.json" in said
+    assert "is not a process reward model: it has no prm.json" in said
     assert '{"placeholder_token": "<extra_0>", "reward_tokens": ["+", "-"]}' in said
 
 
@@ -332,15 +332,15 @@ def test_a_model_without_its_tokens(tiny_model, sqlite_database):
     [
         (
             {"placeholder_token": "<extra_0>", "reward_tokens": ["+", "-"]},
-            "'<extra_0>' is no single token of",
+            "'<extra_0>' is not one token of",
         ),
         (
             {"placeholder_token": ASK, "reward_tokens": ["+", "not at all"]},
-            "'not at all' is no single token of",
+            "'not at all' is not one token of",
         ),
         ({"placeholder_token": "+", "reward_tokens": ["+", "-"]}, "must be three different tokens"),
         ({"placeholder_token": ASK, "reward_tokens": ["+"]}, "one for good and one for bad; given are"),
-        ({"placeholder_token": ASK}, "is no process reward model: no 'reward_tokens'"),
+        ({"placeholder_token": ASK}, "is not a process reward model: no 'reward_tokens'"),
     ],
 )
 def test_tokens_that_are_not_there(process_model, sqlite_database, tokens, message):
@@ -358,5 +358,5 @@ def test_a_model_without_its_own_tokenizer(process_model, sqlite_database):
 
 def test_the_recipe_refuses_a_placeholder_that_is_no_token(tmp_path, sqlite_database, tokenizer, monkeypatch):
     run = save_run(tmp_path / "run", sqlite_database, tokenizer, count_scripts([1]))
-    with pytest.raises(SystemExit, match=r"error: '<extra_0>' is no single token of '.*tiny/model'"):
+    with pytest.raises(SystemExit, match=r"error: '<extra_0>' is not one token of '.*tiny/model'"):
         train(monkeypatch, tmp_path / "prm", "--episodes", run, "--placeholder_token", "<extra_0>")

@@ -228,7 +228,7 @@ def test_a_tokenizer_of_another_vocabulary(reward_model, tokenizer, sqlite_datab
 
 def test_a_language_model_is_no_reward_model(tiny_model, tmp_path, sqlite_database):
     said = refusal(f"model:{tiny_model}", sqlite_database)
-    assert "is no reward model: it has no weights for score.weight" in said
+    assert "is not a reward model: it has no weights for score.weight" in said
 
 
 def test_a_classifier_of_several_classes(tiny_model, tmp_path, sqlite_database):
@@ -237,7 +237,7 @@ def test_a_classifier_of_several_classes(tiny_model, tmp_path, sqlite_database):
         folder
     )
     AutoTokenizer.from_pretrained(tiny_model).save_pretrained(folder)
-    assert "it has 3 outputs, not one" in refusal(f"model:{folder}", sqlite_database)
+    assert "it has 3 outputs, not 1" in refusal(f"model:{folder}", sqlite_database)
 
 
 def test_an_adapter_of_a_policy_is_no_reward_model(tiny_model, tmp_path, sqlite_database):

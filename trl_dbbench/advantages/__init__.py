@@ -1,5 +1,6 @@
-"""Advantages: the credit that each token gets from the rewards.
+"""Advantages: the credit of each token, computed from rewards.
 
-One file per estimator; `batch` is what they read, `registry` finds them by name or dotted path.
+`estimators` has the pure functions, the other files one estimator with a state each. `batch` is their input;
+`registry` finds them by name or dotted path.
 In: an `AdvantageBatch`. Out: a tensor (episodes,) or (episodes, tokens).
 """

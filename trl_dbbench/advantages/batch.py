@@ -1,4 +1,4 @@
-"""What an advantage is computed from: a batch of episodes with their rewards, by turn and by token.
+"""The input of an advantage: a batch of episodes with their rewards, by turn and by token.
 
 Shapes: N episodes of all ranks, F reward functions, K turns at most, T tokens at most after a prompt.
 """
@@ -19,14 +19,14 @@ NO_TURN = -1
 
 @dataclass(frozen=True)
 class AdvantageBatch:
-    """A batch of sampled episodes, those of all ranks, in the order of their rows. On the CPU.
+    """The sampled episodes of all ranks, in row order, on the CPU.
 
     Attributes:
         episodes: N of them.
-        rewards: (N, F), NaN where a function gave none or the environment failed.
-        weights: (F,), of the reward functions.
-        groups: (N,), the number of each episode's group, from 0 on; a group shares one prompt.
-        penalties: (N,), what is taken from each episode's reward, as by `kl_in_reward`; 0 for nothing.
+        rewards: (N, F), NaN if a function gave none or the environment failed.
+        weights: (F,), weights of the reward functions.
+        groups: (N,), each episode's group number, from 0; a group shares one prompt.
+        penalties: (N,), subtracted from the rewards, as by `kl_in_reward`; 0 for none.
     """
 
     episodes: Sequence[Episode]
@@ -37,8 +37,10 @@ class AdvantageBatch:
 
     @cached_property
     def weighted(self) -> torch.Tensor:
-        """(N,): the weighted sum of an episode's rewards, less its penalty; NaN where all rewards are, which
-        leaves it out of the update."""
+        """(N,): weighted sum of an episode's rewards minus its penalty.
+
+        NaN if all its rewards are NaN; it is then left out of the update.
+        """
         total = (self.rewards * self.weights).nansum(dim=1) - self.penalties
         return total.masked_fill(self.scored.logical_not(), torch.nan)
 
@@ -54,12 +56,12 @@ class AdvantageBatch:
 
     @cached_property
     def turns(self) -> torch.Tensor:
-        """(N, T): the number of the turn, from 0 on, that a sampled token is of; -1 elsewhere."""
+        """(N, T): the turn number, from 0, of a sampled token; -1 elsewhere."""
         return padded([turns_of_tokens(episode) for episode in self.episodes], NO_TURN)
 
     @cached_property
     def step_rewards(self) -> torch.Tensor:
-        """(N, K, F): each turn's reward, of the functions that give one for each turn; NaN elsewhere."""
+        """(N, K, F): each turn's step rewards; NaN elsewhere."""
         names = list(self.episodes[0].rewards) if self.episodes else []
         most = max((len(episode.turns) for episode in self.episodes), default=0)
         rewards = torch.full((len(self.episodes), most, len(names)), torch.nan)
@@ -71,27 +73,27 @@ class AdvantageBatch:
 
     @cached_property
     def has_turn(self) -> torch.Tensor:
-        """(N, K): whether an episode has so many turns."""
+        """(N, K): whether the episode has this turn."""
         lengths = torch.tensor([len(episode.turns) for episode in self.episodes])
         return torch.arange(int(lengths.max()) if len(lengths) else 0) < lengths[:, None]
 
     @cached_property
     def steps(self) -> torch.Tensor:
-        """(N, K): the weighted sum of each turn's rewards; NaN where no function gives one."""
+        """(N, K): weighted sum of each turn's rewards; NaN if no function gives one."""
         total = (self.step_rewards * self.weights).nansum(dim=2)
         return total.masked_fill(self.step_rewards.isnan().all(dim=2), torch.nan)
 
     @cached_property
     def outcomes(self) -> torch.Tensor:
-        """(N,): `weighted`, but of the functions that give one reward for the whole episode."""
+        """(N,): `weighted`, restricted to functions that reward the whole episode."""
         whole = self.step_rewards.isnan().all(dim=1)  # (N, F)
         total = (self.rewards * whole * self.weights).nansum(dim=1) - self.penalties
         return total.masked_fill(self.scored.logical_not(), torch.nan)
 
     @cached_property
     def turn_rewards(self) -> torch.Tensor:
-        """(N, K): `steps`, with the outcome at the last turn; 0 where there is neither. NaN at the last turn
-        of an episode without any reward."""
+        """(N, K): `steps`, plus the outcome at the last turn; 0 without either. NaN at the last turn of an
+        episode without any reward."""
         rewards = self.steps.nan_to_num()
         last = self.has_turn.sum(dim=1) - 1
         played = last >= 0
@@ -99,8 +101,9 @@ class AdvantageBatch:
         return rewards
 
     def returns(self, gamma: float = 1.0) -> torch.Tensor:
-        """(N, K): what an episode earns from a turn on: sum over j >= k of gamma^(j-k) times the reward of
-        turn j, the last one's with the outcome. NaN where there is no such turn, or no reward at all.
+        """(N, K): discounted return from each turn: sum over j >= k of gamma^(j-k) times `turn_rewards` j.
+
+        NaN for missing turns and for episodes without any reward.
         """
         rewards = self.turn_rewards
         returns = torch.zeros_like(rewards)
@@ -111,14 +114,11 @@ class AdvantageBatch:
         return returns.masked_fill(~self.has_turn, torch.nan)
 
     def token_rewards(self) -> torch.Tensor:
-        """(N, T): a turn's reward at its last sampled token, the last one's with the outcome; 0 elsewhere.
-
-        NaN in the rows without any reward.
-        """
+        """(N, T): `turn_rewards` at each turn's last sampled token, 0 elsewhere."""
         return self.at_last_tokens(self.turn_rewards)
 
     def noted(self, of_tokens: Sequence[Sequence[float] | None]) -> torch.Tensor:
-        """(N, T): what stands in the episodes for each of their tokens, 0 where nothing does.
+        """(N, T): values per token as a padded tensor, 0 elsewhere.
 
         Args:
             of_tokens: N lists, each as long as its episode's mask, or `None`.
@@ -147,14 +147,13 @@ NEEDS: dict[Need, str] = {
     "step_rewards": "goes by each turn's reward, and no reward function gives one; add one that does to "
     "reward_funcs, such as executes or state_progress",
 }
-"""What an advantage may not be able to do without -> what is wrong if it has to, and what to do."""
+"""Requirement of an advantage -> the message if it is not met."""
 
 C = TypeVar("C", bound=Callable)
 
 
 def needs(*what: Need) -> Callable[[C], C]:
-    """Mark an advantage function or class by what it needs: `groups` of two and more samples of a prompt,
-    or `step_rewards`, a reward for each turn."""
+    """Mark the requirements of an advantage: `groups` of at least two samples per prompt, `step_rewards`."""
 
     def mark(function: C) -> C:
         function.needs = frozenset(what)  # type: ignore[attr-defined]

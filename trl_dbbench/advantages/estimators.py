@@ -1,13 +1,11 @@
-"""Advantages that are computed from a batch's rewards alone, each a pure function of a page.
+"""Advantages computed from a batch's rewards alone, as pure functions.
 
-What they share:
+- An episode without any reward (NaN: its environment failed) is left out of all statistics. Its own
+  advantage is NaN, which stands for 0.
+- A group with equal rewards, or with one episode left, gives exactly 0.
+- Standard deviations divide by n - 1.
 
-- An episode without any reward (NaN: its environment failed) is out of every mean, standard deviation,
-  minimum and maximum. Its own advantage is NaN, which stands for 0.
-- A group in which all rewards are equal gives exactly 0, and so does the only one that is left of a group.
-- Standard deviations are of samples (divided by n - 1).
-
-`docs/credit.md` says which to take.
+`docs/credit.md` compares them.
 """
 
 from __future__ import annotations
@@ -25,10 +23,10 @@ EPSILON = 1e-6
 
 
 def normalised(values: torch.Tensor, groups: torch.Tensor, epsilon: float = EPSILON) -> torch.Tensor:
-    """Values less their group's mean, in units of its standard deviation: (v - mean) / (std + epsilon).
+    """Return (v - mean) / (std + epsilon) within each group.
 
     Args:
-        values: (N,), NaN for those that are left out, which stay NaN.
+        values: (N,); NaN is left out and stays NaN.
         groups: (N,), any numbers.
     """
     result = torch.full_like(values, torch.nan)
@@ -43,14 +41,14 @@ def normalised(values: torch.Tensor, groups: torch.Tensor, epsilon: float = EPSI
 def grpo(batch: AdvantageBatch) -> torch.Tensor:
     """(r - mean) / (std + 1e-4) in each group, as TRL computes it (Shao et al., 2024, DeepSeekMath).
 
-    What TRL itself gives is under the same name; this one is for rewards that TRL has not seen.
+    TRL's own result has the same name; this function is for rewards that TRL has not seen.
     """
     return normalised(batch.weighted, batch.groups, epsilon=1e-4)
 
 
 @needs("groups")
 def rloo(batch: AdvantageBatch) -> torch.Tensor:
-    """A reward less the mean of the others of its group (Ahmadian et al., 2024, "Back to Basics")."""
+    """Return a reward minus the mean of the others in its group (Ahmadian et al., 2024, "Back to Basics")."""
     rewards = batch.weighted
     result = torch.full_like(rewards, torch.nan)
     for rows in places_of_groups(rewards, batch.groups):
@@ -63,7 +61,7 @@ def rloo(batch: AdvantageBatch) -> torch.Tensor:
 
 @needs("groups")
 def reinforce_pp(batch: AdvantageBatch) -> torch.Tensor:
-    """Reward less their group's mean, normalised over the whole batch (Hu, 2025, REINFORCE++)."""
+    """Return rewards minus their group's mean, normalised over the batch (Hu, 2025, REINFORCE++)."""
     centred = torch.full_like(batch.weighted, torch.nan)
     for rows in places_of_groups(batch.weighted, batch.groups):
         own = batch.weighted[rows]
@@ -73,8 +71,9 @@ def reinforce_pp(batch: AdvantageBatch) -> torch.Tensor:
 
 @needs("groups")
 def weighted(batch: AdvantageBatch) -> torch.Tensor:
-    """w (r - mean) / (std + eps), w = 0.5 + 0.5 (r - min) / (max - min): better episodes weigh up to twice
-    as much (RewardSQL). Does not sum to 0.
+    """w (r - mean) / (std + eps), w = 0.5 + 0.5 (r - min) / (max - min) (RewardSQL).
+
+    The best episode weighs twice as much as the worst; the sum is not 0.
     """
     rewards = batch.weighted
     result = normalised(rewards, batch.groups)
@@ -90,15 +89,15 @@ Spread = Literal["last_token", "turn"]
 
 @needs("groups", "step_rewards")
 def process_avg_unique(batch: AdvantageBatch, step_spread: Spread = "last_token") -> torch.Tensor:
-    """Each turn's reward x, signed and scaled by how its episode compares with the group (RewardSQL).
+    """Return each turn's reward x, signed and scaled by its episode's standing in the group (RewardSQL).
 
-    u is the mean of an episode's distinct nonzero step rewards, 0 if it has none; A = (u - mean) / (std +
-    eps) in the group. A turn with a reward x gets, where A > 0, A (x - 1) if x > 1 and A x otherwise; where
-    A <= 0, A (1 - x). So a reward above 1 turns a negative A around. Turns without a reward get 0. Rewards
-    for whole episodes do not count.
+    u is the mean of an episode's distinct nonzero step rewards, or 0; A = (u - mean) / (std + eps) in the
+    group. If A > 0, a turn gets A (x - 1) for x > 1 and A x otherwise; if A <= 0, it gets A (1 - x), so that
+    a reward above 1 turns a negative A around. Turns without a reward get 0. Rewards for whole episodes do
+    not count.
 
     Args:
-        step_spread: whether a turn's advantage is that of its last sampled token, as in RewardSQL, or of all.
+        step_spread: `last_token` (as in RewardSQL) or `turn`: which sampled tokens of a turn get it.
     """
     check_choice("step_spread", step_spread, ("last_token", "turn"))
     steps = batch.steps  # (N, K)
@@ -112,13 +111,10 @@ def process_avg_unique(batch: AdvantageBatch, step_spread: Spread = "last_token"
 
 @needs("groups")
 def token_wise(batch: AdvantageBatch) -> torch.Tensor:
-    """Token rewards, normalised at each place over the group's episodes that sampled a token there.
+    """Return token rewards, normalised at each place over the group's episodes (RewardSQL).
 
-    From RewardSQL.
-
-    A token's reward is its turn's at the turn's last sampled token, at the last turn's with the outcome, and
-    0 elsewhere. Places count from the first token after the prompt. Where fewer than two episodes have a
-    sampled token, 0.
+    Token rewards are `AdvantageBatch.token_rewards`. Places count from the first token after the prompt; a
+    place where fewer than two episodes sampled a token gets 0.
     """
     rewards = batch.token_rewards()  # (N, T)
     sampled = (batch.mask == 1) & batch.scored[:, None]
@@ -129,11 +125,10 @@ def token_wise(batch: AdvantageBatch) -> torch.Tensor:
 
 @needs("groups")
 def turn(batch: AdvantageBatch, gamma: float = 1.0) -> torch.Tensor:
-    """Turn-level GRPO: what an episode earns from a turn on, normalised over the group's episodes with such a
-    turn; all tokens of the turn get it.
+    """Return turn-level GRPO: returns from each turn, normalised over the group's episodes with that turn.
 
     Args:
-        gamma: the discount for each turn between a reward and what led to it.
+        gamma: discount per turn, 0 to 1.
     """
     check_share("gamma", gamma)
     returns = batch.returns(gamma)  # (N, K)
@@ -142,7 +137,7 @@ def turn(batch: AdvantageBatch, gamma: float = 1.0) -> torch.Tensor:
 
 
 def places_of_groups(values: torch.Tensor, groups: torch.Tensor) -> Iterator[torch.Tensor]:
-    """For each group the places of its values that are not NaN, where there are any."""
+    """Yield, for each group, the places of its values that are not NaN, if there are any."""
     for group in groups.unique():
         rows = ((groups == group) & ~values.isnan()).nonzero().flatten()
         if len(rows):
@@ -150,12 +145,12 @@ def places_of_groups(values: torch.Tensor, groups: torch.Tensor) -> Iterator[tor
 
 
 def vary(values: torch.Tensor) -> bool:
-    """Return whether not all values are the same; there must be one at least."""
+    """Return whether the values differ; there must be at least one."""
     return bool((values != values[0]).any())
 
 
 def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    """Raise ConfigError for an argument that is none of these."""
+    """Raise ConfigError for an argument that is not allowed."""
     if value not in allowed:
         raise ConfigError(
             f"unknown {name} {value!r} in advantage_args; allowed: {', '.join(map(str, allowed))}."
@@ -163,6 +158,6 @@ def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
 
 
 def check_share(name: str, value: float) -> None:
-    """Raise ConfigError for an argument that is no number from 0 to 1."""
+    """Raise ConfigError for an argument that is not a number from 0 to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ConfigError(f"{name} in advantage_args must be a number from 0 to 1, is {value!r}.")

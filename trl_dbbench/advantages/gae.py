@@ -1,4 +1,4 @@
-"""Generalised advantage estimation (Schulman et al., 2016), over the tokens that an agent has sampled."""
+"""Generalised advantage estimation (Schulman et al., 2016) over an agent's sampled tokens."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from trl_dbbench.errors import ConfigError
 def gae(
     rewards: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, gamma: float = 1.0, lam: float = 1.0
 ) -> torch.Tensor:
-    """The advantage of each sampled token over what its state was worth.
+    """Return the advantage of each sampled token.
 
-    Of a row's sampled tokens 0, 1, ..., n: delta_t = r_t + gamma V_(t+1) - V_t, where V_(n+1) = 0, and
-    A_t = sum over l >= 0 of (gamma lam)^l delta_(t+l). Observations are skipped: the token after one is the
-    next of the token before it, and nothing that stands at their places is read.
+    Over a row's sampled tokens 0, ..., n: delta_t = r_t + gamma V_(t+1) - V_t with V_(n+1) = 0, and
+    A_t = sum over l >= 0 of (gamma lam)^l delta_(t+l). Observations are skipped: the tokens before and after
+    one are neighbours.
 
     Args:
-        rewards: (N, T), for having sampled the token.
-        values: (N, T), of the state before the token.
+        rewards: (N, T), reward for sampling the token.
+        values: (N, T), value of the state before the token.
         mask: (N, T), 1 on sampled tokens.
 
     Returns:
@@ -41,20 +41,18 @@ def gae(
 
 
 class GAE:
-    """PPO's advantages, by what a critic has noted in the episodes (`Episode.token_values`).
+    """PPO's advantages, from a critic's `Episode.token_values`.
 
-    After a call, `returns` (N, T) are what the critic is to say: advantages, before they are whitened, plus
-    values; `values` (N, T) what it said, and `sampled` (N, T) where that counts.
+    After a call, `returns` (N, T) are the critic's targets: advantages before whitening, plus values.
+    `values` (N, T) are its predictions, and `sampled` (N, T) says which count.
 
     Args:
-        gamma: the discount for each sampled token.
-        lam: 1 takes what was earned in the end, less means to trust the critic: a smaller variance for a
-            bias.
-        whiten: whether the advantages of the batch's sampled tokens, those of all ranks, are put to mean 0
-            and standard deviation 1.
+        gamma: discount per sampled token, 0 to 1.
+        lam: 0 to 1; 1 uses the final return, less trusts the critic more (less variance, more bias).
+        whiten: whether advantages get mean 0 and standard deviation 1 over all ranks' sampled tokens.
 
     Raises:
-        ConfigError: for a share that is none.
+        ConfigError: if an argument is out of range.
     """
 
     def __init__(self, gamma: float = 1.0, lam: float = 1.0, whiten: bool = True):
@@ -85,11 +83,11 @@ class GAE:
 
 
 def whitened(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Values less their mean, in units of their standard deviation; all are alike: 0.
+    """Return values with mean 0 and standard deviation 1; 0 if all are equal.
 
     Args:
         values: (N, T).
-        mask: (N, T), which of them count; the others are 0.
+        mask: (N, T), which values count; the others become 0.
     """
     result = torch.zeros_like(values)
     result[mask] = normalised(values[mask], torch.zeros(int(mask.sum())))
@@ -97,11 +95,9 @@ def whitened(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def explained_variance(returns: torch.Tensor, values: torch.Tensor) -> float:
-    """1 - Var(returns - values) / Var(returns): 1 where the critic knew, 0 where a constant does as well; NaN
-    where all returns are alike.
+    """Return 1 - Var(returns - values) / Var(returns) for two (M,) tensors; NaN if all returns are equal.
 
-    Args:
-        returns, values: (M,).
+    1 is a perfect critic, 0 one as good as a constant.
     """
     if len(returns) < 2 or not vary(returns):
         return float("nan")

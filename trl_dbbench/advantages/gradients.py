@@ -1,4 +1,4 @@
-"""Gradients of weights that TRL's trainer does not train: a critic's, a second adapter's."""
+"""Gradients of weights outside TRL's optimizer: a critic's, or a second adapter's."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def reduce_gradients(
     reduction: Literal["sum", "mean"],
     max_norm: float,
 ) -> None:
-    """Give all ranks the sum or the mean of their gradients, scaled down to a norm. All ranks call it.
+    """Replace gradients by their sum or mean over all ranks, clipped. All ranks must call it.
 
     Args:
-        max_norm: of all these weights' gradients together; 0 scales nothing.
+        max_norm: bound on the norm of all these gradients together; 0 for none.
     """
     for weight in weights:
         own = torch.zeros_like(weight) if weight.grad is None else weight.grad

@@ -1,20 +1,20 @@
-"""PRIME (Cui et al., 2025): process rewards that nobody labels, from a model that learns what is right.
+"""PRIME (Cui et al., 2025): process rewards without step labels, from a model trained on outcomes.
 
 pi_phi is a second adapter on the policy's base, pi_ref the base alone. A sampled token's reward is
 
     r_t = beta * log(pi_phi(token) / pi_ref(token)),
 
-and their sum over an episode is the logit of its being right: of each batch pi_phi makes one step of
-cross-entropy, after the batch's rewards were read off it. Groups that are all right or all wrong train it
-too; episodes whose environment failed do not.
+and their sum over an episode is the logit of the episode being right. After a batch's rewards are computed,
+pi_phi makes one step of cross-entropy on it. Groups that are all right or all wrong train it too; episodes
+whose environment failed do not.
 
-The second adapter is in the model only while this is done. In between its weights lie here, on the CPU, so
-that nothing else ever meets it: not what is saved, evaluated or served, nor the policy's optimizer.
+The second adapter is in the model only meanwhile. Otherwise its weights are kept here on the CPU, so that
+they are never saved, evaluated, served or seen by the policy's optimizer.
 
 Logged:
 
-- `prime/loss`: pi_phi's cross-entropy, in nats an episode, before its step.
-- `prime/accuracy`: episodes of which it judged rightly whether they are right, before its step.
+- `prime/loss`: pi_phi's cross-entropy, in nats per episode, before its step.
+- `prime/accuracy`: share of episodes that pi_phi classifies correctly, before its step.
 """
 
 from __future__ import annotations
@@ -44,22 +44,21 @@ By = Literal["token", "turn"]
 
 @needs("groups")
 class Prime:
-    """Returns of outcomes and implicit process rewards, each less what the others of the group have.
+    """Returns of outcomes and implicit process rewards, each minus the mean of the group's others.
 
     A_t = (R - mean of the others' R) + sum over s >= t of (r_s - mean of the others' mean r)
 
-    R is an episode's weighted reward; t and s count its sampled tokens. The only one that is left of a group
-    gets 0.
+    R is an episode's weighted reward; t and s count its sampled tokens. The last episode left of a group gets
+    0.
 
     Args:
-        beta: of the implicit rewards.
-        learning_rate: of pi_phi, by AdamW without weight decay. Gradients are scaled down to the trainer's
-            `max_grad_norm`.
-        by: `token`, or `turn`: a turn's rewards are summed, t and s count turns, and all tokens of a turn get
-            what it gets.
+        beta: scale of the implicit rewards.
+        learning_rate: pi_phi's, for AdamW without weight decay; gradients are clipped to `max_grad_norm`.
+        by: `token`, or `turn`: rewards are summed per turn, t and s count turns, and all tokens of a turn get
+            the same.
 
     Raises:
-        ConfigError: for an argument that cannot be used.
+        ConfigError: if an argument is out of range.
     """
 
     def __init__(self, beta: float = 0.05, learning_rate: float = 1e-5, by: By = "token"):
@@ -90,11 +89,11 @@ class Prime:
     # --- pi_phi -----------------------------------------------------------------------------------
 
     def prepare(self, trainer: Any, episodes: Sequence[Episode]) -> None:
-        """Record the implicit rewards in the episodes (`token_rewards`), then makes a step of pi_phi."""
+        """Record the implicit rewards in the episodes (`token_rewards`), then train pi_phi for one step."""
         played = [each for each in episodes if each.status != Status.ENVIRONMENT_FAULT]
         accelerator, device = trainer.accelerator, trainer.accelerator.device
         number = accelerator.reduce(torch.tensor(float(len(played)), device=device), reduction="sum").item()
-        sums = torch.zeros(2, device=device)  # of the loss, and of those that it judges as they were
+        sums = torch.zeros(2, device=device)  # loss, and correct classifications
         with self._model(trainer) as (model, optimizer), torch.enable_grad():
             for rows in _parts(played, trainer.args.per_device_train_batch_size):
                 rewards, sampled = self._rewards(trainer, model, rows)
@@ -114,7 +113,7 @@ class Prime:
     def _rewards(
         self, trainer: Any, model: PeftModel, rows: Sequence[Episode]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """beta times the log ratio, and where it is of a sampled token, (n, T) both."""
+        """Return beta times the log ratio, and the mask of sampled tokens, both (n, T)."""
         prompts = [torch.tensor(each.prompt_ids) for each in rows]
         completions = [torch.tensor(each.completion_ids) for each in rows]
         parts = [_padded(prompts, "left"), _padded(completions, "right")]
@@ -135,7 +134,7 @@ class Prime:
 
     @contextmanager
     def _model(self, trainer: Any) -> Iterator[tuple[PeftModel, torch.optim.Optimizer]]:
-        """The model with pi_phi as the adapter that is on and trained; kept when the block ends."""
+        """Give the model with pi_phi as its active adapter; its weights are kept when the block ends."""
         model = trainer.accelerator.unwrap_model(trainer.model)
         device = trainer.accelerator.device
         with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
@@ -182,16 +181,16 @@ class Prime:
 def implicit_returns(
     rewards: torch.Tensor, counted: torch.Tensor, groups: torch.Tensor, known: torch.Tensor
 ) -> torch.Tensor:
-    """What is earned from each place on, less what the others of the group have earned at a place on average.
+    """Return the sum of rewards from each place on, each minus the mean reward of the group's other rows.
 
     Args:
         rewards: (N, L), of tokens or turns.
-        counted: (N, L), which of them there are.
+        counted: (N, L), which places exist.
         groups: (N,).
-        known: (N,), which rows count; the others get 0, and so does the only one that is left of a group.
+        known: (N,), which rows count; others get 0, as does the last row left of a group.
 
     Returns:
-        (N, L), 0 where nothing is counted.
+        (N, L), 0 where `counted` is 0.
     """
     rewards = rewards * counted
     means = rewards.sum(dim=1) / counted.sum(dim=1).clamp(min=1)
@@ -204,8 +203,7 @@ def implicit_returns(
 
 
 def _config(model: PeftModel) -> Any:
-    """That of the policy's adapter: as large, begun as the base is, without dropout, and weights of layers
-    alone."""
+    """Copy the policy's adapter config: zero-initialised, without dropout, biases or whole modules."""
     config = deepcopy(model.active_peft_config)
     config.lora_dropout, config.init_lora_weights = 0.0, True
     config.bias, config.modules_to_save, config.trainable_token_indices = "none", None, None
@@ -217,7 +215,7 @@ def _parts(episodes: Sequence[Episode], rows: int) -> list[Sequence[Episode]]:
 
 
 def _padded(rows: Sequence[torch.Tensor], side: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows, and 1 where they are, (n, L) both."""
+    """Return the padded rows and their mask, both (n, L)."""
     there = [torch.ones_like(row) for row in rows]
     padded, mask = (pad_sequence(list(each), True, padding_side=side) for each in (rows, there))
     return padded, mask

@@ -1,15 +1,15 @@
-"""What each token gets of its episode's reward: `advantage: NAME` in a YAML, or a function of your own.
+"""Advantages by name: `advantage: NAME` in a YAML, or a function of your own.
 
 ```python
 def leave_one_out(batch: AdvantageBatch) -> torch.Tensor:  # (N,)
     ...
 ```
 
-`grpo` is TRL's own, untouched. Any other is applied before anything is recorded, so that `episodes.jsonl`,
-TRL's logs, report and notebook show what was trained. `advantage_args` are handed to it as keywords.
+`grpo` is TRL's own, unchanged. Others replace it before anything is recorded, so `episodes.jsonl`, TRL's logs
+and the report show the values that were trained. `advantage_args` become keyword arguments.
 
-One that has to do something first, or remembers something, is a class; `advantage_args` go to its
-constructor, and its objects are called with each batch. They may have:
+An advantage with preparation or memory is a class. `advantage_args` go to its constructor; its objects are
+called with each batch. They may have:
 
 ```python
 class Mine:
@@ -19,7 +19,7 @@ class Mine:
     def load_state_dict(self, state) -> None: ...
 ```
 
-A function or class says by `@needs(...)` what it cannot do without.
+`@needs(...)` declares the requirements of a function or class.
 
 Shapes: N episodes of all ranks, F reward functions, K turns at most, T tokens at most after a prompt.
 """
@@ -69,15 +69,15 @@ ADVANTAGES: dict[str, Callable | None] = {
     "gae": GAE,
     "prime": Prime,
 }
-"""By name: functions, and classes whose objects are such.
+"""Functions, and classes whose objects are such functions, by name.
 
-`None` leaves what TRL has computed: rewards less their group's mean, by `scale_rewards` in units of its
-standard deviation (Shao et al., 2024, DeepSeekMath).
+`None` keeps TRL's result: rewards minus their group's mean, divided by its standard deviation if
+`scale_rewards` says so (Shao et al., 2024, DeepSeekMath).
 """
 
 
 def get_advantage(name: str, arguments: dict[str, Any] | str | None = None) -> AdvantageFunction | None:
-    """The function of that name, or at that dotted path, with these arguments.
+    """Return the function of that name, or at that dotted path, with these arguments.
 
     Raises:
         ConfigError: if there is none, or it does not take these arguments.
@@ -105,7 +105,7 @@ def get_advantage(name: str, arguments: dict[str, Any] | str | None = None) -> A
 
 
 def needs_of(function: AdvantageFunction | None) -> frozenset[Need]:
-    """What `needs` has marked it with; TRL's own needs groups."""
+    """Return the requirements set by `needs`; TRL's own needs groups."""
     if function is None:
         return frozenset({"groups"})
     return getattr(function.func if isinstance(function, partial) else function, "needs", frozenset())
@@ -118,13 +118,13 @@ def check_needs(name: str, function: AdvantageFunction | None, missing: Need) ->
 
 
 def compute(name: str, function: AdvantageFunction, batch: AdvantageBatch) -> torch.Tensor:
-    """What the function gives, checked; 0 where the environment failed and on tokens that were not sampled.
+    """Call an advantage function and check its result.
 
     Returns:
-        (N,) or (N, T), fp32.
+        (N,) or (N, T), fp32; 0 for failed environments and on tokens that were not sampled.
 
     Raises:
-        ConfigError: if it gives another shape.
+        ConfigError: if the result has another shape.
     """
     played = [episode for episode in batch.episodes if episode.status != Status.ENVIRONMENT_FAULT]
     if played and not any(turn.rewards for episode in played for turn in episode.turns):
@@ -144,11 +144,11 @@ def compute(name: str, function: AdvantageFunction, batch: AdvantageBatch) -> to
 
 
 def note(episodes: Sequence[Episode], values: torch.Tensor) -> list[float]:
-    """Write into the episodes what they were given; returns a value for each.
+    """Record advantages in the episodes; return one value per episode.
 
     Args:
-        values: (N,) or (N, T). Of the latter, episodes and turns get the mean over their sampled tokens;
-            turns only where they differ.
+        values: (N,) or (N, T). For (N, T), episodes and turns get means over their sampled tokens; turns only
+            if they differ.
     """
     for episode, value in zip(episodes, values, strict=True):
         if value.dim() == 0:

@@ -1,4 +1,4 @@
-"""REINFORCE (Williams, 1992): an episode's reward as it is, or less what episodes have earned so far."""
+"""REINFORCE (Williams, 1992): an episode's reward, or that minus a running mean."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ Baseline = Literal["none", "running"]
 
 
 class Reinforce:
-    """The reward of an episode, which one sample of a prompt is enough for.
+    """The reward of an episode; works with one sample per prompt.
 
     Args:
-        baseline: what is taken from the reward: `none`, or `running`, the mean reward of all episodes before
-            this batch, 0 before the first one.
+        baseline: `none`, or `running`: subtracts the mean reward of all episodes before this batch.
 
     Raises:
         ConfigError: for another baseline.

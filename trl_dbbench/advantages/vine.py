@@ -1,4 +1,4 @@
-"""Credit by what happens next: fresh continuations from the middle of an episode, on the real tables."""
+"""Credit by continuations: an episode is played on from its middle, on the real tables."""
 
 from __future__ import annotations
 
@@ -21,19 +21,17 @@ from trl_dbbench.utils.ranks import Ranks, together
 class Vine:
     """VinePPO (Kazemnejad et al., 2024): a turn's advantage is V(after it) - V(before it).
 
-    V of a turn's start is the mean reward of fresh continuations from it: the episode's statements are
-    executed again on tables of their own, and the policy goes on from the same tokens. V of the first turn's
-    start is the mean reward of the group, V after the last turn the episode's own reward. In a group whose
-    rewards are all equal nothing is played, and the advantage is 0.
+    V before a turn is the mean reward of fresh continuations: the episode's statements are executed again on
+    fresh tables, and the policy continues from the same tokens. V before the first turn is the group's mean
+    reward, V after the last the episode's own. A group with equal rewards gets advantage 0 and plays nothing.
 
-    Where no continuation could be played from the start of a turn, it and the turn before share equally what
-    they changed together.
+    If no continuation from a turn could be played, it and the turn before share their change equally.
 
     Args:
-        continuations: from each turn but the first.
+        continuations: number per turn, for each turn but the first.
 
     Raises:
-        ConfigError: for less than one.
+        ConfigError: if it is less than one.
     """
 
     def __init__(self, continuations: int = 4):
@@ -42,7 +40,7 @@ class Vine:
         self.continuations = continuations
 
     def prepare(self, trainer: Any, episodes: Sequence[Episode]) -> None:
-        """Play the continuations, and notes values and tokens in the episodes."""
+        """Play the continuations, and record values and tokens in the episodes."""
         places = [
             (episode, number)
             for episode, mixed in zip(episodes, _mixed(trainer), strict=True)
@@ -82,10 +80,10 @@ class Vine:
 
 
 def differences(values: Sequence[float | None]) -> list[float]:
-    """V(k + 1) - V(k) for each k; turns between which V is not known share the difference equally.
+    """Return V(k + 1) - V(k) for each k; turns around an unknown V share the difference equally.
 
     Args:
-        values: K + 1 of them, the first and the last known.
+        values: K + 1; the first and the last must be known.
     """
     known = [place for place, value in enumerate(values) if value is not None]
     changes = list[float]()
@@ -96,7 +94,7 @@ def differences(values: Sequence[float | None]) -> list[float]:
 
 
 def _mixed(trainer: Any) -> list[bool]:
-    """For each of this rank's rows whether the rewards of its group differ."""
+    """Return, for each of this rank's rows, whether the rewards of its group differ."""
     groups = torch.arange(len(trainer.rewards)) // trainer.num_generations
     total = AdvantageBatch([], trainer.rewards.cpu(), trainer.reward_weights.cpu(), groups).weighted
     mixed = torch.zeros(len(total), dtype=torch.bool)
@@ -110,7 +108,7 @@ def _worth(trainer: Any, episodes: Sequence[Episode]) -> list[float | None]:
     """Return the weighted rewards of continuations; `None` where the environment failed.
 
     Raises:
-        ConfigError: if a reward is a model's or a coroutine's, which only TRL asks.
+        ConfigError: if a reward is a model or a coroutine, which only TRL can call.
     """
     shown = {tuple(row["episode"].prompt_ids): row["prompt"] for row in trainer.batch.rows}
     total = [0.0] * len(episodes)
@@ -134,7 +132,7 @@ def _worth(trainer: Any, episodes: Sequence[Episode]) -> list[float | None]:
 
 
 def _sampling(episode: Episode, number: int, k: int) -> Sampling:
-    """As the episode's own, from another stream of random numbers."""
+    """Return the episode's sampling with another stream of random numbers."""
     own = episode.sampling
     seed = np.random.SeedSequence((own.seed, number, k + 1)).generate_state(1)[0]
     return Sampling(own.temperature, own.top_p, own.top_k, seed=int(seed))

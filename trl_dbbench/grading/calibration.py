@@ -1,4 +1,4 @@
-"""How far the probabilities of a model can be believed: accuracy, Brier score and calibration error."""
+"""Calibration of a model's probabilities: accuracy, Brier score and calibration error."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ Interval = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Calibration:
-    """Of n probabilities about things from so many tasks.
+    """The calibration of n probabilities about items from a number of tasks.
 
-    `accuracy` is the share that is on the right side of 0.5; `brier` the mean of (p - y)², which is q(1 - q)
-    for one who says the base rate q each time; `error` the expected calibration error: |mean p - mean y| of
-    each tenth of the range of p, weighted by how many there are in it (Guo et al. 2017). Things of the same
-    task are not independent: the Wilson interval of the accuracy counts tasks, the two others come from
-    drawing tasks again with replacement.
+    `accuracy` is the share on the right side of 0.5. `brier` is the mean of (p - y)², q(1 - q) for a constant
+    guess at the base rate q. `error` is the expected calibration error: |mean p - mean y| in each tenth of
+    the range of p, weighted by its size (Guo et al. 2017). Items of one task are not independent, so the
+    Wilson interval of the accuracy counts tasks, and the other intervals are a bootstrap over tasks.
     """
 
     n: int
@@ -45,14 +44,14 @@ class Calibration:
 def calibration(
     probabilities: Sequence[float], outcomes: Sequence[bool], tasks: Sequence[str], seed: int = 0
 ) -> Calibration:
-    """Compare probabilities with what came out.
+    """Compare probabilities with outcomes.
 
     Args:
         probabilities: length N, that the outcome is true.
-        tasks: length N, what each is about; equal names are drawn together.
+        tasks: length N, the task of each; items of one task are resampled together.
 
     Raises:
-        ValueError: if there is nothing to compare.
+        ValueError: if there are none.
     """
     if not len(probabilities):
         raise ValueError("no probabilities to compare")
@@ -76,13 +75,13 @@ def calibration(
 
 
 def pair_calibration(differences: Sequence[float], tasks: Sequence[str], seed: int = 0) -> Calibration:
-    """The same for pairs: the model says that the first is better with the probability 1 / (1 + exp(-d)).
+    """Return the calibration of pairs, where P(first is better) = 1 / (1 + exp(-d)).
 
-    Which one stands first is a convention, so each pair counts as "the one that the model prefers is the
-    better one", with a probability of at least 0.5.
+    The order of a pair is arbitrary, so the outcome is "the preferred one is better", with a probability of
+    at least 0.5.
 
     Args:
-        differences: length N, d, the score of the better one less that of the other.
+        differences: length N, d: the better one's score minus the other's.
     """
     p = 1 / (1 + np.exp(-np.abs(np.asarray(differences, float))))
     return calibration(p.tolist(), [each > 0 for each in differences], tasks, seed)

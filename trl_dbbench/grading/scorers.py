@@ -1,4 +1,4 @@
-"""How right the rows of a statement are, by the rules of the field's published evaluators, and by our own.
+"""Scores for the rows of a statement, by the rules of published evaluators and by our own.
 
 | scorer | from | rows | columns | cells |
 |---|---|---|---|---|
@@ -10,12 +10,12 @@
 | `critic` | BIRD-CRITIC, LiveSQLBench on SQLite | sets; in order if asked | in order | to two places, days |
 | `critic_mysql` | BIRD-CRITIC on MySQL | sets | in order | days as text |
 
-Each gives from 0 to 1 for two results, and does what the evaluator's code does, oddities included: 1,000 and
-1,000.0 may differ (`spider_ts`), nothing equals nothing (`bird_ex`) or never does (`critic`), and rows whose
-cells were swapped may be right (`spider2`). `strict` has none of them. Where the evaluator's comparison ends
-in an error, the score is 0. A statement that failed has no result, and each evaluator gives it 0.
+Each scores two results from 0 to 1 as the evaluator's code does, oddities included: 1,000 and 1,000.0 may
+differ (`spider_ts`), an empty result equals another (`bird_ex`) or never does (`critic`), and swapped cells
+may be right (`spider2`). `strict` has none of these. If the evaluator's comparison raises, the score is 0, as
+for a statement that failed.
 
-What some evaluators do to the SQL before they execute it is not done here.
+`scored_sql` has the rewriting that some evaluators do before they execute a statement.
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Result:
-    """What a statement gave: the names of its columns, and its rows in their order.
+    """A query's result: column names, and rows in order.
 
-    `width` is for a gold result of which only some columns count, as in Spider 2.0: their number with those
-    that are left out. 0 where all count.
+    `width` is the number of all columns of a gold of which only some count, as in Spider 2.0; 0 if all count.
     """
 
     columns: Sequence[str]
@@ -51,17 +50,17 @@ class Result:
 
     @property
     def most_columns(self) -> int:
-        """Columns that a right answer has at most, if this is the gold."""
+        """Most columns of a right answer, if this is the gold."""
         return max(len(self.columns), self.width)
 
     @property
     def says_nothing(self) -> bool:
-        """Whether there are no rows, or only NULLs in them, which statements also give by mistake."""
+        """Whether there are no rows, or only NULLs, which wrong statements also give."""
         return all(cell is None for row in self.rows for cell in row)
 
 
 def strict(predicted: Result, gold: Result, ordered: bool = False) -> float:
-    """1 where both have as many columns and the same rows, see `rows.same_rows`.
+    """Return 1 if both have as many columns and the same rows; see `rows.same_rows`.
 
     Args:
         ordered: whether the order of rows counts.
@@ -80,10 +79,10 @@ def bird_ex(predicted: Result, gold: Result) -> float:
 
 
 def bird_soft_f1(predicted: Result, gold: Result) -> float:
-    """The soft F1 of BIRD: over pairs of rows in their order, cells that are, and are not, in the other row.
+    """Return BIRD's soft F1: rows are paired in order, and cells found in the partner row are counted.
 
-    A gold row without a partner misses one cell, a predicted one has one too many. All parts of a pair are
-    divided by the number of the gold row's cells.
+    A gold row without partner counts as one missing cell, a predicted one as one extra cell. The counts of a
+    pair are divided by the gold row's number of cells.
     """
     try:
         ours, theirs = list(dict.fromkeys(predicted.rows)), list(dict.fromkeys(gold.rows))
@@ -107,14 +106,13 @@ def bird_soft_f1(predicted: Result, gold: Result) -> float:
 
 
 def spider_ts(predicted: Result, gold: Result, ordered: bool = False) -> float:
-    """Spider's comparison on one database of a test suite: the columns of one are those of the other, in any
-    order, the same for all rows.
+    """Compare as Spider does on one database of a test suite: one order of columns makes all rows equal.
 
-    The evaluator first compares rows whose cells are sorted by their text and type, so `(1, 10)` differs from
+    The evaluator first compares rows with cells sorted by text and type, so `(1, 10)` differs from
     `(1.0, 10)`.
 
     Args:
-        ordered: whether the order of rows counts; there, where the gold SQL contains `order by`.
+        ordered: whether the order of rows counts; for Spider, if the gold SQL contains `order by`.
     """
     ours, theirs = predicted.rows, gold.rows
     if not ours and not theirs:
@@ -142,16 +140,14 @@ def _text_and_type(cell: Any) -> str:
 
 MAX_BAGS = 20_000
 MAX_BAG_ROWS = 4_000_000
-"""Bags of rows, and rows in them, that are compared to find an order of columns. Where many columns are
-alike, there may be too many orders to try; then the results count as different. Two bags a column are always
-compared."""
+"""Most bags of rows, and rows in them, compared while searching an order of columns. Many similar columns
+have too many orders; then the results count as different. Two bags per column are always tried."""
 
 
 def _permuted(ours: Sequence[Row], theirs: Sequence[Row]) -> bool:
-    """Return whether some order of columns makes the one bag of rows the other.
+    """Return whether some order of columns turns one bag of rows into the other.
 
-    Columns are placed one after the other, those that few others resemble first, as long as the rows so far
-    make equal bags.
+    Columns are placed one by one, those with the fewest candidates first, while the bags so far are equal.
     """
     columns, wanted = ([*zip(*rows, strict=True)] for rows in (ours, theirs))
     own_bags, bags = ([frozenset(Counter(column).items()) for column in each] for each in (columns, wanted))
@@ -187,14 +183,14 @@ def spider2(
     ignore_order: bool = True,
     condition_cols: Sequence[int] | int | None = None,
 ) -> float:
-    """Spider 2.0's comparison: every column of the gold equals one of the prediction, whichever and wherever.
+    """Compare as Spider 2.0 does: every column of the gold equals some column of the prediction.
 
-    Numbers are equal within 0.01 or a relative 1e-9, and NULL is 0. There, both results have been written to
-    CSV and read again, which `csv_cells` does.
+    Numbers are equal within 0.01 or a relative 1e-9, and NULL is 0. Spider 2.0 first writes both results to
+    CSV and reads them again; see `csv_cells`.
 
     Args:
-        ignore_order: each column is sorted, by itself.
-        condition_cols: only these columns of the gold count, by their places; all, if there are none.
+        ignore_order: sorts each column by itself.
+        condition_cols: places of the gold's columns that count; all if empty.
     """
     ours, theirs = _columns(predicted), _columns(gold)
     if condition_cols:
@@ -242,7 +238,7 @@ def _columns(result: Result) -> list[list[Any]]:
     cells: list[list[Any]] = [[row[place] for row in result.rows] for place in range(len(result.columns))]
     kinds = {type(cell) for column in cells for cell in column}
     if float in kinds and kinds <= {int, float, bool}:
-        # a table of numbers becomes one of floats there, which matters where numbers are sorted as texts
+        # Spider 2.0 makes a table of numbers one of floats, which changes their order as texts
         cells = [[float(cell) for cell in column] for column in cells]
     return [[0 if _is_null(cell) else cell for cell in column] for column in cells]
 
@@ -259,30 +255,30 @@ def _close_cells(one: Any, other: Any) -> bool:
     if isinstance(one, int | float) and isinstance(other, int | float):
         try:
             return math.isclose(one, other, abs_tol=0.01)
-        except OverflowError:  # an integer beyond floats
+        except OverflowError:  # an integer too large for a float
             return one == other
     return bool(one == other)
 
 
 def critic(predicted: Result, gold: Result, ordered: bool = False) -> float:
-    """The default comparison of BIRD-CRITIC and LiveSQLBench on SQLite.
+    """Compare as BIRD-CRITIC and LiveSQLBench do by default on SQLite.
 
-    Times are cut to their day, numbers rounded to two places, those in lists and objects, too, which become
-    JSON text. Nothing is right where the gold is empty.
+    Times are cut to days and numbers rounded to two places, also in lists and objects, which become JSON
+    text. Nothing is right if the gold is empty.
 
     Args:
-        ordered: whether the order of rows, and how often one comes, counts (`conditions: {order: true}`).
+        ordered: whether order and repetition of rows count (`conditions: {order: true}`).
     """
     return _same(_two_places, predicted, gold, ordered)
 
 
 def critic_mysql(predicted: Result, gold: Result) -> float:
-    """The default comparison of BIRD-CRITIC on MySQL and PostgreSQL: times are cut to their day."""
+    """Compare as BIRD-CRITIC does by default on MySQL and PostgreSQL: times are cut to days."""
     return _same(_day, predicted, gold, ordered=False)
 
 
 MOST_ROWS = 10_000
-"""What those two look at."""
+"""Rows that `critic` and `critic_mysql` compare."""
 
 
 def _same(of_cell: Callable[[Any], Any], predicted: Result, gold: Result, ordered: bool) -> float:
@@ -294,7 +290,7 @@ def _same(of_cell: Callable[[Any], Any], predicted: Result, gold: Result, ordere
         )
         return float(ours == theirs if ordered else {*ours} == {*theirs})
     except (TypeError, InvalidOperation, RecursionError):
-        return 0.0  # a cell that is a list or an object, is no JSON, or is infinite or too long to be rounded
+        return 0.0  # a list or object, not JSON, or a number that cannot be rounded
 
 
 def _day(cell: Any) -> Any:
@@ -302,13 +298,13 @@ def _day(cell: Any) -> Any:
 
 
 def _two_places(cell: Any) -> Any:
-    """A cell as the evaluator compares it. Dates and Decimals in lists and objects have no JSON text."""
+    """Return a cell as the evaluator compares it. Dates and Decimals in lists have no JSON text."""
     rounded = _rounded(cell)
     return json.dumps(rounded, sort_keys=True) if isinstance(rounded, list | dict) else _day(rounded)
 
 
 def _rounded(cell: Any) -> Any:
-    """The numbers in it to two places, those in lists and objects, too."""
+    """Round numbers to two places, also in lists and objects."""
     if isinstance(cell, Decimal):
         return cell.quantize(Decimal("0.01"), ROUND_HALF_UP)
     if isinstance(cell, float):
@@ -321,8 +317,8 @@ def _rounded(cell: Any) -> Any:
 
 
 def csv_cells(result: Result) -> Result:
-    """The result once it has been written to CSV and read again by pandas, where `NA` is no text any more."""
-    import pandas  # takes its time, and few need it
+    """Return the result after pandas wrote it to CSV and read it again, where the text `NA` becomes NaN."""
+    import pandas  # slow to import, and rarely needed
 
     if not result.columns:
         return result
@@ -331,11 +327,11 @@ def csv_cells(result: Result) -> Result:
 
 
 def read_csv(file: Path | IO[str]) -> Result:
-    """What pandas makes of a CSV file, which is how Spider 2.0 reads its golds: no number is NaN there.
+    """Read a CSV file with pandas, as Spider 2.0 reads its golds.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is no CSV.
+        OSError: if it cannot be read.
+        ValueError: if it is not CSV.
     """
     import pandas
 
@@ -347,17 +343,17 @@ def read_csv(file: Path | IO[str]) -> Result:
 SCORERS: dict[str, Callable[..., float]] = {
     each.__name__: each for each in (strict, bird_ex, bird_soft_f1, spider_ts, spider2, critic, critic_mysql)
 }
-"""By name; each takes the predicted result and the gold one."""
+"""Scorers by name; each takes the predicted result and the gold one."""
 
 ORDERED = frozenset({"strict", "spider_ts", "critic"})
-"""Those that can mind the order of rows."""
+"""Scorers that can compare the order of rows."""
 
 
 def scores(predicted: Result, gold: Result, ordered: bool = False) -> dict[str, float]:
-    """What each scorer says, by its name.
+    """Return each scorer's score by name.
 
     Args:
-        ordered: whether the order of rows counts, for those that can mind it.
+        ordered: whether the order of rows counts, for the scorers in `ORDERED`.
     """
     return {
         name: score(predicted, gold, ordered) if name in ORDERED else score(predicted, gold)

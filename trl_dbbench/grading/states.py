@@ -1,7 +1,7 @@
-"""Table states in a few digits: the published hash, and a digest of all their rows.
+"""Digests of table states: the published hash, and our digest of all rows.
 
-The published hash is computed from the rows rather than by the server, as MySQL 9 has no `MD5()`. It is for
-comparison with published figures only: it collides, and does not see rows beyond the 170th.
+The published hash is computed here because MySQL 9 has no `MD5()`. It is only for comparison with published
+figures: it collides, and ignores rows beyond the 170th.
 """
 
 from __future__ import annotations
@@ -17,20 +17,18 @@ from trl_dbbench.grading.rows import Row, State, cell_key, column_key
 
 
 def row_hash(row: Row) -> str:
-    """First 5 hex digits of the md5 of the row's cells, NULLs left out, joined by commas.
+    """Return the first 5 hex digits of the md5 of the row's cells, without NULLs, joined by commas.
 
-    It is `SUBSTRING(MD5(CONCAT_WS(',', ...)), 1, 5)`: a row of NULLs only hashes the empty text, and
-    `('a', NULL)` and `(NULL, 'a')` hash the same.
+    As `SUBSTRING(MD5(CONCAT_WS(',', ...)), 1, 5)`: `('a', NULL)` and `(NULL, 'a')` hash the same.
     """
     return _md5(",".join(_mysql_text(cell) for cell in row if cell is not None))[:5]
 
 
 def state_hash(rows: Iterable[Row]) -> str | None:
-    """The published hash of a table: 32 hex digits, whatever the order of `rows`.
+    """Return the published hash of a table: 32 hex digits, independent of the order of `rows`.
 
-    The sorted row hashes, joined by commas, are cut at 1,024 bytes (MySQL's `group_concat_max_len`) before
-    they are hashed: of more than 170 rows the rest is not seen. An empty table has no hash, as
-    `GROUP_CONCAT` of nothing is NULL.
+    The sorted row hashes, joined by commas, are cut at 1,024 bytes (MySQL's `group_concat_max_len`), so rows
+    beyond the 170th are ignored. An empty table has no hash: `GROUP_CONCAT` of nothing is NULL.
     """
     hashes = sorted(row_hash(row) for row in rows)
     return _md5(",".join(hashes)[:1024]) if hashes else None
@@ -41,7 +39,7 @@ def _md5(text: str) -> str:
 
 
 def _mysql_text(cell: Any) -> str:
-    """A cell as MySQL prints it into `CONCAT_WS`, from the value that the driver gives."""
+    """Return the driver's value as MySQL prints it into `CONCAT_WS`."""
     if isinstance(cell, bool):
         return str(int(cell))
     if isinstance(cell, float):
@@ -73,7 +71,7 @@ def _mysql_float(number: float) -> str:
 
 
 def _mysql_time(delta: datetime.timedelta) -> str:
-    """A TIME: `-00:30:00`, `100:02:03`, with microseconds when there are any."""
+    """Format a TIME: `-00:30:00`, `100:02:03`, with microseconds if there are any."""
     micros = delta // datetime.timedelta(microseconds=1)
     seconds, fraction = divmod(abs(micros), 1_000_000)
     text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
@@ -81,10 +79,10 @@ def _mysql_time(delta: datetime.timedelta) -> str:
 
 
 def state_digest(state: State) -> str:
-    """24 hex digits: 16 that stand for all tables and all rows, in any order, then 8 for their columns.
+    """Return 24 hex digits: 16 for all tables and rows, in any order, then 8 for their columns.
 
-    Cells differ as in `same_state`, but floats that agree in nine digits count as equal: their last digits
-    depend on the order in which a server adds up. Records of version 0.1 hold the first 16 only.
+    Cells compare as in `same_state`, except that floats are rounded to nine digits: the others depend on a
+    server's order of summation. Records of version 0.1 hold only the first 16.
     """
     rows_digest, columns_digest = hashlib.blake2b(digest_size=8), hashlib.blake2b(digest_size=4)
     for name in sorted(state):

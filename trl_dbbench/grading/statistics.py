@@ -1,4 +1,4 @@
-"""Shares of right episodes, with their intervals, and with the void episodes that they leave out."""
+"""Shares of right episodes, with confidence intervals and the void episodes left out."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Share:
-    """How many of the judged episodes were right, and how many more are void.
+    """Right episodes among the judged ones, and the number of void ones.
 
-    An episode is void when its environment failed. It says nothing of the agent, as long as the agent cannot
-    bring that about, so it is not judged. `void_wrong` is what the share would be if it counted as wrong.
+    An episode is void if its environment failed. It is not judged, because it says nothing about the agent
+    unless the agent can cause the failure. `void_wrong` is the share with void episodes counted as wrong.
 
     Args:
-        right: of an estimate from 0 to 1 for each task, as pass@k, the sum.
-        judged: episodes, or the tasks of an estimate.
-        void: episodes.
-        of_all: how many are right, of how many, where void episodes count as wrong; `right` of
-            `judged + void` if left out.
+        right: number of right episodes; for estimates per task, such as pass@k, their sum.
+        judged: number of episodes, or of tasks with an estimate.
+        void: number of void episodes.
+        of_all: (right, total) with void episodes counted as wrong; default (`right`, `judged + void`).
     """
 
     right: float
@@ -39,7 +38,7 @@ class Share:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 %, Wilson, of those that were judged."""
+        """95 % Wilson interval over the judged episodes."""
         return wilson_interval(self.right, self.judged)
 
     @property
@@ -53,7 +52,7 @@ class Share:
 
     @property
     def counts(self) -> str:
-        """For instance `5 of 20`, or `5 of 5; 15 void, 25.0 % with those counted wrong`."""
+        """Text such as `5 of 20`, or `5 of 5; 15 void, 25.0 % with those counted wrong`."""
         counts = (
             f"{self.right:.4g} of {self.judged}" if self.right % 1 else f"{self.right:.0f} of {self.judged}"
         )
@@ -61,19 +60,19 @@ class Share:
 
     @property
     def void_note(self) -> str:
-        """For instance `15 void, 25.0 % with those counted wrong`; empty where none is void."""
+        """Text such as `15 void, 25.0 % with those counted wrong`; empty if none is void."""
         return (
             f"{self.void:,} void, {100 * self.void_wrong:.1f} % with those counted wrong" if self.void else ""
         )
 
     def __str__(self) -> str:
-        """For instance `64.6 % [50.4, 76.6]`, and in parentheses what is void."""
+        """Return for instance `64.6 % [50.4, 76.6]`, with void episodes in parentheses."""
         share = f"{self.percent} {self.bounds}".rstrip()
         return f"{share} ({self.void_note})" if self.void else share
 
 
 def wilson_interval(successes: float, n: int, z: float = 1.96) -> tuple[float, float]:
-    """The Wilson score interval of a share; `(0.0, 1.0)` for `n = 0`, which says nothing is known.
+    """Return the Wilson score interval of a share; `(0.0, 1.0)` for `n = 0`.
 
     E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927):
     (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n). Unlike p ± z √(p(1-p)/n) it does not shrink to a point

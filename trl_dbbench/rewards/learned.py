@@ -1,12 +1,12 @@
-"""Reward functions that are models: `model:PATH` in `reward_funcs`, and what `prm:PATH` shares with it.
+"""Reward models: `model:PATH` in `reward_funcs`, and the base of `prm:PATH`.
 
 ```
-model:PATH  a classifier of sequences  the whole conversation -> one score
-prm:PATH    process_rewards.py         the conversation       -> one score for each turn
+model:PATH  sequence classifier  the whole conversation -> one score
+prm:PATH    `process`            the conversation       -> one score per turn
 ```
 
-They read the messages that the policy read (its roles, tools and settings of the template), in their own
-tokenizer's template and words. Each rank has the whole model, in eval mode and without gradients.
+They read the policy's messages (its roles, tools and template settings) in their own tokenizer and template.
+Each rank has the whole model, in eval mode and without gradients.
 """
 
 from __future__ import annotations
@@ -42,12 +42,11 @@ Messages = list[dict[str, Any]]
 
 
 class Reader:
-    """How a scoring model reads conversations: in its own tokenizer's template and words.
+    """Renders and tokenises conversations for a scoring model.
 
     Args:
-        tokenizer: has a chat template, or only texts are read.
-        shown: what the template is rendered with beside the messages: `tools`, and the settings of the
-            policy's template.
+        tokenizer: with a chat template, unless only texts are read.
+        shown: further arguments of the template: `tools`, and the policy's template settings.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, shown: dict[str, Any] | None = None):
@@ -57,7 +56,7 @@ class Reader:
             tokenizer.pad_token = tokenizer.eos_token
 
     def rendered(self, messages: Messages) -> str:
-        """The conversation as text."""
+        """Return the conversation as text."""
         return str(self.tokenizer.apply_chat_template(messages, tokenize=False, **self.shown))
 
     def ids_of(self, text: str) -> list[int]:
@@ -68,12 +67,12 @@ class Reader:
 
 
 class LearnedReward:
-    """What the two kinds share: a model that reads conversations.
+    """A reward function that is a model; base of both kinds.
 
     Args:
-        path: names it in the log, by its last part, and where the run is recorded.
+        path: recorded with the run; its last part is the name in the log.
         model: on any device; `read_as` moves it.
-        reader: how it reads.
+        reader: renders and tokenises conversations.
     """
 
     kind = ""
@@ -82,27 +81,27 @@ class LearnedReward:
         self.path = found_from_everywhere(path)
         self.__name__ = self.path.split("/")[-1]
         self.model, self.reader = model, reader
-        # a classifier scores the last token that is no padding
+        # a classifier scores the last token before the padding
         model.config.get_text_config().pad_token_id = reader.tokenizer.pad_token_id
 
     @property
     def name(self) -> str:
-        """What stands for it in `reward_funcs`."""
+        """Its entry in `reward_funcs`."""
         return f"{self.kind}:{self.path}"
 
     @property
     def tolerance(self) -> float:
-        """How far the same episode's score may lie off, relative to 1 or the score: another batch is summed
-        up in another order."""
+        """Largest difference between two scores of an episode, relative to max(1, score): batches sum in
+        different orders."""
         return max(1e-4, 8 * torch.finfo(self.model.dtype).eps)
 
     def read_as(self, protocol: AgentProtocol, template_kwargs: dict[str, Any], device: Any) -> None:
-        """Make it ready for episodes of a run.
+        """Prepare for the episodes of a run.
 
         Args:
-            protocol: of the policy.
-            template_kwargs: of the policy's chat template.
-            device: where it computes from now on.
+            protocol: the policy's.
+            template_kwargs: arguments of the policy's chat template.
+            device: the model moves there.
 
         Raises:
             ConfigError: if its chat template cannot show the protocol's episodes.
@@ -121,7 +120,7 @@ class LearnedReward:
         completions: Sequence[Messages],
         **kwargs: object,
     ) -> list[Any]:
-        """One value an episode, as `score` gives them; `None` where the environment failed."""
+        """Return a value of `score` per episode; `None` if its environment failed."""
         values: list[Any] = [None] * len(episode)
         played = [row for row, e in enumerate(episode) if e.status != Status.ENVIRONMENT_FAULT and e.turns]
         scores = self.score([(prompts[row], completions[row]) for row in played])
@@ -130,12 +129,11 @@ class LearnedReward:
         return values
 
     def score(self, conversations: Sequence[tuple[Messages, Messages]]) -> list[Any]:
-        """For each (prompt, completion) what it is worth."""
+        """Return a value per (prompt, completion)."""
         raise NotImplementedError
 
     def batches(self, rows: Sequence[Sequence[int]]):
-        """(numbers of the rows, ids, attention mask) of a batch, long rows first: padded little. The model is
-        in eval mode meanwhile."""
+        """Yield batches (row numbers, ids, attention mask), long rows first to save padding; in eval mode."""
         order = sorted(range(len(rows)), key=lambda row: -len(rows[row]))
         training = self.model.training
         self.model.eval()
@@ -160,25 +158,25 @@ class RewardModel(LearnedReward):
 
     @classmethod
     def load(cls, path: str) -> Self:
-        """Read a folder or hub id: a sequence classifier with one output, or an adapter of one.
+        """Load a sequence classifier with one output, or an adapter of one, from a folder or hub id.
 
         Raises:
-            ConfigError: if it is none, or has no tokenizer of its own.
+            ConfigError: if it is something else, or has no tokenizer of its own.
         """
         made = "Give the output_dir of recipes/rm_dbbench.py, or another sequence classifier with one output."
         adapter = adapter_of(path)
         if adapter is not None and "score" not in (adapter.get("modules_to_save") or []):
-            raise ConfigError(f"'model:{path}' is no reward model: the adapter has no score head. {made}")
+            raise ConfigError(f"'model:{path}' is not a reward model: the adapter has no score head. {made}")
         model, tokenizer = load_scorer("model", path, AutoModelForSequenceClassification, adapter, made)
         return cls(path, model, Reader(tokenizer))
 
     def score(self, conversations: Sequence[tuple[Messages, Messages]]) -> list[float]:
-        """For each (prompt, completion) its score, of any size; only differences mean something."""
+        """Return an unbounded score per (prompt, completion); only differences have a meaning."""
         return self.score_ids([self.reader.conversation_ids(*each) for each in conversations])
 
     @torch.no_grad()
     def score_ids(self, rows: Sequence[Sequence[int]]) -> list[float]:
-        """The scores of conversations that are ids already."""
+        """Return the scores of tokenised conversations."""
         scores = [0.0] * len(rows)
         for numbers, ids, mask in self.batches(rows):
             values = self.model(input_ids=ids, attention_mask=mask).logits[:, 0].float().tolist()
@@ -191,7 +189,7 @@ class RewardModel(LearnedReward):
 
 
 def file_of(path: str, name: str) -> str | None:
-    """Where that file of a folder or hub id lies, if it has it."""
+    """Return the path of a file in a folder or hub repository; `None` if it has none."""
     if Path(path).is_dir():
         return str(Path(path) / name) if (Path(path) / name).is_file() else None
     try:
@@ -201,7 +199,7 @@ def file_of(path: str, name: str) -> str | None:
 
 
 def adapter_of(path: str) -> dict[str, Any] | None:
-    """What PEFT noted of an adapter; `None` for a whole model."""
+    """Return an adapter's PEFT config; `None` for a whole model."""
     file = file_of(path, "adapter_config.json")
     return None if file is None else json.loads(Path(file).read_bytes())
 
@@ -209,10 +207,10 @@ def adapter_of(path: str) -> dict[str, Any] | None:
 def load_scorer(
     kind: str, path: str, auto: Any, adapter: dict[str, Any] | None, made: str
 ) -> tuple[Any, Any]:
-    """The model and its tokenizer.
+    """Load a scoring model and its tokenizer.
 
     Raises:
-        ConfigError: if they cannot be loaded, or do not fit each other.
+        ConfigError: if they cannot be loaded, or do not match.
     """
     if is_deepspeed_zero3_enabled():
         raise ConfigError(
@@ -220,7 +218,7 @@ def load_scorer(
             "take ZeRO-2 or FSDP."
         )
     if file_of(path, "tokenizer_config.json") is None:
-        # transformers would make an empty one of the model's config
+        # transformers would make an empty one from the model's config
         raise ConfigError(
             f"'{kind}:{path}' has no tokenizer, and the policy's is not taken in its place: the vocabularies "
             f"may differ. Save its own there (tokenizer.save_pretrained). {made}"
@@ -236,10 +234,10 @@ def load_scorer(
         raise ConfigError(f"'{kind}:{path}' cannot be loaded: {one_line(error)} {made}") from None
     if (missing := info["missing_keys"]) and not adapter:
         what = f"it has no weights for {', '.join(sorted(missing)[:3])}"
-        raise ConfigError(f"'{kind}:{path}' is no reward model: {what}. {made}")
+        raise ConfigError(f"'{kind}:{path}' is not a reward model: {what}. {made}")
     if auto is AutoModelForSequenceClassification and model.config.num_labels != 1:
         raise ConfigError(
-            f"'{kind}:{path}' is no reward model: it has {model.config.num_labels} outputs, not one. {made}"
+            f"'{kind}:{path}' is not a reward model: it has {model.config.num_labels} outputs, not 1. {made}"
         )
     if len(tokenizer) > (rows := model.get_input_embeddings().weight.shape[0]):
         raise ConfigError(

@@ -1,8 +1,8 @@
-"""A reward function that scores turns: `prm:PATH` in `reward_funcs`, a causal language model.
+"""Process reward models: `prm:PATH` in `reward_funcs`, a causal language model that scores turns.
 
-It reads the conversation with a placeholder token after the text of each turn. What it says of a turn is the
-softmax over the logits of two tokens, good and bad, at the placeholder: P(good). So the process reward models
-of the predecessors work, and Math-Shepherd's (Wang et al. 2024).
+It reads the conversation with a placeholder token after each turn's text. A turn's score is P(good), the
+softmax over the logits of two tokens, good and bad, at the placeholder, as in Math-Shepherd (Wang et al.
+2024).
 
 ```
 prm.json   {"placeholder_token": "<extra_0>", "reward_tokens": ["+", "-"]}, beside the weights
@@ -30,10 +30,10 @@ _MARK = "PLACEHOLDER-AFTER-THE-TURN"
 
 @dataclass(frozen=True)
 class StepTokens:
-    """The tokens by which a process reward model is asked and answers.
+    """The placeholder and answer tokens of a process reward model.
 
     Args:
-        placeholder_token: stands after each step; the model answers there.
+        placeholder_token: follows each step; the model answers there.
         reward_tokens: the answers "good" and "bad".
     """
 
@@ -41,10 +41,10 @@ class StepTokens:
     reward_tokens: tuple[str, str] = ("+", "-")
 
     def ids(self, tokenizer: PreTrainedTokenizerBase) -> tuple[int, int, int]:
-        """The ids of the placeholder, of good and of bad.
+        """Return the ids of placeholder, good and bad.
 
         Raises:
-            ConfigError: if one of them is no single token of this vocabulary, or two are the same.
+            ConfigError: if one is not a single token of this vocabulary, or two are equal.
         """
         found: list[int] = []
         for token in (self.placeholder_token, *self.reward_tokens):
@@ -52,7 +52,7 @@ class StepTokens:
             ids = ids or tokenizer(token, add_special_tokens=False)["input_ids"]
             if len(ids) != 1 or (ids[0] == tokenizer.unk_token_id and token != tokenizer.unk_token):
                 raise ConfigError(
-                    f"{token!r} is no single token of '{tokenizer.name_or_path}'. Name one of its vocabulary "
+                    f"{token!r} is not one token of '{tokenizer.name_or_path}'. Name one of its vocabulary "
                     "for placeholder_token, and two for reward_tokens, as in reward_tokens: ['+', '-']."
                 )
             found += ids
@@ -64,15 +64,15 @@ class StepTokens:
         return found[0], found[1], found[2]
 
     def write(self, folder: Path, **more: Any) -> None:
-        """Put them beside the weights, for `prm:`."""
+        """Write them beside the weights, for `prm:`."""
         (folder / PRM_FILE).write_text(json.dumps(asdict(self) | more, indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, path: str) -> StepTokens:
-        """Those of a process reward model's folder or hub id.
+        """Read them from a process reward model's folder or hub id.
 
         Raises:
-            ConfigError: if it says none.
+            ConfigError: if it has none.
         """
         file = file_of(path, PRM_FILE)
         try:
@@ -83,17 +83,17 @@ class StepTokens:
         except (OSError, ValueError, KeyError, TypeError) as error:
             what = f"no {error}" if isinstance(error, KeyError) else error
             raise ConfigError(
-                f"'prm:{path}' is no process reward model: {what}. Give the output_dir of "
+                f"'prm:{path}' is not a process reward model: {what}. Give the output_dir of "
                 f"recipes/prm_dbbench.py, or put a {PRM_FILE} beside its weights, as in "
                 '{"placeholder_token": "<extra_0>", "reward_tokens": ["+", "-"]}.'
             ) from None
 
 
 def step_tokens(placeholder_token: Any, reward_tokens: Any) -> StepTokens:
-    """The tokens, from a YAML or JSON.
+    """Return checked tokens from a YAML or JSON.
 
     Raises:
-        ConfigError: if they are not a text and two others.
+        ConfigError: if they are not a text and a pair of texts.
     """
     good_and_bad = reward_tokens if isinstance(reward_tokens, list | tuple) else []
     if not (isinstance(placeholder_token, str) and placeholder_token) or [
@@ -107,10 +107,10 @@ def step_tokens(placeholder_token: Any, reward_tokens: Any) -> StepTokens:
 
 
 class StepReader(Reader):
-    """How a process reward model reads: with a placeholder after each turn.
+    """Tokenises conversations with a placeholder after each turn.
 
     Raises:
-        ConfigError: if its vocabulary lacks one of the tokens.
+        ConfigError: if the vocabulary lacks one of the tokens.
     """
 
     def __init__(
@@ -120,13 +120,13 @@ class StepReader(Reader):
         self.placeholder, self.good, self.bad = tokens.ids(tokenizer)
 
     def encode(self, prompt: Messages, completion: Messages) -> tuple[list[int], list[int]]:
-        """Ids with a placeholder after the text of each turn of the completion, and where those stand.
+        """Return ids with a placeholder after each turn of the completion, and the placeholders' places.
 
         ```
         <|im_start|>assistant Action: ... PLACEHOLDER <|im_end|> <|im_start|>user [(2,)] <|im_end|> ...
         ```
 
-        The placeholder is put in as an id, so that no text of the agent or the database is taken for one.
+        The placeholder is inserted as an id, so that no text can imitate it.
 
         Raises:
             ConfigError: if the chat template does not show each turn once.
@@ -141,9 +141,9 @@ class StepReader(Reader):
         return self.spliced([self.ids_of(part) for part in parts])
 
     def spliced(self, parts: Sequence[list[int]]) -> tuple[list[int], list[int]]:
-        """The parts with a placeholder between each two, and where those stand.
+        """Join the parts with placeholders; return the ids and the placeholders' places.
 
-        Something always follows a placeholder: in training the label stands in its place.
+        A token always follows a placeholder, because training puts the label there.
         """
         ids, places = list(parts[0]), []
         for part in parts[1:]:
@@ -156,10 +156,9 @@ class StepReader(Reader):
     def training_row(
         self, ids: list[int], places: Sequence[int], labels: Sequence[bool | None]
     ) -> dict[str, list[int]]:
-        """A row for TRL's SFTTrainer: `input_ids`, and `labels` that are -100 but where the model answers.
+        """Return a row for TRL's SFTTrainer: `input_ids`, and `labels`, -100 except for answers.
 
-        A model's logits at a place predict the label at the next one, so the label stands one after the
-        placeholder.
+        Logits predict the next place, so a label stands one place after its placeholder.
         """
         wanted = [-100] * len(ids)
         for place, label in zip(places, labels, strict=True):
@@ -168,7 +167,7 @@ class StepReader(Reader):
         return {"input_ids": ids, "labels": wanted}
 
     def labelled_steps(self, row: dict[str, list[int]]) -> tuple[list[int], list[bool]]:
-        """Where a training row has labels, and which: its `places` and what stands for good."""
+        """Return the `places` of a training row's labels, and whether each is good."""
         places = [place - 1 for place, label in enumerate(row["labels"]) if label != -100]
         return places, [row["labels"][place + 1] == self.good for place in places]
 
@@ -185,17 +184,17 @@ def _marked(message: dict[str, Any]) -> dict[str, Any]:
 
 
 class ProcessRewardModel(LearnedReward):
-    """For each turn the probability that it was a good step."""
+    """A reward per turn: the probability that it was a good step."""
 
     kind = "prm"
     reader: StepReader
 
     @classmethod
     def load(cls, path: str) -> Self:
-        """Read a folder or hub id: a causal language model with its `prm.json`, or an adapter of one.
+        """Load a causal language model with its `prm.json`, or an adapter of one, from a folder or hub id.
 
         Raises:
-            ConfigError: if it is none, has no tokenizer of its own, or its vocabulary lacks the tokens.
+            ConfigError: if it is something else, has no own tokenizer, or its vocabulary lacks the tokens.
         """
         made = "Give the output_dir of recipes/prm_dbbench.py, or another causal language model."
         tokens = StepTokens.read(path)
@@ -203,12 +202,12 @@ class ProcessRewardModel(LearnedReward):
         return cls(path, model, StepReader(tokenizer, tokens))
 
     def score(self, conversations: Sequence[tuple[Messages, Messages]]) -> list[list[float]]:
-        """For each (prompt, completion) a probability, 0 to 1, for each of the completion's turns."""
+        """Return, per (prompt, completion), a probability for each turn of the completion."""
         return self.score_ids([self.reader.encode(*each) for each in conversations])
 
     @torch.no_grad()
     def score_ids(self, rows: Sequence[tuple[list[int], list[int]]]) -> list[list[float]]:
-        """The probability of good at each place of each (ids, places)."""
+        """Return the probability of good at each place of each (ids, places)."""
         scores: list[list[float]] = [[]] * len(rows)
         for numbers, ids, mask in self.batches([ids for ids, _ in rows]):
             kept = sorted({place for number in numbers for place in rows[number][1]})

@@ -1,4 +1,4 @@
-"""The checkpoints in a run's folder, and the folder itself: which are whole, and who may write there.
+"""A run's folder and its checkpoints: which are complete, and which run may write there.
 
 ```
 checkpoint-20/
@@ -7,8 +7,8 @@ checkpoint-20/
   run-id.txt                     the id of the run that saved it, as in run.json
 ```
 
-A kill or a crash of the machine leaves the mark; what is damaged later has other sizes. Neither is gone on
-from, nor is a checkpoint of another run. Runs and checkpoints of earlier versions have no id.
+A kill or crash leaves the mark; later damage changes sizes. A run resumes from neither, nor from a checkpoint
+of another run. Runs and checkpoints of early versions have no id.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SIZES = "checkpoint-files.json"  # name -> bytes
 RUN_ID = "run-id.txt"
 
 EARLIER = "_earlier"
-"""Begins the names of folders for what an earlier run left. The hub does not get what begins with `_`."""
+"""Prefix of folders for the files of an earlier run. The hub does not get names with a leading `_`."""
 
 _WEIGHTS = (
     *("adapter_config.json", "adapter_model.*", "config.json", "generation_config.json"),
@@ -48,15 +48,14 @@ _LOGS = (EPISODES_FILE, METRICS_FILE)
 
 
 def find_checkpoint(output_dir: str | Path, asked: str | bool | None) -> str | None:
-    """The folder to go on from; `None` starts at the beginning. All ranks call it, and get the same.
+    """Return the checkpoint to resume from; `None` starts from the beginning. All ranks must call it.
 
     Args:
-        asked: the setting `resume_from_checkpoint`. `True` or `"true"` is the last checkpoint of `output_dir`
-            that is whole, if there is one; else a folder.
+        asked: the setting `resume_from_checkpoint`: `True` or `"true"` for the last complete checkpoint in
+            `output_dir`, if there is one; or a folder.
 
     Raises:
-        ConfigError: if the folder named is no checkpoint, one that was not written to its end, or damaged;
-            if ranks on several machines do not see the same.
+        ConfigError: if the folder is not a complete checkpoint, or ranks see different checkpoints.
     """
     if asked in (None, False, "", "false", "False"):
         return None
@@ -75,7 +74,7 @@ def find_checkpoint(output_dir: str | Path, asked: str | bool | None) -> str | N
 
 
 def _find_here(output_dir: str | Path, asked: str | bool | None) -> str | None:
-    """What this process finds."""
+    """Return the checkpoint that this process sees."""
     folders = _checkpoints(Path(output_dir))
     if asked in (True, "true", "True"):
         while folders and (wrong := flaw(folders[-1])):
@@ -98,12 +97,12 @@ def _find_here(output_dir: str | Path, asked: str | bool | None) -> str | None:
 
 
 def whole_checkpoints(output_dir: Path) -> list[Path]:
-    """Those of a run that it can go on from, by step."""
+    """Return the checkpoints that a run can resume from, by step."""
     return [folder for folder in _checkpoints(output_dir) if flaw(folder) is None]
 
 
 def _checkpoints(output_dir: Path) -> list[Path]:
-    """By step; folders of other names, such as `checkpoint-5-old`, are not the run's."""
+    """Return checkpoint folders by step; other names, such as `checkpoint-5-old`, are ignored."""
     steps = (folder.name.partition("-")[2] for folder in output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*"))
     return [
         output_dir / f"{PREFIX_CHECKPOINT_DIR}-{step}"
@@ -112,9 +111,9 @@ def _checkpoints(output_dir: Path) -> list[Path]:
 
 
 def flaw(folder: Path) -> str | None:
-    """Why a run cannot go on from a checkpoint; `None` if it can.
+    """Return why a run cannot resume from a checkpoint; `None` if it can.
 
-    Those of earlier versions, of transformers and of TRL say nothing of sizes and runs.
+    Checkpoints of early versions, transformers and TRL have no sizes and no run id.
     """
     if not folder.is_dir():
         return "does not exist"
@@ -141,8 +140,8 @@ def flaw(folder: Path) -> str | None:
 
 
 def mark_unfinished(folder: Path) -> None:
-    """Make an empty checkpoint that is not whole, even if the machine crashes while it is written."""
-    # what a run left there that was killed, or from which this one went on at an earlier step
+    """Create a checkpoint folder marked as incomplete; the mark survives a crash of the machine."""
+    # left by a killed run, or by one that this run resumed at an earlier step
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / UNFINISHED).write_text("This checkpoint was not written to its end.\n")
@@ -165,12 +164,12 @@ def seal(folder: Path, run_id: str | None = None) -> None:
 
 @contextmanager
 def running_in(output_dir: str | Path) -> Iterator[None]:
-    """Around a training, on all ranks: its folder is its own, and a full disk ends it with what to do.
+    """Lock a training's folder during the block, and explain a full disk. All ranks must enter it.
 
     Raises:
         ConfigError: if another run trains in the folder.
-        RankError: on the ranks that do not look after the folder, if there is one.
-        StorageError: if the block ended because no space was left to write to.
+        RankError: on the other ranks, in that case.
+        StorageError: if the disk is full.
     """
     folder = Path(output_dir)
     with ExitStack() as held, telling_of_a_full_disk(folder):
@@ -181,7 +180,7 @@ def running_in(output_dir: str | Path) -> Iterator[None]:
 
 
 def run_id_in(folder: Path) -> str | None:
-    """The id of the run whose folder it is; `None` if it has none, as those of earlier versions."""
+    """Return the id of a run's folder; `None` if it has none, as in early versions."""
     try:
         return json.loads((folder / SETTINGS_FILE).read_bytes()).get("id")
     except (OSError, ValueError, AttributeError):
@@ -189,7 +188,7 @@ def run_id_in(folder: Path) -> str | None:
 
 
 def run_id_of(checkpoint: Path) -> str | None:
-    """The id of the run that saved a checkpoint; `None` if it has none."""
+    """Return the id of the run that saved a checkpoint; `None` if it has none."""
     try:
         return (checkpoint / RUN_ID).read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -197,14 +196,13 @@ def run_id_of(checkpoint: Path) -> str | None:
 
 
 def begin_run(output_dir: str | Path, checkpoint: str | None, reads: Iterable[str | None] = ()) -> str | None:
-    """The id of the run that begins or goes on, on all ranks; to be called within `running_in`.
+    """Return the id of the run that starts or resumes, on all ranks; call it within `running_in`.
 
-    What another run left in the folder is moved into one beside, so that neither a later start nor an
-    evaluation takes it for this run's.
+    Files of another run are moved into a subfolder, so that nobody takes them for this run's.
 
     Args:
-        checkpoint: what it goes on from.
-        reads: paths that the run loads weights from at each start; these stay.
+        checkpoint: the checkpoint to resume from.
+        reads: paths of weights that the run loads at each start; these stay.
     """
     folder, kept = Path(output_dir), {Path(path).resolve() for path in reads if path}
     with together():

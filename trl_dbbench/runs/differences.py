@@ -1,4 +1,4 @@
-"""What a replay finds: differences between a saved episode and the same one played again, and their sum."""
+"""The result of a replay: differences between saved episodes and their replays, and a summary."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _OF_THE_DATABASE = ("observation", "right", "published_right", "state")
 
 @dataclass(frozen=True)
 class Difference:
-    """What was saved and what is now.
+    """A saved value and the present one.
 
-    `turn` counts from 1; 0 stands for the whole episode. `excuse` says why it may differ for no fault.
+    `turn` counts from 1; 0 stands for the whole episode. `excuse` is a legitimate reason for the difference.
     """
 
     what: str
@@ -39,10 +39,10 @@ class Difference:
 
 @dataclass
 class Replayed:
-    """A saved episode and what came of playing it again.
+    """A saved episode and its replay.
 
-    `line` is its number in `episodes.jsonl`. `episode` is `None` where there was nothing to play: its
-    environment had failed in the run, it had ended the database server, or its task cannot be found.
+    `line` is its number in `episodes.jsonl`. `episode` is `None` if it was not played: its environment had
+    failed, it had ended the database server, or its task is missing.
     """
 
     line: int
@@ -52,11 +52,11 @@ class Replayed:
 
     @property
     def differs(self) -> bool:
-        """Whether something differs that should not."""
+        """Whether there is a difference without excuse."""
         return any(difference.excuse is None for difference in self.differences)
 
     def to_dict(self) -> dict[str, Any]:
-        """The saved episode with the rewards of now; those of the run are under `saved_rewards`."""
+        """Return the saved record with the new rewards; the run's are under `saved_rewards`."""
         return self.saved | {
             "rewards": self.episode.rewards if self.episode else {},
             "advantage": None,  # of the saved rewards
@@ -71,7 +71,7 @@ class Replayed:
 
 
 def compare(saved: EpisodeRecord, episode: Episode, dialect: Dialect) -> Iterator[Difference]:
-    """What differs between the saved episode and the same one played again."""
+    """Yield the differences between a saved episode and its replay."""
     if episode.status == Status.ENVIRONMENT_FAULT:
         yield Difference("status", saved["status"], f"{episode.status}: {episode.fault}")
         return
@@ -90,7 +90,7 @@ def _same_rows(was: Any, now: Any) -> bool:
 
 
 def _facts(episode: Mapping[str, Any]) -> dict[tuple[int, str], Any]:
-    """What must come out again: (turn, what) -> value; turn 0 for the whole episode."""
+    """Return the reproducible values: (turn, name) -> value; turn 0 for the whole episode."""
     facts = {
         (number, what): turn[what]
         for number, turn in enumerate(episode["turns"], 1)
@@ -107,7 +107,7 @@ def _facts(episode: Mapping[str, Any]) -> dict[tuple[int, str], Any]:
 
 
 def excuse_of(saved: EpisodeRecord, episode: Episode, dialect: Dialect) -> tuple[float, str | None]:
-    """From which turn on the database may say something else for no fault, and why."""
+    """Return the first turn whose database reply may legitimately differ, and the reason."""
     if any(dialect.varies(column.type) for table in episode.task.tables for column in table.columns):
         return 1, "its tables hold the time of their changes"
     for number, (was, now) in enumerate(zip(saved["turns"], episode.turns, strict=False), 1):
@@ -129,9 +129,9 @@ class Summary:
         self.rewards: defaultdict[tuple[str, str], dict[str, list[float]]] = defaultdict(
             lambda: {"was": [0, 0.0], "is": [0, 0.0]}
         )
-        """(phase, name) -> number and sum of the rewards that were saved, and of those of now"""
+        """(phase, name) -> number and sum of the saved and of the new rewards"""
         self.void: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """phase -> how many episodes were void in the run, and how many are now"""
+        """phase -> number of void episodes in the run and in the replay"""
 
     def add(self, replayed: Replayed) -> None:
         self.episodes += 1
@@ -165,7 +165,7 @@ class Summary:
         return "\n".join(lines)
 
     def mean_rewards(self) -> str:
-        """A line for each phase and reward: its mean in the run and now."""
+        """Return a line per phase and reward with its mean in the run and now."""
         return "\n".join(
             f"mean {name}, {PHASES[phase]}: was {_mean(of['was'], self.void[phase]['was'])}, "
             f"is {_mean(of['is'], self.void[phase]['is'])}"
@@ -180,7 +180,7 @@ def _mean(count_and_sum: Sequence[float], void: int) -> str:
 
 
 def _shown(was: Any, now: Any, characters: int = 120) -> tuple[str, str]:
-    """Both as JSON; of long ones what is about the first place where they differ."""
+    """Return both as JSON; long ones are cut to the first place where they differ."""
     texts = [json.dumps(value, ensure_ascii=False) for value in (was, now)]
     start = 0
     if max(map(len, texts)) > characters:

@@ -1,4 +1,4 @@
-"""A run's episodes as datasets that TRL's trainers take as they are.
+"""A run's episodes as datasets for TRL's trainers.
 
 | kind | columns | trainer |
 |---|---|---|
@@ -7,9 +7,8 @@
 | `kto` | `prompt`, `completion` (messages), `label` | KTOTrainer |
 | `prm` | `input`, `label`, `placeholder_token`, `reward_tokens` | recipes/prm_dbbench.py |
 
-`tools` and `chat_template_kwargs` stand beside messages where the policy's prompt had them, and `task_id`
-everywhere. Episodes of a task in which the agent did the same count once. Those whose environment failed are
-always left out.
+Rows with messages also have `tools` and `chat_template_kwargs` if the policy's prompt had them; all have
+`task_id`. Episodes of a task with the same actions count once; those whose environment failed are left out.
 """
 
 from __future__ import annotations
@@ -64,18 +63,18 @@ def export(
     model: str | None = None,
     notes: list[str] | None = None,
 ) -> Rows:
-    """The rows of a dataset.
+    """Return the rows of a dataset.
 
     Args:
         run: the `output_dir` of a training run, or a folder of `trl-dbbench sample`.
         kind: see above.
-        phases: `train`, `greedy`, `eval`: which episodes. Those of `eval` played tasks that are held out.
-        max_per_task: at most so many rows of a task, and of `kto` so many right and so many wrong ones. If
-            left out, 8 pairs, and of the others all.
-        label_by: what says of a step whether it was good, for `prm`; see `step_labels`.
-        model: the folder or hub id of another model that is to learn from `sft`: its tokenizer and chat
-            template make the ids.
-        notes: gets what could not be read or was done to it, in words for the user.
+        phases: `train`, `greedy`, `eval`; `eval` has held-out tasks.
+        max_per_task: most rows per task; for `kto`, most right and most wrong ones. Default: 8 pairs for
+            `preference`, all rows otherwise.
+        label_by: source of the labels of `prm`; see `step_labels`.
+        model: folder or hub id of another model that will learn from `sft`; its tokenizer and chat template
+            make the ids.
+        notes: gets messages about unreadable or changed parts.
 
     Raises:
         ConfigError: if the run cannot be read, or has nothing of the kind.
@@ -119,7 +118,7 @@ def check_suffix(path: Path) -> None:
 
 
 def distinct(episodes: Iterable[Played]) -> Iterator[Played]:
-    """The first of those episodes of a task in which the agent did the same."""
+    """Yield the first of a task's episodes with the same actions."""
     seen = set()
     for record, task in episodes:
         if (key := (task.digest, said_in(record))) not in seen:
@@ -176,7 +175,7 @@ class _Export:
         }
 
     def _first(self, episodes: Iterable[Played], kind: Callable[[EpisodeRecord], Any]) -> list[Played]:
-        """At most so many episodes of a task and kind."""
+        """Return at most `max_per_task` episodes per task and kind."""
         groups: dict[Any, list[Played]] = {}
         for record, task in episodes:
             groups.setdefault((task.digest, kind(record)), []).append((record, task))
@@ -184,12 +183,12 @@ class _Export:
 
 
 def to_learn_from(episodes: Iterable[Played]) -> list[Played]:
-    """The episodes that ended right, by themselves."""
+    """Return the episodes that ended right and were not cut off."""
     return [(record, task) for record, task in episodes if worth_learning(record)]
 
 
 def _steps(episode: Episode, labels: Sequence[bool | None], chat: ChatFormat) -> dict[str, Any]:
-    """What the policy read and wrote, with a placeholder after the text of each turn that has a label."""
+    """Return the episode's text with a placeholder after each labelled turn, and the labels."""
 
     def text(ids: Sequence[int]) -> str:
         return chat.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
@@ -230,17 +229,17 @@ NEEDED = {
 def sft_dataset(
     source: str | Path, tokenizer: PreTrainedTokenizerBase, eos_token_ids: Sequence[int], notes: list[str]
 ) -> Dataset:
-    """Rows of `input_ids` and `labels` to learn from, with the loss on what was sampled.
+    """Return rows of `input_ids` and `labels`, with the loss on sampled tokens.
 
     Args:
-        source: a folder of `trl-dbbench sample` or of a training run, of which the right sampled episodes are
-            taken; or a file that `trl-dbbench export --to sft` wrote.
-        tokenizer, eos_token_ids: of the model that is to learn. Ids of a folder that mean something else to
-            it are not used; its texts are tokenised again.
-        notes: gets what could not be read or was done to it, in words for the user.
+        source: a folder of `trl-dbbench sample` or of a training run, for its right sampled episodes; or a
+            file of `trl-dbbench export --to sft`.
+        tokenizer, eos_token_ids: those of the learning model. If they read a folder's ids differently, the
+            texts are tokenised again.
+        notes: gets messages about unreadable or changed parts.
 
     Raises:
-        ConfigError: if there is nothing to learn from, or the ids of a file are of another tokenizer.
+        ConfigError: if there is nothing to learn from, or a file's ids belong to another tokenizer.
     """
     path = Path(source)
     if not path.is_dir():
@@ -256,7 +255,7 @@ def sft_dataset(
 
 
 def settings_of(source: str) -> RunSettings | None:
-    """How the episodes of `sft_dataset`'s source were played; `None` if it is a file, which does not say."""
+    """Return the run settings of `sft_dataset`'s source; `None` if it is a file."""
     return RunSettings.read(source) if Path(source).is_dir() else None
 
 

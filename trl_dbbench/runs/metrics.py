@@ -1,5 +1,7 @@
-"""What is logged of a batch's episodes, beside TRL's own metrics and the figures that alarms watch
-(`training/alarms.py`)."""
+"""Metrics of a batch's episodes, logged beside TRL's own and those of `training/alarms.py`.
+
+A new metric is one line in `episode_metrics` and one under "Logged".
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,7 @@ from trl_dbbench.runs.records import EpisodeRecord, is_void
 
 
 def episode_metrics(episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]:
-    """The values whose means are logged.
-
-    The mean over them all is right where the batches' means would not be: an evaluation's last batch may be
-    smaller.
+    """Return values whose means are logged, over all batches: an evaluation's last batch may be smaller.
 
     Logged:
 
@@ -47,7 +46,7 @@ def episode_metrics(episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]
 def refined_metrics(
     episodes: Sequence[EpisodeRecord], alarms: Mapping[str, Sequence[float]], args: GRPOConfig
 ) -> dict[str, float]:
-    """Some of TRL's own metrics, of the episodes whose environment did not fail; NaN where there is none.
+    """Return some of TRL's own metrics over the episodes whose environment did not fail; NaN if none.
 
     Logged:
 
@@ -57,7 +56,7 @@ def refined_metrics(
 
     Args:
         episodes: of all ranks.
-        alarms: what `alarm_metrics` says of them.
+        alarms: their `alarm_metrics`.
     """
     played = [episode for episode in episodes if not is_void(episode)]
     lengths = [sum(turn["tokens"] for turn in episode["turns"]) for episode in played]
@@ -76,11 +75,11 @@ def refined_metrics(
 def drop_repeated_rows(
     episodes: Sequence[EpisodeRecord], state: GradientState, copies: int
 ) -> Sequence[EpisodeRecord]:
-    """The rows of all ranks without those of the first batch, with which accelerate fills up the last one.
+    """Return the rows of all ranks without the repeated ones with which accelerate fills the last batch.
 
     Args:
-        state: knows the data loader under way.
-        copies: rows of a prompt.
+        state: of the data loader in use.
+        copies: rows per prompt.
     """
     over = max(0, state.remainder) * copies % len(episodes)
     return episodes[:over] if state.end_of_dataloader and over else episodes

@@ -1,7 +1,7 @@
-"""The record of an episode: what a log, a report, an evaluation and a replay know of it, typed once.
+"""The record of an episode, as logs, reports, evaluations and replays have it.
 
-`episodes.jsonl` in a run's folder holds one a line. `episode_record` makes it of a played `Episode`;
-`checked_record` reads one back, also from an older version of the library.
+`episodes.jsonl` in a run's folder has one per line. `episode_record` makes it from a played `Episode`;
+`checked_record` reads it back, also from older versions.
 """
 
 from __future__ import annotations
@@ -21,23 +21,22 @@ TASKS_FILE = "tasks.jsonl"
 METRICS_FILE = "metrics.jsonl"
 
 MAX_REASON_CHARACTERS = 120
-"""Characters of a fault by which void episodes are counted."""
+"""Characters of a fault that are compared when void episodes are counted by reason."""
 
 FAILING_LIMITS = frozenset({"time", "server", "emulation", "size"})
-"""Limits that end a statement in an error; others cut its result short (`QueryResult.limit`)."""
+"""Limits that make a statement fail; the others shorten its result (`QueryResult.limit`)."""
 
 Phase = Literal["train", "greedy", "eval"]
 
 PHASES: dict[str, str] = {"eval": "held-out", "greedy": "greedy", "train": "sampled"}
-"""What `episodes.jsonl` calls an episode, and what a reader does."""
-
+"""Phase in `episodes.jsonl` -> its name for readers."""
 
 OF_TRAINING_TASKS: tuple[Phase, ...] = ("train", "greedy")
-"""The phases of episodes that played training tasks."""
+"""Phases that play training tasks."""
 
 
 class TurnRecord(TypedDict):
-    """One turn. `sql`, `answer` and `reason` are there for the action that has them."""
+    """One turn; `sql`, `answer` or `reason` belongs to its action."""
 
     text: str
     action: Literal["operation", "answer", "invalid"]
@@ -46,28 +45,28 @@ class TurnRecord(TypedDict):
     reason: NotRequired[str]
     observation: str | None
     limit: str | None
-    """Which limit the statement hit (see `QueryResult`)."""
+    """The limit that the statement hit (see `QueryResult`)."""
     error_code: NotRequired[int | None]
-    """The server's number of the statement's error. Not in records of version 0.1."""
+    """The server's error number. Missing in version 0.1."""
     affected: int | None
     tokens: int
     observation_tokens: int
     seconds: float
     sql_seconds: float | None
     rewards: NotRequired[dict[str, float]]
-    """By reward function, of those that give one for each turn."""
+    """Step rewards, by the name of the reward function."""
     advantage: NotRequired[float]
-    """Mean over the turn's tokens, where the turns of the episode differ in it."""
+    """Mean over the turn's tokens, if the episode's turns differ."""
     state: NotRequired[str]
-    """A digest of the tables before the turn, where the advantage goes by it."""
+    """Digest of the tables before the turn, if the advantage uses it."""
     value: NotRequired[float]
-    """What episodes were worth that went on from before the turn, where the advantage goes by it."""
+    """Estimated return from before the turn, if the advantage uses it."""
     ids: NotRequired[list[int]]
-    """What was sampled, in the records of `trl-dbbench sample`."""
+    """Sampled ids, in the records of `trl-dbbench sample`."""
     logprobs: NotRequired[list[float] | None]
-    """Of `ids`, in nats; `None` where the engine did not know them."""
+    """Of `ids`, in nats; `None` if the engine did not know them."""
     observation_ids: NotRequired[list[int]]
-    """What stood between this turn and the next one."""
+    """Ids between this turn and the next."""
 
 
 class EpisodeRecord(TypedDict):
@@ -75,9 +74,9 @@ class EpisodeRecord(TypedDict):
 
     phase: Phase
     step: int
-    """Updates before it. The episode of an update from step 3 to 4 has 3."""
+    """Updates before the episode: one for the update from step 3 to 4 has 3."""
     policy_step: NotRequired[int]
-    """Updates of the weights that played it, where it was played ahead of its training (`rollouts_ahead`)."""
+    """Updates of the weights that played it, if played ahead of its training (`rollouts_ahead`)."""
     task_id: str
     task_digest: NotRequired[str]
     question: str
@@ -85,36 +84,35 @@ class EpisodeRecord(TypedDict):
     skills: list[str]
     greedy: NotRequired[bool]
     status: str
-    """A value of `rollout.Status`."""
+    """A value of `episode.types.Status`."""
     truncated: NotRequired[bool]
-    """Whether it did not come to its end (`Episode.truncated`)."""
+    """See `Episode.truncated`."""
     right: bool
     verdict: NotRequired[dict[str, Any] | None]
     fault: NotRequired[str | None]
     retries: int
     rewards: dict[str, float | None]
     advantage: NotRequired[float | None]
-    """What the update used: mean over the sampled tokens."""
+    """Mean over the sampled tokens, as used by the update."""
     branch_tokens: NotRequired[int]
-    """Sampled in other episodes that went on from this one, where there were such."""
+    """Tokens sampled in continuations of this episode, if any."""
     left_out: NotRequired[bool]
-    """Whether dynamic sampling put another prompt's episode in its place: then no update used it."""
+    """Whether dynamic sampling replaced the episode, so that no update used it."""
     seed: NotRequired[int]
     prompt_tokens: NotRequired[int]
     shots: NotRequired[list[str]]
-    """The ids of the earlier episodes that the prompt showed, in its order; they lie in `shots.jsonl`."""
+    """Ids of the earlier episodes in the prompt, in order; the episodes are in `shots.jsonl`."""
     endpoint: NotRequired[str]
-    """Which model played it and where, if an endpoint did: then no token is known, only what the endpoint
-    counted."""
+    """Model and address, if an endpoint played it: then token counts are known, but no tokens."""
     shown: NotRequired[Sequence[Any]]
-    """Those episodes (`few_shot.Example`). In no log: `conversations.saved_episodes` puts them here."""
+    """The episodes in `shots` (`few_shot.Example`). Not logged; `conversations.saved_episodes` adds them."""
     prompt_ids: NotRequired[list[int]]
-    """In the records of `trl-dbbench sample`, as are the ids of turns."""
+    """In the records of `trl-dbbench sample`, like the ids of turns."""
     turns: list[TurnRecord]
 
 
 def episode_record(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
-    """The record of a played episode."""
+    """Return the record of a played episode."""
     record: EpisodeRecord = {
         "phase": phase,
         "step": step,
@@ -148,7 +146,7 @@ def episode_record(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
 
 
 def record_with_ids(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
-    """The record of a played episode, with the token ids of its prompt, turns and observations."""
+    """Return the record of a played episode with all its token ids."""
     record = episode_record(episode, phase, step)
     record["prompt_ids"] = episode.prompt_ids
     for kept, turn in zip(record["turns"], episode.turns, strict=True):
@@ -165,16 +163,16 @@ def worth_learning(record: EpisodeRecord) -> bool:
 
 
 def said_in(record: EpisodeRecord) -> tuple[str, ...]:
-    """What tells an episode from others of its task: what the agent did, turn by turn.
+    """Return the agent's actions, turn by turn: episodes of a task with equal actions are duplicates.
 
-    Thoughts and layout do not count, as long as the protocol could read the turn.
+    Thoughts and layout do not count in turns that the protocol could read.
     """
     actions = [(action_in(turn), turn["text"]) for turn in record["turns"]]
     return tuple(text if isinstance(action, Invalid) else repr(action) for action, text in actions)
 
 
 def turn_record(turn: Turn) -> TurnRecord:
-    """The record of a played turn."""
+    """Return the record of a played turn."""
     action: dict[str, Any] = {"action": type(turn.action).__name__.lower()}
     match turn.action:
         case Operation(sql):
@@ -205,12 +203,12 @@ def turn_record(turn: Turn) -> TurnRecord:
 
 def failed_statement(turn: TurnRecord) -> bool:
     """Return whether the turn's statement ended in an error."""
-    # records of version 0.1 have no error_code, but for a limit that is an error
+    # records of version 0.1 have no error_code
     return turn.get("error_code") is not None or turn.get("limit") in FAILING_LIMITS
 
 
 def action_in(record: TurnRecord) -> Action:
-    """What the turn meant."""
+    """Return the action of a turn."""
     if "sql" in record:
         return Operation(record["sql"])
     if "answer" in record:
@@ -219,10 +217,10 @@ def action_in(record: TurnRecord) -> Action:
 
 
 def checked_record(raw: Any) -> EpisodeRecord:
-    """The record that was read from a log.
+    """Check and complete a record that was read from a log.
 
     Raises:
-        ValueError: if something is not there that readers count on.
+        ValueError: if a required field is missing.
     """
     if not isinstance(raw, dict):
         raise ValueError("not an object")
@@ -246,7 +244,7 @@ def checked_record(raw: Any) -> EpisodeRecord:
 
 
 def groups_of(operation: str, skills: Iterable[str]) -> list[str]:
-    """The groups of tasks that one with these is in."""
+    """Return the groups of a task with this operation and these skills."""
     return [f"operation/{operation}", *(f"skill/{skill}" for skill in skills)]
 
 
@@ -256,25 +254,25 @@ def is_void(record: EpisodeRecord) -> bool:
 
 
 def share(episodes: Iterable[EpisodeRecord]) -> Share:
-    """How many are right, and how many void."""
+    """Count right, judged and void episodes."""
     episodes = list(episodes)
     judged = [episode["right"] for episode in episodes if not is_void(episode)]
     return Share(sum(judged), len(judged), len(episodes) - len(judged))
 
 
 def void_reasons(episodes: Iterable[EpisodeRecord]) -> Counter[str]:
-    """How often episodes are void for each reason: the first clause of their fault."""
+    """Count void episodes by reason, the first clause of their fault."""
     return Counter(_reason(episode.get("fault")) for episode in episodes if is_void(episode))
 
 
 def _reason(fault: Any) -> str:
-    # an agent may have a say in it: no control characters, which a terminal would obey
+    # an agent may influence the text: no control characters, which a terminal would obey
     clause = re.split(r"[;\n]", str(fault or "no reason recorded"), maxsplit=1)[0][:MAX_REASON_CHARACTERS]
     return "".join(each if each.isprintable() else " " for each in clause)
 
 
 def commonest(reasons: Counter[str]) -> str:
-    """For instance `2003: cannot connect (12 of 15)`; empty without reasons."""
+    """Return for instance `2003: cannot connect (12 of 15)`; empty without reasons."""
     ((reason, count),) = reasons.most_common(1) or [("", 0)]
     return f"{reason} ({count:,} of {reasons.total():,})" if count else ""
 
@@ -307,31 +305,35 @@ class Accuracy:
         return self
 
     def share(self, group: str = "overall") -> Share:
-        """The right episodes of a group, with those that are void."""
+        """Return the share of right episodes in a group."""
         right, judged = self.counts.get(group, (0, 0))
         return Share(right, judged, self.void[group])
 
     def rate(self, group: str = "overall") -> float | None:
-        """The share of right episodes, 0 to 1; `None` if none was judged."""
+        """Return the rate of right episodes, 0 to 1; `None` if none was judged."""
         found = self.share(group)
         return found.rate if found.judged else None
 
     def describe(self, group: str = "overall") -> str:
-        """For instance `31/48 = 64.6 % [50.4, 76.6]`, the 95 % Wilson interval in brackets; where there are
-        void episodes, `5/5 = 100.0 % [56.6, 100.0] (15 void, 25.0 % with those counted wrong)`."""
+        """Return for instance `31/48 = 64.6 % [50.4, 76.6]`, with the 95 % Wilson interval in brackets.
+
+        With void episodes: `5/5 = 100.0 % [56.6, 100.0] (15 void, 25.0 % with those counted wrong)`.
+        """
         found = self.share(group)
         return f"{found.right}/{found.judged} = {found}"
 
     def table(self) -> list[tuple[str, str]]:
-        """(group, description) of every group: overall, then operations, then skills."""
+        """Return (group, description) of every group: overall, then operations, then skills."""
         order = {"overall": 0, "operation": 1, "skill": 2}
         groups = {*self.counts, *self.void}
         ordered = sorted(groups, key=lambda group: (order[group.partition("/")[0]], group))
         return [(group, self.describe(group)) for group in ordered]
 
     def metrics(self) -> dict[str, float]:
-        """`accuracy` with `accuracy_low`, `accuracy_high` and `accuracy_void_wrong`, `void`, and a rate for
-        each operation and skill. Where a group has void episodes, `void_wrong/...` counts them as wrong."""
+        """Return `accuracy` with `_low`, `_high` and `_void_wrong`, `void`, and rates by operation and skill.
+
+        For groups with void episodes, `void_wrong/...` counts these as wrong.
+        """
         overall = self.share()
         low, high = overall.interval
         total = overall.judged + overall.void

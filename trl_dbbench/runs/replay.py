@@ -1,12 +1,11 @@
-"""Plays a run's saved episodes again, without the model, and says what does not come out as it was.
+"""Plays a run's saved episodes again, without the model, and reports differences.
 
-The loop is the rollout's own: `loop.play` plays each episode on a fresh sandbox, with the saved texts in
-the place of engine and tokenizer. What the saved line says of itself is then compared with what the episode
-says now: how each turn was read, what the database replied, how the episode ended, which tables it left, and
-its rewards.
+`episode.play` plays each episode on a fresh sandbox; the saved texts replace engine and tokenizer. Then the
+saved record is compared with the new one: how turns were read, the database's replies, the episode's end, the
+final tables and the rewards.
 
-Three things cannot be had again and are taken as saved: token ids (stand-ins of the same number are put in),
-log-probabilities, and that an episode ran out of tokens, as long as nothing speaks against it.
+Three things are taken as saved: token ids (replaced by the same number of stand-ins), log-probabilities, and
+that an episode ran out of tokens, if that is possible.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ def replay(
 ) -> Iterator[Replayed]:
     """Play a run's episodes again, in the order of its log.
 
-    Rewards are computed anew by the run's own functions, or by those asked for; they are compared where
-    function and values are the run's. A function gets the episodes of a phase and step at once.
+    Rewards are computed again by the run's functions or by `reward_funcs`; they are compared if function and
+    values are the run's. A function gets all episodes of a phase and step together.
 
     Args:
         run: the run's `output_dir`.
@@ -63,13 +62,12 @@ def replay(
         reward_funcs: names for `load_reward_functions`, instead of the run's.
         outcome: the values of the outcome reward, instead of the run's.
         phase: `train`, `greedy` or `eval`; all if left out.
-        steps: only those from the first number up to, and without, the second.
-        workers: episodes that are played side by side.
-        notes: gets what could not be read or computed, in words for the user; complete at the end.
+        steps: only steps from the first number to before the second.
+        workers: episodes played side by side.
+        notes: gets messages about unreadable parts; complete at the end.
 
     Raises:
-        ConfigError: if the run cannot be read, holds nothing to play, or a reward that was asked for cannot
-            be had.
+        ConfigError: if the run cannot be read, has nothing to play, or a reward cannot be loaded.
     """
     folder = Path(run)
     if phase not in (None, *PHASES):
@@ -191,7 +189,7 @@ class _Replayer:
         self._tasks = tasks
 
     def play_all(self, records: Iterable[tuple[int, EpisodeRecord]], workers: int) -> Iterator[Replayed]:
-        """In order; never more than `workers` are under way or wait to be taken."""
+        """Yield in order; at most `workers` episodes are playing or waiting to be taken."""
         with start_blocking_portal() as portal:
             loop = portal.call(asyncio.get_running_loop)
             playing: deque[Future[Replayed]] = deque()

@@ -1,4 +1,4 @@
-"""The rewards of a replay: computed anew by the run's own functions, or by others."""
+"""Rewards of a replay, computed by the run's own functions or by others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trl_dbbench.runs.records import EpisodeRecord
 from trl_dbbench.runs.settings import RunSettings
 
 MAX_SCORED_AT_ONCE = 1024
-"""Episodes that a reward function gets at once."""
+"""Most episodes per call of a reward function."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Reward:
     name: str
     function: Callable[..., list[float | None]]
     same: bool
-    """Whether the run had this function with these values, so that it must give the same rewards."""
+    """Whether the run used this function with these values, so that rewards must be equal."""
 
 
 def rewards_of(
@@ -50,10 +50,10 @@ def rewards_of(
     database: Database,
     notes: list[str],
 ) -> list[Reward]:
-    """The functions that are asked for by name, or else the run's own as far as they can be had.
+    """Return the named reward functions, or else those of the run's own that can be loaded.
 
     Raises:
-        ConfigError: if one that is asked for cannot be had.
+        ConfigError: if a named one cannot be loaded.
     """
     values = outcome or outcome_of(settings) or OUTCOME_PRESETS["greedy_then_grpo"]
     functions: list[RewardFunction] = []
@@ -79,10 +79,10 @@ def rewards_of(
 def loaded_rewards(
     names: Sequence[str], settings: RunSettings, database: Database, outcome: OutcomeReward
 ) -> list[RewardFunction]:
-    """The reward functions of these names, ready for episodes that were played as the settings say.
+    """Return the named reward functions, prepared for episodes with these settings.
 
     Raises:
-        ConfigError: if one cannot be had.
+        ConfigError: if one cannot be loaded.
     """
     functions = load_reward_functions(names, database=database, outcome=outcome)
     for function in functions:
@@ -93,7 +93,7 @@ def loaded_rewards(
 
 
 def outcome_of(settings: RunSettings) -> OutcomeReward | None:
-    """The outcome reward of a run, with its values; `None` if it had none."""
+    """Return the outcome reward of a run; `None` if it had none."""
     for made in settings.rewards.values():
         if made is not None and made["function"] == "outcome":
             return OutcomeReward(**{name: value for name, value in made.items() if name != "function"})
@@ -101,7 +101,7 @@ def outcome_of(settings: RunSettings) -> OutcomeReward | None:
 
 
 def batches(replayed: Iterable[Replayed]) -> Iterator[list[Replayed]]:
-    """What was scored together in the run; large evaluations in parts."""
+    """Yield the episodes that the run scored together; large evaluations in parts."""
     for _, group in groupby(replayed, key=lambda each: (each.saved["phase"], each.saved["step"])):
         while batch := list(islice(group, MAX_SCORED_AT_ONCE)):
             yield batch
@@ -127,7 +127,7 @@ def score(
             continue
         try:
             values = _values(reward.function, scored, settings)
-        except Exception as error:  # whatever a user's function does with what is not there
+        except Exception as error:  # a user's function may need what a replay lacks
             what = f"fails on saved episodes, which have no token ids: {type(error).__name__}: {error}"
             if not reward.same:
                 raise ConfigError(f"the reward function '{reward.name}' {what}") from error
@@ -147,7 +147,7 @@ def score(
 def _different_steps(
     reward: Reward, saved: EpisodeRecord, episode: Episode, dialect: Dialect
 ) -> Iterator[Difference]:
-    """The turns that got another reward of their own, or lost or won one."""
+    """Yield turns whose step reward changed, appeared or disappeared."""
     for number, (turn, now) in enumerate(zip(saved["turns"], episode.turns, strict=False), 1):
         was, value = turn.get("rewards", {}).get(reward.name), now.rewards.get(reward.name)
         if not _same_reward(was, value, reward.function):
@@ -174,7 +174,7 @@ def _values(
 
 
 def _same_reward(was: Any, now: float | None, function: Callable) -> bool:
-    """TRL holds rewards in fp32, and some seven digits are saved; a model's own are less exact."""
+    """Compare within fp32, which TRL uses; a reward model has its own tolerance."""
     if was is None or now is None or not isinstance(was, int | float):
         return was is now
     if isinstance(own := plain(function), LearnedReward):

@@ -1,9 +1,9 @@
-"""`run.json`: how a run's episodes were played and rewarded, for whoever looks at them later.
+"""`run.json`: the settings by which a run's episodes were played and rewarded.
 
 ```
 run.json        this
 episodes.jsonl  every episode, one a line (`records.EpisodeRecord`)
-tasks.jsonl     the tasks they played, each once
+tasks.jsonl     their tasks, each once
 ```
 """
 
@@ -31,34 +31,30 @@ TRAINING = (
     *("world_size", "num_generations", "num_iterations", "loss_type", "beta", "epsilon", "scale_rewards"),
     *("importance_sampling_level", "num_train_epochs", "max_steps", "seed"),
 )
-"""Settings that say how a model was trained, as in a recipe's YAML; `world_size` is the number of devices."""
+"""Recorded training settings, named as in a recipe's YAML; `world_size` is the number of devices."""
 
 PACKAGES = ("trl-dbbench", "trl", "transformers", "peft", "accelerate", "torch", "sqlglot")
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How a run's episodes were played and rewarded.
+    """The settings of a run's episodes and rewards.
 
-    `observation_characters` is 0 where none were cut; `max_turns`, `max_completion_length` and `context` are
-    those of `rollout.Rules`; `database` and `dialect` say what it was played on; `rewards` maps each reward's
-    name to what `rewards.describe_reward` says of it; `grader` judged the answers of all tasks, where one was
-    set; `advantage`, made with `advantage_args`, gave each episode its advantage. `few_shot` earlier episodes
-    stood in each prompt, drawn by `few_shot_by` with `few_shot_seed` from `few_shot_memory`, which the run's
-    own joined where `few_shot_update` says so; `None` where there were none.
-
-    The rest is what an evaluation needs beside: `model` is what was trained, or what an adapter was trained
-    on, a folder or a hub id with its `model_revision`; its weights had the type `dtype`, were rounded to few
-    bits by `quantized`, and computed in `autocast`, where those are set; `system_prompt` began every prompt,
-    as a list all messages before its question; `chat_template` and `chat_template_kwargs` made tokens of it.
-    Earlier versions wrote none of these: they are `None`.
-
-    `id` is the run's, as in its checkpoints; `None` in what an earlier version began, and where nothing was
-    trained.
-
-    For readers only: `training`, the settings of `TRAINING`; `sampling` of the training's episodes;
-    `task_files`, where the tasks of training and evaluation are from, each file with its size and sha256;
-    `versions` of the packages.
+    Args:
+        observation_characters: 0 if observations were not cut.
+        max_turns, max_completion_length, context, max_turn_tokens: see `Rules`.
+        rewards: reward name -> its `rewards.registry.describe_reward`.
+        grader: judged the answers of all tasks, if set.
+        few_shot: earlier episodes per prompt, drawn by `few_shot_by` with `few_shot_seed` from
+            `few_shot_memory`; with `few_shot_update` the run's own joined it. `None` without any.
+        model: the trained model, or an adapter's base: a folder or a hub id with `model_revision`. This and
+            the next four are `None` in files of early versions.
+        dtype: type of the weights; `autocast` and `quantized` name the computation's type and the method of
+            quantisation, if any.
+        system_prompt: start of every prompt; a list has all messages before the question.
+        chat_template, chat_template_kwargs: turned prompts into tokens.
+        training, sampling, task_files, versions: for readers only; `task_files` has sizes and sha256.
+        id: the run's id, as in its checkpoints; `None` without training and in early versions.
     """
 
     protocol: str
@@ -95,13 +91,13 @@ class RunSettings:
 
     @classmethod
     def of(cls, trainer: Any, rewards: dict[str, dict[str, Any] | None]) -> RunSettings:
-        """Those of a training.
+        """Return the settings of a training.
 
         Args:
             trainer: a `DBBenchGRPOTrainer`.
-            rewards: by name, what `rewards.describe_reward` says of them.
+            rewards: reward name -> its `rewards.registry.describe_reward`.
         """
-        from datasets import Dataset  # which whoever reads a run.json need not wait for
+        from datasets import Dataset  # slow to import, and not needed to read a run.json
 
         from trl_dbbench.episode.dataset import rows_to_check
 
@@ -142,7 +138,7 @@ class RunSettings:
 
     @property
     def rules(self) -> Rules:
-        """The limits of an episode, but the model's own context."""
+        """The limits of an episode, without the model's context."""
         limits = {
             "max_turn_tokens": self.max_turn_tokens,
             "max_completion_length": self.max_completion_length,
@@ -151,7 +147,7 @@ class RunSettings:
 
     @property
     def database_spec(self) -> str:
-        """What opens a database like the run's, for `open_database`."""
+        """The argument of `open_database` for a database like the run's."""
         return "sqlite" if self.dialect == SQLITE.name else "auto"
 
     def write(self, folder: Path) -> None:
@@ -160,11 +156,10 @@ class RunSettings:
 
     @classmethod
     def read(cls, folder: str | Path, **given: Any) -> RunSettings:
-        """Read a run's folder; what is `given` (and not `None`) comes first.
+        """Read a run's folder; values in `given` that are not `None` override it.
 
         Raises:
-            ConfigError: if it is no run's folder, or says neither there nor in what is given how it was
-                played.
+            ConfigError: if it is not a run's folder, or required settings are missing.
         """
         for name in (EPISODES_FILE, TASKS_FILE):
             if not (Path(folder) / name).is_file():
@@ -207,12 +202,12 @@ def training_of(args: Any) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that may change what a run does."""
+    """Return the versions of Python and of the packages that can change a run's results."""
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
 def few_shot_settings(args: Any) -> dict[str, Any]:
-    """Those of the settings that say which earlier episodes stand in a prompt, if any do."""
+    """Return the recorded few-shot settings; empty without few-shot."""
     if not args.few_shot:
         return {}
     memory = args.few_shot_memory
@@ -226,7 +221,7 @@ def few_shot_settings(args: Any) -> dict[str, Any]:
 
 
 def _opening(prompts: Iterable[list[dict[str, str]]]) -> Opening | None:
-    """What stands before the question in all prompts; `None` if it differs. A system prompt alone is text."""
+    """Return the messages before the question if all prompts share them; a system prompt alone as text."""
     found = {json.dumps(prompt[:-1]) for prompt in prompts}
     if len(found) != 1:
         return None
@@ -237,7 +232,7 @@ def _opening(prompts: Iterable[list[dict[str, str]]]) -> Opening | None:
 
 
 def quantization_of(config: Any) -> str | None:
-    """How a model's weights were rounded to few bits, such as bitsandbytes; `None` if they were not."""
+    """Return the quantisation method of a model's weights, such as bitsandbytes; `None` if there is none."""
     rounded = getattr(config, "quantization_config", None)
     if rounded is None:
         return None

@@ -1,8 +1,8 @@
-"""The token ids of saved episodes: those that were sampled, where they were kept, or new ones for the texts.
+"""Token ids of saved episodes: the sampled ones if they were kept, else new ones for the texts.
 
-`trl-dbbench sample` keeps ids; the log of a training run does not. Texts are then tokenised again by the chat
-format that the rollout has, turn by turn, so prompt, observations and masks are laid out as they were. Only
-the agent's own turns may become other ids than those it sampled: `notes` say how many have as many.
+`trl-dbbench sample` keeps ids, a training log does not. Then the rollout's chat format tokenises the texts
+again, turn by turn, so the layout of prompt, observations and masks is the same. Only the agent's turns may
+get other ids; `notes` count the turns whose length is unchanged.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from trl_dbbench.tasks import Task
 
 
 def chat_of(settings: RunSettings, model: str | None = None) -> ChatFormat:
-    """The chat format that the run's episodes were played in.
+    """Return the chat format of the run's episodes.
 
     Args:
-        model: another model's folder or hub id, to have its tokenizer and its chat template.
+        model: folder or hub id of another model, whose tokenizer and chat template are used instead.
 
     Raises:
-        ConfigError: if its tokenizer cannot be had or used.
+        ConfigError: if the tokenizer cannot be loaded or used.
     """
     name = model or settings.model
     if name is None:
@@ -50,23 +50,21 @@ def chat_of(settings: RunSettings, model: str | None = None) -> ChatFormat:
 def chat_with(
     settings: RunSettings, tokenizer: PreTrainedTokenizerBase, eos_token_ids: Sequence[int]
 ) -> ChatFormat:
-    """The run's protocol, in this tokenizer's chat template."""
+    """Return the run's protocol in this tokenizer's chat template."""
     return ChatFormat(tokenizer, protocol_of(settings), eos_token_ids, settings.chat_template_kwargs)
 
 
 def with_tokens(
     played: Iterable[Played], settings: RunSettings, notes: list[str], chat: ChatFormat | None = None
 ) -> Iterator[tuple[EpisodeRecord, Episode]]:
-    """Saved episodes with their ids, as `Episode`s that know texts and tokens, and nothing of the database.
+    """Yield saved episodes as `Episode`s with texts and token ids, but without database results.
 
     Args:
-        notes: say what was tokenised again, in words for the user; complete at the end.
-        chat: of the model that is to learn from them: ids that it does not read as the same text are not
-            used. If left out, that of the model that played.
+        notes: gets a message about texts that were tokenised again; complete at the end.
+        chat: that of the learning model, if it is another; ids that it reads as other text are not used.
 
     Raises:
-        ConfigError: if texts must be tokenised again, and the tokenizer cannot be had; if an endpoint played
-            one of them.
+        ConfigError: if a needed tokenizer cannot be loaded, or an endpoint played an episode.
     """
     again = _Again()
     for record, task in played:

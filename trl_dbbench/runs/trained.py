@@ -1,4 +1,4 @@
-"""What a run trained: where its weights lie, and how its episodes were played, so that others are alike.
+"""The result of a run: its weights, and the settings of its episodes, for evaluation.
 
 ```
 runs/first/                  RUN
@@ -30,7 +30,7 @@ from trl_dbbench.tasks import Task
 from trl_dbbench.utils.files import nearest_path
 
 DEFAULTS = RunSettings(protocol="text", observation_characters=800, max_turns=Rules.max_turns)
-"""How episodes are played where neither a run nor an option says it."""
+"""Settings of episodes that neither a run nor an option gives."""
 
 TAKEN = (
     *(
@@ -45,20 +45,20 @@ TAKEN = (
     *("max_turns", "max_turn_tokens", "max_completion_length", "observation_characters", "grader"),
     *("few_shot", "few_shot_memory", "few_shot_by", "few_shot_update"),
 )
-"""The settings that an evaluation takes from a run."""
+"""Settings that an evaluation takes from a run."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What is evaluated.
+    """A model to evaluate.
 
     Args:
         model: a model's folder or hub id.
-        adapter: that of a LoRA adapter on it.
-        settings: how its episodes are played.
-        run: the folder of the run that trained it, if that is known.
-        step: the updates before these weights, if they are those of a checkpoint.
-        said: one line for the user, where there is a run: what was taken from it, and what options override.
+        adapter: folder or hub id of a LoRA adapter on it.
+        settings: of its episodes.
+        run: folder of the run that trained it, if known.
+        step: updates before these weights, if they are a checkpoint's.
+        said: a line for the user: settings taken from the run, and those that options override.
     """
 
     model: str
@@ -72,23 +72,23 @@ class Trained:
 def find_trained(
     run: Path | None = None, model: str | None = None, adapter: str | None = None, **options: Any
 ) -> Trained:
-    """What to evaluate, from what the user names.
+    """Return the model that the user names.
 
     Args:
         run: a run's folder, or a checkpoint in it.
         model: a model's folder or hub id; with an adapter, its base model.
-        adapter: an adapter's folder or hub id. One that lies in a run's folder is played as in the run.
-        **options: fields of `RunSettings` that override; `None` leaves a field as it is.
+        adapter: an adapter's folder or hub id. One in a run's folder is played with the run's settings.
+        **options: fields of `RunSettings` to override, unless `None`.
 
     Raises:
-        ConfigError: if that does not name one set of weights, or a run cannot be read.
+        ConfigError: if these do not name one set of weights, or a run cannot be read.
     """
     if run is not None and adapter is not None:
         raise ConfigError("give RUN or --adapter, not both: RUN says itself what was trained.")
     if model is not None and run is None:
         check_is_model(model, "--model")
         if adapter is None and (Path(model) / SETTINGS_FILE).is_file():
-            run, model = Path(model), None  # a run's, or a merged one: it says itself how it is played
+            run, model = Path(model), None  # a run's, or a merged model, with settings of its own
     folder = run or (Path(adapter) if adapter is not None and Path(adapter).is_dir() else None)
     weights = None if folder is None else _weights_in(folder)
     home = None if folder is None else _home_of(folder)
@@ -114,7 +114,7 @@ def find_trained(
 
 
 def no_adapter(named: str) -> ConfigError:
-    """Return what to say of an adapter that is not a folder here."""
+    """Return the error for an adapter that is not a folder here."""
     near = nearest_path(named)
     return ConfigError(
         f"--adapter: '{named}' is not an adapter's folder here{f'; nearest: {near}' if near else ''}. Give a "
@@ -124,7 +124,7 @@ def no_adapter(named: str) -> ConfigError:
 
 
 def _overridden(known: RunSettings, given: Mapping[str, Any]) -> RunSettings:
-    """The settings with those that are given; what makes sense only with an earlier one goes with it."""
+    """Override settings, and drop those that depend on an overridden one."""
     if "protocol" in given:
         known = replace(known, system_prompt=None)  # it explains the run's own protocol
     if "dtype" in given:
@@ -137,7 +137,7 @@ def _overridden(known: RunSettings, given: Mapping[str, Any]) -> RunSettings:
 
 
 def _weights_in(folder: Path) -> Path:
-    """The folder itself, or its last whole checkpoint while the run has not ended."""
+    """Return the folder, or its last whole checkpoint if the run has not ended."""
     for place in (folder, *reversed(whole_checkpoints(folder))):
         if any((place / name).exists() for name in (ADAPTER_FILE, MODEL_FILE)):
             return place
@@ -148,7 +148,7 @@ def _weights_in(folder: Path) -> Path:
 
 
 def _home_of(folder: Path) -> Path | None:
-    """The folder of the run that the folder is, or is a checkpoint of."""
+    """Return the run's folder of a run or checkpoint."""
     folder = folder.resolve()
     places = [folder, folder.parent] if folder.name.startswith(PREFIX_CHECKPOINT_DIR) else [folder]
     return next((place for place in places if (place / SETTINGS_FILE).exists()), None)
@@ -160,7 +160,7 @@ def _step_of(weights: Path | None) -> int | None:
 
 
 def _said(weights: Path | None, home: Path, known: RunSettings, given: Mapping[str, Any]) -> str:
-    """What was taken from the run, and what not."""
+    """Describe the settings taken from the run and those overridden."""
     had = {name: value for name in TAKEN if (value := getattr(known, name)) not in (None, {})}
     taken = [f"{name} {_short(value)}" for name, value in had.items() if name not in given]
     changed = [
@@ -181,7 +181,7 @@ def _short(value: Any) -> str:
 
 
 def evaluated_tasks(run: Path, notes: list[str]) -> list[Task]:
-    """The tasks of the run's held-out evaluations, in their order; none if it had none."""
+    """Return the tasks of the run's held-out evaluations, in order; empty if it had none."""
     played: defaultdict[int, list[str]] = defaultdict(list)  # step -> digests
     for _, record in read_episodes(run / EPISODES_FILE, notes):
         if record["phase"] == "eval":
@@ -194,7 +194,7 @@ def evaluated_tasks(run: Path, notes: list[str]) -> list[Task]:
 
 
 def held_out_tasks(run: Path) -> list[Task]:
-    """The tasks of the run's held-out evaluations, in their order.
+    """Return the tasks of the run's held-out evaluations, in order.
 
     Raises:
         ConfigError: if it had none.

@@ -9,9 +9,9 @@ assistant   Action: Answer ...                         ─┘
 user        the question of this task
 ```
 
-What reinforcement learning has to beat: it changes no weight. `memory.py` has the episodes, `choice.py` says
-which of them are shown, and `Shots` puts them into prompts, on all ranks alike. Never shown are an episode of
-the task itself, of a task with the same question on the same schema, or of one with the same gold SQL on it.
+A baseline for reinforcement learning: no weight changes. `memory` has the episodes, `choice` ranks them,
+and `Shots` puts them into prompts, alike on all ranks. Episodes of the task itself, or of one with the same
+question or gold SQL on the same schema, are never shown.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 SHOTS_FILE = "shots.jsonl"
-"""In a run's folder: every example that was shown, each once. It is a memory as well."""
+"""File in a run's folder with every example shown, each once; it can be used as a memory."""
 
 TURN_TOKENS = 50
-"""More than a chat template adds to the text of a turn."""
+"""Upper bound on the tokens that a chat template adds to a turn."""
 
 DEFAULT_WAY = "bm25"
 
@@ -92,7 +92,7 @@ class Shots:
     Args:
         player: what the episodes are played with: its chat format, its protocol and its limits.
         memory: where the examples come from.
-        number: shown in a prompt at most. Where fewer fit, fewer are shown; no text is cut.
+        number: most examples per prompt; fewer if not all fit. No text is cut.
         by: a key of `choice.WAYS`.
         seed: of the draws.
         update: right episodes join the memory.

@@ -1,4 +1,4 @@
-"""Which examples are shown for a task: those that are like it by words or by skills, or any."""
+"""Ranking of examples for a task: by similar words, by shared skills, or at random."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class BM25:
 
 
 Way = Callable[[Query, np.random.Generator], Sequence[Example]]
-"""All examples of a memory in the order in which they are to be shown for a task, the best one first."""
+"""Ranks all examples of a memory for a task, the best one first."""
 
 
 class _Ranking:

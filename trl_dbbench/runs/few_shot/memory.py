@@ -1,4 +1,4 @@
-"""Right episodes that can be shown again: what is kept of one, where they are read from, and which are twins.
+"""A memory of right episodes for prompts: its examples, its files, and which tasks are duplicates.
 
 ```json
 {"phase": "train", "step": 0, "task_id": "q1", "status": "answered", "right": true, "task": {...},
@@ -37,12 +37,12 @@ from trl_dbbench.tasks import Task
 from trl_dbbench.utils.files import write_atomically
 
 CAPACITY = 10_000
-"""Tasks of a memory. Of more, those that were right least recently go: each checkpoint holds the memory."""
+"""Most tasks in a memory; the least recently right are dropped, because each checkpoint holds the memory."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """What a task is looked up by.
+    """The keys by which a task is looked up.
 
     `terms` are the words of question and schema, in lower case, and the names of its skills; `twins` are
     digests: tasks that share one are the same task, or solved by the same statement on the same tables.
