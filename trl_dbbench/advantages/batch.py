@@ -1,4 +1,4 @@
-"""What an advantage is computed from: a batch of episodes with their rewards, by turn and by token.
+"""The input of an advantage: a batch of episodes with their rewards, by turn and by token.
 
 Shapes: N episodes of all ranks, F reward functions, K turns at most, T tokens at most after a prompt.
 """
@@ -147,7 +147,7 @@ NEEDS: dict[Need, str] = {
     "step_rewards": "goes by each turn's reward, and no reward function gives one; add one that does to "
     "reward_funcs, such as executes or state_progress",
 }
-"""What an advantage may not be able to do without -> what is wrong if it has to, and what to do."""
+"""Requirements of advantages -> the error if one is missing, and the remedy."""
 
 C = TypeVar("C", bound=Callable)
 

@@ -50,7 +50,7 @@ def grpo(batch: AdvantageBatch) -> torch.Tensor:
 
 @needs("groups")
 def rloo(batch: AdvantageBatch) -> torch.Tensor:
-    """A reward less the mean of the others of its group (Ahmadian et al., 2024, "Back to Basics")."""
+    """Return a reward less the mean of the others of its group (Ahmadian et al., 2024, "Back to Basics")."""
     rewards = batch.weighted
     result = torch.full_like(rewards, torch.nan)
     for rows in places_of_groups(rewards, batch.groups):
@@ -63,7 +63,7 @@ def rloo(batch: AdvantageBatch) -> torch.Tensor:
 
 @needs("groups")
 def reinforce_pp(batch: AdvantageBatch) -> torch.Tensor:
-    """Rewards less their group's mean, normalised over the whole batch (Hu, 2025, REINFORCE++)."""
+    """Reward less their group's mean, normalised over the whole batch (Hu, 2025, REINFORCE++)."""
     centred = torch.full_like(batch.weighted, torch.nan)
     for rows in places_of_groups(batch.weighted, batch.groups):
         own = batch.weighted[rows]
@@ -129,8 +129,8 @@ def token_wise(batch: AdvantageBatch) -> torch.Tensor:
 
 @needs("groups")
 def turn(batch: AdvantageBatch, gamma: float = 1.0) -> torch.Tensor:
-    """Turn-level GRPO: what an episode earns from a turn on, normalised over the group's episodes with such a
-    turn; all tokens of the turn get it.
+    """Turn-level GRPO: the return from each turn on, normalised over the group's episodes with such a turn.
+    All tokens of the turn get it.
 
     Args:
         gamma: the discount for each turn between a reward and what led to it.
@@ -142,7 +142,7 @@ def turn(batch: AdvantageBatch, gamma: float = 1.0) -> torch.Tensor:
 
 
 def places_of_groups(values: torch.Tensor, groups: torch.Tensor) -> Iterator[torch.Tensor]:
-    """For each group the places of its values that are not NaN, where there are any."""
+    """Yield, for each group, the places of its values that are not NaN, if there are any."""
     for group in groups.unique():
         rows = ((groups == group) & ~values.isnan()).nonzero().flatten()
         if len(rows):
@@ -150,12 +150,12 @@ def places_of_groups(values: torch.Tensor, groups: torch.Tensor) -> Iterator[tor
 
 
 def vary(values: torch.Tensor) -> bool:
-    """Whether not all values are the same; there must be one at least."""
+    """Return whether the values differ; there must be at least one."""
     return bool((values != values[0]).any())
 
 
 def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    """Raises ConfigError for an argument that is none of these."""
+    """Raise ConfigError for an argument that is not allowed."""
     if value not in allowed:
         raise ConfigError(
             f"unknown {name} {value!r} in advantage_args; allowed: {', '.join(map(str, allowed))}."
@@ -163,6 +163,6 @@ def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
 
 
 def check_share(name: str, value: float) -> None:
-    """Raises ConfigError for an argument that is no number from 0 to 1."""
+    """Raise ConfigError for an argument that is not a number from 0 to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ConfigError(f"{name} in advantage_args must be a number from 0 to 1, is {value!r}.")

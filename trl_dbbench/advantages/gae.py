@@ -15,11 +15,11 @@ from trl_dbbench.errors import ConfigError
 def gae(
     rewards: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, gamma: float = 1.0, lam: float = 1.0
 ) -> torch.Tensor:
-    """The advantage of each sampled token over what its state was worth.
+    """Return the advantage of each sampled token over its state's value.
 
     Of a row's sampled tokens 0, 1, ..., n: delta_t = r_t + gamma V_(t+1) - V_t, where V_(n+1) = 0, and
-    A_t = sum over l >= 0 of (gamma lam)^l delta_(t+l). Observations are skipped: the token after one is the
-    next of the token before it, and nothing that stands at their places is read.
+    A_t = sum over l >= 0 of (gamma lam)^l delta_(t+l). Observations are skipped: the next token after one
+    follows the last token before it.
 
     Args:
         rewards: (N, T), for having sampled the token.
@@ -41,20 +41,19 @@ def gae(
 
 
 class GAE:
-    """PPO's advantages, by what a critic has noted in the episodes (`Episode.token_values`).
+    """PPO's advantages, from a critic's values in the episodes (`Episode.token_values`).
 
-    After a call, `returns` (N, T) are what the critic is to say: advantages, before they are whitened, plus
-    values; `values` (N, T) what it said, and `sampled` (N, T) where that counts.
+    After a call, `returns` (N, T) are the critic's targets: advantages before whitening, plus values.
+    `values` (N, T) are its values, and `sampled` (N, T) is true where they count.
 
     Args:
         gamma: the discount for each sampled token.
-        lam: 1 takes what was earned in the end, less means to trust the critic: a smaller variance for a
-            bias.
-        whiten: whether the advantages of the batch's sampled tokens, those of all ranks, are put to mean 0
-            and standard deviation 1.
+        lam: 1 uses the final return; less trusts the critic, with a smaller variance and some bias.
+        whiten: normalise the advantages of the batch's sampled tokens, those of all ranks, to mean 0 and
+            standard deviation 1.
 
     Raises:
-        ConfigError: for a share that is none.
+        ConfigError: for a value out of its range.
     """
 
     def __init__(self, gamma: float = 1.0, lam: float = 1.0, whiten: bool = True):
@@ -66,7 +65,7 @@ class GAE:
         self.returns = self.values = self.sampled = torch.zeros(0, 1)
 
     def check(self, trainer: Any) -> None:
-        """Raises ConfigError for a trainer without a critic."""
+        """Raise ConfigError for a trainer without a critic."""
         if not hasattr(trainer, "values_of"):
             raise ConfigError(
                 "the advantage 'gae' asks a critic, which GRPO has not; train with DBBenchPPOTrainer "
@@ -85,11 +84,11 @@ class GAE:
 
 
 def whitened(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Values less their mean, in units of their standard deviation; all are alike: 0.
+    """Return values less their mean, in units of their standard deviation; 0 if all are equal.
 
     Args:
         values: (N, T).
-        mask: (N, T), which of them count; the others are 0.
+        mask: (N, T), true for values that count; the others become 0.
     """
     result = torch.zeros_like(values)
     result[mask] = normalised(values[mask], torch.zeros(int(mask.sum())))
@@ -97,8 +96,8 @@ def whitened(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def explained_variance(returns: torch.Tensor, values: torch.Tensor) -> float:
-    """1 - Var(returns - values) / Var(returns): 1 where the critic knew, 0 where a constant does as well; NaN
-    where all returns are alike.
+    """Return 1 - Var(returns - values) / Var(returns): 1 for a perfect critic, 0 for one as good as a
+    constant, NaN if all returns are equal.
 
     Args:
         returns, values: (M,).

@@ -1,20 +1,21 @@
-"""PRIME (Cui et al., 2025): process rewards that nobody labels, from a model that learns what is right.
+"""PRIME (Cui et al., 2025): process rewards without labels, from a model that learns which episodes are
+right.
 
 pi_phi is a second adapter on the policy's base, pi_ref the base alone. A sampled token's reward is
 
     r_t = beta * log(pi_phi(token) / pi_ref(token)),
 
-and their sum over an episode is the logit of its being right: of each batch pi_phi makes one step of
-cross-entropy, after the batch's rewards were read off it. Groups that are all right or all wrong train it
-too; episodes whose environment failed do not.
+and their sum over an episode is the logit of its being right. On each batch pi_phi makes one step of
+cross-entropy, after it gave the batch's rewards. Groups that are all right or all wrong train it too;
+episodes whose environment failed do not.
 
-The second adapter is in the model only while this is done. In between its weights lie here, on the CPU, so
-that nothing else ever meets it: not what is saved, evaluated or served, nor the policy's optimizer.
+The second adapter is in the model only during this. In between its weights stay here, on the CPU, so that it
+is never saved with the model, evaluated, served or seen by the policy's optimizer.
 
 Logged:
 
 - `prime/loss`: pi_phi's cross-entropy, in nats an episode, before its step.
-- `prime/accuracy`: episodes of which it judged rightly whether they are right, before its step.
+- `prime/accuracy`: share of the episodes that it classifies correctly, before its step.
 """
 
 from __future__ import annotations
@@ -44,19 +45,18 @@ By = Literal["token", "turn"]
 
 @needs("groups")
 class Prime:
-    """Returns of outcomes and implicit process rewards, each less what the others of the group have.
+    """Returns of outcomes and implicit process rewards, each less those of the others in the group.
 
     A_t = (R - mean of the others' R) + sum over s >= t of (r_s - mean of the others' mean r)
 
-    R is an episode's weighted reward; t and s count its sampled tokens. The only one that is left of a group
-    gets 0.
+    R is an episode's weighted reward; t and s count its sampled tokens. A lone episode of a group gets 0.
 
     Args:
         beta: of the implicit rewards.
         learning_rate: of pi_phi, by AdamW without weight decay. Gradients are scaled down to the trainer's
             `max_grad_norm`.
-        by: `token`, or `turn`: a turn's rewards are summed, t and s count turns, and all tokens of a turn get
-            what it gets.
+        by: `token`, or `turn`: t and s count turns, a turn's rewards are summed, and all its tokens get its
+            advantage.
 
     Raises:
         ConfigError: for an argument that cannot be used.
@@ -72,7 +72,7 @@ class Prime:
         self._optimizer: dict[str, Any] = {}
 
     def check(self, trainer: Any) -> None:
-        """Raises ConfigError where there can be no second adapter."""
+        """Raise ConfigError if there can be no second adapter."""
         config = getattr(trainer.model, "active_peft_config", None)
         if config is None or config.peft_type != PeftType.LORA:
             raise ConfigError(
@@ -90,7 +90,7 @@ class Prime:
     # --- pi_phi -----------------------------------------------------------------------------------
 
     def prepare(self, trainer: Any, episodes: Sequence[Episode]) -> None:
-        """Notes the implicit rewards in the episodes (`token_rewards`), then makes a step of pi_phi."""
+        """Note the implicit rewards in the episodes (`token_rewards`), then make a step of pi_phi."""
         played = [each for each in episodes if each.status != Status.ENVIRONMENT_FAULT]
         accelerator, device = trainer.accelerator, trainer.accelerator.device
         number = accelerator.reduce(torch.tensor(float(len(played)), device=device), reduction="sum").item()
@@ -114,7 +114,7 @@ class Prime:
     def _rewards(
         self, trainer: Any, model: PeftModel, rows: Sequence[Episode]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """beta times the log ratio, and where it is of a sampled token, (n, T) both."""
+        """Return beta times the log ratio, and the mask of sampled tokens, (n, T) both."""
         prompts = [torch.tensor(each.prompt_ids) for each in rows]
         completions = [torch.tensor(each.completion_ids) for each in rows]
         parts = [_padded(prompts, "left"), _padded(completions, "right")]
@@ -135,7 +135,7 @@ class Prime:
 
     @contextmanager
     def _model(self, trainer: Any) -> Iterator[tuple[PeftModel, torch.optim.Optimizer]]:
-        """The model with pi_phi as the adapter that is on and trained; kept when the block ends."""
+        """Yield the model with pi_phi as its trained adapter; its weights are kept after the block."""
         model = trainer.accelerator.unwrap_model(trainer.model)
         device = trainer.accelerator.device
         with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
@@ -182,13 +182,13 @@ class Prime:
 def implicit_returns(
     rewards: torch.Tensor, counted: torch.Tensor, groups: torch.Tensor, known: torch.Tensor
 ) -> torch.Tensor:
-    """What is earned from each place on, less what the others of the group have earned at a place on average.
+    """Return what is earned from each place on, less the others' mean reward of a place.
 
     Args:
         rewards: (N, L), of tokens or turns.
-        counted: (N, L), which of them there are.
+        counted: (N, L), true for rewards that exist.
         groups: (N,).
-        known: (N,), which rows count; the others get 0, and so does the only one that is left of a group.
+        known: (N,), true for rows that count; the others get 0, as does a lone row of a group.
 
     Returns:
         (N, L), 0 where nothing is counted.
@@ -204,8 +204,9 @@ def implicit_returns(
 
 
 def _config(model: PeftModel) -> Any:
-    """That of the policy's adapter: as large, begun as the base is, without dropout, and weights of layers
-    alone."""
+    """Return the second adapter's config: as large as the policy's, starting as the base, without dropout, on
+    layers alone.
+    """
     config = deepcopy(model.active_peft_config)
     config.lora_dropout, config.init_lora_weights = 0.0, True
     config.bias, config.modules_to_save, config.trainable_token_indices = "none", None, None
@@ -217,7 +218,7 @@ def _parts(episodes: Sequence[Episode], rows: int) -> list[Sequence[Episode]]:
 
 
 def _padded(rows: Sequence[torch.Tensor], side: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows, and 1 where they are, (n, L) both."""
+    """Return the padded rows and their mask, (n, L) both."""
     there = [torch.ones_like(row) for row in rows]
     padded, mask = (pad_sequence(list(each), True, padding_side=side) for each in (rows, there))
     return padded, mask

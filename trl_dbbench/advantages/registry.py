@@ -1,15 +1,15 @@
-"""What each token gets of its episode's reward: `advantage: NAME` in a YAML, or a function of your own.
+"""Advantages by name: `advantage: NAME` in a YAML, or a function of your own.
 
 ```python
 def leave_one_out(batch: AdvantageBatch) -> torch.Tensor:  # (N,)
     ...
 ```
 
-`grpo` is TRL's own, untouched. Any other is applied before anything is recorded, so that `episodes.jsonl`,
-TRL's logs, report and notebook show what was trained. `advantage_args` are handed to it as keywords.
+`grpo` is TRL's own, untouched. Others are applied before anything is recorded, so that `episodes.jsonl`,
+TRL's logs, report and notebook show what was trained. `advantage_args` are its keyword arguments.
 
-One that has to do something first, or remembers something, is a class; `advantage_args` go to its
-constructor, and its objects are called with each batch. They may have:
+An advantage that prepares batches or has a state is a class: `advantage_args` go to its constructor, and its
+objects are called with each batch. They may have:
 
 ```python
 class Mine:
@@ -19,7 +19,7 @@ class Mine:
     def load_state_dict(self, state) -> None: ...
 ```
 
-A function or class says by `@needs(...)` what it cannot do without.
+`@needs(...)` marks what a function or class requires.
 
 Shapes: N episodes of all ranks, F reward functions, K turns at most, T tokens at most after a prompt.
 """
@@ -52,7 +52,7 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.utils.lookup import look_up
 
 AdvantageFunction = Callable[[AdvantageBatch], torch.Tensor]
-"""Gives (N,), one value an episode, or (N, T), one a token; NaN stands for 0."""
+"""Returns (N,), a value for each episode, or (N, T), one for each token; NaN counts as 0."""
 
 ADVANTAGES: dict[str, Callable | None] = {
     "grpo": None,
@@ -69,15 +69,15 @@ ADVANTAGES: dict[str, Callable | None] = {
     "gae": GAE,
     "prime": Prime,
 }
-"""By name: functions, and classes whose objects are such.
+"""Functions, or classes whose objects are called, by name.
 
-`None` leaves what TRL has computed: rewards less their group's mean, by `scale_rewards` in units of its
+`None` leaves TRL's advantages: rewards less their group's mean, by `scale_rewards` in units of its
 standard deviation (Shao et al., 2024, DeepSeekMath).
 """
 
 
 def get_advantage(name: str, arguments: dict[str, Any] | str | None = None) -> AdvantageFunction | None:
-    """The function of that name, or at that dotted path, with these arguments.
+    """Return the advantage of a name or dotted path, with these arguments.
 
     Raises:
         ConfigError: if there is none, or it does not take these arguments.
@@ -105,20 +105,21 @@ def get_advantage(name: str, arguments: dict[str, Any] | str | None = None) -> A
 
 
 def needs_of(function: AdvantageFunction | None) -> frozenset[Need]:
-    """What `needs` has marked it with; TRL's own needs groups."""
+    """Return what a function requires, as `needs` marks it; TRL's own requires groups."""
     if function is None:
         return frozenset({"groups"})
     return getattr(function.func if isinstance(function, partial) else function, "needs", frozenset())
 
 
 def check_needs(name: str, function: AdvantageFunction | None, missing: Need) -> None:
-    """Raises ConfigError if the function needs what is missing."""
+    """Raise ConfigError if the function requires what is missing."""
     if missing in needs_of(function):
         raise ConfigError(f"the advantage {name!r} {NEEDS[missing]}.")
 
 
 def compute(name: str, function: AdvantageFunction, batch: AdvantageBatch) -> torch.Tensor:
-    """What the function gives, checked; 0 where the environment failed and on tokens that were not sampled.
+    """Return the function's checked values; 0 where the environment failed and on tokens that were not
+    sampled.
 
     Returns:
         (N,) or (N, T), fp32.
@@ -144,11 +145,11 @@ def compute(name: str, function: AdvantageFunction, batch: AdvantageBatch) -> to
 
 
 def note(episodes: Sequence[Episode], values: torch.Tensor) -> list[float]:
-    """Writes into the episodes what they were given; returns a value for each.
+    """Write advantages into the episodes; return a value for each episode.
 
     Args:
-        values: (N,) or (N, T). Of the latter, episodes and turns get the mean over their sampled tokens;
-            turns only where they differ.
+        values: (N,) or (N, T). Of (N, T), episodes get the mean over their sampled tokens, and turns too if
+            they differ.
     """
     for episode, value in zip(episodes, values, strict=True):
         if value.dim() == 0:

@@ -1,4 +1,4 @@
-"""REINFORCE (Williams, 1992): an episode's reward as it is, or less what episodes have earned so far."""
+"""REINFORCE (Williams, 1992): an episode's reward, or the reward less a running mean."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Baseline = Literal["none", "running"]
 
 
 class Reinforce:
-    """The reward of an episode, which one sample of a prompt is enough for.
+    """The reward of an episode; one sample of a prompt is enough.
 
     Args:
-        baseline: what is taken from the reward: `none`, or `running`, the mean reward of all episodes before
+        baseline: subtracted from the reward: `none`, or `running`, the mean reward of all episodes before
             this batch, 0 before the first one.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Credit by the database's own state: turns that start from the same tables are compared with each other."""
+"""Credit by the database's state: turns that start from the same tables are compared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _ByStates:
     """Compares turns that start from the same tables."""
 
     def prepare(self, trainer: Any, episodes: Sequence[Episode]) -> None:
-        """Notes in each turn a digest of the tables before it."""
+        """Note in each turn a digest of the tables before it."""
         of_each(episodes, trainer.player.database, "the credit by states", note_states)
 
 
@@ -29,12 +29,12 @@ class _ByStates:
 class StateGroups(_ByStates):
     """GiGPO (Feng et al., 2025, "Group-in-Group Policy Optimization") with the tables as the anchor.
 
-    An episode's advantage is its reward normalised in its group. A turn's is added to it, times `omega`: what
-    the episode earns from there on, normalised over the turns of the group that start from the same tables
-    after the same observations. Statements are executed again, once, for the tables between them.
+    An episode's advantage is its reward normalised in its group. A turn's is added, times `omega`: the return
+    from there on, normalised over the turns of the group that start from the same tables after the same
+    observations. Statements are executed again, once, to read the tables between them.
 
     Args:
-        omega: what a turn's own advantage weighs, 0 or more.
+        omega: weight of a turn's own advantage, 0 or more.
         gamma: the discount for each turn between a reward and what led to it, 0 to 1.
 
     Raises:
@@ -60,19 +60,19 @@ class StateTree(_ByStates):
     """A turn's advantage is V(after it) - V(before it), with V from the group's own episodes: vine's
     (Kazemnejad et al., 2024, VinePPO) without its continuations.
 
-    A group's episodes start alike and part ways, as a tree. Its nodes are `StateGroups`'s: the same tables
-    after the same observations. V of a node is the mean of what the episodes earn that came through it, from
-    there on. A turn gets its own reward, and V of the node that it leads to less V of the node that it starts
-    from; where nobody else went, V is what the episode itself earned. In units of the standard deviation of
-    the group's rewards. An episode's turns sum up to what `grpo` gives it.
+    A group's episodes form a tree. A node is a state as in `StateGroups`: the same tables after the same
+    observations. V of a node is the mean return of the episodes that came through it. A turn gets its own
+    reward, plus V of the node it leads to, less V of the node it starts from; at a node of one episode, V is
+    its return. All in units of the standard deviation of the group's rewards. An episode's turns sum up to
+    its `grpo` advantage.
 
     Args:
-        lam: how much of the differences of later turns a turn gets, too, for each turn between them, as in
-            GAE (Schulman et al., 2016). 0: only its own; 1: all, that is what the episode earns from there on
-            less V of the node.
+        lam: discount of later turns' differences, as in GAE (Schulman et al., 2016). 0: only the turn's own;
+        1: the
+            return from there on, less V of the node.
 
     Raises:
-        ConfigError: for anything but a number from 0 to 1.
+        ConfigError: if it is not a number from 0 to 1.
     """
 
     def __init__(self, lam: float = 0.0):
@@ -97,7 +97,7 @@ class StateTree(_ByStates):
 
 
 def _numbers_of_states(batch: AdvantageBatch) -> torch.Tensor:
-    """(N, K): alike for turns of a group that start from the same tables after the same observations."""
+    """Return (N, K), equal for a group's turns that start from the same tables and observations."""
     numbers = torch.zeros(batch.has_turn.shape, dtype=torch.long)
     known: dict[Hashable, int] = {}
     for n, episode in enumerate(batch.episodes):
@@ -109,10 +109,10 @@ def _numbers_of_states(batch: AdvantageBatch) -> torch.Tensor:
 
 
 def note_states(episode: Episode, database: Database) -> None:
-    """Writes into each turn a digest of the tables before it.
+    """Write into each turn a digest of the tables before it.
 
     Raises:
-        EnvironmentFault: if the database fails, or the tables may not become what they were.
+        EnvironmentFault: if the database fails, or the tables cannot be rebuilt.
     """
     digests: dict[int, str] = {}  # most turns change nothing, and the state is the same object
     for turn, state in zip(episode.turns, states_along(episode, database), strict=False):

@@ -1,4 +1,4 @@
-"""Credit by what happens next: fresh continuations from the middle of an episode, on the real tables."""
+"""Credit by fresh continuations from the middle of an episode, on the real tables."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Vine:
     start is the mean reward of the group, V after the last turn the episode's own reward. In a group whose
     rewards are all equal nothing is played, and the advantage is 0.
 
-    Where no continuation could be played from the start of a turn, it and the turn before share equally what
-    they changed together.
+    If no continuation could be played from the start of a turn, it and the turn before share their change
+    equally.
 
     Args:
         continuations: from each turn but the first.
@@ -42,7 +42,7 @@ class Vine:
         self.continuations = continuations
 
     def prepare(self, trainer: Any, episodes: Sequence[Episode]) -> None:
-        """Plays the continuations, and notes values and tokens in the episodes."""
+        """Play the continuations; note values and tokens in the episodes."""
         places = [
             (episode, number)
             for episode, mixed in zip(episodes, _mixed(trainer), strict=True)
@@ -82,7 +82,7 @@ class Vine:
 
 
 def differences(values: Sequence[float | None]) -> list[float]:
-    """V(k + 1) - V(k) for each k; turns between which V is not known share the difference equally.
+    """Return V(k + 1) - V(k) for each k; turns between which V is unknown share the difference equally.
 
     Args:
         values: K + 1 of them, the first and the last known.
@@ -96,7 +96,7 @@ def differences(values: Sequence[float | None]) -> list[float]:
 
 
 def _mixed(trainer: Any) -> list[bool]:
-    """For each of this rank's rows whether the rewards of its group differ."""
+    """Return, for each of this rank's rows, whether the rewards of its group differ."""
     groups = torch.arange(len(trainer.rewards)) // trainer.num_generations
     total = AdvantageBatch([], trainer.rewards.cpu(), trainer.reward_weights.cpu(), groups).weighted
     mixed = torch.zeros(len(total), dtype=torch.bool)
@@ -134,7 +134,7 @@ def _worth(trainer: Any, episodes: Sequence[Episode]) -> list[float | None]:
 
 
 def _sampling(episode: Episode, number: int, k: int) -> Sampling:
-    """As the episode's own, from another stream of random numbers."""
+    """Return the episode's sampling with another stream of random numbers."""
     own = episode.sampling
     seed = np.random.SeedSequence((own.seed, number, k + 1)).generate_state(1)[0]
     return Sampling(own.temperature, own.top_p, own.top_k, seed=int(seed))

@@ -1,9 +1,9 @@
-"""Rewards for how fast right SQL is beside the gold SQL: `efficiency` by the clock, `query_cost` by the plan.
+"""Rewards for fast SQL, compared with the gold SQL: `efficiency` by the clock, `query_cost` by the plan.
 
-Both are 0 for a wrong episode. For a right one they go by the gold SQL's time, or cost, over that of the
-agent's, in the bands of BIRD's R-VES (Li et al., 2023, and the rules of its mini-dev): 1.25 from twice as
-fast on, 1 down to as fast, 0.75 down to half, 0.5 down to a quarter, else 0.25; the reward is the square
-root. Anything within 10 % counts as just as fast: a statement set beside itself differs by that much.
+Both are 0 for a wrong episode. For a right one the ratio of the gold SQL's time, or cost, to the agent's
+counts, in the bands of BIRD's R-VES (Li et al., 2023, and the rules of its mini-dev): 1.25 from twice as fast
+on, 1 down to as fast, 0.75 down to half, 0.5 down to a quarter, else 0.25; the reward is the square root.
+Within 10 % counts as equally fast: one statement's times differ by that much.
 
 ```yaml
 reward_funcs: [outcome, efficiency]
@@ -28,27 +28,28 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.tasks.skills import operation_of
 
 REPEATS = 7
-"""Times that both statements are executed, by turns. The median counts."""
+"""Executions of each statement, alternating. The median counts."""
 
 AS_FAST = 0.9
-"""The least ratio that counts as 1."""
+"""Smallest ratio that counts as equally fast."""
 
 ONE_ROW = 1.0
-"""The least cost of a query. One format of EXPLAIN says 1 for a row found by its key, the other 0."""
+"""Smallest cost of a query. One format of EXPLAIN gives 1 for a row found by its key, the other 0."""
 
 BANDS = ((2.0, 1.25), (AS_FAST, 1.0), (0.5, 0.75), (0.25, 0.5), (0.0, 0.25))
 
 
 def of_ratio(ratio: float) -> float:
-    """The reward for the gold SQL's time over the agent's."""
+    """Return the reward for the gold SQL's time over the agent's."""
     return math.sqrt(next(value for least, value in BANDS if ratio >= least))
 
 
 class EfficiencyReward:
-    """For right answers to questions with gold SQL: both statements are timed where the agent's ran.
+    """Reward for right answers to questions with gold SQL: both statements are timed on the agent's database.
 
-    No two are timed at once by this process; others that use the server disturb them. `None` where there is
-    nothing to compare: changes, no gold SQL, or one of the two fails.
+    This process times one statement at a time; other users of the server disturb the times. `None` if there
+    is
+    nothing to compare: a change, no gold SQL, or a statement that fails.
     """
 
     __name__ = "efficiency"
@@ -80,9 +81,9 @@ class EfficiencyReward:
 
 
 class QueryCostReward(EfficiencyReward):
-    """As `efficiency`, by the cost that MySQL's optimizer estimates: the same at every time.
+    """Like `efficiency`, by the cost that MySQL's optimizer estimates, which does not vary.
 
-    `None`, too, for a plan without costs, such as that of a bare `SELECT COUNT(*) FROM t`.
+    Also `None` for a plan without costs, as of a bare `SELECT COUNT(*) FROM t`.
 
     Raises:
         ConfigError: for a database that gives no costs.
@@ -113,7 +114,7 @@ def _cost(execute: Callable, sql: str) -> float | None:
 
 
 def _values(plan: Any, keys: Sequence[str]) -> Iterator[float]:
-    """What stands under one of the keys, anywhere in a plan."""
+    """Yield the values of these keys, anywhere in a plan."""
     if isinstance(plan, dict):
         yield from (float(plan[key]) for key in keys if key in plan)
     for part in plan.values() if isinstance(plan, dict) else plan if isinstance(plan, list) else ():
@@ -121,7 +122,7 @@ def _values(plan: Any, keys: Sequence[str]) -> Iterator[float]:
 
 
 def sql_of(episode: Episode) -> str | None:
-    """The SQL that an episode ends with: its answer, where that is a query, else its last statement."""
+    """Return the SQL that an episode ends with: its answer if that is a query, else its last statement."""
     text = episode.answer.text if episode.answer is not None else None
     if text and operation_of(text, episode.task.dialect) == "SELECT":
         return text

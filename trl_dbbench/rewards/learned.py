@@ -5,8 +5,8 @@ model:PATH  a classifier of sequences  the whole conversation -> one score
 prm:PATH    process_rewards.py         the conversation       -> one score for each turn
 ```
 
-They read the messages that the policy read (its roles, tools and settings of the template), in their own
-tokenizer's template and words. Each rank has the whole model, in eval mode and without gradients.
+They read the messages that the policy read (its roles, tools and template settings), rendered by their own
+tokenizer's template. Each rank has the whole model, in eval mode and without gradients.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ Messages = list[dict[str, Any]]
 
 
 class Reader:
-    """How a scoring model reads conversations: in its own tokenizer's template and words.
+    """Renders conversations for a scoring model, by its own tokenizer's template.
 
     Args:
-        tokenizer: has a chat template, or only texts are read.
-        shown: what the template is rendered with beside the messages: `tools`, and the settings of the
-            policy's template.
+        tokenizer: its chat template is used; without one, only texts are read.
+        shown: arguments of the template beside the messages: `tools`, and the settings of the policy's
+            template.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, shown: dict[str, Any] | None = None):
@@ -57,7 +57,7 @@ class Reader:
             tokenizer.pad_token = tokenizer.eos_token
 
     def rendered(self, messages: Messages) -> str:
-        """The conversation as text."""
+        """Return the conversation as text."""
         return str(self.tokenizer.apply_chat_template(messages, tokenize=False, **self.shown))
 
     def ids_of(self, text: str) -> list[int]:
@@ -68,10 +68,10 @@ class Reader:
 
 
 class LearnedReward:
-    """What the two kinds share: a model that reads conversations.
+    """Base class of both kinds: a model that reads conversations.
 
     Args:
-        path: names it in the log, by its last part, and where the run is recorded.
+        path: names it in logs, by its last part, and in run.json.
         model: on any device; `read_as` moves it.
         reader: how it reads.
     """
@@ -87,17 +87,18 @@ class LearnedReward:
 
     @property
     def name(self) -> str:
-        """What stands for it in `reward_funcs`."""
+        """Its name in `reward_funcs`."""
         return f"{self.kind}:{self.path}"
 
     @property
     def tolerance(self) -> float:
-        """How far the same episode's score may lie off, relative to 1 or the score: another batch is summed
-        up in another order."""
+        """Tolerance for the same episode's score, relative to 1 or the score: another batch sums in another
+        order.
+        """
         return max(1e-4, 8 * torch.finfo(self.model.dtype).eps)
 
     def read_as(self, protocol: AgentProtocol, template_kwargs: dict[str, Any], device: Any) -> None:
-        """Makes it ready for episodes of a run.
+        """Make it ready for episodes of a run.
 
         Args:
             protocol: of the policy.
@@ -121,7 +122,7 @@ class LearnedReward:
         completions: Sequence[Messages],
         **kwargs: object,
     ) -> list[Any]:
-        """One value an episode, as `score` gives them; `None` where the environment failed."""
+        """Return a value for each episode, as `score` does; `None` where the environment failed."""
         values: list[Any] = [None] * len(episode)
         played = [row for row, e in enumerate(episode) if e.status != Status.ENVIRONMENT_FAULT and e.turns]
         scores = self.score([(prompts[row], completions[row]) for row in played])
@@ -130,7 +131,7 @@ class LearnedReward:
         return values
 
     def score(self, conversations: Sequence[tuple[Messages, Messages]]) -> list[Any]:
-        """For each (prompt, completion) what it is worth."""
+        """Return the score of each (prompt, completion)."""
         raise NotImplementedError
 
     def batches(self, rows: Sequence[Sequence[int]]):
@@ -160,10 +161,10 @@ class RewardModel(LearnedReward):
 
     @classmethod
     def load(cls, path: str) -> Self:
-        """Reads a folder or hub id: a sequence classifier with one output, or an adapter of one.
+        """Read a folder or hub id: a sequence classifier with one output, or an adapter of one.
 
         Raises:
-            ConfigError: if it is none, or has no tokenizer of its own.
+            ConfigError: if it is not one, or has no tokenizer of its own.
         """
         made = "Give the output_dir of recipes/rm_dbbench.py, or another sequence classifier with one output."
         adapter = adapter_of(path)
@@ -173,12 +174,12 @@ class RewardModel(LearnedReward):
         return cls(path, model, Reader(tokenizer))
 
     def score(self, conversations: Sequence[tuple[Messages, Messages]]) -> list[float]:
-        """For each (prompt, completion) its score, of any size; only differences mean something."""
+        """Return the score of each (prompt, completion), on any scale; only differences are meaningful."""
         return self.score_ids([self.reader.conversation_ids(*each) for each in conversations])
 
     @torch.no_grad()
     def score_ids(self, rows: Sequence[Sequence[int]]) -> list[float]:
-        """The scores of conversations that are ids already."""
+        """Return the scores of conversations that are ids already."""
         scores = [0.0] * len(rows)
         for numbers, ids, mask in self.batches(rows):
             values = self.model(input_ids=ids, attention_mask=mask).logits[:, 0].float().tolist()
@@ -191,7 +192,7 @@ class RewardModel(LearnedReward):
 
 
 def file_of(path: str, name: str) -> str | None:
-    """Where that file of a folder or hub id lies, if it has it."""
+    """Return the path of a file of a folder or hub id, if it exists."""
     if Path(path).is_dir():
         return str(Path(path) / name) if (Path(path) / name).is_file() else None
     try:
@@ -201,7 +202,7 @@ def file_of(path: str, name: str) -> str | None:
 
 
 def adapter_of(path: str) -> dict[str, Any] | None:
-    """What PEFT noted of an adapter; `None` for a whole model."""
+    """Return PEFT's config of an adapter; `None` for a whole model."""
     file = file_of(path, "adapter_config.json")
     return None if file is None else json.loads(Path(file).read_bytes())
 
@@ -209,7 +210,7 @@ def adapter_of(path: str) -> dict[str, Any] | None:
 def load_scorer(
     kind: str, path: str, auto: Any, adapter: dict[str, Any] | None, made: str
 ) -> tuple[Any, Any]:
-    """The model and its tokenizer.
+    """Return the model and its tokenizer.
 
     Raises:
         ConfigError: if they cannot be loaded, or do not fit each other.

@@ -1,7 +1,7 @@
 """Reward models read what the policy read: the same roles, tools and settings of the chat template.
 
-Modules that TRL calls itself get prompt and completion rendered by TRL, which is `Episode.messages`; only of
-the tools it does not know. `model:PATH` and `prm:PATH` of a YAML (`rewards/learned.py`) render themselves.
+TRL renders `Episode.messages` for modules that it calls itself; the trainer tells it the tools. `model:PATH`
+and `prm:PATH` of a YAML (`rewards/learned.py`) render themselves.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from trl_dbbench.rewards.registry import plain
 
 
 def prepare_reward_models(trainer: GRPOTrainer, protocol: AgentProtocol) -> None:
-    """Tells reward functions that read conversations (`LearnedReward`) how the policy reads them, and finds a
-    reward model whose chat template cannot show an episode.
+    """Tell reward functions that read conversations (`LearnedReward`) how the policy reads them.
 
     Raises:
-        ConfigError: if there is one.
+        ConfigError: if a reward model's chat template cannot show an episode.
     """
     shown = {**trainer.chat_template_kwargs, "tools": protocol.tools}
     models = zip(

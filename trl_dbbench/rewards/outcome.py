@@ -1,4 +1,4 @@
-"""The outcome reward: what an episode is worth by how it ended. Needs no training library."""
+"""The outcome reward: a value for how an episode ended. Needs no training library."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from trl_dbbench.episode.types import Episode, Status
 
 @dataclass(frozen=True)
 class OutcomeReward:
-    """One value for each way an episode can end.
+    """A value for each way an episode can end.
 
-    An episode that runs out of tokens counts as one that runs out of turns, and one that ends the database
-    server is worth `server_crash`, or as much as a wrong answer if that is left out.
+    Running out of tokens counts as running out of turns. An episode that ends the database server gets
+    `server_crash`, or as much as a wrong answer if that is left out.
     """
 
     right: float = 1.0

@@ -41,7 +41,7 @@ class StepTokens:
     reward_tokens: tuple[str, str] = ("+", "-")
 
     def ids(self, tokenizer: PreTrainedTokenizerBase) -> tuple[int, int, int]:
-        """The ids of the placeholder, of good and of bad.
+        """Return the ids of the placeholder, of good and of bad.
 
         Raises:
             ConfigError: if one of them is no single token of this vocabulary, or two are the same.
@@ -64,12 +64,12 @@ class StepTokens:
         return found[0], found[1], found[2]
 
     def write(self, folder: Path, **more: Any) -> None:
-        """Puts them beside the weights, for `prm:`."""
+        """Put them beside the weights, for `prm:`."""
         (folder / PRM_FILE).write_text(json.dumps(asdict(self) | more, indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, path: str) -> StepTokens:
-        """Those of a process reward model's folder or hub id.
+        """Return those of a process reward model's folder or hub id.
 
         Raises:
             ConfigError: if it says none.
@@ -90,7 +90,7 @@ class StepTokens:
 
 
 def step_tokens(placeholder_token: Any, reward_tokens: Any) -> StepTokens:
-    """The tokens, from a YAML or JSON.
+    """Return the tokens, from a YAML or JSON.
 
     Raises:
         ConfigError: if they are not a text and two others.
@@ -141,7 +141,7 @@ class StepReader(Reader):
         return self.spliced([self.ids_of(part) for part in parts])
 
     def spliced(self, parts: Sequence[list[int]]) -> tuple[list[int], list[int]]:
-        """The parts with a placeholder between each two, and where those stand.
+        """Return the parts with a placeholder between each two, and where those stand.
 
         Something always follows a placeholder: in training the label stands in its place.
         """
@@ -156,7 +156,8 @@ class StepReader(Reader):
     def training_row(
         self, ids: list[int], places: Sequence[int], labels: Sequence[bool | None]
     ) -> dict[str, list[int]]:
-        """A row for TRL's SFTTrainer: `input_ids`, and `labels` that are -100 but where the model answers.
+        """Return a row for TRL's SFTTrainer: `input_ids`, and `labels` that are -100 but where the model
+        answers.
 
         A model's logits at a place predict the label at the next one, so the label stands one after the
         placeholder.
@@ -168,7 +169,7 @@ class StepReader(Reader):
         return {"input_ids": ids, "labels": wanted}
 
     def labelled_steps(self, row: dict[str, list[int]]) -> tuple[list[int], list[bool]]:
-        """Where a training row has labels, and which: its `places` and what stands for good."""
+        """Return where a training row has labels, and which: its `places` and what stands for good."""
         places = [place - 1 for place, label in enumerate(row["labels"]) if label != -100]
         return places, [row["labels"][place + 1] == self.good for place in places]
 
@@ -192,7 +193,7 @@ class ProcessRewardModel(LearnedReward):
 
     @classmethod
     def load(cls, path: str) -> Self:
-        """Reads a folder or hub id: a causal language model with its `prm.json`, or an adapter of one.
+        """Read a folder or hub id: a causal language model with its `prm.json`, or an adapter of one.
 
         Raises:
             ConfigError: if it is none, has no tokenizer of its own, or its vocabulary lacks the tokens.
@@ -203,12 +204,12 @@ class ProcessRewardModel(LearnedReward):
         return cls(path, model, StepReader(tokenizer, tokens))
 
     def score(self, conversations: Sequence[tuple[Messages, Messages]]) -> list[list[float]]:
-        """For each (prompt, completion) a probability, 0 to 1, for each of the completion's turns."""
+        """Return for each (prompt, completion) a probability, 0 to 1, for each of the completion's turns."""
         return self.score_ids([self.reader.encode(*each) for each in conversations])
 
     @torch.no_grad()
     def score_ids(self, rows: Sequence[tuple[list[int], list[int]]]) -> list[list[float]]:
-        """The probability of good at each place of each (ids, places)."""
+        """Return the probability of good at each place of each (ids, places)."""
         scores: list[list[float]] = [[]] * len(rows)
         for numbers, ids, mask in self.batches([ids for ids, _ in rows]):
             kept = sorted({place for number in numbers for place in rows[number][1]})

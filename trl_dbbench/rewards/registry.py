@@ -1,20 +1,19 @@
 """Reward functions in TRL's form: keyword arguments in, one float or `None` per row out.
 
-The trainer hands every one of them `episode`, a list of `rollout.Episode`, so a user's own needs no
-parsing of text:
+The trainer passes `episode`, a list of `episode.types.Episode`, so your own needs no parsing of text:
 
 ```python
 def short(episode, **kwargs):
     return [-0.1 * len(e.turns) for e in episode]
 ```
 
-For one episode it may also return a list, a value for each turn (*step rewards*), `None` for a turn of which
-it has nothing to say: their sum is the episode's reward, the parts are recorded with the turns, and an
-advantage function sees them. `rewards/steps.py` has some.
+For an episode it may also return a list, a value for each turn (*step rewards*) or `None`: their sum is the
+episode's reward, the parts are recorded with the turns, and advantage functions see them. `rewards/steps.py`
+has some.
 
-An episode whose environment failed is `None` to all of ours: TRL then gives it no advantage, and the
-update goes on without it. Where a reward function finds that the environment fails only now, it says so with
-`Episode.fail`, and the others' values do not count either.
+Our functions return `None` for an episode whose environment failed: it gets no advantage and is not trained
+on. A reward function whose environment fails calls `Episode.fail`; the others' values then do not count
+either.
 """
 
 from __future__ import annotations
@@ -49,10 +48,9 @@ RewardFunction = Callable[..., Sequence[float | None] | Sequence[list[float | No
 class ExecutionReward:
     """1 if the agent's last SQL does what the gold SQL does, else 0, whatever the agent answered.
 
-    Both are executed on fresh sandboxes. Questions compare what they give as the grader `strict` does;
-    nothing is right beside a gold that gives no rows, or only NULLs. Changes compare the tables, and a SELECT
-    with which the agent looked at its work afterwards does not count as its last SQL. `None` where the task
-    has no gold SQL or it fails on this database.
+    Both are executed on fresh sandboxes. Results of questions are compared as the grader `strict` does; a
+    gold result without rows, or only NULLs, is never matched. Changes compare the tables; a SELECT after them
+    does not count as the last SQL. `None` if the task has no gold SQL or it fails on this database.
     """
 
     __name__ = "execution"
@@ -96,7 +94,7 @@ class ExecutionReward:
 
 
 def format_reward(episode: Sequence[Episode], **kwargs: object) -> list[float | None]:
-    """The share of an episode's turns that the protocol could read, 0 to 1."""
+    """Return the share of an episode's turns that the protocol could read, 0 to 1."""
     return [_readable_share(e) for e in episode]
 
 
@@ -111,13 +109,13 @@ PLAIN_FUNCTIONS: dict[str, RewardFunction] = {
     "executes": executes,
     "answer_seen": answer_seen,
 }
-"""The library's own that need nothing, by name."""
+"""The library's functions that need no database, by name."""
 
 
 def load_reward_functions(
     names: Sequence[str], *, database: Database, outcome: OutcomeReward = OUTCOME_PRESETS["greedy_then_grpo"]
 ) -> list[RewardFunction]:
-    """The reward functions of a recipe.
+    """Return the reward functions of a recipe.
 
     Args:
         names: `outcome`, `execution`, `format`, `executes`, `state_progress`, `answer_seen`, `efficiency`,
@@ -128,7 +126,7 @@ def load_reward_functions(
 
     Raises:
         ConfigError: if a name is none of these, its import fails, there is no such model, or the database
-            does not have what a reward goes by.
+            lacks what a reward needs.
     """
     judge = Judge(database)  # which remembers the gold states
     of_database: dict[str, Callable[[], RewardFunction]] = {
@@ -144,7 +142,7 @@ def load_reward_functions(
 LEARNED: dict[str, Callable[[str], RewardFunction]] = {
     kind.kind: kind.load for kind in (RewardModel, ProcessRewardModel)
 }
-"""What stands before the colon -> what loads the path after it."""
+"""Kind before the colon -> loader of the path after it."""
 
 
 def _reward_function(name: str, ours: dict[str, Any]) -> RewardFunction:
@@ -158,7 +156,7 @@ def _reward_function(name: str, ours: dict[str, Any]) -> RewardFunction:
 
 
 class StepRewards:
-    """A reward function that may give a list for an episode, as one that gives a number: the list's sum.
+    """Turns a reward function that may return a list for an episode into one that returns the list's sum.
 
     The list's values are noted in `Turn.rewards`.
 
@@ -201,27 +199,27 @@ class StepRewards:
 
 
 def with_step_rewards(function: Any) -> Any:
-    """The reward function with its lists summed up; reward models and coroutine functions as they are."""
+    """Wrap a reward function so that its lists are summed; leave reward models and coroutines."""
     takes = callable(function) and not isinstance(function, nn.Module | StepRewards)
     return StepRewards(function) if takes and not is_async_callable(function) else function
 
 
 def plain(function: Any) -> Any:
-    """The function that `with_step_rewards` was given."""
+    """Return the function that `with_step_rewards` was given."""
     return function.function if isinstance(function, StepRewards) else function
 
 
 def gives_no_steps(functions: Sequence[Any]) -> bool:
-    """Whether it is certain that no function gives a reward for each turn: all are of the library's own."""
+    """Return whether no function can give step rewards: all are the library's own without them."""
     never = OutcomeReward, ExecutionReward, EfficiencyReward, RewardModel
     return all(isinstance(plain(each), never) or plain(each) is format_reward for each in functions)
 
 
 def describe_reward(function: object) -> dict[str, Any] | None:
-    """What `load_reward_functions` needs to make such a function again: its name there, and an outcome's
+    """Return what `load_reward_functions` needs to make the function again: its name, and an outcome's
     values.
 
-    `None` for what has no such name, as a module that TRL calls itself.
+    `None` if it has no name there, like a module that TRL calls itself.
     """
     function = plain(function)
     if isinstance(function, LearnedReward):

@@ -1,12 +1,12 @@
-"""Rewards for single turns that a database can verify: no model is needed for them.
+"""Rewards for single turns that a database can verify, without a model.
 
 ```yaml
 reward_funcs: [outcome, state_progress, answer_seen]
 reward_weights: [1.0, 0.5, 0.5]
 ```
 
-Each gives a list for an episode, with a value for each turn or `None` where it has nothing to say of a turn;
-it gives `None` for an episode of which it has nothing to say at all.
+Each returns a list for an episode: a value for each turn, `None` for turns it does not judge; or `None` for
+an episode it does not judge.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ StepValues = list[list[float | None] | None]
 def executes(episode: Sequence[Episode], **kwargs: object) -> StepValues:
     """1 for a statement that ran, 0 for one that failed and for a turn that could not be read.
 
-    It says nothing of an answer. Statements are paid for whatever they are good for, so weigh it lightly.
+    Answers are not judged. Statements are paid whether they help or not, so weigh it lightly.
     """
     return [
         None if e.status == Status.ENVIRONMENT_FAULT else [_executed(turn) for turn in e.turns]
@@ -44,7 +44,7 @@ def _executed(turn: Turn) -> float | None:
 
 
 def answer_seen(episode: Sequence[Episode], **kwargs: object) -> StepValues:
-    """Of a question: which share of the gold answer's cells a statement showed for the first time.
+    """Return for a question: the share of the gold answer's cells that a statement showed for the first time.
 
     Cells are compared as numbers where both are, else as text. The shares of an episode add up to 1 at most.
     """
@@ -81,7 +81,7 @@ def _comparable(cell: Any) -> float | str:
 
 
 class StateProgress:
-    """Of a change: how much closer to the right tables a turn brought them.
+    """For a change: how much closer to the right tables a turn brought the tables.
 
     The potential of a state is the share of rows that are as in the gold state: rows that both have, in
     number, divided by those that at least one has. A turn's reward is the potential after it less that before
@@ -111,15 +111,14 @@ class StateProgress:
 
 
 def potential(state: State, gold: State) -> float:
-    """The share of rows that are as in the gold state, 0 to 1, over all rows of either; 1 where both have
-    none."""
+    """Return the share of rows as in the gold state, 0 to 1, over all rows of either; 1 if both have none."""
     now, wanted = _rows(state), _rows(gold)
     together = (now | wanted).total()
     return (now & wanted).total() / together if together else 1.0
 
 
 def _rows(state: State) -> Counter[tuple]:
-    """How often each row is there, by table and columns."""
+    """Count the rows, by table and columns."""
     return Counter(
         (name, tuple(column.lower() for column in table.columns), *map(cell_key, row))
         for name, table in state.items()

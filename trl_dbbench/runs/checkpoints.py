@@ -1,4 +1,4 @@
-"""The checkpoints in a run's folder, and the folder itself: which are whole, and who may write there.
+"""The checkpoints in a run's folder, which of them are whole, and which run may write there.
 
 ```
 checkpoint-20/
@@ -7,8 +7,8 @@ checkpoint-20/
   run-id.txt                     the id of the run that saved it, as in run.json
 ```
 
-A kill or a crash of the machine leaves the mark; what is damaged later has other sizes. Neither is gone on
-from, nor is a checkpoint of another run. Runs and checkpoints of earlier versions have no id.
+A kill or a crash of the machine leaves the mark; later damage changes sizes. Such checkpoints are not resumed
+from, nor are those of another run. Runs and checkpoints of earlier versions have no id.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SIZES = "checkpoint-files.json"  # name -> bytes
 RUN_ID = "run-id.txt"
 
 EARLIER = "_earlier"
-"""Begins the names of folders for what an earlier run left. The hub does not get what begins with `_`."""
+"""Prefix of folders for an earlier run's files. Names with `_` are not pushed to the hub."""
 
 _WEIGHTS = (
     *("adapter_config.json", "adapter_model.*", "config.json", "generation_config.json"),
@@ -48,15 +48,15 @@ _LOGS = (EPISODES_FILE, METRICS_FILE)
 
 
 def find_checkpoint(output_dir: str | Path, asked: str | bool | None) -> str | None:
-    """The folder to go on from; `None` starts at the beginning. All ranks call it, and get the same.
+    """Return the folder to resume from; `None` starts at the beginning. All ranks call it and get the same.
 
     Args:
         asked: the setting `resume_from_checkpoint`. `True` or `"true"` is the last checkpoint of `output_dir`
             that is whole, if there is one; else a folder.
 
     Raises:
-        ConfigError: if the folder named is no checkpoint, one that was not written to its end, or damaged;
-            if ranks on several machines do not see the same.
+        ConfigError: if the named folder is no checkpoint, unfinished or damaged, or if ranks on several
+            machines do not see the same.
     """
     if asked in (None, False, "", "false", "False"):
         return None
@@ -75,7 +75,7 @@ def find_checkpoint(output_dir: str | Path, asked: str | bool | None) -> str | N
 
 
 def _find_here(output_dir: str | Path, asked: str | bool | None) -> str | None:
-    """What this process finds."""
+    """Return the folder that this process finds."""
     folders = _checkpoints(Path(output_dir))
     if asked in (True, "true", "True"):
         while folders and (wrong := flaw(folders[-1])):
@@ -98,12 +98,12 @@ def _find_here(output_dir: str | Path, asked: str | bool | None) -> str | None:
 
 
 def whole_checkpoints(output_dir: Path) -> list[Path]:
-    """Those of a run that it can go on from, by step."""
+    """Return the checkpoints of a run that it can resume from, by step."""
     return [folder for folder in _checkpoints(output_dir) if flaw(folder) is None]
 
 
 def _checkpoints(output_dir: Path) -> list[Path]:
-    """By step; folders of other names, such as `checkpoint-5-old`, are not the run's."""
+    """Return checkpoints by step; folders of other names, as `checkpoint-5-old`, are not the run's."""
     steps = (folder.name.partition("-")[2] for folder in output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*"))
     return [
         output_dir / f"{PREFIX_CHECKPOINT_DIR}-{step}"
@@ -112,9 +112,9 @@ def _checkpoints(output_dir: Path) -> list[Path]:
 
 
 def flaw(folder: Path) -> str | None:
-    """Why a run cannot go on from a checkpoint; `None` if it can.
+    """Return why a run cannot resume from a checkpoint; `None` if it can.
 
-    Those of earlier versions, of transformers and of TRL say nothing of sizes and runs.
+    Those of earlier versions, transformers and TRL note neither sizes nor runs.
     """
     if not folder.is_dir():
         return "does not exist"
@@ -141,7 +141,7 @@ def flaw(folder: Path) -> str | None:
 
 
 def mark_unfinished(folder: Path) -> None:
-    """Makes an empty checkpoint that is not whole, even if the machine crashes while it is written."""
+    """Make an empty checkpoint that stays marked as unfinished if the machine crashes while it is written."""
     # what a run left there that was killed, or from which this one went on at an earlier step
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ def mark_unfinished(folder: Path) -> None:
 
 
 def seal(folder: Path, run_id: str | None = None) -> None:
-    """Notes the files of a checkpoint, and its run, and takes its mark off, when all of it is on the disk."""
+    """Note a checkpoint's files and run, and remove its mark when all of it is on the disk."""
     if run_id is not None:
         (folder / RUN_ID).write_text(run_id)
     paths = [path for path in folder.rglob("*") if path.name != UNFINISHED]
@@ -165,12 +165,12 @@ def seal(folder: Path, run_id: str | None = None) -> None:
 
 @contextmanager
 def running_in(output_dir: str | Path) -> Iterator[None]:
-    """Around a training, on all ranks: its folder is its own, and a full disk ends it with what to do.
+    """Around a training: reserve its folder, and end with a remedy if the disk is full. All ranks enter it.
 
     Raises:
         ConfigError: if another run trains in the folder.
-        RankError: on the ranks that do not look after the folder, if there is one.
-        StorageError: if the block ended because no space was left to write to.
+        RankError: on the ranks that do not reserve the folder, if that fails.
+        StorageError: if the block ended because the disk is full.
     """
     folder = Path(output_dir)
     with ExitStack() as held, telling_of_a_full_disk(folder):
@@ -181,7 +181,7 @@ def running_in(output_dir: str | Path) -> Iterator[None]:
 
 
 def run_id_in(folder: Path) -> str | None:
-    """The id of the run whose folder it is; `None` if it has none, as those of earlier versions."""
+    """Return the id of a folder's run; `None` if it has none, as in earlier versions."""
     try:
         return json.loads((folder / SETTINGS_FILE).read_bytes()).get("id")
     except (OSError, ValueError, AttributeError):
@@ -189,7 +189,7 @@ def run_id_in(folder: Path) -> str | None:
 
 
 def run_id_of(checkpoint: Path) -> str | None:
-    """The id of the run that saved a checkpoint; `None` if it has none."""
+    """Return the id of the run that saved a checkpoint; `None` if it has none."""
     try:
         return (checkpoint / RUN_ID).read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -197,14 +197,14 @@ def run_id_of(checkpoint: Path) -> str | None:
 
 
 def begin_run(output_dir: str | Path, checkpoint: str | None, reads: Iterable[str | None] = ()) -> str | None:
-    """The id of the run that begins or goes on, on all ranks; to be called within `running_in`.
+    """Return the id of the run that begins or resumes, on all ranks. Call it within `running_in`.
 
-    What another run left in the folder is moved into one beside, so that neither a later start nor an
-    evaluation takes it for this run's.
+    Another run's files in the folder are moved into a subfolder, so that neither a later start nor an
+    evaluation takes them for this run's.
 
     Args:
-        checkpoint: what it goes on from.
-        reads: paths that the run loads weights from at each start; these stay.
+        checkpoint: to resume from.
+        reads: paths from which the run loads weights at each start; these stay.
     """
     folder, kept = Path(output_dir), {Path(path).resolve() for path in reads if path}
     with together():
@@ -246,7 +246,7 @@ def _set_aside(folder: Path, patterns: Sequence[str], kept: Collection[Path]) ->
 
 @contextmanager
 def telling_of_a_full_disk(folder: Path) -> Iterator[None]:
-    """Says how a run in the folder can go on where the block ends because no space was left."""
+    """Raise StorageError with how to resume if the block ends because the disk is full."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What the episodes of a saved run said, as chat messages: as the policy read them, and as data for training.
+"""Saved episodes as chat messages: as the policy read them, and as training data.
 
 ```
 run.json       the protocol: roles, tools, system prompt      ─┐
@@ -7,9 +7,8 @@ shots.jsonl    earlier episodes that it showed, where it did   ├─> prompt, c
 episodes.jsonl the record: turns, and the observations read   ─┘
 ```
 
-An observation that no turn followed was read by nobody and is left out, as in `Episode.messages`. A prompt
-that was not made by the protocol (a dataset of the user's own) is not in a run's folder: it is rebuilt as the
-protocol makes it.
+An observation after the last turn was not read and is left out, as in `Episode.messages`. A prompt that was
+not made by the protocol (of your own dataset) is not saved: it is rebuilt as the protocol makes it.
 """
 
 from __future__ import annotations
@@ -41,17 +40,16 @@ from trl_dbbench.tasks import Task
 Message = dict[str, str]
 Played = tuple[EpisodeRecord, Task]
 Labels = list[bool | None]
-"""For each turn whether it was a good step; `None` where that is not known."""
+"""A label for each turn: True for a good step, `None` if unknown."""
 
 
 def saved_episodes(
     run: str | Path, notes: list[str], phases: Sequence[Phase] = OF_TRAINING_TASKS
 ) -> Iterator[Played]:
-    """The episodes of a run with their tasks, in the order of its log.
+    """Yield the episodes of a run with their tasks, in the order of its log.
 
-    Left out are those whose environment failed, which say nothing of the agent, those without turns or
-    without their task, and those whose prompt showed earlier episodes that are lost; `notes` say so, and are
-    complete at the end.
+    Left out are episodes whose environment failed, without turns, without their task, or whose prompt showed
+    earlier episodes that are lost; `notes` say so, and are complete at the end.
 
     Args:
         run: the run's `output_dir`.
@@ -93,19 +91,19 @@ def saved_episodes(
 
 
 def conversation(record: EpisodeRecord, task: Task, settings: RunSettings) -> list[Message]:
-    """The whole episode: system prompt, question, turns, and the observations between them."""
+    """Return the whole episode: system prompt, question, turns, and the observations between them."""
     return prompt_messages(record, task, settings) + completion_messages(record, settings)
 
 
 def prompt_messages(record: EpisodeRecord, task: Task, settings: RunSettings) -> list[Message]:
-    """What stood before the first turn, with the earlier episodes that it showed."""
+    """Return the messages before the first turn, with the earlier episodes that they showed."""
     protocol = protocol_of(settings)
     prompt = protocol.messages(task, settings.system_prompt)
     return with_examples(prompt, record.get("shown", ()), protocol)
 
 
 def completion_messages(record: EpisodeRecord, settings: RunSettings) -> list[Message]:
-    """The turns and the observations that the agent read; each turn is one message of the assistant."""
+    """Return the turns and the observations that the agent read; a turn is a message of the assistant."""
     role = protocol_of(settings).observation_role
     messages = []
     for turn in record["turns"]:
@@ -118,18 +116,18 @@ def completion_messages(record: EpisodeRecord, settings: RunSettings) -> list[Me
 
 
 def tools_of(settings: RunSettings) -> list[dict[str, Any]] | None:
-    """The function schemas that the chat template showed, if any."""
+    """Return the function schemas that the chat template showed, if any."""
     return protocol_of(settings).tools
 
 
 def observation_role(settings: RunSettings) -> str:
-    """The role in which observations came."""
+    """Return the role in which observations came."""
     return protocol_of(settings).observation_role
 
 
 def template_columns(settings: RunSettings) -> dict[str, Any]:
-    """What TRL's trainers want beside the messages of a row, to render them as the policy's were: `tools`, as
-    JSON, and `chat_template_kwargs`. Only those that there are."""
+    """Return the columns that TRL's trainers need to render messages as the policy's: `tools`, as JSON, and
+    `chat_template_kwargs`, if there are any."""
     columns: dict[str, Any] = {}
     if tools := tools_of(settings):
         columns["tools"] = json.dumps(tools)
@@ -139,7 +137,7 @@ def template_columns(settings: RunSettings) -> dict[str, Any]:
 
 
 def protocol_of(settings: RunSettings) -> AgentProtocol:
-    """The protocol that the run's episodes were played in."""
+    """Return the protocol that the run's episodes were played in."""
     return _protocol(settings.protocol, settings.observation_characters or None)
 
 
@@ -152,12 +150,12 @@ _protocol = lru_cache(maxsize=16)(get_protocol)
 def preference_pairs(
     episodes: Iterable[Played], settings: RunSettings, *, per_task: int = 8, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Pairs of episodes of the same task, a right one before a wrong one, as rows for TRL's trainers.
+    """Return pairs of episodes of the same task, a right and a wrong one, as rows for TRL's trainers.
 
-    Both have read the same prompt. Episodes of a prompt that say the same count once.
+    Both read the same prompt. Equal episodes of a prompt count once.
 
     Args:
-        per_task: at most so many pairs of a task, drawn from all that there are.
+        per_task: largest number of pairs of a task, drawn from all.
         seed: of the draw; the same seed gives the same pairs, whatever other tasks there are.
 
     Returns:
@@ -188,12 +186,12 @@ def preference_pairs(
 
 
 def step_labels(record: EpisodeRecord, by: str = "outcome") -> Labels:
-    """For each turn whether it was a good step, of what the record itself says.
+    """Return for each turn whether it was a good step, by its record.
 
     Args:
-        by: `outcome` gives every turn what the episode came to; else the name of a step reward that the run
-            recorded with its turns: good where it is above 0, bad where it is below. A turn that it gives 0
-            has no label, but the last one, which then has the outcome.
+        by: `outcome` gives every turn the episode's outcome; else the name of a recorded step reward: good if
+            it is above 0, bad if below. A turn with 0 has no label, except the last one, which has the
+            outcome.
 
     Raises:
         ConfigError: if the turns of the record have no such reward.
@@ -216,11 +214,11 @@ def step_labels(record: EpisodeRecord, by: str = "outcome") -> Labels:
 def split_by_task(
     rows: Iterable[tuple[str, Any]], share: float, seed: int = 0
 ) -> tuple[list[Any], list[Any]]:
-    """Rows for training and held-out rows; never the same task on both sides.
+    """Return training rows and held-out rows, without a common task.
 
     Args:
-        rows: (task, row). What counts as the task's name is the caller's to say.
-        share: of the tasks, 0 to 1, that are held out; at least one, if there are two tasks and it is not 0.
+        rows: (task's name, row).
+        share: held-out share of the tasks, 0 to 1; at least one task, if there are two and it is not 0.
     """
     of_task: defaultdict[str, list[Any]] = defaultdict(list)
     for task, row in rows:

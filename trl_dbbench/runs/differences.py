@@ -1,4 +1,4 @@
-"""What a replay finds: differences between a saved episode and the same one played again, and their sum."""
+"""Differences between saved episodes and the same ones played again, and their summary."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _OF_THE_DATABASE = ("observation", "right", "published_right", "state")
 
 @dataclass(frozen=True)
 class Difference:
-    """What was saved and what is now.
+    """A saved value and the present one.
 
-    `turn` counts from 1; 0 stands for the whole episode. `excuse` says why it may differ for no fault.
+    `turn` counts from 1; 0 is the whole episode. `excuse` says why a difference is no fault.
     """
 
     what: str
@@ -39,9 +39,9 @@ class Difference:
 
 @dataclass
 class Replayed:
-    """A saved episode and what came of playing it again.
+    """A saved episode and the result of playing it again.
 
-    `line` is its number in `episodes.jsonl`. `episode` is `None` where there was nothing to play: its
+    `line` is its number in `episodes.jsonl`. `episode` is `None` if there was nothing to play: its
     environment had failed in the run, it had ended the database server, or its task cannot be found.
     """
 
@@ -52,11 +52,11 @@ class Replayed:
 
     @property
     def differs(self) -> bool:
-        """Whether something differs that should not."""
+        """True if something differs that should not."""
         return any(difference.excuse is None for difference in self.differences)
 
     def to_dict(self) -> dict[str, Any]:
-        """The saved episode with the rewards of now; those of the run are under `saved_rewards`."""
+        """Return the saved episode with the present rewards; the run's are under `saved_rewards`."""
         return self.saved | {
             "rewards": self.episode.rewards if self.episode else {},
             "advantage": None,  # of the saved rewards
@@ -71,7 +71,7 @@ class Replayed:
 
 
 def compare(saved: EpisodeRecord, episode: Episode, dialect: Dialect) -> Iterator[Difference]:
-    """What differs between the saved episode and the same one played again."""
+    """Return the differences between a saved episode and the same one played again."""
     if episode.status == Status.ENVIRONMENT_FAULT:
         yield Difference("status", saved["status"], f"{episode.status}: {episode.fault}")
         return
@@ -85,12 +85,12 @@ def compare(saved: EpisodeRecord, episode: Episode, dialect: Dialect) -> Iterato
 
 
 def _same_rows(was: Any, now: Any) -> bool:
-    """Whether a state saved by version 0.1, which has no digits for the columns, is the state of now."""
+    """Return whether a state saved by version 0.1, without digits of columns, equals the present one."""
     return isinstance(was, str) and isinstance(now, str) and len(was) == 16 and now.startswith(was)
 
 
 def _facts(episode: Mapping[str, Any]) -> dict[tuple[int, str], Any]:
-    """What must come out again: (turn, what) -> value; turn 0 for the whole episode."""
+    """Return the values that must come out again: (turn, what) -> value; turn 0 is the whole episode."""
     facts = {
         (number, what): turn[what]
         for number, turn in enumerate(episode["turns"], 1)
@@ -107,7 +107,7 @@ def _facts(episode: Mapping[str, Any]) -> dict[tuple[int, str], Any]:
 
 
 def excuse_of(saved: EpisodeRecord, episode: Episode, dialect: Dialect) -> tuple[float, str | None]:
-    """From which turn on the database may say something else for no fault, and why."""
+    """Return the turn from which on the database may answer differently for no fault, and why."""
     if any(dialect.varies(column.type) for table in episode.task.tables for column in table.columns):
         return 1, "its tables hold the time of their changes"
     for number, (was, now) in enumerate(zip(saved["turns"], episode.turns, strict=False), 1):
@@ -165,7 +165,7 @@ class Summary:
         return "\n".join(lines)
 
     def mean_rewards(self) -> str:
-        """A line for each phase and reward: its mean in the run and now."""
+        """Return a line for each phase and reward: its mean in the run and now."""
         return "\n".join(
             f"mean {name}, {PHASES[phase]}: was {_mean(of['was'], self.void[phase]['was'])}, "
             f"is {_mean(of['is'], self.void[phase]['is'])}"
@@ -180,7 +180,7 @@ def _mean(count_and_sum: Sequence[float], void: int) -> str:
 
 
 def _shown(was: Any, now: Any, characters: int = 120) -> tuple[str, str]:
-    """Both as JSON; of long ones what is about the first place where they differ."""
+    """Return both as JSON; long ones cut around the first difference."""
     texts = [json.dumps(value, ensure_ascii=False) for value in (was, now)]
     start = 0
     if max(map(len, texts)) > characters:

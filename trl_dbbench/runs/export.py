@@ -1,4 +1,4 @@
-"""A run's episodes as datasets that TRL's trainers take as they are.
+"""A run's episodes as datasets for TRL's trainers.
 
 | kind | columns | trainer |
 |---|---|---|
@@ -7,9 +7,8 @@
 | `kto` | `prompt`, `completion` (messages), `label` | KTOTrainer |
 | `prm` | `input`, `label`, `placeholder_token`, `reward_tokens` | recipes/prm_dbbench.py |
 
-`tools` and `chat_template_kwargs` stand beside messages where the policy's prompt had them, and `task_id`
-everywhere. Episodes of a task in which the agent did the same count once. Those whose environment failed are
-always left out.
+Messages have `tools` and `chat_template_kwargs` beside them if the policy's prompt had them, and all rows
+`task_id`. Episodes of a task with the same actions count once. Those whose environment failed are left out.
 """
 
 from __future__ import annotations
@@ -64,17 +63,17 @@ def export(
     model: str | None = None,
     notes: list[str] | None = None,
 ) -> Rows:
-    """The rows of a dataset.
+    """Return the rows of a dataset.
 
     Args:
         run: the `output_dir` of a training run, or a folder of `trl-dbbench sample`.
         kind: see above.
-        phases: `train`, `greedy`, `eval`: which episodes. Those of `eval` played tasks that are held out.
-        max_per_task: at most so many rows of a task, and of `kto` so many right and so many wrong ones. If
-            left out, 8 pairs, and of the others all.
-        label_by: what says of a step whether it was good, for `prm`; see `step_labels`.
-        model: the folder or hub id of another model that is to learn from `sft`: its tokenizer and chat
-            template make the ids.
+        phases: of the episodes: `train`, `greedy`, `eval` (held-out tasks).
+        max_per_task: largest number of rows of a task; for `kto`, of right and of wrong ones each. If left
+            out, 8 pairs, and all of the other kinds.
+        label_by: labels the steps of `prm`; see `step_labels`.
+        model: folder or hub id of another model to train on `sft`; its tokenizer and chat template make the
+            ids.
         notes: gets what could not be read or was done to it, in words for the user.
 
     Raises:
@@ -99,7 +98,7 @@ def export(
 
 
 def write_rows(rows: Rows, path: Path) -> None:
-    """Writes a dataset as JSON lines or parquet, by the file's name.
+    """Write a dataset as JSON lines or parquet, by the file's name.
 
     Raises:
         ConfigError: if the file cannot be written, or its name is of another kind.
@@ -119,7 +118,7 @@ def check_suffix(path: Path) -> None:
 
 
 def distinct(episodes: Iterable[Played]) -> Iterator[Played]:
-    """The first of those episodes of a task in which the agent did the same."""
+    """Yield the first episode of a task with each sequence of actions."""
     seen = set()
     for record, task in episodes:
         if (key := (task.digest, said_in(record))) not in seen:
@@ -176,7 +175,7 @@ class _Export:
         }
 
     def _first(self, episodes: Iterable[Played], kind: Callable[[EpisodeRecord], Any]) -> list[Played]:
-        """At most so many episodes of a task and kind."""
+        """Yield at most a number of episodes of each task and kind."""
         groups: dict[Any, list[Played]] = {}
         for record, task in episodes:
             groups.setdefault((task.digest, kind(record)), []).append((record, task))
@@ -184,7 +183,7 @@ class _Export:
 
 
 def to_learn_from(episodes: Iterable[Played]) -> list[Played]:
-    """The episodes that ended right, by themselves."""
+    """Return the episodes that ended right, by themselves."""
     return [(record, task) for record, task in episodes if worth_learning(record)]
 
 
@@ -256,7 +255,9 @@ def sft_dataset(
 
 
 def settings_of(source: str) -> RunSettings | None:
-    """How the episodes of `sft_dataset`'s source were played; `None` if it is a file, which does not say."""
+    """Return how the episodes of `sft_dataset`'s source were played; `None` if it is a file, which does not
+    say.
+    """
     return RunSettings.read(source) if Path(source).is_dir() else None
 
 

@@ -1,5 +1,4 @@
-"""What is logged of a batch's episodes, beside TRL's own metrics and the figures that alarms watch
-(`training/alarms.py`)."""
+"""Metrics of a batch's episodes, beside TRL's own and those that alarms watch (`training/alarms.py`)."""
 
 from __future__ import annotations
 
@@ -15,21 +14,18 @@ from trl_dbbench.runs.records import EpisodeRecord, is_void
 
 
 def episode_metrics(episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]:
-    """The values whose means are logged.
-
-    The mean over them all is right where the batches' means would not be: an evaluation's last batch may be
-    smaller.
+    """Return values whose means are logged, over all batches: an evaluation's last batch may be smaller.
 
     Logged:
 
-    - `accuracy`: right (1) or not, of the episodes whose environment did not fail.
-    - `accuracy_void_wrong`: the same of all episodes; those whose environment failed count as wrong.
-    - `status/...`: whether an episode ended so, of all episodes.
+    - `accuracy`: share of right episodes, without those whose environment failed.
+    - `accuracy_void_wrong`: the same with episodes whose environment failed counted as wrong.
+    - `status/...`: share of the episodes that ended so.
     - `turns/mean`: turns of an episode.
-    - `sql/mean_seconds`: seconds of a statement's execution, whichever episode's it was.
-    - `database/retries`: one value for the batch, its sum.
-    - `database/emulation_mistakes`: statements that the embedded database could not execute for a mistake of
-      its own, which the log describes; one value for the batch, its sum.
+    - `sql/mean_seconds`: seconds of a statement's execution.
+    - `database/retries`: retries of the database, summed over the batch.
+    - `database/emulation_mistakes`: statements that failed by a mistake of the embedded database, which the
+      log describes; summed over the batch.
     """
     turns = [turn for episode in episodes for turn in episode["turns"]]
     values: dict[str, list[float]] = {
@@ -47,17 +43,17 @@ def episode_metrics(episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]
 def refined_metrics(
     episodes: Sequence[EpisodeRecord], alarms: Mapping[str, Sequence[float]], args: GRPOConfig
 ) -> dict[str, float]:
-    """Some of TRL's own metrics, of the episodes whose environment did not fail; NaN where there is none.
+    """Return some of TRL's metrics over the episodes whose environment did not fail; NaN if there are none.
 
     Logged:
 
-    - `completions/...`: lengths in sampled tokens, and which episodes are truncated (`Episode.truncated`).
-      TRL looks at the last id, which ends a turn also where the observation after it found no room.
-    - `frac_reward_zero_std`: as `alarm/groups_without_spread`, unless TRL measures the batch's spread.
+    - `completions/...`: lengths in sampled tokens, and the share of truncated episodes (`Episode.truncated`;
+      TRL looks at the last id).
+    - `frac_reward_zero_std`: `alarm/groups_without_spread`, unless TRL measures the batch's spread.
 
     Args:
         episodes: of all ranks.
-        alarms: what `alarm_metrics` says of them.
+        alarms: their `alarm_metrics`.
     """
     played = [episode for episode in episodes if not is_void(episode)]
     lengths = [sum(turn["tokens"] for turn in episode["turns"]) for episode in played]
@@ -76,7 +72,7 @@ def refined_metrics(
 def drop_repeated_rows(
     episodes: Sequence[EpisodeRecord], state: GradientState, copies: int
 ) -> Sequence[EpisodeRecord]:
-    """The rows of all ranks without those of the first batch, with which accelerate fills up the last one.
+    """Return the rows of all ranks without those with which accelerate fills up the last batch.
 
     Args:
         state: knows the data loader under way.

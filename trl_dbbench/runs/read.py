@@ -1,6 +1,6 @@
 """Reads a run's episodes and tasks.
 
-A run may have been killed, or still run: what cannot be read is left out, with a note that says so.
+A run may have been killed or may still be writing: what cannot be read is left out and noted.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def _accept(record: EpisodeRecord) -> None:
 def read_episodes(
     path: Path, notes: list[str], check: Callable[[EpisodeRecord], None] = _accept
 ) -> Iterator[tuple[int, EpisodeRecord]]:
-    """The episodes of a log with the numbers of their lines; `notes` are complete at its end.
+    """Yield the episodes of a log with their line numbers; `notes` are complete at the end.
 
     Args:
-        check: raises ValueError for an episode that is to be left out, too.
+        check: raises ValueError for further episodes to leave out.
     """
     if not path.exists():
         notes.append(f"{path.name} is not there: no transcripts.")
@@ -64,7 +64,7 @@ def read_episodes(
 
 
 def read_tasks(path: Path, notes: list[str]) -> Iterator[Task]:
-    """The tasks that a run played; `notes` are complete at its end."""
+    """Yield the tasks that a run played; `notes` are complete at the end."""
     bad = 0
     with path.open("rb") as lines:
         for line in lines:
@@ -78,7 +78,7 @@ def read_tasks(path: Path, notes: list[str]) -> Iterator[Task]:
 
 
 def tasks_by_digest_and_id(tasks: Iterable[Task]) -> dict[str | tuple[str, str], list[Task]]:
-    """Where `find_tasks` looks: by digest, and by id and question for episodes of earlier versions."""
+    """Index tasks for `find_tasks`: by digest, and by id and question for episodes of earlier versions."""
     found: defaultdict[str | tuple[str, str], list[Task]] = defaultdict(list)
     for task in tasks:
         found[task.digest].append(task)
@@ -87,13 +87,13 @@ def tasks_by_digest_and_id(tasks: Iterable[Task]) -> dict[str | tuple[str, str],
 
 
 def find_tasks(record: EpisodeRecord, tasks: Mapping[str | tuple[str, str], list[Task]]) -> list[Task]:
-    """The tasks that an episode may have played; where several differ, nobody knows which."""
+    """Return the tasks that an episode may have played; several if it is ambiguous."""
     digest = record.get("task_digest")
     return tasks.get(str(digest) if digest else (record["task_id"], record["question"]), [])
 
 
 def loads(text: bytes | str) -> Any:
-    """JSON with `null` for NaN and infinities, which browsers do not read."""
+    """Return JSON with `null` for NaN and infinities, which browsers cannot read."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", errors="replace")
     return json.loads(text, parse_constant=lambda _: None, parse_float=_finite)

@@ -1,4 +1,4 @@
-"""The record of an episode: what a log, a report, an evaluation and a replay know of it, typed once.
+"""The record of an episode, as logs, reports, evaluations and replays know it, typed once.
 
 `episodes.jsonl` in a run's folder holds one a line. `episode_record` makes it of a played `Episode`;
 `checked_record` reads one back, also from an older version of the library.
@@ -21,15 +21,15 @@ TASKS_FILE = "tasks.jsonl"
 METRICS_FILE = "metrics.jsonl"
 
 MAX_REASON_CHARACTERS = 120
-"""Characters of a fault by which void episodes are counted."""
+"""Characters of a fault that tell reasons apart."""
 
 FAILING_LIMITS = frozenset({"time", "server", "emulation", "size"})
-"""Limits that end a statement in an error; others cut its result short (`QueryResult.limit`)."""
+"""Limits that end a statement with an error; others cut its result short (`QueryResult.limit`)."""
 
 Phase = Literal["train", "greedy", "eval"]
 
 PHASES: dict[str, str] = {"eval": "held-out", "greedy": "greedy", "train": "sampled"}
-"""What `episodes.jsonl` calls an episode, and what a reader does."""
+"""Phases of episodes: those of `episodes.jsonl`, and those that readers select."""
 
 
 OF_TRAINING_TASKS: tuple[Phase, ...] = ("train", "greedy")
@@ -37,7 +37,7 @@ OF_TRAINING_TASKS: tuple[Phase, ...] = ("train", "greedy")
 
 
 class TurnRecord(TypedDict):
-    """One turn. `sql`, `answer` and `reason` are there for the action that has them."""
+    """One turn. `sql`, `answer` and `reason` are present for actions that have them."""
 
     text: str
     action: Literal["operation", "answer", "invalid"]
@@ -46,7 +46,7 @@ class TurnRecord(TypedDict):
     reason: NotRequired[str]
     observation: str | None
     limit: str | None
-    """Which limit the statement hit (see `QueryResult`)."""
+    """Limit that the statement hit (see `QueryResult`)."""
     error_code: NotRequired[int | None]
     """The server's number of the statement's error. Not in records of version 0.1."""
     affected: int | None
@@ -55,19 +55,19 @@ class TurnRecord(TypedDict):
     seconds: float
     sql_seconds: float | None
     rewards: NotRequired[dict[str, float]]
-    """By reward function, of those that give one for each turn."""
+    """Step rewards by reward function."""
     advantage: NotRequired[float]
-    """Mean over the turn's tokens, where the turns of the episode differ in it."""
+    """Mean over the turn's tokens, if the episode's turns differ."""
     state: NotRequired[str]
-    """A digest of the tables before the turn, where the advantage goes by it."""
+    """Digest of the tables before the turn, if the advantage uses it."""
     value: NotRequired[float]
-    """What episodes were worth that went on from before the turn, where the advantage goes by it."""
+    """Value of the turn's start, if the advantage uses it."""
     ids: NotRequired[list[int]]
-    """What was sampled, in the records of `trl-dbbench sample`."""
+    """Sampled ids, in the records of `trl-dbbench sample`."""
     logprobs: NotRequired[list[float] | None]
-    """Of `ids`, in nats; `None` where the engine did not know them."""
+    """Of `ids`, in nats; `None` if the engine did not know them."""
     observation_ids: NotRequired[list[int]]
-    """What stood between this turn and the next one."""
+    """Ids between this turn and the next one."""
 
 
 class EpisodeRecord(TypedDict):
@@ -77,7 +77,7 @@ class EpisodeRecord(TypedDict):
     step: int
     """Updates before it. The episode of an update from step 3 to 4 has 3."""
     policy_step: NotRequired[int]
-    """Updates of the weights that played it, where it was played ahead of its training (`rollouts_ahead`)."""
+    """Updates of the weights that played it, with `rollouts_ahead`."""
     task_id: str
     task_digest: NotRequired[str]
     question: str
@@ -85,36 +85,35 @@ class EpisodeRecord(TypedDict):
     skills: list[str]
     greedy: NotRequired[bool]
     status: str
-    """A value of `rollout.Status`."""
+    """A value of `episode.types.Status`."""
     truncated: NotRequired[bool]
-    """Whether it did not come to its end (`Episode.truncated`)."""
+    """True if it did not come to its end (`Episode.truncated`)."""
     right: bool
     verdict: NotRequired[dict[str, Any] | None]
     fault: NotRequired[str | None]
     retries: int
     rewards: dict[str, float | None]
     advantage: NotRequired[float | None]
-    """What the update used: mean over the sampled tokens."""
+    """Mean over the sampled tokens, as the update used it."""
     branch_tokens: NotRequired[int]
-    """Sampled in other episodes that went on from this one, where there were such."""
+    """Tokens sampled in continuations of this episode."""
     left_out: NotRequired[bool]
-    """Whether dynamic sampling put another prompt's episode in its place: then no update used it."""
+    """True if dynamic sampling replaced it: no update used it."""
     seed: NotRequired[int]
     prompt_tokens: NotRequired[int]
     shots: NotRequired[list[str]]
-    """The ids of the earlier episodes that the prompt showed, in its order; they lie in `shots.jsonl`."""
+    """Ids of the earlier episodes that the prompt showed, in order; `shots.jsonl` has them."""
     endpoint: NotRequired[str]
-    """Which model played it and where, if an endpoint did: then no token is known, only what the endpoint
-    counted."""
+    """Model and address of the endpoint that played it; then only the endpoint's token counts are known."""
     shown: NotRequired[Sequence[Any]]
-    """Those episodes (`few_shot.Example`). In no log: `conversations.saved_episodes` puts them here."""
+    """Those episodes (`few_shot.Example`). Not in logs: `conversations.saved_episodes` adds them."""
     prompt_ids: NotRequired[list[int]]
     """In the records of `trl-dbbench sample`, as are the ids of turns."""
     turns: list[TurnRecord]
 
 
 def episode_record(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
-    """The record of a played episode."""
+    """Return the record of a played episode."""
     record: EpisodeRecord = {
         "phase": phase,
         "step": step,
@@ -148,7 +147,7 @@ def episode_record(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
 
 
 def record_with_ids(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
-    """The record of a played episode, with the token ids of its prompt, turns and observations."""
+    """Return the record of a played episode, with the token ids of its prompt, turns and observations."""
     record = episode_record(episode, phase, step)
     record["prompt_ids"] = episode.prompt_ids
     for kept, turn in zip(record["turns"], episode.turns, strict=True):
@@ -160,21 +159,21 @@ def record_with_ids(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
 
 
 def worth_learning(record: EpisodeRecord) -> bool:
-    """Whether an episode ended right, by itself: one that was cut off would not teach to end a turn."""
+    """Return whether an episode ended right and was not cut off, which would not teach to end a turn."""
     return record["right"] and not record.get("truncated", False)
 
 
 def said_in(record: EpisodeRecord) -> tuple[str, ...]:
-    """What tells an episode from others of its task: what the agent did, turn by turn.
+    """Return the agent's actions, turn by turn, which tell episodes of a task apart.
 
-    Thoughts and layout do not count, as long as the protocol could read the turn.
+    Thoughts and layout do not count if the protocol could read the turn.
     """
     actions = [(action_in(turn), turn["text"]) for turn in record["turns"]]
     return tuple(text if isinstance(action, Invalid) else repr(action) for action, text in actions)
 
 
 def turn_record(turn: Turn) -> TurnRecord:
-    """The record of a played turn."""
+    """Return the record of a played turn."""
     action: dict[str, Any] = {"action": type(turn.action).__name__.lower()}
     match turn.action:
         case Operation(sql):
@@ -210,7 +209,7 @@ def failed_statement(turn: TurnRecord) -> bool:
 
 
 def action_in(record: TurnRecord) -> Action:
-    """What the turn meant."""
+    """Return the turn's action."""
     if "sql" in record:
         return Operation(record["sql"])
     if "answer" in record:
@@ -219,10 +218,10 @@ def action_in(record: TurnRecord) -> Action:
 
 
 def checked_record(raw: Any) -> EpisodeRecord:
-    """The record that was read from a log.
+    """Return a record that was read from a log.
 
     Raises:
-        ValueError: if something is not there that readers count on.
+        ValueError: if something that readers need is missing.
     """
     if not isinstance(raw, dict):
         raise ValueError("not an object")
@@ -246,24 +245,24 @@ def checked_record(raw: Any) -> EpisodeRecord:
 
 
 def groups_of(operation: str, skills: Iterable[str]) -> list[str]:
-    """The groups of tasks that one with these is in."""
+    """Return the groups of a task with this operation and these skills."""
     return [f"operation/{operation}", *(f"skill/{skill}" for skill in skills)]
 
 
 def is_void(record: EpisodeRecord) -> bool:
-    """Whether the environment failed, so that the episode is not judged."""
+    """Return whether the environment failed, so that the episode is not judged."""
     return record["status"] == Status.ENVIRONMENT_FAULT
 
 
 def share(episodes: Iterable[EpisodeRecord]) -> Share:
-    """How many are right, and how many void."""
+    """Count the right and the void episodes."""
     episodes = list(episodes)
     judged = [episode["right"] for episode in episodes if not is_void(episode)]
     return Share(sum(judged), len(judged), len(episodes) - len(judged))
 
 
 def void_reasons(episodes: Iterable[EpisodeRecord]) -> Counter[str]:
-    """How often episodes are void for each reason: the first clause of their fault."""
+    """Count void episodes by reason, the first clause of their fault."""
     return Counter(_reason(episode.get("fault")) for episode in episodes if is_void(episode))
 
 
@@ -274,7 +273,7 @@ def _reason(fault: Any) -> str:
 
 
 def commonest(reasons: Counter[str]) -> str:
-    """For instance `2003: cannot connect (12 of 15)`; empty without reasons."""
+    """Describe the commonest reason, as `2003: cannot connect (12 of 15)`; empty without reasons."""
     ((reason, count),) = reasons.most_common(1) or [("", 0)]
     return f"{reason} ({count:,} of {reasons.total():,})" if count else ""
 
@@ -296,7 +295,7 @@ class Accuracy:
         self.void: Counter[str] = Counter(void or {})
 
     def add(self, episodes: Iterable[EpisodeRecord]) -> Accuracy:
-        """Counts episodes; returns itself."""
+        """Count episodes; return itself."""
         for episode in episodes:
             for group in ("overall", *groups_of(episode["operation"], episode["skills"])):
                 if is_void(episode):
@@ -307,18 +306,19 @@ class Accuracy:
         return self
 
     def share(self, group: str = "overall") -> Share:
-        """The right episodes of a group, with those that are void."""
+        """Return the right episodes of a group, with those that are void."""
         right, judged = self.counts.get(group, (0, 0))
         return Share(right, judged, self.void[group])
 
     def rate(self, group: str = "overall") -> float | None:
-        """The share of right episodes, 0 to 1; `None` if none was judged."""
+        """Return the share of right episodes, 0 to 1; `None` if none was judged."""
         found = self.share(group)
         return found.rate if found.judged else None
 
     def describe(self, group: str = "overall") -> str:
-        """For instance `31/48 = 64.6 % [50.4, 76.6]`, the 95 % Wilson interval in brackets; where there are
-        void episodes, `5/5 = 100.0 % [56.6, 100.0] (15 void, 25.0 % with those counted wrong)`."""
+        """Return for instance `31/48 = 64.6 % [50.4, 76.6]`, the 95 % Wilson interval in brackets; where
+        there are void episodes, `5/5 = 100.0 % [56.6, 100.0] (15 void, 25.0 % with those counted wrong)`.
+        """
         found = self.share(group)
         return f"{found.right}/{found.judged} = {found}"
 

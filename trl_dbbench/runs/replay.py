@@ -1,12 +1,11 @@
-"""Plays a run's saved episodes again, without the model, and says what does not come out as it was.
+"""Plays a run's saved episodes again, without the model, and finds differences.
 
-The loop is the rollout's own: `loop.play` plays each episode on a fresh sandbox, with the saved texts in
-the place of engine and tokenizer. What the saved line says of itself is then compared with what the episode
-says now: how each turn was read, what the database replied, how the episode ended, which tables it left, and
-its rewards.
+The loop is the rollout's: `loop.play` plays each episode on a fresh sandbox, with the saved texts in
+the place of engine and tokenizer. Then the record is compared with the new episode: how each turn was read,
+the database's replies, the end, the tables left, and the rewards.
 
-Three things cannot be had again and are taken as saved: token ids (stand-ins of the same number are put in),
-log-probabilities, and that an episode ran out of tokens, as long as nothing speaks against it.
+Three things are taken as saved: token ids (placeholders of the same number), log-probabilities, and that an
+episode ran out of tokens, if nothing contradicts it.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def replay(
     progress: bool = True,
     notes: list[str] | None = None,
 ) -> Iterator[Replayed]:
-    """Plays a run's episodes again, in the order of its log.
+    """Play a run's episodes again, in the order of its log.
 
     Rewards are computed anew by the run's own functions, or by those asked for; they are compared where
     function and values are the run's. A function gets the episodes of a phase and step at once.
@@ -104,7 +103,7 @@ def _with_progress(path: Path, notes: list[str], progress: bool) -> Iterator[tup
 
 
 def _check(record: EpisodeRecord) -> None:
-    """Raises ValueError for an episode that cannot be played again."""
+    """Raise ValueError for an episode that cannot be played again."""
     if record["status"] == Status.ENVIRONMENT_FAULT:
         return
     if record["status"] not in tuple(Status):
@@ -124,11 +123,11 @@ def _check(record: EpisodeRecord) -> None:
 # --- playing ------------------------------------------------------------------------------------------
 
 _TOKEN, _END = -1, -2
-"""Stand-ins for ids that are not saved; no tokenizer reads them as something else."""
+"""Placeholder for ids that are not saved."""
 
 
 def _length(turn: TurnRecord) -> int:
-    """At least 1: where nobody counted the tokens, 0 are saved."""
+    """Return at least 1: 0 is saved if nobody counted the tokens."""
     return max(1, turn["tokens"])
 
 
@@ -224,7 +223,7 @@ class _Replayer:
         return replayed
 
     def _was_cut(self, saved: EpisodeRecord) -> bool:
-        """Whether the saved episode ran out of tokens within its last turn, and can have done so."""
+        """Return whether the saved episode ran out of tokens within its last turn, and can have done so."""
         *before, last = saved["turns"]
         if saved["status"] != Status.OUT_OF_TOKENS or last.get("observation") is not None:
             return False

@@ -1,4 +1,4 @@
-"""The rewards of a replay: computed anew by the run's own functions, or by others."""
+"""The rewards of a replay: recomputed by the run's functions, or by others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trl_dbbench.runs.records import EpisodeRecord
 from trl_dbbench.runs.settings import RunSettings
 
 MAX_SCORED_AT_ONCE = 1024
-"""Episodes that a reward function gets at once."""
+"""Episodes passed to a reward function at once."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Reward:
     name: str
     function: Callable[..., list[float | None]]
     same: bool
-    """Whether the run had this function with these values, so that it must give the same rewards."""
+    """True if the run had this function with these values, so that rewards must be equal."""
 
 
 def rewards_of(
@@ -50,10 +50,10 @@ def rewards_of(
     database: Database,
     notes: list[str],
 ) -> list[Reward]:
-    """The functions that are asked for by name, or else the run's own as far as they can be had.
+    """Return the functions that are asked for by name, or else the run's own as far as they can be had.
 
     Raises:
-        ConfigError: if one that is asked for cannot be had.
+        ConfigError: if one that is asked for cannot be loaded.
     """
     values = outcome or outcome_of(settings) or OUTCOME_PRESETS["greedy_then_grpo"]
     functions: list[RewardFunction] = []
@@ -79,10 +79,10 @@ def rewards_of(
 def loaded_rewards(
     names: Sequence[str], settings: RunSettings, database: Database, outcome: OutcomeReward
 ) -> list[RewardFunction]:
-    """The reward functions of these names, ready for episodes that were played as the settings say.
+    """Return the reward functions of these names, ready for episodes that were played as the settings say.
 
     Raises:
-        ConfigError: if one cannot be had.
+        ConfigError: if one cannot be loaded.
     """
     functions = load_reward_functions(names, database=database, outcome=outcome)
     for function in functions:
@@ -93,7 +93,7 @@ def loaded_rewards(
 
 
 def outcome_of(settings: RunSettings) -> OutcomeReward | None:
-    """The outcome reward of a run, with its values; `None` if it had none."""
+    """Return the outcome reward of a run, with its values; `None` if it had none."""
     for made in settings.rewards.values():
         if made is not None and made["function"] == "outcome":
             return OutcomeReward(**{name: value for name, value in made.items() if name != "function"})
@@ -114,7 +114,7 @@ def score(
     dialect: Dialect,
     notes: list[str],
 ) -> None:
-    """Rewards the episodes and compares what is to be the same; takes a function that fails off the list."""
+    """Reward the episodes and compares what is to be the same; takes a function that fails off the list."""
     for reward in list(rewards):
         scored = [
             (each, each.episode)
@@ -147,7 +147,7 @@ def score(
 def _different_steps(
     reward: Reward, saved: EpisodeRecord, episode: Episode, dialect: Dialect
 ) -> Iterator[Difference]:
-    """The turns that got another reward of their own, or lost or won one."""
+    """Yield the turns that got another reward of their own, or lost or won one."""
     for number, (turn, now) in enumerate(zip(saved["turns"], episode.turns, strict=False), 1):
         was, value = turn.get("rewards", {}).get(reward.name), now.rewards.get(reward.name)
         if not _same_reward(was, value, reward.function):

@@ -1,4 +1,4 @@
-"""`run.json`: how a run's episodes were played and rewarded, for whoever looks at them later.
+"""`run.json`: how a run's episodes were played and rewarded.
 
 ```
 run.json        this
@@ -31,7 +31,7 @@ TRAINING = (
     *("world_size", "num_generations", "num_iterations", "loss_type", "beta", "epsilon", "scale_rewards"),
     *("importance_sampling_level", "num_train_epochs", "max_steps", "seed"),
 )
-"""Settings that say how a model was trained, as in a recipe's YAML; `world_size` is the number of devices."""
+"""Settings of a training, named as in a recipe's YAML; `world_size` is the number of devices."""
 
 PACKAGES = ("trl-dbbench", "trl", "transformers", "peft", "accelerate", "torch", "sqlglot")
 
@@ -40,24 +40,23 @@ PACKAGES = ("trl-dbbench", "trl", "transformers", "peft", "accelerate", "torch",
 class RunSettings:
     """How a run's episodes were played and rewarded.
 
-    `observation_characters` is 0 where none were cut; `max_turns`, `max_completion_length` and `context` are
-    those of `rollout.Rules`; `database` and `dialect` say what it was played on; `rewards` maps each reward's
-    name to what `rewards.describe_reward` says of it; `grader` judged the answers of all tasks, where one was
-    set; `advantage`, made with `advantage_args`, gave each episode its advantage. `few_shot` earlier episodes
+    `observation_characters` is 0 if none were cut; `max_turns`, `max_completion_length` and `context` are
+    those of `episode.types.Rules`; `database` and `dialect` name the database; `rewards` maps each reward's
+    name to its `rewards.registry.describe_reward`; `grader` judged the answers of all tasks, if one was set;
+    `advantage`, made with `advantage_args`, gave each episode its advantage. `few_shot` earlier episodes
     stood in each prompt, drawn by `few_shot_by` with `few_shot_seed` from `few_shot_memory`, which the run's
-    own joined where `few_shot_update` says so; `None` where there were none.
+    own episodes joined with `few_shot_update`; `None` if there were none.
 
-    The rest is what an evaluation needs beside: `model` is what was trained, or what an adapter was trained
-    on, a folder or a hub id with its `model_revision`; its weights had the type `dtype`, were rounded to few
-    bits by `quantized`, and computed in `autocast`, where those are set; `system_prompt` began every prompt,
-    as a list all messages before its question; `chat_template` and `chat_template_kwargs` made tokens of it.
-    Earlier versions wrote none of these: they are `None`.
+    An evaluation also needs the rest: `model`, a folder or a hub id with its `model_revision`, was trained,
+    or its adapter was; its weights had the type `dtype`, were quantised by `quantized`, and computed in
+    `autocast`, if those are set; `system_prompt` began every prompt (a list has all messages before the
+    question); `chat_template` and `chat_template_kwargs` rendered it. Earlier versions wrote none of these:
+    they are `None`.
 
-    `id` is the run's, as in its checkpoints; `None` in what an earlier version began, and where nothing was
-    trained.
+    `id` is the run's, as in its checkpoints; `None` if an earlier version began it or nothing was trained.
 
     For readers only: `training`, the settings of `TRAINING`; `sampling` of the training's episodes;
-    `task_files`, where the tasks of training and evaluation are from, each file with its size and sha256;
+    `task_files`, the files of training and held-out tasks, each with its size and sha256;
     `versions` of the packages.
     """
 
@@ -95,11 +94,11 @@ class RunSettings:
 
     @classmethod
     def of(cls, trainer: Any, rewards: dict[str, dict[str, Any] | None]) -> RunSettings:
-        """Those of a training.
+        """Return those of a training.
 
         Args:
             trainer: a `DBBenchGRPOTrainer`.
-            rewards: by name, what `rewards.describe_reward` says of them.
+            rewards: by name, their `rewards.registry.describe_reward`.
         """
         from datasets import Dataset  # which whoever reads a run.json need not wait for
 
@@ -142,7 +141,7 @@ class RunSettings:
 
     @property
     def rules(self) -> Rules:
-        """The limits of an episode, but the model's own context."""
+        """Limits of an episode, without the model's context."""
         limits = {
             "max_turn_tokens": self.max_turn_tokens,
             "max_completion_length": self.max_completion_length,
@@ -151,7 +150,7 @@ class RunSettings:
 
     @property
     def database_spec(self) -> str:
-        """What opens a database like the run's, for `open_database`."""
+        """Specification of a database like the run's, for `open_database`."""
         return "sqlite" if self.dialect == SQLITE.name else "auto"
 
     def write(self, folder: Path) -> None:
@@ -160,11 +159,10 @@ class RunSettings:
 
     @classmethod
     def read(cls, folder: str | Path, **given: Any) -> RunSettings:
-        """Reads a run's folder; what is `given` (and not `None`) comes first.
+        """Read a run's folder; given values that are not `None` override.
 
         Raises:
-            ConfigError: if it is no run's folder, or says neither there nor in what is given how it was
-                played.
+            ConfigError: if it is no run's folder, or neither it nor the given values say how it was played.
         """
         for name in (EPISODES_FILE, TASKS_FILE):
             if not (Path(folder) / name).is_file():
@@ -186,7 +184,7 @@ class RunSettings:
 
     @classmethod
     def of_file(cls, path: Path) -> RunSettings:
-        """Reads a run.json.
+        """Read a run.json.
 
         Raises:
             ConfigError: if it cannot be read.
@@ -207,12 +205,12 @@ def training_of(args: Any) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that may change what a run does."""
+    """Return the versions of Python and of packages that may change results."""
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
 def few_shot_settings(args: Any) -> dict[str, Any]:
-    """Those of the settings that say which earlier episodes stand in a prompt, if any do."""
+    """Return those of the settings that say which earlier episodes stand in a prompt, if any do."""
     if not args.few_shot:
         return {}
     memory = args.few_shot_memory
@@ -226,7 +224,9 @@ def few_shot_settings(args: Any) -> dict[str, Any]:
 
 
 def _opening(prompts: Iterable[list[dict[str, str]]]) -> Opening | None:
-    """What stands before the question in all prompts; `None` if it differs. A system prompt alone is text."""
+    """Return what precedes the question in all prompts, a lone system prompt as text; `None` if prompts
+    differ.
+    """
     found = {json.dumps(prompt[:-1]) for prompt in prompts}
     if len(found) != 1:
         return None
@@ -237,7 +237,7 @@ def _opening(prompts: Iterable[list[dict[str, str]]]) -> Opening | None:
 
 
 def quantization_of(config: Any) -> str | None:
-    """How a model's weights were rounded to few bits, such as bitsandbytes; `None` if they were not."""
+    """Return how a model's weights were quantised, as bitsandbytes; `None` if they were not."""
     rounded = getattr(config, "quantization_config", None)
     if rounded is None:
         return None

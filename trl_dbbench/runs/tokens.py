@@ -1,8 +1,9 @@
-"""The token ids of saved episodes: those that were sampled, where they were kept, or new ones for the texts.
+"""Token ids of saved episodes: the sampled ones if they were kept, else new ones for the texts.
 
-`trl-dbbench sample` keeps ids; the log of a training run does not. Texts are then tokenised again by the chat
-format that the rollout has, turn by turn, so prompt, observations and masks are laid out as they were. Only
-the agent's own turns may become other ids than those it sampled: `notes` say how many have as many.
+`trl-dbbench sample` keeps ids; the log of a training run does not. Texts are then tokenised again by the
+rollout's chat format, turn by turn, so that prompt, observations and masks are laid out as they were. Only
+the agent's turns may get
+other ids than it sampled: `notes` say how many have the same number.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from trl_dbbench.tasks import Task
 
 
 def chat_of(settings: RunSettings, model: str | None = None) -> ChatFormat:
-    """The chat format that the run's episodes were played in.
+    """Return the chat format that the run's episodes were played in.
 
     Args:
-        model: another model's folder or hub id, to have its tokenizer and its chat template.
+        model: folder or hub id of another model, whose tokenizer and chat template are used.
 
     Raises:
-        ConfigError: if its tokenizer cannot be had or used.
+        ConfigError: if its tokenizer cannot be loaded or used.
     """
     name = model or settings.model
     if name is None:
@@ -50,7 +51,7 @@ def chat_of(settings: RunSettings, model: str | None = None) -> ChatFormat:
 def chat_with(
     settings: RunSettings, tokenizer: PreTrainedTokenizerBase, eos_token_ids: Sequence[int]
 ) -> ChatFormat:
-    """The run's protocol, in this tokenizer's chat template."""
+    """Return the run's protocol, in this tokenizer's chat template."""
     return ChatFormat(tokenizer, protocol_of(settings), eos_token_ids, settings.chat_template_kwargs)
 
 
@@ -102,7 +103,7 @@ def _episode(
 
 
 def _reads(chat: ChatFormat, episode: Episode) -> bool:
-    """Whether the ids mean the same text to this tokenizer."""
+    """Return whether the ids mean the same text to this tokenizer."""
     known = len(chat.tokenizer)
     if any(id >= known for id in (*episode.prompt_ids, *episode.completion_ids)):
         return False

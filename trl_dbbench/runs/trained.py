@@ -1,4 +1,4 @@
-"""What a run trained: where its weights lie, and how its episodes were played, so that others are alike.
+"""A trained model: where its weights lie, and how its run played episodes, so that others are played alike.
 
 ```
 runs/first/                  RUN
@@ -30,7 +30,7 @@ from trl_dbbench.tasks import Task
 from trl_dbbench.utils.files import nearest_path
 
 DEFAULTS = RunSettings(protocol="text", observation_characters=800, max_turns=Rules.max_turns)
-"""How episodes are played where neither a run nor an option says it."""
+"""Settings that neither a run nor an option gives."""
 
 TAKEN = (
     *(
@@ -45,20 +45,20 @@ TAKEN = (
     *("max_turns", "max_turn_tokens", "max_completion_length", "observation_characters", "grader"),
     *("few_shot", "few_shot_memory", "few_shot_by", "few_shot_update"),
 )
-"""The settings that an evaluation takes from a run."""
+"""Settings that an evaluation takes from a run."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What is evaluated.
+    """A model to evaluate.
 
     Args:
         model: a model's folder or hub id.
-        adapter: that of a LoRA adapter on it.
+        adapter: folder or hub id of a LoRA adapter on it.
         settings: how its episodes are played.
-        run: the folder of the run that trained it, if that is known.
-        step: the updates before these weights, if they are those of a checkpoint.
-        said: one line for the user, where there is a run: what was taken from it, and what options override.
+        run: the folder of the run that trained it, if known.
+        step: updates before these weights, if a checkpoint's.
+        said: a line for the user on what was taken from the run and what options override.
     """
 
     model: str
@@ -72,7 +72,7 @@ class Trained:
 def find_trained(
     run: Path | None = None, model: str | None = None, adapter: str | None = None, **options: Any
 ) -> Trained:
-    """What to evaluate, from what the user names.
+    """Return the model that the user names.
 
     Args:
         run: a run's folder, or a checkpoint in it.
@@ -124,7 +124,7 @@ def no_adapter(named: str) -> ConfigError:
 
 
 def _overridden(known: RunSettings, given: Mapping[str, Any]) -> RunSettings:
-    """The settings with those that are given; what makes sense only with an earlier one goes with it."""
+    """Override settings; drop those that depend on an overridden one."""
     if "protocol" in given:
         known = replace(known, system_prompt=None)  # it explains the run's own protocol
     if "dtype" in given:
@@ -137,7 +137,7 @@ def _overridden(known: RunSettings, given: Mapping[str, Any]) -> RunSettings:
 
 
 def _weights_in(folder: Path) -> Path:
-    """The folder itself, or its last whole checkpoint while the run has not ended."""
+    """Return the folder itself, or its last whole checkpoint while the run has not ended."""
     for place in (folder, *reversed(whole_checkpoints(folder))):
         if any((place / name).exists() for name in (ADAPTER_FILE, MODEL_FILE)):
             return place
@@ -148,7 +148,7 @@ def _weights_in(folder: Path) -> Path:
 
 
 def _home_of(folder: Path) -> Path | None:
-    """The folder of the run that the folder is, or is a checkpoint of."""
+    """Return the folder of the run that the folder is, or is a checkpoint of."""
     folder = folder.resolve()
     places = [folder, folder.parent] if folder.name.startswith(PREFIX_CHECKPOINT_DIR) else [folder]
     return next((place for place in places if (place / SETTINGS_FILE).exists()), None)
@@ -160,7 +160,7 @@ def _step_of(weights: Path | None) -> int | None:
 
 
 def _said(weights: Path | None, home: Path, known: RunSettings, given: Mapping[str, Any]) -> str:
-    """What was taken from the run, and what not."""
+    """Describe what was taken from the run."""
     had = {name: value for name in TAKEN if (value := getattr(known, name)) not in (None, {})}
     taken = [f"{name} {_short(value)}" for name, value in had.items() if name not in given]
     changed = [
@@ -181,7 +181,7 @@ def _short(value: Any) -> str:
 
 
 def evaluated_tasks(run: Path, notes: list[str]) -> list[Task]:
-    """The tasks of the run's held-out evaluations, in their order; none if it had none."""
+    """Return the tasks of the run's held-out evaluations, in their order; none if it had none."""
     played: defaultdict[int, list[str]] = defaultdict(list)  # step -> digests
     for _, record in read_episodes(run / EPISODES_FILE, notes):
         if record["phase"] == "eval":
@@ -194,7 +194,7 @@ def evaluated_tasks(run: Path, notes: list[str]) -> list[Task]:
 
 
 def held_out_tasks(run: Path) -> list[Task]:
-    """The tasks of the run's held-out evaluations, in their order.
+    """Return the tasks of the run's held-out evaluations, in their order.
 
     Raises:
         ConfigError: if it had none.

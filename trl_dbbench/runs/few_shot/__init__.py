@@ -9,9 +9,9 @@ assistant   Action: Answer ...                         ─┘
 user        the question of this task
 ```
 
-What reinforcement learning has to beat: it changes no weight. `memory.py` has the episodes, `choice.py` says
-which of them are shown, and `Shots` puts them into prompts, on all ranks alike. Never shown are an episode of
-the task itself, of a task with the same question on the same schema, or of one with the same gold SQL on it.
+A baseline for reinforcement learning that changes no weight. `memory.py` has the episodes, `choice.py`
+chooses among them, and `Shots` puts them into prompts, on all ranks alike. An episode of the task itself, of
+a task with the same question on the same schema, or with the same gold SQL on it is never shown.
 """
 
 from __future__ import annotations
@@ -67,11 +67,7 @@ Messages = list[dict[str, Any]]
 
 
 def check_few_shot(number: int, memory: str | None, by: str, update: bool) -> None:
-    """Refuses settings that cannot work together; they are called as in the configuration.
-
-    Raises:
-        ConfigError: saying what to do.
-    """
+    """Raise ConfigError for settings that cannot work together."""
     if by not in WAYS:
         raise ConfigError(f"unknown few_shot_by {by!r}; allowed: {', '.join(WAYS)}.")
     if number < 0:
@@ -90,9 +86,9 @@ class Shots:
     """Puts examples into prompts.
 
     Args:
-        player: what the episodes are played with: its chat format, its protocol and its limits.
+        player: whose chat format, protocol and limits count.
         memory: where the examples come from.
-        number: shown in a prompt at most. Where fewer fit, fewer are shown; no text is cut.
+        number: examples in a prompt at most. If fewer fit, fewer are shown; no text is cut.
         by: a key of `choice.WAYS`.
         seed: of the draws.
         update: right episodes join the memory.
@@ -128,7 +124,7 @@ class Shots:
 
     @classmethod
     def of(cls, trainer: Any) -> Shots | None:
-        """Those that the settings of a `DBBenchGRPOTrainer` ask for; a memory that grows joins its state.
+        """Return the shots of a trainer whose settings ask for any; a growing memory joins `stateful`.
 
         Raises:
             ConfigError: if the memory cannot be read or shows nothing, or there is no room in the context.
@@ -153,10 +149,10 @@ class Shots:
     # --- prompts ----------------------------------------------------------------------------------
 
     def put(self, rows: Sequence[dict[str, Any]], round: int, further: bool = False) -> list[dict[str, Any]]:
-        """Copies of a trainer's rows with examples in `prompt`, and their ids in `shots`; see `show`.
+        """Return copies of rows with examples in `prompt` and their ids in `shots`; see `show`.
 
         Args:
-            further: the rows are beside those of the last call, which are still to be recorded.
+            further: the last call's rows are still to be recorded, too.
         """
         before = self._drawn if further else {}
         tasks = {row["task"]: Task.from_json(row["task"]) for row in rows}
@@ -170,13 +166,13 @@ class Shots:
     def show(
         self, tasks: Sequence[Task], prompts: Sequence[Messages], round: int, ranks: Ranks | None = None
     ) -> list[tuple[Messages, list[str]]]:
-        """Prompts with examples, and the ids of these, in the order of the prompt.
+        """Return prompts with examples, and the examples' ids, in the order of the prompt.
 
         All prompts of a task get the same examples.
 
         Args:
             tasks, prompts: this rank's.
-            round: another one draws anew. What is drawn depends on it, the seed, the task and the memory.
+            round: draws depend on it, the seed, the task and the memory.
             ranks: if given, all of them must call this, and rank 0 draws for all.
         """
         digests = [task.digest for task in tasks]
@@ -196,7 +192,7 @@ class Shots:
         return [fitting[digest, str(prompt)] for digest, prompt in zip(digests, prompts, strict=True)]
 
     def _draw(self, query: Query, round: int) -> list[Example]:
-        """The best one first."""
+        """Return the examples of a task, the best one first."""
         random = np.random.default_rng(np.random.SeedSequence((self.seed, round, int(query.digest, 16))))
         others = (
             example
@@ -223,13 +219,13 @@ class Shots:
         return prompt, []
 
     def drawn(self) -> dict[str, str]:
-        """The lines of the examples that were drawn last, by their ids."""
+        """Return the lines of the examples that were drawn last, by their ids."""
         return {id: example.line for id, example in self._drawn.items()}
 
     # --- room -------------------------------------------------------------------------------------
 
     def _room(self) -> float:
-        """Tokens of a prompt: what is shown takes nothing from the episode."""
+        """Return the tokens that a prompt may have; examples take nothing from the episode."""
         context = self.player.rules.context
         return float("inf") if context is None else context - self.player.rules.max_completion_length
 
@@ -243,7 +239,7 @@ class Shots:
         return len(self.player.chat.prompt_ids(messages)) <= room
 
     def check_room(self, prompts: Iterable[Messages]) -> None:
-        """Raises ConfigError if not even the shortest prompt has room for the shortest example."""
+        """Raise ConfigError if not even the shortest prompt has room for the shortest example."""
         protocol = self.player.chat.protocol
         prompt = min(prompts, key=_characters, default=[])
         messages = min((example.messages(protocol) for example in self.memory), key=_characters, default=[])
@@ -263,14 +259,14 @@ class Shots:
     def record(
         self, episodes: Sequence[EpisodeRecord], tasks: Iterable[str], train: bool
     ) -> dict[str, list[float]]:
-        """Notes what was shown, and lets right episodes of the training join the memory.
+        """Note what was shown; add right training episodes to the memory.
 
-        To be called on all ranks with the episodes of all.
+        All ranks call it with the episodes of all.
 
         Args:
             episodes: in an order that is the same on all ranks.
             tasks: theirs, by `Task.to_json`.
-            train: whether they are of training tasks, and sampled.
+            train: they are sampled episodes of training tasks.
 
         Returns:
             Values whose means are logged.
@@ -288,7 +284,7 @@ class Shots:
         return {"few_shot/shown": shown, "few_shot/memory": [float(len(self.memory))]}
 
     def learn_from(self, episodes: Sequence[Episode]) -> None:
-        """Right episodes join the memory, in their order, if it is to be updated."""
+        """Add right episodes to the memory, in their order, if it is to be updated."""
         if self.update:
             records = [episode_record(episode, "train", 0) for episode in episodes]
             self._learn(records, (episode.task for episode in episodes))
@@ -302,7 +298,7 @@ class Shots:
                     self.memory.add(example)
 
     def write(self, episodes: Iterable[Episode]) -> None:
-        """Notes what these were shown, who are the last for which it was drawn."""
+        """Note the examples shown to episodes of the last draw."""
         self._write(id for episode in episodes for id in episode.shots)
 
     def _write(self, ids: Iterable[str]) -> None:
@@ -319,19 +315,19 @@ class Shots:
 
 
 def with_examples(prompt: Messages, examples: Iterable[Example], protocol: AgentProtocol) -> Messages:
-    """A prompt with examples right before its question, the first one first."""
+    """Return a prompt with examples right before its question, the first one first."""
     return _inserted(prompt, [message for each in examples for message in each.messages(protocol)])
 
 
 def shown_in(run: str | Path) -> dict[str, Example]:
-    """The examples that a run has shown, by the ids that its episodes' records name in `shots`."""
+    """Return the examples that a run has shown, by the ids that its episodes' records name in `shots`."""
     return {each.id: each for each in map(Example.from_line, whole_lines(Path(run) / SHOTS_FILE))}
 
 
 def prompts_of(
     run: str | Path, protocol: AgentProtocol, system_prompt: Opening | None = None
 ) -> Iterator[tuple[EpisodeRecord, Messages]]:
-    """The episodes of a run, each with the prompt that its agent read, examples included.
+    """Yield the episodes of a run, each with the prompt that its agent read, examples included.
 
     Args:
         run: its `output_dir`.

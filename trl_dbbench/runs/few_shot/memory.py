@@ -1,4 +1,4 @@
-"""Right episodes that can be shown again: what is kept of one, where they are read from, and which are twins.
+"""Right episodes that can be shown again: their form, their files, and twins of tasks.
 
 ```json
 {"phase": "train", "step": 0, "task_id": "q1", "status": "answered", "right": true, "task": {...},
@@ -6,7 +6,7 @@
 ```
 
 is a line of a memory: an episode's record, as in `episodes.jsonl`, with its task. A run's folder is a memory
-too: there the tasks lie beside the episodes.
+too, with the tasks beside the episodes.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from trl_dbbench.tasks import Task
 from trl_dbbench.utils.files import write_atomically
 
 CAPACITY = 10_000
-"""Tasks of a memory. Of more, those that were right least recently go: each checkpoint holds the memory."""
+"""Tasks of a memory, which each checkpoint holds. Beyond, the least recently right ones are dropped."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """What a task is looked up by.
+    """Keys of a task in a memory.
 
     `terms` are the words of question and schema, in lower case, and the names of its skills; `twins` are
     digests: tasks that share one are the same task, or solved by the same statement on the same tables.
@@ -72,7 +72,7 @@ class Example:
     Args:
         task: without the rows of its tables, which no prompt shows.
         task_digest: of the whole task.
-        turns: what the agent wrote, and what it then read; nothing after the last turn.
+        turns: the agent's texts with the observations it then read; none after the last turn.
     """
 
     task: Task
@@ -113,19 +113,21 @@ class Example:
 
     @classmethod
     def from_line(cls, line: str) -> Example:
-        """The example that `line` was made of."""
+        """Return the example that `line` was made of."""
         record = json.loads(line)
         return cls.of(record, Task.from_entry(record["task"]))
 
     def readable(self, protocol: AgentProtocol) -> bool:
-        """Whether this protocol reads its turns as statements, each with its observation, and an answer."""
+        """Return whether this protocol reads its turns as statements, each with its observation, and an
+        answer.
+        """
         *before, (last, _) = self.turns
         return isinstance(protocol.parse(last), Answer) and all(
             seen is not None and isinstance(protocol.parse(text), Operation) for text, seen in before
         )
 
     def messages(self, protocol: AgentProtocol) -> list[dict[str, str]]:
-        """The episode as earlier turns of a prompt: its question, then turns and observations."""
+        """Return the episode as earlier turns of a prompt: its question, then turns and observations."""
         messages = [each for each in protocol.messages(self.task) if each["role"] != "system"]
         for text, seen in self.turns:
             messages.append({"role": "assistant", "content": text})
@@ -139,13 +141,13 @@ class Memory:
 
     Args:
         examples: the first ones.
-        capacity: of more tasks, those that were right least recently go.
+        capacity: in tasks; beyond, the least recently right ones are dropped.
     """
 
     def __init__(self, examples: Iterable[Example] = (), capacity: int = CAPACITY):
         self.capacity = capacity
         self.changes = 0
-        """Counts them, so that others know when what they made of the memory is old."""
+        """Number of changes, by which users notice that the memory has changed."""
         self._examples: dict[str, Example] = {}  # by the digest of question and schema
         for example in examples:
             self.add(example)
@@ -175,7 +177,7 @@ class Memory:
         self.changes += 1
 
     def write(self, path: str | Path) -> None:
-        """Writes a file for `few_shot_memory`.
+        """Write a file for `few_shot_memory`.
 
         Raises:
             ConfigError: if it cannot be written.
@@ -185,7 +187,7 @@ class Memory:
 
 
 def good_episodes(episodes: Iterable[Episode]) -> Memory:
-    """A memory of the right ones of played episodes, such as `demonstrations.demonstrate` gives."""
+    """Return a memory of the right ones of played episodes, such as `demonstrations.demonstrate` gives."""
     return Memory(
         Example.of(episode_record(episode, "train", 0), episode.task) for episode in episodes if episode.right
     )
@@ -199,13 +201,13 @@ def load_memory(
     *,
     may_be_empty: bool = False,
 ) -> Memory:
-    """The right episodes of a run, or of a file that `Memory.write` wrote, which this protocol can show.
+    """Load the right episodes of a run, or of a file of `Memory.write`, that this protocol can show.
 
     Args:
         path: a run's `output_dir`; or a JSONL file whose lines name their task, or that has a `tasks.jsonl`
             beside it.
-        phases: other episodes are passed over, by default those of held-out tasks.
-        before: those of this step, and of later ones, are passed over.
+        phases: of the episodes; by default without held-out tasks.
+        before: only episodes of earlier steps.
 
     Raises:
         ConfigError: if it cannot be read, or holds no right episode and must not be empty.
