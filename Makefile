@@ -39,25 +39,16 @@ demo: install  ## watch GRPO teach a tiny model: CPU only, a few minutes; then o
 		recipes/grpo_dbbench.py --config recipes/quickstart.yaml
 	$(BIN)/trl-dbbench report runs/quickstart
 
-# $(call tiny_world,name,level,folder,teacher's tasks)
-define tiny_world
-	mkdir -p runs recipes/$(3)/model
-	$(BIN)/trl-dbbench generate --num-tasks $(4) --seed 1 --level $(2) --out runs/$(1)_tasks.jsonl
-	$(BIN)/trl-dbbench generate --num-tasks 1000 --seed 2 --level $(2) --out recipes/$(3)/train.jsonl
-	$(BIN)/trl-dbbench generate --num-tasks 200 --seed 1 --level $(2) --split test --out recipes/$(3)/test.jsonl
-	$(BIN)/accelerate launch --config_file accelerate_configs/cpu.yaml \
-		recipes/sft_dbbench.py --config recipes/sft_$(1).yaml
-	cp runs/$(1)_sft/*.json runs/$(1)_sft/*.jinja runs/$(1)_sft/model.safetensors recipes/$(3)/model
-endef
+MAKE_WORLD := $(BIN)/accelerate launch --config_file accelerate_configs/cpu.yaml benchmarks/worlds/make.py
 
 tiny: install  ## make the demo's model and tasks anew, in recipes/tiny
-	$(call tiny_world,tiny,tiny,tiny,16000)
+	$(MAKE_WORLD) tiny
 
 tiny-multi: install  ## make the model and tasks of several turns anew, in recipes/tiny_multi
-	$(call tiny_world,multi,multi,tiny_multi,5000)
+	$(MAKE_WORLD) multi
 
 tiny-sql: install  ## make the model and tasks over several tables anew, in recipes/tiny_sql
-	$(call tiny_world,sql,tiny_sql,tiny_sql,5000)
+	$(MAKE_WORLD) sql
 
 test: install  ## run the tests but for the slow ones; with PYTEST_ARGS= all
 	$(BIN)/pytest $(PYTEST_PROCESSES) $(PYTEST_ARGS)

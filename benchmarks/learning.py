@@ -61,7 +61,7 @@ FIGURES = ("trained", "generated", "seconds")
 def mixed_tasks() -> list[Task]:
     """Those of the world `mix`."""
     usual = [task for task in load_tasks(ROOT / "recipes/tiny/train.jsonl") if task.operation != "INSERT"]
-    easy = generate_tasks(EASY, seed=11, level="tiny", skills=("insert",))
+    easy = generate_tasks(EASY, seed=11, level="worlds.tiny.level", skills=("insert",))
     hard = generate_tasks(HARD, seed=12, level="full")
     return [*usual[:USUAL], *easy, *hard]
 

@@ -49,9 +49,9 @@ from transformers import (
 )
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_chat_template
+from worlds.tiny_model import make_tiny_model
 
 from trl_dbbench import DBBenchGRPOConfig, DBBenchGRPOTrainer, open_database, to_dataset
-from trl_dbbench.data.tiny_model import make_tiny_model
 from trl_dbbench.database import Database, Sandbox
 from trl_dbbench.engines.transformers.engine import TransformersEngine
 from trl_dbbench.episode.chat import ChatFormat

@@ -5,9 +5,7 @@
 An episode runs three statements, as an agent would that looks, asks (or changes) and looks again. It
 compares:
 
-- `shared`: ours. Tables made once per task and read by all its episodes, and what one episode has read is not
-  executed again; a copy for those that change them;
-- `executed`: the same, but each statement that reads is executed, as if no other episode used its words;
+- `shared`: ours. Tables made once per task and read by all its episodes; a copy for those that change them;
 - `database`: a database per episode, made and dropped on a pooled connection;
 - `connection`: AgentBench's pattern, a connection and a database per episode.
 
@@ -34,7 +32,7 @@ from sqlalchemy import create_engine, make_url
 from sqlalchemy.pool import NullPool, QueuePool
 
 from trl_dbbench.data.generate import generate_tasks
-from trl_dbbench.database import Database, Limits, open_database
+from trl_dbbench.database import Database, open_database
 from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.database.server.pristine import fill
 from trl_dbbench.errors import DatabaseError
@@ -51,13 +49,11 @@ def statements(task: Task) -> list[str]:
     return [look, task.gold.sql or "", look]
 
 
-def shared(database: Database, limits: Limits | None = None) -> Callable[[Task], None]:
-    """Limits of their own have statements executed that are known."""
-
+def shared(database: Database) -> Callable[[Task], None]:
     def episode(task: Task) -> None:
         with database.sandbox(task) as sandbox:
             for sql in statements(task):
-                assert sandbox.execute(sql, limits).error is None
+                assert sandbox.execute(sql).error is None
 
     return episode
 
@@ -156,13 +152,11 @@ def main() -> None:
             print(
                 f"\n{database.describe()}\n{'':<26}" + "".join(f"{f'{n} at a time':>16}" for n in at_a_time)
             )
-            patterns = {"shared": shared(database), "executed": shared(database, database.limits)}
+            patterns = {"shared": shared(database)}
             if database.dialect is not SQLITE:
                 patterns["database"] = own_database(database, pooled=True)
                 patterns["connection"] = own_database(database, pooled=False)
             for kind, (name, episode) in itertools.product(kinds, patterns.items()):
-                if name == "executed" and kind != "reads":
-                    continue
                 costs = {}
                 for n in at_a_time:
                     again = not kind.endswith("once")
@@ -176,8 +170,7 @@ def main() -> None:
     cost = {(each["database"], each["kind"], each["pattern"]): each["milliseconds"][8] for each in figures}
     for spec, kind, pattern in cost:
         if pattern in ("database", "connection"):
-            own = [cost[spec, kind, each] for each in ("shared", "executed") if (spec, kind, each) in cost]
-            share = ", executed ".join(f"{each / cost[spec, kind, pattern]:.2f}" for each in own)
+            share = f"{cost[spec, kind, 'shared'] / cost[spec, kind, pattern]:.2f}"
             print(f"{spec}: an episode that {kind} costs {share} of what it does with a {pattern} of its own")
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1))

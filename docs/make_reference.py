@@ -30,10 +30,13 @@ KEY_HEADS = ["key", "type", "default", "what it is"]
 HEAD = """\
 # Reference: every command, YAML key and metric
 
-Written by `python docs/make_reference.py` from the code; do not edit. Every key is also an option of
-`trl-dbbench train RECIPE`: `--max_turns 5`. What a recipe does not name has the default. Keys of the SFT,
-reward-model and process-reward-model recipes are listed by `python recipes/sft_dbbench.py --help` and the
-like.
+For anyone who looks up a command, a key or a metric. You get each with its type, default and meaning, as the
+code has it.
+
+A key that a recipe does not name has its default. Every key is also an option of `trl-dbbench train RECIPE`:
+`--max_turns 5`. For the keys of the SFT, reward-model and process-reward-model recipes, see
+`python recipes/sft_dbbench.py --help` and the like. `python docs/make_reference.py` writes this page; do not
+edit it.
 """
 
 OURS: list[tuple[str, str, type, type | None]] = [

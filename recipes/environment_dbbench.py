@@ -3,7 +3,7 @@
     accelerate launch recipes/environment_dbbench.py --config recipes/qwen2.5-7b-environment.yaml
 
 The tasks, the database, the judge and the rewards are those of `grpo_dbbench.py`; everything else is TRL's.
-docs/environments.md says what that lacks.
+docs/integrations.md says what that lacks.
 """
 
 from __future__ import annotations

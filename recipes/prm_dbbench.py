@@ -4,7 +4,7 @@
 
 It is a causal language model, trained by TRL's SFTTrainer to say `+` or `-` at a placeholder after each turn.
 What comes out is a reward function of GRPO that scores turns: `reward_funcs: [prm:PATH]`. Every key of the
-YAML is also an option of the command line, which wins. See docs/reward_models.md.
+YAML is also an option of the command line, which wins. See docs/rewards.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     accelerate launch recipes/rm_dbbench.py --config recipes/rm_quickstart.yaml
 
 The trainer is TRL's RewardTrainer. What comes out is a reward function of GRPO: `reward_funcs: [model:PATH]`.
-Every key of the YAML is also an option of the command line, which wins. See docs/reward_models.md.
+Every key of the YAML is also an option of the command line, which wins. See docs/rewards.md.
 """
 
 from __future__ import annotations

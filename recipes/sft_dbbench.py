@@ -1,19 +1,17 @@
 """Supervised fine-tuning on gold episodes, as a warm start before GRPO, or on episodes that were sampled.
 
-    accelerate launch recipes/sft_dbbench.py --config recipes/sft_tiny.yaml
+    accelerate launch recipes/sft_dbbench.py --config recipes/sft_gold.yaml
     accelerate launch recipes/sft_dbbench.py --config recipes/sft_episodes.yaml --episodes runs/sample
 
-Gold episodes are played by the rollout itself, and sampled ones have their own ids, so ids and masks are
-those of GRPO; the loss is on the agent's tokens only. Every key of the YAML is also an option of the command
+Gold episodes are played by the rollout itself, and sampled ones keep their ids, so ids and masks are the same
+as in GRPO; the loss is on the agent's tokens only. Every key of the YAML is also an option of the command
 line, which wins.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -22,26 +20,14 @@ from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config
 from trl_dbbench import ConfigError, DatabaseArguments, TaskArguments, get_protocol
 from trl_dbbench.cli.arguments import read_template_kwargs
 from trl_dbbench.cli.start import load_tokenizer, model_init_kwargs, start
-from trl_dbbench.data.demonstrations import Habits, demonstrate, execute_actions, gold_actions, to_sft_dataset
-from trl_dbbench.data.multi_teacher import multi_actions
-from trl_dbbench.data.sql_teacher import sql_actions
-from trl_dbbench.data.tiny_model import make_tiny_model
-from trl_dbbench.database import Database
+from trl_dbbench.data.demonstrations import Teacher, demonstrate, gold_actions, to_sft_dataset
 from trl_dbbench.engines.policy import eos_token_ids
 from trl_dbbench.episode.chat import ChatFormat
-from trl_dbbench.episode.protocol import AgentProtocol, Answer, Operation
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.errors import loading
 from trl_dbbench.runs.checkpoints import find_checkpoint
 from trl_dbbench.runs.export import settings_of, sft_dataset
-from trl_dbbench.tasks import Task
-from trl_dbbench.tasks.skills import NAMED
 from trl_dbbench.training.run_folder import played_as, run_folder
-from trl_dbbench.utils.lookup import check_choice, check_share, look_up
-
-TEACHERS = {"gold": gold_actions, "multi": multi_actions, "sql": sql_actions}
-TEXTS = 2_000
-"""Tasks whose episodes the tiny model's tokenizer learns words from."""
 
 
 @dataclass
@@ -55,7 +41,7 @@ class DemonstrationArguments(TaskArguments):
 
 @dataclass
 class ScriptArguments:
-    """What the recipe adds: what to learn from, and the tiny model."""
+    """What to learn from, and how episodes are laid out."""
 
     episodes: str | None = field(
         default=None,
@@ -75,21 +61,6 @@ class ScriptArguments:
         default=None,
         metadata={"help": "Passed on to the chat template, as GRPO's: {enable_thinking: false}."},
     )
-    teacher: str = field(
-        default="gold",
-        metadata={
-            "help": "Who writes the demonstrations: gold (the gold SQL), multi (for tasks of level multi, "
-            "turn by turn), sql (the gold SQL as the answer) or a dotted path."
-        },
-    )
-    bad_habits: float = field(
-        default=0.0,
-        metadata={"help": "Share of demonstrations with a mistake, for a model that GRPO can mend."},
-    )
-    bad_habit_skills: list[str] = field(
-        default_factory=list,
-        metadata={"help": "Only demonstrations of these skills have mistakes; all if empty."},
-    )
     save_dtype: str | None = field(
         default=None,
         metadata={
@@ -97,59 +68,15 @@ class ScriptArguments:
             "choices": ["float32", "float16", "bfloat16"],
         },
     )
-    tiny_hidden_size: int = field(default=128, metadata={"help": "Of the model that `tiny-random` makes."})
-    tiny_layers: int = field(default=4, metadata={"help": "Of the model that `tiny-random` makes."})
 
     def __post_init__(self) -> None:
         self.chat_template_kwargs = read_template_kwargs(self.chat_template_kwargs)
         get_protocol(self.protocol)
-        look_up("teacher", self.teacher, TEACHERS)
-        check_share("bad_habits", self.bad_habits)
-        for skill in self.bad_habit_skills:
-            check_choice("bad_habit_skills", skill, NAMED)
         if self.chat_template is not None:
             load_chat_template(self.chat_template)
 
 
 ARGUMENTS = (DemonstrationArguments, DatabaseArguments, ScriptArguments, SFTConfig, ModelConfig)
-
-
-def gold_texts(tasks: Sequence[Task], protocol: AgentProtocol) -> list[str]:
-    """What the agent writes where it executes the gold SQL and answers."""
-    texts = []
-    for task in tasks:
-        rows = list(task.gold.answer or [])
-        texts += [
-            str(protocol.write(Operation(task.gold.sql or ""))),
-            str(protocol.write(Answer(str(rows)))),
-        ]
-    return texts
-
-
-def taught_texts(
-    tasks: Sequence[Task], protocol: AgentProtocol, database: Database, habits: Habits, teacher: Callable
-) -> list[str]:
-    """What the agent writes and reads where it does as the teacher."""
-    texts = []
-    for task in tasks:
-        actions = teacher(task, protocol, database, habits)
-        texts += [str(protocol.write(action)) for action in actions]
-        texts += [protocol.observe(result) for result in execute_actions(database, task, actions)]
-    return texts
-
-
-def make_model_for(texts: list[str], script_args: ScriptArguments, training_args: SFTConfig) -> str:
-    """The folder of a tiny model of random weights, whose tokenizer is made for these texts."""
-    if not texts:
-        raise ConfigError("tiny-random makes its tokenizer of tasks: name a model for episodes.")
-    folder = make_tiny_model(
-        Path(training_args.output_dir) / "tiny-random",
-        texts,
-        hidden_size=script_args.tiny_hidden_size,
-        num_layers=script_args.tiny_layers,
-        seed=training_args.seed,
-    )
-    return str(folder)
 
 
 def main(
@@ -158,6 +85,7 @@ def main(
     script_args: ScriptArguments,
     training_args: SFTConfig,
     model_args: ModelConfig,
+    teacher: Teacher = gold_actions,
 ) -> SFTTrainer:
     checkpoint = find_checkpoint(training_args.output_dir, training_args.resume_from_checkpoint)
     if task_args.eval_tasks:
@@ -170,15 +98,6 @@ def main(
     tasks = [] if script_args.episodes else task_args.load()
     protocol = get_protocol(script_args.protocol)
     opening = task_args.opening(script_args.protocol, tasks[0]) if tasks else None
-    teacher = look_up("teacher", script_args.teacher, TEACHERS)
-    habits = Habits(script_args.bad_habits, frozenset(script_args.bad_habit_skills), training_args.seed)
-    if model_args.model_name_or_path == "tiny-random":
-        texts = [m["content"] for task in tasks for m in protocol.messages(task, opening)]
-        texts += gold_texts(tasks, protocol)
-        if teacher is not gold_actions:  # it writes more than the gold SQL, and reads what comes of it
-            with database_args.open(tasks) as database:
-                texts += taught_texts(tasks[:TEXTS], protocol, database, habits, teacher)
-        model_args.model_name_or_path = make_model_for(texts, script_args, training_args)
     tokenizer = load_tokenizer(model_args, training_args, script_args.chat_template)
     options = model_init_kwargs(model_args, training_args.model_init_kwargs)
     with loading(f"the model '{model_args.model_name_or_path}'"):
@@ -200,7 +119,6 @@ def main(
                 chat,
                 database,
                 system_prompt=opening,
-                habits=habits,
                 teacher=teacher,
             )
             played = played_as(

@@ -34,10 +34,10 @@ from vllm_servers import (
     vllm_program,
     weights_by_file,
 )
+from worlds.tiny_model import make_tiny_model
 
 from trl_dbbench.cli import main
 from trl_dbbench.data.generate import generate_tasks
-from trl_dbbench.data.tiny_model import make_tiny_model
 from trl_dbbench.episode.prompts import TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT
 from trl_dbbench.tasks import Task, load_tasks
 
@@ -137,7 +137,7 @@ def full_tasks(of_all_processes: Path) -> list[Task]:
 @pytest.fixture(scope="session")
 def tiny_tasks() -> list[Task]:
     """500 generated tasks for a model of a million parameters."""
-    return generate_tasks(500, level="tiny", workers=2)
+    return generate_tasks(500, level="worlds.tiny.level", workers=2)
 
 
 @pytest.fixture(scope="session")

@@ -26,8 +26,6 @@ PACKAGE = "trl_dbbench"
 WITHOUT_TRAINING = ("tasks", "database")
 TRAINING = {"trl", "transformers", "torch"}
 
-MAX_FUNCTION_LINES = 60
-
 USED_BY_OTHERS = {
     "cryptography": "PyMySQL needs it for MySQL's own way to log in",
 }
@@ -257,17 +255,3 @@ def test_every_dependency_has_a_tested_version() -> None:
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     pinned = {normal(line.partition("==")[0]) for line in text.splitlines() if not line.startswith("#")}
     assert set().union(*declared().values()) - pinned == set()
-
-
-# --- sizes ----------------------------------------------------------------------------------------
-
-
-def test_no_function_is_long() -> None:
-    long = {
-        f"{module}.{node.name}": length
-        for module, path in sources().items()
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (length := (node.end_lineno or 0) - node.lineno + 1) > MAX_FUNCTION_LINES
-    }
-    assert long == {}

@@ -47,11 +47,11 @@ from trl_dbbench import (
 )
 from trl_dbbench.advantages.registry import ADVANTAGES
 from trl_dbbench.database import Database, Limits, Sandbox
+from trl_dbbench.database.embedded.database import SQLiteDatabase
 from trl_dbbench.engines import shared_prompts
 from trl_dbbench.engines.transformers.engine import TransformersEngine
 from trl_dbbench.engines.vllm.engine import VLLMEngine
 from trl_dbbench.episode.types import Completion, Request
-from trl_dbbench.mysqlite.database import SQLiteDatabase
 from trl_dbbench.runs.checkpoints import find_checkpoint
 from trl_dbbench.training.dynamic_sampling import Batch
 

@@ -27,8 +27,8 @@ from launching import free_port
 from required import lacking
 from safetensors.torch import save_file
 from trl.generation import vllm_client, vllm_generation
+from worlds.tiny_model import make_tiny_model
 
-from trl_dbbench.data.tiny_model import make_tiny_model
 from trl_dbbench.engines.vllm.engine import VLLMEngine
 from trl_dbbench.engines.vllm.servers import VLLMServers
 from trl_dbbench.episode.prompts import TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT

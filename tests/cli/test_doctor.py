@@ -75,7 +75,7 @@ def test_versions_that_compute_something_else_in_a_rollout(doctor, monkeypatch):
 
 def test_versions_outside_of_the_tried_ranges(doctor, monkeypatch):
     ranges = ["transformers <5.1,>=5.0", "no-such-package >=1", "pandas >=2", "pandas >=9; extra == 'report'"]
-    monkeypatch.setattr("trl_dbbench.cli.trial.requires", lambda name: ranges)
+    monkeypatch.setattr("trl_dbbench.cli.doctor.requires", lambda name: ranges)
     _, said = doctor("quickstart", "--report_to", "trackio")
     assert said["packages"] == (
         "FAIL  packages: missing, or of a version that was not tried: transformers<5.1,>=5.0 "

@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl_dbbench.database import Database
 
 AGENTBENCH = ROOT.parent / "shared" / "data" / "agentbench" / "dev.jsonl"
-SFT = ROOT / "recipes" / "sft_tiny.yaml"
+SFT = ROOT / "recipes" / "sft_gold.yaml"
 
 
 def run_recipe(monkeypatch: pytest.MonkeyPatch, *options: object) -> None:
@@ -135,7 +135,7 @@ def test_the_warm_start(tmp_path, tiny_tasks, monkeypatch, caplog):
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text("".join(f"{task.to_json()}\n" for task in tiny_tasks[:40]))
     options = ["--tasks", tasks, "--output_dir", tmp_path / "sft", "--max_steps", 3]
-    options += ["--per_device_train_batch_size", 8, "--tiny_hidden_size", 64, "--tiny_layers", 2]
+    options += ["--per_device_train_batch_size", 8]
     with caplog.at_level(logging.INFO):
         run_here(monkeypatch, ROOT / "recipes" / "sft_dbbench.py", "--config", SFT, *options)
     assert "40 demonstrations, " in caplog.text

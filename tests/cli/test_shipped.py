@@ -254,9 +254,9 @@ def test_from_nothing_but_the_wheel_to_a_merged_model(run, tmp_path):
 
 
 def test_the_commands_of_the_page(tmp_path, monkeypatch):
-    """In their order, in one folder. Of `train`, the settings alone: doctor takes what it takes."""
+    """Run the first part's lines in order, in one folder; of `train`, doctor checks the settings."""
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "recipes.md").read_text()
+    page = (ROOT / "docs" / "training.md").read_text().partition("## Train from Python")[0]
     lines = [line for line in page.splitlines() if line.startswith("trl-dbbench ")]
     for line in lines:
         words = shlex.split(line, comments=True)[1:]

@@ -17,10 +17,9 @@ from required import LONG, lacking
 from sqlglot import exp
 
 from trl_dbbench.data.audit import audit
-from trl_dbbench.data.audit.examine import Examined, examine
+from trl_dbbench.data.audit.examine import Examined, examine, not_named, not_used
 from trl_dbbench.data.audit.repair import repaired
 from trl_dbbench.data.audit.slips import slips_of
-from trl_dbbench.data.audit.wording import not_named, not_used
 from trl_dbbench.data.generate import generate_tasks
 from trl_dbbench.data.generate.slips import wrong_statements
 from trl_dbbench.database import Database

@@ -12,10 +12,11 @@ from fakes import RULES, ScriptedEngine
 from launching import ROOT
 from transformers import AutoTokenizer
 from trl import SFTTrainer
+from worlds.habits import Habits, spoil
 
 from trl_dbbench.cli.arguments import read_template_kwargs
 from trl_dbbench.cli.start import RecipeParser
-from trl_dbbench.data.demonstrations import Habits, demonstrate, spoil, to_sft_dataset
+from trl_dbbench.data.demonstrations import demonstrate, to_sft_dataset
 from trl_dbbench.database import open_database
 from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.judge import Judge
@@ -65,7 +66,7 @@ def test_the_recipe_hands_settings_to_the_chat_template(tiny_model, late_orders,
     tokenizer.save_pretrained(model)
     tasks.write_text(late_orders.to_json())
     recipe = runpy.run_path(str(RECIPES / "sft_dbbench.py"), run_name="recipe")
-    options = ["--config", str(RECIPES / "sft_tiny.yaml"), "--tasks", str(tasks), "--max_steps", "1"]
+    options = ["--config", str(RECIPES / "sft_gold.yaml"), "--tasks", str(tasks), "--max_steps", "1"]
     options += [
         "--model_name_or_path",
         str(model),
@@ -91,7 +92,7 @@ def test_the_recipe_hands_settings_to_the_chat_template(tiny_model, late_orders,
 def sft(folder: Path, tasks: Path, *options: object) -> SFTTrainer:
     """The recipe with the demo's model, for one step or more."""
     recipe = runpy.run_path(str(RECIPES / "sft_dbbench.py"), run_name="recipe")
-    given = ["--config", RECIPES / "sft_tiny.yaml", "--tasks", tasks, "--output_dir", folder, *options]
+    given = ["--config", RECIPES / "sft_gold.yaml", "--tasks", tasks, "--output_dir", folder, *options]
     given += ["--model_name_or_path", RECIPES / "tiny/model", "--max_length", "4096"]
     return recipe["main"](*RecipeParser(recipe["ARGUMENTS"]).parse_args_and_config(list(map(str, given))))
 

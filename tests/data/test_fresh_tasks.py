@@ -37,12 +37,12 @@ def test_a_task_is_a_function_of_settings_and_draw(sqlite_database: Database) ->
 def test_settings_are_those_of_generate() -> None:
     tasks = of("generate://full?skills=limit_only,delete&single_skill=true", *range(6))
     assert [("limit_only" in task.skills) + ("delete" in task.skills) for task in tasks] == [1] * 6
-    assert {len(task.skills) for task in of("generate://tiny?max_skills=2", *range(8))} <= {1, 2}
+    assert {len(task.skills) for task in of("generate://worlds.tiny.level?max_skills=2", *range(8))} <= {1, 2}
 
 
 def test_no_table_and_no_question_of_the_test_split_is_drawn() -> None:
-    held_out = generate_tasks(150, level="tiny", split="test")
-    drawn = of("generate://tiny", *range(300))
+    held_out = generate_tasks(150, level="worlds.tiny.level", split="test")
+    drawn = of("generate://worlds.tiny.level", *range(300))
     for what in (lambda task: task.tables, lambda task: task.question):
         assert set(map(what, held_out)).isdisjoint(map(what, drawn))
 
@@ -52,7 +52,7 @@ def test_no_table_and_no_question_of_the_test_split_is_drawn() -> None:
     [
         (
             "generate://ful",
-            "unknown level 'ful'; allowed: full, tiny, multi, relational, tiny_sql; nearest: full",
+            "unknown level 'ful'; allowed: full, relational, or the dotted path of your own, such as my_module.my_name or my_file.py:my_name. Nearest: full",
         ),
         ("generate://full?sed=1", "unknown setting 'sed'; allowed: seed, .*; nearest: seed"),
         ("generate://full?seed=one", "seed cannot be 'one'"),
@@ -65,7 +65,7 @@ def test_urls_of_nothing(url: str, message: str) -> None:
 
 
 def test_what_needs_an_end_refuses_them(tmp_path: Path) -> None:
-    arguments = TaskArguments("generate://tiny")
+    arguments = TaskArguments("generate://worlds.tiny.level")
     with pytest.raises(ConfigError, match="has no end, and only a training by reward can use it"):
         arguments.load()
     train, held_out = arguments.datasets("text")
@@ -79,9 +79,9 @@ def test_what_needs_an_end_refuses_them(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_resumed_training_draws_the_same_tasks(tmp_path: Path, sqlite_database: Database) -> None:
-    train, _ = TaskArguments("generate://tiny?seed=5", system_prompt="Work on the MySQL database.").datasets(
-        "text"
-    )
+    train, _ = TaskArguments(
+        "generate://worlds.tiny.level?seed=5", system_prompt="Work on the MySQL database."
+    ).datasets("text")
 
     def trainer(folder: str, **settings):
         return quickstart_trainer(

@@ -13,9 +13,10 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
+from worlds.tiny import tiny_vocabulary, tiny_words
 
 from trl_dbbench.cli import app
-from trl_dbbench.data.generate import CHUNK, LEVELS, generate_tasks, tiny_vocabulary, tiny_words
+from trl_dbbench.data.generate import CHUNK, LEVELS, generate_tasks
 from trl_dbbench.data.generate.checks import gold_answer, gold_state
 from trl_dbbench.data.generate.slips import wrong_statements
 from trl_dbbench.database import Database
@@ -23,6 +24,8 @@ from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
 from trl_dbbench.tasks.skills import SKILLS, skills_of
+
+WORLDS = ("worlds.tiny.level", "worlds.multi.level", "worlds.tiny_sql.level")
 
 HUES = Table(
     "hues",
@@ -161,8 +164,14 @@ def test_skills_and_max_skills_bound_what_a_task_has() -> None:
         ({"skills": ["delete"], "max_skills": 1, "single_skill": True}, "delete cannot be had"),
         ({"max_skills": 0}, "must be at least 1"),
         ({"split": "dev"}, "unknown split 'dev'; allowed: train, test"),
-        ({"level": "small"}, "unknown level 'small'; allowed: full, tiny, multi, relational, tiny_sql"),
-        ({"level": "tiny", "skills": ["subquery_nested"]}, "level 'tiny' has no tasks of subquery_nested"),
+        (
+            {"level": "small"},
+            "unknown level 'small'; allowed: full, relational, or the dotted path of your own",
+        ),
+        (
+            {"level": "worlds.tiny.level", "skills": ["subquery_nested"]},
+            "level 'tiny' has no tasks of subquery_nested",
+        ),
         ({"workers": 0}, "number of workers is 0"),
     ],
 )
@@ -199,10 +208,10 @@ def test_same_seed_same_bytes(hash_seed: str) -> None:
 def test_workers_change_nothing(tiny_tasks: list[Task]) -> None:
     """`tiny_tasks` are made by two."""
     assert len(tiny_tasks) > CHUNK
-    assert generate_tasks(len(tiny_tasks), level="tiny") == tiny_tasks
+    assert generate_tasks(len(tiny_tasks), level="worlds.tiny.level") == tiny_tasks
 
 
-@given(seed=st.integers(0, 2**40), other=st.integers(0, 2**40), level=st.sampled_from(sorted(LEVELS)))
+@given(seed=st.integers(0, 2**40), other=st.integers(0, 2**40), level=st.sampled_from([*LEVELS, *WORLDS]))
 @examples(5)
 def test_train_and_test_share_nothing(seed: int, other: int, level: str) -> None:
     train = generate_tasks(8, seed, level=level)
@@ -243,7 +252,7 @@ def test_tables_look_like_tables(tasks: list[Task]) -> None:
 @examples(10)
 def test_tiny_tasks_keep_to_their_vocabulary(seed: int, split: str) -> None:
     vocabulary = set(tiny_vocabulary())
-    for task in generate_tasks(15, seed, level="tiny", split=split):
+    for task in generate_tasks(15, seed, level="worlds.tiny.level", split=split):
         texts = [task.prompt(), task.gold.sql, str(list(task.gold.answer or ())), str(task.tables[0].rows)]
         assert {word for text in texts for word in tiny_words(text or "")} <= vocabulary
 
@@ -261,10 +270,20 @@ def test_tiny_is_tiny(tiny_tasks: list[Task]) -> None:
 
 def test_the_command_writes_the_whole_file_or_none(tmp_path: Path) -> None:
     out = tmp_path / "tasks.jsonl"
-    arguments = ["generate", "--num-tasks", "5", "--seed", "2", "--level", "tiny", "--out", str(out)]
+    arguments = [
+        "generate",
+        "--num-tasks",
+        "5",
+        "--seed",
+        "2",
+        "--level",
+        "worlds.tiny.level",
+        "--out",
+        str(out),
+    ]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    assert load_tasks(out) == generate_tasks(5, seed=2, level="tiny")
+    assert load_tasks(out) == generate_tasks(5, seed=2, level="worlds.tiny.level")
     failed = CliRunner().invoke(app, [*arguments[:-1], str(tmp_path / "none.jsonl"), "--skills", "joins"])
     assert isinstance(failed.exception, ConfigError)
     assert [path.name for path in tmp_path.iterdir()] == ["tasks.jsonl"]

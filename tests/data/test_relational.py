@@ -12,16 +12,18 @@ from databases import table
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from worlds import check_model_is_partly_right, check_shipped
+from shipped_worlds import check_model_is_partly_right, check_shipped
+from worlds import tiny_sql
+from worlds.habits import Habits
+from worlds.sql_teacher import OFTEN, spot_of, sql_actions
+from worlds.tiny import tiny_words
 
-from trl_dbbench.data.demonstrations import Habits
-from trl_dbbench.data.generate import generate_tasks, tiny_words
+from trl_dbbench.data.generate import generate_tasks
 from trl_dbbench.data.generate.checks import gold_answer
 from trl_dbbench.data.generate.forms import FORMS
-from trl_dbbench.data.generate.schemas import SCHEMAS, TINY_SCHEMAS
+from trl_dbbench.data.generate.schemas import SCHEMAS
 from trl_dbbench.data.generate.slips import wrong_statements
 from trl_dbbench.data.generate.tables import quoted
-from trl_dbbench.data.sql_teacher import OFTEN, spot_of, sql_actions
 from trl_dbbench.database import Database
 from trl_dbbench.episode.gold import execute_alone
 from trl_dbbench.episode.protocol import Answer, get_protocol
@@ -32,7 +34,8 @@ from trl_dbbench.tasks import Gold, Task, load_tasks
 from trl_dbbench.tasks.skills import QUERY_KINDS
 
 WORLD = Path(__file__).parents[2] / "recipes/tiny_sql"
-LEVELS = ("relational", "tiny_sql")
+TINY_SQL = "worlds.tiny_sql.level"
+LEVELS = ("relational", TINY_SQL)
 TEXT_SQL = get_protocol("text_sql")
 GOOD = Habits()
 SYSTEM = "Answer with MySQL."  # as in recipes/sql.yaml
@@ -230,7 +233,7 @@ def shown(task: Task) -> str:
 
 @pytest.mark.parametrize("kind", QUERY_KINDS)
 def test_a_task_of_each_kind_in_full(kind: str) -> None:
-    (task,) = generate_tasks(1, seed=4, level="tiny_sql", skills=[kind])
+    (task,) = generate_tasks(1, seed=4, level="worlds.tiny_sql.level", skills=[kind])
     assert shown(task) == SHOWN[kind].strip()
 
 
@@ -383,7 +386,7 @@ def test_every_gold_is_right_by_its_rows_and_by_its_sql(
 
 
 def test_tables_are_few_and_small(tasks: dict[str, list[Task]]) -> None:
-    for level, most_tables, least, most in (("relational", 5, 4, 10), ("tiny_sql", 3, 3, 6)):
+    for level, most_tables, least, most in (("relational", 5, 4, 10), (TINY_SQL, 3, 3, 6)):
         for task in tasks[level]:
             assert 2 <= len(task.tables) <= most_tables
             assert all(least <= len(each.rows) <= most for each in task.tables)
@@ -400,18 +403,20 @@ def test_a_column_that_is_named_as_a_key_refers_to_it(tasks: dict[str, list[Task
 
 
 def test_tiny_sql_is_tiny(tasks: dict[str, list[Task]]) -> None:
-    sizes = sorted(len(tiny_words(task.gold.sql or "")) for task in tasks["tiny_sql"])
+    sizes = sorted(len(tiny_words(task.gold.sql or "")) for task in tasks[TINY_SQL])
     assert sizes[-1] <= 45 and sizes[len(sizes) // 2] < 30
-    assert max(len(tiny_words(task.prompt())) for task in tasks["tiny_sql"]) <= 90
+    assert max(len(tiny_words(task.prompt())) for task in tasks[TINY_SQL]) <= 90
 
 
 def test_names_need_no_quotes_and_have_several_wordings() -> None:
-    for schema in (*SCHEMAS, *TINY_SCHEMAS):
+    for schema in (*SCHEMAS, *tiny_sql.SCHEMAS):
         for entity in schema:
             names = [entity.table, entity.key, *(field.name for field in entity.fields)]
             assert [quoted(name) for name in names] == names
-    assert {form.kind for form in FORMS} == {form.kind for form in FORMS if form.short} == set(QUERY_KINDS)
-    assert all(len(set(form.long)) >= 3 and len(set(form.short)) in (0, 2) for form in FORMS)
+    assert {form.kind for form in FORMS} == {form.kind for form in tiny_sql.FORMS} == set(QUERY_KINDS)
+    assert all(len(set(form.wordings)) >= 3 for form in FORMS)
+    assert all(len(set(form.wordings)) == 2 for form in tiny_sql.FORMS)
+    assert len(tiny_sql.FORMS) == len(tiny_sql.WORDINGS)
 
 
 @given(seed=st.integers(0, 2**40), other=st.integers(0, 2**40), level=st.sampled_from(LEVELS))
@@ -442,7 +447,7 @@ def written(task: Task, database: Database, habits: Habits = GOOD) -> str:
 def test_without_habits_the_teacher_writes_the_gold(
     tasks: dict[str, list[Task]], sqlite_database: Database
 ) -> None:
-    assert all(written(task, sqlite_database) == task.gold.sql for task in tasks["tiny_sql"])
+    assert all(written(task, sqlite_database) == task.gold.sql for task in tasks[TINY_SQL])
 
 
 def test_a_habit_sits_in_one_spot_and_gives_other_rows(
@@ -457,7 +462,7 @@ def test_a_habit_sits_in_one_spot_and_gives_other_rows(
     shares = [sum(each) / len(each) for each in often]
     assert {share == 0 or share > OFTEN - 0.4 for share in shares} == {True}
     assert 0.2 < sum(share > 0 for share in shares) / len(shares) < 0.6
-    for task in tasks["tiny_sql"]:
+    for task in tasks[TINY_SQL]:
         sql = written(task, sqlite_database, Habits(1.0))
         if sql != task.gold.sql:
             rows = [execute_alone(sqlite_database, task, each).rows for each in (sql, task.gold.sql or "")]
@@ -465,7 +470,7 @@ def test_a_habit_sits_in_one_spot_and_gives_other_rows(
 
 
 def test_a_change_is_none_for_this_teacher(sqlite_database: Database, late_orders: Task) -> None:
-    (change,) = generate_tasks(1, level="tiny", skills=["insert"])
+    (change,) = generate_tasks(1, level="worlds.tiny.level", skills=["insert"])
     assert written(late_orders, sqlite_database) == late_orders.gold.sql
     with pytest.raises(TaskError, match="is no question with 'sql'"):
         written(change, sqlite_database)
@@ -476,7 +481,7 @@ def test_a_change_is_none_for_this_teacher(sqlite_database: Database, late_order
 
 def test_what_is_shipped_is_small_and_has_every_kind() -> None:
     test = check_shipped(WORLD, QUERY_KINDS)
-    assert test[:8] == generate_tasks(8, seed=1, level="tiny_sql", split="test")
+    assert test[:8] == generate_tasks(8, seed=1, level="worlds.tiny_sql.level", split="test")
 
 
 @pytest.mark.slow

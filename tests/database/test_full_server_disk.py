@@ -19,7 +19,7 @@ from fakes import RULES, ScriptedEngine
 from required import LONG, lacking
 
 from trl_dbbench.database import Database, open_database
-from trl_dbbench.database.server.options import BOUNDED, BOUNDED_MYSQL, FAST
+from trl_dbbench.database.server.start import BOUNDED, BOUNDED_MYSQL, FAST
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.types import Completion, Request, Status
 from trl_dbbench.errors import DatabaseError

@@ -371,12 +371,12 @@ def run(admin: Any, sql: str) -> Any:
 
 def broken(sandbox: Any) -> None:
     """Breaks the file format under a sandbox: SQLITE_NOTADB."""
-    sandbox._raw.deserialize(b"no database" * 1000)
+    sandbox._connection._raw.deserialize(b"no database" * 1000)
 
 
 def corrupt(sandbox: Any) -> None:
     """Breaks a table under a sandbox: SQLITE_CORRUPT."""
-    sandbox._raw.executescript(
+    sandbox._connection._raw.executescript(
         "PRAGMA writable_schema = 1; UPDATE sqlite_master SET rootpage = 9999; PRAGMA schema_version = 99"
     )
 
@@ -427,8 +427,11 @@ def test_limits_of_sqlite_are_the_agents(sqlite_database: Database, sql: str, er
 def test_what_sqlite_does_not_do_for_an_agent(sqlite_database: Database, sql: str) -> None:
     """Even if its own words got through."""
     with sqlite_database.fresh_sandbox(QUESTION) as sandbox:
-        with sandbox._guard.statement(1.0), pytest.raises(sqlite3.DatabaseError, match="not authorized"):
-            sandbox._raw.execute(sql)
+        with (
+            sandbox._connection._guard.statement(1.0),
+            pytest.raises(sqlite3.DatabaseError, match="not authorized"),
+        ):
+            sandbox._connection._raw.execute(sql)
         normal_episode(sandbox, QUESTION)
 
 

@@ -10,7 +10,7 @@ from foreign_databases import BLOG, DVDS, ODD, database_on
 from typer.testing import CliRunner
 
 from trl_dbbench.cli import app
-from trl_dbbench.data.generate.usable import usable
+from trl_dbbench.data.generate.imported import usable
 from trl_dbbench.database import Database
 from trl_dbbench.database.server.tables import ServerTables, read_tables
 from trl_dbbench.episode.validation import validate

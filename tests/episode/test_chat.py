@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from worlds.tiny_model import make_tiny_model
 
-from trl_dbbench.data.tiny_model import make_tiny_model
 from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.protocol import TextProtocol, ToolsProtocol
 from trl_dbbench.errors import ConfigError

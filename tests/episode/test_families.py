@@ -10,8 +10,8 @@ import pytest
 from families import FAMILIES, OTHERS, Family, bundled, give
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from trl.chat_template_utils import add_response_schema, parse_response
+from worlds.tiny_model import make_tiny_model
 
-from trl_dbbench.data.tiny_model import make_tiny_model
 from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.protocol import Answer, Invalid, Operation, TextProtocol, ToolsProtocol
 from trl_dbbench.episode.templates import load_chat_template

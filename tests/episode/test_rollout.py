@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -94,6 +95,14 @@ def test_how_an_episode_ends(turns, status, right, late_orders, tokenizer, sqlit
     assert (episode.status, episode.right) == (status, right)
     assert len(episode.turns) == len(turns)
     assert episode.mask[-1] == 1, "an episode ends on a sampled token"
+
+
+@pytest.mark.parametrize("max_turns", [2, 5])
+def test_turns_of_a_task_come_before_those_of_the_run(max_turns, late_orders, tokenizer, sqlite_database):
+    task = dataclasses.replace(late_orders, max_turns=max_turns)
+    episode = play_script(task, [LOOK] * max_turns, tokenizer, sqlite_database)
+
+    assert (episode.status, len(episode.turns)) == (Status.TURN_LIMIT, max_turns)
 
 
 def test_the_last_operation_is_executed_but_its_result_is_not_shown(late_orders, tokenizer, sqlite_database):

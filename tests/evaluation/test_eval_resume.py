@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from test_endpoints import HANG, LOOK, RIGHT, WRONG, Api, api, refused, said, turn_of
 from test_evaluation import QUESTION, written
+from worlds.tiny_model import make_tiny_model
 
-from trl_dbbench.data.tiny_model import make_tiny_model
 from trl_dbbench.episode.player import Player
 
 __all__ = ["api"]

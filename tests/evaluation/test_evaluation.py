@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from worlds.tiny_model import make_tiny_model
 
-from trl_dbbench.data.tiny_model import make_tiny_model
 from trl_dbbench.database import Database, QueryResult, Sandbox
 from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.episode.judge import Judge, Verdict

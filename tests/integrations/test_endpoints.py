@@ -24,10 +24,9 @@ from trl_dbbench.episode.protocol import Answer, Invalid, Operation, ToolsProtoc
 from trl_dbbench.episode.types import Episode, Rules, Sampling, Status
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.integrations.endpoints import http
-from trl_dbbench.integrations.endpoints.evaluate import EndpointEvaluation, evaluate_endpoint
+from trl_dbbench.integrations.endpoints.evaluate import EndpointEvaluation, EndpointPlayer, evaluate_endpoint
 from trl_dbbench.integrations.endpoints.http import Endpoint, base_url, read_key
 from trl_dbbench.integrations.endpoints.messages import SECOND_CALL, read_reply
-from trl_dbbench.integrations.endpoints.play import EndpointPlayer
 from trl_dbbench.runs.conversations import Played
 from trl_dbbench.runs.records import episode_record
 from trl_dbbench.runs.tokens import with_tokens

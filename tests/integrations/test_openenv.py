@@ -288,7 +288,7 @@ def test_a_page_of_another_site_is_not_served(address: str) -> None:
 
 
 def test_the_example_of_the_page(client: Any, address: str) -> None:
-    text = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "integrations.md").read_text(encoding="utf-8")
     (code,) = (
         each for each in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "GenericEnvClient" in each
     )

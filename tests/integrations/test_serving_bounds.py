@@ -14,8 +14,7 @@ from contextlib import ExitStack, closing, contextmanager
 import pytest
 from mcp_agents import DEMO, TOKEN, health, http_server, page, started
 
-from trl_dbbench.integrations.serving.connections import MAX_STRANGERS
-from trl_dbbench.integrations.serving.http import MAX_CONNECTIONS, MAX_REQUEST_BYTES
+from trl_dbbench.integrations.serving.http import MAX_CONNECTIONS, MAX_REQUEST_BYTES, MAX_STRANGERS
 
 JSON = b"Accept: application/json, text/event-stream\r\nContent-Type: application/json\r\n"
 AUTHORIZED = b"Authorization: Bearer " + TOKEN.encode() + b"\r\n"
@@ -111,7 +110,7 @@ def test_who_has_shown_the_token_is_not_put_out_by_strangers(service: str) -> No
 def hurried() -> Iterator[str]:
     """A server that gives a request one second."""
     program = (
-        "import sys, trl_dbbench.integrations.serving.connections as connections; connections.REQUEST_SECONDS = 1; "
+        "import sys, trl_dbbench.integrations.serving.http as connections; connections.REQUEST_SECONDS = 1; "
         "from trl_dbbench.cli import main; main()"
     )
     words = [

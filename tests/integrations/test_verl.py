@@ -30,7 +30,7 @@ from trl_dbbench.errors import ConfigError, EnvironmentFault
 from trl_dbbench.integrations.verl.reward import compute_score, failed
 from trl_dbbench.tasks import Task, load_tasks
 
-PAGE = ROOT / "docs" / "environments.md"
+PAGE = ROOT / "docs" / "integrations.md"
 Calls = list[tuple[str, dict[str, Any]]]
 
 

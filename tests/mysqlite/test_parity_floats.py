@@ -11,7 +11,7 @@ from databases import task as task_of
 from test_parity import lines, verdict
 
 from trl_dbbench.database import Database
-from trl_dbbench.mysqlite.floats import single, single_text, written
+from trl_dbbench.mysqlite.values import single, single_text, written
 
 Q = table(
     "q",

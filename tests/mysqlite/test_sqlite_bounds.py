@@ -16,16 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trl_dbbench.database import Database
+from trl_dbbench.database.embedded.sandbox import SQLiteSandbox
 from trl_dbbench.mysqlite import collation
-from trl_dbbench.mysqlite.aggregates import GroupConcat
-from trl_dbbench.mysqlite.coercions import DOUBTFUL
 from trl_dbbench.mysqlite.collation import MAX_CACHED_KEYS, sort_key
-from trl_dbbench.mysqlite.conversions import COERCIONS
-from trl_dbbench.mysqlite.functions import functions
+from trl_dbbench.mysqlite.errors import StatementError
+from trl_dbbench.mysqlite.functions import COERCIONS, DOUBTFUL, STORAGE, GroupConcat, functions
 from trl_dbbench.mysqlite.guard import MAX_SPILLED_BYTES
-from trl_dbbench.mysqlite.sandbox import SQLiteSandbox
-from trl_dbbench.mysqlite.storage import STORAGE
-from trl_dbbench.mysqlite.values import MAX_TEXT_CHARACTERS, StatementError
+from trl_dbbench.mysqlite.values import MAX_TEXT_CHARACTERS
 
 ORDERS = table("orders", "id INT, note VARCHAR(40)", *((n, f"note {n}") for n in range(300)))
 LONG = table("longs", "id INT, note LONGTEXT", *((n, f"{n} " + "x" * 100_000) for n in range(60)))
@@ -57,7 +54,7 @@ def test_no_call_of_a_function_holds_its_turn(sqlite_database: Database, name: s
     """With as long texts as there can be, and as many of them as the function takes."""
     with sqlite_database.fresh_sandbox(task(ORDERS)) as sandbox:
         assert isinstance(sandbox, SQLiteSandbox)
-        most = sandbox._raw.getlimit(sqlite3.SQLITE_LIMIT_FUNCTION_ARG)
+        most = sandbox._connection._raw.getlimit(sqlite3.SQLITE_LIMIT_FUNCTION_ARG)
         for text in TEXTS.values():
             for count in (1, 2, 3, most):
                 arguments: list[Any] = [text[: -1 - n] for n in range(count)]
@@ -71,8 +68,8 @@ def test_no_call_of_a_function_holds_its_turn(sqlite_database: Database, name: s
 
                 def run(call: str = call, arguments: list[Any] = arguments) -> None:
                     try:
-                        with sandbox._guard.statement(LIMITS.seconds):
-                            sandbox._raw.execute(call, arguments).fetchall()
+                        with sandbox._connection._guard.statement(LIMITS.seconds):
+                            sandbox._connection._raw.execute(call, arguments).fetchall()
                     except sqlite3.Error:
                         pass  # refused, or stopped
 

@@ -11,8 +11,9 @@ import pytest
 from databases import table, task
 
 from trl_dbbench.database import Database
+from trl_dbbench.mysqlite.errors import StatementError
 from trl_dbbench.mysqlite.patterns import MAX_REGEX_SECONDS, in_regex_time
-from trl_dbbench.mysqlite.values import StatementError, sort_key
+from trl_dbbench.mysqlite.values import sort_key
 
 PEOPLE = table(
     "people list",

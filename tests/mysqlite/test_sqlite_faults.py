@@ -25,12 +25,13 @@ from sqlglot import exp
 from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.database import Database, Limits, QueryResult, open_database
+from trl_dbbench.database.embedded import mistakes
+from trl_dbbench.database.embedded.sandbox import SQLiteSandbox
 from trl_dbbench.database.sandbox import State
 from trl_dbbench.episode.types import Status
 from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.evaluation.evaluate import Evaluation
-from trl_dbbench.mysqlite import guard, mistakes, rules, tables
-from trl_dbbench.mysqlite.sandbox import SQLiteSandbox
+from trl_dbbench.mysqlite import guard, rules, tables
 from trl_dbbench.mysqlite.statements import look
 from trl_dbbench.runs.metrics import episode_metrics
 from trl_dbbench.runs.records import episode_record

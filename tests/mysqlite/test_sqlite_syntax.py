@@ -6,8 +6,8 @@ import pytest
 from databases import table
 
 from trl_dbbench.database import Database, Sandbox
+from trl_dbbench.mysqlite.errors import StatementError
 from trl_dbbench.mysqlite.statements import look
-from trl_dbbench.mysqlite.values import StatementError
 from trl_dbbench.tasks import Gold, Task
 
 P = table(

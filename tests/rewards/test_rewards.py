@@ -16,13 +16,8 @@ from trl_dbbench.episode.judge import Verdict
 from trl_dbbench.episode.protocol import Action, Answer, Invalid, Operation
 from trl_dbbench.episode.types import Completion, Episode, Sampling, Status, Turn
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.rewards.registry import (
-    OUTCOME_PRESETS,
-    ExecutionReward,
-    OutcomeReward,
-    format_reward,
-    load_reward_functions,
-)
+from trl_dbbench.rewards.outcome import OUTCOME_PRESETS, ExecutionReward, OutcomeReward, format_reward
+from trl_dbbench.rewards.registry import load_reward_functions
 from trl_dbbench.tasks import Column, Gold, Table, Task
 
 FRUITS = Table("fruits", (Column("name"), Column("price", "INT")), (("apple", 1), ("pear", 3), ("plum", 4)))
@@ -238,8 +233,8 @@ def test_a_users_own_function_gets_the_episodes(load: Callable[..., list], here:
     [
         (
             "speed",
-            "unknown reward function 'speed'; allowed: outcome, execution, state_progress, efficiency, query_cost, "
-            "format, executes, answer_seen, or the dotted path of your own",
+            "unknown reward function 'speed'; allowed: outcome, answer_seen, efficiency, executes, execution, "
+            "format, query_cost, state_progress, or the dotted path of your own",
         ),
         ("", "unknown reward function ''"),
         ("no_such_module.short", "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),

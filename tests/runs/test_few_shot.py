@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import signal
 import sys
@@ -743,8 +744,9 @@ def test_options_override_the_shots_of_a_run(adapter_run, memory_file):
 
 
 def test_the_documents_memory(tmp_path, monkeypatch, memory):
-    """The code in docs/few_shot.md, as it stands there."""
-    code = (ROOT / "docs" / "few_shot.md").read_text().partition("```python\n")[2].partition("```")[0]
+    """Run the code of docs/training.md as it stands there."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "training.md").read_text(), re.DOTALL)
+    (code,) = (block for block in blocks if "memory.jsonl" in block)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     exec(code, {})

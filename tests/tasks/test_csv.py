@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 
 from trl_dbbench.data.convert import convert
-from trl_dbbench.data.generate.imported import import_from
-from trl_dbbench.data.generate.usable import usable
+from trl_dbbench.data.generate.imported import import_from, usable
 from trl_dbbench.database import Database
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.tasks import Column, Gold, Table, Task, load_tasks
-from trl_dbbench.tasks.csv_files import CsvOptions
-from trl_dbbench.tasks.csv_tables import read_csv_tables
+from trl_dbbench.tasks.csv_tables import CsvOptions, read_csv_tables
 from trl_dbbench.tasks.table import check_new_names
 
 

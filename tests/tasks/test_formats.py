@@ -115,7 +115,9 @@ def converted(format: str) -> Callable[[Path, Command], Path]:
 
 def generated(folder: Path, command: Command) -> Path:
     target = folder / "generated.jsonl"
-    succeed(command, "generate", "--num-tasks", 2, "--level", "tiny", "--workers", 1, "--out", target)
+    succeed(
+        command, "generate", "--num-tasks", 2, "--level", "worlds.tiny.level", "--workers", 1, "--out", target
+    )
     return target
 
 
@@ -184,13 +186,13 @@ def test_the_warm_start_reads_what_a_command_writes(
     path = WRITERS[writer](tmp_path, command)
     options = [
         "--config",
-        ROOT / "recipes" / "sft_tiny.yaml",
+        ROOT / "recipes" / "sft_gold.yaml",
         "--tasks",
         path,
         "--output_dir",
         tmp_path / "sft",
     ]
-    options += ["--model_name_or_path", ROOT / "recipes/tiny/model", "--max_steps", 1, "--bad_habits", 0]
+    options += ["--model_name_or_path", ROOT / "recipes/tiny/model", "--max_steps", 1]
     if writer == "convert to agentbench":
         with pytest.raises(SystemExit, match="has no gold SQL to demonstrate"):
             run_here(monkeypatch, SFT, *options)
@@ -222,7 +224,7 @@ def test_a_named_format_comes_first(here: Path) -> None:
     assert load_tasks(path, format="my_formats.Spider")[:2] == TASKS
     with pytest.raises(TaskError, match=r"line 3: unknown field 'ask'; allowed: id, question, "):
         load_tasks(path)
-    with pytest.raises(TaskError, match=r"schema \(read as own; the format verl does not match it\)$"):
+    with pytest.raises(TaskError, match=r"max_turns \(read as own; the format verl does not match it\)$"):
         load_tasks(path, format="verl")
 
     ambiguous = json.loads(TASKS[0].to_json()) | {"description": "Not AgentBench's."}
@@ -446,7 +448,7 @@ def test_reading_tasks_brings_no_heavy_library() -> None:
     """Neither these rooms nor what they import; files of parquet and the hub bring theirs when they are read."""
     heavy = ["trl", "transformers", "torch", "datasets", "pyarrow", "huggingface_hub"]
     script = (
-        "import sys, trl_dbbench.tasks, trl_dbbench.database, trl_dbbench.mysqlite.database; "
+        "import sys, trl_dbbench.tasks, trl_dbbench.database, trl_dbbench.database.embedded.database; "
         f"print([name for name in {heavy} if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -13,8 +13,7 @@ from sqlalchemy import make_url
 from typer.testing import CliRunner
 
 from trl_dbbench.cli import app
-from trl_dbbench.data.generate.imported import import_from
-from trl_dbbench.data.generate.usable import usable
+from trl_dbbench.data.generate.imported import import_from, usable
 from trl_dbbench.database import Database
 from trl_dbbench.database.server.tables import read_tables
 from trl_dbbench.episode.validation import validate

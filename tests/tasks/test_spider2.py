@@ -16,12 +16,13 @@ from fakes import RULES
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from spider2_layout import entry_of, lines, spider2
+from worlds.habits import Habits
+from worlds.sql_teacher import sql_actions
 
 from trl_dbbench.data.audit import examine
 from trl_dbbench.data.convert import convert
-from trl_dbbench.data.demonstrations import Habits, gold_actions
+from trl_dbbench.data.demonstrations import gold_actions
 from trl_dbbench.data.score_predictions import score_all
-from trl_dbbench.data.sql_teacher import sql_actions
 from trl_dbbench.database import Database
 from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.protocol import Answer, get_protocol
@@ -30,7 +31,7 @@ from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.grading.scorers import Result
 from trl_dbbench.rewards.efficiency import EfficiencyReward
-from trl_dbbench.rewards.registry import ExecutionReward
+from trl_dbbench.rewards.outcome import ExecutionReward
 from trl_dbbench.tasks import Column, Gold, Source, Table, Task, load_tasks
 from trl_dbbench.tasks.formats.verl import VerlFormat
 
@@ -490,7 +491,7 @@ def test_what_needs_gold_sql_says_so(tmp_path: Path, sqlite_database: Database) 
     with pytest.raises(
         TaskError, match="'local001' has no gold SQL to demonstrate; add 'sql', or leave the task out"
     ):
-        gold_actions(task, protocol, sqlite_database, Habits())
+        gold_actions(task, protocol, sqlite_database)
     with pytest.raises(
         TaskError, match="'local001' is no question with 'sql', which this teacher answers with"
     ):

@@ -10,7 +10,7 @@ from databases import table, task
 from fakes import RULES, play_script
 from transformers import PreTrainedTokenizerBase
 
-from trl_dbbench.data.demonstrations import Habits, gold_actions
+from trl_dbbench.data.demonstrations import gold_actions
 from trl_dbbench.database import Database
 from trl_dbbench.episode.dataset import to_dataset
 from trl_dbbench.episode.judge import Judge
@@ -281,7 +281,7 @@ def test_a_protocol_whose_answers_are_sql_has_them_executed(
 @pytest.mark.parametrize("name", ["text_sql", "tools_sql"])
 def test_a_demonstration_ends_in_its_sql(name: str, sqlite_database: Database) -> None:
     protocol = get_protocol(name)
-    actions = gold_actions(WINNERS, protocol, sqlite_database, Habits())
+    actions = gold_actions(WINNERS, protocol, sqlite_database)
     assert actions == [Operation(WINNERS.gold.sql or ""), Answer(WINNERS.gold.sql or "")]
 
 

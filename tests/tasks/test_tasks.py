@@ -654,6 +654,13 @@ def test_answers_are_never_run_as_code() -> None:
 # --- typos ------------------------------------------------------------------------------------------
 
 
+def test_turns_of_a_task() -> None:
+    task = Task.from_entry(with_table() | {"max_turns": 5})
+    assert task.max_turns == 5
+    assert Task.from_json(task.to_json()) == task
+    assert "max_turns" not in Task.from_entry(with_table()).to_entry()
+
+
 def with_table(**fields: Any) -> dict[str, Any]:
     table = {"name": "pets", "columns": [{"name": "age"}], "rows": [[3]], **fields}
     return {"id": 1, "question": "How old?", "tables": [table], "answer": [[3]]}
@@ -666,7 +673,10 @@ def with_table(**fields: Any) -> dict[str, Any]:
             with_table() | {"anwser": [[3]]},
             "unknown field 'anwser'; allowed: id, question, tables, .*; nearest: answer$",
         ),
-        (with_table() | {"zzz": 1}, "unknown field 'zzz'; allowed: id, question, .*, schema$"),
+        (with_table() | {"zzz": 1}, "unknown field 'zzz'; allowed: id, question, .*, max_turns$"),
+        (with_table() | {"max_turns": 0}, "max_turns must be a whole number from 1 on, is 0"),
+        (with_table() | {"max_turns": True}, "max_turns must be a whole number from 1 on, is True"),
+        (with_table() | {"max_turns": "5"}, "max_turns must be a whole number from 1 on, is '5'"),
         (with_table(row=[]), "unknown field of a table 'row'; allowed: name, columns, rows; nearest: rows$"),
         (
             with_table(columns=[{"name": "age", "typ": "INT"}]),

@@ -153,7 +153,7 @@ C = TypeVar("C", bound=Callable)
 
 
 def needs(*what: Need) -> Callable[[C], C]:
-    """Marks an advantage function or class by what it needs: `groups` of two and more samples of a prompt,
+    """Mark an advantage function or class by what it needs: `groups` of two and more samples of a prompt,
     or `step_rewards`, a reward for each turn."""
 
     def mark(function: C) -> C:

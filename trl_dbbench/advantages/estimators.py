@@ -150,12 +150,12 @@ def places_of_groups(values: torch.Tensor, groups: torch.Tensor) -> Iterator[tor
 
 
 def vary(values: torch.Tensor) -> bool:
-    """Return whether the values differ; there must be at least one."""
+    """Return whether not all values are the same; there must be one at least."""
     return bool((values != values[0]).any())
 
 
 def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    """Raise ConfigError for an argument that is not allowed."""
+    """Raise ConfigError for an argument that is none of these."""
     if value not in allowed:
         raise ConfigError(
             f"unknown {name} {value!r} in advantage_args; allowed: {', '.join(map(str, allowed))}."
@@ -163,6 +163,6 @@ def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
 
 
 def check_share(name: str, value: float) -> None:
-    """Raise ConfigError for an argument that is not a number from 0 to 1."""
+    """Raise ConfigError for an argument that is no number from 0 to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ConfigError(f"{name} in advantage_args must be a number from 0 to 1, is {value!r}.")

@@ -15,7 +15,7 @@ def reduce_gradients(
     reduction: Literal["sum", "mean"],
     max_norm: float,
 ) -> None:
-    """Reduce the gradients over all ranks and scale them down to a norm. All ranks call it.
+    """Give all ranks the sum or the mean of their gradients, scaled down to a norm. All ranks call it.
 
     Args:
         max_norm: of all these weights' gradients together; 0 scales nothing.

@@ -72,7 +72,7 @@ class Prime:
         self._optimizer: dict[str, Any] = {}
 
     def check(self, trainer: Any) -> None:
-        """Raise ConfigError if there can be no second adapter."""
+        """Raise ConfigError where there can be no second adapter."""
         config = getattr(trainer.model, "active_peft_config", None)
         if config is None or config.peft_type != PeftType.LORA:
             raise ConfigError(
@@ -90,7 +90,7 @@ class Prime:
     # --- pi_phi -----------------------------------------------------------------------------------
 
     def prepare(self, trainer: Any, episodes: Sequence[Episode]) -> None:
-        """Note the implicit rewards in the episodes (`token_rewards`), then make a step of pi_phi."""
+        """Record the implicit rewards in the episodes (`token_rewards`), then makes a step of pi_phi."""
         played = [each for each in episodes if each.status != Status.ENVIRONMENT_FAULT]
         accelerator, device = trainer.accelerator, trainer.accelerator.device
         number = accelerator.reduce(torch.tensor(float(len(played)), device=device), reduction="sum").item()

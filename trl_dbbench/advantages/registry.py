@@ -112,7 +112,7 @@ def needs_of(function: AdvantageFunction | None) -> frozenset[Need]:
 
 
 def check_needs(name: str, function: AdvantageFunction | None, missing: Need) -> None:
-    """Raise ConfigError if the function requires what is missing."""
+    """Raise ConfigError if the function needs what is missing."""
     if missing in needs_of(function):
         raise ConfigError(f"the advantage {name!r} {NEEDS[missing]}.")
 
@@ -145,7 +145,7 @@ def compute(name: str, function: AdvantageFunction, batch: AdvantageBatch) -> to
 
 
 def note(episodes: Sequence[Episode], values: torch.Tensor) -> list[float]:
-    """Write advantages into the episodes; return a value for each episode.
+    """Write into the episodes what they were given; returns a value for each.
 
     Args:
         values: (N,) or (N, T). Of (N, T), episodes get the mean over their sampled tokens, and turns too if

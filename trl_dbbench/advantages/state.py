@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from trl_dbbench.advantages.batch import AdvantageBatch, needs
 from trl_dbbench.advantages.estimators import EPSILON, check_share, normalised, places_of_groups, vary
 from trl_dbbench.database import Database
-from trl_dbbench.episode.table_states import of_each, states_along
+from trl_dbbench.episode.table_states import for_each_episode, states_along
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading.states import state_digest
@@ -21,8 +21,8 @@ class _ByStates:
     """Compares turns that start from the same tables."""
 
     def prepare(self, trainer: Any, episodes: Sequence[Episode]) -> None:
-        """Note in each turn a digest of the tables before it."""
-        of_each(episodes, trainer.player.database, "the credit by states", note_states)
+        """Record in each turn a digest of the tables before it."""
+        for_each_episode(episodes, trainer.player.database, "the credit by states", note_states)
 
 
 @needs("groups")

@@ -42,7 +42,7 @@ class Vine:
         self.continuations = continuations
 
     def prepare(self, trainer: Any, episodes: Sequence[Episode]) -> None:
-        """Play the continuations; note values and tokens in the episodes."""
+        """Play the continuations, and notes values and tokens in the episodes."""
         places = [
             (episode, number)
             for episode, mixed in zip(episodes, _mixed(trainer), strict=True)

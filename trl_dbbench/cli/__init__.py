@@ -1,9 +1,8 @@
 """The `trl-dbbench` command.
 
-A command is a function whose signature is its options: `tasks.py` has those on task files, `audit.py`
-examines them, `own_tables.py` makes some of tables that are there, `models.py` has those that let a model
-play, `compare.py` compares them, `serve.py` lets agents connect and play, `runs.py` has those on what a run
-has left, `runs/adapters.py` those on what it has trained, `train.py` those on recipes.
+A command is a function whose signature is its options: `tasks` makes, examines and splits tasks, `models`
+lets a model play, `compare` compares models, `serve` lets agents connect and play, `runs` reads what a run
+has left, `train` starts recipes.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from trl_dbbench.cli import adapters, audit, compare, models, own_tables, runs, serve, tasks, train
+from trl_dbbench.cli import compare, models, runs, serve, tasks, train
 from trl_dbbench.errors import ConfigError, user_errors
 from trl_dbbench.utils.console import NOT_OURS, on_terminal
 from trl_dbbench.utils.lookup import unknown
 
 
 class _Commands(TyperGroup):
-    """The commands; one that does not exist is told as any other wrong name is."""
+    """The commands. An unknown name gets the same error as other wrong names."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] not in self.commands:
@@ -44,7 +43,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "recipes": train.recipes,
         "doctor": train.doctor,
         "train": train.train,
-        "merge": adapters.merge,
+        "merge": train.merge,
     },
     "Evaluate": {
         "eval": models.evaluate,
@@ -54,11 +53,11 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "scores": tasks.scores,
     },
     "Tasks": {
-        "import": own_tables.import_tables,
+        "import": tasks.import_tables,
         "generate": tasks.generate,
         "convert": tasks.convert,
         "validate": tasks.validate,
-        "audit": audit.audit,
+        "audit": tasks.audit,
         "skills": tasks.skills,
         "split": tasks.split,
     },

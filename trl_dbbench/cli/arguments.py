@@ -1,4 +1,4 @@
-"""What recipes ask for beside the trainer's own settings, each group a dataclass for TRL's `TrlParser`."""
+"""Settings of recipes beside the trainer's own, each group a dataclass for TRL's `TrlParser`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trl_dbbench.tasks.model import SCHEMAS
 
 @dataclass
 class TaskArguments:
-    """The tasks, and what the agent is told."""
+    """The tasks, and the messages before their questions."""
 
     tasks: str = field(
         metadata={"help": "Training tasks: a file, a folder of parquet, a hub id, or generate://full."}
@@ -70,25 +70,17 @@ class TaskArguments:
     )
 
     def opening(self, protocol: str, task: Task) -> Opening | None:
-        """What stands before the questions; `None` for the protocol's own.
+        """Return the messages before the questions; `None` for the protocol's own.
 
         Args:
             task: any one.
-
-        Raises:
-            ConfigError: if the settings cannot work together, or a file cannot be read.
         """
         own = get_protocol(protocol).messages(task)[:-1]
         given = read_system_prompt(self.system_prompt)
         return opening(own, given, self.system_prompt_mode, self.prelude)
 
     def load(self) -> list[Task]:
-        """The training tasks.
-
-        Raises:
-            TaskError: if they cannot be read.
-            ConfigError: if their format is unknown.
-        """
+        """Return the training tasks."""
         if self.tasks.startswith(SCHEME):
             raise ConfigError(
                 f"{self.tasks} has no end, and only a training by reward can use it. Write a file of tasks "
@@ -101,12 +93,7 @@ class TaskArguments:
         return tasks if self.schema is None else [replace(task, schema=self.schema) for task in tasks]
 
     def datasets(self, protocol: str) -> tuple[Dataset, Dataset | None]:
-        """The rows for training and, if there are any, for evaluation.
-
-        Raises:
-            TaskError: if a task cannot be read.
-            ConfigError: if the protocol or the format is unknown.
-        """
+        """Return the rows for training and, if there are any, for evaluation."""
         if self.tasks.startswith(SCHEME):
             fresh = FreshTasks.of(self.tasks)
             opening = self.opening(protocol, fresh.task(0))
@@ -126,7 +113,7 @@ class TaskArguments:
 
 @dataclass
 class DatabaseArguments:
-    """Where the agent's SQL runs."""
+    """The database that runs the agent's SQL."""
 
     # transformers' parser takes the second of these for the command line, and for a list no plain default
     database: dict[str, int] | list[str] | str = field(
@@ -152,7 +139,7 @@ class DatabaseArguments:
     )
 
     def open(self, tasks: Iterable[Task] = ()) -> AbstractContextManager[Database]:
-        """The database, on every rank; see `open_database`.
+        """Return the database, on every rank; see `open_database`.
 
         Args:
             tasks: some of those that are played on it, by which `auto` is chosen.
@@ -167,7 +154,7 @@ class DatabaseArguments:
 
 @dataclass
 class RewardArguments:
-    """What an episode is worth."""
+    """The rewards of an episode."""
 
     reward_funcs: list[str] = field(
         default_factory=lambda: ["outcome"],
@@ -188,21 +175,13 @@ class RewardArguments:
     )
 
     def load(self, database: Database) -> list[RewardFunction]:
-        """The reward functions.
-
-        Raises:
-            ConfigError: if a name is unknown, or `outcome` names no way to end.
-        """
+        """Return the reward functions."""
         outcome = outcome_reward(self.outcome_preset, self.outcome)
         return load_reward_functions(self.reward_funcs, database=database, outcome=outcome)
 
 
 def outcome_reward(preset: str, values: dict[str, Any] | str | None = None) -> OutcomeReward:
-    """A preset's reward, with these values in the place of its own.
-
-    Raises:
-        ConfigError: if the preset is unknown, or the values are no numbers for known endings.
-    """
+    """Return a preset's reward, with these values in the place of its own."""
     if preset not in OUTCOME_PRESETS:
         raise ConfigError(f"unknown outcome_preset {preset!r}; allowed: {', '.join(OUTCOME_PRESETS)}.")
     allowed = ", ".join(each.name for each in fields(OutcomeReward))
@@ -226,11 +205,7 @@ def outcome_reward(preset: str, values: dict[str, Any] | str | None = None) -> O
 
 
 def read_template_kwargs(values: dict[str, Any] | str | None) -> dict[str, Any]:
-    """What is passed on to the chat template: as it is, or the JSON object that a text holds.
-
-    Raises:
-        ConfigError: if it is neither.
-    """
+    """Return the settings for the chat template: as given, or the JSON object in a text."""
     if isinstance(values, str):
         with suppress(ValueError):
             values = json.loads(values)
@@ -243,12 +218,8 @@ def read_template_kwargs(values: dict[str, Any] | str | None) -> dict[str, Any]:
 
 
 def read_system_prompt(text_or_file: str | None) -> Opening | None:
-    """The text itself, or what stands in the file that it names: a text (`.txt` or `.md`), or all messages
-    before a question (`.json`, see `prompts.read_messages`).
-
-    Raises:
-        ConfigError: if the file cannot be read.
-    """
+    """Return the text itself, or the contents of the file that it names: a text (`.txt` or `.md`), or all
+    messages before a question (`.json`, see `prompts.read_messages`)."""
     if text_or_file and "\n" not in text_or_file and text_or_file.endswith(".json"):
         return read_messages(text_or_file)
     if text_or_file and "\n" not in text_or_file and text_or_file.endswith((".txt", ".md")):

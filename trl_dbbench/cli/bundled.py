@@ -1,5 +1,5 @@
-"""What comes with the package beside its modules: recipes, with scripts, models and tasks, and accelerate's
-configurations.
+"""Files that come with the package: recipes with their scripts, models and tasks, and configurations of
+accelerate.
 
 ```
 in the repository     recipes/                accelerate_configs/
@@ -28,7 +28,7 @@ from trl_dbbench.utils.lookup import nearest
 
 SCRIPT_KEY = "recipe"
 SCRIPTS = ("grpo", "ppo", "sft", "rm", "prm", "environment")
-"""What `recipe:` may name; the first if it is left out."""
+"""Values of `recipe:`; the first is the default."""
 
 PATHS = (
     *("model_name_or_path", "reference_model_name_or_path", "adapter_name_or_path", "chat_template"),
@@ -50,23 +50,20 @@ def recipes() -> dict[str, Path]:
 
 
 def accelerate_configs() -> dict[str, Path]:
-    """The configurations of accelerate that come with the package: name -> YAML."""
+    """Return the configurations of accelerate that come with the package: name -> YAML."""
     return {path.stem: path for path in sorted(shipped("accelerate_configs").glob("*.yaml"))}
 
 
 def scripts() -> dict[str, Path]:
-    """The training scripts: file name -> file."""
+    """Return the training scripts: file name -> file."""
     return {f"{name}_dbbench.py": shipped("recipes") / f"{name}_dbbench.py" for name in SCRIPTS}
 
 
 def find(kind: str, name_or_path: str, ours: Mapping[str, Path]) -> Path:
-    """The user's file of that path, else ours of that name.
+    """Return the user's file of that path, or ours of that name.
 
     Args:
         kind: for the error's text: `"recipe"`.
-
-    Raises:
-        ConfigError: if there is neither.
     """
     if Path(name_or_path).is_file():
         return Path(name_or_path)
@@ -82,11 +79,7 @@ def find(kind: str, name_or_path: str, ours: Mapping[str, Path]) -> Path:
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """The keys of a recipe.
-
-    Raises:
-        ConfigError: if the file is no YAML with keys.
-    """
+    """Return the keys of a recipe."""
     try:
         keys = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -97,11 +90,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 
 def script_of(path: Path) -> Path:
-    """The script that a recipe is for.
-
-    Raises:
-        ConfigError: if it cannot be read, or names another one.
-    """
+    """Return the script that a recipe is for."""
     name = read_recipe(path).get(SCRIPT_KEY, SCRIPTS[0])
     if name not in SCRIPTS:
         raise ConfigError(f"'{path}' has recipe: {name!r}; allowed: {', '.join(SCRIPTS)}.")
@@ -112,7 +101,7 @@ def script_of(path: Path) -> Path:
 
 
 def with_paths(keys: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
-    """A recipe's keys, with every value that may be a path (see `PATHS`) as `change` makes it."""
+    """Return a recipe's keys, with every value that may be a path (see `PATHS`) as `change` makes it."""
 
     def changed(value: Any) -> Any:
         if isinstance(value, list):
@@ -126,7 +115,8 @@ def with_paths(keys: Mapping[str, Any], change: Callable[[str], str]) -> dict[st
 
 
 def _around_path(value: str) -> tuple[str, str, str]:
-    """What stands before and after the path in a value: `model:PATH` and `FILE.py:name` are rewards."""
+    """Split a value into text before a path, the path, and text after: rewards are `model:PATH` and
+    `FILE.py:name`."""
     head, colon, tail = value.partition(":")
     if head in ("model", "prm"):
         return f"{head}{colon}", tail, ""
@@ -136,7 +126,7 @@ def _around_path(value: str) -> tuple[str, str, str]:
 
 
 def is_there(path: str | Path) -> bool:
-    """Whether there is such a file or folder; `path` may be any text, such as a long system prompt."""
+    """Return whether there is such a file or folder; `path` may be any text, such as a long system prompt."""
     try:
         return bool(path) and Path(path).exists()
     except (OSError, ValueError):
@@ -144,13 +134,10 @@ def is_there(path: str | Path) -> bool:
 
 
 def copy(name: str, out: Path) -> list[Path]:
-    """Copies a recipe, a script or an accelerate configuration, with what lies beside it and it reads.
+    """Copy a recipe, a script or a configuration, with the files beside it that it reads.
 
     Returns:
         The files and folders written.
-
-    Raises:
-        ConfigError: if there is none of that name, or something lies where it would be written.
     """
     source = find("recipe", name, {**recipes(), **accelerate_configs(), **scripts()})
     copies = {source: out}
@@ -169,7 +156,7 @@ def copy(name: str, out: Path) -> list[Path]:
 
 
 def _beside(recipe: Path) -> list[str]:
-    """The paths in a recipe that lead somewhere from its own folder."""
+    """Return the paths in a recipe that lead somewhere from its own folder."""
     found: list[str] = []
 
     def note(path: str) -> str:
@@ -181,7 +168,7 @@ def _beside(recipe: Path) -> list[str]:
 
 
 def about(path: Path) -> str:
-    """The first sentence of the comment, or docstring, that a file begins with."""
+    """Return the first sentence of the comment, or docstring, that a file begins with."""
     lines = path.read_text(encoding="utf-8").removeprefix('"""').splitlines()
     head = takewhile(lambda line: line.startswith("#") or path.suffix == ".py", lines)
     return re.split(r"(?<=\.)(?: |$)", " ".join(line.removeprefix("# ") for line in head), maxsplit=1)[0]
@@ -193,7 +180,7 @@ def about(path: Path) -> str:
 def launch_command(
     recipe: Path, options: Sequence[str], num_processes: int | None, config_file: str | None
 ) -> list[str]:
-    """What starts a recipe by accelerate's launcher.
+    """Return the command that starts a recipe by accelerate's launcher.
 
     Args:
         options: further ones of the recipe, which win over its keys.
@@ -220,13 +207,13 @@ def launch_command(
 
 
 def wants_cpu(recipe: Path, options: Iterable[str]) -> bool:
-    """Whether a recipe, with these options, says `use_cpu`."""
+    """Return whether a recipe, with these options, says `use_cpu`."""
     given = [str(read_recipe(recipe).get("use_cpu", False)), *_values(options, "--use_cpu")]
     return given[-1].lower() in ("true", "1", "yes", "y", "t")
 
 
 def _values(options: Iterable[str], name: str) -> list[str]:
-    """The values that options give to a flag, which alone means `true`."""
+    """Return the values that options give to a flag, which alone means `true`."""
     listed, found = [*options, "--"], list[str]()
     for each, following in pairwise(listed):
         flag, given, value = each.partition("=")
@@ -236,7 +223,7 @@ def _values(options: Iterable[str], name: str) -> list[str]:
 
 
 def launch(command: list[str]) -> None:
-    """Is accelerate's launcher until the run has ended.
+    """Run accelerate's launcher until the run has ended.
 
     A terminal sends Ctrl-C to all of its processes. The run saves and ends; this one waits for it, where
     `accelerate launch` would end at once with a traceback.

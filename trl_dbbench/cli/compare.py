@@ -7,36 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trl_dbbench.cli import options as opt
 from trl_dbbench.cli.models import opened
-from trl_dbbench.cli.options import (
-    BatchSize,
-    ChatTemplate,
-    DockerImage,
-    Dtype,
-    EvalTasks,
-    HtmlFile,
-    Limit,
-    MaxCompletionLength,
-    MaxTurns,
-    MaxTurnTokens,
-    ModelName,
-    ObservationCharacters,
-    ProtocolName,
-    RunsDatabase,
-    RunsGrader,
-    Samples,
-    Scorer,
-    Seed,
-    SystemPrompt,
-    Temperature,
-    TemplateKwargs,
-    TopK,
-    TopP,
-    drawing_options,
-    settings_options,
-    tasks_to_evaluate,
-    trained_by,
-)
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.utils.files import check_writable, write_atomically
 
@@ -50,36 +22,36 @@ def compare(
         list[Path] | None,
         typer.Argument(help="Files of eval --json, or runs; one run alone: its first and last evaluation."),
     ] = None,
-    model: ModelName = None,
+    model: opt.ModelName = None,
     adapter: Annotated[
         list[str] | None,
         typer.Option(help="A LoRA adapter's folder or hub id, or a run; several may be named."),
     ] = None,
-    tasks: EvalTasks = None,
-    limit: Limit = None,
-    database: RunsDatabase = None,
-    docker_image: DockerImage = None,
-    protocol: ProtocolName = None,
-    chat_template: ChatTemplate = None,
-    grader: RunsGrader = None,
-    system_prompt: SystemPrompt = None,
-    chat_template_kwargs: TemplateKwargs = None,
-    max_turns: MaxTurns = None,
-    max_turn_tokens: MaxTurnTokens = None,
-    max_completion_length: MaxCompletionLength = None,
-    observation_characters: ObservationCharacters = None,
-    samples: Samples = None,
-    temperature: Temperature = None,
-    top_p: TopP = None,
-    top_k: TopK = None,
-    seed: Seed = None,
-    scorer: Scorer = None,
-    batch_size: BatchSize = 16,
-    dtype: Dtype = None,
+    tasks: opt.EvalTasks = None,
+    limit: opt.Limit = None,
+    database: opt.RunsDatabase = None,
+    docker_image: opt.DockerImage = None,
+    protocol: opt.ProtocolName = None,
+    chat_template: opt.ChatTemplate = None,
+    grader: opt.RunsGrader = None,
+    system_prompt: opt.SystemPrompt = None,
+    chat_template_kwargs: opt.TemplateKwargs = None,
+    max_turns: opt.MaxTurns = None,
+    max_turn_tokens: opt.MaxTurnTokens = None,
+    max_completion_length: opt.MaxCompletionLength = None,
+    observation_characters: opt.ObservationCharacters = None,
+    samples: opt.Samples = None,
+    temperature: opt.Temperature = None,
+    top_p: opt.TopP = None,
+    top_k: opt.TopK = None,
+    seed: opt.Seed = None,
+    scorer: opt.Scorer = None,
+    batch_size: opt.BatchSize = 16,
+    dtype: opt.Dtype = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Writes figures and the tasks that flipped here.")
     ] = None,
-    html_file: HtmlFile = None,
+    html_file: opt.HtmlFile = None,
 ) -> None:
     """Says whether adapters are better than their base model, on the same tasks, task by task.
 
@@ -95,11 +67,11 @@ def compare(
 
 
 def _tell(arms: list[Arm], notes: list[str], json_file: Path | None, html_file: Path | None) -> None:
-    """Prints and writes what the comparison says."""
+    """Print and writes what the comparison says."""
     from trl_dbbench.evaluation.compare import compare_arms
+    from trl_dbbench.evaluation.compare.comparison import comparison_text
     from trl_dbbench.evaluation.compare.page import write_comparison
     from trl_dbbench.evaluation.compare.saved import to_json
-    from trl_dbbench.evaluation.compare.text import comparison_text
 
     comparison = compare_arms(arms, notes=notes)
     typer.echo(comparison_text(comparison))
@@ -125,7 +97,7 @@ def _saved(context: typer.Context, paths: list[Path]) -> list[Arm]:
 
 
 def _played(context: typer.Context, notes: list[str]) -> list[Arm]:
-    """The base model and the adapters, played now."""
+    """Return the base model and the adapters, played now."""
     from trl_dbbench.evaluation.compare.play import arm_names, check_one_base, each_once, play_adapters
 
     given = context.params
@@ -133,12 +105,12 @@ def _played(context: typer.Context, notes: list[str]) -> list[Arm]:
         raise ConfigError(
             "say what to compare: --adapter (with --model for its base), or files of eval --json, or runs."
         )
-    drawing = drawing_options(context)
-    options = settings_options(context)
-    trained = [trained_by(None, given["model"], adapter, **options) for adapter in given["adapter"]]
+    drawing = opt.drawing_options(context)
+    options = opt.settings_options(context)
+    trained = [opt.trained_by(None, given["model"], adapter, **options) for adapter in given["adapter"]]
     arm_names(given["adapter"])
     notes += check_one_base(trained)
-    tasks = each_once(tasks_to_evaluate(trained[0], given["tasks"], given["limit"]))
+    tasks = each_once(opt.tasks_to_evaluate(trained[0], given["tasks"], given["limit"]))
     where = given["database"], given["docker_image"]
     with opened(trained[0], tasks, None, *where) as (player, backend, policy):
         return play_adapters(trained, policy.model, tasks, player, backend, drawing)  # type: ignore[union-attr]

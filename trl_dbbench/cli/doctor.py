@@ -1,4 +1,4 @@
-"""Whether a recipe can work on this machine, found out in seconds before hours are spent.
+"""Checks of a recipe on this machine: seconds before hours are spent.
 
 ```
 ok    settings: 61 keys, read by grpo_dbbench.py
@@ -17,31 +17,143 @@ import re
 import runpy
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from huggingface_hub.utils import HFValidationError, validate_repo_id
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.integrations import get_available_reporting_integrations
+from transformers.utils import logging
+from transformers.utils.versions import require_version
 from trl import ModelConfig, get_peft_config
 
 from trl_dbbench.cli import bundled as shipped
-from trl_dbbench.cli import trial
 from trl_dbbench.cli.memory import Load, Sizes, needed
 from trl_dbbench.cli.start import RecipeParser
 from trl_dbbench.database import database_for, open_database
 from trl_dbbench.database.open import DEFAULT_IMAGE, IMAGE_VARIABLE, databases_of
 from trl_dbbench.database.server.docker import connect_to_docker
+from trl_dbbench.engines.policy import Policy
+from trl_dbbench.engines.transformers.backend import TransformersBackend
+from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.protocol import get_protocol
-from trl_dbbench.errors import ConfigError, DatabaseError, DBBenchError, loading
+from trl_dbbench.episode.types import Episode, Rules
+from trl_dbbench.errors import ConfigError, DatabaseError, DBBenchError, EngineError, loading, one_line
+from trl_dbbench.evaluation.evaluate import evaluate
 from trl_dbbench.runs.adapters import ADAPTER_FILE, MODEL_FILE
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Task, load_tasks
+
+TASKS = 4
+"""Episodes that are played side by side."""
+
+LIMITS = ("max_turns", "max_turn_tokens", "max_completion_length")
+
+LARGEST_DIFFERENCE = 1e-3
+"""Largest difference of log-probabilities; on a CPU in fp32 a few 1e-6 are usual."""
+
+
+def unmet() -> dict[str, str]:
+    """Return requirements of this package that are not met: of each, what is there instead."""
+    try:
+        wanted = [each.replace(" ", "") for each in requires("trl-dbbench") or [] if "extra ==" not in each]
+    except PackageNotFoundError:  # run from a folder that is not installed
+        return {}
+    found = {}
+    for each in wanted:
+        try:
+            require_version(each)
+        except PackageNotFoundError:
+            found[each] = "missing"
+        except ImportError:
+            found[each] = f"{version(re.split('[<>=!~]', each)[0])} is installed"
+    return found
+
+
+def play_shipped() -> str:
+    """Play quickstart tasks with its model, on a CPU and the embedded database; return what came of it."""
+    try:
+        with _one_quiet_thread():
+            model, episodes = _played(shipped.read_recipe(shipped.recipes()["quickstart"]))
+            difference = largest_difference(model, episodes)
+    except DBBenchError:
+        raise
+    except Exception as error:  # whatever a version raises that was not tried
+        raise EngineError(
+            "no episode can be played with the installed versions of trl, transformers and torch: "
+            f"{type(error).__name__}: {one_line(error)}"
+        ) from error
+    for episode in episodes:
+        if episode.fault is not None:
+            raise EngineError(f"the embedded database fails with the installed versions: {episode.fault}")
+    if not difference <= LARGEST_DIFFERENCE:  # NaN is not, either
+        raise EngineError(
+            "with the installed versions of trl, transformers and torch, a rollout computes something else "
+            f"than a training forward: log-probabilities differ by {difference:.2g}, allowed is "
+            f"{LARGEST_DIFFERENCE:g}"
+        )
+    right = sum(episode.right for episode in episodes)
+    return (
+        f"the quickstart's model plays {len(episodes)}, {right} of them right; log-probabilities of rollouts "
+        f"and training forwards agree up to {difference:.1g}"
+    )
+
+
+@contextmanager
+def _one_quiet_thread() -> Iterator[None]:
+    """One quiet thread: more only wait for each other with a model this small."""
+    threads, bars = torch.get_num_threads(), logging.is_progress_bar_enabled()
+    torch.set_num_threads(1)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _played(recipe: Mapping[str, Any]) -> tuple[PreTrainedModel, list[Episode]]:
+    folder = shipped.shipped("recipes")
+    name = folder / recipe["model_name_or_path"]
+    policy = Policy(
+        AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32), AutoTokenizer.from_pretrained(name)
+    )
+    tasks = load_tasks(folder / recipe["eval_tasks"])[:TASKS]
+    with open_database(recipe["database"]) as database:
+        player = Player.of(
+            policy.tokenizer,
+            database,
+            protocol=recipe["protocol"],
+            eos_token_ids=policy.eos_token_ids,
+            rules=Rules(**{limit: recipe[limit] for limit in LIMITS}),
+        )
+        backend = TransformersBackend(policy)
+        played = evaluate(tasks, player, backend, system_prompt=recipe["system_prompt"], progress=False)
+    return policy.model, played.episodes
+
+
+@torch.no_grad()
+def largest_difference(model: PreTrainedModel, episodes: Sequence[Episode]) -> float:
+    """Return by how much the log-probabilities of sampled tokens differ between the rollout and one forward
+    pass over the whole episode, without a cache."""
+    largest = 0.0
+    for episode in episodes:
+        ids = torch.tensor([[*episode.prompt_ids, *episode.completion_ids]])
+        start = len(episode.prompt_ids)
+        logits = model(ids, use_cache=False).logits[0, start - 1 : -1]  # (T, V)
+        computed = logits.log_softmax(-1).gather(1, ids[0, start:, None])[:, 0]
+        sampled = torch.tensor(episode.mask, dtype=torch.bool)
+        differences = (computed - torch.tensor(episode.logprobs))[sampled].abs()
+        largest = max(largest, *differences.tolist())
+    return largest
+
 
 SHOWN_PACKAGES = ("trl", "transformers", "peft", "accelerate", "torch")
 FULL = 0.9
@@ -66,14 +178,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Case:
-    """A recipe that is examined: its settings, defaults among them, and how it is to be started."""
+    """A recipe to check: its settings with defaults, and how it is started."""
 
     given: Namespace
     accelerate: dict[str, Any]
     ranks: int
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A setting; the default for a recipe that has none of that name, or says nothing."""
+        """Return a setting, or the default if the recipe has none of that name or leaves it empty."""
         found = getattr(self.given, name, None)
         return default if found is None else found
 
@@ -85,15 +197,12 @@ class Case:
 def examine(
     recipe: Path, options: Sequence[str], num_processes: int | None = None, config_file: str | None = None
 ) -> Iterator[Finding]:
-    """Looks at everything that a recipe needs, and tells of each as it is found.
+    """Check everything that a recipe needs; yield each finding as it is made.
 
     Args:
         recipe: its YAML.
         options: further ones, as `trl-dbbench train` takes them.
         num_processes, config_file: as for `shipped.launch_command`.
-
-    Raises:
-        ConfigError: if the recipe cannot be read, or an option is none of its script's.
     """
     script = shipped.script_of(recipe)
     command = shipped.launch_command(recipe, options, num_processes, config_file)
@@ -109,7 +218,7 @@ def examine(
     tasks: list[Task] = []
     checks: dict[str, Callable[[], str | Finding]] = {
         "packages": lambda: _packages(case),
-        "episodes": trial.play_shipped,
+        "episodes": play_shipped,
         "data": lambda: _data(case, tasks),
         "model": lambda: _model(case),
         "database": lambda: _database(case, tasks),
@@ -137,7 +246,7 @@ def _settings(parser: RecipeParser, words: list[str], script: Path) -> str:
 
 
 def _packages(case: Case) -> str:
-    missing = trial.unmet() | dict.fromkeys(_extras(case), "missing")
+    missing = unmet() | dict.fromkeys(_extras(case), "missing")
     if missing:
         told = ", ".join(f"{name} ({found})" for name, found in missing.items())
         quoted = " ".join(f"'{name}'" for name in missing)
@@ -170,7 +279,7 @@ def _extras(case: Case) -> Iterator[str]:
 
 
 def _data(case: Case, tasks: list[Task]) -> str:
-    """Reads what the recipe learns from; `tasks` gets the tasks that episodes are played of."""
+    """Read the training data; add the tasks that episodes are played on to `tasks`."""
     told = []
     format = case.get("tasks_format")
     for key, what in (("tasks", "tasks"), ("eval_tasks", "held-out tasks")):
@@ -198,8 +307,6 @@ def _data(case: Case, tasks: list[Task]) -> str:
 
 def _model(case: Case) -> str | Finding:
     name = str(case.get("model_name_or_path", ""))
-    if name == "tiny-random":
-        return "the recipe makes one of random weights"
     config = _config_of(name, case)
     if config is None:
         return Finding(
@@ -218,11 +325,7 @@ def _model(case: Case) -> str | Finding:
 
 
 def _config_of(name: str, case: Case) -> Any:
-    """A model's configuration; `None` if it is to come from the hub and cannot be had now.
-
-    Raises:
-        ConfigError: if it can come neither from a folder nor from the hub.
-    """
+    """Return a model's configuration; `None` if the hub does not give it now."""
     has_model = (Path(name) / MODEL_FILE).is_file()
     if (Path(name) / ADAPTER_FILE).is_file() and not has_model:
         raise ConfigError(f"'{name}' is a LoRA adapter, not a model. Name its base model.")
@@ -246,7 +349,7 @@ def _config_of(name: str, case: Case) -> Any:
 
 
 def _database(case: Case, tasks: Sequence[Task]) -> str | Finding:
-    """Opens the one that the training would open, but does not pull an image for that."""
+    """Open the training's database, but pull no image for it."""
     spec = case.get("database")
     if spec is None:
         return "none is needed"
@@ -292,7 +395,7 @@ def _has_to_pull(image: str, spec: str) -> bool:
 
 def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
     name = str(case.get("model_name_or_path", ""))
-    config = None if name == "tiny-random" else _config_of(name, case)
+    config = _config_of(name, case)
     if config is None:
         return Finding("memory", "note", f"what {name} needs can be told when its config.json is there")
     model = ModelConfig(**{each.name: getattr(case.given, each.name) for each in fields(ModelConfig)})
@@ -333,7 +436,7 @@ def _memory_there(case: Case) -> int:
 
 
 def _prompt_tokens(case: Case, tasks: Sequence[Task], model: str) -> int:
-    """Of about the longest prompt: the one with the most characters."""
+    """Return the tokens of the prompt with the most characters."""
     if not tasks or not hasattr(case.given, "max_turns"):
         return 0
     protocol = get_protocol(case.get("protocol", "text"))
@@ -377,7 +480,7 @@ def _bytes_of(dtype: str, config: Any) -> int:
 
 
 def _sharing(case: Case) -> tuple[int, int]:
-    """How many ranks share the weights, and gradients and optimizer."""
+    """Return the number of ranks that share the weights, and that share gradients and optimizer."""
     kind = case.accelerate.get("distributed_type")
     stage = (case.accelerate.get("deepspeed_config") or {}).get("zero_stage")
     if kind == "FSDP" or stage == 3:

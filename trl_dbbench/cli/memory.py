@@ -1,4 +1,4 @@
-"""What a training needs of a device's memory, before it is started.
+"""Memory that a training needs on a device, computed before it starts.
 
 ```
 needed = weights + gradients + optimizer + max(KV cache, activations)
@@ -36,7 +36,7 @@ UNCHECKPOINTED_VALUES = 17
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a model: numbers of parameters, and the shape of what passes through it."""
+    """Sizes of a model: numbers of parameters, and the shape of its activations."""
 
     parameters: int
     trained: int
@@ -49,12 +49,7 @@ class Sizes:
 
     @classmethod
     def of(cls, config: PretrainedConfig, peft_config: PeftConfig | None) -> Sizes:
-        """Makes the model without its weights and counts.
-
-        Raises:
-            ValueError: if transformers has no causal language model of this kind, or PEFT finds nothing to
-                adapt in it.
-        """
+        """Build the model without weights, and count."""
         with torch.device("meta"):
             model: Any = AutoModelForCausalLM.from_config(config)
             output = model.get_output_embeddings()
@@ -77,7 +72,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Load:
-    """What a training does with a model, on one rank.
+    """Use of a model in a training, on one rank.
 
     Args:
         value_bytes: of a parameter that is not trained, and of a value in the cache.
@@ -103,7 +98,7 @@ class Load:
 
 
 def needed(sizes: Sizes, load: Load) -> dict[str, float]:
-    """The bytes of each part, by the formula at the head of this module; the sum is in `total`."""
+    """Return the bytes of each part, by the formula at the head of this module; the sum is in `total`."""
     of_trained = max(load.value_bytes, TRAINED_BYTES_OF_LORA) if load.lora else load.value_bytes
     untrained: float = (sizes.parameters - sizes.trained) * load.value_bytes
     if load.bits is not None:

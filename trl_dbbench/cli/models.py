@@ -1,57 +1,16 @@
-"""Commands that let a model play: `eval` and `sample`."""
+"""Commands that let a model play, loaded here or behind an endpoint: `eval` and `sample`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trl_dbbench.cli.endpoints import EndpointOptions, arm_of, evaluate_endpoint
-from trl_dbbench.cli.options import (
-    AdapterName,
-    ApiKeyEnv,
-    BatchSize,
-    ChatTemplate,
-    Concurrency,
-    DockerImage,
-    Dtype,
-    EndpointUrl,
-    EvalTasks,
-    FewShot,
-    FewShotBy,
-    FewShotMemory,
-    FewShotUpdate,
-    HtmlFile,
-    JsonFile,
-    Limit,
-    MaxCompletionLength,
-    MaxTurns,
-    MaxTurnTokens,
-    ModelName,
-    ObservationCharacters,
-    ProtocolName,
-    Resume,
-    RunsDatabase,
-    RunsGrader,
-    Samples,
-    Scorer,
-    Seed,
-    ServerUrls,
-    SystemPrompt,
-    Temperature,
-    TemplateKwargs,
-    TopK,
-    TopP,
-    TrainedRun,
-    drawing_options,
-    names,
-    settings_options,
-    tasks_to_evaluate,
-    trained_by,
-)
+from trl_dbbench.cli import options as opt
 from trl_dbbench.database import database_for, open_database
 from trl_dbbench.errors import ConfigError, EngineError
 from trl_dbbench.tasks import Task, load_tasks
@@ -60,51 +19,53 @@ from trl_dbbench.utils.files import check_writable, write_atomically
 if TYPE_CHECKING:
     from trl_dbbench.engines.base import Backend
     from trl_dbbench.engines.policy import Policy, ServedPolicy
+    from trl_dbbench.episode.plan import Plan
     from trl_dbbench.episode.player import Player
     from trl_dbbench.evaluation.compare.arms import Arm
     from trl_dbbench.evaluation.compare.play import Drawing
     from trl_dbbench.evaluation.evaluate import Evaluation
+    from trl_dbbench.integrations.endpoints.evaluate import EndpointEvaluation
     from trl_dbbench.runs.journal import Journal
     from trl_dbbench.runs.trained import Trained
 
 
 def evaluate(
     context: typer.Context,
-    run: TrainedRun = None,
-    model: ModelName = None,
-    adapter: AdapterName = None,
-    tasks: EvalTasks = None,
-    limit: Limit = None,
-    vllm_server_urls: ServerUrls = None,
-    database: RunsDatabase = None,
-    docker_image: DockerImage = None,
-    protocol: ProtocolName = None,
-    chat_template: ChatTemplate = None,
-    grader: RunsGrader = None,
-    system_prompt: SystemPrompt = None,
-    chat_template_kwargs: TemplateKwargs = None,
-    max_turns: MaxTurns = None,
-    max_turn_tokens: MaxTurnTokens = None,
-    max_completion_length: MaxCompletionLength = None,
-    observation_characters: ObservationCharacters = None,
-    few_shot: FewShot = None,
-    few_shot_memory: FewShotMemory = None,
-    few_shot_by: FewShotBy = None,
-    few_shot_update: FewShotUpdate = False,
-    samples: Samples = None,
-    temperature: Temperature = None,
-    top_p: TopP = None,
-    top_k: TopK = None,
-    seed: Seed = None,
-    scorer: Scorer = None,
-    batch_size: BatchSize = 16,
-    dtype: Dtype = None,
-    endpoint: EndpointUrl = None,
-    api_key_env: ApiKeyEnv = None,
-    concurrency: Concurrency = None,
-    json_file: JsonFile = None,
-    html_file: HtmlFile = None,
-    resume: Resume = False,
+    run: opt.TrainedRun = None,
+    model: opt.ModelName = None,
+    adapter: opt.AdapterName = None,
+    tasks: opt.EvalTasks = None,
+    limit: opt.Limit = None,
+    vllm_server_urls: opt.ServerUrls = None,
+    database: opt.RunsDatabase = None,
+    docker_image: opt.DockerImage = None,
+    protocol: opt.ProtocolName = None,
+    chat_template: opt.ChatTemplate = None,
+    grader: opt.RunsGrader = None,
+    system_prompt: opt.SystemPrompt = None,
+    chat_template_kwargs: opt.TemplateKwargs = None,
+    max_turns: opt.MaxTurns = None,
+    max_turn_tokens: opt.MaxTurnTokens = None,
+    max_completion_length: opt.MaxCompletionLength = None,
+    observation_characters: opt.ObservationCharacters = None,
+    few_shot: opt.FewShot = None,
+    few_shot_memory: opt.FewShotMemory = None,
+    few_shot_by: opt.FewShotBy = None,
+    few_shot_update: opt.FewShotUpdate = False,
+    samples: opt.Samples = None,
+    temperature: opt.Temperature = None,
+    top_p: opt.TopP = None,
+    top_k: opt.TopK = None,
+    seed: opt.Seed = None,
+    scorer: opt.Scorer = None,
+    batch_size: opt.BatchSize = 16,
+    dtype: opt.Dtype = None,
+    endpoint: opt.EndpointUrl = None,
+    api_key_env: opt.ApiKeyEnv = None,
+    concurrency: opt.Concurrency = None,
+    json_file: opt.JsonFile = None,
+    html_file: opt.HtmlFile = None,
+    resume: opt.Resume = False,
 ) -> None:
     """Prints greedy accuracy, overall, per operation and per skill, with 95 % intervals and status shares.
 
@@ -114,11 +75,11 @@ def evaluate(
     """
     for path in filter(None, (json_file, html_file)):
         check_writable(path)
-    drawing, where = drawing_options(context), EndpointOptions(endpoint, api_key_env, concurrency)
-    if where.given():
-        return _evaluate_endpoint(where, context.params, drawing, html_file)
-    trained = trained_by(run, model, adapter, few_shot_update, **settings_options(context))
-    loaded = tasks_to_evaluate(trained, tasks, limit)
+    drawing = opt.drawing_options(context)
+    if endpoint_given(context.params):
+        return _evaluate_endpoint(context.params, drawing, html_file)
+    trained = opt.trained_by(run, model, adapter, few_shot_update, **opt.settings_options(context))
+    loaded = opt.tasks_to_evaluate(trained, tasks, limit)
     _evaluate(loaded, trained, drawing, context.params)
 
 
@@ -129,7 +90,7 @@ def _evaluate(tasks: list[Task], trained: Trained, drawing: Drawing, given: dict
     if drawing.plan is not None:
         tasks = each_once(tasks)  # whose samples would be drawn from the same random numbers
     journal = _journal_of(trained, tasks, drawing, given)
-    urls, spec, image = names(given["vllm_server_urls"]), given["database"], given["docker_image"]
+    urls, spec, image = opt.names(given["vllm_server_urls"]), given["database"], given["docker_image"]
     with (
         kept(journal, lambda sentence: typer.echo(sentence, err=True)),
         opened(trained, tasks, urls, spec, image) as (player, backend, _),
@@ -143,10 +104,8 @@ def _evaluate(tasks: list[Task], trained: Trained, drawing: Drawing, given: dict
     journal.finish()
 
 
-def _evaluate_endpoint(
-    where: EndpointOptions, options: dict[str, Any], drawing: Drawing, html_file: Path | None
-) -> None:
-    evaluation, journal = evaluate_endpoint(where, options, drawing.plan)
+def _evaluate_endpoint(options: dict[str, Any], drawing: Drawing, html_file: Path | None) -> None:
+    evaluation, journal = evaluate_endpoint(options, drawing.plan)
     typer.echo(evaluation)
     arm, json_file = arm_of(evaluation, drawing.plan), options["json_file"]
     if evaluation.records:  # or a file would look as if all had been played
@@ -173,7 +132,7 @@ def _journal_of(trained: Trained, tasks: list[Task], drawing: Drawing, given: di
 
 
 def _tell_samples(arm: Arm) -> None:
-    from trl_dbbench.evaluation.compare.text import judgement
+    from trl_dbbench.evaluation.compare.comparison import judgement
 
     if arm.sampling is not None and arm.samples:
         typer.echo(f"\n{judgement(arm)}")
@@ -196,38 +155,38 @@ def sample(
     out: Annotated[
         Path, typer.Option(help="The folder to write; a sampling that was stopped goes on in it.")
     ],
-    run: TrainedRun = None,
-    model: ModelName = None,
-    adapter: AdapterName = None,
+    run: opt.TrainedRun = None,
+    model: opt.ModelName = None,
+    adapter: opt.AdapterName = None,
     n: Annotated[int, typer.Option("--n", help="Episodes of each task.")] = 8,
     keep: Annotated[
         str, typer.Option(help="right: episodes that ended right; all: wrong ones too.")
     ] = "right",
-    max_per_task: Annotated[int | None, typer.Option(help="At most so many are kept of a task.")] = None,
+    max_per_task: Annotated[int | None, typer.Option(help="Most episodes kept of a task.")] = None,
     eval_tasks: Annotated[
         str | None, typer.Option(help="Tasks to evaluate on later: none of them may be among --tasks.")
     ] = None,
-    temperature: Annotated[float, typer.Option(help="Of the sampling.")] = 1.0,
-    top_p: Annotated[float, typer.Option(help="Draws from the likeliest tokens of this mass.")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Draws from so many of the likeliest tokens; 0: all.")] = 0,
-    seed: Annotated[int, typer.Option(help="Another seed draws other episodes.")] = 0,
-    vllm_server_urls: ServerUrls = None,
-    database: RunsDatabase = None,
-    docker_image: DockerImage = None,
-    protocol: ProtocolName = None,
-    chat_template: ChatTemplate = None,
-    grader: RunsGrader = None,
-    system_prompt: SystemPrompt = None,
-    chat_template_kwargs: TemplateKwargs = None,
-    max_turns: MaxTurns = None,
-    max_turn_tokens: MaxTurnTokens = None,
-    max_completion_length: MaxCompletionLength = None,
-    observation_characters: ObservationCharacters = None,
-    few_shot: FewShot = None,
-    few_shot_memory: FewShotMemory = None,
-    few_shot_by: FewShotBy = None,
-    batch_size: BatchSize = 64,
-    dtype: Dtype = None,
+    temperature: opt.Temperature = 1.0,
+    top_p: opt.TopP = 1.0,
+    top_k: opt.TopK = 0,
+    seed: opt.Seed = 0,
+    vllm_server_urls: opt.ServerUrls = None,
+    database: opt.RunsDatabase = None,
+    docker_image: opt.DockerImage = None,
+    protocol: opt.ProtocolName = None,
+    chat_template: opt.ChatTemplate = None,
+    grader: opt.RunsGrader = None,
+    system_prompt: opt.SystemPrompt = None,
+    chat_template_kwargs: opt.TemplateKwargs = None,
+    max_turns: opt.MaxTurns = None,
+    max_turn_tokens: opt.MaxTurnTokens = None,
+    max_completion_length: opt.MaxCompletionLength = None,
+    observation_characters: opt.ObservationCharacters = None,
+    few_shot: opt.FewShot = None,
+    few_shot_memory: opt.FewShotMemory = None,
+    few_shot_by: opt.FewShotBy = None,
+    batch_size: opt.BatchSize = 64,
+    dtype: opt.Dtype = None,
 ) -> None:
     """Plays each task several times and keeps the episodes that ended right, each once: rejection sampling.
 
@@ -237,13 +196,14 @@ def sample(
     from trl_dbbench.data.sample import check_not_held_out, sample_into
     from trl_dbbench.episode.plan import Plan
 
-    plan = Plan(n, keep, max_per_task, temperature, top_p, top_k, seed)
-    trained = trained_by(run, model, adapter, **settings_options(context))
+    drawn = {name: context.params[name] for name in ("temperature", "top_p", "top_k", "seed")}
+    plan = Plan(n, keep, max_per_task, **drawn)
+    trained = opt.trained_by(run, model, adapter, **opt.settings_options(context))
     loaded = load_tasks(tasks)
     if eval_tasks is None and trained.run is None:
         typer.echo("note: no task is known to be held out; --eval-tasks names some, which are then refused.")
     check_not_held_out(loaded, trained.run, load_tasks(eval_tasks) if eval_tasks else [])
-    urls = names(vllm_server_urls)
+    urls = opt.names(vllm_server_urls)
     with opened(trained, loaded, urls, database, docker_image) as (player, backend, _):
         sampled = sample_into(out, loaded, plan, trained, player, backend, batch_size=batch_size)
     typer.echo(sampled)
@@ -258,7 +218,7 @@ def opened(
     database: str | None,
     docker_image: str | None,
 ) -> Iterator[tuple[Player, Backend, Policy | ServedPolicy]]:
-    """What a command plays with, open while the block lasts, and what is known of the model."""
+    """Open the player, the backend and the policy of a command."""
     from trl_dbbench.engines.base import server_addresses
     from trl_dbbench.evaluation.evaluate import open_model, player_of
 
@@ -268,3 +228,108 @@ def opened(
     spec = database_for(tasks, database or settings.database_spec)
     with closing(backend), open_database(spec, docker_image=docker_image, limits=settings.limits) as there:
         yield player_of(settings, policy, there), backend, policy
+
+
+NEEDS_TOKENS = (
+    *("adapter", "vllm_server_urls", "chat_template", "dtype", "scorer", "top_k"),
+    *("few_shot_memory", "few_shot_by", "few_shot_update"),
+)
+"""Options that need a model that is ours, or say how its text becomes tokens."""
+
+
+def endpoint_given(given: Mapping[str, Any]) -> bool:
+    """Return whether `eval` has an endpoint; raise ConfigError for options that need one."""
+    if given["endpoint"] is None:
+        for name in ("api_key_env", "concurrency"):
+            if given[name] is not None:
+                raise ConfigError(f"{_flag(name)} goes with --endpoint, which is not given.")
+    return given["endpoint"] is not None
+
+
+def _flag(name: str) -> str:
+    return "--reward-model" if name == "scorer" else f"--{name.replace('_', '-')}"
+
+
+def evaluate_endpoint(given: Mapping[str, Any], plan: Plan | None) -> tuple[EndpointEvaluation, Journal]:
+    """Evaluate the model; a run lends its tasks and how its episodes were played.
+
+    Args:
+        given: the options of `eval`, by name; `None` where one was left out.
+        plan: the samples of each task.
+
+    Returns:
+        The evaluation, and the journal of its episodes.
+    """
+    from trl_dbbench.cli.arguments import read_template_kwargs
+    from trl_dbbench.data.sample import asked_of
+    from trl_dbbench.episode.judge import Judge
+    from trl_dbbench.evaluation.compare.play import each_once
+    from trl_dbbench.integrations.endpoints.evaluate import EndpointPlayer
+    from trl_dbbench.integrations.endpoints.evaluate import evaluate_endpoint as evaluate
+    from trl_dbbench.integrations.endpoints.http import Endpoint, read_key
+    from trl_dbbench.runs.conversations import protocol_of
+    from trl_dbbench.runs.journal import open_journal
+
+    run, model = given["run"], given["model"]
+    if model is None:
+        raise ConfigError("--endpoint needs --model, the model's name on that server.")
+    for name in NEEDS_TOKENS:
+        if given[name]:
+            raise ConfigError(
+                f"{_flag(name)} does not go with --endpoint, which gives text and no tokens: leave it out."
+            )
+    trained = _trained_of(run, model, given)
+    settings = trained.settings
+    if settings.few_shot:
+        raise ConfigError(
+            "--endpoint shows no earlier episodes in the prompt; add --few-shot 0 to do without them."
+        )
+    kwargs = given["chat_template_kwargs"]
+    endpoint = Endpoint(
+        given["endpoint"],
+        model,
+        key=read_key(given["api_key_env"]),
+        template_kwargs=None if kwargs is None else read_template_kwargs(kwargs),
+    )
+    loaded = opt.tasks_to_evaluate(trained, given["tasks"], given["limit"])
+    if plan is not None:
+        loaded = each_once(loaded)  # whose samples would be drawn alike
+    asked = {**asked_of(loaded, plan, trained), "endpoint": str(endpoint)}
+    journal = open_journal(given["json_file"], asked, given["resume"])
+    spec = database_for(loaded, given["database"] or settings.database_spec)
+    with open_database(spec, docker_image=given["docker_image"], limits=settings.limits) as opened:
+        player = EndpointPlayer(
+            endpoint,
+            protocol_of(settings),
+            opened,
+            Judge(opened, settings.grader),
+            settings.rules,
+            settings.system_prompt,
+            given["concurrency"] or EndpointPlayer.concurrency,
+        )
+        return evaluate(loaded, player, plan=plan, journal=journal), journal
+
+
+def _trained_of(run: Path | None, model: str, given: Mapping[str, Any]) -> Trained:
+    """Return how the model plays. Its name is the server's alone: no folder and no hub is asked about it."""
+    from trl_dbbench.cli.arguments import read_system_prompt
+    from trl_dbbench.runs.trained import DEFAULTS, Trained, find_trained
+
+    options = {name: given[name] for name in opt.SETTINGS_OPTIONS if name not in NEEDS_TOKENS}
+    options |= {"chat_template_kwargs": None, "system_prompt": read_system_prompt(given["system_prompt"])}
+    if run is not None:
+        return find_trained(run, **options)
+    known = {name: value for name, value in options.items() if value is not None}
+    return Trained(model, None, replace(DEFAULTS, **known))
+
+
+def arm_of(evaluation: EndpointEvaluation, plan: Plan | None) -> Arm:
+    """Return the evaluation as an arm for `compare`."""
+    from trl_dbbench.evaluation.compare.arms import Arm, gold_of
+    from trl_dbbench.evaluation.compare.play import sampling_of
+
+    name = evaluation.endpoint
+    arm = Arm(name, evaluation.records, gold=gold_of(evaluation.tasks), model=name)
+    if plan is None:
+        return arm
+    return replace(arm, samples=evaluation.samples, sampling=sampling_of(plan))

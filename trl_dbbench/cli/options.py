@@ -9,7 +9,7 @@ import typer
 
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.tasks import Task, load_tasks
-from trl_dbbench.tasks.csv_files import CsvOptions
+from trl_dbbench.tasks.csv_tables import CsvOptions
 
 if TYPE_CHECKING:
     from trl_dbbench.evaluation.compare.play import Drawing
@@ -86,7 +86,7 @@ DockerImage = Annotated[
     typer.Option(help="The image that docker and auto start; $TRL_DBBENCH_DOCKER_IMAGE, else mysql:8.4."),
 ]
 FewShot = Annotated[
-    int | None, typer.Option(min=0, help="So many right episodes of other tasks stand before the question.")
+    int | None, typer.Option(min=0, help="Number of right episodes of other tasks shown before the question.")
 ]
 FewShotMemory = Annotated[
     str | None, typer.Option(help="Where they come from: a run's output_dir, or a JSONL file of episodes.")
@@ -123,16 +123,14 @@ ColumnTypes = Annotated[
     typer.Option("--type", help="NAME=TYPE or TABLE.NAME=TYPE, the type of a CSV column; once for each."),
 ]
 
-Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")]
-Samples = Annotated[
-    int | None, typer.Option(min=1, help="So many episodes of each task are sampled, beside the greedy one.")
-]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only this number of tasks, from the first.")]
+Samples = Annotated[int | None, typer.Option(min=1, help="Episodes sampled per task, beside the greedy one.")]
 Temperature = Annotated[float | None, typer.Option(help="Of the samples (default: 1).")]
 TopP = Annotated[
     float | None, typer.Option(help="Samples draw from the likeliest tokens of this mass (default: 1).")
 ]
 TopK = Annotated[
-    int | None, typer.Option(help="Samples draw from so many of the likeliest tokens; 0 (default): all.")
+    int | None, typer.Option(help="Samples draw from this number of likeliest tokens; 0 (default): all.")
 ]
 Seed = Annotated[int | None, typer.Option(help="Of the samples (default: 0).")]
 Scorer = Annotated[
@@ -148,20 +146,16 @@ SETTINGS_OPTIONS = (
     *("chat_template", "chat_template_kwargs", "system_prompt", "observation_characters"),
     *("few_shot", "few_shot_memory", "few_shot_by"),
 )
-"""What commands that play episodes hand to `trained_by`, as far as they have it."""
+"""Options that commands pass to `trained_by`, where they have them."""
 
 
 def settings_options(context: typer.Context) -> dict[str, Any]:
-    """The options of a command that say how episodes are played."""
+    """Return the options of a command that say how episodes are played."""
     return {name: context.params[name] for name in SETTINGS_OPTIONS if name in context.params}
 
 
 def drawing_options(context: typer.Context) -> Drawing:
-    """What a command's options say of samples.
-
-    Raises:
-        ConfigError: if one of them needs another, or cannot be.
-    """
+    """Return the samples that a command's options ask for."""
     from trl_dbbench.episode.plan import Plan
     from trl_dbbench.evaluation.compare.play import Drawing
 
@@ -182,9 +176,6 @@ def csv_options(delimiter: str | None, encoding: str | None, types: list[str] | 
 
     Args:
         types: each as NAME=TYPE.
-
-    Raises:
-        ConfigError: if one of them cannot be.
     """
     by_name = {}
     for each in types or ():
@@ -196,7 +187,7 @@ def csv_options(delimiter: str | None, encoding: str | None, types: list[str] | 
 
 
 def names(joined: str | None) -> list[str] | None:
-    """What an option holds that joins names by commas."""
+    """Split an option that joins names by commas."""
     return None if joined is None else [name.strip() for name in joined.split(",") if name.strip()]
 
 
@@ -211,15 +202,12 @@ def trained_by(
     system_prompt: str | None,
     **options: Any,
 ) -> Trained:
-    """The weights that a command is to play with, and how; says what a run has to say of that.
+    """Return the weights and settings that a command plays with; print the run's notes about them.
 
     Args:
         chat_template, chat_template_kwargs, system_prompt: as the user wrote them.
         few_shot_update: whether what is played joins what is shown.
         **options: as in `find_trained`.
-
-    Raises:
-        ConfigError: if they cannot be had.
     """
     from trl_dbbench.cli.arguments import read_system_prompt, read_template_kwargs
     from trl_dbbench.episode.templates import load_chat_template
@@ -239,11 +227,7 @@ def trained_by(
 
 
 def tasks_to_evaluate(trained: Trained, tasks: str | None, limit: int | None) -> list[Task]:
-    """Those that are named, else the run's held-out ones; the first `limit` of them.
-
-    Raises:
-        ConfigError, TaskError: if there are none, or they cannot be read.
-    """
+    """Return the named tasks, or the run's held-out ones; the first `limit` of them."""
     from trl_dbbench.runs.trained import held_out_tasks
 
     if tasks is not None:

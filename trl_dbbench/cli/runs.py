@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from trl_dbbench.cli.options import DockerImage, RunsDatabase, names
+from trl_dbbench.cli import options as opt
 from trl_dbbench.database import database_for, open_database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.read import read_tasks
@@ -60,8 +60,8 @@ def report(
 
 def replay(
     run: Annotated[Path, typer.Argument(help="A training run's output_dir, finished, running or killed.")],
-    database: RunsDatabase = None,
-    docker_image: DockerImage = None,
+    database: opt.RunsDatabase = None,
+    docker_image: opt.DockerImage = None,
     phase: Annotated[str | None, typer.Option(help="Only train, greedy or eval episodes.")] = None,
     steps: Annotated[
         str | None, typer.Option(help="Only these steps, as in 100:200, which leaves out 200.")
@@ -108,7 +108,7 @@ def replay(
             run,
             opened,
             settings=settings,
-            reward_funcs=names(reward_funcs),
+            reward_funcs=opt.names(reward_funcs),
             outcome=outcome,
             phase=phase,
             steps=only_steps,
@@ -119,7 +119,7 @@ def replay(
 
 
 def _tell(episodes: Iterable[Replayed], notes: Sequence[str], file: IO[str] | None, *, rescored: bool) -> int:
-    """Prints differences as they come and the sum at the end; returns how many episodes differ."""
+    """Print differences as they come and the sum at the end; returns how many episodes differ."""
     from tqdm.auto import tqdm
 
     from trl_dbbench.runs.differences import Summary
@@ -168,7 +168,7 @@ def export(
     notes: list[str] = []
     rows = export_run(
         *(run, to),
-        phases=cast("list[Phase]", names(phases)),
+        phases=cast("list[Phase]", opt.names(phases)),
         max_per_task=max_per_task,
         label_by=label_by,
         model=model,

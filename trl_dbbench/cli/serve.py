@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trl_dbbench.cli.options import DockerImage, RunsGrader, TaskFormatName, Tasks, TasksDatabase
+from trl_dbbench.cli import options as opt
 from trl_dbbench.database import Database, database_for, open_database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.settings import RunSettings, versions
@@ -48,27 +48,27 @@ RewardName = Annotated[
     typer.Option("--reward", help="OpenEnv: what episodes are worth, a name as in rewards: [outcome]."),
 ]
 IdleSeconds = Annotated[
-    float, typer.Option(min=0.1, help="An episode without a call for so long is ended, as not right.")
+    float, typer.Option(min=0.1, help="Seconds without a call after which an episode ends, as not right.")
 ]
 DrainSeconds = Annotated[
-    float, typer.Option(min=0, help="After SIGTERM or Ctrl-C, open episodes may go on for so long.")
+    float, typer.Option(min=0, help="Seconds that open episodes may go on after SIGTERM or Ctrl-C.")
 ]
 
 
 def serve(
-    tasks: Tasks,
+    tasks: opt.Tasks,
     mcp: ByMCP = False,
     openenv: ByOpenEnv = False,
-    tasks_format: TaskFormatName = None,
-    database: TasksDatabase = "auto",
-    docker_image: DockerImage = None,
+    tasks_format: opt.TaskFormatName = None,
+    database: opt.TasksDatabase = "auto",
+    docker_image: opt.DockerImage = None,
     http: HTTP = None,
     token_env: TokenVariable = TOKEN_VARIABLE,
     save: Save = None,
     tell: Tell = False,
     reward: RewardName = None,
     protocol: Annotated[str, typer.Option(help="tools, or tools_sql for answers that are SQL.")] = "tools",
-    grader: RunsGrader = None,
+    grader: opt.RunsGrader = None,
     max_turns: Annotated[int, typer.Option(min=1, help="Calls of an episode, its answer included.")] = 3,
     observation_characters: Annotated[
         int, typer.Option(min=0, help="Longer observations are cut; 0 cuts nothing.")
@@ -108,7 +108,7 @@ Transport = Callable[["Desk", "Stop", float, "Address | None"], Coroutine[Any, A
 
 
 def _transport(extra: str, tell: bool) -> Transport:
-    """Raises ConfigError if what it needs is not installed."""
+    """Raise ConfigError if what it needs is not installed."""
     _check_versions(extra)
     try:
         return _mcp(tell) if extra == "mcp" else _openenv()
@@ -117,8 +117,7 @@ def _transport(extra: str, tell: bool) -> Transport:
 
 
 def _mcp(tell: bool) -> Transport:
-    from trl_dbbench.integrations.serving.mcp.tools import Tools
-    from trl_dbbench.integrations.serving.mcp.transports import serve_stdio, serve_streamable_http
+    from trl_dbbench.integrations.serving.mcp import Tools, serve_stdio, serve_streamable_http
 
     logging.getLogger("mcp").setLevel(logging.WARNING)  # it has a line for each request
 
@@ -144,7 +143,7 @@ def _openenv() -> Transport:
 
 
 def _check_versions(extra: str) -> None:
-    """Raises ConfigError where the other extra's `mcp` is: OpenEnv needs its version 1, our own server 2."""
+    """Raise ConfigError where the other extra's `mcp` is: OpenEnv needs its version 1, our own server 2."""
     try:
         found = version("mcp")
     except PackageNotFoundError:
@@ -163,7 +162,7 @@ def _install(extra: str) -> str:
 
 
 def _reward(name: str | None, database: Database) -> Callable[[Episode], None]:
-    """Puts what an episode is worth into its `rewards`."""
+    """Put what an episode is worth into its `rewards`."""
     function: Callable[..., Any]
     if name is None:
         from trl_dbbench.rewards.outcome import OutcomeReward

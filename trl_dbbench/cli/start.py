@@ -1,4 +1,4 @@
-"""How every recipe starts: its command line and YAML, its tokenizer, and how its weights are loaded.
+"""The start of every recipe: command line and YAML, tokenizer, and loading of weights.
 
 ```
 recipe: sft                     which script the YAML is for (`trl-dbbench train` reads it)
@@ -46,7 +46,7 @@ STAMP = r"\d{8}-\d{6}"
 
 
 def start(arguments: Sequence[type], main: Callable[..., Trainer]) -> None:
-    """Reads the command line and its YAML into these dataclasses, and runs `main` on them.
+    """Read the command line and its YAML into these dataclasses, and run `main` on them.
 
     An error that is the user's ends the program with one line; SIGTERM ends all ranks together.
 
@@ -173,7 +173,7 @@ class RecipeParser(TrlParser):
 
     @contextmanager
     def saying_where(self) -> Iterator[None]:
-        """Adds to an error on a path of the YAML in which places it was looked for."""
+        """Add the searched places to an error about a path of the YAML."""
         try:
             yield
         except DBBenchError as error:
@@ -200,15 +200,12 @@ class RecipeParser(TrlParser):
 def load_tokenizer(
     model: ModelConfig, args: Any, chat_template: str | None = None, **options: Any
 ) -> PreTrainedTokenizerBase:
-    """The model's tokenizer.
+    """Return the model's tokenizer.
 
     Args:
         args: the trainer's, for its `trust_remote_code`.
         chat_template: replaces its own: a jinja file, or the name of one of TRL's.
         **options: of `AutoTokenizer.from_pretrained`.
-
-    Raises:
-        ConfigError: if it, or the template, cannot be read; if the name is an adapter's.
     """
     name = model.model_name_or_path
     check_not_misspelled(name, "model")
@@ -223,8 +220,7 @@ def load_tokenizer(
 
 
 def model_init_kwargs(model: ModelConfig, given: dict[str, Any] | None) -> dict[str, Any]:
-    """How the weights are loaded: what the model's settings say, and what `model_init_kwargs:` puts in their
-    place."""
+    """Return how the weights are loaded: the model's settings, overridden by `model_init_kwargs:`."""
     return {
         "revision": model.model_revision,
         "attn_implementation": model.attn_implementation,
@@ -237,7 +233,7 @@ def model_init_kwargs(model: ModelConfig, given: dict[str, Any] | None) -> dict[
 
 
 def put_timestamp(args: TrainingArguments) -> None:
-    """Puts the time in the place of `{TIMESTAMP}` in `output_dir` and `run_name`, the same on all ranks.
+    """Replace `{TIMESTAMP}` in `output_dir` and `run_name` by the time, the same on all ranks.
 
     With `resume_from_checkpoint: true` it is the time of the last run with a whole checkpoint, so that the
     same command goes on with it; without such a run it is now. With a checkpoint's folder as
@@ -255,7 +251,7 @@ def put_timestamp(args: TrainingArguments) -> None:
 
 
 def _stamp_to_resume(args: TrainingArguments) -> str | None:
-    """The time of the run that is to go on; `None` if a new one is to start."""
+    """Return the time of the run that is to go on; `None` if a new one is to start."""
     asked = args.resume_from_checkpoint
     if asked in (None, False, "", "false", "False") or TIMESTAMP not in args.output_dir:
         return None

@@ -1,42 +1,39 @@
-"""Commands on task files: `validate`, `scores`, `convert`, `generate`, `skills`, `split`."""
+"""Commands that make, examine, convert and split tasks."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trl_dbbench.cli.options import (
-    ColumnTypes,
-    Delimiter,
-    DockerImage,
-    Encoding,
-    GraderName,
-    TaskFormatName,
-    Tasks,
-    TasksDatabase,
-    csv_options,
-    names,
-)
+from trl_dbbench.cli import options as opt
 from trl_dbbench.database import database_for, open_database
+from trl_dbbench.database.server.tables import DEFAULT_SAMPLE
 from trl_dbbench.episode.validation import validate as validate_tasks
+from trl_dbbench.errors import ConfigError
 from trl_dbbench.grading import SQL_GRADERS, get_grader
 from trl_dbbench.grading.statistics import wilson_interval
 from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.tasks.split import Split, select_tasks, skill_counts, split_tasks
 from trl_dbbench.utils.files import check_writable, write_atomically
 
+if TYPE_CHECKING:
+    from trl_dbbench.data.audit import Audited
+    from trl_dbbench.data.generate.own import Drafts
+
 
 def validate(
-    tasks: Tasks,
-    format: TaskFormatName = None,
-    grader: GraderName = None,
-    database: TasksDatabase = "auto",
-    docker_image: DockerImage = None,
+    tasks: opt.Tasks,
+    format: opt.TaskFormatName = None,
+    grader: opt.GraderName = None,
+    database: opt.TasksDatabase = "auto",
+    docker_image: opt.DockerImage = None,
 ) -> None:
     """Executes every gold solution through the sandboxes and graders that training uses.
 
@@ -63,16 +60,16 @@ def validate(
 
 
 def scores(
-    tasks: Tasks,
+    tasks: opt.Tasks,
     predictions: Annotated[
         Path,
         typer.Argument(
             help="SQL: .jsonl of id and sql, a run's episodes.jsonl, .json by id, or a line for each task."
         ),
     ],
-    format: TaskFormatName = None,
-    database: TasksDatabase = "auto",
-    docker_image: DockerImage = None,
+    format: opt.TaskFormatName = None,
+    database: opt.TasksDatabase = "auto",
+    docker_image: opt.DockerImage = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Writes what each grader says of each prediction.")
     ] = None,
@@ -132,9 +129,9 @@ def convert(
     tables: Annotated[
         list[Path] | None, typer.Option(help="A CSV file that is a table of the questions; once for each.")
     ] = None,
-    delimiter: Delimiter = None,
-    encoding: Encoding = None,
-    type_: ColumnTypes = None,
+    delimiter: opt.Delimiter = None,
+    encoding: opt.Encoding = None,
+    type_: opt.ColumnTypes = None,
     split: Annotated[
         str | None, typer.Option(help="The split of IN, where it has some; verl's extra_info.split.")
     ] = None,
@@ -152,7 +149,7 @@ def convert(
         to,
         source_format=source_format,
         tables=tables or (),
-        csv=csv_options(delimiter, encoding, type_),
+        csv=opt.csv_options(delimiter, encoding, type_),
         split=split,
         protocol=protocol,
         skip=skip,
@@ -176,10 +173,7 @@ def generate(
     split: Annotated[str, typer.Option(help="train or test; they share no table and no question")] = "train",
     level: Annotated[
         str,
-        typer.Option(
-            help="full; relational (2 to 5 tables); for a tiny model tiny, multi (several turns) or tiny_sql "
-            "(several tables, answered with SQL)"
-        ),
+        typer.Option(help="full; relational (2 to 5 tables); or the dotted path of your own."),
     ] = "full",
     workers: Annotated[int | None, typer.Option(help="Processes; one per CPU core by default.")] = None,
 ) -> None:
@@ -189,7 +183,7 @@ def generate(
     from trl_dbbench.data.generate import iterate_tasks
 
     workers = workers if workers is not None else min(os.cpu_count() or 1, 8)
-    asked = names(skills)
+    asked = opt.names(skills)
     with write_atomically(out) as file:
         tasks = iterate_tasks(num_tasks, seed, asked, single_skill, max_skills, split, level, workers)
         for task in tqdm(tasks, total=num_tasks, desc="generate", unit="task"):
@@ -198,11 +192,13 @@ def generate(
 
 
 def skills(
-    tasks: Tasks,
-    format: TaskFormatName = None,
+    tasks: opt.Tasks,
+    format: opt.TaskFormatName = None,
     single: Annotated[bool, typer.Option("--single", help="Only tasks with one skill.")] = False,
-    min_tasks: Annotated[int, typer.Option("--min", help="Only tasks of a skill that has so many.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="Writes these tasks, in the own format.")] = None,
+    min_tasks: Annotated[
+        int, typer.Option("--min", help="Only tasks of skills with at least this number of tasks.")
+    ] = 1,
+    out: Annotated[Path | None, typer.Option(help="Writes these tasks in our format.")] = None,
 ) -> None:
     """Counts the tasks of each operation and each skill, and writes those that are asked for."""
     chosen = select_tasks(load_tasks(tasks, format=format), single, min_tasks)
@@ -216,12 +212,12 @@ def skills(
 
 
 def split(
-    tasks: Tasks,
+    tasks: opt.Tasks,
     out_train: Annotated[Path, typer.Option(help="The JSONL file of the tasks to train on.")],
     out_test: Annotated[Path, typer.Option(help="The JSONL file of those that are held out.")],
     test_size: Annotated[float, typer.Option(help="The share of the tasks that is held out.")] = 0.1,
     seed: Annotated[int, typer.Option(help="The same seed gives the same halves.")] = 0,
-    format: TaskFormatName = None,
+    format: opt.TaskFormatName = None,
 ) -> None:
     """Parts tasks into two files with like shares of operations and skills.
 
@@ -235,13 +231,186 @@ def split(
 
 
 def said_of(halves: Split) -> str:
-    """What two halves have in common, for the user."""
+    """Return a sentence on what two halves have in common."""
     if halves.shares_tables:
         return "Both files ask of the same tables; no question and no gold SQL is in both."
     return "No table, no question and no gold SQL is in both files."
 
 
 def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
-    """A file in the own format, written as a whole or not at all."""
+    """Write a file in our format, completely or not at all."""
     with write_atomically(path) as file:
         file.writelines(task.to_json() + "\n" for task in tasks)
+
+
+def audit(
+    tasks: opt.Tasks,
+    format: opt.TaskFormatName = None,
+    grader: opt.GraderName = None,
+    database: opt.Databases = ["sqlite"],  # noqa: B006 - typer copies it
+    docker_image: opt.DockerImage = None,
+    fix: Annotated[
+        Path | None,
+        typer.Option(help="Writes the tasks without faults. Where only slips pass, the tables are repaired."),
+    ] = None,
+    drop_doubtful: Annotated[
+        bool,
+        typer.Option(
+            "--drop-doubtful",
+            help="With --fix: leaves out tasks as well whose question and gold SQL speak of other values.",
+        ),
+    ] = False,
+    report: Annotated[Path | None, typer.Option(help="Writes a page (.html) of all that was found.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Writes the same as JSON.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Tasks that are examined side by side.")] = 4,
+) -> None:
+    """Looks for tasks that teach the wrong thing: gold SQL that fails, is open or empty, or that slips match.
+
+    Exits with 1 if there are faults and no --fix.
+    """
+    from tqdm.auto import tqdm
+
+    from trl_dbbench.data.audit import audit as audit_tasks
+
+    if drop_doubtful and fix is None:
+        raise ConfigError("--drop-doubtful goes with --fix, which is not given.")
+    if grader is not None:
+        get_grader(grader)  # an unknown one is an error before a server starts
+    loaded = load_tasks(tasks, format=format)
+    for path in (fix, report, json_file):
+        if path is not None:
+            check_writable(path)
+    with ExitStack() as stack:
+        specs = dict.fromkeys(database_for(loaded, each) for each in database)
+        opened = [stack.enter_context(open_database(each, docker_image=docker_image)) for each in specs]
+        examined = audit_tasks(
+            loaded,
+            opened,
+            repair=fix is not None,
+            drop_doubtful=drop_doubtful,
+            grader=grader,
+            workers=workers,
+        )
+        audited = list(tqdm(examined, total=len(loaded), desc="audit", unit="task"))
+    _say(audited)
+    if fix is not None:
+        kept = [each.kept for each in audited if each.kept is not None]
+        write_tasks(fix, kept)
+        typer.echo(f"{fix}: {len(kept)} of {len(loaded)} tasks")
+    _write_findings(audited, Path(tasks).name, report, json_file)
+    raise typer.Exit(int(any(each.outcome == "faulty" for each in audited)))
+
+
+def _say(audited: Sequence[Audited]) -> None:
+    from trl_dbbench.data.audit import KINDS, counts
+
+    for each in audited:
+        for finding in each.findings if each.outcome != "sound" else ():
+            typer.echo(f"{each.task.id}: {finding.kind}: {finding.text}")
+        for change in each.changes:
+            typer.echo(f"{each.task.id}: repaired: {change}")
+    outcomes, kinds = counts(audited)
+    for kind in KINDS:
+        if kinds[kind]:
+            typer.echo(f"{kind:<12} {kinds[kind]:>6}  {KINDS[kind]}")
+    typer.echo(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()))
+
+
+def _write_findings(
+    audited: Sequence[Audited], title: str, page: Path | None, json_file: Path | None
+) -> None:
+    from trl_dbbench.data.audit.page import write_page
+
+    if page is not None:
+        typer.echo(f"{write_page(audited, title, page)}: the report")
+    if json_file is not None:
+        with write_atomically(json_file) as file:
+            file.write(json.dumps([each.to_json() for each in audited], ensure_ascii=False, indent=1) + "\n")
+
+
+TableNames = Annotated[str | None, typer.Option(help="Only these tables, joined by commas; all by default.")]
+Difficulty = Annotated[
+    int | None, typer.Option(min=1, help="Most skills of a task: 1 to 3 for a small model to begin with.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replaces files that are there already.")]
+
+
+def import_tables(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="URL|FILE...",
+            help="A server, mysql+pymysql://user:password@host:port/, or files: CSV files, each a table, "
+            "parquet files, SQLite files, dumps (.sql, .sql.gz); or a folder of CSV and parquet files.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The JSONL file of tasks to write.")],
+    database: Annotated[
+        str | None, typer.Option(help="The database of a server or a dump, if it has several.")
+    ] = None,
+    tables: TableNames = None,
+    sample: Annotated[
+        int,
+        typer.Option(help="Most rows of a table, drawn at random; of a server those too that they refer to."),
+    ] = DEFAULT_SAMPLE,
+    num_tasks: Annotated[int, typer.Option(min=1, help="How many questions and changes.")] = 500,
+    difficulty: Difficulty = None,
+    delimiter: opt.Delimiter = None,
+    encoding: opt.Encoding = None,
+    type_: opt.ColumnTypes = None,
+    force: Force = False,
+    seed: Annotated[int, typer.Option(help="The same seed and rows give the same tasks.")] = 0,
+    test_out: Annotated[
+        Path | None, typer.Option(help="Holds tasks out and writes them to this file, as `split` does.")
+    ] = None,
+    test_size: Annotated[float, typer.Option(help="The share of the tasks that is held out.")] = 0.1,
+) -> None:
+    """Drafts tasks over tables of your own, with gold SQL that has been executed.
+
+    A server is only read.
+    """
+    from tqdm.auto import tqdm
+
+    from trl_dbbench.data.generate.imported import import_from
+    from trl_dbbench.data.generate.own import Drafts
+
+    for path in filter(None, (out, test_out)):
+        check_writable(path)
+        if path.exists() and not force:
+            raise ConfigError(f"'{path}' is there already; --force replaces it, or name another file.")
+    csv = opt.csv_options(delimiter, encoding, type_)
+    found = import_from(sources, database, opt.names(tables), sample, seed, csv)
+    for line in (*(f"note: {note}" for note in found.notes), *found.described()):
+        typer.echo(line, err=True)
+    drafts = Drafts(found.tables, num_tasks, seed, difficulty)
+    tasks = list(tqdm(drafts, total=num_tasks, desc="import", unit="task"))
+    for note in _missing(drafts, Counter(task.tables[0].name for task in tasks)):
+        typer.echo(f"note: {note}", err=True)
+    if test_out is None:
+        write_tasks(out, tasks)
+        typer.echo(f"{out}: {_counted(tasks)}")
+        return
+    halves = split_tasks(tasks, test_size, seed)
+    for path, half in ((out, halves.train), (test_out, halves.test)):
+        write_tasks(path, half)
+        typer.echo(f"{path}: {_counted(half)}")
+    typer.echo(said_of(halves))
+
+
+def _missing(drafts: Drafts, counted: Counter[str]) -> Iterator[str]:
+    """Yield notes on skills and tables without tasks."""
+    if drafts.missing:
+        yield f"these tables give no (more) tasks of {', '.join(drafts.missing)}"
+    for table in drafts.tables:
+        if not counted[table.name]:
+            why = (
+                "a table needs two rows and two columns of numbers, dates or short texts"
+                if table.name in drafts.silent
+                else "no question of it was drawn; raise --num-tasks"
+            )
+            yield f"{table.name} gives no tasks: {why}"
+
+
+def _counted(tasks: list) -> str:
+    operations = skill_counts(tasks)["operation"]
+    return f"{len(tasks)} tasks ({', '.join(f'{count} {name}' for name, count in operations.most_common())})"

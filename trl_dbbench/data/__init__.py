@@ -1,6 +1,6 @@
 """Make, convert and check what a model learns from.
 
-Generated tasks, audits of tasks, sampled episodes, demonstrations, labels for reward models, scores of predicted
-SQL.
+Generated tasks, audits of tasks, sampled episodes, demonstrations, labels for reward models, scores of
+predicted SQL.
 In: tasks, databases or episodes. Out: files of tasks, conversations or scores.
 """

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.database import Database, Limits, State
+from trl_dbbench.database.embedded.database import SQLiteDatabase
 from trl_dbbench.episode.gold import execute_alone, gold_state
 from trl_dbbench.episode.protocol import get_protocol
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.mysqlite.database import SQLiteDatabase
 from trl_dbbench.tasks import Task, load_tasks
-from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvOptions
-from trl_dbbench.tasks.csv_tables import read_csv_tables
+from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, FROM_FILE, CsvOptions, read_csv_tables
 from trl_dbbench.tasks.entries import WRITABLE, write_entries
 from trl_dbbench.tasks.formats import FORMATS, get_format, read_entry
 from trl_dbbench.tasks.formats.base import Loss, Unrepresentable, WritableFormat
@@ -30,14 +29,14 @@ from trl_dbbench.tasks.formats.csv import CsvFormat
 from trl_dbbench.utils.files import check_writable
 
 GOLD_LIMITS = Limits(seconds=60.0, rows=10_000, characters=10_000_000)
-"""For statements of the user's own; those of agents get less."""
+"""Limits for the user's own statements; agents get less."""
 
 _PROTOCOLS_OWN = "the protocol's own"
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """What `convert` did.
+    """The outcome of `convert`.
 
     `losses` are of tasks that were written; `skipped` says of the others why they were not. `notes` say how
     the CSV files of tables were read.
@@ -51,7 +50,7 @@ class Conversion:
     notes: tuple[str, ...] = ()
 
     def warnings(self) -> Iterator[str]:
-        """A line for each kind of loss, with the first tasks it is about and their number."""
+        """Yield a line for each kind of loss, with the first tasks it is about and their number."""
         for start, losses in (("left out: ", self.skipped), ("", self.losses)):
             for (field, text), tasks in _grouped(losses).items():
                 yield f"{start}{_named(tasks)}, {field}: {text}"
@@ -83,7 +82,7 @@ def convert(
     database: Database | None = None,
     skip: bool = False,
 ) -> Conversion:
-    """Reads tasks, writes them in another format, and replaces `target` only when all of it is written.
+    """Read tasks, writes them in another format, and replaces `target` only when all of it is written.
 
     ```python
     convert("dev.jsonl", "dev.parquet")  # verl
@@ -188,7 +187,7 @@ def _opened(database: Database | None) -> Iterator[Database]:
 
 @dataclass
 class _Context:
-    """What writing a format may need; see `WriteContext`."""
+    """Data that writing a format may need; see `WriteContext`."""
 
     database: Database
     messages: Callable[[Task], list[dict[str, str]]]
@@ -217,7 +216,7 @@ class _Context:
 def _write(
     tasks: Sequence[Task], format: WritableFormat, context: _Context, skip: bool
 ) -> tuple[list[dict[str, Any]], list[Loss], list[Loss]]:
-    """The entries, what their tasks lost, and why other tasks are not among them."""
+    """Return the entries, what their tasks lost, and why other tasks are not among them."""
     entries: list[dict[str, Any]] = []
     losses: list[Loss] = []
     refused: list[Loss] = []
@@ -245,7 +244,7 @@ def _write(
 
 
 def _losses(task: Task, again: Task, format: WritableFormat) -> Iterator[Loss]:
-    """The fields that come back different. A hash that was computed for a task without one is no loss.
+    """Yield the fields that come back different. A hash that was computed for a task without one is no loss.
 
     `repr`, as 1, 1.0 and True are equal in Python but not in a table.
     """
@@ -278,4 +277,5 @@ def _fields(task: Task) -> dict[str, Any]:
         "dialect": task.dialect,
         "knowledge": task.knowledge,
         "schema": task.schema,
+        "max_turns": task.max_turns,
     }

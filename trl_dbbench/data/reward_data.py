@@ -1,4 +1,4 @@
-"""What reward models learn from: runs' episodes, or files that others wrote.
+"""Training data of reward models: runs' episodes, or files from elsewhere.
 
 ```
 chosen, rejected   (and prompt)   for a reward model: texts, or chat messages
@@ -37,19 +37,19 @@ from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks.entries import read_entries
 
 Row = tuple[str, dict[str, list[int]]]
-"""What names the task, and the row as ids."""
+"""The task's name and the row as token ids."""
 
 
 def as_list(names: str | list[str]) -> list[str]:
-    """The names; a YAML may give one alone."""
+    """Return the names; a YAML may give one alone."""
     return [names] if isinstance(names, str) else names
 
 
 def read_settings(runs: Sequence[str]) -> RunSettings | None:
-    """How the runs' episodes were played; `None` if there are no runs.
+    """Return how the runs' episodes were played; `None` if there are no runs.
 
     Raises:
-        ConfigError: if one is no run's folder, or they showed the policy different things.
+        ConfigError: if one is not a run's folder, or their policies read different prompts.
     """
     all_settings = [RunSettings.read(run) for run in runs]
     for run, settings in zip(runs[1:], all_settings[1:], strict=True):
@@ -64,12 +64,12 @@ def read_settings(runs: Sequence[str]) -> RunSettings | None:
 
 
 def shown_by(settings: RunSettings | None) -> dict[str, Any]:
-    """What the chat template of the reward model is to show beside messages."""
+    """Return what the reward model's chat template shows beside messages."""
     return {} if settings is None else {**settings.chat_template_kwargs, "tools": tools_of(settings)}
 
 
 def check_reader(reader: Reader, settings: RunSettings | None) -> None:
-    """Finds a chat template that cannot show the episodes.
+    """Find a chat template that cannot show the episodes.
 
     Raises:
         ConfigError: if the reward model is to learn from episodes, and has no template that can.
@@ -98,7 +98,7 @@ def pairs_of_files(files: Sequence[str], reader: Reader) -> Iterator[Row]:
     """Pairs that others wrote.
 
     Raises:
-        ConfigError: if a file cannot be read, or a row of it is no pair.
+        ConfigError: if a file cannot be read, or a row is not a pair.
     """
     for place, fields in _entries(files):
         if not {"chosen", "rejected"} <= fields.keys():
@@ -128,7 +128,7 @@ def _pair_row(reader: Reader, pair: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def played_in(runs: Sequence[str], notes: list[str]) -> list[Played]:
-    """The sampled episodes of the runs, each text once."""
+    """Return the sampled episodes of the runs, each text once."""
     seen: dict[tuple[str, ...], Played] = {}
     for run in runs:
         for record, task in saved_episodes(run, notes):
@@ -188,7 +188,7 @@ def _labels(label: Any, parts: list[str], tokens: StepTokens) -> list[bool | Non
 
 
 def _read_off(text: str, parts: list[str], answers: tuple[str, str]) -> list[str] | None:
-    """The answers that stand in a text where its parts meet."""
+    """Return the answers that stand in a text where its parts meet."""
     if not text.startswith(parts[0]):
         return None
     found, rest = [], text[len(parts[0]) :]
@@ -214,7 +214,7 @@ def _entries(files: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def fitting(rows: Iterable[Row], max_length: int | None, notes: list[str]) -> list[Row]:
-    """The rows of which no text is longer than so many tokens; `notes` say how many are left out."""
+    """Return the rows whose texts have at most `max_length` tokens; `notes` tell how many are left out."""
     rows = list(rows)
     fit = [
         (task, row)
@@ -228,7 +228,7 @@ def fitting(rows: Iterable[Row], max_length: int | None, notes: list[str]) -> li
 
 @dataclass(frozen=True)
 class Rows:
-    """What a reward model is trained on, and what it is measured on: rows, and the task of each."""
+    """Rows for training and for evaluation, and the task of each held-out row."""
 
     train: list[dict[str, list[int]]]
     held_out: list[dict[str, list[int]]]

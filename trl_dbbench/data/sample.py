@@ -58,7 +58,7 @@ PROGRESS_FILE = "sample.json"
 
 @dataclass
 class Sampled:
-    """How far a sampling has come, as `sample.json` has it.
+    """State of a sampling, as in `sample.json`.
 
     `asked` is what decides which episodes are drawn and kept. `counts` are of right episodes among those
     judged, `void` of those whose environment failed (`Accuracy`), `statuses` of their endings; `bytes` is the
@@ -79,7 +79,7 @@ class Sampled:
     statuses: dict[str, int] = field(default_factory=dict)
 
     def add(self, batch: Sequence[EpisodeRecord]) -> None:
-        """Counts what was played."""
+        """Count what was played."""
         self.played += len(batch)
         self.generated_tokens += sum(map(_sampled_tokens, batch))
         accuracy = self.accuracy.add(batch)
@@ -88,7 +88,7 @@ class Sampled:
 
     @property
     def accuracy(self) -> Accuracy:
-        """Of what was played; another object each time."""
+        """Accuracy of what was played; a new object each time."""
         return Accuracy(self.counts, self.void)
 
     def __str__(self) -> str:
@@ -110,7 +110,7 @@ class Sampled:
 
 
 def check_not_held_out(tasks: Sequence[Task], run: Path | None, eval_tasks: Sequence[Task]) -> None:
-    """Finds tasks that are to be sampled and to be evaluated on, whatever their ids.
+    """Raise if a task is both sampled and held out, whatever its id.
 
     Args:
         run: the run that trained the model: what it was evaluated on is held out.
@@ -148,7 +148,7 @@ def sample_into(
     batch_size: int = 64,
     progress: bool = True,
 ) -> Sampled:
-    """Plays what is left to be played of a plan, and writes what is kept to a folder.
+    """Play the rest of a plan, and write what is kept to a folder.
 
     Args:
         out: a new folder, or one in which this plan was begun.
@@ -206,7 +206,7 @@ def asked_of(tasks: Sequence[Task], plan: Plan | None, trained: Trained) -> dict
 
 
 def _begun(out: Path, asked: dict[str, Any], episodes: int) -> Sampled:
-    """What was done before, if it is the same that is asked for now."""
+    """Return the state of an earlier start with the same settings, or a new one."""
     path = out / PROGRESS_FILE
     if not path.exists():
         return Sampled(asked, episodes)
@@ -242,7 +242,7 @@ def _write_head(out: Path, sampled: Sampled, tasks: Iterable[Task], trained: Tra
         sampling={name: sampled.asked[name] for name in ("temperature", "top_p", "top_k")},
         task_files={},
         versions=versions(),
-        id=None,  # it is no run that trains
+        id=None,  # this run trains nothing
     ).write(out)
     with write_atomically(out / TASKS_FILE) as file:
         file.writelines(f"{task.to_json()}\n" for task in tasks)

@@ -1,4 +1,4 @@
-"""Predicted SQL scored by the rules of all evaluators beside each other, whoever has written it."""
+"""Scores of predicted SQL by the rules of all evaluators side by side."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.database import Database
-from trl_dbbench.episode.gold import whole_result
+from trl_dbbench.episode.gold import execute_untruncated
 from trl_dbbench.errors import ServerCrash, TaskError
 from trl_dbbench.grading import SQL_GRADERS, SQLGrader
 from trl_dbbench.grading.scorers import Result
@@ -22,7 +22,7 @@ _BIRD_MARK = "\t----- bird -----\t"
 
 @dataclass(frozen=True)
 class Scores:
-    """What each grader says of one prediction, from 0 to 1; `None` where the gold SQL cannot be judged by.
+    """Score of one prediction by each grader, 0 to 1; `None` where a grader cannot judge by the gold SQL.
 
     `problem` says why the prediction, or the gold SQL, gives nothing.
     """
@@ -34,14 +34,14 @@ class Scores:
 
 
 def can_be_scored(task: Task) -> bool:
-    """Whether it is a question with gold SQL, or with the results that it would give."""
+    """Return whether it is a question with gold SQL, or with the results that it would give."""
     return task.is_question and (task.gold.sql is not None or bool(task.gold.results))
 
 
 def score_all(
     tasks: Sequence[Task], predictions: Mapping[str, str], database: Database, workers: int = 4
 ) -> Iterator[Scores]:
-    """Scores the predictions for questions, in the order of the tasks. A missing one is wrong.
+    """Score the predictions for questions, in the order of the tasks. A missing one is wrong.
 
     Args:
         predictions: SQL by the task's id.
@@ -63,7 +63,7 @@ def score_all(
 
 
 def _scored(task: Task, sql: str | None, database: Database) -> Scores:
-    """Of several databases the worst counts, as in Spider's test suites."""
+    """Return the worst score over several databases, as Spider's test suites do."""
     found = [_scored_on_one(each, sql, database) for each in task.on_each_database()]
     values: dict[str, float | None] = {}
     for name in SQL_GRADERS:
@@ -79,7 +79,7 @@ def _scored_on_one(task: Task, sql: str | None, database: Database) -> Scores:
     def result(statement: str) -> tuple[Result | None, str]:
         if statement not in gave:
             try:
-                gave[statement] = whole_result(database, task, statement)
+                gave[statement] = execute_untruncated(database, task, statement)
             except ServerCrash as crash:
                 gave[statement] = None, str(crash)
         return gave[statement]
@@ -173,7 +173,7 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _parts(sql: Any) -> list[str]:
-    """A prediction's SQL, and the database behind it, as BIRD's files have them."""
+    """Return a prediction's SQL, and the database behind it, as BIRD's files have them."""
     sql = "" if sql is None or sql == 0 else sql
     if not isinstance(sql, str):
         raise TypeError(f"{str(sql)[:50]!r} is no SQL")
@@ -224,7 +224,7 @@ def _of_lines(lines: Sequence[str], tasks: Sequence[Task]) -> dict[str, str]:
 
 
 def _misnamed(named: Iterable[tuple[Task, Sequence[str]]], tasks: Sequence[Task]) -> str | None:
-    """The first prediction that names the database of other tasks than its own, as text."""
+    """Return the first prediction that names the database of other tasks than its own, as text."""
     known = {name for task in tasks if (name := _database_of(task)) is not None}
     for task, names in named:
         said, own = "".join(names).strip(), _database_of(task)
@@ -236,13 +236,13 @@ def _misnamed(named: Iterable[tuple[Task, Sequence[str]]], tasks: Sequence[Task]
 
 
 def _database_of(task: Task) -> str | None:
-    """The name of the database that a task of a benchmark is of, if its path says it."""
+    """Return the name of the database that a task of a benchmark is of, if its path says it."""
     source = task.source
     return None if source is None or source.path.endswith(".sql") else Path(source.path).stem
 
 
 def _with_repeats(found: dict[str, str], tasks: Sequence[Task]) -> dict[str, str]:
-    """The predictions, and for a task that its file has twice (`137-2`) that of the first."""
+    """Return the predictions; a task that its file has twice (`137-2`) shares the first one's."""
     by_id = {task.id: task for task in tasks}
     for task in tasks:
         first, _, number = task.id.rpartition("-")

@@ -14,18 +14,18 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
+from trl_dbbench.data.demonstrations import Script
 from trl_dbbench.database import Database
 from trl_dbbench.engines.base import Backend
 from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.player import DEFAULT_SAMPLING, Player
 from trl_dbbench.episode.prompts import Opening
-from trl_dbbench.episode.types import Completion, Episode, Request, Rules, Sampling, Start
+from trl_dbbench.episode.types import Episode, Rules, Sampling, Start
 from trl_dbbench.errors import ConfigError, EnvironmentFault
 from trl_dbbench.evaluation.evaluate import open_model, player_of
 from trl_dbbench.rewards.steps import potential
@@ -89,7 +89,8 @@ def _model_of(name: str) -> Trained:
 
 
 def by_state_progress(record: EpisodeRecord, task: Task, database: Database, judge: Judge) -> Labels | None:
-    """For each turn whether it brought the tables nearer to the gold state; `None` if the database failed."""
+    """Return for each turn whether it brought the tables nearer to the gold state; `None` if the database
+    failed."""
     try:
         progress = state_progress(record, task, database, judge)
     except EnvironmentFault as fault:
@@ -100,7 +101,7 @@ def by_state_progress(record: EpisodeRecord, task: Task, database: Database, jud
 
 
 def state_progress(record: EpisodeRecord, task: Task, database: Database, judge: Judge) -> list[float]:
-    """For each turn the potential of the tables after its statement less that before; 0 for questions.
+    """Return for each turn by how much its statement raised the tables' potential; 0 for questions.
 
     Raises:
         EnvironmentFault: if the database fails.
@@ -182,7 +183,7 @@ def by_continuations(
 
 
 def _room_after(episode: Episode, turn: int, rules: Rules) -> bool:
-    """Whether anything fits in after that turn."""
+    """Return whether anything fits in after that turn."""
     used = sum(len(t.completion.ids) + len(t.observation_ids) for t in episode.turns[: turn + 1])
     in_context = rules.context is None or len(episode.prompt_ids) + used < rules.context
     return used < rules.max_completion_length and in_context
@@ -199,7 +200,9 @@ def replay_turns(
     assert isinstance(player.chat, ChatFormat)
     starts = [_start(record, task, player, system_prompt) for record, task in played]
     rules = Rules(player.rules.max_turns, 10**6, 10**6)  # the saved ones kept theirs
-    episodes = replace(player, rules=rules).play_all(starts, _Saved([r for r, _ in played], player.chat))
+    chat = player.chat  # an episode with more turns than were saved is another one, which `_same` sees
+    ids = [[chat.ids_of(turn["text"]) for turn in record["turns"]] for record, _ in played]
+    episodes = replace(player, rules=rules).play_all(starts, Script(ids, chat.ids_of("")))
     return [
         episode if _same(record, episode) else None
         for (record, _), episode in zip(played, episodes, strict=True)
@@ -207,34 +210,14 @@ def replay_turns(
 
 
 def _start(record: EpisodeRecord, task: Task, player: Player, system_prompt: Opening | None) -> Start:
-    """With the earlier episodes that the saved one was shown."""
+    """Return a start with the earlier episodes that the saved prompt showed."""
     protocol = player.chat.protocol
     prompt = with_examples(protocol.messages(task, system_prompt), record.get("shown", ()), protocol)
     return Start(task, player.chat.prompt_ids(prompt), shots=record.get("shots", ()))
 
 
 def _same(record: EpisodeRecord, episode: Episode) -> bool:
-    """Up to the last turn, which the labels by continuations do not go on from."""
+    """Return whether both are equal up to the last turn, which no continuation starts from."""
     saved = [(turn["text"], turn.get("observation")) for turn in record["turns"][:-1]]
     now = [(turn.text, turn.observation) for turn in episode.turns[:-1]]
     return saved == now and len(episode.turns) == len(record["turns"])
-
-
-class _Saved:
-    """An engine that says what the saved episodes said: row r is the r-th of them."""
-
-    def __init__(self, records: Sequence[EpisodeRecord], chat: ChatFormat):
-        self._records, self._chat = records, chat
-
-    async def generate(self, request: Request) -> Completion:
-        turns = self._records[request.row]["turns"]
-        if request.turn >= len(turns):  # more turns than were saved: another episode, which `_same` sees
-            return self._completion("")
-        return self._completion(turns[request.turn]["text"])
-
-    def _completion(self, text: str) -> Completion:
-        ids = self._chat.ids_of(text)
-        return Completion(ids, [0.0] * len(ids))
-
-    def serve(self, episodes: Sequence[Future]) -> None:
-        wait(episodes)

@@ -1,4 +1,4 @@
-"""What the library sees of a server: an opened database that hands out sandboxes."""
+"""An opened database, which hands out sandboxes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from trl_dbbench.tasks import Task
 
 T = TypeVar("T")
 
+DEFAULT_LIMITS = Limits()
+
 
 class Database(Closing):
     """An opened database: a context manager that removes everything it made at its end.
@@ -28,23 +30,26 @@ class Database(Closing):
     url: str
     dialect: Dialect
     task_dialects: frozenset[str] = frozenset({"mysql"})
-    """Of the tasks that can be played here."""
-    limits: Limits = Limits()
+    """Dialects of the tasks that can be played here."""
+    limits: Limits = DEFAULT_LIMITS
     statements_at_once: int = 32
     """Number of threads in which statements wait for the server (`in_thread`)."""
     patience: float = 300.0
     """Seconds to wait for a server that does not answer, counted from the outage's beginning."""
     restarts: int = 0
-    """How often the server was lost, together with everything that this database had there."""
+    """Times the server was lost, with everything that this database had there."""
     closed: bool = False
     silent: bool = False
     """Whether the server has not answered for some seconds. Asking this waits for nothing."""
     gave_up: str | None = None
-    """Why a sandbox ended after waiting for the server in vain; `None` as soon as the server answers."""
+    """Reason that a sandbox gave up waiting for the server; `None` as soon as the server answers."""
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.limits = limits
 
     @cached_property
     def outage(self) -> Outage:
-        """What the sandboxes know together of a server that does not answer."""
+        """Return what the sandboxes know together of a server that does not answer."""
         return Outage()
 
     def sandbox(self, task: Task) -> Sandbox:
@@ -60,7 +65,7 @@ class Database(Closing):
         return RetryingSandbox(self, task)
 
     def check_dialect(self, task: Task) -> None:
-        """Raises TaskError if this database does not have the task's dialect."""
+        """Raise TaskError if this database does not have the task's dialect."""
         if task.dialect not in self.task_dialects:
             raise TaskError(
                 f"task {task.id!r} has the dialect {task.dialect}, and this database is "
@@ -77,11 +82,11 @@ class Database(Closing):
         """
 
     def recover(self) -> bool:
-        """Restores what the database lost in a failure. Returns whether the server answers."""
+        """Restore what the database lost in a failure. Returns whether the server answers."""
         return True
 
     def in_thread(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        """Calls the function in one of the database's own threads, for the running event loop to await.
+        """Call the function in one of the database's own threads, for the running event loop to await.
 
         The threads are kept: starting one takes longer than a short statement.
         """
@@ -97,4 +102,4 @@ class Database(Closing):
 
     @abstractmethod
     def close(self) -> None:
-        """Removes what is left of the sandboxes and gives up the server. May be called repeatedly."""
+        """Remove what is left of the sandboxes and gives up the server. May be called repeatedly."""

@@ -1,4 +1,4 @@
-"""What depends on the server: how it understands statements, limits their time, and numbers its errors.
+"""Differences between servers: how they read statements, limit their time, and number their errors.
 
 `Database.dialect` is `MYSQL`, `MARIADB` or `SQLITE`, whose `name` is what `run.json` stores.
 """
@@ -38,7 +38,8 @@ class Dialect:
     product: str
 
     def looks_like_read(self, sql: str) -> bool:
-        """Whether a statement may be tried where nothing can be changed and every session is like another.
+        """Return whether a statement may be tried where nothing can be changed and every session is like
+        another.
 
         The words decide: a text that merely quotes one of them is not considered a read, and neither is a
         very long one.
@@ -46,22 +47,23 @@ class Dialect:
         return len(sql) <= MAX_STATEMENT_CHARACTERS and _looks_like_read(sql)
 
     def only_reads(self, sql: str) -> bool:
-        """Whether a statement changes nothing, wherever it runs, and reveals nothing about its session."""
+        """Return whether a statement changes nothing, wherever it runs, and reveals nothing about its
+        session."""
         return self.looks_like_read(sql) and self.kind_of(sql) == "reads"
 
     def only_shows(self, sql: str) -> bool:
-        """Whether a statement leaves nothing behind, unless it calls the agent's own code."""
+        """Return whether a statement leaves nothing behind, unless it calls the agent's own code."""
         return _READ.match(sql) is not None and _KEEPS.search(sql) is None
 
     def is_traceless(self, sql: str) -> bool:
-        """Whether a read leaves nothing in its session that such a read could find there.
+        """Return whether a read leaves nothing in its session that such a read could find there.
 
-        Each function that it calls must be known to be so; in doubt the answer is no.
+        Each function that it calls must be known to be so; in doubt it returns False.
         """
         return _is_traceless(sql)
 
     def kind_of(self, sql: str) -> Kind:
-        """What a statement leaves behind.
+        """Return what a statement leaves behind.
 
         - `reads`: nothing;
         - `plain`: at most rows in tables;
@@ -76,25 +78,18 @@ class Dialect:
         return _kind_of(sql)
 
     def varies(self, sql: str) -> bool:
-        """Whether a statement, or a column's type, may give something else each time.
+        """Return whether a statement, or a column's type, may give something else each time.
 
         That is, by the clock, by chance, or by names and estimates that are the server's own.
         """
         return _VARYING.search(sql) is not None
-
-    def is_steady(self, sql: str) -> bool:
-        """Whether a read gives the same whenever it is executed, as long as nobody changes its tables.
-
-        In doubt the answer is no.
-        """
-        return self.is_traceless(sql) and not self.varies(sql) and _PERHAPS_TODAY.search(sql) is None
 
     def error_class(self, code: int) -> str:
         """The kind of mistake that an agent's error is: a key of `AGENT_ERRORS`, or `other`."""
         return next((name for name, codes in AGENT_ERRORS.items() if code in codes), "other")
 
     def is_environment_fault(self, code: int, text: str = "") -> bool:
-        """Whether this error is a failure that the agent did not cause, or looks like one.
+        """Return whether this error is a failure that the agent did not cause, or looks like one.
 
         Args:
             text: the server's words, for errors whose number alone does not say that the disk is full.
@@ -103,7 +98,7 @@ class Dialect:
         return code == 0 or code in ENVIRONMENT_FAULTS or is_full_disk(text)
 
     def is_silence(self, code: int) -> bool:
-        """Whether this error is the client's own: it got no answer."""
+        """Return whether this error is the client's own: it got no answer."""
         return code in NO_ANSWER
 
     def what_failed(self, code: int, text: str = "") -> str:
@@ -113,15 +108,15 @@ class Dialect:
         return ENVIRONMENT_FAULTS.get(code, "the database failed")
 
     def is_time_limit(self, code: int) -> bool:
-        """Whether the server stopped the statement because it took too long."""
+        """Return whether the server stopped the statement because it took too long."""
         return code in TIME_LIMITS
 
     def is_kill(self, code: int) -> bool:
-        """Whether the statement was stopped by a KILL QUERY."""
+        """Return whether the statement was stopped by a KILL QUERY."""
         return code in KILLS
 
     def is_memory_limit(self, code: int, text: str) -> bool:
-        """Whether a connection was stopped because it took too much memory."""
+        """Return whether a connection was stopped because it took too much memory."""
         return code == MEMORY_LIMIT or (code == OPTION_PREVENTS_STATEMENT and "max-session-mem-used" in text)
 
 
@@ -129,7 +124,7 @@ class Dialect:
 class ServerDialect(Dialect):
     """A server that statements are sent to, with the statements that are written differently on each product.
 
-    `time_limit` and `timed_select` are templates for the methods. `database_size` are statements of which the
+    `time_limit` and `timed_select` are templates for the methods. `database_size` are statements; the
     last gives the bytes of a database on disk, temporary tables of a connection included. They may name
     `files` (a pattern of tablespaces), `database` and `connection`. `temporary_size` gives the bytes of the
     file that all temporary tables are in, if there is one. `list_prepared` lists XA transactions: format,
@@ -258,9 +253,6 @@ _VARYING = re.compile(
         |\b(?:SELECT|WITH|TABLE|VALUES|INSERT|REPLACE|UPDATE|DELETE|FORMAT|ANALYZE|EXTENDED|PARTITIONS)\b)""",
     re.VERBOSE | re.IGNORECASE,
 )
-
-_PERHAPS_TODAY = re.compile(r"\b(?:TIME|STR_TO_DATE|SYSDATE)\b", re.IGNORECASE)
-"""What may give a time of day, which becomes one of today where a date is needed."""
 
 
 def _is_denied(sql: str) -> bool:

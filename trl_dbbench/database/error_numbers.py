@@ -74,7 +74,7 @@ MEMORY_LIMIT = 4082
 """MySQL's connection_memory_limit. The server closes the connection."""
 
 OPTION_PREVENTS_STATEMENT = 1290
-"""What MariaDB says of max_session_mem_used, and of other things that an option forbids."""
+"""MariaDB's number for max_session_mem_used, and for other things that an option forbids."""
 
 TIME_LIMIT = 3024
 SYNTAX_ERROR = 1064
@@ -122,7 +122,8 @@ _SQLSTATES = {
 
 
 def is_full_disk(text: str) -> bool:
-    """Whether these words of a server say that no space is left. The numbers alone, such as 1005, do not."""
+    """Return whether these words of a server say that no space is left. The numbers alone, such as 1005,
+    do not."""
     return _FULL_DISK.search(text) is not None
 
 

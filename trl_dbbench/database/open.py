@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
-from trl_dbbench.database.base import Database
+from trl_dbbench.database.base import DEFAULT_LIMITS, Database
+from trl_dbbench.database.embedded.database import SQLiteDatabase
 from trl_dbbench.database.sandbox import Limits
 from trl_dbbench.database.server.connections import parse_url, redacted
 from trl_dbbench.database.server.database import ServerDatabase
@@ -18,24 +19,25 @@ from trl_dbbench.database.server.local import start_local
 from trl_dbbench.database.server.ownership import new_run
 from trl_dbbench.database.server.start import Server
 from trl_dbbench.database.several import SeveralDatabases
-from trl_dbbench.errors import DatabaseError, EnvironmentFault
-from trl_dbbench.mysqlite.database import SQLiteDatabase
+from trl_dbbench.errors import ConfigError, DatabaseError, EnvironmentFault
 from trl_dbbench.tasks import Task
+from trl_dbbench.utils.lookup import look_up
 from trl_dbbench.utils.ranks import Ranks
 
 logger = logging.getLogger("trl_dbbench.database")
 
-DEFAULT_LIMITS = Limits()
 DEFAULT_IMAGE = "mysql:8.4"
 IMAGE_VARIABLE = "TRL_DBBENCH_DOCKER_IMAGE"
 _URLS = ("mysql+pymysql://", "mysql://", "mariadb+pymysql://", "mariadb://")
 _EXAMPLE = "mysql+pymysql://user:password@host:3306/"
 _BETWEEN = re.compile(r"[\s,]+(?=\w[\w+.-]*://|(?:auto|docker|local|sqlite)\s*(?::\s*\d+\s*)?(?:[\s,]|$))")
-"""What parts two databases in a text. A password may have a comma or a blank, too."""
+"""Separator of two databases in a text. A password may have a comma or a blank, too."""
 _COUNTED = re.compile(r"(docker|local)\s*:\s*(\d+)")
+_OWN = re.compile(r"(?!.*://|(?:docker|local)\s*:).+[.:][A-Za-z_]\w*")
+"""The dotted path of a user's class, `module.Class`, `module:Class` or `file.py:Class`."""
 
 Spec = str | Sequence[Any] | Mapping[str, Any]
-"""What names a database, or several servers; see `open_database`."""
+"""Name of a database, or of several servers; see `open_database`."""
 
 
 def open_database(
@@ -46,7 +48,7 @@ def open_database(
     patience: float = Database.patience,
     require_accounts: bool = False,
 ) -> AbstractContextManager[Database]:
-    """Opens a database for rollouts, and removes everything that it made at the end.
+    """Open a database for rollouts, and removes everything that it made at the end.
 
     `spec` is one of:
 
@@ -59,8 +61,11 @@ def open_database(
     - `"auto"`: the first of docker, local and sqlite that works; sqlite, where ranks run on several machines.
       One line of the log says which.
 
+    - `"my.module.Class"`, `"my.module:Class"` or `"my_file.py:Class"`: a `Database` of your own, made
+      on each rank with `limits` as its only argument;
+
     or it names several servers of one product, over which the sandboxes are spread (`several.py`): a list of
-    URLs, the same joined by commas or blanks, or `"local:3"` or `{"docker": 2}` for so many servers to start.
+    URLs, the same joined by commas or blanks, or `"local:3"` or `{"docker": 2}` to start several.
 
     Under `accelerate` with several processes every rank must call this: the main one starts the server and
     tells the others its URL; at the end it waits for them before it stops the server.
@@ -130,7 +135,8 @@ def _check_known(name: str) -> None:
     if name not in ("docker", "local") and not name.startswith(_URLS):
         raise DatabaseError(
             f'{redacted(name)!r} is no database. Write "auto", "docker", "local", "sqlite" or a URL such as '
-            f"{_EXAMPLE}; for several servers a list of URLs, or local:2."
+            f"{_EXAMPLE}; for several servers a list of URLs, or local:2; for a class of your own its dotted "
+            "path, my_module.MyDatabase."
         )
 
 
@@ -189,7 +195,8 @@ _OF_ONE_MACHINE = (
 
 
 def _advice(named: Sequence[str], hosts: Sequence[str], rank: int) -> str:
-    """What to do where a rank cannot reach a server that the main process has started on another machine."""
+    """Return what to do where a rank cannot reach a server that the main process has started on another
+    machine."""
     started = next((each for each in named if each in ("docker", "local")), None)
     if started is None or hosts[rank] == hosts[0]:
         return ""
@@ -203,7 +210,7 @@ def _advice(named: Sequence[str], hosts: Sequence[str], rank: int) -> str:
 def _choose(
     named: Sequence[str], docker_image: str, run: str, options: dict[str, Any], several_hosts: bool
 ) -> Database:
-    """Opens what is named. A server that this starts is stopped with the database."""
+    """Open what is named. A server that this starts is stopped with the database."""
     if list(named) == ["auto"]:
         if several_hosts:
             return _embedded(_OF_ONE_MACHINE, options)
@@ -239,12 +246,40 @@ def _start(spec: str, docker_image: str, run: str, options: dict[str, Any]) -> D
         return _own(start_local(), run, options)
     if spec == "sqlite":
         return SQLiteDatabase(options["limits"])
+    if _OWN.fullmatch(spec):
+        return _users(spec, options)
     _check_known(spec)
     return ServerDatabase(spec, run=run, **options)
 
 
+def _users(path: str, options: dict[str, Any]) -> Database:
+    """Make a database of a user's own class."""
+    try:
+        made: Any = look_up("database", path, {})
+        database = made(limits=options["limits"])
+    except ConfigError as error:
+        raise DatabaseError(str(error)) from error
+    except TypeError as error:
+        raise DatabaseError(
+            f"the database {path!r} cannot be made: {error}. It is called with limits=Limits(...), and needs "
+            "the members of trl_dbbench.database.Database: derive it from that."
+        ) from error
+    if not isinstance(database, Database):
+        raise DatabaseError(
+            f"the database {path!r} gives a {type(database).__name__}. Derive your class from "
+            "trl_dbbench.database.Database, with fresh_sandbox, describe, close and dialect."
+        )
+    if not hasattr(database, "dialect"):
+        raise DatabaseError(
+            f"the database {path!r} has no dialect. Set one in its class, such as "
+            "trl_dbbench.database.dialect.MYSQL."
+        )
+    database.url, database.patience = path, options["patience"]
+    return database
+
+
 def _embedded(why: str, options: dict[str, Any]) -> Database:
-    """What "auto" chooses where no server will do."""
+    """Return what "auto" chooses where no server will do."""
     embedded = SQLiteDatabase(options["limits"])
     logger.info(
         'Database: "auto" chose "sqlite", %s: %s. %s',
@@ -280,7 +315,9 @@ def _own(server: Server, run: str, options: dict[str, Any]) -> ServerDatabase:
 
 
 def _join(url: str, run: str, rank: int, options: dict[str, Any]) -> Database:
-    """Opens, on another rank, what the main process has opened."""
+    """Open, on another rank, what the main process has opened."""
     if url == "sqlite":
         return SQLiteDatabase(options["limits"])
+    if _OWN.fullmatch(url):
+        return _users(url, options)
     return ServerDatabase(url, run=run, rank=rank, **options)

@@ -9,8 +9,8 @@ a statement fails, by the environment's fault -> wait for the server -> fresh sa
   our own (`Sandbox.failing`), or as a whole. Everything else is the agent's: it can raise any error with
   SIGNAL, and end its own connection.
 - A server that does not answer, or takes no writes, is waited for, up to `Database.patience` seconds; then
-  the episode ends without a reward. All sandboxes wait together: the time is that of the outage and not of
-  each of them.
+  the episode ends without a reward. All sandboxes wait together, so the seconds count from the outage's
+  beginning.
 - An error that looks like the environment's (`QueryResult.doubtful`) while the server is in order is tried
   again, on fresh sandboxes: the failure may have just ended. If it comes again it is the agent's, and
   so its observation.
@@ -59,7 +59,7 @@ class Outage:
         self._lock = threading.Lock()
 
     def failed(self, patience: float) -> float:
-        """Notes that a try failed just now. Returns the seconds since the outage began."""
+        """Note that a try failed just now. Returns the seconds since the outage began."""
         with self._lock:
             now = time.monotonic()
             if self._since is None or now - self._last > max(patience, MAX_PAUSE_SECONDS):
@@ -68,12 +68,12 @@ class Outage:
             return now - self._since
 
     def over(self) -> None:
-        """Notes that a try succeeded."""
+        """Note that a try succeeded."""
         with self._lock:
             self._since = None
 
     def hopeless(self, patience: float) -> bool:
-        """Whether it has outlasted our patience, and somebody tried again just now, in vain."""
+        """Return whether it has outlasted our patience, and somebody tried again just now, in vain."""
         with self._lock:
             now = time.monotonic()
             return (
@@ -84,7 +84,7 @@ class Outage:
 
 
 class Recoverable(Protocol):
-    """What a `RetryingSandbox` needs of its `Database`, where these are described."""
+    """Members of `Database` that a `RetryingSandbox` needs; `base` imports this module."""
 
     dialect: Dialect
     patience: float
@@ -151,11 +151,7 @@ class RetryingSandbox(Sandbox):
         self._drop()
 
     def _settled(self, sandbox: Sandbox, execute: Callable[[Sandbox], QueryResult]) -> QueryResult:
-        """What a statement gives, where the server itself is in order.
-
-        Raises:
-            EnvironmentFault: it is not.
-        """
+        """Return what a statement gives, where the server itself is in order."""
         start = time.monotonic()
         result = execute(sandbox)
         if not result.doubtful and result.limit != "time":
@@ -173,11 +169,7 @@ class RetryingSandbox(Sandbox):
     def _again(
         self, sandbox: Sandbox, execute: Callable[[Sandbox], QueryResult], result: QueryResult
     ) -> QueryResult:
-        """Executes a statement on a fresh sandbox, which takes the place of this one, or returns `result`.
-
-        Raises:
-            EnvironmentFault: the server fails.
-        """
+        """Execute a statement on a fresh sandbox, which takes the place of this one, or returns `result`."""
         start = time.monotonic()
         fresh = self._database.fresh_sandbox(self._task)
         self._earlier.append(fresh)
@@ -198,7 +190,7 @@ class RetryingSandbox(Sandbox):
         return again
 
     def _check(self, sandbox: Sandbox, since: float) -> None:
-        """Raises EnvironmentFault if the server has failed since a moment."""
+        """Raise EnvironmentFault if the server has failed since a moment."""
         if why := sandbox.failing(since):
             raise EnvironmentFault(why, down=True)
 
@@ -250,7 +242,7 @@ class RetryingSandbox(Sandbox):
         return EnvironmentFault(f"{why}; waited for {self._database.patience:g} s", final=True)
 
     def _check_blame(self) -> None:
-        """Raises ServerCrash if a statement of this episode has ended the server."""
+        """Raise ServerCrash if a statement of this episode has ended the server."""
         if any(sandbox.brought_down for sandbox in self._earlier):
             raise ServerCrash
 
@@ -267,7 +259,7 @@ class RetryingSandbox(Sandbox):
         return self._sandbox
 
     def _repeat(self, sandbox: Sandbox, *, anyway: bool = False) -> EnvironmentFault | None:
-        """Executes the earlier changes on a fresh sandbox.
+        """Execute the earlier changes on a fresh sandbox.
 
         Args:
             anyway: go on where one gives another result than before.
@@ -294,7 +286,7 @@ class RetryingSandbox(Sandbox):
         return None
 
     def _only_shows(self, sql: str) -> bool:
-        """Whether the agent keeps what a statement has shown it, and nothing else depends on that."""
+        """Return whether the agent keeps what a statement has shown it, and nothing else depends on that."""
         own_code = any(_OWN_CODE.search(each) for each, _ in self._done)
         return not own_code and self._database.dialect.only_shows(sql)
 

@@ -1,4 +1,4 @@
-"""What a rollout sees of a database: a private view of the task's tables, for one statement at a time.
+"""A rollout's private view of its task's tables, for one statement at a time.
 
 ```
 Database  one server (or none: SQLite), opened once per process
@@ -22,8 +22,8 @@ from trl_dbbench.errors import TaskError
 from trl_dbbench.grading.rows import State as State
 from trl_dbbench.grading.rows import TableState as TableState
 from trl_dbbench.tasks import Table
+from trl_dbbench.tasks.column_types import check_type
 from trl_dbbench.tasks.table import first_twice, twice_text
-from trl_dbbench.tasks.types import check_type
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS, quote
 
 Loss = Literal["agent", "environment"]
@@ -34,8 +34,8 @@ SHOWN_DATABASE = "dbbench"
 
 MAX_STATE_ROWS = 100_000
 MAX_STATE_CHARACTERS = 16_000_000
-"""How much `Sandbox.state` reads of a table. An agent can double one in every turn, but no gold state comes
-near."""
+"""Rows and characters that `Sandbox.state` reads of a table. An agent can double one in every turn, but no
+gold state comes near."""
 
 MAX_TABLE_BYTES = 256 * 1024 * 1024
 """Size to which all tables of a sandbox together may grow."""
@@ -43,7 +43,7 @@ MAX_TABLE_BYTES = 256 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Limits:
-    """What one statement may take.
+    """Limits of one statement.
 
     `seconds` bounds its execution, `rows` its result, `characters` all texts of the result together, and
     `cells` all cells.
@@ -115,14 +115,14 @@ class Sandbox(Closing):
     changed: bool = True
     """Whether the last statement may have changed anything: tables, or the session that it ran in."""
     reached: bool = True
-    """Whether the database itself was asked, the last time. What was known already does not end an outage."""
+    """The database itself has been asked. Tables that were there already do not end an outage."""
     brought_down: bool = False
     """A statement of this sandbox has ended the server."""
     retries: int = 0
-    """How often the database failed and the sandbox recovered."""
+    """Times the database failed and the sandbox recovered."""
 
     def failing(self, since: float) -> str | None:
-        """What is wrong with the server itself, as statements of our own have found since a moment.
+        """Return what is wrong with the server itself, as statements of our own have found since a moment.
 
         Args:
             since: by `time.monotonic`.
@@ -165,7 +165,7 @@ class Sandbox(Closing):
 
 
 def clip(rows: Iterable[Any], limits: Limits) -> tuple[list[tuple], str | None]:
-    """Takes rows until a limit is hit. Returns them and the name of the limit, or `None`.
+    """Take rows until a limit is hit. Returns them and the name of the limit, or `None`.
 
     The row that exceeds the text limit is the last one, with its texts cut to what is left.
     """
@@ -225,7 +225,7 @@ def columns_of(table: Table) -> str:
 
 
 def check_rows(table: Table) -> None:
-    """Raises TaskError for a table without columns, with two of one name, or with a row that is longer or
+    """Raise TaskError for a table without columns, with two of one name, or with a row that is longer or
     shorter than they are."""
     if not table.columns:
         raise TaskError(f"Table {table.name!r} has no columns. Give it at least one.")

@@ -39,10 +39,10 @@ REST_SECONDS = 5.0
 """For so long a server on which a sandbox could not be made gets no others while there are other servers."""
 
 RETURN_SECONDS = 1.0
-"""How often to look whether a lost server is there again."""
+"""Seconds between checks whether a lost server is there again."""
 
 FIGURES_SECONDS = 600.0
-"""How often to log how the sandboxes are spread."""
+"""Seconds between log lines on how the sandboxes are spread."""
 
 
 @dataclass(eq=False)
@@ -61,7 +61,7 @@ class Place:
     away_seconds: float = 0.0
     rests_until: float = 0.0
     asked: float = 0.0
-    """When it was asked for the last time whether it is lost."""
+    """Time of the last check whether it is lost."""
     asking: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -132,16 +132,16 @@ class SeveralDatabases(Database):
         return _PlacedSandbox(self, place, sandbox)
 
     def recover(self) -> bool:
-        """Whether any of the servers is there; lost ones are waited for elsewhere."""
+        """Return whether any of the servers is there; lost ones are waited for elsewhere."""
         return not all(place.away for place in self._places)
 
     def leave(self, place: Place) -> None:
-        """Notes that a sandbox on this server has ended."""
+        """Note that a sandbox on this server has ended."""
         with self._lock:
             place.open -= 1
 
     def failed(self, place: Place) -> None:
-        """Notes that this server has failed; it is lost if it does not answer."""
+        """Note that this server has failed; it is lost if it does not answer."""
         failed = time.monotonic()
         with place.asking:
             # another thread may have found out meanwhile
@@ -179,11 +179,7 @@ class SeveralDatabases(Database):
                 closing.callback(place.database.close)
 
     def _enter(self, task: Task) -> Place:
-        """The server for a task's next sandbox, which is counted there.
-
-        Raises:
-            EnvironmentFault: all servers are lost.
-        """
+        """The server for a task's next sandbox, which is counted there."""
         key = task.tables_key if task.is_question or task.source is not None else None
         having = [place for place in self._places if key is not None and place.database.has_tables(key)]
         with self._lock:

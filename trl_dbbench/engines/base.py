@@ -1,7 +1,7 @@
-"""Who gives engines: a `Backend` brings the current weights to where the tokens are made.
+"""Backends give engines: they bring the current weights to where the tokens are made.
 
 ```
-Policy         the weights, as whoever trains or evaluates them knows them (`policy.py`)
+Policy         the weights, as a trainer or an evaluation knows them (`policy.py`)
   -> Backend   brings them to this process (transformers) or to servers (vllm)
     -> Engine  answers the episodes' requests for turns, with the weights as they are now
 ```
@@ -37,7 +37,7 @@ class EngineArguments(Protocol):
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Which backend an evaluation uses; see `DBBenchGRPOConfig` for the meaning."""
+    """Choice of an evaluation's backend; see `DBBenchGRPOConfig` for the meaning."""
 
     engine: str | None = None
     vllm_server_urls: list[str] | None = None
@@ -53,19 +53,19 @@ class Backend(Protocol):
 
     @property
     def collective(self) -> bool:
-        """Whether a forward pass is a collective operation of all ranks (FSDP, ZeRO-3), so that they cannot
-        synchronise outside it while they play."""
+        """Return whether a forward pass is a collective operation of all ranks (FSDP, ZeRO-3), so that
+        they cannot synchronise outside it while they play."""
 
     @property
     def detached(self) -> bool:
-        """Whether an engine goes on with the weights that it began with, in other threads too, while the
-        model here is trained and further engines are made."""
+        """Return whether an engine goes on with the weights that it began with, in other threads too,
+        while the model here is trained and further engines are made."""
 
     def engine(self) -> AbstractContextManager[Engine]:
         """An engine with the weights as they are now. All ranks enter it together."""
 
     def close(self) -> None:
-        """Frees what it holds outside this process. May be called again."""
+        """Free what it holds outside this process. May be called again."""
 
 
 def engine_of(args: EngineArguments) -> str:
@@ -113,7 +113,7 @@ def _transformers(args: Any, policy: Policy) -> Backend:
 
 
 def _vllm(args: Any, policy: Policy | ServedPolicy) -> Backend:
-    from trl_dbbench.engines.vllm.backend import VLLMBackend
+    from trl_dbbench.engines.vllm.engine import VLLMBackend
 
     return VLLMBackend(args, policy)
 

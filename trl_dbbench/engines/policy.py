@@ -1,4 +1,4 @@
-"""The weights that a backend serves, and what it has to know of whoever holds them."""
+"""The weights that a backend serves, and the settings it needs to serve them."""
 
 from __future__ import annotations
 
@@ -153,11 +153,11 @@ class TrainedPolicy(Policy):
 
     @property
     def sharded(self) -> bool:
-        """Whether no rank has all weights."""
+        """Return whether no rank has all weights."""
         return self.trainer._dist.is_fsdp or self.trainer._dist.is_zero3
 
     def save_adapter(self, folder: Path) -> Path:
-        """Saves the adapter; returns the folder, in there, that holds it."""
+        """Save the adapter; returns the folder, in there, that holds it."""
         model = self.trainer.accelerator.unwrap_model(self.trainer.model_wrapped)
         name = model.active_adapter
         # False: "auto" asks the hub each time, and vLLM takes no embeddings from an adapter
@@ -166,7 +166,7 @@ class TrainedPolicy(Policy):
 
 
 def forward_is_collective(accelerator: Accelerator) -> bool:
-    """Whether the ranks gather weights in every forward pass: under FSDP and ZeRO-3."""
+    """Return whether the ranks gather weights in every forward pass: under FSDP and ZeRO-3."""
     plugin = accelerator.state.deepspeed_plugin
     zero3 = plugin is not None and plugin.zero_stage == 3
     return accelerator.num_processes > 1 and (zero3 or accelerator.distributed_type == DistributedType.FSDP)

@@ -1,17 +1,17 @@
-"""Chat text <-> token ids, without ever tokenising again what the model has seen.
+"""Chat text <-> token ids; sampled ids are never tokenised again.
 
-Stock loops render the whole conversation for every turn; templates that rewrite earlier turns (dropped
-thoughts, trimmed blanks) then train on ids that were never sampled. Here the prompt is rendered once, the
-sampled ids stay as they are, and what the template puts *between* two turns is read off a difference: a
-conversation is rendered with a placeholder in the assistant's turn, and what follows it is appended as ids.
+Stock loops render the whole conversation for every turn. Templates that rewrite earlier turns (dropped
+thoughts, trimmed blanks) then train on ids that were never sampled. Here the prompt is rendered once and
+sampled ids stay unchanged. The text *between* two turns is found by rendering a conversation with a
+placeholder as the assistant's turn: the part after the placeholder is appended as ids.
 
 ```
 <|im_start|>user\\nHow many?<|im_end|>\\n<|im_start|>assistant\\n  PLACEHOLDER  <|im_end|>\\n<|im_start|>...
 └───────────────────── prompt, rendered once ────────────────────┘  └─ sampled ─┘  └── appended, mask 0 ──┘
 ```
 
-Whether a template can be used so is found out at the start, by rendering: `docs/models.md` has the outcome
-for the templates that TRL knows. Tasks and databases are data: no text of theirs makes a control token.
+The template is checked at the start, by rendering; `docs/models.md` has the results for TRL's templates. Text
+from tasks and databases is data: it never becomes a control token.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ logger = logging.getLogger(__name__)
 _PLACEHOLDER = "PLACEHOLDER-OF-THE-TURN"
 _QUESTION = {"role": "user", "content": "?"}
 _CALL_ID = "000000000"
-"""Nine letters or digits, as Mistral's templates want them."""
+"""Nine letters or digits, which Mistral's templates require."""
 
 _PROBE = [{"role": "system", "content": "SYSTEM-RULES"}, {"role": "user", "content": "USER-QUESTION"}]
 _PROBE_ACTIONS = (
     Operation("SELECT `a b`, 'it''s', \"x , y\" FROM t -- < 50 % & [1], {2} \\ é🍐\nWHERE c = ' . '"),
     Answer(str(["a, b", "it's", '"']), ("a, b", "it's", '"')),
 )
-"""What every template must be able to write so that the protocol reads it again."""
+"""Actions that every template must write in a form that the protocol reads back."""
 
 _TAG = re.compile(r"<[/|｜]?[\w▁:\"-]{1,40}[|｜/]?>|\[/?[A-Z][A-Z_]{1,40}\]|<</?SYS>>")
-"""How templates mark where something begins or ends: `<|im_end|>`, `</tool_response>`, `[INST]`."""
+"""Marks of templates for begins and ends: `<|im_end|>`, `</tool_response>`, `[INST]`."""
 
 _REMEDY = (
     "Try the other protocol (`protocol: text` or `tools`), or another template with `chat_template:`, the "
@@ -61,19 +61,19 @@ class ChatFormat:
 
     Args:
         tokenizer: has a chat template.
-        protocol: says which tools the prompt offers and in which role observations come.
+        protocol: sets the tools of the prompt and the role of observations.
         eos_token_ids: ids that end a turn; the tokenizer's own if left out. Models with several
             (`<|eot_id|>`, `<|eom_id|>`) list them in their generation config.
-        template_kwargs: passed on to the template (`enable_thinking`, ...).
+        template_kwargs: arguments of the template (`enable_thinking`, ...).
 
     Attributes:
-        chat_template: the template in use: the tokenizer's own, or TRL's variant of it for training where
-            that one keeps the thoughts of earlier turns, and the own one does not.
+        chat_template: the tokenizer's own template, or TRL's training variant if only that one keeps the
+            thoughts of earlier turns.
 
     Raises:
-        ConfigError: if there is no chat template, or it cannot be used with this protocol: it refuses the
-            roles, leaves out the system prompt, the tools or observations, changes the prompt when a turn is
-            added, or writes an action in a form that the protocol does not read as this action.
+        ConfigError: if there is no chat template or it does not fit the protocol: it refuses the roles, omits
+            the system prompt, tools or observations, changes the prompt when a turn is added, or writes an
+            action that the protocol does not read back.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ChatFormat:
         self.eos_token_ids = frozenset(eos_token_ids or [tokenizer.eos_token_id])
         self._template_kwargs = template_kwargs or {}
         self._writes_calls = "tool_calls" in self._message(Operation(_PLACEHOLDER))
-        # a group's episodes see much the same
+        # the episodes of a group see similar observations
         self._observation_ids = lru_cache(maxsize=1024)(self._render_observation)
         try:
             self._use(own)
@@ -107,33 +107,30 @@ class ChatFormat:
                 self._use(own)
 
     def prompt_ids(self, messages: list[dict[str, Any]]) -> list[int]:
-        """The ids that the first turn is sampled after.
+        """Return the ids of the prompt.
 
-        The text of the system turn is taken as written; in all others control tokens are broken up, as in
-        observations. Turns of earlier episodes (see `few_shot`) are shown without their thoughts, and as
-        tool calls in the template's form where the protocol writes such.
+        Control tokens are broken up in all messages but the system's. Turns of earlier episodes (see
+        `few_shot`) lose their thoughts, and become tool calls if the protocol writes such.
         """
         return self._encode(self._render([self._prompt_message(message) for message in messages]))
 
     def observation_ids(self, observation: str, *, end: int | None) -> list[int]:
-        """What stands between a sampled turn and the next one.
+        """Return the ids between a sampled turn and the next one.
 
         Args:
             observation: the text shown to the agent. Control tokens in it are broken up: a cell that holds
                 `<|im_end|>` must not end the turn.
-            end: the id that ended the turn. `None` if none did (the turn was cut at its token limit): then
-                the template's end-of-turn token is put in, as context.
+            end: the id that ended the turn; `None` if its token limit did. Then the template's end-of-turn
+                token is added.
         """
         ids = list(self._observation_ids(observation))
-        # where the template has no end of its own, the next role's token ends the turn: it stays, unless it
-        # was sampled
+        # without an end token in the template, the next role's token ends the turn: keep it unless sampled
         if end is not None and (ids[0] == end or (self._ends_turns and ids[0] in self.eos_token_ids)):
             return ids[1:]
         return ids
 
     def turn_ids(self, action: Operation | Answer) -> list[int]:
-        """The turn that means this action, as the agent would have to sample it: with the token that ends
-        it."""
+        """Return the ids that an agent would sample for this action, including the end token."""
         ids = self._encode(self._rendered_turn(action))
         end = next((i for i, id in enumerate(ids) if id in self.eos_token_ids), None)
         if end is None:  # a template without a token for the end of a turn
@@ -142,16 +139,13 @@ class ChatFormat:
         return ids[: end + 1]
 
     def ids_of(self, text: str) -> list[int]:
-        """The ids of a turn of which only the text is left, with a token that ends it.
-
-        It may have been sampled as other ids that mean the same text.
-        """
+        """Tokenise the text of a saved turn, with an end token. The sampled ids may have been others."""
         return [*self._encode(text.removeprefix(self._begun)), self.turn_ids(_PROBE_ACTIONS[1])[-1]]
 
     def text(self, ids: Sequence[int]) -> str:
-        """A sampled turn as text, without the token that ended it.
+        """Return a sampled turn as text, without the end token.
 
-        It begins with what the prompt had begun of it: an opened thought, where a template opens one.
+        If the template's prompt opens a thought, the text begins with that.
         """
         if ids and ids[-1] in self.eos_token_ids:
             ids = ids[:-1]
@@ -175,7 +169,7 @@ class ChatFormat:
         return end_thought(tail, rendered.removeprefix(stem))
 
     def _after_a_turn(self, messages: list[dict[str, Any]], observation: str) -> str:
-        """A conversation with a placeholder in the assistant's turn, and this observation after it."""
+        """Render a conversation with a placeholder as the assistant's turn, then this observation."""
         turn = self._message(Operation(_PLACEHOLDER))
         if not self._writes_calls:
             turn["content"] = _PLACEHOLDER
@@ -212,7 +206,7 @@ class ChatFormat:
         ids = self._encode(rendered.partition(_PLACEHOLDER)[2])
         if not self._writes_calls:
             return ids
-        # before the end of the turn stands the rest of the call
+        # the rest of the call comes before the end of the turn
         return ids[next((i for i, id in enumerate(ids) if id in self.eos_token_ids), 0) :]
 
     def _render(self, messages: list[dict[str, Any]], add_generation_prompt: bool = True) -> str:
@@ -231,15 +225,14 @@ class ChatFormat:
     # --- data -------------------------------------------------------------------------------------
 
     def _as_data(self, text: str) -> str:
-        """The text with a blank in each control token of the tokenizer and each mark of the template."""
+        """Put a blank into each control token of the tokenizer and each mark of the template."""
         for mark in self._marks:
             if mark in text:
                 text = text.replace(mark, f"{mark[0]} {mark[1:]}")
         return text
 
     def _find_marks(self, rendered: str) -> list[str]:
-        """What stands for no text: the tokenizer's special tokens, those others that the template names, and
-        the marks that it puts around turns."""
+        """Return all marks that are not text: special tokens, added tokens in the template, and its tags."""
         added = self.tokenizer.added_tokens_decoder.values()
         named = {token.content for token in added if token.content in self.chat_template}
         marks = {token.content for token in added if token.special} | {*self.tokenizer.all_special_tokens}
@@ -249,7 +242,7 @@ class ChatFormat:
     # --- checks -----------------------------------------------------------------------------------
 
     def check_shots(self) -> None:
-        """Raises ConfigError if the template does not show an earlier episode before the question."""
+        """Raise ConfigError if the template does not show an earlier episode before the question."""
         sql, answer = Operation("SELECT 'SHOT-SQL'"), Answer("SHOT-ANSWER", ("SHOT-ANSWER",))
         shot = [
             {"role": "user", "content": "SHOT-QUESTION"},
@@ -270,7 +263,7 @@ class ChatFormat:
             )
 
     def _use_training_template(self, reason: str) -> bool:
-        """Whether TRL has a variant for training of the tokenizer's template, and that one can be used."""
+        """Switch to TRL's training variant of the template; return whether there is one that works."""
         training = training_template(self.tokenizer)
         if training is None:
             return False

@@ -1,10 +1,11 @@
-"""Tasks as the rows that the trainer reads."""
+"""Rows that the trainer reads: a task goes in as JSON text (`to_dataset`) and comes out by `task_in`."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +17,24 @@ from trl_dbbench.episode.types import Episode
 from trl_dbbench.tasks import Task
 
 DRAW = "draw"
-"""The one column that a dataset of fresh tasks holds."""
+"""The only column of a dataset of fresh tasks."""
 
 FRESH_ROWS = 1_000_000
-"""Draws of an epoch over fresh tasks: more than a run has steps."""
+"""Rows in an epoch of fresh tasks; more than any run has steps."""
 
-_SOME = 32
-"""Of fresh tasks, so many stand for all where prompts are looked at before a run."""
+_FRESH_CHECKED = 32
+"""Generated tasks sampled for the checks before a run."""
 
 _CHUNK = 1_000
-"""Tasks that are Python objects at once: all of them would take several times their size."""
+"""Tasks held as Python objects at once, to bound memory."""
 
 
 def to_dataset(
     tasks: Sequence[Task], protocol: str | AgentProtocol = "text", system_prompt: Opening | None = None
 ) -> Dataset:
-    """The rows that the trainer reads: `prompt`, a list of messages, and `task`, a JSON string.
+    """Return the rows that the trainer reads: `prompt`, a list of messages, and `task`, a JSON string.
 
-    `task` is text because Arrow has no column for tables whose cells differ in type from task to task.
+    `task` is text because cell types differ from task to task, and an Arrow column has one type.
 
     Args:
         tasks: what `load_tasks` returned.
@@ -51,11 +52,21 @@ def to_dataset(
     return concatenate_datasets([chunk(start) for start in range(0, max(len(tasks), 1), _CHUNK)])
 
 
+@lru_cache(maxsize=64)
+def task_in(line: str) -> Task:
+    """Return the task of a row's `task` column. The copies of a prompt share one object.
+
+    Raises:
+        TaskError: if it is not a task.
+    """
+    return Task.from_json(line)
+
+
 def note_source(dataset: Dataset, source: str) -> None:
-    """Notes in the dataset's info where its tasks are from, for a run's `run.json`.
+    """Record in the dataset's info where its tasks come from, for a run's `run.json`.
 
     Args:
-        source: a file, a folder, or a hub id. Of files the sha256 is noted too.
+        source: a file, a folder, or a hub id. Files are recorded with size and sha256.
     """
     path = Path(source)
     files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
@@ -73,7 +84,7 @@ def _digest(path: Path) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """What `datasets` calls with the numbers of draws, for their rows."""
+    """A transform for `datasets`: numbers of draws -> rows."""
 
     task: Callable[[int], Task]
     source: AgentProtocol
@@ -88,10 +99,10 @@ class _Drawn:
 def to_fresh_dataset(
     task: Callable[[int], Task], protocol: str | AgentProtocol = "text", system_prompt: Opening | None = None
 ) -> Dataset:
-    """Rows as those of `to_dataset`, each made when it is read.
+    """Return rows like those of `to_dataset`, each made when it is read.
 
     Args:
-        task: the task of a draw, from 0; the same one each time it is asked.
+        task: gives the task of a draw, counted from 0; always the same one for the same number.
         protocol, system_prompt: as in `to_dataset`.
     """
     source = get_protocol(protocol) if isinstance(protocol, str) else protocol
@@ -100,29 +111,29 @@ def to_fresh_dataset(
 
 
 def is_fresh(dataset: Dataset) -> bool:
-    """Whether the rows are made when they are read, so that not all of them can be looked at."""
+    """Return whether rows are made when they are read, so that they cannot all be checked."""
     return dataset.column_names == [DRAW]
 
 
 CHECKED_TASKS = 32
-"""Tasks that stand for all of a dataset before a run, spread over it: reading 100,000 takes a minute."""
+"""Tasks checked before a run, spread over the dataset; reading 100,000 would take a minute."""
 
 
 def tasks_to_check(*datasets: Dataset | None) -> Iterator[Task]:
-    """The tasks that are looked at before a run."""
+    """Yield the tasks that are checked before a run."""
     for dataset in filter(None, datasets):
         rows = rows_to_check(dataset)
         for number in range(0, len(rows), max(1, len(rows) // CHECKED_TASKS)):
-            yield Task.from_json(rows[number]["task"])
+            yield task_in(rows[number]["task"])
 
 
 def rows_to_check(dataset: Dataset) -> Dataset:
-    """The rows that are looked at before a run: all, or some of those that are only made in it."""
-    return Dataset.from_dict(dataset[:_SOME]) if is_fresh(dataset) else dataset
+    """Return the rows that are checked before a run: all, or a sample of fresh ones."""
+    return Dataset.from_dict(dataset[:_FRESH_CHECKED]) if is_fresh(dataset) else dataset
 
 
 def sft_row(episode: Episode) -> dict[str, Any]:
-    """A row for TRL's SFTTrainer: `input_ids`, and `labels` that are -100 where the agent did not write."""
+    """Return a row for TRL's SFTTrainer: `input_ids`, and `labels`, -100 except on the agent's own tokens."""
     ids, mask = episode.completion_ids, episode.mask
     labels = [-100] * len(episode.prompt_ids) + [
         id if bit else -100 for id, bit in zip(ids, mask, strict=True)

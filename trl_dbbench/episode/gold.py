@@ -1,4 +1,4 @@
-"""What a task's gold SQL does: executed where an agent's statements are, on a sandbox of its own."""
+"""Executes gold SQL, and answers that are SQL, on a fresh sandbox of the task's tables."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from trl_dbbench.tasks import Task
 from trl_dbbench.tasks.skills import operation_of
 
 JUDGED = Limits(rows=100_000, characters=16_000_000, cells=2_000_000)
-"""How much of a result is judged; an agent sees less."""
+"""Bounds on a judged result, in rows, characters and cells; an agent sees less."""
 
 
-def limits_beside(golds: Sequence[Result], grader: SQLGrader) -> Limits:
-    """How much is read of an answer: what a right one can give at most. One that gives more is wrong."""
+def answer_limits(golds: Sequence[Result], grader: SQLGrader) -> Limits:
+    """Return how much of an answer's result is read: the most that a right one can give."""
     rows = max(len(gold.rows) for gold in golds) if grader.counts_rows else JUDGED.rows
     cells = rows * max(gold.most_columns for gold in golds)
     return replace(JUDGED, rows=rows, cells=min(cells, JUDGED.cells or cells))
@@ -24,16 +24,16 @@ def limits_beside(golds: Sequence[Result], grader: SQLGrader) -> Limits:
 
 @dataclass(frozen=True)
 class GoldState:
-    """The tables after the gold SQL of a change, or the error it met on this database."""
+    """The tables after the gold SQL of a change, or its error on this database."""
 
     state: State | None
     error: str | None = None
     out_of_time: bool = False
-    """The error is a time limit: on a busy machine another try may do better."""
+    """The error is a time limit: another try may succeed on a busy machine."""
 
 
 def execute_alone(database: Database, task: Task, sql: str) -> QueryResult:
-    """What a statement gives on the task's tables as they are at the start.
+    """Return the result of a statement on the task's initial tables.
 
     Raises:
         EnvironmentFault: if the database fails.
@@ -42,31 +42,31 @@ def execute_alone(database: Database, task: Task, sql: str) -> QueryResult:
         return sandbox.execute(sql)
 
 
-def whole_result(
+def execute_untruncated(
     database: Database, task: Task, sql: str, limits: Limits = JUDGED
 ) -> tuple[Result | None, str]:
-    """All that a statement gives on the task's tables as they are at the start; else `None`, and why not.
+    """Return the whole result of a query on the task's initial tables; else `None`, and the reason.
 
     Args:
-        limits: what gives more is not read to its end, and is `None`.
+        limits: bounds on the result; a larger one is `None`.
 
     Raises:
         EnvironmentFault: if the database fails.
     """
     with database.sandbox(task) as sandbox:
-        return whole_result_in(sandbox, task, sql, limits)
+        return execute_untruncated_in(sandbox, task, sql, limits)
 
 
-def whole_result_in(
+def execute_untruncated_in(
     sandbox: Sandbox, task: Task, sql: str, limits: Limits = JUDGED
 ) -> tuple[Result | None, str]:
-    """`whole_result` of a sandbox whose tables nothing has changed so far.
+    """`execute_untruncated` on a sandbox whose tables are unchanged.
 
     Raises:
         EnvironmentFault: if the database fails.
     """
     result = sandbox.execute(sql, limits)
-    # rows come of `DELETE ... RETURNING`, too; on servers a SELECT of a function counts as a change
+    # `DELETE ... RETURNING` gives rows too; on servers a SELECT of a function counts as a change
     changed = sandbox.changed if task.dialect == "sqlite" else operation_of(sql) not in ("SELECT", None)
     if result.error:
         return None, result.error
@@ -81,7 +81,7 @@ def whole_result_in(
 
 
 def gold_state(database: Database, task: Task) -> GoldState:
-    """The tables that a right change leaves.
+    """Return the tables after the task's gold SQL.
 
     Raises:
         EnvironmentFault: if the database fails.
@@ -91,7 +91,7 @@ def gold_state(database: Database, task: Task) -> GoldState:
 
 
 def state_after(database: Database, task: Task, sql: str) -> GoldState:
-    """The tables that a statement leaves of the task's.
+    """Return the tables after a statement on the task's initial tables.
 
     Raises:
         EnvironmentFault: if the database fails.

@@ -1,13 +1,12 @@
-"""Says whether an episode ended right: its answer against the gold answer, or its tables against the gold's.
+"""Judges an episode: its answer against the gold answer, or its final tables against the gold's.
 
-Where answers are SQL, both the answer and the gold SQL are executed on the tables as they were at the start,
-and what they give is compared. Where the gold is results, what the answer gives has to be one of them. No
-answer is right beside a gold that gives no rows, or only NULLs: a wrong filter gives that, too.
-
-A change is judged by its full final tables: the gold SQL is executed on a sandbox of its own, once per
-task, and the columns and rows that it leaves are compared. The published five-digit hash is computed beside
-it, for comparison with published numbers only: it collides, and sees neither the names of columns nor rows
-beyond the 170th.
+- **An answer in words** goes to a grader with the gold answer.
+- **An answer in SQL** and the gold SQL are executed on the initial tables, and their results compared. If the
+  gold is a list of results, the answer must give one of them. A gold without rows, or with NULLs only, makes
+  every answer wrong, because a wrong filter gives that too.
+- **A change** is judged by its full final tables. The gold SQL is executed once per task on its own sandbox,
+  and columns and rows are compared. The published hash is computed only for comparison with published
+  numbers: it collides, and ignores column names and rows beyond the 170th.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from trl_dbbench.database import Database, Sandbox, State
-from trl_dbbench.episode.gold import GoldState, gold_state, limits_beside, whole_result
+from trl_dbbench.episode.gold import GoldState, answer_limits, execute_untruncated, gold_state
 from trl_dbbench.episode.protocol import AgentProtocol, Answer
 from trl_dbbench.errors import ConfigError, EnvironmentFault, TaskError
 from trl_dbbench.grading import GRADERS, Grader, SQLGrader, get_grader
@@ -37,20 +36,19 @@ T = TypeVar("T")
 _Key = tuple[TablesKey, str]
 
 _MAX_REMEMBERED = 4096
-"""States, and results, that are kept in memory; making one again costs a sandbox and a statement."""
+"""Gold states, and gold results, kept in memory; each saves a sandbox and a statement."""
 
 _MAX_KEPT_ROWS = 1000
 _MAX_KEPT_CHARACTERS = 100_000
-"""Larger results are made again each time."""
+"""Bounds on a remembered result; larger ones are computed each time."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`right` is what rewards and accuracy use.
+    """The judgement of an episode; rewards and accuracy use `right`.
 
-    `published_right` is what the benchmark's own grader says of a change; `None` for questions and where
-    no hash is published. `state` is the digest of the tables that a change was judged by, in full: no part of
-    the judgement, but it lets `replay` see whether they come out again.
+    `published_right` is the benchmark's own judgement of a change; `None` for questions and without a
+    published hash. `state` is the digest of a change's final tables, which `replay` compares.
     """
 
     right: bool
@@ -59,7 +57,7 @@ class Verdict:
 
 
 class _Remembered(Generic[T]):
-    """What gold SQL gave; the ones that were wanted last are kept. Thread-safe."""
+    """Results of gold SQL; the most recently used are kept. Thread-safe."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[_Key, T] = OrderedDict()
@@ -67,10 +65,10 @@ class _Remembered(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, key: _Key, make: Callable[[], T], keep: Callable[[T], bool]) -> T:
-        """What is kept, or else is made now; whoever wants the same meanwhile waits for it.
+        """Return the kept value, or make it once while other threads that want it wait.
 
         Args:
-            keep: whether it is to be remembered.
+            keep: says whether to remember the value.
         """
         with self._lock:
             if key in self._kept:
@@ -98,20 +96,19 @@ class _Remembered(Generic[T]):
 
 
 def _key(task: Task, sql: str) -> _Key:
-    # by content: ids are unique in a file only, and a judge may see the tasks of several
+    # by content: ids are unique in one file only, and a judge may see several
     return task.tables_key, sql
 
 
 class Judge:
     """Judges episodes on one database. Thread-safe.
 
-    Where the gold SQL of a change fails on this database (MariaDB refuses two published ones in its
-    strict mode), the published hash decides; without one, the episode cannot be judged.
+    If the gold SQL of a change fails on this database (MariaDB's strict mode refuses two published ones), the
+    published hash decides; without one, the episode cannot be judged.
 
     Args:
-        database: where gold SQL is executed.
-        grader: judges all questions instead of their own or the protocol's grader: a name of
-            `grading.GRADERS` or the dotted path of your own.
+        database: executes gold SQL.
+        grader: replaces the graders of all questions: a name of `grading.GRADERS` or your own dotted path.
 
     Raises:
         ConfigError: if there is no such grader.
@@ -131,13 +128,12 @@ class Judge:
         protocol_grader: str,
         statements: Sequence[str] = (),
     ) -> Verdict:
-        """
+        """Return the verdict on an answer.
+
         Args:
-            task: what was asked.
-            answer: what the agent committed.
             sandbox: as the agent left it.
             protocol_grader: for tasks that leave the grader to the protocol; see `grader_of`.
-            statements: what the agent has executed; where answers are SQL, an empty one is the last of these.
+            statements: the agent's statements; an empty SQL answer stands for the last one.
 
         Raises:
             EnvironmentFault: if the database fails, or the gold SQL on it.
@@ -157,18 +153,15 @@ class Judge:
         return Verdict(same_state(state, gold.state), published, digest)
 
     def grader_for(self, task: Task, protocol_grader: str) -> Grader | SQLGrader:
-        """Who judges the answer to a question."""
+        """Return the grader of a question's answer."""
         return self._grader or grader_of(task, protocol_grader)
 
     def check_task(self, task: Task, protocol: AgentProtocol) -> None:
-        """Finds a task whose episodes could not be judged.
-
-        Args:
-            protocol: in which they are played.
+        """Raise for a task whose episodes could not be judged in this protocol.
 
         Raises:
-            TaskError: the database does not have its dialect, or the answer is SQL and the gold is not.
-            ConfigError: the protocol does not ask for SQL, which the task's grader judges.
+            TaskError: if the database lacks the task's dialect, or answers are SQL and there is no gold SQL.
+            ConfigError: if the task's grader judges SQL and the protocol does not ask for SQL.
         """
         self._database.check_dialect(task)
         if not task.is_question:
@@ -195,22 +188,22 @@ class Judge:
         return bool(grader.judge(answer.for_grader(grader.name), gold))
 
     def _sql_right(self, task: Task, sql: str, grader: SQLGrader) -> bool:
-        """Of a suite, the gold may say nothing on some databases, where an answer has to do the same."""
+        """Judge on each database of a suite. The gold may give nothing on some, but not on all."""
         told = False
         for each in task.on_each_database():
             golds = self._gold_results(each, grader)
             if not sql.strip() or len(sql) > MAX_STATEMENT_CHARACTERS:
                 return False
             telling = [gold for gold in golds if not gold.says_nothing]
-            limits = limits_beside(telling or golds, grader)
-            predicted, _ = whole_result(self._database, each, grader.rewrite(sql), limits)
+            limits = answer_limits(telling or golds, grader)
+            predicted, _ = execute_untruncated(self._database, each, grader.rewrite(sql), limits)
             if predicted is None or not grader.right(predicted, telling or golds, task.gold.sql):
                 return False
             told = told or bool(telling)
         return told
 
     def _gold_results(self, task: Task, grader: SQLGrader) -> Sequence[Result]:
-        """Of which an answer has to give one."""
+        """Return the results one of which a right answer gives."""
         if task.gold.results:
             return task.gold.results
         if task.gold.sql is None:
@@ -219,7 +212,7 @@ class Judge:
 
     def _gold_result(self, task: Task, sql: str) -> Result:
         def make() -> Result:
-            gold, problem = whole_result(self._database, task, sql)
+            gold, problem = execute_untruncated(self._database, task, sql)
             if gold is None:
                 raise EnvironmentFault(f"the gold SQL cannot be judged by: {problem}")
             return gold
@@ -227,7 +220,7 @@ class Judge:
         return self._results.get(_key(task, sql), make, _is_small)
 
     def gold_state(self, task: Task) -> GoldState:
-        """The tables that a right change leaves; remembered, but for one that ran out of time.
+        """Return the tables after the gold SQL; remembered unless it ran out of time.
 
         Raises:
             EnvironmentFault: if the database fails.
@@ -248,29 +241,28 @@ def _is_small(gold: Result) -> bool:
 
 
 def grader_of(task: Task, protocol_grader: str) -> Grader | SQLGrader:
-    """The task's grader; the protocol's where the task leaves it to that, or where the protocol's answers are
-    SQL and the task's grader reads others."""
+    """Return the task's grader; the protocol's if the task names none, or only that one judges SQL."""
     found, protocols = (get_grader(name) for name in (task.grader or protocol_grader, protocol_grader))
     return protocols if isinstance(protocols, SQLGrader) and not isinstance(found, SQLGrader) else found
 
 
 def answer_graders(task: Task, override: Grader | None = None) -> list[tuple[Grader, list]]:
-    """The graders of a question whose answers are no SQL, each with the gold answer that it is given.
+    """Return the graders of a question with answers in words, each with its gold answer.
 
     Args:
-        override: judges in the place of the task's own.
+        override: replaces the task's own grader.
     """
     answer = task.gold.answer or ()
     if override is not None:
         return [(override, override.gold(answer))]
     if task.grader is not None:
         return [(GRADERS[task.grader], list(answer))]
-    # the protocol will choose one; those of the protocols are graders of labels
+    # the protocol will choose one of the graders of labels
     return [(grader, list(answer)) for grader in GRADERS.values() if not grader.rows]
 
 
 def published_right(task: Task, state: State) -> bool | None:
-    """Whether the task's first table has the published hash; `None` where none is published."""
+    """Return whether the task's first table has the published hash; `None` if there is no hash."""
     if task.gold.state_md5 is None:
         return None
     table = state.get(task.tables[0].name)

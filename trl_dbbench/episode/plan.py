@@ -1,4 +1,4 @@
-"""A plan for sampling: how often each task is played, and with which random numbers."""
+"""A sampling plan: how often each task is played, and with which random numbers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ KEEP = ("right", "all")
 
 @dataclass(frozen=True)
 class Plan:
-    """What is played, and what is kept of it.
+    """Which episodes are played, and which of them are kept.
 
     Args:
-        n: episodes of each task.
-        keep: `right` keeps episodes that ended right and came to their end, `all` wrong ones too.
-        max_per_task: at most so many are kept of a task, the first ones.
-        temperature, top_p, top_k, seed: of the sampling.
+        n: episodes per task.
+        keep: `right` keeps right episodes that were not cut off; `all` keeps wrong ones too.
+        max_per_task: keep at most this many per task, the first ones.
+        temperature, top_p, top_k, seed: see `Sampling`.
 
     Raises:
-        ConfigError: if one of them cannot be.
+        ConfigError: if a value is out of range.
     """
 
     n: int = 8
@@ -44,7 +44,7 @@ class Plan:
             "n": ("at least 1", self.n >= 1),
             "max_per_task": ("at least 1", self.max_per_task is None or self.max_per_task >= 1),
             "temperature": (
-                "above 0; an episode that is not drawn would only be repeated",
+                "above 0; at 0 all episodes of a task would be the same",
                 self.temperature > 0,
             ),
             "top_p": ("above 0 and at most 1", 0 < self.top_p <= 1),
@@ -55,7 +55,7 @@ class Plan:
                 raise ConfigError(f"{name} must be {allowed}; given is {getattr(self, name)}.")
 
     def starts(self, tasks: Iterable[Task], player: Player, system_prompt: Opening | None) -> list[Start]:
-        """All episodes, in the order in which they are played: the `n` of a task side by side."""
+        """Return the starts of all episodes, in playing order: the `n` of a task side by side."""
         starts = []
         for task in tasks:
             start = player.start(task, system_prompt=system_prompt)
@@ -63,11 +63,11 @@ class Plan:
         return starts
 
     def samplings(self, task: Task) -> list[Sampling]:
-        """Return how each of a task's episodes is drawn."""
+        """Return the sampling of each of a task's episodes."""
         return [self._sampling(task.digest, number) for number in range(self.n)]
 
     def _sampling(self, digest: str, number: int) -> Sampling:
-        # of the task and not of its place, so that more tasks or samples change no episode
+        # by the task, not its place, so that adding tasks or samples changes no episode
         name = hashlib.blake2b(f"{self.seed}/{digest}/{number}".encode(), digest_size=4)
         seed = int.from_bytes(name.digest(), "big")
         return Sampling(self.temperature, self.top_p, self.top_k, seed=seed)

@@ -1,26 +1,49 @@
-"""One episode, written once: ask for a turn, execute what it means, tell what came back, repeat.
+"""One episode from start to verdict: ask for a turn, execute it, show what came back, repeat, judge.
 
-`play` knows nothing of batches, ranks or TRL, nor of tokens: it asks a `Dialogue` for the next turn and a
-sandbox for the statement's rows. An episode always ends on a turn: an observation after it would be read by
-nobody.
+What follows an error is decided here and nowhere else:
+
+```
+a statement fails                its error is the observation, and the episode goes on
+a turn cannot be read            ends the episode, or is answered with what was expected (the protocol says)
+a statement ends the server      Status.SERVER_CRASH, without a verdict
+the database fails               Status.ENVIRONMENT_FAULT: no verdict, and the episode is in no mean
+```
+
+`play` knows no batches, tokens or TRL. It asks a `Dialogue` for turns and a sandbox for rows. An episode
+always ends on a turn, because nobody would read an observation after it.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Protocol
 
 from trl_dbbench.database import Database, QueryResult, Sandbox
 from trl_dbbench.database.dialect import Dialect
-from trl_dbbench.episode.dialogue import Dialogue
 from trl_dbbench.episode.judge import Judge
-from trl_dbbench.episode.protocol import AgentProtocol, Answer, Invalid, Operation
+from trl_dbbench.episode.protocol import AgentProtocol, Answer, Operation
 from trl_dbbench.episode.types import Episode, Rules, Start, Status, Turn
 from trl_dbbench.errors import EnvironmentFault, ServerCrash, TaskError
 
 logger = logging.getLogger(__name__)
+
+
+class Dialogue(Protocol):
+    """The agent's side of one episode: an engine (`player.TokenDialogue`), an endpoint or a client."""
+
+    async def next_turn(self, number: int) -> Turn | None:
+        """Return the turn of that number, counted from 0; `None` if there is no room for one."""
+
+    @property
+    def full(self) -> bool:
+        """Whether no token is left for the episode."""
+
+    def tell(self, turn: Turn) -> bool:
+        """Show the turn's observation to the agent; return whether there was room for it."""
 
 
 async def play(
@@ -32,21 +55,23 @@ async def play(
     judge: Judge,
     rules: Rules,
 ) -> Episode:
-    """Plays one task to its end. Never raises for what the agent wrote or what a server did.
+    """Play one task to its end. Nothing that the agent writes or a server does makes it raise.
 
     Args:
-        dialogue: begins the talk of an episode, after the turns that it goes on from.
-        protocol: what agent and database talk in.
+        dialogue: starts the agent's side of an episode, after the turns in `start.past`.
+        protocol: turns text into actions and results into text.
     """
-    task = start.task
-    role = protocol.observation_role
+    task, role = start.task, protocol.observation_role
     episode = Episode(task, start.prompt_ids, start.sampling, observation_role=role, shots=start.shots)
-    try:
-        # its tables are made while the model writes the first turn
+    with noting_faults(episode):
+        # the tables are made while the model writes the first turn
         opening = database.in_thread(database.sandbox, task)
         try:
-            await _play_past(episode, start.past, database, opening)
-            await _play_turns(episode, dialogue(episode), protocol, database, opening, rules)
+            for turn in start.past:
+                await database.in_thread(repeat, turn, await opening, database.dialect)
+                # a copy: the turn has another worth in this episode
+                episode.turns.append(replace(turn, rewards={}, advantage=None, state=None, value=None))
+            episode.status = await _play_turns(episode, dialogue, protocol, database, opening, rules)
             if answer := episode.answer:
                 sandbox = await opening
                 episode.verdict = await database.in_thread(
@@ -56,44 +81,89 @@ async def play(
             sandbox = await opening
             await database.in_thread(sandbox.close)
             episode.retries = sandbox.retries
-    except ServerCrash as crash:
-        logger.warning("task %s: %s", task.id, crash)
-        episode.crash()
-    except (EnvironmentFault, TaskError) as fault:
-        # a TaskError here: this server cannot make the task's tables, which is no fault of the agent
-        logger.warning("task %s: %s", task.id, fault)
-        episode.fail(str(fault))
     return episode
 
 
-async def _play_past(
-    episode: Episode, past: Sequence[Turn], database: Database, opening: Awaitable[Sandbox]
-) -> None:
-    for turn in past:
-        await database.in_thread(repeat, turn, await opening, database.dialect)
-        # a turn of its own: what it is worth here is not what it is worth there
-        episode.turns.append(replace(turn, rewards={}, advantage=None, state=None, value=None))
+async def _play_turns(
+    episode: Episode,
+    begin: Callable[[Episode], Dialogue],
+    protocol: AgentProtocol,
+    database: Database,
+    opening: Awaitable[Sandbox],
+    rules: Rules,
+) -> Status:
+    dialogue, max_turns = begin(episode), rules.turns(episode.task)
+    for number in range(len(episode.turns), max_turns):
+        started = time.perf_counter()
+        turn = await dialogue.next_turn(number)
+        if turn is None:
+            return Status.OUT_OF_TOKENS
+        episode.turns.append(turn)
+
+        end: Status | None = None
+        if turn.cut_off and dialogue.full:
+            end = Status.OUT_OF_TOKENS
+        elif isinstance(turn.action, Answer):
+            end = Status.ANSWERED
+        elif isinstance(turn.action, Operation):
+            sandbox = await opening
+            turn.result = await database.in_thread(sandbox.execute, turn.action.sql)
+            turn.observation = protocol.observe(turn.result)
+        elif protocol.invalid_ends_episode:
+            end = Status.INVALID_ACTION
+        else:
+            turn.observation = protocol.observe(turn.action)
+        turn.seconds = time.perf_counter() - started
+
+        if end is None and number + 1 < max_turns and not dialogue.tell(turn):
+            end = Status.OUT_OF_TOKENS
+        if end is not None:
+            return end
+    return Status.TURN_LIMIT
+
+
+@contextmanager
+def noting_faults(episode: Episode, asked_by: str = "") -> Iterator[None]:
+    """End an episode whose server crashes or whose database fails in this block, with a warning.
+
+    Args:
+        asked_by: the reward or advantage that uses the database after the episode's end.
+    """
+    prefix = f"{asked_by}: " if asked_by else ""
+    where = f"{asked_by} of task" if asked_by else "task"
+    try:
+        yield
+    except ServerCrash as crash:
+        logger.warning("%s %s: %s", where, episode.task.id, crash)
+        episode.crash()
+    except (EnvironmentFault, TaskError) as fault:
+        # a TaskError: this server cannot make the task's tables, which is not the agent's fault
+        logger.warning("%s %s: %s", where, episode.task.id, fault)
+        episode.fail(f"{prefix}{fault}")
+
+
+# --- turns that are executed again --------------------------------------------------------------------
 
 
 def executed_again(turn: Turn, sandbox: Sandbox, dialect: Dialect) -> QueryResult | None:
-    """What a turn's statement gives when it is executed again; `None` if it changed nothing.
+    """Execute a turn's statement again and return its result; `None` if it cannot have changed anything.
 
     Raises:
         EnvironmentFault: if the database fails.
     """
     if not isinstance(turn.action, Operation) or turn.result is None:
         return None
-    # what was stopped at a limit was undone, and may have ended the server
+    # a statement that was stopped at a limit was undone, and may end the server
     if dialect.only_reads(turn.action.sql) or turn.result.undone:
         return None
     return sandbox.repeat(turn.action.sql, turn.result)
 
 
 def repeat(turn: Turn, sandbox: Sandbox, dialect: Dialect) -> None:
-    """Executes a turn's statement again, unless it only reads.
+    """Execute a turn's statement again, unless it only reads.
 
     Raises:
-        EnvironmentFault: if the database fails, or the tables may not become what they were.
+        EnvironmentFault: if the database fails, or the statement may have another effect this time.
     """
     again, seen = executed_again(turn, sandbox, dialect), turn.result
     if again is None or seen is None or not isinstance(turn.action, Operation):
@@ -101,46 +171,3 @@ def repeat(turn: Turn, sandbox: Sandbox, dialect: Dialect) -> None:
     same = (again.rows, again.error, again.affected) == (seen.rows, seen.error, seen.affected)
     if not same or (dialect.varies(turn.action.sql) and seen.moment is None):
         raise EnvironmentFault(f"{turn.action.sql[:200]!r} may do something else when it is executed again")
-
-
-async def _play_turns(
-    episode: Episode,
-    dialogue: Dialogue,
-    protocol: AgentProtocol,
-    database: Database,
-    opening: Awaitable[Sandbox],
-    rules: Rules,
-) -> None:
-    for number in range(len(episode.turns), rules.max_turns):
-        started = time.perf_counter()
-        turn = await dialogue.next_turn(number)
-        if turn is None:
-            episode.status = Status.OUT_OF_TOKENS
-            return
-        episode.turns.append(turn)
-
-        if turn.cut_off and dialogue.full:
-            episode.status = Status.OUT_OF_TOKENS
-            break
-        if isinstance(turn.action, Answer):
-            episode.status = Status.ANSWERED
-            break
-        if isinstance(turn.action, Invalid):
-            if protocol.invalid_ends_episode:
-                episode.status = Status.INVALID_ACTION
-                break
-            turn.observation = protocol.observe(turn.action)
-        else:
-            sandbox = await opening
-            turn.result = await database.in_thread(sandbox.execute, turn.action.sql)
-            turn.observation = protocol.observe(turn.result)
-        turn.seconds = time.perf_counter() - started
-
-        if number + 1 == rules.max_turns:
-            episode.status = Status.TURN_LIMIT
-            break
-        if not dialogue.tell(turn):
-            episode.status = Status.OUT_OF_TOKENS
-            break
-    last = episode.turns[-1]
-    last.seconds = last.seconds or time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""Plays episodes: whoever wants some needs a `Player` and an engine, and nothing of a trainer.
+"""Plays many episodes at once; no trainer is needed.
 
 ```python
 player = Player.of(tokenizer, database, protocol="text")
@@ -7,7 +7,12 @@ with backend.engine() as engine:
     episodes = player.play_all(starts, engine)
 ```
 
-The trainer, an evaluation, demonstrations and replay each have one.
+The ids that are trained are the ids that the model sampled. Observations are appended once, as ids, and
+masked:
+
+```
+prompt ids | turn 1 (mask 1) | observation (mask 0) | turn 2 (mask 1) | ... | last turn (mask 1)
+```
 """
 
 from __future__ import annotations
@@ -24,13 +29,12 @@ from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.database import Database
 from trl_dbbench.episode.chat import ChatFormat
-from trl_dbbench.episode.dataset import rows_to_check, tasks_to_check
-from trl_dbbench.episode.dialogue import Dialogue, TokenDialogue
+from trl_dbbench.episode.dataset import rows_to_check, task_in, tasks_to_check
 from trl_dbbench.episode.judge import Judge
-from trl_dbbench.episode.play import play
+from trl_dbbench.episode.play import Dialogue, play
 from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.protocol import AgentProtocol, get_protocol
-from trl_dbbench.episode.types import Chat, Engine, Episode, Rules, Sampling, Start
+from trl_dbbench.episode.types import Chat, Engine, Episode, Request, Rules, Sampling, Start, Turn
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks import Task
 
@@ -38,17 +42,61 @@ DEFAULT_RULES = Rules()
 DEFAULT_SAMPLING = Sampling()
 
 TEMPLATE_TOKENS = 1_000
-"""More than a chat template adds to the texts of a prompt, tool descriptions left out."""
+"""Upper bound on the tokens that a chat template adds to a prompt without tools."""
+
+
+class TokenDialogue:
+    """An engine's side of one episode, in token ids.
+
+    Args:
+        episode: with the turns that it goes on from.
+        row: the episode's number among those that the engine plays side by side.
+    """
+
+    def __init__(self, episode: Episode, row: int, engine: Engine, chat: Chat, rules: Rules):
+        self._ids = [*episode.prompt_ids, *episode.completion_ids]
+        room = rules.max_completion_length
+        if rules.context is not None:
+            room = min(room, rules.context - len(episode.prompt_ids))
+        self._end = len(episode.prompt_ids) + room
+        self._sampling = episode.sampling
+        self._row = row
+        self._engine = engine
+        self._chat = chat
+        self._max_turn_tokens = rules.max_turn_tokens
+
+    async def next_turn(self, number: int) -> Turn:
+        budget = min(self._max_turn_tokens, self._end - len(self._ids))
+        request = Request(tuple(self._ids), budget, self._sampling, self._row, number)
+        completion = await self._engine.generate(request)
+        self._ids += completion.ids
+        text = self._chat.text(completion.ids)
+        ended = completion.ids[-1] in self._chat.eos_token_ids
+        return Turn(completion, text, self._chat.protocol.parse(text), cut_off=not ended)
+
+    @property
+    def full(self) -> bool:
+        return len(self._ids) >= self._end
+
+    def tell(self, turn: Turn) -> bool:
+        assert turn.observation is not None
+        end = None if turn.cut_off else turn.completion.ids[-1]
+        ids = self._chat.observation_ids(turn.observation, end=end)
+        if len(self._ids) + len(ids) >= self._end:
+            return False
+        turn.observation_ids = ids
+        self._ids += ids
+        return True
 
 
 @dataclass(frozen=True)
 class Player:
-    """What episodes are played with.
+    """Everything that playing needs but the model.
 
     Args:
-        chat: how text becomes token ids, and which protocol agent and database talk in.
-        database: where the statements run. Whoever opened it closes it.
-        judge: says whether an episode ended right.
+        chat: turns text into token ids, and names the protocol.
+        database: executes the statements. The caller closes it.
+        judge: decides whether an episode ended right.
         rules: the limits of an episode.
     """
 
@@ -70,16 +118,16 @@ class Player:
         grader: str | None = None,
         rules: Rules = DEFAULT_RULES,
     ) -> Player:
-        """A player with the library's own chat format and judge.
+        """Return a player with the library's chat format and judge.
 
         Args:
             protocol: `"text"`, `"tools"`, the dotted path of your own, or a protocol object.
-            observation_characters: of a protocol that is given by name; longer observations are cut.
+            observation_characters: longer observations are cut; for a protocol given by name.
             eos_token_ids, template_kwargs: as in [`ChatFormat`].
-            grader: judges the answers of all tasks; if left out, the one that each task names.
+            grader: judges the answers of all tasks; if left out, each task names its own.
 
         Raises:
-            ConfigError: if the tokenizer has no usable chat template, or a name is not known.
+            ConfigError: if the tokenizer has no usable chat template, or a name is unknown.
         """
         if isinstance(protocol, str):
             protocol = get_protocol(protocol, observation_characters)
@@ -89,7 +137,7 @@ class Player:
     def start(
         self, task: Task, sampling: Sampling = DEFAULT_SAMPLING, system_prompt: Opening | None = None
     ) -> Start:
-        """Where an episode of this task starts.
+        """Return the start of an episode of this task.
 
         Args:
             system_prompt: replaces the protocol's own.
@@ -101,15 +149,15 @@ class Player:
         return Start(task, self.chat.prompt_ids(self.chat.protocol.messages(task, system_prompt)), sampling)
 
     def check_task(self, task: Task) -> None:
-        """Finds a task whose episodes could not be judged; see `Judge.check_task`."""
+        """Raise for a task whose episodes could not be judged; see `Judge.check_task`."""
         self.judge.check_task(task, self.chat.protocol)
 
     def check_dataset(self, dataset: Dataset) -> None:
-        """Finds before a run what would fail in the middle of it.
+        """Raise before a run for what would fail in the middle of it.
 
         Raises:
-            TaskError: if the rows have no `task`, or see `check_task`.
-            ConfigError: if a prompt leaves the model no room for a turn, or see `check_task`.
+            TaskError: if the rows have no `task`; also see `check_task`.
+            ConfigError: if a prompt leaves the model no room for a turn; also see `check_task`.
         """
         dataset = rows_to_check(dataset)
         if not {"prompt", "task"} <= set(dataset.column_names):
@@ -124,28 +172,24 @@ class Player:
                 self.check_prompt(messages, partial(_id_of, line))
 
     def check_prompt(self, messages: Sequence[dict[str, Any]], task_id: Callable[[], str]) -> None:
-        """Finds a prompt that is too long.
+        """Raise ConfigError for a task's prompt that leaves the model no room for a turn.
 
         Args:
-            messages: a task's prompt.
-            task_id: names the task; it is called only for an error's text.
-
-        Raises:
-            ConfigError: if the prompt leaves the model no room for a turn.
+            task_id: names the task; called only for the error's text.
         """
         if self.rules.context is None:
             return
-        # a token is at least a byte long, so that the tokenizer is not asked about short prompts
+        # a token is at least one byte long, so short prompts need no tokenizer
         longest = sum(len(message["content"].encode()) for message in messages) + TEMPLATE_TOKENS
         if longest >= self.rules.context or self.chat.protocol.tools:
             self.rules.check_length(len(self.chat.prompt_ids(list(messages))), task_id)
 
     def dialogue(self, engine: Engine, row: int, episode: Episode) -> Dialogue:
-        """How an episode talks with the agent."""
+        """Return the agent's side of an episode."""
         return TokenDialogue(episode, row, engine, self.chat, self.rules)
 
     async def play(self, start: Start, engine: Engine, row: int = 0) -> Episode:
-        """Plays one episode; see `loop.play`."""
+        """Play one episode; see `play.play`."""
         return await play(
             start,
             dialogue=partial(self.dialogue, engine, row),
@@ -156,15 +200,15 @@ class Player:
         )
 
     def play_all(self, starts: Sequence[Start], engine: Engine) -> list[Episode]:
-        """Plays many episodes at once, each from its start, in their order.
+        """Play many episodes at once; return them in the order of their starts.
 
-        The episodes run on an event loop in a thread of its own, where statements wait for the database; the
-        model runs in the caller's thread, where its contexts (autocast, gathered parameters, CUDA streams)
-        hold. May be called where an event loop runs already, as in notebooks.
+        The episodes run on an event loop in a separate thread, where statements wait for the database. The
+        model runs in the caller's thread, so that its contexts (autocast, gathered parameters, CUDA streams)
+        hold. Works where an event loop is already running, as in notebooks.
         """
         with start_blocking_portal() as portal:
             loop = portal.call(asyncio.get_running_loop)
-            # not portal.start_task_soon, which waits for the loop each time
+            # portal.start_task_soon would wait for the loop each time
             futures = [
                 asyncio.run_coroutine_threadsafe(self.play(start, engine, row), loop)
                 for row, start in enumerate(starts)
@@ -179,4 +223,4 @@ class Player:
 
 
 def _id_of(line: str) -> str:
-    return Task.from_json(line).id
+    return task_in(line).id

@@ -1,7 +1,7 @@
-"""What the agent is told: one system text for each protocol.
+"""System prompts, one per protocol, and a user's own opening messages.
 
-The rules are the benchmark's; the words are ours. `{turns}` stays out of them on purpose: the turn limit
-is a setting of the rollout, and an agent that is trained with one limit is often evaluated with another.
+The rules are the benchmark's, the words ours. The turn limit is left out on purpose: an agent trained with
+one limit is often evaluated with another.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trl_dbbench.errors import ConfigError
 Messages = list[dict[str, str]]
 
 Opening = str | Messages
-"""What stands before a question: a system prompt, or all messages."""
+"""Messages before a question: a system prompt, or a list of all."""
 
 MODES = ("replace", "prepend")
 
@@ -27,17 +27,17 @@ _ROLES = {"system": "system", "user": "user", "assistant": "assistant", "agent":
 def opening(
     own: Sequence[Mapping[str, str]], system_prompt: Opening | None, mode: str, prelude: str | None
 ) -> Opening | None:
-    """What stands before the questions, of the settings of a run; `None` for the protocol's own.
+    """Return the messages before the questions of a run; `None` for the protocol's own.
 
     Args:
         own: the protocol's messages before a question.
         system_prompt: the user's.
-        mode: `"replace"` puts it in the place of the protocol's, `"prepend"` before it.
-        prelude: a file of messages that follow the system prompt; see `read_messages`. One that begins with a
-            system message replaces it.
+        mode: `"replace"` drops the protocol's system prompt; `"prepend"` puts the user's before it.
+        prelude: a file of messages after the system prompt; see `read_messages`. A system message at its
+            start replaces the system prompt.
 
     Raises:
-        ConfigError: if these cannot work together, or the file cannot be read.
+        ConfigError: if the settings contradict each other, or the file cannot be read.
     """
     if mode not in MODES:
         raise ConfigError(f"unknown system_prompt_mode {mode!r}; allowed: {', '.join(MODES)}.")
@@ -63,15 +63,15 @@ def opening(
 
 
 def read_messages(path: str) -> Messages:
-    """The opening messages in a JSON file: a list, or an object whose keys are numbers (LifelongAgentBench).
+    """Read opening messages from JSON: a list, or an object with numbers as keys (LifelongAgentBench).
 
     ```json
     {"0": {"role": "user", "content": "I will ask you ..."}, "1": {"role": "agent", "content": "Ok."}}
     ```
 
     Raises:
-        ConfigError: if it cannot be read, is no such list, or user and assistant do not take turns in it: the
-            question comes next.
+        ConfigError: if it cannot be read, has another form, or user and assistant do not alternate, the
+            assistant last.
     """
     try:
         whole: Any = json.loads(Path(path).read_text(encoding="utf-8-sig"))

@@ -1,15 +1,14 @@
-"""How agent and database talk: model text -> `Action`, `QueryResult` -> observation.
+"""Protocols between agent and database: model text -> `Action`, `QueryResult` -> observation.
 
 - **text**: free thoughts, then `Action: Operation` and one fenced `sql` block, or `Action: Answer` and a
-  line `Final Answer: ...`. What fits neither is an invalid action and ends the episode.
-- **tools**: the model's own tool calls of `execute_sql` and `commit_final_answer`. What is no valid call
-  gets an error as observation, and the episode goes on.
-- **text_sql**, **tools_sql**: the same where the answer is SQL, which is executed: a block after
+  line `Final Answer: ...`. Any other turn is invalid and ends the episode.
+- **tools**: tool calls of `execute_sql` and `commit_final_answer`. An invalid call gets an error as
+  observation, and the episode goes on.
+- **text_sql**, **tools_sql**: the same with SQL as the answer, which is executed: a block after
   `Final Answer:`, or a call of `submit_sql`.
 
-All are pure functions of the text: nothing of it is ever evaluated as code, and no text makes them
-raise. The rollout does not know which one it runs: any class with the members of `AgentProtocol` will do, and
-`protocol:` in a YAML takes its dotted path.
+All are pure functions of the text. They never evaluate it as code, and no text makes them raise. Your own is
+any class with the members of `AgentProtocol`; `protocol:` in a YAML takes its dotted path.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ class Operation:
 class Answer:
     """End the episode with this answer.
 
-    `values` are the strings of a tools answer; the text protocol has the one `text` only.
+    `values` are the strings of a tools answer; a text answer has only `text`.
     """
 
     text: str
     values: tuple[str, ...] | None = None
 
     def for_grader(self, grader: str) -> str:
-        """The answer as the named grader reads it: one that judges rows wants a tuple for each."""
+        """Return the answer as the named grader reads it: a grader of rows needs a tuple per value."""
         if self.values is None or not get_grader(grader).rows:
             return self.text
         rows = (
@@ -67,7 +66,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Invalid:
-    """Nothing that the protocol knows; `reason` says what was expected."""
+    """A turn that the protocol cannot read; `reason` says what was expected."""
 
     reason: str
 
@@ -76,16 +75,15 @@ Action = Operation | Answer | Invalid
 
 
 class AgentProtocol(Protocol):
-    """What the rollout asks of a protocol. A class of your own is made with `observation_characters` as its
-    argument.
+    """The members of a protocol. Your own class is called with `observation_characters` as its argument.
 
     Attributes:
         name: for log and record.
-        grader: judges the answers of tasks that name none; a name from `grading.GRADERS`.
+        grader: judges the answers of tasks that name no grader; a name from `grading.GRADERS`.
         tools: function schemas that the chat template shows to the model, if any.
         invalid_ends_episode: whether a turn that `parse` cannot read ends the episode. Otherwise the agent
-            gets `observe(invalid)` and goes on.
-        observation_role: the chat role in which observations come.
+            reads `observe(invalid)` and goes on.
+        observation_role: the chat role of observations.
     """
 
     @property
@@ -104,20 +102,20 @@ class AgentProtocol(Protocol):
     def observation_role(self) -> str: ...
 
     def messages(self, task: Task, system_prompt: Opening | None = None) -> list[dict[str, str]]:
-        """The prompt of a task, as chat messages, of which the last one has the question.
+        """Return the prompt of a task as chat messages; the last one has the question.
 
         Args:
-            system_prompt: replaces the protocol's; as a list, it is all messages before the question.
+            system_prompt: replaces the protocol's; a list replaces all messages before the question.
         """
 
     def parse(self, text: str) -> Action:
-        """What a turn means. Never raises, whatever the model wrote."""
+        """Return the meaning of a turn. No text makes it raise."""
 
     def write(self, action: Operation | Answer) -> str | dict[str, Any]:
-        """The turn that `parse` reads as this action: its text, or an assistant message with tool calls."""
+        """Return a turn that `parse` reads as this action: a text, or a message with tool calls."""
 
     def observe(self, result: QueryResult | Invalid) -> str:
-        """What the agent reads of a statement's result, or of a turn that could not be read."""
+        """Return the observation of a statement's result, or of a turn that could not be read."""
 
 
 @dataclass(frozen=True)
@@ -141,20 +139,18 @@ class TextProtocol:
         return _messages(system_prompt, TEXT_SYSTEM_PROMPT, task)
 
     def parse(self, text: str) -> Action:
-        """Reads a turn as LifelongAgentBench's parser does, after any `</think>`."""
+        """Read a turn as LifelongAgentBench's parser does, after any `</think>`."""
         text = after_thoughts(text)
         action = re.search(r"Action: (Operation|Answer)", text)
         if action is None:
             return Invalid("no 'Action: Operation' or 'Action: Answer'")
         if action[1] == "Operation":
-            # the published pattern is ```sql\n([\s\S]*?)\n```; as a regular expression it takes minutes on a
-            # long text that opens blocks and closes none
+            # the published pattern, ```sql\n([\s\S]*?)\n```, takes minutes on a long text of open blocks
             _, opened, rest = text.partition("```sql\n")
             block, closed, _ = rest.partition("\n```")
             if not (opened and closed):
                 return Invalid("'Action: Operation' without a closed ```sql block")
-            # the published parser folds the lines into one, so a `--` comment swallows what follows; an
-            # agent trained without that would fail on the benchmark
+            # the published parser joins the lines, so a `--` comment hides the rest; agents must learn that
             return Operation(block.strip().replace("\n", " "))
         answer = re.search(r"\nFinal Answer:(.*)", text)
         if answer is None:
@@ -162,7 +158,6 @@ class TextProtocol:
         return Answer(answer[1].strip())
 
     def write(self, action: Operation | Answer) -> str:
-        """The turn that `parse` reads as this action."""
         if isinstance(action, Operation):
             return f"Action: Operation\n```sql\n{action.sql}\n```"
         return f"Action: Answer\nFinal Answer: {action.text}"
@@ -208,8 +203,7 @@ COMMIT_FINAL_ANSWER = {
 class ToolsProtocol:
     """The function-calling protocol of AgentBench FC.
 
-    Tool calls are read in the forms that open models write (see `markup`). The first call counts; one
-    statement a turn.
+    Reads the forms in which open models write tool calls (see `tool_calls`). Only the first call counts.
     """
 
     observation_characters: int | None = 800
@@ -244,7 +238,7 @@ class ToolsProtocol:
     def _answer(self, arguments: dict[str, Any]) -> Action:
         answers = arguments.get("answers")
         if isinstance(answers, str) and answers.lstrip().startswith("["):
-            with suppress(ValueError, RecursionError):  # a list that was encoded once more
+            with suppress(ValueError, RecursionError):  # a list that was encoded twice
                 answers = json.loads(answers)
         if isinstance(answers, list):
             values = tuple(_well_formed(v if isinstance(v, str) else _json(v)) for v in answers)
@@ -252,7 +246,7 @@ class ToolsProtocol:
         return Invalid("Error: commit_final_answer needs the argument answers, an array of strings.")
 
     def write(self, action: Operation | Answer) -> dict[str, Any]:
-        """The message of the tool call that means this action; the chat template gives it its form."""
+        """Return the message of a tool call; the chat template gives it its form."""
         if isinstance(action, Operation):
             call = {"name": "execute_sql", "arguments": {"query": action.sql}}
         else:
@@ -268,13 +262,12 @@ class ToolsProtocol:
 
 
 _LABEL = re.compile(r"\A(?:sqlite|sql|mysql)\b", re.IGNORECASE)
-"""What models write behind the backticks that begin a block."""
+"""Labels that models write after the opening backticks of a block."""
 
 
 @dataclass(frozen=True)
 class TextSQLProtocol(TextProtocol):
-    """The text protocol with SQL as the answer, in a block or bare. An empty answer stands for the last
-    statement that was executed."""
+    """The text protocol with SQL as the answer. An empty answer stands for the last statement executed."""
 
     name: ClassVar[str] = "text_sql"
     grader: ClassVar[str] = "strict"
@@ -346,7 +339,7 @@ PROTOCOLS: dict[str, Callable[[int | None], AgentProtocol]] = {
 
 
 def get_protocol(name: str, observation_characters: int | None = 800) -> AgentProtocol:
-    """The protocol of that name, or the user's own class at that dotted path.
+    """Return the protocol of that name, or your own class at that dotted path.
 
     Raises:
         ConfigError: if there is none, or it lacks a member of `AgentProtocol`.
@@ -356,13 +349,13 @@ def get_protocol(name: str, observation_characters: int | None = 800) -> AgentPr
     members += ["messages", "parse", "write", "observe"]
     if missing := [member for member in members if not hasattr(protocol, member)]:
         raise ConfigError(
-            f"the protocol {name!r} lacks {', '.join(missing)}; see trl_dbbench.episode.protocol.AgentProtocol."
+            f"the protocol {name!r} lacks {', '.join(missing)}; see trl_dbbench.protocol.AgentProtocol."
         )
     return protocol
 
 
 PRODUCTS = {"mysql": "MySQL", "sqlite": "SQLite"}
-"""As the agent reads them, by a task's dialect."""
+"""Names of the databases in system prompts, by a task's dialect."""
 
 
 def _messages(opening: Opening | None, own: str, task: Task) -> list[dict[str, str]]:
@@ -373,8 +366,7 @@ def _messages(opening: Opening | None, own: str, task: Task) -> list[dict[str, s
 
 
 def _well_formed(text: str) -> str:
-    """Text out of JSON, where an escape can write half of a surrogate pair: no server or tokenizer takes
-    it."""
+    """Replace halves of surrogate pairs, which JSON can hold but no server or tokenizer accepts."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

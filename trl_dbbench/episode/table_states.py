@@ -1,30 +1,26 @@
-"""The tables along an episode: its statements executed again, with a look at the tables after each change."""
+"""The tables along an episode: its statements are executed again, and the tables read after each change."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from trl_dbbench.database import Database, State
-from trl_dbbench.episode.play import executed_again
+from trl_dbbench.episode.play import executed_again, noting_faults
 from trl_dbbench.episode.types import Episode, Status
-from trl_dbbench.errors import EnvironmentFault, ServerCrash
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 THREADS = 8
+"""Episodes looked at side by side."""
 
 
 def states_along(episode: Episode, database: Database) -> list[State]:
-    """The tables before each of the K turns and after the last: K + 1 states, the same object where a turn
-    changed nothing.
+    """Return the tables before each of the K turns and after the last.
 
-    The turns are executed again. Results that differ this time, such as of UUID(), count: an agent that could
-    leave an episode without these states could leave it without its rewards.
+    K + 1 states; a turn that changed nothing repeats the object before it. Results that differ this time, as
+    those of UUID(), do not raise: otherwise an agent could avoid its rewards by making them differ.
 
     Raises:
         EnvironmentFault: if the database fails.
@@ -37,37 +33,28 @@ def states_along(episode: Episode, database: Database) -> list[State]:
         return states
 
 
-def of_each(
+def for_each_episode(
     episodes: Sequence[Episode],
     database: Database,
-    what_for: str,
+    asked_by: str,
     look: Callable[[Episode, Database], T | None],
     crashed: T | None = None,
 ) -> list[T | None]:
-    """What `look` finds of each episode, side by side; `None` for those whose environment failed, or fails
-    now, which is noted in them.
+    """Return what `look` finds of each episode, computed side by side.
+
+    `None` stands for an episode whose environment failed. One that fails now is marked as failed: with only
+    some of its rewards it could not be compared with the others.
 
     Args:
-        what_for: the reward or credit that asks, for the note.
-        crashed: of episodes that ended the server, whose statements are not executed again.
+        asked_by: the reward or advantage, for the warning.
+        crashed: the value of episodes that ended the server; their statements are not executed again.
     """
 
     def one(episode: Episode) -> T | None:
-        if episode.status == Status.ENVIRONMENT_FAULT:
-            return None
-        if episode.status == Status.SERVER_CRASH:
-            return crashed
-        try:
-            return look(episode, database)
-        except ServerCrash as crash:
-            logger.warning("%s of task %s: %s", what_for, episode.task.id, crash)
-            episode.crash()
-            return crashed
-        except EnvironmentFault as fault:
-            # with what else it was given, the episode would be worth less, or more, than its equals
-            logger.warning("%s of task %s: %s", what_for, episode.task.id, fault)
-            episode.fail(f"{what_for}: {fault}")
-            return None
+        if episode.status not in (Status.ENVIRONMENT_FAULT, Status.SERVER_CRASH):
+            with noting_faults(episode, asked_by):
+                return look(episode, database)
+        return crashed if episode.status == Status.SERVER_CRASH else None
 
     with ThreadPoolExecutor(max_workers=THREADS) as pool:
         return list(pool.map(one, episodes))

@@ -1,4 +1,4 @@
-"""Chat templates by name: a tokenizer's own, a file, or one of those that TRL bundles."""
+"""Chat templates: a tokenizer's own, from a file, or bundled with TRL."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from trl.chat_template_utils import get_training_chat_template
 from trl_dbbench.errors import ConfigError
 
 TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, LookupError)
-"""What a template can run into."""
+"""Errors that rendering a template can raise."""
 
 
 def load_chat_template(name_or_path: str) -> str:
-    """The text of a jinja file, or of the template that TRL bundles under that name (`qwen3_training`).
+    """Return the text of a jinja file, or of TRL's template of that name (`qwen3_training`).
 
     Raises:
         ConfigError: if it is neither, or the file cannot be read.
@@ -35,12 +35,12 @@ def load_chat_template(name_or_path: str) -> str:
 
 
 def bundled_templates() -> list[Any]:
-    """The template files of the installed TRL."""
+    """Return the template files of the installed TRL."""
     return [path for path in (files("trl") / "chat_templates").iterdir() if path.name.endswith(".jinja")]
 
 
 def own_template(tokenizer: PreTrainedTokenizerBase, tools: list[dict[str, Any]] | None) -> str:
-    """A tokenizer's own template; of several the one for tools, if there are tools.
+    """Return a tokenizer's own template; if it has several and there are tools, the one for tools.
 
     Raises:
         ConfigError: if it has none.
@@ -55,7 +55,7 @@ def own_template(tokenizer: PreTrainedTokenizerBase, tools: list[dict[str, Any]]
 
 
 def training_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """TRL's variant for training of a tokenizer's own template, if TRL knows that one."""
+    """Return TRL's training variant of a tokenizer's template, if TRL has one."""
     try:
         return get_training_chat_template(tokenizer)
     except TEMPLATE_ERRORS:
@@ -65,12 +65,12 @@ def training_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
 def check_shows_episodes(
     name: str, tokenizer: Any, observation_role: str, template_kwargs: dict[str, Any], *, remedy: str
 ) -> None:
-    """Finds a reward model whose chat template cannot show an episode.
+    """Raise for a reward model whose chat template cannot show an episode.
 
     Args:
-        name: of the model, for the error's text.
-        template_kwargs: what the template is rendered with, `tools` among it.
-        remedy: what the user can do.
+        name: the model's, for the error's text.
+        template_kwargs: arguments of the template, including `tools`.
+        remedy: advice for the user.
 
     Raises:
         ConfigError: if it has no tokenizer, or its template refuses a role or leaves a message out.

@@ -1,4 +1,4 @@
-"""How model families mark up a turn: where their thoughts end, and how they write a tool call.
+"""Marks of model families in a turn: the end of thoughts, and the form of tool calls.
 
 | a call | as written by |
 |---|---|
@@ -13,10 +13,10 @@
 | `<｜tool▁call▁begin｜>function<｜tool▁sep｜>f` and a fenced object | DeepSeek |
 | `{"name": "f", "parameters": {...}}`, bare or in a fenced block | Llama 3.1 and later, and others |
 
-All is read off the text alone, by marks that no two families share: a saved turn is read again as it was,
-without its tokenizer. Every reader takes time in proportion to the text. TRL's response templates read some
-of these forms too, and the tests compare the two; but they backtrack (20,000 blanks in an argument take six
-seconds), and do not know the header that gpt-oss itself writes, nor GLM's calls in one line.
+Only the text is read, so saved turns need no tokenizer; no two families share a mark. Every reader takes time
+linear in the text. TRL's response templates read some of these forms too, and the tests compare the two. But
+they backtrack (20,000 blanks in an argument take six seconds), and miss gpt-oss's own header and GLM's calls
+in one line.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ THOUGHTS = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<seed:think>", "</seed:think>"),
 )
-"""What a thought stands between."""
+"""Marks before and after a thought."""
 
 _MESSAGE_START = "<|start|>"
 
@@ -57,20 +57,20 @@ Call = tuple[str, dict[str, Any]]
 
 
 def split_prompt(prompt: str) -> tuple[str, str]:
-    """A prompt without the part of the agent's turn that it has begun, and that part.
+    """Split off the start of the agent's turn at a prompt's end; mostly empty.
 
-    Some templates open a thought (`<think>`), or an empty one to switch thoughts off; those with message
-    headers (gpt-oss) begin one. Mostly there is nothing: the second text is empty.
+    It is an opened thought (`<think>`), an empty thought that switches thoughts off, or a message header
+    (gpt-oss).
     """
     tail = _TAIL.search(prompt)
     return (prompt[: tail.start()], tail[0]) if tail else (prompt, "")
 
 
 def after_thoughts(text: str) -> str:
-    """Drops what a reasoning model thought: drafts of actions in there are not meant.
+    """Drop a reasoning model's thoughts, which may hold drafts of actions.
 
     Args:
-        text: a turn, with what the prompt had begun of it. A thought that does not end leaves nothing.
+        text: a turn, including the part in the prompt. A thought that does not end leaves nothing.
     """
     if _MESSAGE_START in text:
         text = text.rpartition(_MESSAGE_START)[2]
@@ -83,7 +83,7 @@ def after_thoughts(text: str) -> str:
 
 
 def end_thought(tail: str, turn: str) -> str:
-    """A turn that a template rendered, as the agent has to write it after a prompt that ended in `tail`."""
+    """Return a rendered turn as the agent must write it after a prompt that ends in `tail`."""
     for opened, closed in THOUGHTS:
         if opened in tail and closed not in tail:
             return f"\n{closed}\n\n{_EMPTY_THOUGHT.sub('', turn, count=1)}"
@@ -94,7 +94,7 @@ def end_thought(tail: str, turn: str) -> str:
 
 
 def tool_call(text: str) -> Call | None:
-    """The first tool call of a turn; `None` if there is none.
+    """Return the first tool call of a turn; `None` if there is none.
 
     Args:
         text: a turn without its thoughts.
@@ -114,10 +114,10 @@ def tool_call(text: str) -> Call | None:
 
 
 def meant_tool(name: str, known: Collection[str]) -> str:
-    """Return the tool that a call's name means, if it stands among marks of the model's format.
+    """Return the tool that a call's name stands for, without the marks of the model's format.
 
-    Such as `functions.execute_sql`, `execute_sql:0`, `execute_sql<|channel|>commentary`, `mcp_db_execute_sql`
-    and `executeSql`. Any other name, and one that means two tools, is returned as it is.
+    Examples: `functions.execute_sql`, `execute_sql:0`, `execute_sql<|channel|>commentary`,
+    `mcp_db_execute_sql`, `executeSql`. An unknown or ambiguous name is returned unchanged.
     """
     if name in known:
         return name
@@ -192,10 +192,10 @@ def _decoded(body: str) -> Any:
 
 
 def as_arguments(arguments: Any) -> dict[str, Any]:
-    """Return a call's arguments, which some models encode once more, or put into a list.
+    """Return a call's arguments, which some models encode twice or put into a list.
 
     Raises:
-        ValueError: if they are no object.
+        ValueError: if they are not an object.
     """
     for _ in range(_LAYERS):
         if isinstance(arguments, str):
@@ -209,11 +209,11 @@ def as_arguments(arguments: Any) -> dict[str, Any]:
 
 
 _LAYERS = 4
-"""Encodings and lists around a call's arguments that are taken off."""
+"""Most encodings and lists that are removed around a call's arguments."""
 
 _NAME = r"(?P<name>[\w.-]{1,64})"
 
-# a mark, and what reads the text after it; of two that begin at the same place the first counts
+# a mark, and the reader of the text after it; the first of two marks at the same place wins
 _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], Call]], ...] = (
     (
         re.compile(r"<tool_call>\s*<function=(?P<name>[^>\n]{1,64})>"),

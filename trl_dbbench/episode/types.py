@@ -1,6 +1,6 @@
-"""What an episode is: where it starts, its turns, how it ended; and what it asks of engines and chat formats.
+"""The data of an episode: its start, turns, end and limits, and the engine and chat format that it needs.
 
-`loop` plays one, `player.Player` plays many. `runs.records` says what a log keeps of one.
+`play` plays one, `player.Player` many. `runs.records` is its form in a log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Status(StrEnum):
     INVALID_ACTION = "invalid_action"
     OUT_OF_TOKENS = "out_of_tokens"
     SERVER_CRASH = "server_crash"
-    """The agent's own statement has ended the database server."""
+    """A statement of the agent ended the database server."""
     ENVIRONMENT_FAULT = "environment_fault"
 
 
@@ -34,9 +34,9 @@ class Status(StrEnum):
 class Sampling:
     """How one episode's tokens are chosen.
 
-    The policy's own distribution is the softmax of the raw logits / `temperature`; `top_p` and `top_k`
-    only restrict what is drawn from it. Every episode draws from its own stream of random numbers, so
-    what an episode samples depends neither on its neighbours in the batch nor on the global generators.
+    The policy's distribution is the softmax of the raw logits / `temperature`; `top_p` and `top_k` only
+    restrict the draw. Every episode has its own stream of random numbers, independent of its neighbours in
+    the batch and of the global generators.
     """
 
     temperature: float = 1.0
@@ -50,10 +50,10 @@ class Sampling:
 class Start:
     """Where an episode starts: its task, the prompt's ids, and how its tokens are chosen.
 
-    `past` are turns that it goes on from, as another episode of the task has played them. Their changes are
-    executed again; copies of the turns stand in the new episode, without rewards. Each must have been read:
-    the last one's observation too. `shots` are the ids of earlier episodes that the prompt shows (see
-    `few_shot`).
+    Args:
+        past: turns of another episode of the task to continue from. Their changes are executed again; the
+            new episode gets copies without rewards. The agent must have read every observation in them.
+        shots: ids of the earlier episodes that the prompt shows (see `runs.few_shot`).
     """
 
     task: Task
@@ -65,9 +65,9 @@ class Start:
 
 @dataclass(frozen=True)
 class Request:
-    """What an episode asks of an engine: the next turn after `ids`, at most `max_new_tokens` long.
+    """A request for the next turn after `ids`, at most `max_new_tokens` long.
 
-    `row` and `turn` order a batch and pick the random numbers of the turn.
+    `row` and `turn` order a batch; `turn` also picks the random numbers.
     """
 
     ids: Sequence[int]
@@ -78,16 +78,15 @@ class Request:
 
     @property
     def seed(self) -> int:
-        """Of the turn's random numbers: 1000003, a prime, keeps the turns of neighbouring seeds apart."""
+        """The turn's random seed. The prime 1000003 keeps the turns of neighbouring seeds apart."""
         return self.sampling.seed * 1_000_003 + self.turn
 
 
 @dataclass(frozen=True)
 class Completion:
-    """A sampled turn: `ids` with the token that ended it, if one did, and the log-probability of each id.
+    """A sampled turn: `ids`, including an end token if there is one, and the log-probability of each id.
 
-    `logprobs` are of the policy's own distribution (see `Sampling`), in nats, computed in fp32; NaN where the
-    engine does not know them.
+    `logprobs` are those of the policy's distribution (see `Sampling`), in nats, fp32; NaN if unknown.
     """
 
     ids: list[int]
@@ -95,16 +94,16 @@ class Completion:
 
 
 class Engine(Protocol):
-    """Where tokens come from."""
+    """A source of sampled tokens."""
 
     async def generate(self, request: Request) -> Completion: ...
 
     def serve(self, episodes: Sequence[Future]) -> None:
-        """Answers requests, in the caller's thread, until all these episodes are done."""
+        """Answer requests, in the caller's thread, until all these episodes are done."""
 
 
 class Chat(Protocol):
-    """What an episode asks of a chat format: `chat.ChatFormat`, or what `replay` puts in its place."""
+    """The chat format of an episode: `chat.ChatFormat`, or the saved turns of a replay."""
 
     @property
     def protocol(self) -> AgentProtocol: ...
@@ -121,8 +120,7 @@ class Chat(Protocol):
 
 @dataclass(frozen=True)
 class Usage:
-    """The tokens of a turn, as an endpoint counts them: those `read` (all before the turn), those `written`,
-    thoughts included."""
+    """Tokens of a turn as counted by an endpoint: `read` before it, and `written`, thoughts included."""
 
     read: int = 0
     written: int = 0
@@ -130,34 +128,34 @@ class Usage:
 
 @dataclass
 class Turn:
-    """One turn: what was sampled, what it meant, what the database said."""
+    """One turn: the sampled tokens, their meaning, and the database's reply."""
 
     completion: Completion
-    """Without ids, where an endpoint gave the turn."""
+    """Empty if an endpoint wrote the turn."""
     text: str
     action: Action
     result: QueryResult | None = None
     observation: str | None = None
     observation_ids: list[int] = field(default_factory=list)
-    """Empty where no further turn follows: then nobody reads the observation."""
+    """Empty if no turn follows: then nobody reads the observation."""
     cut_off: bool = False
-    """Whether the tokens ran out before the agent ended it."""
+    """Whether the token limit ended the turn, not the agent."""
     seconds: float = 0.0
-    """From the request for tokens to the observation."""
+    """Seconds from the request for tokens to the observation."""
     rewards: dict[str, float] = field(default_factory=dict)
-    """By reward function, of those that give one for each turn."""
+    """Step rewards, by the name of the reward function."""
     advantage: float | None = None
-    """The mean over its sampled tokens, where the turns of the episode differ in it."""
+    """Mean over the turn's sampled tokens; only set if the episode's turns differ."""
     state: str | None = None
-    """A digest of the tables before the turn, where an advantage has asked for it."""
+    """Digest of the tables before the turn; only set by advantages that need it."""
     value: float | None = None
-    """What episodes are worth that go on from before the turn, where an advantage has estimated it."""
+    """Estimated return from before the turn; only set by advantages that need it."""
     usage: Usage | None = None
-    """What an endpoint counted."""
+    """The endpoint's token counts."""
 
     @property
     def tokens(self) -> int:
-        """How many were sampled; 0 where an endpoint did not say."""
+        """Number of sampled tokens; 0 if an endpoint did not say."""
         return self.usage.written if self.usage else len(self.completion.ids)
 
 
@@ -171,37 +169,37 @@ class Episode:
     turns: list[Turn] = field(default_factory=list)
     status: Status = Status.ENVIRONMENT_FAULT
     verdict: Verdict | None = None
-    """`None` where there is nothing to judge: the agent gave no answer, or the environment failed."""
+    """`None` if the agent gave no answer or the environment failed."""
     fault: str | None = None
     retries: int = 0
-    """How often the database failed and the episode went on."""
+    """Database failures that the episode survived."""
     rewards: dict[str, float | None] = field(default_factory=dict)
     token_rewards: list[float] | None = None
-    """Length T, of an advantage that gives each token a reward of its own."""
+    """Length T; set by advantages with a reward per token."""
     token_values: list[float] | None = None
-    """Length T, what a critic says of the state before each token."""
+    """Length T; a critic's value before each token."""
     branch_tokens: int = 0
-    """Sampled in other episodes that went on from this one, to estimate what its turns are worth."""
+    """Tokens sampled in continuations of this episode, which estimate the values of its turns."""
     advantage: float | None = None
     observation_role: str = "tool"
-    """The chat role in which the agent read observations; the protocol's."""
+    """The protocol's chat role for observations."""
     shots: Sequence[str] = ()
-    """The ids of the earlier episodes that its prompt showed."""
+    """Ids of the earlier episodes that the prompt showed."""
     endpoint: str | None = None
-    """Which model played it and where, if an endpoint did: then there are texts, and no token ids."""
+    """Model and address, if an endpoint played the episode: it has texts but no token ids."""
     policy_step: int | None = None
-    """Updates of the weights that played it, where it was played ahead of its training."""
+    """Updates of the weights that played it, if it was played ahead of its training."""
 
     def __repr__(self) -> str:
         end = f"status={self.status!s}, right={self.right}, turns={len(self.turns)}"
         return f"Episode(task={self.task.id!r}, {end})"
 
     def fail(self, fault: str) -> None:
-        """Notes that the environment failed, before or after the episode's end."""
+        """Mark the episode as failed by its environment, before or after its end."""
         self.status, self.verdict, self.fault = Status.ENVIRONMENT_FAULT, None, fault
 
     def crash(self) -> None:
-        """Notes that a statement of the episode has ended the database server."""
+        """Mark the episode as one whose statement ended the database server."""
         self.status, self.verdict = Status.SERVER_CRASH, None
 
     @property
@@ -211,10 +209,7 @@ class Episode:
 
     @property
     def truncated(self) -> bool:
-        """Whether it did not come to its end: it ran out of tokens, or its last turn was cut off.
-
-        Not where the environment failed, which ends an episode anywhere.
-        """
+        """Whether tokens ran out before the episode's end. False if the environment failed."""
         if self.status == Status.ENVIRONMENT_FAULT or not self.turns:
             return False
         return self.status == Status.OUT_OF_TOKENS or self.turns[-1].cut_off
@@ -226,12 +221,12 @@ class Episode:
 
     @property
     def statements(self) -> list[str]:
-        """The SQL that was executed, turn by turn."""
+        """The executed SQL, turn by turn."""
         return [turn.action.sql for turn in self.turns if isinstance(turn.action, Operation)]
 
     @property
     def prompt_tokens(self) -> int:
-        """How many the prompt has; 0 where an endpoint did not say."""
+        """Number of tokens in the prompt; 0 if an endpoint did not say."""
         usage = self.turns[0].usage if self.turns else None
         return usage.read if usage else len(self.prompt_ids)
 
@@ -240,7 +235,7 @@ class Episode:
         """All ids after the prompt: sampled turns and the observations between them. Length T.
 
         Raises:
-            ConfigError: if an endpoint played it, which gives none.
+            ConfigError: if an endpoint played the episode.
         """
         if self.endpoint is not None:
             raise no_ids(self.task.id, self.endpoint)
@@ -265,9 +260,9 @@ class Episode:
         ]
 
     def messages(self) -> list[dict[str, str]]:
-        """The turns and the observations that the agent read, as chat messages in the roles of the protocol.
+        """Return the turns and the observations that the agent read, as chat messages.
 
-        Reward functions get them as `completions`, and reward models read them after the prompt.
+        Reward functions get them as `completions`; reward models read them after the prompt.
         """
         messages = []
         for turn in self.turns:
@@ -280,10 +275,10 @@ class Episode:
 
 @dataclass(frozen=True)
 class Rules:
-    """The limits of an episode.
+    """The limits of an episode, in turns and tokens.
 
-    `max_completion_length` counts all ids after the prompt, observations too; `max_turn_tokens` those of
-    one turn; `context` those of prompt and completion together.
+    `max_completion_length` bounds all ids after the prompt, observations included; `max_turn_tokens` one
+    turn; `context` prompt and completion together.
     """
 
     max_turns: int = 3
@@ -291,8 +286,12 @@ class Rules:
     max_completion_length: int = 2048
     context: int | None = None
 
+    def turns(self, task: Task) -> int:
+        """Return the turn limit of a task: its own `max_turns` if it has one."""
+        return task.max_turns or self.max_turns
+
     def check_length(self, length: int, task_id: Callable[[], str]) -> None:
-        """Raises ConfigError for a prompt of `length` tokens that leaves the model no room for a turn."""
+        """Raise ConfigError for a prompt of `length` tokens that leaves the model no room for a turn."""
         if self.context is not None and length >= self.context:
             raise ConfigError(
                 f"the prompt of task '{task_id()}' has {length} tokens, the model's context {self.context}. "
@@ -301,7 +300,7 @@ class Rules:
 
 
 def no_ids(task_id: str, endpoint: str) -> ConfigError:
-    """The error for an episode of which token ids are wanted, and an endpoint played it."""
+    """Return the error for token ids wanted of an episode that an endpoint played."""
     return ConfigError(
         f"the episode of task '{task_id}' was played by the endpoint of {endpoint}, which gives texts and no "
         "token ids or log-probabilities: nothing can be trained on it."

@@ -1,4 +1,4 @@
-"""Whether the gold solutions of tasks are right, by the sandboxes and graders that training itself uses."""
+"""Checks gold solutions with the sandboxes and graders that training uses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from trl_dbbench.database import Database
-from trl_dbbench.episode.gold import execute_alone, whole_result
+from trl_dbbench.episode.gold import execute_alone, execute_untruncated
 from trl_dbbench.episode.judge import Judge, answer_graders, published_right
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import Grader, SQLGrader, get_grader
@@ -18,7 +18,7 @@ from trl_dbbench.utils.sql import quote
 
 @dataclass(frozen=True)
 class Validation:
-    """Whether one task's gold scores as right, and why not."""
+    """The check of one task; `problem` is `None` if its gold scores as right."""
 
     task: Task
     problem: str | None = None
@@ -27,20 +27,17 @@ class Validation:
 def validate(
     tasks: Sequence[Task], database: Database, workers: int = 4, grader: str | None = None
 ) -> Iterator[Validation]:
-    """Executes every gold solution.
+    """Execute every gold solution; yield a `Validation` per task, in order.
 
-    - A question's gold answer must be right to its graders and, where there is gold SQL, its rows too.
-    - Where answers are SQL, the gold SQL must run, twice alike, be right to the grader, and give more than
-      NULLs. Where the gold is results, there is nothing to run: the database must open, each of them be right
-      to the grader, and one give more than NULLs.
-    - A change's gold SQL must run and, where a hash is published, leave tables of that hash.
-
-    Yields in the order of the tasks.
+    - A question: its graders must accept the gold answer and, if there is gold SQL, its rows.
+    - A question answered in SQL: the gold SQL must give the same twice, be accepted by the grader, and give
+      more than NULLs. If the gold is results, the database must open, the grader must accept each result, and
+      one must hold more than NULLs.
+    - A change: the gold SQL must run and leave tables of the published hash, if there is one.
 
     Args:
-        workers: tasks that are validated side by side.
-        grader: judges all questions instead of their own graders: a name of `grading.GRADERS` or a dotted
-            path.
+        workers: tasks validated side by side.
+        grader: replaces the graders of all questions: a name of `grading.GRADERS` or a dotted path.
 
     Raises:
         ConfigError: if there is no such grader.
@@ -90,11 +87,11 @@ _SAYS_NOTHING = (
 
 
 class _Problem(Exception):
-    """What is wrong with a gold."""
+    """A problem with a gold solution."""
 
 
 def _sql_problem(task: Task, database: Database, grader: SQLGrader) -> str | None:
-    """What is wrong on one of the task's databases; the gold may say nothing on some of a suite's."""
+    """Return the problem on one of the task's databases; in a suite the gold may give nothing on some."""
     golds: list[Result] = []
     for each in task.on_each_database():
         try:
@@ -106,18 +103,18 @@ def _sql_problem(task: Task, database: Database, grader: SQLGrader) -> str | Non
 
 
 def _checked_golds(task: Task, database: Database, grader: SQLGrader) -> Sequence[Result]:
-    """The gold results on one database.
+    """Return the gold results on one database.
 
     Raises:
-        _Problem: if there are none, or the grader does not call them right.
+        _Problem: if there are none, or the grader rejects them.
     """
     if task.gold.results:
         return _checked_results(task, database, grader)
     if task.gold.sql is None:
         raise _Problem(f"the grader {grader.name} needs gold SQL")
     sql = grader.rewrite(task.gold.sql)
-    first, problem = whole_result(database, task, sql)
-    again, problem = whole_result(database, task, sql) if first else (None, problem)
+    first, problem = execute_untruncated(database, task, sql)
+    again, problem = execute_untruncated(database, task, sql) if first else (None, problem)
     if first is None or again is None:
         raise _Problem(f"the gold SQL fails: {problem}")
     if grader.value(again, first, task.gold.sql) < 1:

@@ -32,10 +32,10 @@ from trl_dbbench.tasks import Task
 from trl_dbbench.utils.files import check_not_misspelled
 
 Prepare = Callable[[Sequence[Start]], Sequence[Start]]
-"""Gives the starts that are played in the place of a batch's."""
+"""Replaces the starts of a batch."""
 
 Reward = Callable[[Sequence[Episode], Mapping[str, str]], None]
-"""Rewards episodes; it is told the lines of the earlier episodes that their prompts showed."""
+"""Rewards episodes; gets the lines of the earlier episodes that their prompts showed."""
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -75,7 +75,7 @@ class Evaluation:
 
     @property
     def void_reasons(self) -> Counter[str]:
-        """How many episodes are void, by reason."""
+        """Number of void episodes by reason."""
         return void_reasons(self.records)
 
     @property
@@ -128,7 +128,7 @@ def evaluate(
     journal: Journal | None = None,
     reward: Reward | None = None,
 ) -> Evaluation:
-    """Plays every task once, greedily, and judges it.
+    """Play every task once, greedily, and judges it.
 
     ```python
     policy = Policy(model, tokenizer)
@@ -141,7 +141,7 @@ def evaluate(
         backend: where the model generates: `TransformersBackend`, `VLLMBackend` or what `open_backend` gives.
         system_prompt: replaces the protocol's own.
         batch_size: episodes that run side by side.
-        shots: puts earlier episodes into the prompts; those of a batch may join from the next one on.
+        shots: puts earlier episodes into the prompts; a batch's own may join from the next batch on.
         journal: keeps each episode; those that it has already are not played.
         reward: rewards the episodes of a batch before they are kept.
 
@@ -172,7 +172,7 @@ def evaluate(
 
 
 def within_context(player: Player, backend: Backend) -> Player:
-    """The player with rules that keep episodes within what the model takes, wherever it runs."""
+    """Return the player with rules that keep episodes within the model's context, wherever it runs."""
     context = min([*backend.contexts, *filter(None, [player.rules.context])], default=None)
     return replace(player, rules=replace(player.rules, context=context))
 
@@ -190,7 +190,7 @@ def play_in_batches(
     prepare: Prepare | None = None,
     progress: bool = True,
 ) -> Iterator[list[Episode]]:
-    """Plays episodes with the weights as they are now, and shows how far it has come.
+    """Play episodes with the present weights, and show progress.
 
     Args:
         batch_size: episodes that run side by side.
@@ -231,14 +231,14 @@ def play_in_batches(
 
 
 def so_far(right: int, void: int) -> str:
-    """What a progress bar says beside the number of episodes."""
+    """Return the progress bar's text beside the number of episodes."""
     return f"{right} right" + (f", {void} void" if void else "")
 
 
 def showing(
     shots: Shots | None, player: Player, tasks: Sequence[Task], system_prompt: Opening | None
 ) -> Prepare | None:
-    """What puts earlier episodes into the prompts of a batch, if there are any to show.
+    """Return a function that adds earlier episodes to a batch's prompts; `None` if there are none to show.
 
     Args:
         player: what the episodes are played with, within its context.
@@ -265,7 +265,7 @@ def showing(
 
 
 def open_model(trained: Trained, vllm_server_urls: list[str] | None) -> tuple[Backend, Policy | ServedPolicy]:
-    """Where a model generates, and what is known of it: loaded here, or served elsewhere.
+    """Return the backend that generates, and the policy: loaded here, or served elsewhere.
 
     Raises:
         ConfigError: if it cannot be loaded.
@@ -298,7 +298,7 @@ def open_model(trained: Trained, vllm_server_urls: list[str] | None) -> tuple[Ba
 
 
 def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Database) -> Player:
-    """What plays episodes as these settings say.
+    """Return a player with these settings.
 
     Raises:
         ConfigError: if the tokenizer has no usable chat template, or a name is not known.
@@ -316,7 +316,7 @@ def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Da
 
 
 def check_few_shot_of(settings: RunSettings, update: bool = False) -> None:
-    """Raises ConfigError for settings of `shots_of` that cannot work together."""
+    """Raise ConfigError for settings of `shots_of` that cannot work together."""
     updated = update or bool(settings.few_shot_update)
     by = settings.few_shot_by or DEFAULT_WAY
     check_few_shot(settings.few_shot or 0, settings.few_shot_memory, by, updated)
@@ -325,7 +325,7 @@ def check_few_shot_of(settings: RunSettings, update: bool = False) -> None:
 def shots_of(
     trained: Trained, player: Player, update: bool = False, folder: Path | None = None
 ) -> Shots | None:
-    """What puts earlier episodes into prompts, as the settings say; `None` if they show none.
+    """Return the source of earlier episodes for prompts, as the settings say; `None` if they ask for none.
 
     A run that let its own episodes join its memory is evaluated with that memory as it was when the weights
     were saved.

@@ -1,4 +1,4 @@
-"""An adapter merged into its base model: a model of its own, that answers as the two did.
+"""An adapter merged into its base model: one model with the same answers.
 
 ```
 OUT/
@@ -34,7 +34,7 @@ PROMPTS = (
     "UPDATE orders SET state = 'sent' WHERE id = 7;",
     "Thought: one column has the price.\nAction: Operation\n```sql\nSELECT MAX(price) FROM items;\n```",
 )
-"""What the logits of both are compared on."""
+"""Prompts whose logits are compared."""
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
 """Largest difference of two logits, as a share of the largest logit: merged weights are rounded once more."""
@@ -42,7 +42,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
 
 @dataclass(frozen=True)
 class Merged:
-    """What was proved of a merged model.
+    """Result of the check of a merged model.
 
     `difference` is the largest between a logit of the merged model, loaded from its folder, and of base and
     adapter; `scale` the largest logit; `effect` the largest difference that the adapter makes to its base.
@@ -111,7 +111,7 @@ def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged
             scale=max(each.abs().max().item() for each in wanted),
             effect=_distance(before, wanted),
         )
-        if not proof.difference <= TOLERANCE[dtype] * proof.scale:  # not a number is no proof
+        if not proof.difference <= TOLERANCE[dtype] * proof.scale:  # NaN proves nothing
             raise ConfigError(
                 f"the merged model's logits differ from those of '{trained.model}' with '{trained.adapter}' "
                 f"by up to {proof.difference:.2g}, of at most {proof.scale:.2g}: it would not answer alike. "
@@ -122,7 +122,7 @@ def merge(trained: Trained, out: Path, named_model: str | None = None) -> Merged
 
 @contextmanager
 def _made(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its place when the block ends well, and goes when it fails."""
+    """Open a folder beside `out`. It replaces `out` when the block succeeds, and goes when it fails."""
     out.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
@@ -135,7 +135,7 @@ def _made(out: Path) -> Iterator[Path]:
 
 @torch.no_grad()
 def _logits(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase) -> list[torch.Tensor]:
-    """Of each prompt (T, V), in float32 on the CPU."""
+    """Return the logits (T, V) of each prompt, in float32 on the CPU."""
     device = next(model.parameters()).device
     found = []
     for prompt in PROMPTS:
@@ -145,7 +145,7 @@ def _logits(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase) -> list[
 
 
 def _distance(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> float:
-    """The largest between two logits of the same place."""
+    """Return the largest difference between two logits of the same place."""
     return max((a - b).abs().max().item() for a, b in zip(one, other, strict=True))
 
 
@@ -178,7 +178,7 @@ def _check_same_base(adapter: str, named: str, noted: str) -> None:
 
 
 def _check_not_quantised(trained: Trained) -> None:
-    """The adapter has learned beside rounded weights, and gives other answers beside whole ones."""
+    """Refuse an adapter trained on quantized weights: it gives other answers on full ones."""
     model = trained.model
     with loading(f"the base model '{model}'"):
         config = AutoConfig.from_pretrained(model, revision=trained.settings.model_revision)

@@ -1,18 +1,12 @@
-"""What is right: answers against gold answers, rows and tables against gold rows and tables.
+"""Grading: answers against gold answers, rows and tables against gold rows and tables.
 
-| module | |
-|---|---|
-| `answers` | the three published graders of answers |
-| `rows` | rows and tables compared cell by cell, for rewards and verdicts |
-| `scorers` | results of statements compared as published evaluators do, and strictly |
-| `scored_sql` | what some of those evaluators make of a statement first |
-| `states` | the published hash of a table, and a digest of all tables |
-| `statistics` | a share with Wilson's interval, and with what it leaves out |
+`answers` has the three published graders of answers in words, `scorers` the comparisons of query results,
+`scored_sql` the rewriting that some evaluators do first, `rows` and `states` the comparison and the digests
+of tables, `statistics` and `calibration` the figures. All are pure functions.
+In: an answer or a result, and the gold. Out: right or wrong, or a score from 0 to 1.
 
-All of it is pure functions. A grader judges an answer's text (`GRADERS`), or what an answer gives that is SQL
-(`SQL_GRADERS`: the scorers, with what their evaluators make of the statements first). It is named in a
-task, a protocol, or a setting such as `trl-dbbench validate --grader`; one of your own is a function, named
-by its dotted path in a setting:
+`GRADERS` judge texts, `SQL_GRADERS` the results of SQL. A task, a protocol or a setting such as `validate
+--grader` names one. Your own is a function, named by its dotted path in a setting:
 
 ```python
 def close_enough(answer: str, gold: Sequence) -> bool:
@@ -53,10 +47,10 @@ from trl_dbbench.utils.sql import sorts_rows
 
 
 class GraderFunction(Protocol):
-    """A grader of your own: whether the answer is right.
+    """Your own grader: returns whether an answer is right.
 
-    It gets what the agent committed, a text (a list of strings from tool calls as `str()` prints it), and the
-    gold answer's labels. A function that has the attribute `rows = True` gets the gold answer's rows instead.
+    It gets the agent's answer as text (answers from tool calls as `str()` of a list of strings) and the gold
+    labels. With the attribute `rows = True` it gets the gold rows instead.
     """
 
     def __call__(self, answer: str, gold: Sequence, /) -> bool: ...
@@ -64,13 +58,12 @@ class GraderFunction(Protocol):
 
 @dataclass(frozen=True)
 class Grader:
-    """One way to judge answers.
+    """A grader of answers in words.
 
     Args:
         name: its name in `GRADERS`, or the dotted path of a user's own.
-        judge: whether the answer is right, given the gold answer in this grader's form.
-        rows: the form of gold answers and of the answers that tools commit: rows, which are tuples, or else
-            labels, which are single values.
+        judge: decides whether an answer is right, given the gold answer in this grader's form.
+        rows: whether that form, also of answers from tools, is rows (tuples) or labels (single values).
     """
 
     name: str
@@ -78,21 +71,21 @@ class Grader:
     rows: bool = False
 
     def gold(self, answer: Iterable) -> list:
-        """A gold answer in this grader's form: labels become rows of one cell, rows a list of their cells."""
+        """Return a gold answer in this grader's form: rows of one cell, or a flat list of labels."""
         rows = [tuple(row) if isinstance(row, list | tuple) else (row,) for row in answer]
         return rows if self.rows else [cell for row in rows for cell in row]
 
     def answer(self, rows: Sequence[Sequence[Any]]) -> str:
-        """The answer of an agent that passes on the rows it got from the database."""
+        """Return the answer of an agent that passes on the database's rows."""
         return str(list(rows)) if self.rows else str([str(cell) for row in rows for cell in row])
 
     def can_be_right(self, gold: Sequence) -> bool:
-        """Whether the gold answer itself, which has this grader's form, is right."""
+        """Return whether the gold answer, in this grader's form, is right itself."""
         return bool(self.judge(str(list(gold)), list(gold)))
 
 
 class ScorerFunction(Protocol):
-    """A grader of your own for answers that are SQL: how right a result is, from 0 to 1. It has `sql = True`.
+    """Your own grader of SQL answers: returns a score from 0 to 1. It has the attribute `sql = True`.
 
     `ordered` says whether the gold SQL sorts its rows.
     """
@@ -102,14 +95,14 @@ class ScorerFunction(Protocol):
 
 @dataclass(frozen=True)
 class SQLGrader:
-    """One way to judge answers that are SQL: by what they give, beside what the gold SQL gives.
+    """A grader of SQL answers: compares their result with the gold SQL's.
 
     Args:
         name: its name in `SQL_GRADERS`, or the dotted path of a user's own.
-        score: how right a result is; an answer with 1 is right.
-        rewrite: what is made of both statements before they are executed.
-        ordered: whether the order of rows counts, by the gold SQL.
-        counts_rows: whether the score is 0 where the numbers of rows differ.
+        score: scores a result; an answer with 1 is right.
+        rewrite: applied to both statements before they are executed.
+        ordered: decides from the gold SQL whether the order of rows counts.
+        counts_rows: whether results with different numbers of rows score 0.
     """
 
     name: str
@@ -120,27 +113,25 @@ class SQLGrader:
     rows: ClassVar[bool] = False
 
     def value(self, predicted: Result, gold: Result, gold_sql: str) -> float:
-        """How right a result is, 0 to 1.
+        """Return a result's score, 0 to 1.
 
         Args:
-            gold_sql: as it is, before `rewrite`; it says whether the order of rows counts.
+            gold_sql: before `rewrite`; decides whether the order of rows counts.
         """
         return self.score(predicted, gold, self.ordered(gold_sql))
 
     def best(self, predicted: Result, golds: Sequence[Result], gold_sql: str | None) -> float:
-        """How right a result is beside that of the golds which it is most like, 0 to 1.
+        """Return the score against the most similar gold, 0 to 1.
 
         Args:
-            gold_sql: without one the order of rows counts only for graders that always mind it.
+            gold_sql: if `None`, order counts only for graders that always require it.
         """
         return max(self.value(predicted, gold, gold_sql or "") for gold in golds)
 
     def right(self, predicted: Result, golds: Sequence[Result], gold_sql: str | None) -> bool:
-        """Whether an answer is right to rewards and accuracy: its score is 1, and it has no more columns than
-        the gold.
+        """Return whether rewards and accuracy count an answer as right: a score of 1, and no extra columns.
 
-        Spider 2.0's rule, by which more columns are free, is for figures. As a reward it would pay one
-        statement that selects all that may be asked for.
+        Spider 2.0 allows extra columns. As a reward that would pay for selecting everything.
 
         Args:
             gold_sql: as for `best`.
@@ -183,8 +174,8 @@ SQL_GRADERS: dict[str, SQLGrader] = {
         SQLGrader("critic_mysql_no_distinct", _unordered(critic_mysql), without_distinct),
     )
 }
-"""For answers that are SQL. `spider_ts_distinct` leaves DISTINCT where it is (`keep_distinct`), which
-`critic_mysql_no_distinct` takes out; `..._ordered` minds the order of rows."""
+"""Graders of SQL answers. `spider_ts_distinct` keeps DISTINCT, `critic_mysql_no_distinct` removes it, and
+`..._ordered` compares the order of rows."""
 
 GRADERS: dict[str, Grader] = {
     grader.name: grader
@@ -196,14 +187,14 @@ GRADERS: dict[str, Grader] = {
 }
 
 DEFAULT_GRADER = "lifelong"
-"""Judges tasks of the own format that name no grader."""
+"""Grader of tasks in our format that name none."""
 
 
 def get_grader(name: str) -> Grader | SQLGrader:
-    """One of `GRADERS` or `SQL_GRADERS`, or a user's own function by its dotted path.
+    """Return one of `GRADERS` or `SQL_GRADERS`, or a user's own function by its dotted path.
 
-    Only for names that come from settings and code. One that comes from a task file must be looked up in
-    `GRADERS` and `SQL_GRADERS` alone: reading data must never import code.
+    Only for names from settings and code. A name from a task file must be looked up in the two tables alone:
+    reading data must never import code.
 
     Raises:
         ConfigError: if there is no such grader.
@@ -219,17 +210,16 @@ def get_grader(name: str) -> Grader | SQLGrader:
 
 
 def grade(answer: str, gold: Sequence, grader: str) -> bool:
-    """Whether the named grader calls the answer right.
+    """Return whether the named grader calls the answer right.
 
     Args:
-        answer: what the agent committed: the text after `Final Answer:`, or, where answers come as a list of
-            strings, `str()` of that list.
-        gold: the labels or, for a grader of rows, the rows.
+        answer: the text after `Final Answer:`, or `str()` of a list of strings from a tool call.
+        gold: labels; rows for a grader of rows.
         grader: a name that `get_grader` knows.
 
     Raises:
-        ConfigError: if there is no such grader, or it judges SQL. Nothing in `answer` makes one of `GRADERS`
-            raise: a text on which the original would crash is a wrong answer.
+        ConfigError: if there is no such grader, or it judges SQL. No answer makes one of `GRADERS` raise: a
+            text that crashes the original is a wrong answer.
     """
     found = get_grader(grader)
     if isinstance(found, SQLGrader):

@@ -1,8 +1,8 @@
-"""The three published graders: what an agent answered against the gold answer, each judged its own way.
+"""The three published graders of answers in words.
 
-They give the published verdicts, odd ones included, so that figures stand beside published ones. They depart
-from the originals in one thing: those `eval()` what the agent wrote, which lets an agent run code in the
-trainer. Here the text is read as a literal or cut into pieces, never run, and no text makes a grader raise.
+They give the published verdicts, odd ones included, so that figures can be compared. One difference: the
+originals `eval()` the agent's text, which lets an agent run code in the trainer. Here the text is read as a
+literal or split, never run, and no text makes a grader raise.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from decimal import Decimal
 from typing import Any
 
 MAX_LITERAL_CHARACTERS = 100_000
-"""Longer texts are not parsed, which bounds the time that a grade takes; no gold answer comes near it."""
+"""Longest answer that is parsed, in characters; bounds the time of a grade."""
 
 MISSING = object()
 
 
 def grade_agentbench_text(answer: str, labels: Sequence) -> bool:
-    """A Python literal, or else one string; one against one as floats, then as they are; else as sets.
+    """Read a Python literal, or else one string. Compare single values as floats or by `==`, others as sets.
 
-    `list()` of the literal is the original's doing, so a quoted text falls into its characters:
-    `"'Oslo'"` is wrong where `"Oslo"` is right.
+    As in the original, `list()` splits a quoted text into characters: `"'Oslo'"` is wrong, `"Oslo"` right.
     """
     literal = _literal(answer)
     try:
@@ -44,7 +43,7 @@ def grade_agentbench_text(answer: str, labels: Sequence) -> bool:
 
 
 def grade_agentbench_fc(answer: str, labels: Sequence) -> bool:
-    """Normalised values: numbers match one to one within 0.01, anything else as sets of strings."""
+    """Compare normalised values: numbers one to one within 0.01, others as sets of strings."""
     values, expected = _fc_values(answer), [_normalise(label) for label in labels]
     if values is None:
         return False
@@ -55,10 +54,10 @@ def grade_agentbench_fc(answer: str, labels: Sequence) -> bool:
 
 
 def grade_lifelong(answer: str, rows: Sequence) -> bool:
-    """The answer's parenthesised tuples against the gold rows, in order, cell by cell.
+    """Compare the answer's parenthesised tuples with the gold rows, in order, cell by cell.
 
-    Cells are cut at every comma, quoted or not, as the original does: a gold cell that holds a comma can
-    never be answered right. Where the gold has no rows, an empty list is right, and so is an empty answer.
+    As in the original, cells are split at every comma, even in quotes: a gold cell with a comma can never be
+    answered right. If the gold has no rows, an empty list or an empty answer is right.
     """
     groups = list(_parenthesised(answer))
     if not rows:
@@ -70,7 +69,7 @@ def grade_lifelong(answer: str, rows: Sequence) -> bool:
 
 
 def _literal(text: str) -> Any:
-    """Read `text` as a Python literal; `MISSING` if it is none. Never runs it, never raises."""
+    """Read `text` as a Python literal; `MISSING` if it is not one. Never runs it, never raises."""
     if len(text) > MAX_LITERAL_CHARACTERS:
         return MISSING
     try:
@@ -87,17 +86,17 @@ ZERO_WORDS = frozenset({"", "none", "null", "undefined"}) | {
 
 
 def _fc_values(answer: str) -> list[str] | None:
-    """The answer's values, normalised; `None` for a text in brackets that is another literal than a list.
+    """Return the answer's normalised values; `None` for a literal in brackets that is not a list.
 
     ```
-    rows, as a database shows them   [(4,), ('Oslo',)]       each row of one cell; longer rows are left out
-    a row that is no literal         [(March 19, 1998,)]     what is in its parentheses
-    a list                           ['Oslo', ('a', 'b')]    each item; longer rows as they are printed
-    a list that is no literal        [Oslo, 'O, my']         cut at its commas, see `_cut`
+    rows, as a database shows them   [(4,), ('Oslo',)]       each row of one cell; longer rows are dropped
+    a row, not a literal             [(March 19, 1998,)]     the text in its parentheses
+    a list                           ['Oslo', ('a', 'b')]    each item; longer rows as printed
+    a list, not a literal            [Oslo, 'O, my']         split at its commas, see `_cut`
     anything else                    16,000                  the text
     ```
 
-    Rows are looked for only where the text has no blanks around it.
+    Rows are recognised only if the text has no blanks around it.
     """
     text = answer.strip()
     if not (text.startswith("[") and text.endswith("]")):
@@ -117,10 +116,10 @@ def _fc_values(answer: str) -> list[str] | None:
 
 
 def _cut(text: str) -> list[str]:
-    """Cut at the commas outside quotes; nothing between two commas is no piece.
+    """Split at commas outside quotes; empty pieces are dropped.
 
-    Every quote opens or closes, also an apostrophe in a word, and none is kept: `Checco D'Angelo, Ann` is one
-    piece, without its apostrophe.
+    Every quote opens or closes, even an apostrophe in a word, and all are removed: `Checco D'Angelo, Ann` is
+    one piece.
     """
     found = re.findall(r"""(?:[^,'"]++|['"][^'"]*+(?:['"]|\Z))++""", text)
     pieces = (piece.replace("'", "").replace('"', "") for piece in found)
@@ -128,10 +127,10 @@ def _cut(text: str) -> list[str]:
 
 
 def _normalise(value: Any) -> str:
-    """The text that `agentbench_fc` compares, without blanks and quotes around it.
+    """Return the text that `agentbench_fc` compares, without surrounding blanks and quotes.
 
-    A text that ends in `%` loses that and is done. Any other loses all its commas, be they between thousands
-    or words, unless it has a bracket at an end; after that, the words for nothing are 0.
+    A final `%` is removed. Any other text loses all its commas, unless it has a bracket at an end; then words
+    for nothing become 0.
     """
     try:
         text = str(value)
@@ -146,7 +145,7 @@ def _normalise(value: Any) -> str:
 
 
 def _floats(texts: Iterable[str]) -> list[float] | None:
-    """The texts as floats, or `None` if one of them is not a number."""
+    """Return the texts as floats, or `None` if one is not a number."""
     try:
         return [float(text) for text in texts]
     except ValueError:
@@ -154,7 +153,7 @@ def _floats(texts: Iterable[str]) -> list[float] | None:
 
 
 def _pair_up(numbers: Iterable[float], expected: Iterable[float]) -> bool:
-    """Whether numbers and expected ones pair up: each, in turn, takes the first within 0.01 that is left."""
+    """Return whether each number, in turn, finds an unused expected one within 0.01."""
     left = list(expected)
     for number in numbers:
         place = next((i for i, other in enumerate(left) if abs(number - other) <= 0.01), None)
@@ -168,7 +167,7 @@ def _pair_up(numbers: Iterable[float], expected: Iterable[float]) -> bool:
 
 
 def _parenthesised(text: str) -> Iterator[str]:
-    """The insides of the outermost balanced parentheses, in order; quotes play no part."""
+    """Yield the contents of the outermost balanced parentheses, ignoring quotes."""
     start = depth = 0
     for i, char in enumerate(text):
         if char == "(":
@@ -182,13 +181,13 @@ def _parenthesised(text: str) -> Iterator[str]:
 
 
 def _cells(text: str) -> list[str]:
-    """Cut a tuple's inside at its commas, quoted or not; the comma of a one-tuple adds no cell."""
+    """Split a tuple's content at its commas, quoted or not; the comma of a one-tuple adds no cell."""
     cells = [cell.strip() for cell in text.split(",")]
     return cells if cells[-1] else cells[:-1]
 
 
 def _lifelong_row(cells: list[str], row: Any) -> bool:
-    """One tuple of the answer against one gold row."""
+    """Compare one tuple of the answer with one gold row."""
     expected = row if isinstance(row, Sequence) and not isinstance(row, (str, bytes)) else (row,)
     return len(cells) == len(expected) and all(
         _lifelong_cell(cell, gold) for cell, gold in zip(cells, expected, strict=True)
@@ -196,14 +195,14 @@ def _lifelong_row(cells: list[str], row: Any) -> bool:
 
 
 def _lifelong_cell(cell: str, gold: Any) -> bool:
-    """A gold number wants a number (`'10'` in quotes is text); any other cell wants its own text."""
+    """A gold number requires a number (`'10'` in quotes is text); any other cell its own text."""
     if isinstance(gold, (int, float, Decimal)):
         decimal = re.fullmatch(r"""Decimal\((['"]?)(.*)\1\)""", cell, re.DOTALL)
         try:
             if math.isclose(float(decimal[2] if decimal else cell), float(gold), rel_tol=1e-6, abs_tol=1e-6):
                 return True
         except (ValueError, OverflowError):
-            pass  # no number, or one beyond every float
+            pass  # not a number, or too large for a float
         return _same_text(cell, gold)
     if gold is None:
         return cell == "None"
@@ -213,7 +212,7 @@ def _lifelong_cell(cell: str, gold: Any) -> bool:
 
 
 def _same_text(cell: str, gold: Any) -> bool:
-    """`cell` is how Python prints `gold` (which has no text if it is an int of over 4,300 digits)."""
+    """Return whether Python prints `gold` as `cell`; it prints no int of over 4,300 digits."""
     try:
         return cell == str(gold)
     except ValueError:

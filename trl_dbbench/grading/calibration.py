@@ -45,7 +45,7 @@ class Calibration:
 def calibration(
     probabilities: Sequence[float], outcomes: Sequence[bool], tasks: Sequence[str], seed: int = 0
 ) -> Calibration:
-    """Compares probabilities with what came out.
+    """Compare probabilities with what came out.
 
     Args:
         probabilities: length N, that the outcome is true.

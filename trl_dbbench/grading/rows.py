@@ -1,4 +1,4 @@
-"""Rows and table states compared cell by cell, which is what rewards and verdicts go by."""
+"""Comparison of rows and table states, cell by cell; rewards and verdicts use it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Row = Sequence[Any]
 
 
 class TableState(NamedTuple):
-    """A table as it is: the names of its columns in their order, and its rows in no particular order."""
+    """A table's column names, in order, and its rows, in any order."""
 
     columns: Sequence[str]
     rows: Sequence[tuple]
@@ -22,15 +22,15 @@ State = Mapping[str, TableState]
 """Tables by name."""
 
 Key = tuple[str, Hashable]
-"""A kind of value and the value: cells with equal keys are equal."""
+"""Kind of a value, and the value; cells with equal keys are equal."""
 
 
 def same_state(state_a: State, state_b: State) -> bool:
-    """Whether two databases hold the same tables: the same columns in order, the same rows in any order.
+    """Return whether two databases hold the same tables: columns in order, rows in any order.
 
-    NULL differs from every text, text from every number (`'1'` is not `1`). Numbers compare by value, so
-    `Decimal('1.0')`, `1.0` and `1` are equal; where one of the two is a float, a relative 1e-9 is allowed.
-    Tables are paired by their exact names; the names of columns do not mind case, as in SQL.
+    NULL differs from every text, text from every number (`'1'` is not `1`). Numbers compare by value:
+    `Decimal('1.0')`, `1.0` and `1` are equal. If one is a float, a relative difference of 1e-9 is allowed.
+    Table names compare exactly, column names without case, as in SQL.
     """
     return state_a.keys() == state_b.keys() and all(
         column_key(table) == column_key(state_b[name]) and same_rows(table.rows, state_b[name].rows)
@@ -39,15 +39,15 @@ def same_state(state_a: State, state_b: State) -> bool:
 
 
 def column_key(table: TableState) -> list[str]:
-    """A key that equals those of tables with the same columns."""
+    """Return a key that is equal for tables with the same columns."""
     return [name.lower() for name in table.columns]
 
 
 def same_rows(a: Iterable[Row], b: Iterable[Row], ordered: bool = False) -> bool:
     """Compare rows as a multiset, or one by one with `ordered`; cells as `same_state` does.
 
-    Costs a sort of each column that holds floats, not a comparison of all pairs of rows. The price: within
-    one column, values that are linked by a chain of steps of 1e-9 through a float count as one.
+    Sorts each column with floats instead of comparing all pairs of rows. The price: within a column, values
+    that a chain of steps of 1e-9 connects count as equal.
     """
     keys_a = [tuple(cell_key(cell) for cell in row) for row in a]
     keys_b = [tuple(cell_key(cell) for cell in row) for row in b]
@@ -64,7 +64,7 @@ def same_rows(a: Iterable[Row], b: Iterable[Row], ordered: bool = False) -> bool
 
 
 def cell_key(cell: Any) -> Key:
-    """A key that equals those of equal cells: cells of two kinds (NULL, text, number, ...) never are."""
+    """Return a key that is equal for equal cells; cells of two kinds (NULL, text, number, ...) differ."""
     if cell is None:
         return "null", None
     if isinstance(cell, str):
@@ -91,19 +91,19 @@ def _close(a: Key, b: Key) -> bool:
 
 
 def _close_numbers(a: Any, b: Any) -> bool:
-    """Equal, or within 1e-9 of each other where one is a float. Large ids, which are ints, stay apart."""
+    """Equal, or within 1e-9 if one is a float. Large ids, which are ints, stay distinct."""
     if a == b:
         return True
     if not (isinstance(a, float) or isinstance(b, float)):
         return False
     try:
         return math.isclose(a, b, rel_tol=1e-9)
-    except OverflowError:  # an int beyond every float
+    except OverflowError:  # an int too large for a float
         return False
 
 
 def _clusters(rows: list[tuple[Key, ...]]) -> dict[tuple[int, Any], int]:
-    """(column, number) -> group: in sorted order a number joins the one before it if they are close."""
+    """Map (column, number) to a group: in sorted order a number joins its predecessor if they are close."""
     columns: dict[int, set] = {}
     for row in rows:
         for column, (kind, value) in enumerate(row):
@@ -120,7 +120,7 @@ def _clusters(rows: list[tuple[Key, ...]]) -> dict[tuple[int, Any], int]:
 
 
 def _clustered(rows: list[tuple[Key, ...]], clusters: dict[tuple[int, Any], int]) -> Iterator[tuple]:
-    """Each row with its numbers replaced by their groups."""
+    """Yield each row with its numbers replaced by their groups."""
     for row in rows:
         yield tuple(
             ("number", clusters[column, value]) if kind == "number" else (kind, value)

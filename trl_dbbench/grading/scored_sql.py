@@ -1,6 +1,6 @@
-"""What published evaluators make of a statement before they execute it, flaws included.
+"""Rewriting that published evaluators apply to a statement before they execute it, flaws included.
 
-Ours executes statements as they are; these are for figures that are to be compared with published ones.
+Needed only for figures that are compared with published ones; otherwise statements run unchanged.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _BLANK_LINES = re.compile(r"\n\s*\n")
 _PUNCTUATION = re.compile(r"[(),]")
 
 MAX_PASSES = 20
-"""Number of searches for calls of ROUND: removing some can make others out of what is left."""
+"""Most passes that remove calls of ROUND: removing one can form another."""
 
 
 def for_spider(sql: str, keep_distinct: bool = False) -> str:
-    """As the evaluator of Spider's test suites has it.
+    """Rewrite as the evaluator of Spider's test suites does.
 
-    `> =` is `>=`, in texts too, and the current year is 2020.
+    `> =` becomes `>=`, in texts too, and the current year 2020.
 
     Args:
-        keep_distinct: if not, every DISTINCT goes, also that of `COUNT(DISTINCT x)`, and all statements but
-            the first.
+        keep_distinct: otherwise every DISTINCT is removed, even in `COUNT(DISTINCT x)`, and every statement
+            after the first.
     """
     for operator in ("> =", "< =", "! ="):
         sql = sql.replace(operator, operator.replace(" ", ""))
@@ -54,10 +54,10 @@ def _first_statement(sql: str) -> Iterator[str]:
 
 
 def for_critic(sql: str) -> str:
-    """As BIRD-CRITIC and LiveSQLBench have it on SQLite, in texts and quoted names, too.
+    """Rewrite as BIRD-CRITIC and LiveSQLBench do on SQLite, in texts and quoted names too.
 
-    Comments go, but for one on the last line, and blank lines; so does DISTINCT between two spaces; of
-    `Round (x, n)` the `x` stays, without parentheses.
+    Removes comments except one on the last line, blank lines, and DISTINCT between two spaces; replaces
+    `Round (x, n)` by `x`.
     """
     sql = _LINE_COMMENTS.sub("", _BLOCK_COMMENTS.sub("", sql))
     sql = _BLANK_LINES.sub("\n", sql).strip()
@@ -71,14 +71,14 @@ def for_critic(sql: str) -> str:
 
 
 def without_distinct(sql: str) -> str:
-    """As tests of BIRD-CRITIC on MySQL have it: every word DISTINCT goes, in texts too."""
+    """Remove every word DISTINCT, in texts too, as tests of BIRD-CRITIC on MySQL do."""
     return _DISTINCT.sub("", sql)
 
 
 def _without_round(sql: str) -> str:
-    """The text with the first argument in place of each call of ROUND, up to a call that does not end.
+    """Replace each call of ROUND by its first argument, up to a call that does not end.
 
-    The evaluator replaces the first call until there is none. Here all are replaced in one pass.
+    The evaluator replaces the first call until there is none; here one pass replaces all.
     """
     ends = _ends_of_parentheses(sql)
     heads: list[tuple[int, int]] = []
@@ -105,7 +105,7 @@ def _without_round(sql: str) -> str:
 
 
 def _ends_of_parentheses(sql: str) -> dict[int, tuple[int, int]]:
-    """Of each parenthesis that is closed: where its first argument ends, and where it is closed itself."""
+    """Map each closed parenthesis to the end of its first argument and to its own end."""
     found, opened = {}, list[int]()
     commas: dict[int, int] = {}
     for each in _PUNCTUATION.finditer(sql):

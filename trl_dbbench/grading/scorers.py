@@ -148,7 +148,7 @@ compared."""
 
 
 def _permuted(ours: Sequence[Row], theirs: Sequence[Row]) -> bool:
-    """Whether some order of columns makes the one bag of rows the other.
+    """Return whether some order of columns makes the one bag of rows the other.
 
     Columns are placed one after the other, those that few others resemble first, as long as the rows so far
     make equal bags.

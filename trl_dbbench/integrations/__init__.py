@@ -1,5 +1,5 @@
 """Agents and trainers of others.
 
-`endpoints` plays models behind an HTTP API; `serving` offers tasks as an MCP server or an OpenEnv environment;
-`verl` and `environment` let verl and stock TRL train on the same episodes.
+`endpoints` plays models behind an HTTP API; `serving` offers tasks as an MCP server or an OpenEnv
+environment; `verl` and `environment` let verl and stock TRL train on the same episodes.
 """

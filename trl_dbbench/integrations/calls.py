@@ -1,7 +1,6 @@
-"""An episode whose turns are calls that come when somebody else likes: of another trainer's tool loop, or of
-an agent's client.
+"""An episode driven by an external client: another trainer's tool loop, or an agent over MCP.
 
-`loop.play` asks for a turn and waits; whoever calls hands one over, and waits for what comes of it.
+`episode.play` asks for a turn and waits; a caller hands one over, and waits for the result.
 """
 
 from __future__ import annotations
@@ -26,25 +25,25 @@ OVER = {
     Status.SERVER_CRASH: "A statement has ended the database server. The session is over.",
     Status.ENVIRONMENT_FAULT: "The database has failed. The session is over.",
 }
-"""What a model reads from then on whose trainer lets it call on after an episode's end."""
+"""Replies to calls after the end of an episode, for trainers that let a model call on."""
 
 
 class Refused(Exception):
-    """A call that cannot be carried out; its text is for the agent. It is no turn of any episode."""
+    """A refused call; its text is for the agent. It does not count as a turn."""
 
 
 def written(tool: str, /, **arguments: Any) -> str:
-    """The turn that means this call, as the protocols `tools` and `tools_sql` read it."""
+    """Return the turn that stands for this call in the protocols `tools` and `tools_sql`."""
     return Call("", tool, json.dumps(arguments, ensure_ascii=False)).text()
 
 
 class Calls:
-    """The calls of an episode; see `dialogue.Dialogue`. For one event loop.
+    """The calls of an episode; see `episode.play.Dialogue`. For one event loop.
 
     Calls that come at once are turns in the order of their coming.
 
     Args:
-        idle_seconds: an episode that is not called for so long has ended; `None` is for ever.
+        idle_seconds: time without a call after which the episode ends; `None` for no limit.
     """
 
     full = False  # nobody counts tokens
@@ -58,7 +57,7 @@ class Calls:
         self._fault: str | None = None
 
     def call(self, text: str) -> asyncio.Future[Turn | Episode]:
-        """Hands over the next turn.
+        """Hand over the next turn.
 
         Returns:
             The turn with its observation, or the episode if the turn has ended it.
@@ -69,7 +68,7 @@ class Calls:
         return reply
 
     def leave(self, fault: str | None = None) -> None:
-        """Ends the episode before its next turn.
+        """End the episode before its next turn.
 
         Args:
             fault: why that is not the agent's doing, if it is not.
@@ -96,7 +95,7 @@ class Calls:
         return True
 
     def end(self, episode: Episode, late: str) -> None:
-        """Answers all calls that wait. The first one has ended the episode, if it has ended by a call.
+        """Answer all waiting calls. The first one ended the episode, if a call ended it.
 
         Args:
             late: what is said to the others.
@@ -106,7 +105,7 @@ class Calls:
         self.refuse(Refused(late))
 
     def refuse(self, why: Refused) -> None:
-        """Refuses all calls that wait."""
+        """Refuse all waiting calls."""
         while self._replies:
             if not (reply := self._replies.popleft()).done():
                 reply.set_exception(why)
@@ -115,7 +114,7 @@ class Calls:
 async def play_calls(
     start: Start, calls: Calls, *, protocol: AgentProtocol, database: Database, judge: Judge, rules: Rules
 ) -> Episode:
-    """Plays a task, see `loop.play`, whose turns are these calls; answers all of them when it is over.
+    """Play a task, see `episode.play`, whose turns are these calls; answers all of them when it is over.
 
     Raises:
         Exception: what has ended the episode, if neither the agent nor the database has, such as a mistake of

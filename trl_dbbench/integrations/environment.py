@@ -1,5 +1,5 @@
-"""Episodes for a trainer that has a tool loop of its own, such as TRL's `GRPOTrainer`: the same tasks,
-sandboxes, judge and rewards.
+"""Episodes for a trainer with its own tool loop, such as TRL's `GRPOTrainer`: the same tasks, sandboxes,
+judge and rewards.
 
 ```python
 with open_database("docker") as database, environments(database) as new_environment:
@@ -12,7 +12,7 @@ with open_database("docker") as database, environments(database) as new_environm
     trainer.train()
 ```
 
-Here the trainer calls, and the episode answers; in `player` the episode asks. It is `loop.play` in both: each
+Here the trainer calls, and the episode answers; in `player` the episode asks. Both use `episode.play`: each
 environment plays in a task of an event loop, and waits there for the next call.
 """
 
@@ -29,13 +29,13 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from trl.trainer.utils import get_callable_name
 
 from trl_dbbench.database import Database
+from trl_dbbench.episode.dataset import task_in
 from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.protocol import ToolsProtocol, ToolsSQLProtocol
 from trl_dbbench.episode.types import Episode, Rules, Start, Status, Turn
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.integrations.calls import OVER, Calls, play_calls, written
 from trl_dbbench.rewards.registry import RewardFunction, with_step_rewards
-from trl_dbbench.tasks import Task
 
 
 async def _reply(calls: Calls, text: str) -> Turn | Episode:
@@ -43,8 +43,8 @@ async def _reply(calls: Calls, text: str) -> Turn | Episode:
 
 
 class Environment:
-    """One episode after the other, each from its `reset` on. What it offers a trainer are its tools; made by
-    `environments`.
+    """Episodes one after the other; each starts at `reset`. Its public methods are the trainer's tools. Made
+    by `environments`.
 
     An episode ends with its answer, at the limit on turns, when its `episode` is looked at, or at the next
     `reset`. In the last two cases the trainer's loop has ended it, for want of tokens or of a call, and its
@@ -62,7 +62,7 @@ class Environment:
         self._playing: Future[Episode] | None = None
 
     def reset(self, task: str, **row: Any) -> None:
-        """Begins an episode.
+        """Begin an episode.
 
         Args:
             task: as `to_dataset` puts it into its rows.
@@ -72,7 +72,7 @@ class Environment:
             TaskError, ConfigError: the task cannot be judged here; see `Judge.check_task`.
         """
         self._end()
-        start = Start(Task.from_json(task), prompt_ids=[])
+        start = Start(task_in(task), prompt_ids=[])
         self._judge.check_task(start.task, self._protocol)
         self._dialogue = self._portal.call(Calls, self._protocol)
         play = partial(
@@ -171,10 +171,11 @@ def environments(
     grader: str | None = None,
     max_turns: int = Rules.max_turns,
 ) -> Iterator[Callable[[], Environment]]:
-    """What `GRPOTrainer(environment_factory=...)` takes, for the length of the training.
+    """Open the environments that `GRPOTrainer(environment_factory=...)` takes, for the length of the
+    training.
 
     Args:
-        database: where the statements run. Whoever opened it closes it, after this.
+        database: where the statements run. The caller closes it, after this.
         protocol: `"tools"`, or `"tools_sql"` where answers are SQL.
         grader: judges the answers of all tasks; if left out, the one that each task names.
         max_turns: calls of an episode.
@@ -202,10 +203,9 @@ def environments(
 
 
 def environment_reward(function: RewardFunction) -> Callable[..., Sequence[float | None]]:
-    """A reward function of episodes as one of environments, which TRL hands to it.
+    """Return a reward function for environments, which TRL calls, made from one for episodes.
 
-    `None`, for an episode whose environment failed, is no reward in TRL either. So that this is seen, TRL
-    logs what is made of a batch's episodes.
+    `None`, for a void episode, is no reward in TRL either. The log shows how many there were.
 
     Logged:
 

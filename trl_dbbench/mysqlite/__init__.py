@@ -1,1 +1,23 @@
-"""SQLite in the place of MySQL: an emulation of MySQL's dialect in this process."""
+"""MySQL's dialect on SQLite, in this process: tables in memory that answer as MySQL 9.7 does, or refuse.
+
+```python
+>>> from trl_dbbench.mysqlite import Column, Connection, Table
+>>> shop = Connection([Table("orders", [Column("id", "INT"), Column("paid", "DATE")], [(1, "2026-1-5")])])
+>>> shop.execute("SELECT paid + INTERVAL 1 MONTH AS due FROM orders").rows
+[(datetime.date(2026, 2, 5),)]
+>>> shop.execute("SELECT DATEDIFF(paid) FROM orders")
+Traceback (most recent call last):
+trl_dbbench.mysqlite.errors.StatementError: (1582, "Incorrect parameter count in the call to native ...")
+
+```
+
+A statement is read by MySQL's grammar (`grammar`), parsed by sqlglot (`parse`), refused where MySQL refuses
+it (`checks`, `names`), rewritten for SQLite (`rules`), and run under limits (`guard`). Where it is
+not sure what MySQL answers, it refuses with error 1235. Nothing outside of this package is imported.
+"""
+
+from trl_dbbench.mysqlite.connection import TIME_LIMIT, Connection, Limits, Result, open_file
+from trl_dbbench.mysqlite.errors import StatementError
+from trl_dbbench.mysqlite.kinds import Column, Table
+
+__all__ = ["TIME_LIMIT", "Column", "Connection", "Limits", "Result", "StatementError", "Table", "open_file"]

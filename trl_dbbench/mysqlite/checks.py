@@ -1,23 +1,27 @@
-"""What MySQL refuses although SQLite would do it."""
+"""Statements that MySQL refuses although SQLite would answer them, and ONLY_FULL_GROUP_BY."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
 
 from sqlglot import exp
 
-from trl_dbbench.mysqlite.aggregates import AGGREGATES
 from trl_dbbench.mysqlite.collation import unknown_letters
-from trl_dbbench.mysqlite.names import sources
-from trl_dbbench.mysqlite.parse import unsupported
-from trl_dbbench.mysqlite.values import StatementError
+from trl_dbbench.mysqlite.errors import StatementError, refuse_if, unknown_column, unsupported
+from trl_dbbench.mysqlite.functions import AGGREGATES
+from trl_dbbench.mysqlite.kinds import TableColumns
+from trl_dbbench.mysqlite.names import clause, conditions, named, parts, sources, terms
+from trl_dbbench.mysqlite.parse import text_of
 
 MAX_TABLES_READ = 1_000
 """Tables that a statement may read when its views and CTEs are expanded."""
 
 
 def check_target(tree: exp.Expr) -> None:
-    """Raises StatementError for a statement that changes a table and reads it, but for a derived table."""
+    """Raise StatementError for a statement that changes a table and reads it, but for a derived table."""
     if not isinstance(tree, exp.Update | exp.Delete | exp.Insert):
         return
     name = (tree.this.this if isinstance(tree.this, exp.Schema) else tree.this).name
@@ -36,7 +40,7 @@ def check_target(tree: exp.Expr) -> None:
 
 
 def check_letters(tree: exp.Expr) -> None:
-    """Raises StatementError for a text with letters whose weight is not known, if it is compared."""
+    """Raise StatementError for a text with letters whose weight is not known, if it is compared."""
     for literal in tree.find_all(exp.Literal):
         if literal.is_string and (odd := unknown_letters([literal.name])):
             above = literal.find_ancestor(exp.Predicate, exp.Anonymous, exp.Case, exp.Ordered)
@@ -46,14 +50,10 @@ def check_letters(tree: exp.Expr) -> None:
 
 
 def check_missing(tree: exp.Expr) -> None:
-    """Raises StatementError for clauses that the embedded database does not have."""
-    if isinstance(tree, exp.Delete) and tree.args.get("using"):
-        raise unsupported("DELETE ... USING")
+    """Raise StatementError for clauses that the embedded database does not have."""
+    refuse_if(isinstance(tree, exp.Delete) and tree.args.get("using"), "DELETE ... USING")
     for node in tree.find_all(exp.Select, exp.Join, exp.WindowSpec):
-        if isinstance(node, exp.Select) and node.args.get("qualify") is not None:
-            raise unsupported("QUALIFY")
-        if isinstance(node, exp.Join) and node.side.upper() == "FULL":
-            raise unsupported("FULL JOIN")
+        refuse_if(isinstance(node, exp.Join) and node.side.upper() == "FULL", "FULL JOIN")
         frame = isinstance(node, exp.WindowSpec)
         if isinstance(node, exp.Select):
             _check_aggregates(node)
@@ -63,7 +63,7 @@ def check_missing(tree: exp.Expr) -> None:
 
 
 def _check_field(select: exp.Select) -> None:
-    """Refuses FIELD and ELT in WHERE beside an outer join, which MySQL takes for an inner one then."""
+    """Refuse FIELD and ELT in WHERE beside an outer join, which MySQL takes for an inner one then."""
     where = select.args.get("where")
     if where is None or not any(join.side for join in select.args.get("joins") or []):
         return
@@ -72,7 +72,7 @@ def _check_field(select: exp.Select) -> None:
 
 
 def _check_aggregates(select: exp.Select) -> None:
-    """Refuses an aggregate of a column of a query around this one, to which it belongs in MySQL."""
+    """Refuse an aggregate of a column of a query around this one, to which it belongs in MySQL."""
     above = select.find_ancestor(exp.Select)
     own = sources(select) if above is not None else set()
     while above is not None:
@@ -85,18 +85,14 @@ def _check_aggregates(select: exp.Select) -> None:
 
 
 def names_read(tree: exp.Expr) -> list[str]:
-    """The tables and views that a statement names, in lower case, each as often as it is named."""
+    """Return the tables and views that a statement names, in lower case, each as often as it is named."""
     return [table.name.lower() for table in tree.find_all(exp.Table)]
 
 
 def check_size(tree: exp.Expr, views: Mapping[str, list[str]]) -> None:
-    """Raises StatementError for a statement that would become huge when its views and CTEs are expanded.
-
-    SQLite expands them, and a chain of views each of which reads the previous one twice grows exponentially.
-
-    Args:
-        views: the name of a view in lower case -> what it reads (`names_read`).
-    """
+    """Raise StatementError for a statement that would be huge with its views and CTEs written out: in a chain
+    of views each of which reads the previous one twice, it grows exponentially. `views` has what each view
+    reads (`names_read`), by its name in lower case."""
     reads = {name: list(names) for name, names in views.items()}
     for part in tree.find_all(exp.CTE):
         reads.setdefault(part.alias.lower(), []).extend(names_read(part.this))
@@ -117,17 +113,16 @@ _OF_ROWS = (exp.From, exp.Join, exp.CTE, exp.SetOperation, exp.Subquery, exp.DDL
 
 
 def single_row(subquery: exp.Expr) -> exp.Expr:
-    """A subquery that stands for a value, made to fail if it has several rows: SQLite takes the first.
-
-    Any other comes back as it is.
-    """
+    """Return a subquery, which fails for several rows if it stands for a value: SQLite takes the first."""
     if isinstance(subquery.parent, exp.SetOperation):  # where SQLite takes no brackets
         return exp.select("*").from_(exp.Subquery(this=subquery.this))
     stands = isinstance(subquery.parent, _OF_ROWS) and subquery.arg_key != "on"
     of_rows = subquery.parent is None or stands or listing(subquery)
     if of_rows or _has_one_row(subquery.unnest()):
         return subquery
-    among = _is_among(subquery)
+    above = subquery.find_ancestor(exp.Where, exp.Join, exp.Query)
+    # beside other conditions, MySQL may read it where SQLite does not, or not
+    among = isinstance(above, exp.Where | exp.Join) and above.find(exp.Connector) is not None
     if among and _is_dependent(subquery):
         raise unsupported("several rows of a subquery that depends on the query around it")
     rows = exp.select("*").from_(exp.Subquery(this=subquery.this)).limit(2)
@@ -150,14 +145,8 @@ def single_row(subquery: exp.Expr) -> exp.Expr:
     return made
 
 
-def _is_among(subquery: exp.Expr) -> bool:
-    """Whether it stands beside other conditions, so that MySQL may read it where SQLite does not, or not."""
-    above = subquery.find_ancestor(exp.Where, exp.Join, exp.Query)
-    return isinstance(above, exp.Where | exp.Join) and above.find(exp.Connector) is not None
-
-
 def _is_condition(subquery: exp.Expr) -> bool:
-    """Whether the statement's condition names only columns of its subqueries. MySQL reads these first."""
+    """Return whether a condition names only columns of its subqueries. MySQL reads these first."""
     where = subquery.find_ancestor(exp.Where, exp.Query)
     if not isinstance(where, exp.Where) or where.parent is not subquery.root() or _is_dependent(subquery):
         return False
@@ -167,13 +156,13 @@ def _is_condition(subquery: exp.Expr) -> bool:
 
 
 def _is_dependent(subquery: exp.Expr) -> bool:
-    """Whether a subquery names the rows around it."""
+    """Return whether a subquery names the rows around it."""
     own = {each.alias_or_name for each in subquery.find_all(exp.Table, exp.Subquery)}
     return any(column.table and column.table not in own for column in subquery.find_all(exp.Column))
 
 
 def _has_one_row(query: exp.Expr) -> bool:
-    """Whether it can be seen that a query has at most one row."""
+    """Return whether it can be seen that a query has at most one row."""
     if not isinstance(query, exp.Select):
         return False
     limit = query.args.get("limit")
@@ -186,7 +175,7 @@ def _has_one_row(query: exp.Expr) -> bool:
 
 
 def check_limits(tree: exp.Expr) -> None:
-    """Raises StatementError for LIMIT in a subquery of IN, ANY or ALL, and names for numbers of LAG."""
+    """Raise StatementError for LIMIT in a subquery of IN, ANY or ALL, and names for numbers of LAG."""
     for shifted in tree.find_all(exp.Lag, exp.Lead):
         offset = shifted.args.get("offset")
         if isinstance(offset, exp.Column) and not offset.table:
@@ -199,7 +188,7 @@ def check_limits(tree: exp.Expr) -> None:
 
 
 def check_contexts(tree: exp.Expr) -> None:
-    """Raises StatementError for an aggregate or a window function where there are no groups for it."""
+    """Raise StatementError for an aggregate or a window function where there are no groups for it."""
     for node in tree.find_all(exp.AggFunc, exp.Anonymous, exp.Window):
         window = isinstance(node, exp.Window)
         of_window = isinstance(node.parent, exp.Window) and node.arg_key == "this"
@@ -218,6 +207,11 @@ def check_contexts(tree: exp.Expr) -> None:
             raise StatementError(1056, f"Can't group on '{node.sql(dialect='mysql')}'")
         raise StatementError(1111, "Invalid use of group function")
     for select in tree.find_all(exp.Select):
+        for key in clause(select, "group"):
+            place = int(key.name) if isinstance(key, exp.Literal) and key.is_int else 0
+            shown = select.expressions[place - 1 : place] if place > 0 else []
+            if any(map(_has_aggregate, shown)):
+                raise StatementError(1056, f"Can't group on '{text_of(shown[0])}'")
         order = select.args.get("order")
         grouped = select.args.get("group") is not None or any(map(_has_aggregate, select.expressions))
         if order is not None and not grouped and _has_aggregate(order):
@@ -228,83 +222,10 @@ def check_contexts(tree: exp.Expr) -> None:
             )
 
 
-def until_misplaced(tree: exp.Expr) -> exp.Expr:
-    """What MySQL has read of a query when it meets an aggregate that has no groups. Changes the tree.
-
-    It has read the argument only in a subquery where an aggregate of the query around may stand.
-    """
-    aggregates = list(tree.find_all(exp.AggFunc, bfs=False))
-    node = next((each for each in aggregates if _is_nested(each) or _is_misplaced(each)), None)
-    if node is None:
-        return tree
-    argument, inner = node.this, _is_nested(node) or _may_be_of_another(node)
-    plain = isinstance(argument, exp.Expr) and not isinstance(argument, exp.Star | exp.Distinct | exp.Order)
-    return until(tree, node, argument.copy() if inner and plain else exp.Literal.number(1))
-
-
-def _may_be_of_another(aggregate: exp.Expr) -> bool:
-    """Whether it stands in a subquery, however deep, among what a query around it selects or sorts by."""
-    select: exp.Expr | None = aggregate.find_ancestor(exp.Select)
-    while select is not None:
-        above = select.find_ancestor(exp.Where, exp.Join, exp.From, exp.CTE, exp.Group, exp.Select)
-        if isinstance(above, exp.Select):
-            return True
-        select = above.parent if isinstance(above, exp.Where | exp.Join | exp.Group) else None
-    return False
-
-
-def until(tree: exp.Expr, node: exp.Expr, instead: exp.Expr) -> exp.Expr:
-    """What MySQL has read of a statement when it meets a node, with another in its place. Changes the tree.
-
-    Of a query it reads what FROM holds, what is selected, WHERE, ON, GROUP BY and the rest, in this order.
-    """
-    below = instead
-    node.replace(below)
-    while below.parent is not None:
-        above = below.parent
-        if isinstance(above, exp.Binary) and not isinstance(above, exp.Is) and below.arg_key == "this":
-            above.set("expression", exp.true() if isinstance(above, exp.Connector) else exp.Literal.number(1))
-        if isinstance(above, exp.SetOperation) and below.arg_key == "this":
-            above.set("expression", below.copy())
-        if isinstance(above, exp.Select):
-            if below.arg_key == "expressions":
-                for each in above.expressions[(below.index or 0) + 1 :]:
-                    each.replace(exp.Literal.number(1))
-            read = _READ_IN_ORDER.index(below.arg_key) if below.arg_key in _READ_IN_ORDER else 0
-            for part in _READ_IN_ORDER[max(read, 2) + 1 :]:
-                if part == "joins":
-                    for join in above.args.get("joins") or []:
-                        join.set("on", exp.true() if join.args.get("on") else None)
-                else:
-                    above.set(part, None)
-            if read < 2:
-                above.set("where", None)
-                above.set("expressions", [exp.Literal.number(1) for _ in above.expressions])
-        below = above
-    return tree
-
-
-_READ_IN_ORDER = ("with_", "from_", "expressions", "where", "joins", "group", "having", "windows", "order")
-"""The parts of a query in the order in which MySQL looks at their names."""
-
-
-def _is_nested(aggregate: exp.Expr) -> bool:
-    """Whether it stands in another aggregate."""
-    above = aggregate.find_ancestor(exp.AggFunc, exp.Query, exp.Window)
-    return isinstance(above, exp.AggFunc) and _is_aggregate(aggregate)
-
-
-def _is_misplaced(aggregate: exp.Expr) -> bool:
-    above = aggregate.find_ancestor(exp.Where, exp.Join, exp.Group, exp.Query, exp.Having, exp.Order)
-    return isinstance(above, exp.Where | exp.Join | exp.Group)
-
-
 def check_windows(tree: exp.Expr) -> None:
-    """Raises StatementError for a window that is sorted by the place of a column."""
+    """Raise StatementError for a window that is sorted by the place of a column."""
     for window in tree.find_all(exp.Window):
-        order = window.args.get("order")
-        keys = [term.this for term in order.expressions] if order is not None else []
-        keys += window.args.get("partition_by") or []
+        keys = [term.this for term in clause(window, "order")] + (window.args.get("partition_by") or [])
         if any(isinstance(key, exp.Literal) and key.is_int for key in keys):
             raise StatementError(
                 3592,
@@ -323,9 +244,327 @@ def _is_aggregate(node: exp.Expr) -> bool:
 
 
 def listing(query: exp.Expr) -> exp.Expr | None:
-    """The IN, ANY, ALL or EXISTS whose rows a query is."""
+    """Return the IN, ANY, ALL or EXISTS whose rows a query is."""
     above = query.parent
     while isinstance(above, exp.Subquery):
         query, above = above, above.parent
     wanted = isinstance(above, exp.Any | exp.All | exp.Exists)
     return above if wanted or (isinstance(above, exp.In) and query.arg_key == "query") else None
+
+
+E = TypeVar("E", bound=exp.Expr)
+
+_INNER = (exp.AggFunc, exp.Window, exp.Query, exp.Subquery)
+_MODE = "this is incompatible with sql_mode=only_full_group_by"
+
+MAX_COMPARED_NODES = 100
+"""Nodes of an expression that is compared with those in GROUP BY, which takes time."""
+
+
+def check_groups(tree: exp.Expr, tables: Sequence[TableColumns] = ()) -> None:
+    """Raise StatementError for a column outside of aggregates that has several values in a group."""
+    selects = list(tree.find_all(exp.Select))
+    for select in selects:
+        _check_having(select, tables)
+    for select in selects:
+        group, having = select.args.get("group"), select.args.get("having")
+        shown = [*select.expressions, *([having] if having is not None else [])]
+        aggregated = any(map(_is_aggregated, shown))
+        if (group is None and not aggregated) or (not aggregated and _is_listed(select)):
+            continue
+        single = _Single(select, tables)
+        certain = _Single(select, tables, follow=False) if _has_constant_condition(select) else single
+        for query in _outermost(having, exp.Query) if having is not None else ():
+            if next(single.inside(query), None) is not None:
+                raise unsupported("a column of no single value in a subquery of HAVING")
+        clauses = [("SELECT list", each.unalias()) for each in select.expressions]
+        if group is not None:
+            clauses += [("ORDER BY clause", key) for key in _sort_keys(select)]
+        places = {"SELECT list": 0, "ORDER BY clause": 0}
+        for part, each in clauses:
+            places[part] += 1
+            loose = next(single.loose(each), None)
+            if loose is None and certain is not single and next(certain.loose(each), None) is not None:
+                raise unsupported("columns that depend on others, beside a constant condition")
+            if loose is None:
+                continue
+            found = f"contains nonaggregated column '{loose}'"
+            if group is None:
+                told = f"In aggregated query without GROUP BY, expression #{places[part]} of {part} {found}"
+                raise StatementError(1140, f"{told}; {_MODE}")
+            told = f"Expression #{places[part]} of {part} is not in GROUP BY clause and {found} which is not "
+            told += "functionally dependent on columns in GROUP BY clause"
+            raise StatementError(1055, f"{told}; {_MODE}")
+
+
+def _check_having(select: exp.Select, tables: Sequence[TableColumns]) -> None:
+    """Raise StatementError for a column in HAVING that neither SELECT nor GROUP BY has."""
+    having = select.args.get("having")
+    if having is None:
+        return
+    own, known = sources(select), _column_names(select, tables)
+    had = [each.unalias() for each in select.expressions] + clause(select, "group")
+    aliases = {each.alias.lower() for each in select.expressions if each.alias}
+    for column in _outermost(having, exp.Column):
+        outer = column.table not in own if column.table else column.name.lower() not in known
+        listed = not column.table and column.name.lower() in aliases
+        if not outer and not listed and not any(_same(column, each) for each in had):
+            raise unknown_column(_shown(column), "having clause")
+
+
+def check_distinct(tree: exp.Expr) -> None:
+    """Raise StatementError for SELECT DISTINCT that sorts by a column that it does not select."""
+    for select in tree.find_all(exp.Select):
+        if not select.args.get("distinct") or _is_listed(select):
+            continue
+        selected = [each.unalias() for each in select.expressions]
+        known = {_normal(each) for each in selected} - {None}
+        for place, key in enumerate(_sort_keys(select), 1):
+            if not isinstance(key, exp.Column) and _normal(key) in known:
+                continue
+            for column in _outermost(key, exp.Column):
+                if not any(_same(column, each) for each in selected):
+                    raise StatementError(
+                        3065,
+                        f"Expression #{place} of ORDER BY clause is not in SELECT list, references column "
+                        f"'{_shown(column)}' which is not in SELECT list; this is incompatible with DISTINCT",
+                    )
+
+
+_AGGREGATES = frozenset({*AGGREGATES, "ANY_VALUE"})
+
+
+def _folds(node: exp.Expr) -> bool:
+    """Return whether a node is an aggregate that the parser knows by name only."""
+    return isinstance(node, exp.Anonymous) and node.name.upper() in _AGGREGATES
+
+
+def _is_aggregated(node: exp.Expr) -> bool:
+    """Return whether an aggregate stands in an expression. Subqueries and window functions do not count."""
+    if isinstance(node, exp.Window):
+        return any(map(_is_aggregated, [*node.this.iter_expressions(), *list(node.iter_expressions())[1:]]))
+    if isinstance(node, exp.AggFunc) or (isinstance(node, exp.Anonymous) and node.name.upper() in AGGREGATES):
+        return True
+    return not isinstance(node, _INNER) and any(map(_is_aggregated, node.iter_expressions()))
+
+
+def _is_listed(select: exp.Select) -> bool:
+    """Return whether a query lists rows for IN or EXISTS: MySQL passes over its GROUP BY and ORDER BY."""
+    return listing(select) is not None and not select.args.get("having")
+
+
+def _sort_keys(select: exp.Select) -> Iterator[exp.Expr]:
+    """Return the keys of ORDER BY, with NULL for places in the SELECT list and for aliases."""
+    aliases = {each.alias.lower() for each in select.expressions if each.alias}
+    for key in (term.this for term in clause(select, "order")):
+        alias = isinstance(key, exp.Column) and not key.table and key.name.lower() in aliases
+        yield exp.null() if alias or isinstance(key, exp.Literal) else key
+
+
+class _Single:
+    """Columns and expressions that have a single value in each group of a query."""
+
+    def __init__(self, select: exp.Select, tables: Sequence[TableColumns], follow: bool = True) -> None:
+        self._sources = sources(select)
+        self._keyed = list(_keyed(select, tables))
+        self._columns: list[exp.Column] = []
+        self._expressions: list[_Written] = []
+        aliases = named(select)
+        known = _column_names(select, tables)
+        for key in clause(select, "group"):
+            if isinstance(key, exp.Literal) and not key.is_string and key.name.isdigit():
+                key = select.expressions[min(int(key.name), len(select.expressions)) - 1]
+            key = _bare(key.unalias())
+            self._add(key)
+            alias = isinstance(key, exp.Column) and not key.table and key.name.lower() in aliases
+            if alias and key.name.lower() not in known:  # a column goes before an alias
+                self._add(_bare(aliases[key.name.lower()]))
+        self._follow(list(_equalities(select)) if follow else [])
+
+    def loose(self, node: exp.Expr) -> Iterator[str]:
+        """Return the columns in an expression with several values. A key of GROUP BY counts as a whole."""
+        written = _normal(_bare(node)) if self._expressions else None
+        if written is None or not any(map(written.may_be, self._expressions)):
+            yield from self._loose(node)
+
+    def _loose(self, node: exp.Expr) -> Iterator[str]:
+        if _folds(node):
+            return
+        if isinstance(node, exp.Anonymous) and node.name.upper() in ("TIMESTAMPDIFF", "TIMESTAMPADD"):
+            for child in node.expressions[1:]:  # the first is a unit, and no column
+                yield from self._loose(child)
+        elif isinstance(node, exp.Column | exp.Star):
+            of_rows = isinstance(node, exp.Star) and isinstance(node.parent, exp.Count)
+            if not of_rows and not self._has(node):
+                yield _shown(node)
+        elif isinstance(node, exp.Window):
+            for argument in node.this.iter_expressions():
+                yield from self._loose(argument)
+            for key in list(node.iter_expressions())[1:]:
+                yield from self.loose(key)
+        elif isinstance(node, exp.Ordered):
+            yield from self.loose(node.this)
+        elif isinstance(node, exp.Query | exp.Subquery):
+            yield from self.inside(node)
+        elif not isinstance(node, _INNER):
+            for child in node.iter_expressions():
+                yield from self._loose(child)
+
+    def inside(self, query: exp.Expr) -> Iterator[str]:
+        """Return the columns of this query that a subquery names."""
+        inner = {each.alias_or_name for each in query.find_all(exp.Table, exp.Subquery)}
+        for column in query.find_all(exp.Column):
+            own = column.find_ancestor(exp.Select)
+            outer = not column.table and own is query.unnest() and own.args.get("from_") is None
+            outer = outer or (bool(column.table) and column.table in self._sources - inner)
+            if outer and not self._has(column):
+                yield _shown(column)
+
+    def _add(self, node: exp.Expr) -> None:
+        if isinstance(node, exp.Column):
+            self._columns.append(node)
+        elif (written := _normal(node)) is not None:
+            self._expressions.append(written)
+
+    def _has(self, node: exp.Expr) -> bool:
+        """Return whether it is a column with a single value, such as one of a query around this one."""
+        if not isinstance(node, exp.Column) or isinstance(node.this, exp.Star):
+            return False
+        outer = bool(node.table) and node.table not in self._sources
+        return (
+            outer
+            or self._is_named(node)
+            or any(
+                each.is_of(node) and all(self._is_named(exp.column(part, each.alias)) for part in each.key)
+                for each in self._keyed
+            )
+        )
+
+    def _is_named(self, column: exp.Column) -> bool:
+        return any(_same(column, each) for each in self._columns)
+
+    def _follow(self, equalities: list[tuple[exp.Column, exp.Expr]]) -> None:
+        """Add the columns that equal a constant or another column with a single value."""
+        found = True
+        while found:
+            found = False
+            for column, other in equalities:
+                if not self._has(column) and (_is_constant(other) or self._has(other)):
+                    self._columns.append(column)
+                    found = True
+
+
+def _bare(node: exp.Expr) -> exp.Expr:
+    """Return an expression without brackets; one in a subquery without a table is the same to MySQL."""
+    inner = node.unnest()
+    while isinstance(inner, exp.Select) and len(inner.expressions) == 1:
+        if not all(isinstance(each, exp.Table) and each.name.upper() == "DUAL" for each in parts(inner)):
+            break
+        inner = inner.expressions[0].unalias().unnest()
+    return node if isinstance(inner, exp.Query) else inner
+
+
+@dataclass(frozen=True)
+class _Keyed:
+    """A table with a primary key, as a query names it."""
+
+    alias: str
+    columns: frozenset[str]
+    key: tuple[str, ...]
+
+    def is_of(self, column: exp.Column) -> bool:
+        return column.table == self.alias if column.table else column.name.lower() in self.columns
+
+
+def _column_names(select: exp.Select, tables: Sequence[TableColumns]) -> set[str]:
+    """Return the columns that a query can name, in lower case."""
+    known = {table.name: [name for name, _ in table.columns] for table in tables}
+    found: set[str] = set()
+    for source in parts(select):
+        names = known.get(source.name, []) if isinstance(source, exp.Table) else []
+        if isinstance(source, exp.Subquery) and isinstance(source.this, exp.Query):
+            names = source.this.named_selects
+        found.update(name.lower() for name in names)
+    return found
+
+
+def _keyed(select: exp.Select, tables: Sequence[TableColumns]) -> Iterator[_Keyed]:
+    known = {table.name: table for table in tables if table.key}
+    for source in parts(select):
+        if isinstance(source, exp.Table) and (table := known.get(source.name)) is not None:
+            names = frozenset(name.lower() for name, _ in table.columns)
+            yield _Keyed(source.alias_or_name, names, table.key)
+
+
+def _equalities(select: exp.Select) -> Iterator[tuple[exp.Column, Any]]:
+    """Return the columns that WHERE or ON makes equal to something, and to what."""
+    for name in (name for join in select.args.get("joins") or [] for name in join.args.get("using") or []):
+        yield exp.column(name.name), exp.column(name.name)
+    for condition, join in conditions(select):
+        # of an outer join, the rows of one side remain whatever the condition says
+        bound = {"LEFT": join.alias_or_name, "RIGHT": ""}.get(join.side.upper()) if join else None
+        for each in terms(condition.unnest()):
+            one = isinstance(each, exp.In) and len(each.expressions) == 1
+            left, right = each.this, each.expressions[0] if one else each.args.get("expression")
+            for column, other in ((left, right), (right, left)) if one or isinstance(each, exp.EQ) else ():
+                if isinstance(column, exp.Column) and bound in (None, column.table):
+                    yield column, other
+
+
+def _has_constant_condition(select: exp.Select) -> bool:
+    """Return whether WHERE or ON holds a constant. If it is false, MySQL forgets what else they say."""
+    every = (term for condition, _ in conditions(select) for term in terms(condition))
+    return any(_is_constant(term) and text_of(term) not in ("1", "TRUE", "1 = 1") for term in every)
+
+
+def _is_constant(node: exp.Expr) -> bool:
+    return node.find(exp.Column, exp.Query) is None
+
+
+def _same(column: exp.Column, other: exp.Expr) -> bool:
+    """Return whether two columns may be the same, or the other is a star that stands for it as well."""
+    if isinstance(other, exp.Star):
+        return True
+    return (
+        isinstance(other, exp.Column)
+        and (isinstance(other.this, exp.Star) or column.name.lower() == other.name.lower())
+        and (not column.table or not other.table or column.table == other.table)
+    )
+
+
+def _outermost(node: exp.Expr, kind: type[E]) -> Iterator[E]:
+    """Return the nodes of a kind in an expression, outside of aggregates and subqueries."""
+    if isinstance(node, kind):
+        yield node
+    elif not (isinstance(node, _INNER) or _folds(node)):
+        for child in node.iter_expressions():
+            yield from _outermost(child, kind)
+
+
+@dataclass(frozen=True)
+class _Written:
+    """An expression in one fixed spelling without the tables of its columns, and these, perhaps empty."""
+
+    text: str
+    tables: tuple[str, ...]
+
+    def may_be(self, other: _Written) -> bool:
+        """Return whether both are the same; a column without a table may be of any table."""
+        pairs = zip(self.tables, other.tables, strict=True) if self.text == other.text else [("a", "b")]
+        return all(one == another or not one or not another for one, another in pairs)
+
+
+def _normal(node: exp.Expr) -> _Written | None:
+    """Return the spelling of an expression, `None` for a very long one."""
+    if next(islice(node.walk(), MAX_COMPARED_NODES, None), None) is not None:
+        return None
+    copy, of_tables = node.copy(), []
+    for column in copy.find_all(exp.Column):
+        of_tables.append(column.table)
+        column.set("table", None)
+        column.this.set("quoted", True)
+    return _Written(text_of(copy).lower(), tuple(of_tables))
+
+
+def _shown(column: exp.Expr) -> str:
+    return text_of(column).replace("`", "")

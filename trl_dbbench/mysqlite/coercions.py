@@ -1,30 +1,40 @@
-"""Values of one type in the place of another, as MySQL converts them in comparisons, texts and arithmetic.
-
-The rules ask here with the nodes of an expression, whose kinds are known (`annotation`), and get nodes that
-call the functions of `conversions`.
-"""
+"""Values of one type in the place of another, as MySQL converts and compares them. The rules hand in nodes
+whose kinds are known (`kinds`), and get nodes that call the functions of `functions`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Callable, Iterator, Sequence
 
 from sqlglot import exp
 
-from trl_dbbench.mysqlite.conversions import LOWEST, incorrect, is_number
 from trl_dbbench.mysqlite.dates import is_date, moment
-from trl_dbbench.mysqlite.kinds import DATE, DATETIME, Kind, keep_kind, kind_of, reads_long_text
-from trl_dbbench.mysqlite.parse import text_of, unsupported
-from trl_dbbench.mysqlite.values import StatementError, Value
+from trl_dbbench.mysqlite.errors import StatementError, refuse_if, unsupported
+from trl_dbbench.mysqlite.functions import CHECKS, DOUBTFUL, LOWEST, incorrect, is_number
+from trl_dbbench.mysqlite.kinds import (
+    DATE,
+    DATETIME,
+    UNKNOWN,
+    Kind,
+    keep_kind,
+    kind_of,
+    reads_long_text,
+    words,
+)
+from trl_dbbench.mysqlite.parse import text_of
+from trl_dbbench.mysqlite.values import COLLATION
 
 
-def call(name: str, *arguments: exp.Expr | None) -> exp.Anonymous:
-    """A call of one of our functions."""
-    return exp.Anonymous(this=f"my_{name}", expressions=[each for each in arguments if each is not None])
+def call(name: str, *arguments: exp.Expr | int | str | None) -> exp.Anonymous:
+    """Return a call of one of our functions. `None` is no argument, an int or a str a constant."""
+    given = [each for each in arguments if each is not None]
+    return exp.Anonymous(
+        this=f"my_{name}",
+        expressions=[each if isinstance(each, exp.Expr) else exp.convert(each) for each in given],
+    )
 
 
 def as_text(node: exp.Expr) -> exp.Expr:
-    """A number as MySQL writes it, with all places of a decimal; anything else is a text already."""
+    """Return a number as MySQL writes it, with all places of a decimal; anything else is a text already."""
     kind = kind_of(node)
     if kind.name not in ("decimal", "float"):
         return node
@@ -40,11 +50,11 @@ def as_text(node: exp.Expr) -> exp.Expr:
     if kind.is_single:
         column = isinstance(node.unnest(), exp.Column) and kind.silent is not None
         return call("WRITTEN_SINGLE" if column else "SURE_SINGLE", node)
-    return call("WRITTEN", node, exp.Literal.number(kind.places))
+    return call("WRITTEN", node, kind.places)
 
 
 def _chosen(node: exp.Expr) -> list[tuple[exp.Expr, str]]:
-    """The nodes, and their arguments, among which CASE or IF chooses: MySQL writes each by its own type."""
+    """Return the nodes and arguments among which CASE or IF chooses: MySQL writes each by its type."""
     if isinstance(node, exp.Case):
         default = [(node, "default")] if node.args.get("default") is not None else []
         return [*((branch, "true") for branch in node.args["ifs"]), *default]
@@ -54,11 +64,8 @@ def _chosen(node: exp.Expr) -> list[tuple[exp.Expr, str]]:
 
 
 def as_number(node: exp.Expr) -> exp.Expr:
-    """A date as the number 20200131, or 20200131235959; also a text that an interval was added to.
-
-    Raises:
-        StatementError: it is a date or a text that is chosen, of which MySQL keeps in places which one it is.
-    """
+    """Return a date as the number 20200131, or 20200131235959. Of dates chosen among texts, MySQL decides
+    which they are: raise StatementError."""
     if (
         kind_of(node).name == "text"
         and chooses(node)
@@ -69,7 +76,7 @@ def as_number(node: exp.Expr) -> exp.Expr:
 
 
 def numeric(node: exp.Expr, check: str = "FULL_NUMBER") -> exp.Expr:
-    """A value in the place of a number, which must be one in a statement that changes rows."""
+    """Return a value in the place of a number, which must be one in a statement that changes rows."""
     return as_number(node) if is_moved(node) else in_change(as_number(node), check)
 
 
@@ -83,7 +90,7 @@ def is_moved(node: exp.Expr) -> bool:
 
 
 def strict_truths(tree: exp.Expr) -> None:
-    """Texts in the place of truth values, in a statement that changes rows: they must be numbers."""
+    """Check texts in the place of truth values in a change of rows: they must be numbers."""
     for node in list(tree.find_all(exp.Connector, exp.Not, exp.Where, exp.If, exp.Is)):
         of_value = (
             isinstance(node, exp.If) and isinstance(node.parent, exp.Case) and node.parent.this is not None
@@ -97,16 +104,16 @@ def strict_truths(tree: exp.Expr) -> None:
 
 
 def exact(node: exp.Expr, kind: Kind, places: int | None = None) -> exp.Expr:
-    """A computed decimal, rounded to its places or to so many: floats differ after the 15th digit."""
+    """Return a computed decimal, rounded to its places, or to `places`: floats differ in the 16th digit."""
     if kind.name != "decimal" or not kind.places:
         return node
-    new = call("DECIMAL", node, exp.Literal.number(kind.places if places is None else places))
+    new = call("DECIMAL", node, kind.places if places is None else places)
     new.meta["kind"] = kind
     return new
 
 
 def unified(node: exp.Expr, kind: Kind) -> exp.Expr:
-    """A value of CASE, COALESCE or UNION as the kind that all its values have together."""
+    """Return a value of CASE, COALESCE or UNION as the kind that all their values have together."""
     own = kind_of(node)
     if kind == DATETIME and own == DATE:
         new: exp.Expr = call("MOMENT", node)
@@ -121,8 +128,7 @@ def unified(node: exp.Expr, kind: Kind) -> exp.Expr:
 
 
 def sure_decimal(node: exp.Expr, kind: Kind) -> exp.Expr:
-    """A new value of a column. In one of texts, MySQL writes a computed decimal that is 0 with its places or
-    without them."""
+    """Return a value for a column. As a text, a computed decimal that is 0 has its places or not."""
     if kind.name != "text" or not _is_computed_decimal(node):
         return node
     chosen = [part.args[name] for part, name in _chosen(node)]
@@ -136,24 +142,20 @@ def _is_computed_decimal(node: exp.Expr) -> bool:
 
 
 def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr]:
-    """The sides of a comparison; where one is a date, the others are read as dates.
-
-    In a statement that changes something, a text that is compared with a number must be one.
-
-    Args:
-        strict: an unreadable date among the constants is an error, as with `=`.
-    """
+    """Return the sides of a comparison, read as dates where one is a date. With `strict`, an unreadable
+    constant date is an error, as with `=`; in a change of rows, a text beside a number must be one."""
     kinds = [kind_of(node) for node in nodes]
     pairs = list(zip(nodes, kinds, strict=True))
     if not any(kind.is_moment for kind in kinds):
-        return _numeric(nodes) if any(kind.is_number for kind in kinds) else list(nodes)
+        return [*map(numeric, nodes)] if any(kind.is_number for kind in kinds) else list(nodes)
     if any(kind.is_number for kind in kinds):
         if len(nodes) == 2 and not any(
             kind.is_moment and isinstance(node, exp.Column) for node, kind in pairs
         ):
             return [as_number(node) for node in nodes]
-        if len(nodes) > 2 and (DATETIME in kinds or any(map(_is_long, nodes))):
-            raise unsupported("a date and time among numbers")
+        numbers = [each.name for each in nodes if isinstance(each, exp.Literal) and not each.is_string]
+        long = DATETIME in kinds or any(len(each) > len("20200101") for each in numbers)
+        refuse_if(len(nodes) > 2 and long, "a date and time among numbers")
     constants = {n: _constant(node, strict) for n, node in enumerate(nodes) if isinstance(node, exp.Literal)}
     for n in constants:
         if nodes[n].is_string and not is_date(nodes[n].name) and is_in_change(nodes[n]):
@@ -175,43 +177,35 @@ def comparable(nodes: Sequence[exp.Expr], strict: bool = False) -> list[exp.Expr
             checked = strict and kind.name == "text" and (is_in_change(node) or not _differs(node))
             # beside a date, MySQL reads the date alone of a text, if both may differ from row to row
             day = len(nodes) == 2 and DATE in kinds and kind.name == "text" and all(map(_differs, nodes))
-            name = "FULL_MOMENT" if checked else "SURE_MOMENT" if _may_be_null(node) else "MOMENT"
+            # MySQL makes NULL, and not the lowest date, of some texts that are not dates
+            sure = kind.name == "text" and chooses(node) and _differs(node)
+            name = "FULL_MOMENT" if checked else "SURE_MOMENT" if sure else "MOMENT"
             of_day = "FULL_DAY_OF" if is_in_change(node) else "DAY_OF"
             read.append(call(name, call(of_day, node) if day else node))
     return [keep_kind(new, node) for new, node in zip(read, nodes, strict=True)]
 
 
 def _differs(node: exp.Expr) -> bool:
-    """Whether a value may differ from row to row."""
+    """Return whether a value may differ from row to row."""
     return node.find(exp.Column, exp.Query) is not None
 
 
-def _is_long(node: exp.Expr) -> bool:
-    """Whether it is a number with the digits of a date and time."""
-    return isinstance(node, exp.Literal) and not node.is_string and len(node.name) > len("20200101")
-
-
 def chooses(node: exp.Expr) -> bool:
-    """Whether an expression gives one of several values as it is."""
+    """Return whether an expression gives one of several values as it is."""
     name = node.name.upper().removeprefix("MY_") if isinstance(node, exp.Anonymous) else ""
     named = name in ("IFNULL", "NULLIF", "IF", "GREATEST", "LEAST", "ELT")
     return named or isinstance(node.unnest(), exp.If | exp.Case | exp.Coalesce)
 
 
-def _may_be_null(node: exp.Expr) -> bool:
-    """Whether MySQL makes NULL, and not the lowest date, of a text that is no date."""
-    return kind_of(node).name == "text" and chooses(node) and _differs(node)
-
-
 def is_in_change(node: exp.Expr) -> bool:
-    """Whether an expression stands in a statement that changes rows, where MySQL is strict."""
+    """Return whether a node stands in a statement that changes rows, where MySQL is strict."""
     change = node.find_ancestor(exp.Insert, exp.Update, exp.Delete)
     return change is not None and not change.args.get("ignore")
 
 
 def in_change(node: exp.Expr, check: str = "FULL_NUMBER") -> exp.Expr:
-    """A text in the place of a number, or with another check of a date: in a statement that changes rows, it
-    must be one to the end."""
+    """Return a text in the place of a number, or of a date for another `check`. In a statement that changes
+    rows, the whole text must be one."""
     kind = kind_of(node)
     if kind.name != "text" or not is_in_change(node):
         return node
@@ -236,21 +230,15 @@ def in_change(node: exp.Expr, check: str = "FULL_NUMBER") -> exp.Expr:
 
 
 def _may_be_stored(node: exp.Expr) -> bool:
-    """Whether MySQL may have stored a text that is made of TEXT: it reads what is stored without an error."""
+    """Return whether MySQL may have stored a text made of TEXT. It reads what is stored without an error."""
     above = node.find_ancestor(exp.Window, exp.Query)
     stored = isinstance(above, exp.Window) or (isinstance(above, exp.Select) and above.args.get("group"))
     return bool(stored) and reads_long_text(node)
 
 
 def may_fail(node: exp.Expr) -> bool:
-    """Whether an expression, rewritten for a statement that changes rows, has a check that may raise."""
+    """Return whether a rewritten expression in a change of rows has a check that may raise."""
     return any(map(is_check, node.find_all(exp.Anonymous)))
-
-
-DOUBTFUL = "DOUBTFUL_"
-"""How the names of functions begin that refuse where another fails, as MySQL may pass over it."""
-CHECKS = ("FULL_", "DIVISOR")
-"""How those begin that raise in a statement that changes rows."""
 
 
 def is_check(node: exp.Anonymous) -> bool:
@@ -258,44 +246,24 @@ def is_check(node: exp.Anonymous) -> bool:
 
 
 def doubt(check: exp.Anonymous) -> None:
-    """Makes a check refuse, for where MySQL may pass over its failure."""
+    """Make a check refuse, for where MySQL may pass over its failure."""
     check.set("this", f"my_{DOUBTFUL}{check.this.removeprefix('my_').removeprefix(DOUBTFUL)}")
 
 
-def doubtful(check: Callable[..., Value]) -> Callable[..., Value]:
-    """A check for where MySQL may pass over its failure."""
-
-    @wraps(check)
-    def checked(*values: Value) -> Value:
-        try:
-            return check(*values)
-        except StatementError:
-            raise unsupported("what fails where MySQL may not look at it") from None
-
-    return checked
-
-
 def is_early(node: exp.Expr) -> bool:
-    """Whether it is a constant that MySQL reads before any row."""
+    """Return whether it is a constant that MySQL reads before any row."""
     return bool(node.meta.get("early"))
 
 
 def unless_null(earlier: Sequence[exp.Expr], computed: exp.Expr) -> exp.Expr:
-    """What is computed of these and of values that MySQL does not look at where one of these is NULL."""
+    """Return NULL where one of `earlier` is, and else `computed`, which MySQL looks at only then."""
     tests = [exp.Is(this=exp.paren(each.copy()), expression=exp.null()) for each in earlier]
     return exp.Case(ifs=[exp.If(this=test, true=exp.null()) for test in tests], default=computed)
 
 
-def _numeric(nodes: Sequence[exp.Expr]) -> list[exp.Expr]:
-    return [numeric(node) for node in nodes]
-
-
 def check_numbers(nodes: Sequence[exp.Expr]) -> None:
-    """Raises StatementError for a number beside a column where rows are changed.
-
-    Namely if it is no date beside one of dates, and if the column stands beside a text as well, which MySQL
-    may put in its place.
-    """
+    """Raise StatementError for a number, in a change of rows, beside a date if it is not one, and beside a
+    column that stands beside a text as well, which MySQL may put in its place."""
     for node in nodes if any(kind_of(each).is_number for each in nodes) else ():
         if isinstance(node, exp.Column) and kind_of(node).silent and is_in_change(node) and _has_text(node):
             raise unsupported("a column beside a number and a text in a statement that changes rows")
@@ -314,7 +282,7 @@ def check_numbers(nodes: Sequence[exp.Expr]) -> None:
 
 
 def _has_text(column: exp.Column) -> bool:
-    """Whether the condition in which a column stands also compares it with a constant text."""
+    """Return whether the condition in which a column stands also compares it with a constant text."""
     where = column.find_ancestor(exp.Where)
     others = where.find_all(exp.Column) if where is not None else ()
     for other in others:
@@ -327,8 +295,423 @@ def _has_text(column: exp.Column) -> bool:
 
 
 def _constant(node: exp.Literal, strict: bool) -> str | None:
-    """A constant as a date and time, or `None`."""
+    """Return a constant as a date and time, or `None`."""
     found = moment(node.name)
     if found is None and strict and node.is_string:
         raise incorrect(node.name)
     return None if found is None else found.isoformat(" ")
+
+
+_WHOLE, _NARROW = words("utf8mb4"), words("utf8 utf8mb3")
+_OTHERS = words(
+    """
+    armscii8 ascii big5 binary cp1250 cp1251 cp1256 cp1257 cp850 cp852 cp866 cp932 dec8 eucjpms euckr gb18030
+    gb2312 gbk geostd8 greek hebrew hp8 keybcs2 koi8r koi8u latin1 latin2 latin5 latin7 macce macroman sjis
+    swe7 tis620 ucs2 ujis utf16 utf16le utf32
+    """
+)
+
+
+def check_charsets(tree: exp.Expr) -> None:
+    """Raise StatementError for a character set that does not exist, or in which texts are not held here."""
+    for node in tree.find_all(exp.Chr, exp.DataType, exp.Introducer):
+        named = node.args.get("charset" if isinstance(node, exp.Chr) else "kind")
+        name = named.name if isinstance(named, exp.Var) else ""
+        if isinstance(node, exp.Introducer):
+            name = str(node.this).removeprefix("_")
+        refuse_if(name.lower() in _OTHERS, f"the character set {name}")
+        if name and name.lower() not in _WHOLE | _NARROW:
+            raise StatementError(1115, f"Unknown character set: '{name}'")
+
+
+def in_charset(node: exp.Expr, charset: str) -> exp.Expr:
+    """Return a text of this character set, which is one of those for UTF-8."""
+    return call("NARROW", node) if charset.lower() in _NARROW else node
+
+
+def _introduced(node: exp.Expr) -> exp.Expr:
+    """Return a text behind the name of a character set, such as `_latin1'a'`."""
+    refuse_if(not isinstance(node.expression, exp.Literal), "bytes behind the name of a character set")
+    return node.expression
+
+
+def _bytes(node: exp.Expr) -> exp.Expr:
+    """Return bytes such as 0x41 where they are shown. Elsewhere MySQL may read a number or a text."""
+    above = node.parent.parent if isinstance(node.parent, exp.Alias) else node.parent
+    if isinstance(above, exp.Chr):
+        return exp.Literal.number(int(node.name, 16))
+    shown = isinstance(above, exp.Select) and not isinstance(above.parent, exp.SetOperation)
+    separates = isinstance(above, exp.GroupConcat) and node.arg_key == "separator"
+    if shown or separates or (isinstance(above, exp.Anonymous) and above.name.upper() == "HEX"):
+        return node
+    raise unsupported("bytes in an expression")
+
+
+CHARSETS: dict[type, Callable[[exp.Expr], exp.Expr]] = {exp.Introducer: _introduced, exp.HexString: _bytes}
+"""The rules of `rules` for them."""
+
+
+def is_of_null(node: exp.Expr) -> bool:
+    """Return whether it is a function of texts whose text is NULL. In MySQL it has no character set."""
+    if kind_of(node).name != "text" or not isinstance(node, exp.Func):
+        return False
+    texts = [node.this]
+    if not isinstance(node.this, exp.Expr) and node.expressions:
+        texts = node.expressions[1:] if str(node.this).upper() in ("ELT", "MY_ELT") else node.expressions[:1]
+    return all(
+        isinstance(each, exp.Null) or (isinstance(each, exp.Func) and is_of_null(each)) for each in texts
+    )
+
+
+BINARY = "BINARY"
+
+
+def is_binary(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Collate) and node.expression.name == BINARY
+
+
+def collated(node: exp.Expr) -> exp.Expr:
+    if (isinstance(node, exp.Literal) and not node.is_string) or isinstance(
+        node, exp.Collate | exp.Star | exp.Tuple
+    ):
+        return node
+    return keep_kind(exp.Collate(this=node, expression=exp.var(COLLATION)), node)
+
+
+def _comparison(name: str) -> Callable[[exp.Expr], exp.Expr]:
+    def rule(node: exp.Expr) -> exp.Expr:
+        _unwrap(node)
+        left, right = node.this, node.expression
+        if isinstance(node.parent, exp.Update | exp.OnConflict) and node.arg_key == "expressions":
+            return node  # an assignment
+        if isinstance(left, exp.Tuple):
+            return _of_rows(name, left, right, node) or node
+        if is_binary(left) or is_binary(right):
+            return _binary(node)
+        if isinstance(right, exp.Any | exp.All):
+            return _quantified(name, left, right)
+        check_numbers([left, right])
+        year = any(isinstance(each, exp.Anonymous) and each.this == "my_YEAR" for each in (left, right))
+        refuse_if(year and (kind_of(left).is_moment or kind_of(right).is_moment), "a year beside a date")
+        sides = comparable([left, right], strict=True)
+        if is_in_change(node):
+            if sides[0] == sides[1] and may_fail(sides[0]):
+                raise unsupported("what may fail beside itself")  # MySQL need not read it
+            sides = _read_early(node, sides)
+            _doubt(sides)
+        return _lazy(name, sides, is_in_change(node))
+
+    return rule
+
+
+def _unwrap(node: exp.Expr) -> None:
+    """Take the brackets off the columns and constants that a node compares."""
+    for each in list(node.iter_expressions()):
+        inner = each.unnest()
+        if isinstance(each, exp.Paren) and isinstance(inner, exp.Column | exp.Literal):
+            each.replace(inner)
+
+
+def _read_early(node: exp.Expr, sides: list[exp.Expr]) -> list[exp.Expr]:
+    """Return the sides of a comparison in a statement that changes rows. A constant text beside a column of
+    numbers is read before any row, if the comparison is part of a condition."""
+    for n, (own, column) in enumerate(((node.this, node.expression), (node.expression, node.this))):
+        kind, literal = kind_of(column), own.unnest()
+        if not isinstance(column.unnest(), exp.Column) or not kind.is_number:
+            continue
+        if own.find(exp.Query) and kind_of(own).name == "text" and not own.find(exp.From):
+            raise unsupported("a subquery without FROM beside a number in a statement that changes rows")
+        if isinstance(literal, exp.Literal) and literal.is_string and not is_number(literal.name):
+            sides[n] = call("FULL_DECIMAL" if kind.name == "decimal" else "FULL_NUMBER", literal)
+            sides[n].meta["early"] = _is_condition(node)
+        elif own.find(exp.Column, exp.Query) is None and (isinstance(literal, exp.Neg) or kind.size == 64):
+            for each in filter(is_check, sides[n].find_all(exp.Anonymous)):
+                each.meta["early"] = _is_condition(node)
+    return sides
+
+
+def _doubt(sides: list[exp.Expr]) -> None:
+    """Refuse what fails in a query or a constant beside a column: if that is a key, MySQL passes over it."""
+    for value, column in (sides, reversed(sides)):
+        computed = value.find(exp.Query) is not None or value.find(exp.Column) is None
+        if isinstance(column, exp.Column) and computed:
+            for each in value.find_all(exp.Anonymous):
+                if is_check(each) and not (is_early(each) and each.find_ancestor(exp.Query) is None):
+                    doubt(each)
+                    each.meta["early"] = False
+
+
+def _is_condition(node: exp.Expr) -> bool:
+    """Return whether a node stands in WHERE or HAVING of a query of tables. Raise StatementError for one of
+    derived tables: MySQL reads their columns early or not."""
+    above = node.find_ancestor(exp.Where, exp.Having, exp.AggFunc, exp.Query, exp.DML)
+    if not isinstance(above, exp.Where | exp.Having):
+        return False
+    query = above.parent or above
+    if query.args.get("limit") is not None and query.args["limit"].expression.name == "0":
+        return False
+    sources = [query.args.get("from_"), *(query.args.get("joins") or [])]
+    if query.root().find(exp.CTE) or any(each and isinstance(each.this, exp.Subquery) for each in sources):
+        raise unsupported("a text beside a number of a derived table in a statement that changes rows")
+    return True
+
+
+def _of_rows(name: str, left: exp.Tuple, right: exp.Expr, node: exp.Expr) -> exp.Expr | None:
+    """Return a comparison of rows cell by cell, `None` where SQLite's does: all cells are of like types."""
+    if not isinstance(right, exp.Tuple) or len(left.expressions) != len(right.expressions):
+        return None
+    pairs = list(zip(left.expressions, right.expressions, strict=True))
+    if all(kind_of(one).name == kind_of(other).name for one, other in pairs) and not is_in_change(node):
+        return None
+    refuse_if(name not in ("EQ", "NE"), "an order of rows with values of different types")
+    equalities = [exp.EQ(this=one, expression=other) for one, other in pairs]
+    for each in equalities:
+        each.parent = node.parent  # where it is to stand
+    equal = exp.paren(exp.and_(*map(_comparison("EQ"), equalities), copy=False))
+    return exp.Not(this=equal) if name == "NE" else equal
+
+
+def _binary(node: exp.Expr) -> exp.Expr:
+    """Return a comparison by bytes, but not with a number: MySQL compares numbers as numbers."""
+    if any(kind_of(each).is_number or kind_of(each).is_moment for each in (node.this, node.expression)):
+        raise unsupported("a number or a date beside BINARY or a collation")
+    return node
+
+
+def _lazy(name: str, sides: list[exp.Expr], in_change: bool) -> exp.Expr:
+    """Return a comparison; behind NULL, MySQL does not look at what may fail in a change of rows."""
+    compared = call(name, *sides)
+    if not in_change or not any(may_fail(side) and not is_early(side) for side in sides[1:]):
+        return compared
+    refuse_if(name == "NULL_SAFE_EQ", "<=> with what may be no number in a statement that changes rows")
+    return unless_null(sides[:1], compared)
+
+
+def _quantified(name: str, left: exp.Expr, right: exp.Any | exp.All) -> exp.Expr:
+    """Return `a < ALL (SELECT ...)`, true for no row, or `a < ANY (...)`, true for one row."""
+    own, theirs = kind_of(left), [kind for _, kind in right.this.unnest().meta.get("row", ())]
+    refuse_if(not all(_alike(own, each) for each in theirs), "ANY and ALL of rows of another type")
+    rows = exp.CTE(
+        this=right.this.unnest(),
+        alias=exp.TableAlias(this=exp.to_identifier("my_q"), columns=[exp.to_identifier("c")]),
+    )
+    holds: exp.Expr = call(name, left, exp.column("c", "my_q"))
+    if isinstance(right, exp.All):
+        holds = exp.Not(this=exp.Coalesce(this=holds, expressions=[exp.Literal.number(0)]))
+    query = exp.select("1").from_("my_q").where(holds)
+    query.set("with_", exp.With(expressions=[rows]))
+    found: exp.Expr = exp.Exists(this=query)
+    return exp.Not(this=found) if isinstance(right, exp.All) else found
+
+
+def _in(node: exp.Expr) -> exp.Expr:
+    _unwrap(node)
+    if isinstance(node.this, exp.Tuple):
+        return _in_rows(node)
+    if is_binary(node.this):
+        return node
+    if node.args.get("query"):
+        rows = node.args["query"].unnest()
+        if node.args["query"].this is not rows:  # in two brackets, which to SQLite is one value
+            node.set("query", exp.Subquery(this=rows))
+        node.set("this", collated(_beside_rows(node)))
+        return node
+    sides = [node.this, *node.expressions]
+    chosen = any(kind_of(each).name == "text" and chooses(each) for each in node.expressions)
+    refuse_if(kind_of(node.this).is_moment and chosen, "a date IN texts of CASE or IF")
+    long = any(len(each.name) > len("2020-01-01") for each in node.this.find_all(exp.Literal))
+    if kind_of(node.this) == DATE and long and len(sides) > 2:
+        raise unsupported("the date of a constant date and time IN several")
+    of_texts = kind_of(node.this).name == "text" and len(sides) > 2
+    refuse_if(of_texts and any(kind_of(each).is_moment for each in sides), "a text IN dates")
+    if not is_in_change(node):
+        return call("IN", *comparable(sides, strict=len(sides) == 2))
+    texts = [each for each in node.expressions if isinstance(each, exp.Literal) and each.is_string]
+    own, numbers = kind_of(node.this), any(kind_of(each).is_number for each in node.expressions)
+    if own.silent and own.name == "text" and not any(map(may_fail, node.expressions)):
+        return call("IN", *sides)
+    wrong = (own.is_number or numbers) and not all(is_number(each.name) for each in texts)
+    if wrong or any(map(may_fail, node.expressions)):
+        raise unsupported("IN with what may be no number in a statement that changes rows")
+    return call("IN", *comparable(sides, strict=len(sides) == 2))
+
+
+def _in_rows(node: exp.Expr) -> exp.Expr:
+    """Return a row IN rows, as a comparison with each of them where their cells are of different types."""
+    left, query = node.this, node.args.get("query")
+    if query is not None:
+        kinds = [kind for _, kind in query.unnest().meta.get("row", ())]
+        if not all(_alike(kind_of(one), other) for one, other in zip(left.expressions, kinds, strict=False)):
+            raise unsupported("IN with rows of other types")
+        return node
+    made = [_of_rows("EQ", left.copy(), each, node) for each in node.expressions]
+    if is_in_change(node) and any(each is not None and may_fail(each) for each in made):
+        raise unsupported("a row IN rows with what may be no number in a statement that changes rows")
+    return exp.paren(exp.or_(*made, copy=False)) if all(each is not None for each in made) else node
+
+
+def _alike(one: Kind, other: Kind) -> bool:
+    """Return whether SQLite compares values of these kinds as MySQL does."""
+    return one.name == other.name or (one.is_number and other.is_number)
+
+
+def _beside_rows(node: exp.Expr) -> exp.Expr:
+    """Return the value that is looked for in a query's rows, as their kind, or make them its kind."""
+    value, kinds = node.this, [kind for _, kind in node.args["query"].unnest().meta.get("row", ())]
+    own, theirs = kind_of(value), kinds[0] if len(kinds) == 1 else UNKNOWN
+    if _alike(own, theirs) or {own.name, theirs.name} & {"null", "unknown"}:
+        return value
+    if own.name == "text" and theirs.is_number:
+        read = call("CAST_DOUBLE", in_change(value))
+        for check in filter(is_check, list(read.find_all(exp.Anonymous))):
+            doubt(check)  # for no rows, MySQL reads nothing
+        return read
+    rows = node.args["query"].unnest()
+    plain = isinstance(rows, exp.Select) and not rows.args.get("having") and not rows.is_star
+    if own.is_number and theirs.name == "text" and plain and not is_in_change(node):
+        (shown,) = rows.expressions
+        as_numbers = call("CAST_DOUBLE", shown.unalias())
+        rows.set("expressions", [exp.alias_(as_numbers, shown.alias) if shown.alias else as_numbers])
+        return value
+    raise unsupported("IN with rows of another type")
+
+
+def _between(node: exp.Expr) -> exp.Expr:
+    _unwrap(node)
+    sides = [node.this, node.args["low"], node.args["high"]]
+    check_numbers(sides)
+    kinds = [kind_of(each) for each in sides]
+    text, number = any(kind.name == "text" for kind in kinds), any(kind.is_number for kind in kinds)
+    refuse_if(any(kind.is_moment for kind in kinds) and text and number, "a date BETWEEN a number and a text")
+    refuse_if(kinds[0].name == "text" and any(kind.is_moment for kind in kinds), "a text BETWEEN dates")
+    texts = [each for each in sides if isinstance(each, exp.Literal) and each.is_string]
+    if number and is_in_change(node) and not all(is_number(each.name) for each in texts):
+        raise unsupported("a number BETWEEN texts that are none in a statement that changes rows")
+    if (
+        any(kind.is_moment for kind in kinds)
+        and is_in_change(node)
+        and len(texts) < sum(kind.name == "text" for kind in kinds)
+    ):
+        raise unsupported("a text BETWEEN dates in a statement that changes rows")
+    compared = comparable(sides)
+    if number and text:  # all of them are numbers then
+        compared = [
+            call("CAST_DOUBLE", each) if kind.name == "text" else each
+            for kind, each in zip(kinds, compared, strict=True)
+        ]
+    return _lazy("BETWEEN", compared, is_in_change(node))
+
+
+def _like(node: exp.Expr) -> exp.Expr:
+    exact = is_binary(node.this) or is_binary(node.expression)
+    escape = exp.Literal.string("\\")
+    sides = (as_text(_bare(node.this)), as_text(_bare(node.expression)))
+    like = _lazy("LIKE", [*sides, escape, exp.Literal.number(int(exact))], is_in_change(node))
+    return exp.Not(this=like) if node.args.get("negate") else like
+
+
+def _escape(node: exp.Expr) -> exp.Expr:
+    like = next(each for each in node.find_all(exp.Anonymous) if each.this == "my_LIKE")
+    like.expressions[2].replace(node.expression)
+    return node.this
+
+
+def _bare(node: exp.Expr) -> exp.Expr:
+    return node.this if isinstance(node, exp.Collate) else node
+
+
+def _regexp(node: exp.Expr) -> exp.Expr:
+    refuse_if(is_of_null(node.this), "REGEXP of a function of NULL")
+    exact = is_binary(node.this) or is_binary(node.expression)
+    return call(
+        "REGEXP_LIKE", as_text(_bare(node.this)), as_text(_bare(node.expression)), "c" if exact else ""
+    )
+
+
+def _case(node: exp.Expr) -> exp.Expr:
+    """Return `CASE a WHEN b THEN x ...` by the number of the value that equals a."""
+    subject = node.this
+    if subject is not None:
+        of_dates = any(kind_of(branch.this).is_moment for branch in node.args["ifs"])
+        refuse_if(kind_of(subject).name == "text" and of_dates, "CASE of a text with dates")
+        if is_in_change(node) and any(may_fail(branch.this) for branch in node.args["ifs"]):
+            raise unsupported("CASE with what may be no number in a statement that changes rows")
+        node.set("this", call("FIELD", *comparable([subject, *(branch.this for branch in node.args["ifs"])])))
+        for place, branch in enumerate(node.args["ifs"], 1):
+            branch.set("this", exp.Literal.number(place))
+    for branch in node.args["ifs"]:
+        branch.set("true", unified(branch.args["true"], kind_of(node)))
+    if node.args.get("default") is not None:
+        node.set("default", unified(node.args["default"], kind_of(node)))
+    return node
+
+
+def _if(node: exp.Expr) -> exp.Expr:
+    for name in ("true", "false"):
+        if not isinstance(node.parent, exp.Case) and node.args.get(name) is not None:
+            node.set(name, unified(node.args[name], kind_of(node)))
+    return node
+
+
+def _chain(node: exp.Expr, kind: type[exp.Expr]) -> Iterator[exp.Expr]:
+    """Return the sides of a chain of AND, or of OR."""
+    for side in (node.this.unnest(), node.expression.unnest()):
+        if isinstance(side, kind):
+            yield from _chain(side, kind)
+        else:
+            yield side
+
+
+def _may_be_known(side: exp.Expr) -> bool:
+    """Return whether MySQL may know a condition by a column's type, as `id IS NULL` or `i = 1.5`."""
+    numbers = [each for each in side.find_all(exp.Literal) if not each.is_string]
+    odd = any(not each.name.isdecimal() or int(each.name) >= 2**31 for each in numbers)
+    return odd or isinstance(side.this if isinstance(side, exp.Not) else side, exp.Is)
+
+
+def _connector(node: exp.Expr) -> exp.Expr:
+    """Return AND or OR. MySQL knows what a constant makes of them, and may not look at the other side."""
+    above = node.parent
+    while isinstance(above, exp.Paren):
+        above = above.parent
+    if type(above) is type(node) or not is_in_change(node):
+        return node  # one of a chain is looked at with all of it
+    sides = list(_chain(node, type(node)))
+    constant = any(side.find(exp.Column, exp.Query) is None for side in sides) and any(map(may_fail, sides))
+    early = any(is_early(each) for side in sides for each in side.find_all(exp.Anonymous))
+    if constant or (early and any(map(_may_be_known, sides))):
+        raise unsupported("a constant beside what may be no number in a statement that changes rows")
+    if isinstance(node, exp.And):
+        last = max((place for place, side in enumerate(sides) if _is_equality(side)), default=0)
+        for each in (check for side in sides[:last] for check in side.find_all(exp.Anonymous)):
+            if is_check(each) and not is_early(each):
+                doubt(each)
+    return node
+
+
+def _is_equality(side: exp.Expr) -> bool:
+    """Return whether a column equals a constant, which MySQL looks at before other conditions of AND."""
+    sides = side.expressions if isinstance(side, exp.Anonymous) and side.this in ("my_EQ", "my_IN") else []
+    constant = any(each.find(exp.Column, exp.Query) is None for each in sides)
+    return len(sides) == 2 and constant and any(isinstance(each, exp.Column) for each in sides)
+
+
+COMPARISONS: dict[type, Callable[[exp.Expr], exp.Expr]] = {
+    exp.EQ: _comparison("EQ"),
+    exp.NEQ: _comparison("NE"),
+    exp.LT: _comparison("LT"),
+    exp.LTE: _comparison("LE"),
+    exp.GT: _comparison("GT"),
+    exp.GTE: _comparison("GE"),
+    exp.NullSafeEQ: _comparison("NULL_SAFE_EQ"),
+    exp.In: _in,
+    exp.Between: _between,
+    exp.And: _connector,
+    exp.Or: _connector,
+    exp.Like: _like,
+    exp.Escape: _escape,
+    exp.RegexpLike: _regexp,
+    exp.Case: _case,
+    exp.If: _if,
+}
+"""The rules of `rules` for them."""

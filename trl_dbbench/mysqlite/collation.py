@@ -24,23 +24,23 @@ _UNKNOWN = "\U00100000"
 
 
 def sort_key(text: str) -> str:
-    """A key that compares as the collation compares the texts."""
+    """Return a key that compares as the collation compares the texts."""
     return _cached_sort_key(text) if len(text) <= MAX_CACHED_KEY_CHARACTERS else _sort_key(text)
 
 
 def collate(left: str, right: str) -> int:
-    """The collation in the form that SQLite calls."""
+    """Return the collation in the form that SQLite calls."""
     first, second = sort_key(left), sort_key(right)
     return (first > second) - (first < second)
 
 
 def symbols(text: str) -> str:
-    """One symbol for each character, the same one for characters that weigh the same: LIKE compares these."""
+    """Return a symbol for each character, the same for characters of equal weight: LIKE compares these."""
     return text.translate(_SYMBOLS)
 
 
 def find(part: str, whole: str, start: int = 0) -> int:
-    """The first place from `start` on where what weighs as `part` begins with a character, or -1."""
+    """Return the first place from `start` on where what weighs as `part` begins with a character, or -1."""
     if not 0 <= start <= len(whole):
         return -1
     wanted, key, offset = sort_key(part), sort_key(whole[start:]), 0
@@ -58,32 +58,29 @@ def find(part: str, whole: str, start: int = 0) -> int:
 
 
 def unknown_letters(texts: Iterable[str]) -> set[str]:
-    """The characters of texts whose weight or case is not known: they are compared by their codes."""
+    """Return the characters of texts whose weight or case is not known: they are compared by their codes."""
     seen = {char for text in texts if not text.isascii() for char in text}
-    return {char for char in seen if char in GROWING or not _is_known(char)}
-
-
-def _is_known(char: str) -> bool:
-    return ord(char) in _IDEOGRAPHS or _UNKNOWN not in _weights(char)
+    unknown = {char for char in seen if ord(char) not in _IDEOGRAPHS and _UNKNOWN in _weights(char)}
+    return unknown | (seen & set(GROWING))
 
 
 def upper(text: str) -> str:
-    """UPPER, which changes each character alone: `ß` stays as it is."""
+    """Return UPPER, which changes each character alone: `ß` stays as it is."""
     return text.upper() if text.isascii() else text.translate(_UPPER)
 
 
 def lower(text: str) -> str:
-    """LOWER."""
+    """Return LOWER of a text."""
     return text.lower() if text.isascii() else text.translate(_LOWER)
 
 
 def decomposed(char: str) -> str:
-    """The characters into which Unicode takes one apart, in lower case."""
+    """Return the characters into which Unicode takes one apart, in lower case."""
     return unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", char).casefold())
 
 
 class _Table(dict[int, str]):
-    """What becomes of each character, by its code; computed when it is first met.
+    """Results by the code of a character, computed when it is first met.
 
     Texts are changed character by character: for a text as a whole, `normalize` would also sort its combining
     characters, which takes seconds for 10,000 of them in a row.

@@ -6,14 +6,14 @@ import calendar
 import math
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import regex
 
-from trl_dbbench.mysqlite.parse import unsupported
+from trl_dbbench.mysqlite.errors import StatementError, refuse_if, unsupported
 from trl_dbbench.mysqlite.patterns import MAX_REGEX_SECONDS, in_regex_time
-from trl_dbbench.mysqlite.values import MAX_PATTERN_CHARACTERS, StatementError, Value, number
+from trl_dbbench.mysqlite.values import MAX_PATTERN_CHARACTERS, Value, number
 
 _DATE = regex.compile(
     r"\s*(\d{4}|\d{2})[-/.](\d{1,2})[-/.](\d{1,2})(?!\d)"
@@ -24,7 +24,7 @@ _COMPACT = regex.compile(r"\s*(\d{4}|\d{2})(\d{2})(\d{2})(?:(\d{2})(\d{2})(\d{2}
 
 
 def moment(value: Value) -> datetime | None:
-    """The date and time that a text or a number (20200131) means, or `None`."""
+    """Return the date and time that a text or a number (20200131) means, or `None`."""
     written = str(value)
     match = _DATE.match(written) or _COMPACT.match(written)
     if not match or written[match.end() : match.end() + 1].isdigit():
@@ -40,8 +40,7 @@ def moment(value: Value) -> datetime | None:
 
 
 def is_date(written: str) -> bool:
-    """Whether a text is a date, or a date and time, to its end: MySQL reads what begins with one as well, but
-    for statements that change rows."""
+    """Return whether the whole text is a date, or a date and time. Queries read a beginning as well."""
     whole = _DATE.fullmatch(written.rstrip()) or _COMPACT.match(written)
     return whole is not None and moment(written) is not None
 
@@ -75,52 +74,43 @@ def _of_clock(place: int) -> Callable[[Value], int | None]:
     return lambda value: None if (found := _clock(value)) is None else found[place]
 
 
+_YEAR_0 = "dates of the year 0"
+"""MySQL knows them, and Python does not."""
+
 _MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
 _SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86_400, "WEEK": 604_800}
 
 
 def date_add(value: Value, amount: Value, unit: str, *, sign: int = 1) -> str | None:
-    """`value + INTERVAL sign * amount unit`; a date remains one unless the unit is shorter than a day."""
+    """Return `value + INTERVAL sign * amount unit`; a date remains one unless the unit is shorter."""
     start = moment(value)
     if start is None:
         return None
     with_time = ":" in str(value) or unit in ("SECOND", "MINUTE", "HOUR")
     whole = number(amount)
     if whole % 1:
-        if isinstance(amount, str) or unit == "SECOND":
-            raise unsupported("parts of a unit in INTERVAL")
+        refuse_if(isinstance(amount, str) or unit == "SECOND", "parts of a unit in INTERVAL")
         whole = math.floor(abs(whole) + 0.5) * (1 if whole > 0 else -1)
     whole *= sign
     try:
         if unit in _MONTHS:
             months = start.year * 12 + start.month - 1 + int(whole) * _MONTHS[unit]
             year, month = divmod(months, 12)
-            if year == 0:
-                raise _before_year_one()
+            refuse_if(year == 0, _YEAR_0)
             day = min(start.day, calendar.monthrange(year, month + 1)[1])
             return _write(start.replace(year=year, month=month + 1, day=day), with_time)
         moved = timedelta(seconds=_SECONDS[unit] * whole)
-        if -366 < start.toordinal() + moved.days <= 0:
-            raise _before_year_one()
+        refuse_if(-366 < start.toordinal() + moved.days <= 0, _YEAR_0)
         return _write(start + moved, with_time)
     except (KeyError, ValueError, OverflowError):
         return None
 
 
-def _before_year_one() -> StatementError:
-    """MySQL knows the year 0, and Python does not."""
-    return unsupported("dates of the year 0")
-
-
-def date_sub(value: Value, amount: Value, unit: str) -> str | None:
-    return date_add(value, amount, unit, sign=-1)
+date_sub = partial(date_add, sign=-1)
 
 
 def _full(move: Callable[[Value, Value, str], str | None]) -> Callable[[Value, Value, str, int], str]:
-    """`date_add` or `date_sub` in a statement that changes rows, where the result must be a date.
-
-    The last argument says whether the value is of MySQL's type DATE, and remains one.
-    """
+    """Return `date_add` or `date_sub` for a change of rows: the result must be a date."""
 
     def moved(value: Value, amount: Value, unit: str, is_date: int) -> str:
         if moment(value) is None:
@@ -162,7 +152,7 @@ def _ordinal(day: int) -> str:
 
 
 def _week(at: datetime, mode: int) -> tuple[int, int]:
-    """The year and week of a day in one of MySQL's eight ways to count them, as its `calc_week` does."""
+    """Return the year and week of a day in one of MySQL's eight ways to count them (its `calc_week`)."""
     monday, of_year = mode & 1, not mode & 2
     full = (mode & 4) // 4 ^ (not monday)  # the first week is the first one with its first day, not with four
     year, first = at.year, date(at.year, 1, 1).toordinal()
@@ -185,46 +175,39 @@ def _week(at: datetime, mode: int) -> tuple[int, int]:
     return year, passed // 7 + 1
 
 
-_FORMATS: dict[str, Callable[[datetime], str]] = {
-    "a": lambda at: at.strftime("%a"),
-    "b": lambda at: at.strftime("%b"),
-    "c": lambda at: str(at.month),
+_STRFTIME = {
+    **{letter: f"%{letter}" for letter in "abdfHIjmpSTWwy"},
+    **{"h": "%I", "i": "%M", "M": "%B", "r": "%I:%M:%S %p", "s": "%S", "W": "%A"},
+}
+"""Letters of MySQL's formats, and the same in Python's."""
+
+_FORMATS: dict[str, Callable[[datetime], object]] = {
+    "c": lambda at: at.month,
     "D": lambda at: _ordinal(at.day),
-    "d": lambda at: f"{at.day:02}",
-    "e": lambda at: str(at.day),
-    "f": lambda at: f"{at.microsecond:06}",
-    "H": lambda at: f"{at.hour:02}",
-    "h": lambda at: f"{at.hour % 12 or 12:02}",
-    "I": lambda at: f"{at.hour % 12 or 12:02}",
-    "i": lambda at: f"{at.minute:02}",
-    "j": lambda at: at.strftime("%j"),
-    "k": lambda at: str(at.hour),
-    "l": lambda at: str(at.hour % 12 or 12),
-    "M": lambda at: at.strftime("%B"),
-    "m": lambda at: f"{at.month:02}",
-    "p": lambda at: "AM" if at.hour < 12 else "PM",
-    "r": lambda at: f"{at.hour % 12 or 12:02}:{at.minute:02}:{at.second:02} {'AM' if at.hour < 12 else 'PM'}",
-    "S": lambda at: f"{at.second:02}",
-    "s": lambda at: f"{at.second:02}",
-    "T": lambda at: f"{at.hour:02}:{at.minute:02}:{at.second:02}",
+    "e": lambda at: at.day,
+    "k": lambda at: at.hour,
+    "l": lambda at: at.hour % 12 or 12,
     "U": lambda at: f"{_week(at, 0)[1]:02}",
     "u": lambda at: f"{_week(at, 1)[1]:02}",
     "V": lambda at: f"{_week(at, 2)[1]:02}",
     "v": lambda at: f"{_week(at, 3)[1]:02}",
-    "W": lambda at: at.strftime("%A"),
-    "w": lambda at: at.strftime("%w"),
     "X": lambda at: f"{_week(at, 2)[0]:04}",
     "x": lambda at: f"{_week(at, 3)[0]:04}",
     "Y": lambda at: f"{at.year:04}",
-    "y": lambda at: f"{at.year % 100:02}",
 }
+
+
+def _formatted(at: datetime, letter: str) -> str:
+    if letter in _STRFTIME:
+        return at.strftime(_STRFTIME[letter])
+    return str(_FORMATS[letter](at)) if letter in _FORMATS else letter
 
 
 def date_format(value: Value, form: Value) -> str | None:
     at = moment(value)
     if at is None or len(str(form)) > MAX_PATTERN_CHARACTERS:
         return None
-    return regex.sub(r"%(.)", lambda match: _FORMATS.get(match[1], lambda _: match[1])(at), str(form))
+    return regex.sub(r"%(.)", lambda match: _formatted(at, match[1]), str(form))
 
 
 _PARSERS = {
@@ -241,7 +224,7 @@ _MONTH_NAMES = {name.lower(): number for number, name in enumerate(calendar.mont
 
 @lru_cache(maxsize=256)
 def _parts(form: str) -> tuple[str, ...]:
-    """The patterns of a format's parts, one after another."""
+    """Return the patterns of a format's parts, one after another."""
     parts, at = [], 0
     while at < len(form):
         if form[at] == "%" and at + 1 < len(form):
@@ -262,7 +245,7 @@ def _parser(parts: tuple[str, ...]) -> Any:
 
 
 def _read(written: str, form: str) -> Any:
-    """How a text matches a format; MySQL stops to look at the format where the text ends."""
+    """Match a text with a format; MySQL stops to look at the format where the text ends."""
     parts = _parts(form)
     match = in_regex_time(lambda: _parser(parts).match(written, timeout=MAX_REGEX_SECONDS))
     for count in range(len(parts) - 1, 0, -1):
@@ -274,7 +257,7 @@ def _read(written: str, form: str) -> Any:
 
 
 def str_to_date(value: Value, form: Value) -> str | None:
-    """The date, the time, or the date and time that `form` describes; NULL if the value does not match."""
+    """Return the date, the time, or both that `form` describes; NULL if the value does not match."""
     if len(str(form)) > MAX_PATTERN_CHARACTERS:
         return None
     written = str(value).strip()
@@ -301,7 +284,7 @@ def str_to_date(value: Value, form: Value) -> str | None:
 
 
 def full_str_to_date(value: Value, form: Value) -> str:
-    """`str_to_date` in a statement that changes rows, where the value must match."""
+    """Return `str_to_date` for a change of rows, where the value must match."""
     found = str_to_date(value, form)
     if found is None:
         raise StatementError(1411, f"Incorrect datetime value: '{value}' for function str_to_date")
@@ -343,8 +326,7 @@ def _extract(unit: str, value: Value) -> Value:
 
 
 def _from_days(days: Value) -> str:
-    if number(days) % 1 or not 366 <= number(days) <= date.max.toordinal() + 365:
-        raise _before_year_one()
+    refuse_if(number(days) % 1 or not 366 <= number(days) <= date.max.toordinal() + 365, _YEAR_0)
     return date.fromordinal(int(number(days)) - 365).isoformat()
 
 
@@ -354,10 +336,8 @@ def _last_day(at: datetime) -> str:
 
 DATE_FUNCTIONS: dict[str, Callable[..., Value]] = {
     **dict.fromkeys(("NOW", "SYSDATE", "CURRENT_TIMESTAMP", "LOCALTIME"), lambda digits=0: _now()),
-    "CURDATE": lambda: _now()[:10],
-    "CURRENT_DATE": lambda: _now()[:10],
-    "CURTIME": lambda: _now()[11:],
-    "CURRENT_TIME": lambda: _now()[11:],
+    **dict.fromkeys(("CURDATE", "CURRENT_DATE"), lambda: _now()[:10]),
+    **dict.fromkeys(("CURTIME", "CURRENT_TIME"), lambda: _now()[11:]),
     "DATE": _of_date(lambda at: _write(at, False)),
     "TIMESTAMP": _of_date(lambda at: _write(at, True)),
     "TIME": _time_text,
@@ -366,8 +346,7 @@ DATE_FUNCTIONS: dict[str, Callable[..., Value]] = {
     ),
     "YEAR_MONTH": _of_date(lambda at: at.year * 100 + at.month),
     "MONTH": _of_date(lambda at: at.month),
-    "DAY": _of_date(lambda at: at.day),
-    "DAYOFMONTH": _of_date(lambda at: at.day),
+    **dict.fromkeys(("DAY", "DAYOFMONTH"), _of_date(lambda at: at.day)),
     "DAYOFWEEK": _of_date(lambda at: at.isoweekday() % 7 + 1),
     "DAYOFYEAR": _of_date(lambda at: at.timetuple().tm_yday),
     "WEEKDAY": _of_date(lambda at: at.weekday()),

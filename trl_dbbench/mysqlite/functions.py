@@ -2,56 +2,650 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
+import re
 import uuid
 from collections.abc import Callable, Sequence
-from functools import wraps
+from datetime import time
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from functools import partial, wraps
 from inspect import signature
+from typing import Any
 
-from trl_dbbench.database.sandbox import SHOWN_DATABASE
-from trl_dbbench.mysqlite.arithmetic import (
-    absolute,
-    cast_decimal,
-    cast_float,
-    cast_signed,
-    cast_unsigned,
-    decimal_modulo,
-    defined,
-    divide,
-    format_number,
-    hexadecimal,
-    logarithm,
-    modulo,
-    power,
-    round_half_even,
-    round_half_up,
-    truncate,
-    whole_divide,
-)
-from trl_dbbench.mysqlite.coercions import CHECKS, DOUBTFUL, doubtful
-from trl_dbbench.mysqlite.collation import lower, upper
-from trl_dbbench.mysqlite.conversions import COERCIONS
-from trl_dbbench.mysqlite.dates import DATE_FUNCTIONS
-from trl_dbbench.mysqlite.overflow import OVERFLOW
-from trl_dbbench.mysqlite.parse import unsupported
+import regex
+
+from trl_dbbench.mysqlite.collation import find, lower, upper
+from trl_dbbench.mysqlite.dates import DATE_FUNCTIONS, is_date, moment
+from trl_dbbench.mysqlite.errors import SHOWN_DATABASE, StatementError, refuse_if, unsupported
 from trl_dbbench.mysqlite.patterns import like, regexp_like, regexp_replace, regexp_substr
-from trl_dbbench.mysqlite.recursion import RECURSION
-from trl_dbbench.mysqlite.storage import STORAGE
-from trl_dbbench.mysqlite.texts import (
-    bounded,
-    characters,
-    concat_ws,
-    insert_text,
-    locate,
-    pad,
-    repeat,
-    replace,
-    substring,
-    substring_index,
-    trim,
+from trl_dbbench.mysqlite.values import (
+    BEGUN_NUMBER,
+    MAX_TEXT_CHARACTERS,
+    Value,
+    compare,
+    comparison_with,
+    decimal,
+    number,
+    order_key,
+    single,
+    single_text,
+    sort_key,
+    text,
+    written,
 )
-from trl_dbbench.mysqlite.values import StatementError, Value, compare, comparison_with, number, text
+
+LOWEST = "0000-00-00 00:00:00"
+"""The date that MySQL compares in the place of a text that is not a date."""
+
+
+_LARGE = "whole numbers above 9223372036854775807"
+
+Test = Callable[[Value], Any]
+
+
+def _unless(test: Test, error: str | Callable[[str], StatementError], read: Any = None) -> Callable:
+    """Return a function that gives back a value, or what `read` makes of it, if the value passes a test.
+    `error` is what is not supported otherwise, or makes the error of the value as a text."""
+
+    def check(value: Value) -> Value:
+        if not test(value):
+            raise unsupported(error) if isinstance(error, str) else error(text(value))
+        return value if read is None else read(value)
+
+    return check
+
+
+def _error(code: int, form: str) -> Callable[[str], StatementError]:
+    return lambda written: StatementError(code, form.format(written))
+
+
+def incorrect(written: str) -> StatementError:
+    """Return the error for a text that stands beside a date and is not one."""
+    if _BEGUN.match(written):
+        return unsupported("a text that begins like a date and is none")
+    return StatementError(1525, f"Incorrect DATE value: '{written}'")
+
+
+_BEGUN = re.compile(r"\s*\d{2,4}-\d\d?-\d\d?\d")
+
+
+def is_number(written: str) -> bool:
+    """Return whether a text is a number to its end."""
+    return _NUMBER.fullmatch(written) is not None and math.isfinite(float(written))
+
+
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.IGNORECASE | re.ASCII)
+
+
+def _whole_number(type: str) -> Callable[[Value], Value]:
+    error = _error(1292, f"Truncated incorrect {type} value: '{{}}'")
+    return _unless(lambda value: is_number(text(value)), error, lambda value: float(text(value)))
+
+
+_full_double = _whole_number("DOUBLE")
+
+
+def _written(value: Value, places: int | None = None) -> str:
+    if places is None or isinstance(value, str | bytes):
+        return text(value)
+    return f"{Decimal(repr(decimal(value, places))):.{places}f}"
+
+
+def _is_moment(value: Value) -> bool:
+    return moment(value) is not None
+
+
+def _moment(value: Value) -> str:
+    """Return a date and time as a text that sorts; what is none comes before all of them."""
+    found = moment(value)
+    return LOWEST if found is None else found.isoformat(" ")
+
+
+def _day(value: Value) -> Value:
+    """Return a date without its time, any other text as it is."""
+    found = moment(value)
+    return value if found is None else found.date().isoformat()
+
+
+def _is_integer(value: Value) -> bool:
+    digits = text(value).strip().lstrip("+-")
+    return digits.isascii() and digits.isdecimal()
+
+
+def _divisor(value: Value, dividend: Value) -> Value:
+    """Return the divisor; of NULL, MySQL does not look at it."""
+    if number(value) == 0:
+        raise StatementError(1365, "Division by 0")
+    return value
+
+
+def _signed(rounded: Value, value: Value) -> Value:
+    """Return a floating-point number that was rounded; -0.4 becomes -0."""
+    return math.copysign(0.0, number(value)) if rounded == 0 else rounded
+
+
+def _is_minus_zero(value: Value) -> bool:
+    return value == 0 and str(value).startswith("-")
+
+
+def _signed_text(written: Value, value: Value) -> Value:
+    """Return FORMAT of a floating-point number; -0 keeps its sign."""
+    return f"-{written}" if _is_minus_zero(value) and not text(written).startswith("-") else written
+
+
+def _date_number(value: Value) -> int | float:
+    found = moment(value) if isinstance(value, str) else None
+    if found is None:
+        return number(value)
+    return int(found.strftime("%Y%m%d%H%M%S" if ":" in value else "%Y%m%d"))
+
+
+COERCIONS: dict[str, Callable[..., Value]] = {
+    "WRITTEN": _written,
+    "WRITTEN_SINGLE": lambda value: single_text(float(number(value))),
+    # MySQL's plan decides whether it has six digits or all
+    "SURE_SINGLE": _unless(
+        lambda value: not isinstance(value, float) or single_text(value) == text(value),
+        "a computed FLOAT as a text",
+        text,
+    ),
+    "DECIMAL": decimal,
+    "MOMENT": _moment,
+    "DAY_OF": _day,
+    "FULL_DAY_OF": _unless(  # MySQL keeps the time of some texts and not of others
+        lambda value: (found := moment(value)) is None or found.time() == time.min,
+        "a text with a time beside a date in a statement that changes rows",
+        _day,
+    ),
+    "DATED": _unless(  # MySQL makes dates of some short numbers, and reads years as years
+        lambda value: isinstance(value, str) or _is_moment(value), "a number that is no date as a date"
+    ),
+    "SURE_MOMENT": _unless(_is_moment, "a text that is no date, chosen among dates", _moment),
+    "DATE_NUMBER": _date_number,
+    "FULL_NUMBER": lambda value: _full_double(value) if text(value).strip() else 0,
+    "FULL_DECIMAL": _whole_number("DECIMAL"),
+    "FULL_BEGUN_DECIMAL": _unless(  # MySQL does not mind what comes behind the number
+        lambda value: BEGUN_NUMBER.match(text(value)) is not None,
+        _error(1366, "Incorrect DECIMAL value: '0' for column '' at row -1: '{}'"),
+        number,
+    ),
+    "FULL_INTEGER": _unless(_is_integer, _error(1292, "Truncated incorrect INTEGER value: '{}'")),
+    "FULL_MOMENT": _unless(_is_moment, incorrect, _moment),
+    "FULL_DATE": _unless(lambda value: is_date(text(value)), _error(1292, "Incorrect datetime value: '{}'")),
+    "COUNT": _unless(
+        lambda value: not number(value) % 1,
+        "a number of characters or places that is not whole",
+        lambda value: int(number(value)),
+    ),
+    "NARROW": _unless(
+        lambda value: not isinstance(value, str) or all(ord(char) <= 0xFFFF for char in value),
+        "a character of four bytes in utf8mb3",
+    ),
+    "POSITIVE": _unless(lambda value: number(value) > 0, _error(3020, "Invalid argument for logarithm")),
+    "DIVISOR": _divisor,
+    # as a text, MySQL writes `-0` of one that is no whole number
+    "NOT_ZERO": _unless(number, "minus a text that is 0 in a statement that changes rows"),
+    # MySQL tells 0 and -0 apart in some plans
+    "PLAIN_ZERO": _unless(lambda value: not _is_minus_zero(value), "minus zero where rows are compared"),
+    "SIGNED": _signed,
+    "SIGNED_TEXT": _signed_text,
+    # of 0, MySQL writes the places or not
+    "SURE_DECIMAL": _unless(number, "a computed decimal that is 0 as a stored text"),
+    "NEGATIVE": lambda value: -float(number(value)),
+}
+"""Functions that read values as another type, or check them. They return NULL for NULL."""
+
+_BIGINT = 2**63
+
+
+def _unsigned(value: Value) -> Value:
+    if number(value) < 0:
+        raise StatementError(1690, "BIGINT UNSIGNED value is out of range")
+    if isinstance(value, float) and value >= _BIGINT:
+        raise unsupported(_LARGE)
+    return value
+
+
+OVERFLOW: dict[str, Callable[[Value], Value]] = {
+    "WHOLE": _unless(  # of whole numbers, SQLite makes a float only where they are too large
+        lambda value: not isinstance(value, float) or abs(value) < _BIGINT,
+        _error(1690, "BIGINT value is out of range"),
+    ),
+    "UNSIGNED": _unsigned,
+    "FINITE": _unless(
+        lambda value: not isinstance(value, float) or math.isfinite(value),
+        _error(1690, "DOUBLE value is out of range"),
+    ),
+    "BITS": _unless(lambda value: number(value) >= 0, _LARGE),
+}
+"""Functions that check the results of arithmetic. They return NULL for NULL."""
+
+_EVERY_DIGIT = Context(prec=400)
+"""Digits of the longest float, and places behind the point."""
+
+
+def _ints(*values: Value) -> bool:
+    return all(isinstance(value, int) for value in values)
+
+
+def divide(left: Value, right: Value, places: int | None = None) -> float | None:
+    """Return `/`, NULL for a division by zero. A quotient of whole numbers has 4 places unless they are
+    given."""
+    divisor = number(right)
+    if divisor == 0:
+        return None
+    quotient = number(left) / divisor
+    if places is None and not _ints(left, right):
+        return quotient
+    return decimal(quotient, 4 if places is None else places)
+
+
+def whole_divide(left: Value, right: Value) -> int | None:
+    one, other = number(left), number(right)
+    if other == 0:
+        return None
+    quotient = int(Decimal(str(one)) / Decimal(str(other)))
+    if not -_BIGINT <= quotient < _BIGINT:
+        raise StatementError(1690, f"BIGINT value is out of range in '({text(left)} DIV {text(right)})'")
+    return quotient
+
+
+def absolute(value: Value) -> int | float:
+    amount = abs(number(value))
+    if amount == _BIGINT and isinstance(amount, int):
+        raise StatementError(1690, f"BIGINT value is out of range in 'abs({text(value)})'")
+    return amount
+
+
+def modulo(left: Value, right: Value) -> int | float | None:
+    one, other = number(left), number(right)
+    if other == 0:
+        return None
+    if isinstance(one, int) and isinstance(other, int):
+        remainder = abs(one) % abs(other)  # fmod has 53 bits
+        return -remainder if one < 0 else remainder
+    return math.fmod(one, other)
+
+
+def decimal_modulo(left: Value, right: Value) -> float | None:
+    one, other = number(left), number(right)
+    if other == 0:
+        return None
+    return float(_EVERY_DIGIT.remainder(Decimal(str(one)), Decimal(str(other))))
+
+
+def round_half_up(value: Value, digits: Value = 0) -> int | float:
+    amount, places = number(value), int(number(digits))
+    if isinstance(amount, float) and not math.isfinite(amount):
+        return amount
+    unit = Decimal(1).scaleb(-min(max(places, -30), 15))
+    rounded = Decimal(str(amount)).quantize(unit, ROUND_HALF_UP, _EVERY_DIGIT)
+    return int(rounded) if places <= 0 and not isinstance(value, str) else float(rounded)
+
+
+def round_half_even(value: Value, digits: Value = 0) -> int | float:
+    """Return ROUND of a float, which is rounded as the processor does it: 2.5 to 2."""
+    amount, places = number(value), min(max(int(number(digits)), -30), 15)
+    if isinstance(amount, int) or not math.isfinite(amount) or abs(amount) > 1e15:
+        return amount
+    scale = 10.0 ** abs(places)
+    rounded = round(amount * scale) / scale if places >= 0 else float(round(amount / scale) * scale)
+    return math.copysign(rounded, amount)  # -0.4 to -0
+
+
+def truncate(value: Value, digits: Value) -> int | float:
+    scale = Decimal(10) ** min(max(int(number(digits)), -30), 30)
+    cut = int(Decimal(str(number(value))) * scale) / scale
+    return int(cut) if _ints(value) else float(cut)
+
+
+_INTEGER = regex.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
+
+
+def cast_signed(value: Value) -> int:
+    if isinstance(value, float):
+        return min(max(int(round_half_up(value)), -_BIGINT), _BIGINT - 1) if math.isfinite(value) else 0
+    if isinstance(value, int):
+        return value
+    match = _INTEGER.match(text(value))
+    whole = int(match[1][:40]) if match else 0
+    if not -_BIGINT <= whole < _BIGINT:  # MySQL's is a number without a sign, read as one with a sign
+        raise unsupported("CAST of a text with more than 19 digits")
+    return whole
+
+
+def cast_unsigned(value: Value) -> int:
+    whole = cast_signed(value)
+    if whole < 0:  # MySQL's has 64 bits without a sign, which SQLite cannot hold
+        raise unsupported("CAST of a negative number AS UNSIGNED")
+    return whole
+
+
+def cast_decimal(value: Value, places: Value, digits: int) -> int | float:
+    rounded = round_half_up(number(value), places)
+    if abs(rounded) >= 10 ** (digits - places):  # MySQL gives the largest one that fits
+        raise unsupported("CAST of a number AS DECIMAL with fewer digits")
+    return float(rounded) if places else int(rounded)
+
+
+def cast_float(value: Value) -> float:
+    """Return CAST AS FLOAT."""
+    amount = single(float(number(value)))
+    if amount is None:
+        raise StatementError(1690, f"DOUBLE value is out of range in 'cast({text(value)} as float)'")
+    return amount
+
+
+def hexadecimal(value: Value) -> str:
+    if isinstance(value, int | float):
+        if value % 1 == 0.5:  # which MySQL rounds by the kind of number
+            raise unsupported("HEX of a half")
+        return f"{round(value) % (2 * _BIGINT):X}"
+    return text(value).encode().hex().upper()
+
+
+def format_number(value: Value, digits: Value) -> str:
+    places = min(max(int(number(digits)), 0), 30)
+    refuse_if(places > 15 and isinstance(value, str), "FORMAT of a text with more than 15 places")
+    return f"{Decimal(str(round_half_up(number(value), places))):,.{places}f}"
+
+
+def defined(function: Callable[..., float]) -> Callable[..., float | None]:
+    """Return a function that gives NULL where it is not defined, and fails where no float holds a result."""
+
+    @wraps(function)
+    def call(*values: Value) -> float | None:
+        try:
+            return function(*(number(value) for value in values))
+        except OverflowError:
+            shown = ",".join(map(text, values))
+            name = function.__name__
+            raise StatementError(1690, f"DOUBLE value is out of range in '{name}({shown})'") from None
+        except (ValueError, ZeroDivisionError):
+            return None
+
+    return call
+
+
+def power(base: float, exponent: float) -> float:
+    try:
+        return math.pow(base, exponent)
+    except ValueError:  # of 0 to a negative power, or a root of a negative number
+        raise OverflowError from None
+
+
+def logarithm(first: Value, second: Value = None) -> float:
+    return math.log(first) if second is None else math.log(second, first)
+
+
+def bounded(value: str) -> str | None:
+    """Return a text, NULL if it is too long."""
+    return value if len(value) <= MAX_TEXT_CHARACTERS else None
+
+
+def characters(*codes: Value) -> str | None:
+    """Return CHAR: the text of these bytes, several for a code above 255; NULL unless they are UTF-8."""
+    whole = [int(number(code)) % 2**32 for code in codes if code is not None]
+    try:
+        return b"".join(code.to_bytes(max((code.bit_length() + 7) // 8, 1)) for code in whole).decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def substring(value: Value, start: Value, length: Value = None) -> str:
+    whole, first = text(value), int(number(start))
+    if first == 0 or abs(first) > len(whole):
+        return ""
+    begin = first - 1 if first > 0 else len(whole) + first
+    if length is None:
+        return whole[begin:]
+    return whole[begin : begin + max(int(number(length)), 0)]
+
+
+def substring_index(value: Value, delimiter: Value, count: Value) -> str:
+    parts, wanted = text(value).split(text(delimiter)) if delimiter else [], int(number(count))
+    return text(delimiter).join(parts[:wanted] if wanted > 0 else parts[wanted:] if wanted < 0 else [])
+
+
+def locate(part: Value, whole: Value, start: Value = 1) -> int:
+    return find(text(part), text(whole), int(number(start)) - 1) + 1
+
+
+def replace(value: Value, old: Value, new: Value) -> str | None:
+    whole, part, other = text(value), text(old), text(new)
+    if not part or len(whole) + whole.count(part) * len(other) > MAX_TEXT_CHARACTERS:
+        return whole if not part else None
+    return whole.replace(part, other)
+
+
+def repeat(value: Value, count: Value) -> str | None:
+    times = max(int(number(count)), 0)
+    return text(value) * times if len(text(value)) * times <= MAX_TEXT_CHARACTERS else None
+
+
+def pad(left: bool) -> Callable[[Value, Value, Value], str | None]:
+    def function(value: Value, length: Value, filler: Value = " ") -> str | None:
+        whole, width = text(value), int(number(length))
+        if width < 0 or width > MAX_TEXT_CHARACTERS:
+            return None
+        missing = width - len(whole)
+        if missing <= 0:
+            return whole[:width]
+        if not text(filler):
+            return ""
+        padding = (text(filler) * (missing // len(text(filler)) + 1))[:missing]
+        return padding + whole if left else whole + padding
+
+    return function
+
+
+def trim(value: Value, part: Value = " ", where: Value = "BOTH") -> str:
+    whole, cut = text(value), text(part)
+    start, end = 0, len(whole)
+    while cut and where in ("BOTH", "LEADING") and whole.startswith(cut, start):
+        start += len(cut)
+    while cut and where in ("BOTH", "TRAILING") and whole.endswith(cut, start, end):
+        end -= len(cut)
+    return whole[start:end]
+
+
+def concat_ws(separator: Value, *values: Value) -> str | None:
+    if separator is None:
+        return None
+    return bounded(text(separator).join(text(value) for value in values if value is not None))
+
+
+def insert_text(value: Value, start: Value, length: Value, new: Value) -> str:
+    whole, first = text(value), int(number(start))
+    if not 1 <= first <= len(whole):
+        return whole
+    return whole[: first - 1] + text(new) + whole[first - 1 + int(number(length)) :]
+
+
+DOUBTFUL = "DOUBTFUL_"
+"""Prefix of functions that refuse where others fail, because MySQL may pass over the failure."""
+CHECKS = ("FULL_", "DIVISOR")
+"""Prefixes of functions that raise in a statement that changes rows."""
+
+
+def doubtful(check: Callable[..., Value]) -> Callable[..., Value]:
+    """Return a check for where MySQL may pass over its failure."""
+
+    @wraps(check)
+    def checked(*values: Value) -> Value:
+        try:
+            return check(*values)
+        except StatementError:
+            raise unsupported("what fails where MySQL may not look at it") from None
+
+    return checked
+
+
+EXACT_DIGITS = 15
+"""Significant digits of a DECIMAL that SQLite gives back as they were."""
+
+_WRITTEN_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+
+
+def amount_of(value: Value, column: str, type: str) -> int | float:
+    """Return a number, or an error for a text that is none."""
+    if isinstance(value, str | bytes):
+        written = text(value).strip()
+        if not _WRITTEN_NUMBER.fullmatch(written):
+            raise StatementError(1366, f"Incorrect {type} value: '{written}' for column '{column}' at row 1")
+        return int(written) if written.lstrip("+-").isdecimal() else float(written)
+    return value
+
+
+def _out_of_range(column: str) -> StatementError:
+    return StatementError(1264, f"Out of range value for column '{column}' at row 1")
+
+
+def store_int(value: Value, column: str, is_float: int, low: str | int, high: str | int) -> Value:
+    amount = amount_of(value, column, "integer")
+    if isinstance(amount, float):
+        if not math.isfinite(amount):
+            raise _out_of_range(column)
+        if is_float and not isinstance(value, str):
+            amount = round(amount)
+        elif abs(amount) < 1e18:
+            amount = int(Decimal(repr(amount)).quantize(Decimal(1), ROUND_HALF_UP))
+        else:
+            amount = int(amount)
+    if _BIGINT <= amount <= 2 * _BIGINT and int(high) >= _BIGINT:  # BIGINT UNSIGNED
+        raise unsupported(f"whole numbers above {_BIGINT - 1}")
+    if not int(low) <= amount <= int(high):
+        raise _out_of_range(column)
+    return amount
+
+
+def exact_decimal(value: Value, column: str, digits: int, places: int) -> Value:
+    """Return a cell with every digit, or an error."""
+    try:
+        written = Decimal(str(int(value)) if isinstance(value, bool) else text(value).strip())
+        exact = written.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP, _EVERY_DIGIT)
+    except InvalidOperation:  # no number, or none of a size that a column has
+        exact = Decimal("NaN")
+    if not exact.is_finite():
+        return _store_decimal(value, column, digits, places)
+    if abs(exact) >= 10 ** (digits - places):
+        raise _out_of_range(column)
+    if _digits(exact) > EXACT_DIGITS:
+        raise StatementError(
+            1235,
+            f"The column {column!r} holds {exact}, and the embedded database DECIMAL of up to {EXACT_DIGITS} "
+            "digits. Play it on a server (database: docker, local or a URL), or give the column the type "
+            "TEXT.",
+        )
+    return float(exact) + 0.0  # no -0
+
+
+def _digits(number: Decimal) -> int:
+    """Return the number of significant digits."""
+    return len(number.normalize(_EVERY_DIGIT).as_tuple().digits)
+
+
+def _store_decimal(value: Value, column: str, digits: int, places: int) -> Value:
+    amount = amount_of(value, column, "decimal")
+    rounded = decimal(amount, places)
+    if abs(rounded) >= 10 ** (digits - places):
+        raise _out_of_range(column)
+    lost = _digits(Decimal(rounded)) > EXACT_DIGITS if isinstance(rounded, int) else None
+    if lost or (lost is None and abs(rounded) >= 10 ** (EXACT_DIGITS - places)):
+        raise unsupported(f"DECIMAL of more than {EXACT_DIGITS} digits")
+    return float(rounded)
+
+
+_FRACTION = re.compile(r":\d{1,2}\.\d*[1-9]", re.ASCII)
+
+
+def store_date(value: Value, column: str, with_time: int) -> Value:
+    found = moment(value)
+    if found is None or not is_date(text(value)):
+        type = "datetime" if with_time else "date"
+        raise StatementError(1292, f"Incorrect {type} value: '{text(value)}' for column '{column}' at row 1")
+    if with_time and _FRACTION.search(text(value)):
+        raise unsupported("fractions of a second in a column")  # a server keeps or rounds them
+    return found.isoformat(" ") if with_time else found.date().isoformat()
+
+
+def store_text(value: Value, column: str, size: int) -> Value:
+    written = text(value)
+    if len(written.rstrip(" ")) > size:
+        raise StatementError(1406, f"Data too long for column '{column}' at row 1")
+    return written[:size] if len(written) > size else value  # without the spaces that are too many
+
+
+def store_float(value: Value, column: str, is_single: int) -> float:
+    amount = float(amount_of(value, column, "double"))
+    kept = single(amount) if is_single else amount
+    if kept is None or not math.isfinite(kept):
+        raise _out_of_range(column)
+    return kept
+
+
+def _real_text(value: Value, size: int) -> str:
+    """Return a floating-point number as a text of at most `size` characters; MySQL rounds longer ones."""
+    if not isinstance(value, float):
+        return text(value)
+    if len(written(value, size)) > size or float(written(value, size)) != value:
+        raise unsupported("a number that is longer than the column of texts")
+    return written(value, size)
+
+
+def store_json(value: Value, column: str) -> str:
+    """Return a document as MySQL writes it: the members of an object by the length of their names."""
+    try:
+        refuse_if(not isinstance(value, str), "a value of JSON that is no text")
+        return _json(json.loads(value, parse_float=_json_float, parse_constant=int))
+    except (ValueError, RecursionError):
+        raise StatementError(3140, f"Invalid JSON text: in value for column '{column}'.") from None
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, dict):
+        members = sorted(value.items(), key=lambda member: (len(member[0].encode()), member[0].encode()))
+        return f"{{{', '.join(f'{_json(name)}: {_json(each)}' for name, each in members)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_json, value))}]"
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise unsupported("whole numbers above 9223372036854775807 in JSON")
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _json_float(written: str) -> float:
+    if not 1e-4 <= abs(float(written)) < 1e15 and float(written) != 0:
+        raise unsupported("numbers of JSON that are written with an exponent")
+    return float(written)
+
+
+STORAGE: dict[str, Callable[..., Value]] = {
+    "STORE_INT": store_int,
+    "STORE_DECIMAL": _store_decimal,
+    "STORE_FLOAT": store_float,
+    "REAL_TEXT": _real_text,
+    "STORE_DATE": store_date,
+    "STORE_TEXT": store_text,
+    "STORE_JSON": store_json,
+}
+"""Functions that store values in columns. They return NULL for NULL."""
+
+MAX_DEPTH = 1_000
+"""MySQL's cte_max_recursion_depth."""
+
+
+def _deeper(depth: Value) -> int:
+    """Return the depth of a row that was made of another one."""
+    deeper = int(number(depth)) + 1
+    if deeper >= MAX_DEPTH:
+        raise StatementError(
+            3636,
+            f"Recursive query aborted after {MAX_DEPTH + 1} iterations. Try increasing "
+            "@@cte_max_recursion_depth to a larger value.",
+        )
+    return deeper
 
 
 def _comparison(test: Callable[[int], bool]) -> Callable[[Value, Value], int | None]:
@@ -63,16 +657,12 @@ def _comparison(test: Callable[[int], bool]) -> Callable[[Value, Value], int | N
 
 
 def null_safe_equal(left: Value, right: Value) -> int:
-    """`<=>`."""
-    return (
-        int(left is None and right is None)
-        if left is None or right is None
-        else int(compare(left, right) == 0)
-    )
+    """Return the result of `<=>`."""
+    return int(left is right if left is None or right is None else compare(left, right) == 0)
 
 
 def is_in(value: Value, *options: Value) -> int | None:
-    """`value IN (options)`, with NULL as SQL has it."""
+    """Return `value IN (options)`, with NULL as SQL has it."""
     if value is None:
         return None
     order = comparison_with(value)
@@ -101,13 +691,8 @@ def _extreme(sign: int) -> Callable[..., Value]:
 
 
 def one_row(rows: Value, perhaps: int) -> int:
-    """True, for the number of rows that a subquery has in the place of a value.
-
-    Args:
-        perhaps: it may be that MySQL does not read it.
-    """
-    if number(rows) > 1 and perhaps:
-        raise unsupported("a subquery with several rows beside another condition")
+    """Return 1 for one row of a subquery that stands for a value; `perhaps`: MySQL may not read it."""
+    refuse_if(number(rows) > 1 and perhaps, "a subquery with several rows beside another condition")
     if number(rows) > 1:
         raise StatementError(1242, "Subquery returns more than 1 row")
     return 1
@@ -149,11 +734,9 @@ _SEEING_NULL: dict[str, Callable[..., Value]] = {
     "ELT": elt,
     "ISNULL": lambda value: int(value is None),
     "NULLIF": lambda left, right, value: None if compare(left, right) == 0 else value,
-    "DATABASE": lambda: SHOWN_DATABASE,
-    "SCHEMA": lambda: SHOWN_DATABASE,
+    **dict.fromkeys(("DATABASE", "SCHEMA"), lambda: SHOWN_DATABASE),
     "VERSION": lambda: "8.4.0-sqlite",
-    "USER": lambda: "agent@localhost",
-    "CURRENT_USER": lambda: "agent@localhost",
+    **dict.fromkeys(("USER", "CURRENT_USER"), lambda: "agent@localhost"),
     "CONNECTION_ID": lambda: 1,
     "SLEEP": lambda seconds: 0,
     "PI": lambda: math.pi,
@@ -173,23 +756,16 @@ _STRICT: dict[str, Callable[..., Value]] = {
     "ROUND_FLOAT": round_half_even,
     "TRUNCATE": truncate,
     "FLOOR": lambda value: math.floor(number(value)),
-    "CEIL": lambda value: math.ceil(number(value)),
-    "CEILING": lambda value: math.ceil(number(value)),
+    **dict.fromkeys(("CEIL", "CEILING"), lambda value: math.ceil(number(value))),
     "ABS": absolute,
     "SIGN": lambda value: (number(value) > 0) - (number(value) < 0),
-    "SQRT": defined(math.sqrt),
-    "POW": defined(power),
-    "POWER": defined(power),
-    "EXP": defined(math.exp),
+    **dict.fromkeys(("POW", "POWER"), defined(power)),
     "LN": defined(lambda value: math.log(value)),
     "LOG": defined(logarithm),
-    "LOG2": defined(math.log2),
-    "LOG10": defined(math.log10),
-    "SIN": defined(math.sin),
-    "COS": defined(math.cos),
-    "TAN": defined(math.tan),
-    "RADIANS": defined(math.radians),
-    "DEGREES": defined(math.degrees),
+    **{
+        name.upper(): defined(getattr(math, name))
+        for name in ["sqrt", "exp", "log2", "log10", "sin", "cos", "tan", "radians", "degrees"]
+    },
     "GREATEST": _extreme(1),
     "LEAST": _extreme(-1),
     "CAST_SIGNED": cast_signed,
@@ -201,19 +777,13 @@ _STRICT: dict[str, Callable[..., Value]] = {
     "CAST_CHAR": lambda value, length=None: text(value)[: None if length is None else int(number(length))],
     "FORMAT": format_number,
     "CONCAT": lambda *values: bounded("".join(text(value) for value in values)),
-    "LENGTH": lambda value: len(text(value).encode()),
-    "OCTET_LENGTH": lambda value: len(text(value).encode()),
-    "CHAR_LENGTH": lambda value: len(text(value)),
-    "CHARACTER_LENGTH": lambda value: len(text(value)),
-    "UPPER": lambda value: upper(text(value)),
-    "UCASE": lambda value: upper(text(value)),
-    "LOWER": lambda value: lower(text(value)),
-    "LCASE": lambda value: lower(text(value)),
+    **dict.fromkeys(("LENGTH", "OCTET_LENGTH"), lambda value: len(text(value).encode())),
+    **dict.fromkeys(("CHAR_LENGTH", "CHARACTER_LENGTH"), lambda value: len(text(value))),
+    **dict.fromkeys(("UPPER", "UCASE"), lambda value: upper(text(value))),
+    **dict.fromkeys(("LOWER", "LCASE"), lambda value: lower(text(value))),
     "LEFT": lambda value, count: text(value)[: max(int(number(count)), 0)],
     "RIGHT": lambda value, count: text(value)[-int(number(count)) :] if int(number(count)) > 0 else "",
-    "SUBSTRING": substring,
-    "SUBSTR": substring,
-    "MID": substring,
+    **dict.fromkeys(("SUBSTRING", "SUBSTR", "MID"), substring),
     "SUBSTRING_INDEX": substring_index,
     "LOCATE": locate,
     "INSTR": lambda whole, part: locate(part, whole),
@@ -237,34 +807,24 @@ _STRICT: dict[str, Callable[..., Value]] = {
 
 def functions() -> dict[str, Callable[..., Value]]:
     """Every function by its name in MySQL, or for an operator by a name of our own."""
-    strict = {
-        name: _null_in_null_out(function)
-        for name, function in {
-            **_STRICT,
-            **DATE_FUNCTIONS,
-            **COERCIONS,
-            **OVERFLOW,
-            **RECURSION,
-            **STORAGE,
-        }.items()
-    }
-    failing = [name for name in strict if name.startswith((*CHECKS, "STORE_"))]
-    failing += [*OVERFLOW, *OVERFLOWING]
+    named = {**_STRICT, **DATE_FUNCTIONS, **_OURS}
+    strict = {name: _null_in_null_out(function) for name, function in named.items()}
+    failing = [name for name in strict if name.startswith((*CHECKS, "STORE_"))] + [*OVERFLOW, *OVERFLOWING]
     checks = {f"{DOUBTFUL}{name}": doubtful(strict[name]) for name in failing}
     return {**strict, **checks, **_SEEING_NULL}
 
 
 def is_own(name: str) -> bool:
-    """Whether a name is one of our own, and no function of MySQL's."""
-    among = any(name in functions for functions in (COERCIONS, OVERFLOW, RECURSION, STORAGE))
-    return among or name in _OWN or name.startswith(("FULL_", "CAST_", DOUBTFUL))
+    """Return whether a name is one of our own, and no function of MySQL's."""
+    return name in _OWN or name.startswith(("FULL_", "CAST_", DOUBTFUL))
 
 
-_OWN = frozenset(_COMPARING) | {"DIV", "INT_DIV", "ROUND_FLOAT", "YEAR_MONTH", "EXTRACT"}
+_OURS = {**COERCIONS, **OVERFLOW, **STORAGE, "DEEPER": _deeper}
+_OWN = {*_OURS, *_COMPARING, "DIV", "INT_DIV", "ROUND_FLOAT", "YEAR_MONTH", "EXTRACT"}
 
 
 def takes(function: Callable[..., Value], values: Sequence[object]) -> bool:
-    """Whether a function can be called with so many values."""
+    """Return whether a function can be called with these values."""
     try:
         signature(function).bind(*values)
     except TypeError:
@@ -278,3 +838,90 @@ def _null_in_null_out(function: Callable[..., Value]) -> Callable[..., Value]:
         return None if None in values else function(*values)
 
     return call
+
+
+MAX_GROUP_CONCAT_BYTES = 1024
+MAX_SORT_CHARACTERS = 1024
+MAX_SORT_MEMORY_CHARACTERS = 2_000_000
+"""Characters that one GROUP_CONCAT may hold in order to sort them."""
+MAX_SORT_ROWS = 100_000
+"""Rows that it may hold: each takes some memory, even of empty texts."""
+
+
+class Deviation:
+    """The variance and its root, of a population or a sample; by Welford's recurrence, as in MySQL."""
+
+    def __init__(self, sample: bool = False, root: bool = False) -> None:
+        self.sample, self.root = sample, root
+        self.count, self.mean, self.squares = 0, 0.0, 0.0
+
+    def step(self, value: Value) -> None:
+        if value is not None:
+            self.count += 1
+            away = float(number(value)) - self.mean
+            self.mean += away / self.count
+            self.squares += away * (float(number(value)) - self.mean)
+
+    def finalize(self) -> float | None:
+        divisor = self.count - self.sample
+        if divisor <= 0:
+            return None
+        variance = self.squares / divisor
+        return math.sqrt(variance) if self.root else variance
+
+
+class GroupConcat:
+    """GROUP_CONCAT(value..., ORDER BY key...).
+
+    It is called with the separator, whether DISTINCT is wanted, the directions of the keys as a text of `+`
+    and `-`, the keys, and the values. It keeps only what can show in the bytes that it returns.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[list[tuple[int, Any]], str]] = []
+        self.seen: set[int] = set()
+        self.separator, self.directions = ",", ""
+        self.size = 0
+
+    def step(self, separator: str, distinct: int, directions: str, *values: Value) -> None:
+        keys, parts = values[: len(directions)], values[len(directions) :]
+        if None in parts or (not directions and not distinct and self.size > MAX_GROUP_CONCAT_BYTES):
+            return
+        joined = "".join(text(part) for part in parts)
+        if distinct and not directions:  # MySQL finds the distinct ones by sorting
+            keys, directions = (joined,), "+"
+        self.separator, self.directions = text(separator), directions
+        if distinct:
+            mark = hash(sort_key(joined))
+            if mark in self.seen:
+                return
+            self.seen.add(mark)
+        places, joined = [_sortable(key) for key in keys], joined[:MAX_GROUP_CONCAT_BYTES]
+        self.rows.append((places, joined))
+        self.size += len(joined) + len(separator) + sum(len(str(place)) for place in places)
+        if self.size > MAX_SORT_MEMORY_CHARACTERS or len(self.rows) > MAX_SORT_ROWS:
+            raise StatementError(1038, "Out of sort memory, consider increasing server sort buffer size")
+
+    def finalize(self) -> str | None:
+        if not self.rows:
+            return None
+        for place in reversed(range(len(self.directions))):
+            self.rows.sort(key=lambda row: row[0][place], reverse=self.directions[place] == "-")
+        joined = self.separator.join(row[1] for row in self.rows).encode()[:MAX_GROUP_CONCAT_BYTES]
+        return joined.decode("utf-8", "ignore")
+
+
+def _sortable(value: Value) -> tuple[int, Any]:
+    """Return a sort key that is cut to the length that MySQL compares (max_sort_length)."""
+    kind, key = order_key(value)
+    return (kind, key[:MAX_SORT_CHARACTERS]) if isinstance(key, str) else (kind, key)
+
+
+AGGREGATES: dict[str, Callable[[], Any]] = {
+    "GROUP_CONCAT": GroupConcat,
+    **dict.fromkeys(("VARIANCE", "VAR_POP"), Deviation),
+    "VAR_SAMP": partial(Deviation, sample=True),
+    **dict.fromkeys(("STD", "STDDEV", "STDDEV_POP"), partial(Deviation, root=True)),
+    "STDDEV_SAMP": partial(Deviation, sample=True, root=True),
+}
+"""Aggregate functions that SQLite lacks: each makes an object for the rows of a group."""

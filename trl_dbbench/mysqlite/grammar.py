@@ -1,44 +1,919 @@
-"""Mistakes of MySQL's grammar, dates that are none, and LIMIT of a name, seen by the words of a statement.
+"""MySQL's grammar of queries and changes of rows, read over the words of a statement.
 
-Queries and changes of rows are read word by word (`syntax`). Of other statements, some words are known that
-never stand side by side.
+sqlglot lets pass what MySQL refuses, such as `a = NOT b`, and SQLite would answer it. A method reads one
+thing of the grammar and goes on behind it, or raises; of other statements, some words never stand together.
 """
 
 from __future__ import annotations
 
+import re
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
+from typing import Any, NoReturn
 
-from sqlglot.dialects.mysql import MySQL
 from sqlglot.tokens import Token, TokenType
 
 from trl_dbbench.mysqlite.dates import is_date
-from trl_dbbench.mysqlite.parse import as_insert, syntax_error, unsupported
-from trl_dbbench.mysqlite.syntax import check_syntax
-from trl_dbbench.mysqlite.values import StatementError
+from trl_dbbench.mysqlite.errors import StatementError, refuse_if, syntax_error, unsupported
+from trl_dbbench.mysqlite.kinds import words
+from trl_dbbench.mysqlite.names import ADJACENT, RESERVED, check_spaces
+
+NO_FUNCTIONS = words(
+    """
+    ABSENT ACCOUNT ACTION ACTIVE ADMIN AFTER AGAINST AGGREGATE ALGORITHM ALLOW_MISSING_FILES ALWAYS ANY ARRAY
+    ASSIGN_GTIDS_TO_ANONYMOUS_TRANSACTIONS AT ATTRIBUTE AUTHENTICATION AUTO AUTOEXTEND_SIZE AUTO_INCREMENT
+    AUTO_REFRESH AUTO_REFRESH_SOURCE AVG_ROW_LENGTH BACKUP BEGIN BERNOULLI BINLOG BIT BLOCK BOOL BOOLEAN BTREE
+    BUCKETS BULK BYTE CACHE CASCADED CATALOG_NAME CHAIN CHALLENGE_RESPONSE CHANGED CHANNEL CHECKSUM CIPHER
+    CLASS_ORIGIN CLIENT CLONE CLOSE CODE COLUMNS COLUMN_FORMAT COLUMN_NAME COMMENT COMMIT COMMITTED COMPACT
+    COMPLETION COMPONENT COMPRESSED COMPRESSION CONCURRENT CONNECTION CONSISTENT CONSTRAINT_CATALOG
+    CONSTRAINT_NAME CONSTRAINT_SCHEMA CONTAINS CONTEXT CPU CURRENT CURSOR_NAME DATA DATAFILE DATETIME
+    DEALLOCATE DEFAULT_AUTH DEFINER DEFINITION DELAY_KEY_WRITE DESCRIPTION DIAGNOSTICS DIRECTORY DISABLE
+    DISCARD DISK DO DUALITY DUMPFILE DUPLICATE DYNAMIC ENABLE ENCRYPTION END ENDS ENFORCED ENGINE ENGINES
+    ENGINE_ATTRIBUTE ENUM ERROR ERRORS ESCAPE EVENT EVENTS EVERY EXCHANGE EXCLUDE EXECUTE EXPANSION EXPIRE
+    EXPORT EXTENDED EXTENT_SIZE EXTERNAL_FORMAT FACTOR FAILED_LOGIN_ATTEMPTS FAST FAULTS FIELDS FILE FILES
+    FILE_BLOCK_SIZE FILE_FORMAT FILE_NAME FILE_PATTERN FILE_PREFIX FILTER FINISH FIRST FIXED FLUSH FOLLOWING
+    FOLLOWS FOUND FULL GENERAL GENERATE GEOMETRY GET_FORMAT GET_SOURCE_PUBLIC_KEY GLOBAL GRANTS
+    GROUP_REPLICATION GTIDS GTID_ONLY GUIDED HANDLER HASH HEADER HELP HISTOGRAM HISTORY HOST HOSTS IDENTIFIED
+    IGNORE_SERVER_IDS IMPORT INACTIVE INDEXES INITIAL INITIAL_SIZE INITIATE INSERT_METHOD INSTALL INSTANCE
+    INVISIBLE INVOKER IO IO_THREAD IPC ISOLATION ISSUER JSON JSON_VALUE KEYRING KEY_BLOCK_SIZE LANGUAGE LAST
+    LEAVES LESS LEVEL LIST LOCAL LOCKED LOCKS LOGFILE LOGS MANUAL MASKING MASTER MATERIALIZED
+    MAX_CONNECTIONS_PER_HOUR MAX_QUERIES_PER_HOUR MAX_ROWS MAX_SIZE MAX_UPDATES_PER_HOUR MAX_USER_CONNECTIONS
+    MEDIUM MEMBER MEMORY MERGE MESSAGE_TEXT MIGRATE MIN_ROWS MODE MODIFY MUTEX MYSQL_ERRNO NAME NAMES NATIONAL
+    NCHAR NDB NDBCLUSTER NESTED NETWORK_NAMESPACE NEVER NEW NEXT NO NODEGROUP NONE NOWAIT NO_WAIT NULLS NUMBER
+    NVARCHAR OFF OFFSET OJ OLD ONE ONLY OPEN OPTIONAL OPTIONS ORDINALITY ORGANIZATION OTHERS OWNER PACK_KEYS
+    PAGE PARALLEL PARAMETERS PARSER PARSE_TREE PARTIAL PARTITIONING PARTITIONS PASSWORD PASSWORD_LOCK_TIME
+    PATH PERSIST PERSIST_ONLY PHASE PLUGIN PLUGINS PLUGIN_DIR POLICY PORT PRECEDES PRECEDING PREPARE PRESERVE
+    PREV PRIVILEGES PRIVILEGE_CHECKS_USER PROCESS PROCESSLIST PROFILE PROFILES PROXY QUERY QUICK RANDOM
+    READ_ONLY REBUILD RECOVER REDO_BUFFER_SIZE REDUNDANT REFERENCE REGISTRATION RELATIONAL RELAY RELAYLOG
+    RELAY_LOG_FILE RELAY_LOG_POS RELAY_THREAD RELOAD REMOVE REORGANIZE REPAIR REPEATABLE REPLICA REPLICAS
+    REPLICATE_DO_DB REPLICATE_DO_TABLE REPLICATE_IGNORE_DB REPLICATE_IGNORE_TABLE REPLICATE_REWRITE_DB
+    REPLICATE_WILD_DO_TABLE REPLICATE_WILD_IGNORE_TABLE REPLICATION REQUIRE_ROW_FORMAT
+    REQUIRE_TABLE_PRIMARY_KEY_CHECK RESET RESOURCE RESPECT RESTART RESTORE RESUME RETAIN RETURNED_SQLSTATE
+    RETURNING RETURNS REUSE ROLE ROLLBACK ROLLUP ROTATE ROUTINE ROW_FORMAT RTREE S3 SAVEPOINT SCHEDULE
+    SCHEMA_NAME SECONDARY SECONDARY_ENGINE SECONDARY_ENGINE_ATTRIBUTE SECONDARY_LOAD SECONDARY_UNLOAD SECURITY
+    SERIAL SERIALIZABLE SERVER SESSION SETS SHARE SHUTDOWN SIGNED SIMPLE SKIP SLAVE SLOW SNAPSHOT SOCKET SOME
+    SONAME SOUNDS SOURCE SOURCE_AUTO_POSITION SOURCE_BIND SOURCE_COMPRESSION_ALGORITHMS
+    SOURCE_CONNECTION_AUTO_FAILOVER SOURCE_CONNECT_RETRY SOURCE_DELAY SOURCE_HEARTBEAT_PERIOD SOURCE_HOST
+    SOURCE_LOG_FILE SOURCE_LOG_POS SOURCE_PASSWORD SOURCE_PORT SOURCE_PUBLIC_KEY_PATH SOURCE_RETRY_COUNT
+    SOURCE_SSL SOURCE_SSL_CA SOURCE_SSL_CAPATH SOURCE_SSL_CERT SOURCE_SSL_CIPHER SOURCE_SSL_CRL
+    SOURCE_SSL_CRLPATH SOURCE_SSL_KEY SOURCE_SSL_VERIFY_SERVER_CERT SOURCE_TLS_CIPHERSUITES SOURCE_TLS_VERSION
+    SOURCE_USER SOURCE_ZSTD_COMPRESSION_LEVEL SQL_AFTER_GTIDS SQL_AFTER_MTS_GAPS SQL_BEFORE_GTIDS SQL_THREAD
+    SRID STACKED START STARTS STATS_AUTO_RECALC STATS_PERSISTENT STATS_SAMPLE_PAGES STATUS STOP STORAGE STREAM
+    STRICT_LOAD STRING SUBCLASS_ORIGIN SUBJECT SUBPARTITION SUBPARTITIONS SUPER SUSPEND SWAPS SWITCHES TABLES
+    TABLESPACE TABLE_CHECKSUM TABLE_NAME TEMPORARY TEMPTABLE TEXT THAN THREAD_PRIORITY TIES TIMESTAMPADD
+    TIMESTAMPDIFF TLS TRANSACTION TRIGGERS TYPE TYPES UNBOUNDED UNCOMMITTED UNDEFINED UNDOFILE
+    UNDO_BUFFER_SIZE UNICODE UNINSTALL UNKNOWN UNREGISTER UNTIL UPGRADE URI URL USER_RESOURCES USE_FRM
+    VALIDATE VALIDATION VALUE VARIABLES VCPU VECTOR VERIFY_KEY_CONSTRAINTS VIEW VISIBLE WAIT WARNINGS WITHOUT
+    WORK WRAPPER X509 XA XID XML ZONE
+    """
+)
+"""Words that MySQL 9.7 knows without reserving them, and that no function has for its name."""
+
+ARGUMENTS = {
+    name: bounds
+    for names, bounds in (
+        ("DATABASE SCHEMA USER ROW_COUNT CURDATE CURRENT_DATE UTC_DATE CURRENT_USER", (0, 0)),
+        ("NOW CURTIME SYSDATE CURRENT_TIME CURRENT_TIMESTAMP LOCALTIME LOCALTIMESTAMP", (0, 1)),
+        ("UTC_TIME UTC_TIMESTAMP", (0, 1)),
+        ("ASCII CHARSET COLLATION DATE DAY HOUR MICROSECOND MINUTE MONTH QUARTER REVERSE SECOND", (1, 1)),
+        ("TIME YEAR", (1, 1)),
+        ("LOG TIMESTAMP WEEK", (1, 2)),
+        ("LEFT MOD REPEAT RIGHT TRUNCATE", (2, 2)),
+        ("COALESCE GROUPING", (1, 1_000)),
+        ("FORMAT", (2, 3)),
+        ("IF REPLACE", (3, 3)),
+        ("INSERT", (4, 4)),
+    )
+    for name in names.split()
+}
+"""Functions of the grammar, with the fewest and the most arguments that each may have."""
+
+MAX_ARGUMENTS = 10_000
+"""Arguments of any other function."""
 
 _T = TokenType
+TEXTS = frozenset({_T.STRING, _T.NATIONAL_STRING})
+CONSTANTS = TEXTS | {_T.NUMBER, _T.HEX_STRING, _T.BIT_STRING, _T.PLACEHOLDER, _T.INTRODUCER}
+_QUOTED = frozenset({*CONSTANTS, _T.IDENTIFIER}) - {_T.INTRODUCER}
+_END = ";"
+UNITS = words(
+    """
+    MICROSECOND SECOND MINUTE HOUR DAY WEEK MONTH QUARTER YEAR SECOND_MICROSECOND MINUTE_MICROSECOND
+    MINUTE_SECOND HOUR_MICROSECOND HOUR_SECOND HOUR_MINUTE DAY_MICROSECOND DAY_SECOND DAY_MINUTE DAY_HOUR
+    YEAR_MONTH SQL_TSI_SECOND SQL_TSI_MINUTE SQL_TSI_HOUR SQL_TSI_DAY SQL_TSI_WEEK SQL_TSI_MONTH
+    SQL_TSI_QUARTER SQL_TSI_YEAR
+    """
+)
+_SIZES = {
+    **dict.fromkeys(("CHAR", "CHARACTER", "NCHAR", "BINARY", "DATETIME", "TIME", "FLOAT"), 1),
+    **dict.fromkeys(("DECIMAL", "DEC"), 2),
+    **dict.fromkeys(("SIGNED", "UNSIGNED", "DATE", "YEAR", "DOUBLE", "REAL", "JSON"), 0),
+}
+"""The types of CAST, and the numbers that each may have in brackets."""
+_NAMED_CONSTANTS = words(
+    """
+    NULL TRUE FALSE CURRENT_DATE CURRENT_TIME CURRENT_USER CURRENT_TIMESTAMP UTC_DATE UTC_TIME UTC_TIMESTAMP
+    LOCALTIME LOCALTIMESTAMP
+    """
+)
+_CALLED = _NAMED_CONSTANTS - words("NULL TRUE FALSE") | words(
+    "IF LEFT RIGHT REPLACE REPEAT INSERT MOD DATABASE SCHEMA GROUPING"
+)
+"""Reserved words that are functions as well."""
+_COMPARISONS = words("= < > <= >= <> !=")
+_BINARY = words("+ - * / % DIV MOD | & ^ << >>")
+_SIGNS = words("+ - ~ ! BINARY")
+_AFTER_QUERY = words("UNION EXCEPT INTERSECT ORDER LIMIT FOR LOCK INTO )")
+_LISTED = words("UNION EXCEPT INTERSECT")
+_OPTIONS = words(
+    """
+    ALL DISTINCT DISTINCTROW HIGH_PRIORITY STRAIGHT_JOIN SQL_SMALL_RESULT SQL_BIG_RESULT SQL_BUFFER_RESULT
+    SQL_NO_CACHE SQL_CALC_FOUND_ROWS
+    """
+)
+
+_OVER_ONLY = words(
+    "ROW_NUMBER RANK DENSE_RANK PERCENT_RANK CUME_DIST NTILE LAG LEAD FIRST_VALUE LAST_VALUE NTH_VALUE"
+)
+_AGGREGATES = words(
+    """
+    SUM AVG MIN MAX STD STDDEV STDDEV_POP STDDEV_SAMP VARIANCE VAR_POP VAR_SAMP BIT_AND BIT_OR BIT_XOR
+    JSON_ARRAYAGG JSON_OBJECTAGG COUNT GROUP_CONCAT
+    """
+)
+SPECIAL = {
+    **dict.fromkeys(_AGGREGATES, "[DISTINCT|ALL] expression"),
+    **dict.fromkeys(("ROW_NUMBER", "RANK", "DENSE_RANK", "PERCENT_RANK", "CUME_DIST"), ""),
+    **dict.fromkeys(("LAG", "LEAD"), "expression [, number [, expression]]"),
+    **dict.fromkeys(("FIRST_VALUE", "LAST_VALUE"), "expression"),
+    "NTILE": "number",
+    "NTH_VALUE": "expression , number",
+    "COUNT": "counted",
+    "GROUP_CONCAT": "[DISTINCT] {expression} [ORDER BY {sort_key}] [SEPARATOR separator]",
+    "CAST": "expression AS type [ARRAY]",
+    "CONVERT": "expression converted",
+    "CHAR": "{expression} [USING character_set]",
+    "EXTRACT": "unit FROM expression",
+    "TRIM": "trimmed",
+    **dict.fromkeys(("SUBSTRING", "SUBSTR", "MID"), "expression part"),
+    "POSITION": "operand IN expression",
+    **dict.fromkeys(("DATE_ADD", "DATE_SUB"), "expression , INTERVAL amount"),
+    **dict.fromkeys(("ADDDATE", "SUBDATE"), "expression , amount_or_days"),
+    **dict.fromkeys(("TIMESTAMPDIFF", "TIMESTAMPADD"), "unit , expression , expression"),
+    "GET_FORMAT": "DATE|TIME|DATETIME|TIMESTAMP , expression",
+    **dict.fromkeys(("VALUES", "DEFAULT"), "column"),
+    **dict.fromkeys(("ROW", "JSON_OBJECTAGG"), "expression , {expression}"),
+}
+"""Functions with a grammar of their own, with the pattern of what stands in their brackets."""
+
+_PATTERNS = {
+    "sort_key": "expression [ASC|DESC]",
+    "named_query": "name [( {name} )] AS ( query )",
+    "value_row": "ROW cells",
+    "named_window": "name AS window",
+    "assignment": "column =|:= cell",
+    "rest_of_change": "[WHERE expression] [ORDER BY {sort_key}] [LIMIT number]",
+    "unit": "|".join(sorted(UNITS)),
+}
+"""Patterns that others name."""
+
+_PART = re.compile(r"\]\*|[\[\]{}]|[^\s\[\]{}]+")
+_KINDS = {"]": "optional", "]*": "repeated", "}": "listed"}
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> tuple[tuple[str, Any], ...]:
+    """Return the parts of a pattern, each with its kind.
+
+    `A|B` is one of these words, `name` a pattern or a method, `[A ...]` what may be missing and begins with a
+    word, `[A ...]*` the same any number of times, and `{...}` one or more, with commas between.
+    """
+    stack: list[list[tuple[str, Any]]] = [[]]
+    for part in _PART.findall(pattern):
+        if part in "[{":
+            stack.append([])
+        elif part in _KINDS:
+            items = tuple(stack.pop())
+            stack[-1].append((_KINDS[part], items))
+        else:
+            stack[-1].append(("name", part) if part.islower() else ("words", frozenset(part.split("|"))))
+    return tuple(stack[0])
+
+
+def _is_word(text: str) -> bool:
+    first = text[:1]
+    return first.isalpha() or first in ("_", "$") or (first.isdigit() and "." not in text)
+
+
+class _Reader:
+    """A place in a statement. The methods look at what comes next, and go on behind it."""
+
+    def __init__(self, sql: str, tokens: Sequence[Token]) -> None:
+        self._sql = sql
+        self._words: list[str] = []
+        self._kinds: list[TokenType] = []
+        self._starts: list[int] = []
+        self._begun = False
+        """True if the next value has been read already, as brackets that began with another value."""
+        for token in tokens:
+            if token.token_type == _T.HINT:  # `/*+ ... */`, which may say anything
+                continue
+            # what stands in quotes is no word; `GROUP BY` is one token of two words
+            for word in [""] if token.token_type in _QUOTED else token.text.upper().split():
+                self._words.append(word)
+                self._kinds.append(token.token_type)
+                self._starts.append(token.start)
+        self._words += [_END] * 6
+        self._kinds += [_T.SEMICOLON] * 6
+        self.at = 0
+
+    def read(self, pattern: str) -> None:
+        """Read what a pattern (`_compiled`) says."""
+        self._follow(_compiled(pattern))
+
+    def _follow(self, items: tuple[tuple[str, Any], ...]) -> None:
+        for kind, what in items:
+            if kind == "words":
+                self.expect_any(what)
+            elif kind == "name":
+                self.read(_PATTERNS[what]) if what in _PATTERNS else getattr(self, what)()
+            elif kind == "listed":
+                self._follow(what)
+                while self.accept(","):
+                    self._follow(what)
+            else:
+                while self.peek() in what[0][1]:
+                    self._follow(what)
+                    if kind == "optional":
+                        break
+
+    def peek(self, ahead: int = 0) -> str:
+        """Return the word that comes next, or after that; empty for what stands in quotes and for numbers."""
+        return self._words[self.at + ahead]
+
+    def kind(self, ahead: int = 0) -> TokenType:
+        return self._kinds[self.at + ahead]
+
+    def accept(self, word: str, second: str = "") -> bool:
+        """Go behind a word, or two, if they come next."""
+        if self._words[self.at] != word or (second and self._words[self.at + 1] != second):
+            return False
+        self.at += 2 if second else 1
+        return True
+
+    def accept_any(self, wanted: Collection[str]) -> bool:
+        if self._words[self.at] not in wanted:
+            return False
+        self.at += 1
+        return True
+
+    def accept_kind(self, *kinds: TokenType) -> bool:
+        if self._kinds[self.at] not in kinds:
+            return False
+        self.at += 1
+        return True
+
+    def expect(self, word: str, second: str = "") -> None:
+        if not self.accept(word, second):
+            self.fail()
+
+    def expect_any(self, wanted: Collection[str]) -> None:
+        if not self.accept_any(wanted):
+            self.fail()
+
+    def expect_kind(self, *kinds: TokenType) -> None:
+        if not self.accept_kind(*kinds):
+            self.fail()
+
+    def end(self) -> None:
+        """Read the end, before which only semicolons may come."""
+        while self.at < len(self._starts) and self.accept(_END):
+            pass
+        if self.at < len(self._starts):
+            self.fail()
+
+    def fail(self) -> NoReturn:
+        at = self._starts[self.at] if self.at < len(self._starts) else len(self._sql)
+        raise syntax_error(self._sql[at:])
+
+    def is_name(self) -> bool:
+        """Return whether a name comes next, and no word that must be in backticks."""
+        word, kind = self._words[self.at], self._kinds[self.at]
+        if kind == _T.IDENTIFIER:
+            return True
+        if not _is_word(word) or kind == _T.INTRODUCER:
+            return False
+        if (
+            word in ADJACENT and self.peek(1) == "(" and self.touches()
+        ):  # a function's, whatever stands before
+            return False
+        # the letters before a dot and another letter are a name, whatever they say
+        dotted = self.peek(1) == "." and self.touches() and self.kind(2) != _T.IDENTIFIER
+        return dotted or word.lower() not in RESERVED
+
+    def touches(self) -> bool:
+        """Return whether nothing stands between the word that comes next and that after it."""
+        if self.at + 1 >= len(self._starts):
+            return False
+        return self._starts[self.at] + len(self._words[self.at]) == self._starts[self.at + 1]
+
+    def accept_name(self) -> bool:
+        if not self.is_name():
+            return False
+        self.at += 1
+        return True
+
+    def name(self) -> None:
+        if not self.accept_name():
+            self.fail()
+
+    def dotted(self, most: int) -> None:
+        """Read a name and, behind dots, further ones, which may be any words: `most` of them in all."""
+        self.name()
+        for _ in range(most - 1):
+            if self.peek() != "." or self.peek(1) == "*":
+                return
+            self.at += 1
+            if not (self.kind() in (_T.IDENTIFIER, _T.NUMBER) or _is_word(self.peek())):
+                self.fail()
+            self.at += 1
+
+    def listed(self, read: Callable[[], object]) -> int:
+        """Read one or more of something, with commas between; return their number."""
+        read()
+        count = 1
+        while self.accept(","):
+            read()
+            count += 1
+        return count
+
+    def table_name(self) -> None:
+        self.dotted(2)
+
+    def column(self) -> None:
+        self.dotted(3)
+
+    def number(self) -> None:
+        """Read a number, or what stands for one."""
+        if not self.accept_kind(_T.NUMBER, _T.PLACEHOLDER):
+            self.name()
+
+    def arguments(self) -> int:
+        """Read the arguments of a function without a grammar of its own, in brackets; return their number."""
+        self.expect("(")
+        if self.accept(")"):
+            return 0
+        count = self.listed(self.expression)
+        self.expect(")")
+        return count
+
+    def call(self) -> None:
+        """Read a function without a grammar of its own."""
+        word = self.peek()
+        if self.kind() != _T.IDENTIFIER and word in NO_FUNCTIONS:
+            self.fail()
+        self.at += 1
+        fewest, most = ARGUMENTS.get(word, (0, MAX_ARGUMENTS))
+        if not fewest <= self.arguments() <= most:
+            self.fail()
+
+    def special(self) -> None:
+        """Read a function with a grammar of its own."""
+        word = self.peek()
+        self.at += 2
+        self.read(SPECIAL[word])
+        self.expect(")")
+        if word in _OVER_ONLY:
+            self.accept("FROM", "FIRST")
+            if self.peek() in ("RESPECT", "IGNORE") and self.peek(1) == "NULLS":
+                self.at += 2
+            self.expect("OVER")
+        elif word not in _AGGREGATES or not self.accept("OVER"):
+            return
+        if not self.accept_name():
+            self.window()
+
+    def counted(self) -> None:
+        if self.accept("DISTINCT"):
+            self.listed(self.expression)
+        else:
+            self.accept("ALL")
+            if not self.accept("*"):
+                self.expression()
+
+    def separator(self) -> None:
+        self.expect_kind(_T.STRING, _T.HEX_STRING)
+
+    def converted(self) -> None:
+        self.read("character_set" if self.accept("USING") else ", type")
+
+    def type(self) -> None:
+        self.accept("NATIONAL")
+        type = self.peek()
+        self.expect_any(_SIZES)
+        if _SIZES[type] and self.accept("("):
+            if self.listed(lambda: self.expect_kind(_T.NUMBER)) > _SIZES[type]:
+                self.fail()
+            self.expect(")")
+        if type in ("SIGNED", "UNSIGNED"):
+            self.accept_any(("INT", "INTEGER"))
+        elif type == "DOUBLE":
+            self.accept("PRECISION")
+        elif type in ("CHAR", "CHARACTER", "NCHAR"):
+            if self.accept("CHARACTER", "SET") or self.accept("CHAR", "SET") or self.accept("CHARSET"):
+                self.character_set()
+            else:
+                self.accept_any(("ASCII", "UNICODE", "BYTE", "BINARY"))
+
+    def character_set(self) -> None:
+        if not (self.accept_kind(*TEXTS) or self.accept("BINARY")):
+            self.name()
+
+    def trimmed(self) -> None:
+        if self.accept_any(("LEADING", "TRAILING", "BOTH")):
+            self.read("FROM expression" if self.peek() == "FROM" else "expression FROM expression")
+        else:
+            self.read("expression [FROM expression]")
+
+    def part(self) -> None:
+        self.read("expression [FOR expression]" if self.accept("FROM") else ", expression [, expression]")
+
+    def amount(self) -> None:
+        if not self.interval():
+            self.fail()
+
+    def amount_or_days(self) -> None:
+        if not (self.accept("INTERVAL") and self.interval()):
+            self.expression()
+
+    def window(self) -> None:
+        """Read a window in brackets."""
+        self.expect("(")
+        if self.peek() not in ("ROWS", "RANGE", "GROUPS", "PARTITION", "ORDER", ")"):
+            self.name()
+        self.read("[PARTITION BY {expression}] [ORDER BY {sort_key}]")
+        if self.accept_any(("ROWS", "RANGE", "GROUPS")):
+            if self.accept("BETWEEN"):
+                self.read("bound AND bound")
+            else:
+                self.bound()
+                if self.peek(-1) == "FOLLOWING":
+                    self.fail()
+        self.expect(")")
+
+    def bound(self) -> None:
+        if self.accept("CURRENT", "ROW"):
+            return
+        if self.accept("INTERVAL"):
+            self.interval()
+        elif not self.accept("UNBOUNDED"):
+            self.expect_kind(_T.NUMBER, _T.PLACEHOLDER)
+        self.expect_any(("PRECEDING", "FOLLOWING"))
+
+    def expression(self) -> None:
+        while True:
+            while not self._begun and self.accept("NOT"):
+                pass
+            self._truth()
+            if not self.accept_any(("AND", "OR", "XOR", "&&", "||")):
+                return
+
+    def _truth(self) -> None:
+        self.predicate()
+        while True:
+            if self.accept("IS"):
+                self.accept("NOT")
+                if not self.accept("NULL"):
+                    self.expect_any(("TRUE", "FALSE", "UNKNOWN"))
+                    return
+            elif self.accept("<=>"):
+                self.predicate()
+            elif self.accept_any(_COMPARISONS):
+                if self.peek() in ("ANY", "ALL", "SOME") and self.peek(1) == "(":
+                    self.at += 1
+                    self._subquery()
+                else:
+                    self.predicate()
+            else:
+                return
+
+    def predicate(self) -> None:
+        self.operand()
+        negated = self.accept("NOT")
+        if self.accept("IN"):
+            self.brackets()
+        elif self.accept("BETWEEN"):
+            self.read("operand AND predicate")
+        elif self.accept("LIKE"):
+            self.read("simple [ESCAPE simple]")
+        elif self.accept_any(("REGEXP", "RLIKE")):
+            self.operand()
+        elif negated:
+            self.fail()
+        elif self.accept("SOUNDS", "LIKE"):
+            self.operand()
+        elif self.accept("MEMBER", "OF") or (self.peek(1) == "(" and self.accept("MEMBER")):
+            self.brackets()
+
+    def operand(self) -> None:
+        """Read one side of a comparison."""
+        self.simple()
+        while True:
+            word, after = self.peek(), self.peek(1)
+            if word in ("+", "-") and after == "INTERVAL":
+                self.at += 2
+                self.interval()
+            elif word in ("<", ">") and word == after and self.touches():  # of << and >>
+                self.at += 2
+                self.simple()
+            elif self.accept_any(_BINARY):
+                self.simple()
+            else:
+                return
+
+    def interval(self) -> bool:
+        """Read an amount and its unit, or a function's arguments; return whether it is the former."""
+        if self.peek() == "(":
+            if self.brackets() > 1:
+                return False
+            self._begun = True
+        self.expression()
+        self.expect_any(UNITS)
+        return True
+
+    def simple(self) -> None:
+        while not self._begun and self.accept_any(_SIGNS):
+            pass
+        column = self.is_name() and self.peek(1) != "("
+        self._value()
+        while True:
+            if self.accept("COLLATE"):
+                self.character_set()
+            elif column and self.accept_any(("->", "->>")):
+                self.expect_kind(_T.STRING)
+            else:
+                return
+
+    def _value(self) -> None:
+        word, called = self.peek(), self.peek(1) == "("
+        if self._begun:
+            self._begun = False
+        elif self.peek(1) == "." and self.is_name():
+            self._named()
+        elif self.kind() in CONSTANTS:
+            self._constant()
+        elif word == "(":
+            self.brackets()
+        elif self.accept("@") or self.accept("@@"):
+            self._variable()
+        elif word == "." and self.kind(1) == _T.NUMBER:  # .5
+            self.at += 2
+        elif self.accept("{"):
+            self.read("name expression")
+            self.expect("}")
+        elif self.accept("CASE"):
+            self._case()
+        elif self.accept("INTERVAL"):
+            if self.interval():
+                self.expect("+")
+                self.operand()
+        elif word in ("DATE", "TIME", "TIMESTAMP") and self.kind(1) == _T.STRING:
+            self.at += 2
+        elif called and word in SPECIAL:
+            self.special()
+        elif called and self.accept("EXISTS"):
+            self._subquery()
+        elif called and (word in _CALLED or word in ADJACENT or self.is_name()):
+            self.call()
+        elif not self.accept_any(_NAMED_CONSTANTS):
+            self._named()
+
+    def _named(self) -> None:
+        """Read a column, or a function of a database."""
+        self.dotted(3)
+        if self.peek() == "(":
+            self.arguments()
+
+    def _constant(self) -> None:
+        introduced = self.accept_kind(_T.INTRODUCER)
+        text = self.kind() in TEXTS
+        if introduced:
+            self.expect_kind(*TEXTS, _T.HEX_STRING, _T.BIT_STRING)
+        else:
+            self.at += 1
+        while text and self.accept_kind(_T.STRING):
+            pass
+
+    def _variable(self) -> None:
+        system = self.peek(-1) == "@@"
+        if not self.accept_kind(_T.STRING):
+            self.dotted(3)
+        if not system and self.accept(":="):
+            self.expression()
+
+    def _subquery(self) -> None:
+        if self.brackets():
+            self.fail()
+
+    def brackets(self) -> int:
+        """Read brackets; return the number of expressions in them, 0 for a query."""
+        self.expect("(")
+        if self.begins_query():
+            self.query()
+            self.expect(")")
+            return 0
+        if self.peek() == "(":
+            if not self.brackets() and self.peek() in _AFTER_QUERY:
+                self.rest_of_query()
+                self.expect(")")
+                return 0
+            self._begun = True
+        count = self.listed(self.expression)
+        self.expect(")")
+        return count
+
+    def _case(self) -> None:
+        if self.peek() != "WHEN":
+            self.expression()
+        self.read("WHEN expression THEN expression [WHEN expression THEN expression]*")
+        self.read("[ELSE expression] END")
+
+    def statement(self) -> None:
+        self.read("[WITH [RECURSIVE] {named_query}]")
+        read = _STATEMENTS.get(self.peek())
+        if read is None:
+            self.fail()
+        read(self)
+        self.end()
+
+    def creation(self) -> bool:
+        """Read the query of CREATE VIEW and CREATE TABLE behind AS; return whether there is one."""
+        while self.peek() != _END:
+            if self.accept("AS", _END):
+                self.fail()
+            if self.accept("AS") and self.begins_query_in_brackets():
+                self.query()
+                self.read("[WITH [CASCADED|LOCAL] CHECK OPTION]")
+                self.end()
+                return True
+            self.at += 1
+        return False
+
+    def begins_query(self, ahead: int = 0) -> bool:
+        word = self.peek(ahead)
+        return word in ("SELECT", "WITH", "TABLE") or (word == "VALUES" and self.peek(ahead + 1) == "ROW")
+
+    def begins_query_in_brackets(self) -> bool:
+        """Return whether a query comes next, and not a generated column's expression, `AS (a + 1)`."""
+        ahead = 0
+        while self.peek(ahead) == "(":
+            ahead += 1
+        return self.begins_query(ahead)
+
+    def query(self) -> None:
+        self.read("[WITH [RECURSIVE] {named_query}] term")
+        self.rest_of_query()
+
+    def rest_of_query(self) -> None:
+        self.read("[UNION|EXCEPT|INTERSECT [DISTINCT|ALL] term]* [ORDER BY {sort_key}]")
+        self.read("[LIMIT number [,|OFFSET number]] [LOCK IN SHARE MODE]*")
+        self.read("[FOR UPDATE|SHARE [OF {table_name}] [NOWAIT] [SKIP LOCKED]]* [INTO into]")
+
+    def term(self) -> None:
+        if self.accept("SELECT"):
+            self.select()
+        elif self.accept("VALUES"):
+            self.read("{value_row}")
+        elif self.accept("TABLE"):
+            self.table_name()
+        else:
+            self.read("( query )")
+
+    def into(self) -> None:
+        """Read what stands behind INTO, which is refused later, up to the clause that follows."""
+        while self.peek() not in ("FROM", _END, ")"):
+            self.at += 1
+
+    def select(self) -> None:
+        while self.accept_any(_OPTIONS):
+            pass
+        self.read("[, {column_shown}]" if self.accept("*") else "{column_shown}")
+        self.read("[INTO into] [FROM tables] [WHERE expression] [GROUP BY {expression} [WITH ROLLUP]]")
+        self.read("[HAVING expression] [WINDOW {named_window}]")
+        refuse_if(self.peek() == "QUALIFY", "QUALIFY")
+
+    def column_shown(self) -> None:
+        if self._starred():
+            return
+        self.expression()
+        if self.accept("AS"):
+            if not self.accept_kind(_T.STRING):
+                self.name()
+        elif not self.accept_kind(_T.STRING) and self.peek() != "MEMBER":
+            self.accept_name()
+
+    def _starred(self) -> bool:
+        """Read `t.*` or `d.t.*`; return whether it comes next."""
+        dots = 2 if self.peek(3) == "." else 1
+        if self.peek(1) != "." or self.peek(2 * dots) != "*":
+            return False
+        self.dotted(dots)
+        self.at += 2
+        return True
+
+    def tables(self) -> None:
+        if not self.accept("DUAL"):
+            self.listed(self._joined)
+
+    def _joined(self) -> int:
+        """Read a table and its joins; return the number of tables."""
+        self._table()
+        return self._joins()
+
+    def _joins(self) -> int:
+        """Read joins behind a table; return the number of tables, that one included."""
+        waiting: list[bool] = []  # joins that may have ON or USING, and whether they must
+        count = 1
+        while True:
+            if waiting and self.peek() == "ON" and self.peek(1) != "DUPLICATE":
+                self.at += 1
+                self.expression()
+                waiting.pop()
+            elif waiting and self.accept("USING"):
+                self.read("( {name} )")
+                waiting.pop()
+            elif self.accept("NATURAL"):
+                self.read("INNER JOIN" if self.peek() == "INNER" else "[LEFT|RIGHT [OUTER]] JOIN")
+                self._table()
+                count += 1
+            elif (
+                self.accept("JOIN")
+                or self.accept("STRAIGHT_JOIN")
+                or self.accept("INNER", "JOIN")
+                or self.accept("CROSS", "JOIN")
+            ):
+                self._table()
+                waiting.append(False)
+                count += 1
+            elif self.peek() in ("LEFT", "RIGHT"):
+                self.read("LEFT|RIGHT [OUTER] JOIN")
+                self._table()
+                waiting.append(True)
+                count += 1
+            else:
+                break
+        if any(waiting):
+            self.fail()
+        return count
+
+    def _table(self) -> None:
+        if self.peek() == "(":
+            if self._source_brackets():
+                self._alias()
+                if self.peek() == "(":
+                    self.read("( {name} )")
+            return
+        if self.accept("LATERAL"):
+            if not self._source_brackets():
+                self.fail()
+            self._alias()
+            return
+        if self.accept("JSON_TABLE"):  # which the emulation refuses
+            self._brackets_of_any()
+        else:
+            self.dotted(2)
+        self._alias()
+        while self.accept_any(("USE", "IGNORE", "FORCE")):
+            self._hint()
+
+    def _source_brackets(self) -> bool:
+        """Read brackets among tables; return whether they hold a query."""
+        self.expect("(")
+        if self.begins_query():
+            self.query()
+            self.expect(")")
+            return True
+        count = 2
+        if self.peek() != "(":
+            count = self._joined() + 1
+        elif self._source_brackets():
+            if self.peek() in _LISTED or self.peek() in ("ORDER", "LIMIT", ")"):
+                self.rest_of_query()
+                self.expect(")")
+                return True
+            self._alias()
+            count = self._joins()
+        else:
+            count = self._joins() + 1
+        if self.accept(","):
+            self.listed(self._joined)
+            count += 1
+        if count < 2:  # a query with an alias, and nothing else
+            self.fail()
+        self.expect(")")
+        return False
+
+    def _brackets_of_any(self) -> None:
+        depth = 0
+        while self.peek() != ";":
+            depth += {"(": 1, ")": -1}.get(self.peek(), 0)
+            self.at += 1
+            if not depth:
+                return
+
+    def _alias(self) -> None:
+        if self.accept("AS"):
+            self.name()
+        else:
+            self.accept_name()
+
+    def _hint(self) -> None:
+        self.read("INDEX|KEY [FOR JOIN|ORDER|GROUP [BY]] (")
+        if self.peek() != ")":
+            self.listed(lambda: None if self.accept("PRIMARY") else self.name())
+        self.expect(")")
+
+    def insert(self) -> None:
+        self.at += 1
+        self.read("[LOW_PRIORITY|DELAYED|HIGH_PRIORITY] [IGNORE] [INTO] table_name")
+        if self.peek() == "(" and self.peek(1) not in ("SELECT", "WITH", "(", "VALUES", "TABLE"):
+            self.at += 1
+            if not self.accept(")"):
+                self.read("{column} )")
+        if self.accept("SET"):
+            self.read("{assignment}")
+        elif self.peek() == "VALUE" or (self.peek() == "VALUES" and self.peek(1) != "ROW"):
+            self.at += 1
+            self.read("{cells}")
+        else:
+            self.query()
+        self.read("[AS name [( {name} )]] [ON DUPLICATE KEY UPDATE {assignment}]")
+
+    def cells(self) -> None:
+        self.expect("(")
+        if not self.accept(")"):
+            self.read("{cell} )")
+
+    def cell(self) -> None:
+        if self.peek(1) == "(" or not self.accept("DEFAULT"):
+            self.expression()
+
+    def update(self) -> None:
+        self.at += 1
+        self.read("[LOW_PRIORITY] [IGNORE]")
+        self.listed(self._joined)
+        self.read("SET {assignment} rest_of_change")
+
+    def delete(self) -> None:
+        self.at += 1
+        while self.accept_any(("LOW_PRIORITY", "QUICK", "IGNORE")):
+            if self.peek() == "FROM":  # the parser would take the word for a table
+                raise unsupported("DELETE with LOW_PRIORITY, QUICK or IGNORE")
+        if self.accept("FROM"):
+            self.listed(self._target)
+            if self.accept("USING"):
+                self.listed(self._joined)
+        else:
+            self.listed(self._target)
+            self.expect("FROM")
+            self.listed(self._joined)
+        self.read("rest_of_change")
+
+    def _target(self) -> None:
+        self.table_name()
+        if not self.accept(".", "*"):
+            self._alias()
+
+
+_STATEMENTS = {
+    **dict.fromkeys(("SELECT", "WITH", "(", "VALUES", "TABLE"), _Reader.query),
+    **dict.fromkeys(("INSERT", "REPLACE"), _Reader.insert),
+    "UPDATE": _Reader.update,
+    "DELETE": _Reader.delete,
+}
+"""The statements that are read, by their first word."""
 _BEFORE_AN_ITEM = frozenset({_T.L_PAREN, _T.COMMA})
 _AFTER_AN_ITEM = frozenset({_T.R_PAREN, _T.COMMA, _T.SEMICOLON})
-
 
 _TYPES = {"DATE": "DATE", "TIMESTAMP": "DATETIME"}
 """Words before a constant, and what it must be."""
 
 
-def check_grammar(sql: str) -> bool:
-    """Raises StatementError for a text that is no statement of MySQL's.
-
-    Returns:
-        Whether it is certain that it is one.
-    """
-    sql = as_insert(sql)
-    tokens = MySQL().tokenize(sql)
+def check_grammar(sql: str, tokens: Sequence[Token]) -> bool:
+    """Raise StatementError for a text that MySQL's grammar does not have; return whether it surely has it."""
     if tokens and tokens[0].token_type in (_T.COMMA, _T.FROM):
         raise syntax_error(sql)
-    check_brackets(tokens)
-    certain = check_syntax(sql, tokens)
+    check_spaces(sql, tokens)
+    if sum({_T.L_PAREN: 1, _T.R_PAREN: -1}.get(each.token_type, 0) for each in tokens):
+        raise syntax_error("")
+    reader = _Reader(sql, tokens)
+    certain = reader.peek() in _STATEMENTS
+    if certain:
+        reader.statement()
+    elif reader.peek() == "CREATE":
+        certain = reader.creation()
     if not certain:
         _check_lists(sql, tokens)
     _check_dates(tokens)
@@ -51,7 +926,7 @@ def check_grammar(sql: str) -> bool:
 
 
 def _check_dates(tokens: Sequence[Token]) -> None:
-    """Raises StatementError for a constant such as DATE 'x' that is none."""
+    """Raise StatementError for a constant such as DATE 'x' that is none."""
     for before, token in pairwise(tokens):
         word, written = before.text.upper(), token.text
         if token.token_type != _T.STRING or word not in _TYPES:
@@ -64,7 +939,7 @@ def _check_dates(tokens: Sequence[Token]) -> None:
 
 
 def _limits(tokens: Sequence[Token]) -> Iterator[Token]:
-    """What stands behind LIMIT and OFFSET."""
+    """Return the tokens behind LIMIT and OFFSET."""
     for place, token in enumerate(tokens[:-1]):
         if token.token_type == _T.LIMIT:
             yield tokens[place + 1]
@@ -72,14 +947,8 @@ def _limits(tokens: Sequence[Token]) -> Iterator[Token]:
                 yield tokens[place + 3]
 
 
-def check_brackets(tokens: Sequence[Token]) -> None:
-    """Raises StatementError for brackets that are not closed."""
-    if sum({_T.L_PAREN: 1, _T.R_PAREN: -1}.get(each.token_type, 0) for each in tokens):
-        raise syntax_error("")
-
-
 def _check_lists(sql: str, tokens: Sequence[Token]) -> None:
-    """Raises StatementError for a comma with nothing beside it."""
+    """Raise StatementError for a comma with nothing beside it."""
     for before, token in pairwise([*tokens, Token(_T.SEMICOLON, "")]):
         first, second = before.token_type, token.token_type
         if (second == _T.COMMA and first in _BEFORE_AN_ITEM) or (

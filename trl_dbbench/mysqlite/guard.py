@@ -1,9 +1,7 @@
-"""What keeps an agent's statement inside an embedded database: no files, bounded time, bounded memory.
+"""Limits of what a statement does to this process: no files, bounded time, bounded memory.
 
-SQLite runs in this process, so nothing can kill it from outside. It calls us: the authorizer before it
-compiles each part of a statement, the progress handler every so many steps, and our functions wherever the
-statement uses them. What happens between two calls is bounded by the sizes of texts, rows, tables, sorts and
-statements.
+Nothing can kill SQLite, but it calls us: the authorizer, the progress handler, and our functions. Between two
+calls, time is bounded by the sizes of texts, rows, tables, sorts and statements.
 """
 
 from __future__ import annotations
@@ -11,53 +9,53 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trl_dbbench.mysqlite.aggregates import AGGREGATES
-from trl_dbbench.mysqlite.clock import OutOfTime, check_time, is_late, time_limit
-from trl_dbbench.mysqlite.functions import functions, takes
-from trl_dbbench.mysqlite.parse import unsupported
-from trl_dbbench.mysqlite.values import COLLATION, MAX_TEXT_CHARACTERS, StatementError, collate
-from trl_dbbench.tasks import Table
+from trl_dbbench.mysqlite.errors import StatementError, unsupported
+from trl_dbbench.mysqlite.functions import AGGREGATES, functions, takes
+from trl_dbbench.mysqlite.kinds import Table
+from trl_dbbench.mysqlite.values import (
+    COLLATION,
+    MAX_TEXT_CHARACTERS,
+    OutOfTime,
+    check_time,
+    collate,
+    is_late,
+    time_limit,
+)
 
 PAGE_BYTES = 1024  # the amount that SQLite sorts without a break is proportional to it
 MAX_GROWTH_PAGES = 8_192
-"""The tables may grow by so many pages, and the temporary ones to as many: 8 MiB."""
+"""Pages by which the tables may grow, and as many for temporary tables: 8 MiB."""
 
 MAX_COLUMNS = 200
 """Columns of a result. All texts of a row can be in memory at once."""
 
 MAX_PARTS = 5_000
-"""Names, functions and subqueries of a statement, including those of its views: a chain of views each of
-which reads the previous one twice grows without end."""
+"""Names, functions and subqueries of a statement with its views, which grow exponentially in a chain."""
 
 STEPS_BETWEEN_CHECKS = 1_000
 """SQLite's steps between two checks of the limits: at most some hundred rows."""
 
 MAX_SPILLED_BYTES = 32 * 1024 * 1024
-"""How much a statement may write to temporary files, besides four times the tables. Sorts, DISTINCT and CTEs
-that do not fit into SQLite's caches go there; merging that much takes about half a second."""
+"""Bytes that a statement may write to temporary files, besides four times its tables. Sorts, DISTINCT and
+CTEs go there if they exceed SQLite's caches; merging that much takes about half a second."""
 
 SECONDS_BETWEEN_LOOKS = 0.005
-"""Between two looks at how much a statement has written."""
+"""Seconds between two looks at the bytes that a statement has written."""
 
 SORT_GRACE_SECONDS = 0.25
-"""How long after its time limit a statement may go on sorting before all texts are declared equal."""
+"""Seconds after its time limit for which a statement may go on sorting. Then all texts are equal."""
 
 
 class Watch:
-    """Watches over the agent's statements on a connection.
+    """A watch over the statements on a connection: `with watch.statement(5.0): connection.execute(...)`.
 
-    ```python
-    with watch.statement(5.0):
-        connection.execute(...)
-    watch.timed_out, watch.failure  # why it failed, unless SQLite itself says so
-    ```
-
-    An exception of our own functions that is no answer to the agent is raised at the end of that block.
+    `timed_out` and `failure` say why a statement failed, unless SQLite does. An exception of our functions
+    that is not meant for the agent is raised at the end of the block.
     """
 
     steps = STEPS_BETWEEN_CHECKS
@@ -75,12 +73,12 @@ class Watch:
         self._may_spill = MAX_SPILLED_BYTES
         self._written_before: int | None = None
         self._next_look = 0.0
-        connection.set_progress_handler(self._tick, self.steps)
+        connection.set_progress_handler(lambda: int(self._late() or self._spilled()), self.steps)
         connection.set_authorizer(self._authorize)
 
     @contextmanager
     def statement(self, seconds: float) -> Iterator[None]:
-        """A block that runs a statement of the agent, which may take so long."""
+        """Watch over a block that runs a statement, for `seconds` at most."""
         self.timed_out, self.failure, self._mistake, self._parts = False, None, None, 0
         self._written_before, self._next_look = None, 0.0
         self._watching = True
@@ -94,14 +92,14 @@ class Watch:
 
     @contextmanager
     def reading(self, seconds: float = math.inf) -> Iterator[None]:
-        """A block in which we read for ourselves what the agent's statements have left."""
+        """Limit the time of a block in which we read what the statements have left."""
         self.timed_out, self.failure, self._mistake = False, None, None
         with time_limit(seconds):
             yield
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """A block, within that of the agent's statement, for statements of our own, which may use PRAGMA."""
+        """Allow PRAGMA in a block within that of the statement, for statements of our own."""
         watching, self._watching = self._watching, False
         try:
             yield
@@ -111,9 +109,6 @@ class Watch:
     def _late(self, grace: float = 0.0) -> bool:
         self.timed_out = self.timed_out or is_late(grace)
         return self.timed_out
-
-    def _tick(self) -> int:
-        return int(self._late() or self._spilled())  # a value other than 0 stops the statement
 
     def _spilled(self) -> bool:
         if not self._watching or time.monotonic() < self._next_look:
@@ -138,13 +133,13 @@ class Watch:
         return sqlite3.SQLITE_DENY
 
     def _allows(self, action: int, first: str, second: str) -> bool:
-        """Whether a statement may do this; `first` and `second` are what SQLite tells of the action."""
+        """Return whether a statement may do this; `first` and `second` are SQLite's details of the action."""
         if action == sqlite3.SQLITE_FUNCTION:
             return second.lower() not in FORBIDDEN_FUNCTIONS
         return action not in FORBIDDEN
 
     def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, stopped when the time is over; SQLite reports no reason, so it is kept."""
+        """Stop a function when the time is over, and keep the reason of a failure: SQLite reports none."""
 
         def watched(*values: Any) -> Any:
             try:
@@ -161,9 +156,8 @@ class Watch:
                 raise
             except Exception as error:
                 if isinstance(error, TypeError) and not takes(function, values):
-                    self.failure = StatementError(
-                        1582, "Incorrect parameter count in the call to native function"
-                    )
+                    text = "Incorrect parameter count in the call to native function"
+                    self.failure = StatementError(1582, text)
                 else:
                     self._mistake = error
                 raise
@@ -191,9 +185,9 @@ class Guard(Watch):
         for name, aggregate in AGGREGATES.items():
             connection.create_aggregate(f"my_{name}", -1, self._watched_aggregate(aggregate))
 
-    def confine(self, tables: Iterable[Table]) -> None:
-        """Limits how far the database, which holds these tables, may grow from now on."""
-        connection, tables = self._connection, list(tables)
+    def confine(self, tables: Sequence[Table]) -> None:
+        """Limit how far the database, which holds these tables, may grow from now on."""
+        connection = self._connection
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         tables_bytes = pages * PAGE_BYTES
         self._may_spill = MAX_SPILLED_BYTES + 4 * tables_bytes
@@ -211,7 +205,7 @@ class Guard(Watch):
         # until it is done, a sort calls nothing but this; its result is then thrown away
         return 0 if self._late(SORT_GRACE_SECONDS) else collate(left, right)
 
-    def _watched_aggregate(self, aggregate: type) -> Callable[[], Any]:
+    def _watched_aggregate(self, aggregate: Callable[[], Any]) -> Callable[[], Any]:
         def made() -> Any:
             instance = aggregate()
             for method in _AGGREGATE_METHODS & set(dir(instance)):
@@ -225,32 +219,35 @@ _IO = Path("/proc/thread-self/io")
 
 
 def _written() -> int:
-    """Bytes that this thread has written to files so far; 0 where the system does not tell.
-
-    A database in memory writes nothing but temporary files.
-    """
+    """Return the bytes that this thread has written, all of them to temporary files; 0 if it is not known."""
     try:
         return int(_IO.read_text().partition("wchar:")[2].split()[0])
     except OSError:
         return 0
 
 
-def _size(row: tuple) -> int:
+def _size(row: Sequence[Any]) -> int:
     return sum(len(str(cell).encode()) + 9 for cell in row)
 
 
 _FUNCTIONS = functions()
 _NOT_DETERMINISTIC = frozenset({"RAND", "UUID", "NOW", "SYSDATE", "CURDATE", "CURTIME", "UNIX_TIMESTAMP"})
 _AGGREGATE_METHODS = frozenset({"step", "inverse", "value", "finalize"})
-FORBIDDEN = frozenset(
-    {
-        sqlite3.SQLITE_ATTACH,
-        sqlite3.SQLITE_DETACH,
-        sqlite3.SQLITE_PRAGMA,
-        sqlite3.SQLITE_CREATE_VTABLE,
-        sqlite3.SQLITE_DROP_VTABLE,
-        sqlite3.SQLITE_CREATE_TRIGGER,
-        sqlite3.SQLITE_CREATE_TEMP_TRIGGER,
-    }
-)
+
+
+def _codes(names: str) -> frozenset[int]:
+    return frozenset(getattr(sqlite3, f"SQLITE_{name}") for name in names.split())
+
+
+FORBIDDEN = _codes("ATTACH DETACH PRAGMA CREATE_VTABLE DROP_VTABLE CREATE_TRIGGER CREATE_TEMP_TRIGGER")
 FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})
+
+SHORTAGES = _codes("NOMEM IOERR FULL CANTOPEN")
+"""SQLite's primary codes where memory or room for files is short. Our own limits are reported so, too."""
+BROKEN = _codes("INTERNAL PERM CORRUPT PROTOCOL NOLFS NOTADB")
+"""Primary codes for a broken database, which no statement can bring about."""
+
+
+def primary_code(error: BaseException | None) -> int:
+    """Return SQLite's number for the class of an error, 0 for an error that is not SQLite's."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -1,18 +1,20 @@
-"""MySQL's types of values, and which of them each kind of expression gives.
+"""MySQL's types of values, and the type that each expression of a statement gives.
 
-SQLite's values have no types but their own: dates are texts there, and decimals floats. What MySQL makes of
-an expression depends on its type all the same: `CONCAT(1.50)` is `1.50`, a date equals `'2020-1-5'`, and the
-sum of two decimals has as many places as the longer of them. `annotation` finds the types in
-a statement.
+SQLite has no types for dates and decimals. What MySQL makes of an expression depends on its type all the
+same: `CONCAT(1.50)` is `1.50`, and a date equals `'2020-1-5'`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from sqlglot import exp
+
+from trl_dbbench.mysqlite.errors import unsupported
+from trl_dbbench.mysqlite.functions import is_number
+from trl_dbbench.mysqlite.values import check_time
 
 
 class Kind(NamedTuple):
@@ -44,7 +46,7 @@ class Kind(NamedTuple):
 
     @property
     def is_single(self) -> bool:
-        """Whether it is a FLOAT."""
+        """Return whether it is a FLOAT."""
         return self.name == "float" and self.size == 32
 
 
@@ -54,6 +56,21 @@ class TableColumns(NamedTuple):
     name: str
     columns: tuple[tuple[str, Kind], ...]
     key: tuple[str, ...] = ()
+
+
+class Column(NamedTuple):
+    """A column: its name, and its type as in CREATE TABLE."""
+
+    name: str
+    type: str
+
+
+class Table(NamedTuple):
+    """A table to begin with. A cell is `None`, int, float, str, bytes, bool or Decimal."""
+
+    name: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Any]] = ()
 
 
 INT, FLOAT, TEXT = Kind("int"), Kind("float"), Kind("text")
@@ -72,7 +89,7 @@ MOST_SINGLE_BITS = 24
 
 
 def words(text: str) -> frozenset[str]:
-    """A set of names."""
+    """Return a set of names."""
     return frozenset(text.split())
 
 
@@ -81,7 +98,7 @@ _DECLARED = re.compile(r"(?:my_)?([a-z]+)(?:[ _(]+(\d+))?(?:[ _,]+(\d+))?", re.I
 
 
 def declared(type: str) -> Kind:
-    """The kind of a column that is declared with this type in SQLite (see `tables`)."""
+    """Return the kind of a column that is declared with this type in SQLite (see `tables`)."""
     found = _DECLARED.match(type)
     if not found:
         return UNKNOWN
@@ -104,27 +121,24 @@ def declared(type: str) -> Kind:
 
 
 def kind_of(node: exp.Expr | None) -> Kind:
-    """What `annotate` found for an expression."""
+    """Return the kind that `annotate` found for an expression."""
     return UNKNOWN if node is None else node.meta.get("kind", UNKNOWN)
 
 
 def reads_long_text(node: exp.Expr) -> bool:
-    """Whether a column of TEXT stands in an expression."""
+    """Return whether a column of TEXT stands in an expression."""
     return any(kind_of(column).silent is not False for column in node.find_all(exp.Column))
 
 
 def keep_kind(new: exp.Expr, old: exp.Expr) -> exp.Expr:
-    """The expression, with the kind of the one that it replaces."""
+    """Return the expression, with the kind of the one that it replaces."""
     if "kind" in old.meta:
         new.meta["kind"] = old.meta["kind"]
     return new
 
 
 def merged(kinds: Iterable[Kind]) -> Kind:
-    """What a value has of which each kind may come: that of CASE, COALESCE or a column of UNION.
-
-    A column of UNION with texts of TEXT is one of TEXT.
-    """
+    """Return the kind of a value of any of these kinds, as of CASE and UNION; with TEXT, it is TEXT."""
     kinds = list(kinds)
     found, states = _merged(kinds), {kind.silent for kind in kinds if kind.name == "text"}
     return found._replace(silent=True in states or (None if None in states else False))
@@ -150,10 +164,8 @@ def _merged(kinds: Sequence[Kind]) -> Kind:
 
 
 def _is_narrow(kinds: Sequence[Kind]) -> bool:
-    """Whether a FLOAT and other numbers are a FLOAT: it depends on their order.
-
-    A FLOAT remains one beside whole numbers behind it but columns of INT, and beside small ones before it.
-    """
+    """Return whether a FLOAT and other numbers are a FLOAT: beside whole numbers behind it, but columns of
+    INT, and beside small ones before it."""
     first = next((place for place, kind in enumerate(kinds) if kind.is_single), None)
     if first is None:
         return False
@@ -162,7 +174,7 @@ def _is_narrow(kinds: Sequence[Kind]) -> bool:
 
 
 def arithmetic(kinds: Sequence[Kind], places: int | None = None) -> Kind:
-    """What arithmetic gives; `places` are those of a decimal result."""
+    """Return the kind of a result of arithmetic; `places` are those of a decimal."""
     names = {"float" if kind.name in ("text", "time") else kind.name for kind in kinds}
     if "unknown" in names:
         return UNKNOWN
@@ -173,3 +185,480 @@ def arithmetic(kinds: Sequence[Kind], places: int | None = None) -> Kind:
             "decimal", min(max(kind.places for kind in kinds) if places is None else places, MAX_PLACES)
         )
     return Kind("int", unsigned=any(kind.unsigned for kind in kinds))
+
+
+_T = exp.DataType.Type
+_DAYS = ("DAY", "WEEK", "MONTH", "QUARTER", "YEAR")
+_CLOCK_FORMAT = re.compile("%[HhIiklprSsTf]")
+_DATE_FORMAT = re.compile("%[aabcDdejMmUuVvWwXxYy]")
+
+
+def _same(node: exp.Expr) -> Kind:
+    return kind_of(node.this)
+
+
+def _always(kind: Kind) -> Callable[[exp.Expr], Kind]:
+    return lambda node: kind
+
+
+def _any(node: exp.Expr) -> Kind:
+    first = [node.this] if isinstance(node.this, exp.Expr) else []
+    return silent(merged(map(kind_of, [*first, *node.expressions])))
+
+
+def silent(kind: Kind) -> Kind:
+    """Return the kind, if it is a text one that MySQL reads as a number without an error."""
+    return kind._replace(silent=True) if kind.name == "text" else kind
+
+
+def _one_of(nodes: Sequence[exp.Expr | None], kind: Kind) -> Kind:
+    """Return the kind of what is chosen among values: MySQL reads each of them as a number in its own way."""
+    texts = [each for each in nodes if kind_of(each).name == "text"]
+    texts = [each for each in texts if not (isinstance(each, exp.Literal) and is_number(each.name))]
+    states = {kind_of(each).silent for each in texts}
+    return kind._replace(silent=states.pop() if len(states) == 1 else None if states else False)
+
+
+def _over_window(node: exp.Expr) -> Kind:
+    """Return the kind of a window function. MySQL reads MIN and MAX as columns of a table that it makes."""
+    kind, function = _same(node), node.this
+    if kind.name != "text":
+        return kind
+    return kind._replace(silent=kind_of(function.this).silent or None)
+
+
+def _sides(node: exp.Expr) -> list[Kind]:
+    return [_counted(kind_of(node.this)), _counted(kind_of(node.args.get("expression")))]
+
+
+def _counted(kind: Kind) -> Kind:
+    """Return a kind as it counts in arithmetic, where a date is a whole number."""
+    return INT if kind.is_moment else kind
+
+
+def _plus(node: exp.Expr) -> Kind:
+    for moment, interval in ((node.this, node.expression), (node.expression, node.this)):
+        if isinstance(interval, exp.Interval):
+            return _moved(kind_of(moment), interval)
+    return arithmetic(_sides(node))
+
+
+def _moved(kind: Kind, interval: exp.Expr) -> Kind:
+    unit = interval.args.get("unit")
+    days = unit is None or unit.name.upper().removesuffix("S") in _DAYS
+    if kind.name == "null":
+        return TEXT
+    return DATETIME if kind == DATE and not days else kind
+
+
+def _quotient(node: exp.Expr) -> Kind:
+    left, right = _sides(node)
+    both = arithmetic([left, right], 0)
+    return Kind("decimal", min(left.places + 4, MAX_PLACES)) if both.name in ("int", "decimal") else both
+
+
+def _shifted(node: exp.Expr) -> Kind:
+    """Return the kind of LAG and LEAD: that of a row's value, or else of the default."""
+    values = [each for each in (node.this, node.args.get("default")) if each is not None]
+    return _one_of(values, merged(map(kind_of, values)))
+
+
+def _remainder(kinds: list[Kind]) -> Kind:
+    """Return the kind of a remainder, which has the sign of the dividend."""
+    return arithmetic(kinds)._replace(unsigned=bool(kinds) and kinds[0].unsigned)
+
+
+def _chosen(node: exp.Expr) -> Kind:
+    """Return the kind of CASE or IF."""
+    results = [each.args.get("true") for each in node.args.get("ifs") or [node]]
+    results.append(node.args.get("default" if isinstance(node, exp.Case) else "false"))
+    return _one_of(results, merged(NULL if each is None else kind_of(each) for each in results))
+
+
+def _sum(node: exp.Expr) -> Kind:
+    kind = _counted(_of_distinct(node))
+    return Kind("decimal", kind.places) if kind.name in ("int", "decimal") else arithmetic([kind])
+
+
+def _average(node: exp.Expr) -> Kind:
+    kind = _sum(node)
+    return Kind("decimal", min(kind.places + 4, MAX_PLACES)) if kind.name == "decimal" else kind
+
+
+def _extreme(node: exp.Expr) -> Kind:
+    """Return the kind of MIN and MAX. Beside GROUP BY, MySQL may make a DOUBLE of a computed FLOAT."""
+    kind = _of_distinct(node)
+    select = node.find_ancestor(exp.Window, exp.Select)
+    grouped = isinstance(select, exp.Select) and select.args.get("group") is not None
+    stored = isinstance(node.this, exp.Column) and kind.silent is False
+    if kind.is_single and grouped and not stored:
+        return kind._replace(silent=True)
+    return silent(kind)
+
+
+def _of_distinct(node: exp.Expr) -> Kind:
+    inner = node.this
+    return kind_of(inner.expressions[0]) if isinstance(inner, exp.Distinct) else kind_of(inner)
+
+
+def _literal(node: exp.Expr) -> Kind:
+    if node.is_string:
+        return TEXT
+    written = node.name.lower()
+    if "e" in written or "x" in written:
+        return FLOAT
+    return Kind("decimal", len(written.partition(".")[2])) if "." in written else INT
+
+
+def _cast(node: exp.Expr) -> Kind:
+    kind = node.args["to"]
+    if kind.this in (_T.DECIMAL, _T.UDECIMAL):
+        sizes = [size.name for size in kind.expressions]
+        return Kind("decimal", int(sizes[1]) if len(sizes) > 1 and sizes[1].isdecimal() else 0)
+    if kind.this == _T.FLOAT:
+        bits = kind.expressions[0].name if kind.expressions else "0"
+        return SINGLE if not bits.isdecimal() or int(bits) <= MOST_SINGLE_BITS else FLOAT
+    return _CASTS.get(kind.this, TEXT)
+
+
+_CASTS = {
+    **dict.fromkeys((_T.BIGINT, _T.INT, _T.SMALLINT, _T.TINYINT), INT),
+    **dict.fromkeys((_T.UBIGINT, _T.UINT, _T.YEAR), UNSIGNED),
+    **dict.fromkeys((_T.DOUBLE, _T.UDOUBLE), FLOAT),
+    **dict.fromkeys((_T.DATETIME, _T.TIMESTAMP, _T.TIMESTAMPTZ, _T.TIMESTAMPNTZ), DATETIME),
+    _T.DATE: DATE,
+    _T.TIME: TIME,
+}
+
+
+def _rounded(node: exp.Expr) -> Kind:
+    """Return the kind of ROUND and TRUNCATE, with the places that are written, or those of the number."""
+    kind, digits = _counted(_first(node)), node.expressions[1:]
+    if kind.name != "decimal":
+        return arithmetic([kind])
+    if not digits:
+        return Kind("decimal", 0)
+    places = (
+        digits[0].name
+        if isinstance(digits[0], exp.Literal)
+        else "0"
+        if isinstance(digits[0], exp.Neg)
+        else ""
+    )
+    return Kind("decimal", min(kind.places, int(places)) if places.isdecimal() else kind.places)
+
+
+def _whole(node: exp.Expr) -> Kind:
+    kind = _counted(kind_of(node.expressions[0])) if node.expressions else UNKNOWN
+    return INT if kind.name == "decimal" else arithmetic([kind])
+
+
+def _parsed_date(node: exp.Expr) -> Kind:
+    form = node.expressions[1] if len(node.expressions) == 2 else None
+    if not isinstance(form, exp.Literal):
+        return UNKNOWN
+    days, clock = _DATE_FORMAT.search(form.name), _CLOCK_FORMAT.search(form.name)
+    return (DATETIME if clock else DATE) if days else TIME
+
+
+def _first(node: exp.Expr) -> Kind:
+    return kind_of(node.expressions[0]) if node.expressions else UNKNOWN
+
+
+def _date_function(node: exp.Expr) -> Kind:
+    if len(node.expressions) != 2:
+        return UNKNOWN
+    moment, interval = node.expressions
+    return _moved(kind_of(moment), interval)
+
+
+_WHOLE = words(
+    """
+    LENGTH CHAR_LENGTH CHARACTER_LENGTH OCTET_LENGTH LOCATE INSTR ASCII ORD FIELD STRCMP FIND_IN_SET SIGN
+    MONTH DAY DAYOFMONTH DAYOFWEEK DAYOFYEAR WEEKDAY WEEK WEEKOFYEAR QUARTER HOUR MINUTE SECOND TO_DAYS
+    DATEDIFF TIMESTAMPDIFF UNIX_TIMESTAMP ISNULL REGEXP_LIKE
+    """
+)
+_REAL = words(
+    """
+    SQRT POW POWER EXP LN LOG LOG2 LOG10 SIN COS TAN RADIANS DEGREES RAND PI STD STDDEV STDDEV_POP STDDEV_SAMP
+    VARIANCE VAR_POP VAR_SAMP
+    """
+)
+_TEXTUAL = words(
+    """
+    CONCAT CONCAT_WS UPPER UCASE LOWER LCASE LEFT RIGHT SUBSTR SUBSTRING MID SUBSTRING_INDEX REPLACE REPEAT
+    REVERSE SPACE LPAD RPAD LTRIM RTRIM INSERT DATE_FORMAT TIME_FORMAT DAYNAME MONTHNAME FORMAT HEX CHAR
+    DATABASE SCHEMA VERSION USER CURRENT_USER UUID
+    """
+)
+_FUNCTIONS: dict[str, Callable[[exp.Expr], Kind]] = {
+    **dict.fromkeys(_WHOLE, _always(INT)),
+    **dict.fromkeys(("YEAR", "CONNECTION_ID"), _always(UNSIGNED)),
+    **dict.fromkeys(_REAL, _always(FLOAT)),
+    **dict.fromkeys(_TEXTUAL, _always(TEXT)),
+    **dict.fromkeys(("DATE", "LAST_DAY", "CURDATE", "CURRENT_DATE", "FROM_DAYS", "MAKEDATE"), _always(DATE)),
+    **dict.fromkeys(("NOW", "SYSDATE", "CURRENT_TIMESTAMP", "LOCALTIME", "TIMESTAMP"), _always(DATETIME)),
+    **dict.fromkeys(("TIME", "CURTIME", "CURRENT_TIME"), _always(TIME)),
+    **dict.fromkeys(("DATE_ADD", "DATE_SUB", "ADDDATE", "SUBDATE"), _date_function),
+    **dict.fromkeys(("IFNULL", "GREATEST", "LEAST"), _any),
+    **dict.fromkeys(("ROUND", "TRUNCATE"), _rounded),
+    **dict.fromkeys(("FLOOR", "CEIL", "CEILING"), _whole),
+    **dict.fromkeys(("REGEXP_REPLACE", "REGEXP_SUBSTR"), _always(silent(TEXT))),
+    "ELT": lambda node: _one_of(node.expressions[1:], TEXT),
+    "NULLIF": _first,
+    "ANY_VALUE": lambda node: silent(_first(node)),
+    "FROM_UNIXTIME": lambda node: DATETIME if len(node.expressions) == 1 else TEXT,
+    "STR_TO_DATE": _parsed_date,
+    "ABS": lambda node: arithmetic([_counted(_first(node))]),
+    "MOD": lambda node: _remainder([_counted(kind_of(each)) for each in node.expressions]),
+}
+"""Functions that the parser knows by name only."""
+
+_NODES: dict[type[exp.Expr], Callable[[exp.Expr], Kind]] = {
+    exp.Literal: _literal,
+    exp.Null: _always(NULL),
+    exp.Boolean: _always(INT),
+    exp.Anonymous: lambda node: _FUNCTIONS.get(str(node.this).upper(), _always(UNKNOWN))(node),
+    **dict.fromkeys((exp.Paren, exp.Alias, exp.IgnoreNulls, exp.RespectNulls), _same),
+    exp.Collate: lambda node: _same(node)._replace(silent=False),
+    exp.Window: _over_window,
+    **dict.fromkeys((exp.Min, exp.Max), _extreme),
+    **dict.fromkeys((exp.Lag, exp.Lead), _shifted),
+    **dict.fromkeys((exp.FirstValue, exp.LastValue, exp.NthValue), _same),
+    **dict.fromkeys((exp.Add, exp.Sub), _plus),
+    exp.Mul: lambda node: arithmetic(sides := _sides(node), sum(kind.places for kind in sides)),
+    exp.Div: _quotient,
+    exp.Mod: lambda node: _remainder(_sides(node)),
+    exp.IntDiv: lambda node: INT._replace(unsigned=any(kind.unsigned for kind in _sides(node))),
+    exp.Neg: lambda node: arithmetic([_counted(_same(node))])._replace(unsigned=False),
+    **dict.fromkeys((exp.Case, exp.If), _chosen),
+    exp.Coalesce: _any,
+    exp.Sum: _sum,
+    exp.Avg: _average,
+    exp.Cast: _cast,
+    **dict.fromkeys(
+        (exp.GroupConcat, exp.Trim, exp.Substring, exp.Concat, exp.Chr, exp.CurrentUser), _always(TEXT)
+    ),
+    exp.Count: _always(INT),
+    **dict.fromkeys((exp.RowNumber, exp.Rank, exp.DenseRank, exp.Ntile), _always(UNSIGNED)),
+    **dict.fromkeys((exp.Extract, exp.StrPosition, exp.Predicate, exp.Not, exp.Connector), _always(INT)),
+    **dict.fromkeys((exp.PercentRank, exp.CumeDist), _always(FLOAT)),
+    exp.CurrentDate: _always(DATE),
+    exp.CurrentTime: _always(TIME),
+    **dict.fromkeys((exp.CurrentTimestamp, exp.Localtime, exp.Localtimestamp), _always(DATETIME)),
+}
+
+
+def of_expression(node: exp.Expr) -> Kind:
+    """Return the kind of an expression, but for columns and queries. Those below it must have theirs."""
+    rule = next((_NODES[kind] for kind in type(node).__mro__ if kind in _NODES), None)
+    return UNKNOWN if rule is None else rule(node)
+
+
+Row = list[tuple[str, Kind]]
+
+
+class _Scope:
+    """The columns that can be named in a query: those of its tables, its aliases, and what is around it."""
+
+    def __init__(self, above: _Scope | None, parts: Mapping[str, Row]) -> None:
+        self.above = above
+        self.parts = dict(parts)
+        self.sources: dict[str, dict[str, Kind]] = {}
+        self.aliases: dict[str, Kind] = {}
+
+    def find(self, column: exp.Column) -> Kind:
+        table, name = column.table.lower(), column.name.lower()
+        if table:
+            if table in self.sources:
+                return self.sources[table].get(name, UNKNOWN)
+        else:
+            found = [columns[name] for columns in self.sources.values() if name in columns]
+            if found:
+                return found[0] if len(set(found)) == 1 else UNKNOWN
+            if name in self.aliases:
+                return self.aliases[name]
+        return self.above.find(column) if self.above is not None else UNKNOWN
+
+
+class _Annotator:
+    def __init__(self, columns: Sequence[TableColumns]) -> None:
+        self._columns: dict[str, Row] = {each.name.lower(): list(each.columns) for each in columns}
+
+    def query(self, node: exp.Expr | None, above: _Scope | None, parts: Mapping[str, Row]) -> Row:
+        """Annotate a query; return the columns of its rows."""
+        check_time()
+        if not isinstance(node, exp.Query):
+            return []
+        parts = self._with(node, above, parts)
+        if isinstance(node, exp.Subquery):
+            row = self.query(node.this, above, parts)
+        elif isinstance(node, exp.SetOperation):
+            left, right = self.query(node.left, above, parts), self.query(node.right, above, parts)
+            row = [
+                (name, merged((kind, other))) for (name, kind), (_, other) in zip(left, right, strict=False)
+            ]
+        elif isinstance(node, exp.Select):
+            row = self._select(node, above, parts)
+        else:
+            row = []
+        node.meta["row"] = row
+        return row
+
+    def _with(self, node: exp.Expr, above: _Scope | None, parts: Mapping[str, Row]) -> Mapping[str, Row]:
+        with_ = node.args.get("with_")
+        if with_ is None:
+            return parts
+        known = dict(parts)
+        for part in with_.expressions:
+            query = part.this
+            names = [column.name for column in part.args["alias"].columns]
+            if with_.args.get("recursive") and isinstance(query, exp.SetOperation):
+                first = query.left
+                while isinstance(first, exp.SetOperation):
+                    first = first.left
+                for each in (first, query.left):  # whose kinds MySQL keeps for all rows
+                    known[part.alias.lower()] = _renamed(self.query(each, above, known), names)
+                self.query(query, above, known)
+            else:
+                known[part.alias.lower()] = _renamed(self.query(query, above, known), names)
+        return known
+
+    def _select(self, node: exp.Select, above: _Scope | None, parts: Mapping[str, Row]) -> Row:
+        scope = _Scope(above, parts)
+        source = node.args.get("from_")
+        joins = node.args.get("joins") or []
+        for each in [*([source] if source is not None else []), *joins]:
+            self._source(each.this, scope)
+        row: Row = []
+        for each in node.expressions:
+            if isinstance(each, exp.Star) or (
+                isinstance(each, exp.Column) and isinstance(each.this, exp.Star)
+            ):
+                wanted = each.table.lower() if isinstance(each, exp.Column) else ""
+                row += _starred(scope.sources, joins, wanted)
+                continue
+            kind = _named(each, self.kind(each, scope))
+            row.append((each.alias_or_name, kind))
+            if isinstance(each, exp.Alias):
+                scope.aliases[each.alias.lower()] = kind
+        for name in ("where", "group", "having", "order", "limit", "windows"):
+            rest = node.args.get(name)
+            for part in rest if isinstance(rest, list) else [rest]:
+                if part is not None:
+                    self.kind(part, scope)
+        for join in joins:
+            if join.args.get("on") is not None:
+                self.kind(join.args["on"], scope)
+        return row
+
+    def _source(self, node: exp.Expr, scope: _Scope) -> None:
+        row: Row = []
+        if isinstance(node, exp.Table):
+            name = node.name.lower()
+            row = _computed(scope.parts.get(name)) or self._columns.get(name) or []
+        elif isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table):  # in brackets
+            self._source(node.this, scope)
+        elif isinstance(node, exp.Subquery):
+            row = _renamed(_computed(self.query(node, scope.above, scope.parts)), node.alias_column_names)
+        elif isinstance(node, exp.Paren):
+            self._source(node.this, scope)
+        for join in node.args.get("joins") or []:
+            self._source(join.this, scope)
+            if join.args.get("on") is not None:
+                self.kind(join.args["on"], scope)
+        scope.sources[node.alias_or_name.lower()] = {name.lower(): kind for name, kind in row}
+
+    def change(self, node: exp.Insert | exp.Update | exp.Delete) -> None:
+        """Annotate the values by which a statement changes tables."""
+        scope = _Scope(None, self._with(node, None, {}))
+        target = node.this.this if isinstance(node.this, exp.Schema) else node.this
+        joined = node.args.get("from_")
+        for source in (target, joined.this if joined is not None else None):
+            if isinstance(source, exp.Table | exp.Subquery):
+                self._source(source, scope)
+        if isinstance(node, exp.Insert):
+            self.query(node.expression, None, scope.parts)
+        for name, part in node.args.items():
+            if name not in ("this", "with_", "from_") and not (
+                isinstance(part, exp.Query) and isinstance(node, exp.Insert)
+            ):
+                for each in part if isinstance(part, list) else [part]:
+                    if isinstance(each, exp.Expr):
+                        self.kind(each, scope)
+
+    # --- expressions --------------------------------------------------------------------------------------
+
+    def kind(self, node: exp.Expr, scope: _Scope) -> Kind:
+        """Annotate an expression and all below it."""
+        if isinstance(node, exp.Query):
+            row = self.query(node, scope, scope.parts)
+            found = row[0][1] if len(row) == 1 else UNKNOWN
+            if node.find(exp.From) is not None:  # without it, MySQL reads the value itself
+                found = silent(found)
+        else:
+            for child in node.iter_expressions():
+                self.kind(child, scope)
+            found = scope.find(node) if isinstance(node, exp.Column) else of_expression(node)
+        node.meta["kind"] = found
+        return found
+
+
+def _named(node: exp.Expr, kind: Kind) -> Kind:
+    """Return the kind of an expression that queries around or HAVING name: MySQL may have stored it."""
+    if kind.is_single and not isinstance(node.unalias().unnest(), exp.Column):
+        return kind._replace(silent=kind.silent or None)
+    if kind.name == "decimal" and _is_chosen(node.unalias().unnest()):
+        return kind._replace(silent=None)
+    if kind.name != "text" or isinstance(node.unalias().unnest(), exp.Column):
+        return kind
+    return kind._replace(silent=None) if kind.silent is not False or reads_long_text(node) else kind
+
+
+def _is_chosen(node: exp.Expr) -> bool:
+    """Return whether CASE or IF chooses among numbers of different types, which MySQL writes differently."""
+    chosen = list(node.find_all(exp.If, exp.Case)) if isinstance(node, exp.If | exp.Case) else []
+    values = [each.args.get(name) for each in chosen for name in ("true", "false", "default")]
+    kinds = {kind_of(value)[:2] for value in values if value is not None and kind_of(value).is_number}
+    return len(kinds) > 1
+
+
+def _computed(row: Row | None) -> Row:
+    """Return the columns of a query that is named, which may be computed where they are named."""
+    singles = [kind.is_single and kind.silent is False for _, kind in row or ()]
+    pairs = zip(row or (), singles, strict=True)
+    return [(name, kind._replace(silent=None) if single else kind) for (name, kind), single in pairs]
+
+
+def _starred(sources: Mapping[str, Mapping[str, Kind]], joins: Sequence[exp.Join], wanted: str) -> Row:
+    """Return the columns of `*`, or of `t.*`. Raise StatementError where MySQL has those of USING first."""
+    if wanted:
+        return list(sources.get(wanted, {}).items())
+    row: Row = []
+    named = {join.alias_or_name.lower(): join for join in joins}
+    for name, columns in sources.items():
+        join = named.get(name)
+        shared = {each.name.lower() for each in join.args.get("using") or []} if join is not None else set()
+        if join is not None and join.method:
+            shared = {column for column in columns if column in dict(row)}
+        if join is not None and shared:
+            first = [column for column, _ in row[: len(shared)]]
+            if set(first) != shared or join.side.upper() == "RIGHT" or len(joins) > 1:
+                raise unsupported("* of tables that are joined by USING or NATURAL")
+        row += [(column, kind) for column, kind in columns.items() if column not in shared]
+    return row
+
+
+def _renamed(row: Row, names: Sequence[str]) -> Row:
+    return [(name, kind) for name, (_, kind) in zip(names, row, strict=False)] if names else row
+
+
+def annotate(tree: exp.Expr, columns: Sequence[TableColumns]) -> tuple[Kind, ...]:
+    """Note the kind of each expression in the tree, for `kind_of`, and return those of a query's columns."""
+    annotator = _Annotator(columns)
+    if isinstance(tree, exp.Query):
+        return tuple(kind for _, kind in annotator.query(tree, None, {}))
+    if isinstance(tree, exp.Insert | exp.Update | exp.Delete):
+        annotator.change(tree)
+    return ()

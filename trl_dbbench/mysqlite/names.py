@@ -5,17 +5,23 @@ SQLite does neither, so what MySQL would refuse is looked for in the statement's
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from sqlglot import exp
-from sqlglot.dialects.mysql import MySQL
 from sqlglot.generators.mysql import MySQLGenerator
-from sqlglot.tokens import TokenType
+from sqlglot.tokens import Token, TokenType
 
-from trl_dbbench.database.sandbox import SHOWN_DATABASE
-from trl_dbbench.mysqlite.parse import syntax_error, text_of
-from trl_dbbench.mysqlite.values import StatementError
+from trl_dbbench.mysqlite.errors import (
+    OTHER_COUNT,
+    SHOWN_DATABASE,
+    StatementError,
+    refuse_if,
+    syntax_error,
+    unknown_column,
+    unsupported,
+)
+from trl_dbbench.mysqlite.kinds import TableColumns, keep_kind, words
+from trl_dbbench.mysqlite.parse import text_of
 
 RESERVED = frozenset(
     MySQLGenerator.RESERVED_KEYWORDS - {"master_bind", "master_ssl_verify_server_cert"}
@@ -25,22 +31,16 @@ RESERVED = frozenset(
 
 _NAMED = frozenset(
     {
-        (exp.Table, "this"),
-        (exp.TableAlias, "this"),
-        (exp.TableAlias, "columns"),
-        (exp.Alias, "alias"),
-        (exp.Column, "this"),
-        (exp.ColumnDef, "this"),
-        (exp.Schema, "expressions"),
-        (exp.Window, "alias"),
+        *((exp.Table, "this"), (exp.TableAlias, "this"), (exp.TableAlias, "columns"), (exp.Alias, "alias")),
+        *((exp.Column, "this"), (exp.ColumnDef, "this"), (exp.Schema, "expressions"), (exp.Window, "alias")),
     }
 )
-"""Where a name stands in a tree: the node above it and its place there."""
+"""Places of names in a tree: the node above, and the name's place there."""
 
 _MEANT = frozenset({"default", "dual", "utc_date", "utc_time", "utc_timestamp"})
 """Reserved words that may stand where a name does, without being one."""
 
-_CLAUSES: dict[type[exp.Expr], str] = {
+_CLAUSES: dict[type, str] = {
     exp.Where: "where clause",
     exp.Join: "on clause",
     exp.Group: "group statement",
@@ -48,58 +48,28 @@ _CLAUSES: dict[type[exp.Expr], str] = {
     exp.Order: "order clause",
 }
 
-
-ADJACENT = (
-    *(
-        "ADDDATE",
-        "BIT_AND",
-        "BIT_OR",
-        "BIT_XOR",
-        "CAST",
-        "COUNT",
-        "CURDATE",
-        "CURTIME",
-        "DATE_ADD",
-        "DATE_SUB",
-    ),
-    *("EXTRACT", "GROUP_CONCAT", "MAX", "MID", "MIN", "NOW", "POSITION", "STD", "STDDEV", "STDDEV_POP"),
-    *(
-        "STDDEV_SAMP",
-        "SUBDATE",
-        "SUBSTR",
-        "SUBSTRING",
-        "SUM",
-        "SYSDATE",
-        "TRIM",
-        "VARIANCE",
-        "VAR_POP",
-        "VAR_SAMP",
-    ),
+ADJACENT = words(
+    """
+    ADDDATE BIT_AND BIT_OR BIT_XOR CAST COUNT CURDATE CURTIME DATE_ADD DATE_SUB EXTRACT GROUP_CONCAT MAX MID
+    MIN NOW POSITION STD STDDEV STDDEV_POP STDDEV_SAMP SUBDATE SUBSTR SUBSTRING SUM SYSDATE TRIM VARIANCE
+    VAR_POP VAR_SAMP
+    """
 )
 """Functions whose bracket must stand beside them."""
-_APART = re.compile(rf"\b(?:{'|'.join(ADJACENT)})\s+\(", re.IGNORECASE)
-_BEFORE_NAMES = frozenset(
-    {"INTO", "TABLE", "EXISTS", "AS", "FROM", "JOIN", "UPDATE", "ON", "REFERENCES", "WITH", "."}
-)
+_BEFORE_NAMES = words("INTO TABLE EXISTS AS FROM JOIN UPDATE ON REFERENCES WITH .")
 
 
-def check_spaces(sql: str) -> None:
-    """Raises StatementError for a function that must have its bracket beside it: `COUNT (*)`."""
-    if not _APART.search(sql):  # which may be in a text or a comment
-        return
-    tokens = MySQL().tokenize(sql)
+def check_spaces(sql: str, tokens: Sequence[Token]) -> None:
+    """Raise StatementError for a function that must have its bracket beside it: `COUNT (*)`."""
     for before, name, bracket, after in zip([None, *tokens], tokens, tokens[1:], tokens[2:], strict=False):
         apart = bracket.token_type == TokenType.L_PAREN and name.end + 1 < bracket.start
-        is_name = (
-            name.token_type in (TokenType.IDENTIFIER, TokenType.STRING) or name.text.upper() not in ADJACENT
-        )
-        if not apart or is_name or (before is not None and before.text.upper() in _BEFORE_NAMES):
+        function, named = name.text.upper(), name.token_type in (TokenType.IDENTIFIER, TokenType.STRING)
+        if not apart or named or function not in ADJACENT:
             continue
-        function = name.text.upper()
-        if function in ("CAST", "DATE_ADD", "DATE_SUB", "EXTRACT", "POSITION") or after.text.upper() in (
-            "*",
-            "DISTINCT",
-        ):
+        if before is not None and before.text.upper() in _BEFORE_NAMES:
+            continue
+        keyword = function in ("CAST", "DATE_ADD", "DATE_SUB", "EXTRACT", "POSITION")
+        if keyword or after.text.upper() in ("*", "DISTINCT"):
             raise syntax_error(sql[after.start :])
         raise StatementError(
             1630,
@@ -109,7 +79,7 @@ def check_spaces(sql: str) -> None:
 
 
 def check_words(tree: exp.Expr) -> None:
-    """Raises StatementError for a reserved word as a name without backticks, unless a dot is beside it."""
+    """Raise StatementError for a reserved word as a name without backticks, unless a dot is beside it."""
     for name in tree.find_all(exp.Identifier):
         parent = name.parent
         if not name.name and isinstance(parent, exp.Table):
@@ -122,7 +92,7 @@ def check_words(tree: exp.Expr) -> None:
 
 
 def check_derived(tree: exp.Expr) -> None:
-    """Raises StatementError for a subquery in FROM or JOIN that has no alias."""
+    """Raise StatementError for a subquery in FROM or JOIN that has no alias."""
     for subquery in tree.find_all(exp.Subquery):
         if isinstance(subquery.parent, exp.From | exp.Join) and subquery.arg_key == "this":
             inner: exp.Expr = subquery
@@ -133,7 +103,7 @@ def check_derived(tree: exp.Expr) -> None:
 
 
 def needed_tables(tree: exp.Expr) -> tuple[str, ...]:
-    """The names that must be exactly those of tables or views; other databases are refused elsewhere."""
+    """Return the names that must be exactly those of tables or views, in our database."""
     if not isinstance(tree, exp.Query | exp.DML | exp.Create | exp.Alter | exp.TruncateTable):
         return ()
     parts = {part.alias for part in tree.find_all(exp.CTE)} | {""}
@@ -142,8 +112,8 @@ def needed_tables(tree: exp.Expr) -> tuple[str, ...]:
 
 
 def _is_hidden(table: exp.Table) -> bool:
-    """Whether no part of WITH that has the table's name can be seen where the table stands: a part sees those
-    before it, and with RECURSIVE itself."""
+    """Return whether no part of WITH named like a table is seen from it: one before, or with RECURSIVE
+    itself."""
     below: exp.Expr = table
     above = below.parent
     while above is not None:
@@ -162,7 +132,7 @@ def _is_hidden(table: exp.Table) -> bool:
 
 
 def _read(tree: exp.Expr) -> Iterator[exp.Table]:
-    """The tables of a statement that must exist."""
+    """Return the tables of a statement that must exist."""
     if isinstance(tree, exp.Alter):
         if not isinstance(tree.this, exp.Table):
             raise syntax_error(text_of(tree.this))
@@ -177,7 +147,7 @@ def _read(tree: exp.Expr) -> Iterator[exp.Table]:
 
 
 def check_aliases(tree: exp.Expr) -> None:
-    """Raises StatementError for a column of a table that the statement names in another case."""
+    """Raise StatementError for a column of a table that the statement names in another case."""
     found: dict[int, set[str]] = {}
     for column in tree.find_all(exp.Column):
         name, known = column.table, set[str]()
@@ -193,18 +163,17 @@ def check_aliases(tree: exp.Expr) -> None:
             raise StatementError(1051, f"Unknown table '{name}'")
         if name.lower() not in map(str.lower, known):
             continue
-        place = column.find_ancestor(*_CLAUSES, exp.Query)
-        clause = _CLAUSES.get(type(place), "field list") if place is not None else "field list"
-        raise StatementError(1054, f"Unknown column '{name}.{column.name}' in '{clause}'")
+        place = _CLAUSES.get(type(column.find_ancestor(*_CLAUSES, exp.Query)), "field list")
+        raise unknown_column(f"{name}.{column.name}", place)
 
 
 def check_joins(tree: exp.Expr) -> None:
-    """Raises StatementError for a column in ON whose table comes later, or before a comma."""
+    """Raise StatementError for a column in ON whose table comes later, or before a comma."""
     for select in tree.find_all(exp.Select):
         joins, first = select.args.get("joins") or [], select.args.get("from_")
         if first is None or not any(join.args.get("on") for join in joins):
             continue
-        own, seen = sources(select), {first.this.alias_or_name}
+        own, seen = sources(select), _names(first)
         for join in joins:
             inside = {each.alias_or_name for each in join.this.find_all(exp.Table, exp.Subquery)}
             comma = not (
@@ -217,24 +186,263 @@ def check_joins(tree: exp.Expr) -> None:
             for column in columns:
                 late = isinstance(column, exp.Column) and column.table in own - seen - {""}
                 if late:
-                    raise StatementError(
-                        1054, f"Unknown column '{column.table}.{column.name}' in 'on clause'"
-                    )
+                    raise unknown_column(f"{column.table}.{column.name}", "on clause")
+
+
+def clause(node: exp.Expr, name: str) -> list[exp.Expr]:
+    """Return the expressions of a clause, such as the terms of ORDER BY."""
+    found = node.args.get(name)
+    return [] if found is None else found.expressions
+
+
+def conditions(select: exp.Select) -> list[tuple[exp.Expr, exp.Join | None]]:
+    """Return the conditions of WHERE and ON, the latter with their joins."""
+    where, joins = select.args.get("where"), select.args.get("joins") or []
+    own = [] if where is None else [(where.this, None)]
+    return [*own, *((join.args["on"], join) for join in joins if join.args.get("on") is not None)]
+
+
+def terms(condition: exp.Expr) -> list[exp.Expr]:
+    """Return the conditions that AND connects."""
+    return list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
 
 
 def parts(select: exp.Select) -> Iterator[exp.Expr]:
-    """The tables and subqueries of FROM."""
+    """Return the tables and subqueries of FROM."""
     first = select.args.get("from_")
     for each in [*([first] if first is not None else []), *(select.args.get("joins") or [])]:
         yield each.this
 
 
 def named(select: exp.Expr) -> dict[str, exp.Expr]:
-    """What a query selects under another name, by that name in lower case."""
+    """Return the expressions that a query selects under another name, by that name in lower case."""
     return {each.alias.lower(): each.this for each in select.expressions if isinstance(each, exp.Alias)}
 
 
 def sources(query: exp.Expr) -> set[str]:
-    """The names of a query's own tables, as its aliases have them."""
-    own = query.walk(prune=lambda node: node is not query and isinstance(node, exp.Select))
+    """Return the names of a query's own tables, as its aliases have them."""
+    return _names(query)
+
+
+def _names(tree: exp.Expr) -> set[str]:
+    own = tree.walk(prune=lambda node: node is not tree and isinstance(node, exp.Select))
     return {node.alias_or_name for node in own if isinstance(node, exp.Table | exp.Subquery)}
+
+
+Known = Mapping[str, set[str] | None]
+"""Tables and parts of WITH, with their columns in lower case; `None` if they cannot be seen."""
+
+
+def check_columns(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
+    """Raise StatementError for an output column's name in WHERE or ON, and for one that stands for two."""
+    known = _known(tree, tables)
+    for operation in tree.find_all(exp.SetOperation):
+        _check_global_order(operation)
+    for select in tree.find_all(exp.Select):
+        _check_order(select, [_columns(each, known) for each in parts(select)])
+        _check_conditions(select, known)
+
+
+def _known(tree: exp.Expr, tables: Sequence[TableColumns]) -> Known:
+    known: dict[str, set[str] | None] = {
+        table.name: {name.lower() for name, _ in table.columns} for table in tables
+    }
+    for part in tree.find_all(exp.CTE):
+        renamed = {column.name.lower() for column in part.args["alias"].columns}
+        known[part.alias] = renamed or _selected(part.this)
+    return known
+
+
+def _check_conditions(select: exp.Select, known: Known) -> None:
+    aliases = {each.alias.lower() for each in select.expressions if isinstance(each, exp.Alias)}
+    query: exp.Select | None = select
+    while query is not None and aliases:
+        for source in parts(query):
+            columns = _columns(source, known)
+            aliases = aliases - columns if columns is not None else set()
+        above = query.find_ancestor(exp.Select, exp.From, exp.CTE)
+        query = above if isinstance(above, exp.Select) else None
+    for condition, join in conditions(select) if aliases else ():
+        for column in condition.find_all(exp.Column):
+            if column.table or column.name.lower() not in aliases:
+                continue
+            inner = column.find_ancestor(exp.Select)
+            if inner is select or (inner is not None and inner.args.get("from_") is None):
+                raise unknown_column(column.name, "on clause" if join else "where clause")
+
+
+def _check_order(select: exp.Select, own: list[set[str] | None]) -> None:
+    for key in _keys(select):
+        name = key.name.lower()
+        same = {text_of(each.unalias()) for each in select.expressions if each.alias_or_name.lower() == name}
+        among = sum(columns is not None and name in columns for columns in own)
+        named = any(join.args.get("using") or join.method for join in select.args.get("joins") or [])
+        starred = any(isinstance(each, exp.Star) for each in select.expressions)
+        aliases = [
+            each for each in select.expressions if isinstance(each, exp.Alias) and each.alias.lower() == name
+        ]
+        if len(same) > 1 and len(aliases) == 1 and not isinstance(aliases[0].this, exp.Column):
+            raise unsupported("ORDER BY a column's name that stands for something else as well")
+        if len(same) > 1 or (starred and not same and among > 1 and not named):
+            raise StatementError(1052, f"Column '{key.name}' in order clause is ambiguous")
+
+
+def _check_global_order(operation: exp.SetOperation) -> None:
+    names = _selected(operation)
+    for key in (term.this for term in clause(operation, "order")):
+        if isinstance(key, exp.Column) and key.table:
+            raise StatementError(
+                1250, f"Table '{key.table}' from one of the SELECTs cannot be used in global ORDER clause"
+            )
+        if isinstance(key, exp.Column) and names is not None and key.name.lower() not in names:
+            raise unknown_column(key.name, "order clause")
+
+
+def _keys(select: exp.Select) -> Iterator[exp.Column]:
+    """Return the columns without a table that ORDER BY names."""
+    for term in clause(select, "order"):
+        if isinstance(term.this, exp.Column) and not term.this.table:
+            yield term.this
+
+
+def _columns(source: exp.Expr, known: Known) -> set[str] | None:
+    if isinstance(source, exp.Table):
+        return known.get(source.name)
+    return _selected(source.this) if isinstance(source, exp.Subquery) else None
+
+
+def _selected(query: exp.Expr) -> set[str] | None:
+    """Return the names of a query's columns in lower case."""
+    query = query.unnest()
+    while isinstance(query, exp.SetOperation):
+        query = query.left.unnest()
+    if not isinstance(query, exp.Select) or query.is_star:
+        return None
+    return {name.lower() for name in query.named_selects}
+
+
+def qualify_order(tree: exp.Expr) -> None:
+    """Give columns in ORDER BY the tables that they have where they are selected: to SQLite, `SELECT a.id
+    FROM a JOIN b ... ORDER BY id` is ambiguous."""
+    for select in tree.find_all(exp.Select):
+        selected = {
+            each.name.lower(): each
+            for each in select.expressions
+            if isinstance(each, exp.Column) and each.table
+        }
+        aliases = {each.alias.lower() for each in select.expressions if isinstance(each, exp.Alias)}
+        for key in _keys(select) if select.args.get("joins") else ():
+            column = selected.get(key.name.lower())
+            if column is not None and key.name.lower() not in aliases:
+                key.set("table", column.args["table"].copy())
+
+
+def qualify_having(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
+    """Put selected expressions in the place of their names in HAVING; SQLite takes a column first."""
+    known = _known(tree, tables)
+    for select in tree.find_all(exp.Select):
+        having, group = select.args.get("having"), select.args.get("group")
+        aliases = named(select)
+        if having is None or not aliases:
+            continue
+        own = set[str]().union(*(_columns(each, known) or set() for each in parts(select)))
+        keys = {key.name.lower() for key in group.expressions if isinstance(key, exp.Column)} if group else ()
+        for column in _loose(having):
+            name = column.name.lower()
+            value = aliases.get(name) if name in own else None
+            if value is None or (isinstance(value, exp.Column) and value.name.lower() == name):
+                continue
+            refuse_if(name in keys, "a name in HAVING that GROUP BY and SELECT give to different things")
+            column.replace(keep_kind(exp.paren(value.copy()), value))
+
+
+def having_alone(node: exp.Expr) -> None:
+    """Make a condition of rows of HAVING without GROUP BY and aggregates; it knows the new names."""
+    if any(each.find(exp.AggFunc) for each in node.expressions):
+        return
+    condition = node.args["having"].this
+    refuse_if(condition.find(exp.AggFunc), "an aggregate in HAVING, and none in SELECT or GROUP BY")
+    aliases = named(node)
+    for column in list(condition.find_all(exp.Column)):
+        value = None if column.table else aliases.get(column.name.lower())
+        if value is not None and value.find(exp.Window):
+            raise StatementError(
+                3594,
+                f"You cannot use the alias '{column.name}' of an expression containing a window function in "
+                "this context.'",
+            )
+        if value is not None:
+            new = exp.paren(value.copy())
+            column.replace(new)
+            condition = new if column is condition else condition
+    where = node.args.get("where")
+    node.set("where", exp.Where(this=condition if where is None else exp.and_(where.this, condition)))
+    node.set("having", None)
+
+
+def qualify_joins(tree: exp.Expr, tables: Sequence[TableColumns]) -> None:
+    """Give columns in ON the table among those joined so far that has them; SQLite looks at all tables."""
+    known = _known(tree, tables)
+    for select in tree.find_all(exp.Select):
+        joins, first = select.args.get("joins") or [], select.args.get("from_")
+        if first is None or len(joins) < 2 or not any(_loose(join.args.get("on")) for join in joins):
+            continue
+        every = {each.alias_or_name: _columns(each, known) for each in parts(select)}
+        seen = {first.this.alias_or_name}
+        for join in joins:
+            name = join.this.alias_or_name
+            bound = join.kind or join.side or join.method or join.args.get("on") or join.args.get("using")
+            seen = {*seen, name} if bound else {name}
+            for column in (
+                _loose(join.args.get("on")) if all(every[each] is not None for each in seen) else ()
+            ):
+                owners = [each for each in seen if column.name.lower() in (every[each] or ())]
+                if len(owners) == 1:
+                    column.set("table", exp.to_identifier(owners[0], quoted=True))
+                elif not owners and any(column.name.lower() in (each or ()) for each in every.values()):
+                    refuse_if(select.find_ancestor(exp.Select) is not None, "a column of a later table in ON")
+                    raise unknown_column(column.name, "on clause")
+
+
+def _loose(condition: exp.Expr | None) -> list[exp.Column]:
+    """Return the columns without a table in a condition, outside of aggregates and subqueries."""
+    inner = exp.AggFunc | exp.Query
+    nodes = condition.walk(prune=lambda node: isinstance(node, inner)) if condition is not None else ()
+    return [node for node in nodes if isinstance(node, exp.Column) and not node.table]
+
+
+def rename_columns(tree: exp.Expr) -> None:
+    """Give derived tables the names of columns behind the alias. The tree must have been annotated."""
+    for node in tree.find_all(exp.Subquery):
+        names, query = node.alias_column_names, node.this
+        if not names:
+            continue
+        if len(query.meta.get("row", names)) != len(names):
+            raise StatementError(*OTHER_COUNT)
+        own = isinstance(query, exp.Select) and any(isinstance(each, exp.Alias) for each in query.expressions)
+        sorted_ = any(query.args.get(each) for each in ("group", "having", "order"))
+        if not isinstance(query, exp.Select) or query.is_star or (own and sorted_):
+            raise unsupported("names of columns behind such a derived table")
+        named = [
+            exp.alias_(each.unalias(), name, quoted=True)
+            for each, name in zip(query.expressions, names, strict=True)
+        ]
+        query.set("expressions", named)
+        node.args["alias"].set("columns", None)
+
+
+def check_twice(tree: exp.Expr) -> None:
+    """Raise StatementError for a derived table or part of WITH, annotated, with two columns of a name."""
+    for node in tree.find_all(exp.Subquery, exp.CTE):
+        derived = isinstance(node, exp.CTE) or isinstance(node.parent, exp.From | exp.Join)
+        joins = list(node.find_all(exp.Join))
+        if not derived or any(join.method for join in joins):
+            continue
+        once = {each.name.lower() for join in joins for each in join.args.get("using") or []}
+        alias = node.args.get("alias")
+        names = [name.lower() for name, _ in node.this.meta.get("row", ()) if name.lower() not in once]
+        if isinstance(node.this, exp.Select):
+            names += [text_of(each).lower() for each in node.this.expressions if not each.alias_or_name]
+        for name in names if not (alias is not None and alias.columns) else ():
+            if name and names.count(name) > 1:
+                raise StatementError(1060, f"Duplicate column name '{name}'")

@@ -1,36 +1,38 @@
-"""Parses one statement of MySQL's SQL into sqlglot's tree."""
+"""Text to tokens, and tokens to sqlglot's tree: one statement of MySQL's SQL, in bounded time."""
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any
 
-import sqlglot.errors
 from sqlglot import exp
 from sqlglot.dialects.mysql import MySQL
+from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.parsers.mysql import MySQLParser
-from sqlglot.tokens import TokenType
+from sqlglot.tokens import Token, TokenType
 
-from trl_dbbench.mysqlite.values import StatementError
-from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS, parse_statements
+from trl_dbbench.mysqlite.errors import StatementError, nested_too_deeply, syntax_error, unsupported
+from trl_dbbench.mysqlite.kinds import words
 
-_KEPT_FUNCTIONS: tuple[str, ...] = (
-    *("COUNT", "SUM", "AVG", "MIN", "MAX", "COALESCE", "ROW_NUMBER", "RANK", "DENSE_RANK", "PERCENT_RANK"),
-    *("CUME_DIST", "NTILE", "LAG", "LEAD", "FIRST_VALUE", "LAST_VALUE", "NTH_VALUE"),
+MAX_STATEMENT_CHARACTERS = 65_536
+"""Characters of a statement."""
+
+MAX_NODES = 5_000
+"""Tokens of a statement, and nodes that the parser may build, abandoned ones included: a tenth of a second.
+It backtracks: in `FROM a,(FROM a,(...` each further bracket doubles its work."""
+
+# sqlglot warns about everything that it cannot parse
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
+
+_KEPT_FUNCTIONS = words(
+    """
+    COUNT SUM AVG MIN MAX COALESCE ROW_NUMBER RANK DENSE_RANK PERCENT_RANK CUME_DIST NTILE LAG LEAD
+    FIRST_VALUE LAST_VALUE NTH_VALUE
+    """
 )
+_KEPT_PARSERS = words("CAST CONVERT GROUP_CONCAT TRIM EXTRACT SUBSTRING SUBSTR POSITION CHAR VALUES")
 _OF_JOINS = ("method", "side", "kind", "on", "using")
-_KEPT_PARSERS = (
-    "CAST",
-    "CONVERT",
-    "GROUP_CONCAT",
-    "TRIM",
-    "EXTRACT",
-    "SUBSTRING",
-    "SUBSTR",
-    "POSITION",
-    "CHAR",
-    "VALUES",
-)
 
 
 class _Source(MySQL):
@@ -46,7 +48,7 @@ class _Source(MySQL):
         }
 
         def _parse_join(self, *args: Any, **kwargs: Any) -> exp.Join | None:
-            """Tells JOIN without a condition, which joins all that comes before it, from a comma."""
+            """Tell JOIN without a condition, which joins all that comes before it, from a comma."""
             comma = self._curr is not None and self._curr.token_type == TokenType.COMMA
             join = super()._parse_join(*args, **kwargs)
             if join is not None and not comma and not any(join.args.get(key) for key in _OF_JOINS):
@@ -54,20 +56,31 @@ class _Source(MySQL):
             return join
 
 
-def parse(sql: str) -> exp.Expr:
-    """The single statement in the text.
-
-    Raises:
-        StatementError: there is none or more than one, or it cannot be parsed.
-    """
+def tokenize(sql: str) -> tuple[str, list[Token]]:
+    """Return a statement, with INSERT for REPLACE, which the parser does not know, and its tokens."""
     if len(sql) > MAX_STATEMENT_CHARACTERS:
         raise StatementError(
             1153, f"Got a packet bigger than 'max_allowed_packet' bytes ({len(sql)} characters)"
         )
-    replaced = as_insert(sql)
     try:
-        trees = [tree for tree in parse_statements(replaced, _Source) if tree is not None]
-    except sqlglot.errors.ParseError as error:
+        sql.encode()
+        text = _REPLACE.sub("INSERT INTO ", sql)
+        tokens = _Source().tokenize(text)
+    except UnicodeEncodeError as error:
+        wrong = sql[error.start : error.end]
+        raise StatementError(1300, f"Invalid utf8mb4 character string: {wrong!a}") from None
+    except SqlglotError:
+        raise syntax_error(sql) from None
+    if len(tokens) > MAX_NODES:
+        raise nested_too_deeply()
+    return text, tokens
+
+
+def parse(sql: str, text: str, tokens: list[Token]) -> exp.Expr:
+    """Return the tree of the single statement in a text. `text` and `tokens` are what `tokenize` returned."""
+    try:
+        found = _Source().parser(max_nodes=MAX_NODES).parse(tokens, text)
+    except ParseError as error:
         if _TWICE.search(sql):
             raise unsupported("DISTINCT DISTINCT") from None
         if not error.errors:
@@ -75,25 +88,26 @@ def parse(sql: str) -> exp.Expr:
         first = error.errors[0]
         near = f"{first.get('highlight') or ''}{first.get('end_context') or ''}"
         raise syntax_error(near, first.get("line") or 1) from None
-    except sqlglot.errors.SqlglotError:
-        raise syntax_error(sql) from None
     except RecursionError:
         raise nested_too_deeply() from None
-    trees = [tree for tree in trees if not isinstance(tree, exp.Semicolon)]
+    except (SqlglotError, AttributeError, TypeError, LookupError, ValueError, AssertionError):
+        raise syntax_error(sql) from None  # the parser goes on where MySQL gives up, and stumbles
+    trees = [tree for tree in found if tree is not None and not isinstance(tree, exp.Semicolon)]
     if not trees:
         raise StatementError(1065, "Query was empty")
     if len(trees) > 1:
         raise syntax_error(text_of(trees[1]))
     tree = _joined(trees[0]) if _TEXTS.search(sql) else trees[0]
-    if replaced == sql and isinstance(tree, exp.Insert) and tree.args.get("alternative"):
-        raise syntax_error(f"OR {tree.args['alternative']}")
-    if replaced != sql and isinstance(tree, exp.Insert):
-        tree.set("alternative", "REPLACE")
+    if isinstance(tree, exp.Insert):
+        if text != sql:
+            tree.set("alternative", "REPLACE")
+        elif tree.args.get("alternative"):
+            raise syntax_error(f"OR {tree.args['alternative']}")
     return tree
 
 
 def _joined(tree: exp.Expr) -> exp.Expr:
-    """Texts side by side, as the one that they are."""
+    """Join texts that stand side by side, which are one."""
     for node in list(tree.find_all(exp.Concat)):
         texts = node.expressions
         if all(isinstance(each, exp.Literal) and each.is_string for each in texts):
@@ -106,33 +120,14 @@ _TWICE = re.compile(r"\bDISTINCT\s+DISTINCT\b", re.IGNORECASE)
 _REPLACE = re.compile(r"\A\s*REPLACE\s+(?:LOW_PRIORITY\s+|DELAYED\s+)?(?:INTO\s+)?(?!\()", re.IGNORECASE)
 
 
-def as_insert(sql: str) -> str:
-    """A statement with INSERT for REPLACE, which the parser does not know as one."""
-    return _REPLACE.sub("INSERT INTO ", sql)
-
-
 def text_of(tree: exp.Expr) -> str:
-    """A part of a statement in MySQL's SQL.
-
-    It is empty where the parser made something of an odd statement that cannot be written.
-    """
+    """Return a part of a statement in MySQL's SQL; nothing where the parser made what cannot be written."""
     try:
         return tree.sql(dialect="mysql")
-    except (sqlglot.errors.SqlglotError, AttributeError, LookupError, TypeError, ValueError):
+    except (SqlglotError, AttributeError, LookupError, TypeError, ValueError):
         return ""
 
 
-def syntax_error(near: str, line: int = 1) -> StatementError:
-    return StatementError(
-        1064,
-        "You have an error in your SQL syntax; check the manual that corresponds to your MySQL server "
-        f"version for the right syntax to use near '{near[:80]}' at line {line}",
-    )
-
-
-def unsupported(what: str) -> StatementError:
-    return StatementError(1235, f"This version of MySQL doesn't yet support '{what}' (embedded database)")
-
-
-def nested_too_deeply() -> StatementError:
-    return StatementError(1436, "Thread stack overrun: the statement is nested too deeply")
+def quote(name: str) -> str:
+    """Return a name as it may stand in a statement, whatever it is."""
+    return "`" + name.replace("`", "``") + "`"

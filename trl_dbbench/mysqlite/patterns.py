@@ -9,16 +9,9 @@ from typing import Any
 
 import regex
 
-from trl_dbbench.mysqlite.clock import check_time
 from trl_dbbench.mysqlite.collation import symbols
-from trl_dbbench.mysqlite.parse import unsupported
-from trl_dbbench.mysqlite.values import (
-    MAX_PATTERN_CHARACTERS,
-    MAX_TEXT_CHARACTERS,
-    StatementError,
-    Value,
-    text,
-)
+from trl_dbbench.mysqlite.errors import StatementError, unsupported
+from trl_dbbench.mysqlite.values import MAX_PATTERN_CHARACTERS, MAX_TEXT_CHARACTERS, Value, check_time, text
 
 MAX_REGEX_SECONDS = 0.5
 """Computing time of the whole process after which a match is given up."""
@@ -45,7 +38,7 @@ def _like_pattern(pattern: str, escape: str, exact: bool) -> Any:
 
 
 def joined(segments: list[str]) -> Any:
-    """What stands between the `%` of a pattern, as a regular expression that does not backtrack across one.
+    """Return the segments between the `%` of a pattern as a regular expression without backtracking.
 
     Each is looked for only once, at its first place: if the rest does not match after that, it does not match
     after a later place either.
@@ -82,12 +75,11 @@ def _too_large() -> StatementError:
 # recursive and approximate patterns, which MySQL does not know, and in which `regex` notices its timeout late
 _FOREIGN = regex.compile(r"\(\?(?:R|&|P>|[+-]?\d)|\{[^}]*<")
 
-
 _COUNTED = regex.compile(r"(.?)\{(\d+)(?:,\d*)?\}", regex.DOTALL)
 
 
 def _written_out(pattern: str) -> int:
-    """At least the number of parts that the pattern has once its counted repeats are written out.
+    """Return the number of parts of a pattern with its counted repeats written out, or more.
 
     `regex` does so when it compiles a pattern: `((a{99}){99}){99}` would take minutes. A count behind
     anything but a plain character may be that of a group, so it multiplies the whole pattern.
@@ -114,7 +106,7 @@ def _regex(pattern: str, flags: str) -> Any:
 
 
 def in_regex_time(call: Callable[[], Any]) -> Any:
-    """What the match returns. A match that timed out while it waited, and did not compute, is tried again.
+    """Return the result of a match, repeated if it timed out while it waited and did not compute.
 
     `regex` counts the computing time of the whole process, and also the time for which a match waits for
     Python's lock: while another thread collects garbage, that alone can exceed the timeout.
@@ -132,7 +124,7 @@ def in_regex_time(call: Callable[[], Any]) -> Any:
 
 
 def _letters(flags: str, *texts: str) -> None:
-    """Raises StatementError for letters whose other case MySQL finds in its own way: `ß` is also `SS`."""
+    """Raise StatementError for letters whose other case MySQL finds in its own way: `ß` is also `SS`."""
     if "c" in flags or all(each.isascii() for each in texts):
         return
     if odd := sorted(

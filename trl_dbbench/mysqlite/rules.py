@@ -1,48 +1,622 @@
-"""MySQL's expressions, rewritten for SQLite: a rule for each kind of node in sqlglot's tree.
+"""MySQL's statements for SQLite: a rule for each kind of node in sqlglot's tree.
 
-Operators and functions whose meaning differs become calls of the Python functions in `functions`, which
-SQLite knows under the prefix `my_`. What MySQL would refuse, and what has no counterpart, raises
-`StatementError` with MySQL's number.
+Operators and functions whose meaning differs become calls of `functions`, under the prefix `my_`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from sqlglot import exp
+from sqlglot.dialects.sqlite import SQLite
+from sqlglot.errors import SqlglotError
 
-from trl_dbbench.database.sandbox import SHOWN_DATABASE
-from trl_dbbench.mysqlite.calls import cast, counted, function_call, move, remainder_of
-from trl_dbbench.mysqlite.charsets import CHARSETS, in_charset
 from trl_dbbench.mysqlite.checks import single_row
 from trl_dbbench.mysqlite.coercions import (
+    BINARY,
+    CHARSETS,
+    COMPARISONS,
+    as_number,
     as_text,
     call,
+    chooses,
+    collated,
+    comparable,
     doubt,
     exact,
     in_change,
+    in_charset,
     is_check,
     is_early,
     is_in_change,
+    is_moved,
     may_fail,
     numeric,
+    strict_truths,
+    sure_decimal,
     unified,
     unless_null,
 )
-from trl_dbbench.mysqlite.comparisons import BINARY, COMPARISONS, collated
-from trl_dbbench.mysqlite.dates import EXTRACTED
-from trl_dbbench.mysqlite.joins import turn_right_joins
-from trl_dbbench.mysqlite.kinds import JSON, keep_kind, kind_of
-from trl_dbbench.mysqlite.output_names import having_alone
-from trl_dbbench.mysqlite.overflow import OVERFLOW, bits, checked
-from trl_dbbench.mysqlite.parse import syntax_error, text_of, unsupported
-from trl_dbbench.mysqlite.totals import TOTALS
-from trl_dbbench.mysqlite.values import COLLATION, StatementError
+from trl_dbbench.mysqlite.dates import EXTRACTED, UNITS
+from trl_dbbench.mysqlite.errors import (
+    SHOWN_DATABASE,
+    StatementError,
+    nested_too_deeply,
+    refuse_if,
+    syntax_error,
+    unknown_column,
+    unknown_table,
+    unsupported,
+)
+from trl_dbbench.mysqlite.functions import (
+    AGGREGATES,
+    DOUBTFUL,
+    OVERFLOW,
+    OVERFLOWING,
+    functions,
+    is_own,
+    takes,
+)
+from trl_dbbench.mysqlite.kinds import (
+    DATE,
+    INT,
+    JSON,
+    Kind,
+    TableColumns,
+    annotate,
+    keep_kind,
+    kind_of,
+    words,
+)
+from trl_dbbench.mysqlite.names import (
+    check_twice,
+    having_alone,
+    qualify_having,
+    qualify_joins,
+    qualify_order,
+    rename_columns,
+    terms,
+)
+from trl_dbbench.mysqlite.parse import quote, text_of
+from trl_dbbench.mysqlite.storage import count_depth, is_recursive, note_columns, store, store_columns
+from trl_dbbench.mysqlite.values import COLLATION
+
+_FUNCTIONS = functions()
+_KNOWN = (
+    frozenset(name for name in _FUNCTIONS if not is_own(name))
+    | frozenset(AGGREGATES)
+    | {"ADDDATE", "SUBDATE"}
+)
+
+
+def interval(node: exp.Interval) -> tuple[exp.Expr, exp.Expr]:
+    unit = node.args.get("unit")
+    amount = node.this or exp.null()
+    name = "" if unit is None else unit.name.upper()
+    if name not in UNITS:  # such as DAY_HOUR, or what the parser takes for a second interval
+        raise unsupported(f"INTERVAL ... {name}")
+    whole = isinstance(amount, exp.Literal) and amount.name.lstrip("+-").isdecimal()
+    checked = amount if whole else in_change(amount, "FULL_INTEGER")
+    if checked is not amount and isinstance(checked, exp.Anonymous) and kind_of(amount).silent is not False:
+        doubt(checked)
+    return checked, exp.Literal.string(name)
+
+
+def counted(node: exp.Expr) -> exp.Expr:
+    """Return a number of characters or places, which must be whole: MySQL rounds numbers in several ways."""
+    kind = kind_of(node)
+    if kind.name == "text" and is_in_change(node):
+        raise unsupported("a text as a count in a statement that changes rows")
+    return node if kind.name in ("int", "null") else call("COUNT", as_number(node))
+
+
+def move(name: str, moment: exp.Expr, amount: exp.Interval, kind: Kind) -> exp.Expr:
+    """Return DATE_ADD or DATE_SUB of this kind."""
+    strict = is_in_change(moment)
+    arguments = [_start(moment), *interval(amount)]
+    if not strict:
+        return call(name, *arguments)
+    made = call(f"FULL_{name}", *arguments, int(kind == DATE))
+    return unless_null(arguments[:1], made) if may_fail(arguments[1]) else made
+
+
+def _start(moment: exp.Expr) -> exp.Expr:
+    """Return a value that an interval is added to; of a text moved before, MySQL shows the time."""
+    among = kind_of(moment).name == "text" and chooses(moment)
+    if among and any(kind_of(each).is_moment for each in moment.walk()):
+        raise unsupported("an interval added to a date among texts")
+    moment = in_change(moment, "FULL_DATE")
+    return call("MOMENT", moment) if is_moved(moment) and kind_of(moment).name == "text" else moment
+
+
+_T = exp.DataType.Type
+_INTEGERS = {_T.BIGINT, _T.UBIGINT, _T.INT, _T.UINT, _T.SMALLINT, _T.TINYINT}
+_TEXTS = {_T.CHAR, _T.NCHAR, _T.VARCHAR, _T.NVARCHAR, _T.TEXT, _T.CHARACTER_SET, _T.JSON}
+
+
+def cast(node: exp.Expr) -> exp.Expr:
+    kind = node.args["to"]
+    sizes = [exp.Literal.number(size.name) for size in kind.expressions]
+    if odd := next((size.name for size in sizes if not size.name.isdecimal()), None):
+        raise syntax_error(f"{odd})")
+    if kind.this in (_T.DECIMAL, _T.UDECIMAL) and any(
+        int(size.name) > most for size, most in zip(sizes, (65, 30), strict=False)
+    ):
+        raise StatementError(1426, f"Too-big precision specified for '{text_of(node.this)}'. Maximum is 65.")
+    refuse_if(kind.this == _T.YEAR, "CAST(... AS YEAR)")
+    if kind.this in _INTEGERS:
+        name = "CAST_FLOAT_SIGNED" if kind_of(node.this).name == "float" else "CAST_SIGNED"
+        whole = call(name, in_change(as_number(node.this), "FULL_INTEGER"))
+        return call("CAST_UNSIGNED", whole) if kind.this in (_T.UBIGINT, _T.UINT) else whole
+    if kind.this in (_T.DECIMAL, _T.UDECIMAL):
+        digits, places = [*sizes, *map(exp.Literal.number, (10, 0)[len(sizes) :])]
+        return call("CAST_DECIMAL", in_change(as_number(node.this), "FULL_BEGUN_DECIMAL"), places, digits)
+    if kind_of(node).is_single:
+        return call("CAST_FLOAT", numeric(node.this))
+    if kind.this in (_T.FLOAT, _T.DOUBLE, _T.UDOUBLE):
+        return call("CAST_DOUBLE", numeric(node.this))
+    if kind.this in _TEXTS:
+        made = call("CAST_CHAR", as_text(node.this), *sizes[:1])
+        charset = kind.args.get("kind") if kind.this == _T.CHARACTER_SET else None
+        return made if charset is None else in_charset(made, charset.name)
+    if kind.this in (_T.BINARY, _T.VARBINARY):
+        return exp.Collate(this=node.this, expression=exp.var(BINARY))
+    if kind.this == _T.DATE:
+        return call("DATE", in_change(node.this, "FULL_DATE"))
+    if kind.this == _T.TIME:
+        return call("TIME", node.this)
+    if kind.this in (_T.DATETIME, _T.TIMESTAMP, _T.TIMESTAMPTZ, _T.TIMESTAMPNTZ):
+        return call("TIMESTAMP", in_change(node.this, "FULL_DATE"))
+    raise syntax_error(text_of(node))
+
+
+def check_name(node: exp.Anonymous) -> None:
+    """Raise StatementError for a function that does not exist; MySQL looks at this before anything else."""
+    name = str(node.this).upper()
+    if name.strip('"').endswith(" "):
+        raise StatementError(1458, f"Incorrect routine name '{node.this}'")
+    if isinstance(node.parent, exp.Dot):
+        if isinstance(node.parent.this, exp.Dot):
+            raise syntax_error("(")
+        raise StatementError(1305, f"FUNCTION {node.parent.sql(dialect='mysql')} does not exist")
+    if name in ("IFNULL", "VALUES", "ANY_VALUE") or name in _KNOWN:
+        return
+    if name in _MISSING or name.startswith(("ST_", "MBR", "JSON_", "INET", "IS_IPV", "GTID_")):
+        raise unsupported(f"{name}()")
+    raise StatementError(1305, f"FUNCTION {SHOWN_DATABASE}.{name} does not exist")
+
+
+def function_call(node: exp.Expr) -> exp.Expr:
+    name, arguments = str(node.this).upper(), list(node.expressions)
+    if name == "VALUES":
+        refuse_if(node.find_ancestor(exp.OnConflict) is None, "VALUES() outside ON DUPLICATE KEY UPDATE")
+        return exp.column(arguments[0].copy(), "excluded")
+    if name == "ANY_VALUE" and len(arguments) == 1:
+        return arguments[0]
+    if name == "IFNULL":
+        node.set("expressions", [unified(each, kind_of(node)) for each in arguments])
+        return node
+    if name in ("TIMESTAMPDIFF", "TIMESTAMPADD") and arguments:
+        if arguments[0].name.upper().removeprefix("SQL_TSI_") not in UNITS | {"MICROSECOND"}:
+            raise syntax_error(text_of(arguments[0]))
+        arguments[0] = exp.Literal.string(arguments[0].name.upper())
+    if name in ("ADDDATE", "SUBDATE") and len(arguments) == 2 and not isinstance(arguments[1], exp.Interval):
+        arguments[1] = exp.Interval(this=arguments[1], unit=exp.var("DAY"))
+    if name in _MOVING and len(arguments) == 2 and isinstance(arguments[1], exp.Interval):
+        return move(_MOVING[name], arguments[0].unnest(), arguments[1], kind_of(node))
+    strict = is_in_change(node)
+    for place, each in enumerate(arguments[: 2 if name == "DATEDIFF" else 1] if name in _OF_DATES else ()):
+        if kind_of(each).is_number:
+            refuse_if(strict and place, "DATEDIFF of a number in a statement that changes rows")
+            arguments[place] = call("DATED", each)
+    counts = _COUNTS.get(name, ())
+    arguments = [counted(each) if place in counts else each for place, each in enumerate(arguments)]
+    if strict:
+        arguments = _checked(name, arguments)
+    arguments = _converted(name, arguments, kind_of(node))
+    if name == "MOD" and len(arguments) == 2 and strict:
+        arguments[1] = call("DIVISOR", arguments[1], arguments[0].copy())
+    wrong = len(arguments) < _FEWEST.get(name, 0) or name in _MOVING or name == "ANY_VALUE"
+    if wrong or (name in _FUNCTIONS and not takes(_FUNCTIONS[name], arguments)):
+        raise StatementError(1582, f"Incorrect parameter count in the call to native function '{name}'")
+    own = "FULL_STR_TO_DATE" if strict and name == "STR_TO_DATE" else name
+    if name == "MOD":
+        own = remainder_of(kind_of(node))
+    if name in OVERFLOWING and node.find_ancestor(exp.Predicate, exp.Connector, exp.If, exp.Case) is not None:
+        own = f"{DOUBTFUL}{name}"  # MySQL does not compute it beside NULL
+    made = exact(call(own, *arguments), kind_of(node) if name in _COMPUTING else INT)
+    if name in _ROUNDING and kind_of(node).name == "float":
+        made = call("SIGNED", made, arguments[0].copy())
+    if name == "FORMAT" and str(arguments[0].this) == "my_ROUND_FLOAT":
+        made = call("SIGNED_TEXT", made, arguments[0].copy())
+    last = max((n for n, each in enumerate(arguments) if strict and may_fail(each)), default=0)
+    if not last or name in _READING_ALL:
+        return made
+    refuse_if(name not in _STOPPING, f"{name} of what may be no number in a statement that changes rows")
+    return unless_null(arguments[:last], made)
+
+
+def remainder_of(kind: Kind) -> str:
+    """Return the name of the function for a remainder of this kind."""
+    return "DECIMAL_MOD" if kind.name == "decimal" else "MOD"
+
+
+_MOVING = {"DATE_ADD": "DATE_ADD", "ADDDATE": "DATE_ADD", "DATE_SUB": "DATE_SUB", "SUBDATE": "DATE_SUB"}
+_ROUNDING = words("ROUND TRUNCATE CEIL CEILING FLOOR")
+_MISSING = words(
+    """
+    ACOS ADDTIME AES_DECRYPT AES_ENCRYPT ASIN ATAN ATAN2 BENCHMARK BIN BIN_TO_UUID BIT_AND BIT_COUNT
+    BIT_LENGTH BIT_OR BIT_XOR CHARSET COERCIBILITY COLLATION COMPRESS CONV CONVERT_TZ COT CRC32 CURRENT_ROLE
+    EXPORT_SET EXTRACTVALUE FORMAT_BYTES FORMAT_PICO_TIME FOUND_ROWS FROM_BASE64 GEOMCOLLECTION
+    GEOMETRYCOLLECTION GET_FORMAT GET_LOCK GROUPING ICU_VERSION INTERVAL IS_FREE_LOCK IS_USED_LOCK IS_UUID
+    LAST_INSERT_ID LINESTRING LOAD_FILE MAKETIME MAKE_SET MD5 MICROSECOND MULTILINESTRING MULTIPOINT
+    MULTIPOLYGON NAME_CONST OCT PERIOD_ADD PERIOD_DIFF POINT POLYGON PS_CURRENT_THREAD_ID PS_THREAD_ID QUOTE
+    RANDOM_BYTES REGEXP_INSTR RELEASE_ALL_LOCKS RELEASE_LOCK ROLES_GRAPHML ROW ROW_COUNT SEC_TO_TIME
+    SESSION_USER SHA SHA1 SHA2 SOUNDEX SOURCE_POS_WAIT STATEMENT_DIGEST STATEMENT_DIGEST_TEXT STRING_TO_VECTOR
+    SUBTIME SYSTEM_USER TIMEDIFF TIMESTAMPADD TIME_TO_SEC TO_BASE64 TO_SECONDS UNCOMPRESS UNCOMPRESSED_LENGTH
+    UNHEX UPDATEXML UTC_DATE UTC_TIME UTC_TIMESTAMP UUID_SHORT UUID_TO_BIN VALIDATE_PASSWORD_STRENGTH
+    VECTOR_DIM VECTOR_TO_STRING WEIGHT_STRING YEARWEEK
+    """
+)
+"""Functions of MySQL's that the embedded database lacks, besides families of them."""
+
+_COMPUTING = frozenset({"ABS", "MOD", "TRUNCATE"})
+_OF_TEXTS = words(
+    """
+    CONCAT CONCAT_WS UPPER UCASE LOWER LCASE LEFT RIGHT SUBSTR SUBSTRING MID SUBSTRING_INDEX REPLACE REPEAT
+    REVERSE LPAD RPAD LTRIM RTRIM INSERT LENGTH CHAR_LENGTH CHARACTER_LENGTH OCTET_LENGTH LOCATE INSTR ASCII
+    ORD STRCMP FIND_IN_SET REGEXP_LIKE REGEXP_REPLACE REGEXP_SUBSTR
+    """
+)
+_OF_NUMBERS = words(
+    """
+    ABS CEIL CEILING FLOOR ROUND TRUNCATE MOD POW POWER SQRT SIGN EXP LN LOG LOG2 LOG10 SIN COS TAN RADIANS
+    DEGREES FORMAT STD STDDEV STDDEV_POP STDDEV_SAMP VARIANCE VAR_POP VAR_SAMP
+    """
+)
+
+_FEWEST = {
+    **dict.fromkeys(("GREATEST", "LEAST", "ELT", "FIELD", "CONCAT_WS"), 2),
+    **dict.fromkeys(("LPAD", "RPAD"), 3),
+    "CONCAT": 1,
+}
+"""The fewest arguments of functions that take any number here."""
+_READING_ALL = words("MOD DATEDIFF LEFT REPEAT LPAD LOCATE FORMAT")
+"""Functions that evaluate all of their arguments, even if the first is NULL."""
+_STOPPING = words(
+    """
+    CONCAT POW POWER ROUND TRUNCATE GREATEST LEAST NULLIF REPLACE INSTR STRCMP DATE_FORMAT TIMESTAMPDIFF
+    """
+)
+"""Functions that evaluate no argument behind one that is NULL."""
+_OF_DATES = words(
+    """
+    DATE TIMESTAMP YEAR MONTH DAY DAYOFMONTH DAYOFWEEK DAYOFYEAR WEEKDAY WEEK WEEKOFYEAR QUARTER MONTHNAME
+    DAYNAME LAST_DAY TO_DAYS DATEDIFF DATE_FORMAT UNIX_TIMESTAMP TIMESTAMPDIFF
+    """
+)
+_COUNTS = {
+    **dict.fromkeys(("LEFT", "RIGHT", "REPEAT", "LPAD", "RPAD", "FORMAT", "ROUND", "TRUNCATE"), (1,)),
+    **dict.fromkeys(("SUBSTR", "SUBSTRING", "MID"), (1, 2)),
+    "SUBSTRING_INDEX": (2,),
+    "LOCATE": (2,),
+    "ELT": (0,),
+    "SPACE": (0,),
+}
+"""Places of arguments that are numbers of characters, or of places."""
+_OF_TIMES = frozenset({"TIME", "HOUR", "MINUTE", "SECOND", "TIME_FORMAT"})
+
+
+def _check_kinds(name: str, arguments: list[exp.Expr]) -> None:
+    """Refuse what MySQL compares or reads in ways of its own."""
+    kinds = [kind_of(each) for each in arguments]
+    mixed = any(kind.is_moment for kind in kinds) and not all(
+        kind.is_moment or kind.name == "null" for kind in kinds
+    )
+    refuse_if(name in ("GREATEST", "LEAST", "STRCMP") and mixed, f"{name} of a date and something else")
+    refuse_if(name in ("STRCMP", "FROM_DAYS") and any(kind.is_moment for kind in kinds), f"{name} of dates")
+    other = name == "UNIX_TIMESTAMP" and any(kind.name == "text" for kind in kinds)
+    other = other or (name in _OF_TIMES and bool(kinds) and kinds[0].is_number)
+    if other or (name == "FROM_UNIXTIME" and kinds and kinds[0].name not in ("int", "null")):
+        raise unsupported(f"{name} of such a value")
+
+
+def _checked(name: str, arguments: list[exp.Expr]) -> list[exp.Expr]:
+    """Return the arguments of a function in a change of rows: they must be what the function takes."""
+    if name in _OF_TIMES and arguments and kind_of(arguments[0]).name == "text":
+        raise unsupported(f"{name} of a text in a statement that changes rows")
+    kinds = [kind_of(each) for each in arguments]
+    mixed = any(kind.name == "text" for kind in kinds) and any(kind.is_number for kind in kinds)
+    if name in ("GREATEST", "LEAST") and mixed:
+        raise unsupported(f"{name} of numbers and texts in a statement that changes rows")
+    if name in ("LN", "LOG", "LOG2", "LOG10"):
+        return [call("POSITIVE", each) for each in arguments]
+    if name not in _OF_DATES:
+        return arguments
+    dates = {"DATEDIFF": (0, 1), "TIMESTAMPDIFF": (1, 2)}.get(name, (0,))
+    return [in_change(each, "FULL_DATE") if n in dates else each for n, each in enumerate(arguments)]
+
+
+def _converted(name: str, arguments: list[exp.Expr], kind: Kind) -> list[exp.Expr]:
+    """Return the arguments as a function takes them."""
+    if name in ("GREATEST", "LEAST", "STRCMP", "UNIX_TIMESTAMP", "FROM_UNIXTIME", "FROM_DAYS", *_OF_TIMES):
+        _check_kinds(name, arguments)
+    if name in _OF_TEXTS:
+        return [as_text(each) for each in arguments]
+    if name in _OF_NUMBERS:
+        rounded = [numeric(each) for each in arguments]
+        to_even = (
+            name in ("ROUND", "FORMAT") and arguments and kind_of(arguments[0]).name in ("float", "text")
+        )
+        if not to_even:
+            return rounded
+        digits = rounded[1:] or [exp.Literal.number(0)]
+        return [call("ROUND_FLOAT", rounded[0], *digits), *rounded[1:]]
+    if name == "STR_TO_DATE" and not all(isinstance(each, exp.Literal | exp.Null) for each in arguments[1:]):
+        raise unsupported("STR_TO_DATE with a computed format")
+    if name == "NULLIF" and len(arguments) == 2:
+        return [*comparable(arguments, strict=True), arguments[0].copy()]
+    if name == "FIELD":
+        numbers = any(kind_of(each).is_number for each in arguments)
+        if numbers and any(kind_of(each).is_moment for each in arguments):
+            raise unsupported("FIELD of dates and numbers")
+        return comparable(arguments) if numbers else arguments  # MySQL compares dates as texts
+    if name == "TIME" and len(arguments) == 1:
+        return [*arguments, exp.Literal.number(int(kind_of(arguments[0]).name == "text"))]
+    if name == "DATE_FORMAT":
+        return [*arguments[:1], *map(as_text, arguments[1:])]
+    if name in ("GREATEST", "LEAST", "ELT"):
+        return [unified(each, kind) for each in arguments]
+    return arguments
+
+
+def _total(node: exp.Expr) -> exp.Expr:
+    """Return SUM or AVG, which give decimals of a number of places."""
+    refuse_if(any(each.find(exp.Avg) for each in node.find_all(exp.Subquery)), "a sum of a subquery's mean")
+    if not isinstance(node.this, exp.Distinct):
+        node.set("this", numeric(node.this))
+    elif kind_of(node.this.expressions[0]).name == "text":
+        refuse_if(is_in_change(node), "a sum of different texts in a statement that changes rows")
+        node.this.set("expressions", [call("CAST_DOUBLE", each) for each in node.this.expressions])
+    else:
+        node.this.set("expressions", [as_number(each) for each in node.this.expressions])
+    return node if isinstance(node.parent, exp.Window) else _of_mean(node, kind_of(node))
+
+
+def _of_mean(node: exp.Expr, kind: Kind) -> exp.Expr:
+    """Return a total, rounded; a mean keeps nine places, or a multiple of them, until it is shown."""
+    mean = isinstance(node.this if isinstance(node, exp.Window) else node, exp.Avg) and not _is_kept(node)
+    return exact(type(node)(**node.args), kind, -(-kind.places // 9) * 9 if mean else kind.places)
+
+
+def _is_kept(node: exp.Expr) -> bool:
+    """Return whether it is a column of a table that is made for the statement, and rounded there."""
+    above = node.parent.parent if isinstance(node.parent, exp.Alias) else node.parent
+    while isinstance(above, exp.Query | exp.Subquery):
+        above = above.parent
+    return isinstance(above, exp.CTE | exp.From | exp.Join)
+
+
+def _window(node: exp.Expr) -> exp.Expr:
+    node.set("partition_by", [collated(each) for each in node.args.get("partition_by") or []] or None)
+    return _of_mean(node, kind_of(node)) if isinstance(node.this, exp.Sum | exp.Avg) else node
+
+
+def _extreme(node: exp.Expr) -> exp.Expr:
+    """Return MIN or MAX, of texts by MySQL's order."""
+    if kind_of(node).name in ("text", "unknown") and not isinstance(node.this, exp.Column | exp.Distinct):
+        node.set("this", collated(node.this))
+    return node
+
+
+def _group_concat(node: exp.Expr) -> exp.Expr:
+    value, keys, directions = node.this, [], ""
+    if isinstance(value, exp.Order):
+        keys = [_group_key(ordered.this, value.this) for ordered in value.expressions]
+        directions = "".join("-" if ordered.args.get("desc") else "+" for ordered in value.expressions)
+        value = value.this
+    distinct = isinstance(value, exp.Distinct)
+    values = [_group_text(each) for each in (value.expressions if distinct else [value])]
+    separator = node.args.get("separator") or ","
+    return call("GROUP_CONCAT", separator, int(distinct), directions, *keys, *values)
+
+
+def _group_text(value: exp.Expr) -> exp.Expr:
+    """Return a value as GROUP_CONCAT writes it, which stores it first."""
+    kind = kind_of(value)
+    if kind.name == "decimal":
+        return call("WRITTEN", value, kind.places)
+    return call("WRITTEN_SINGLE", value) if kind.is_single else value
+
+
+def _group_key(key: exp.Expr, value: exp.Expr) -> exp.Expr:
+    """Return a key of GROUP_CONCAT: a whole number is the place of one of its arguments."""
+    if isinstance(key, exp.Collate) and isinstance(key.this, exp.Literal) and key.this.is_int:
+        key = key.this
+    if not isinstance(key, exp.Literal) or not key.is_int:
+        refuse_if(key.find(exp.Column) is None, "GROUP_CONCAT sorted by a constant")
+        return key
+    values = value.expressions if isinstance(value, exp.Distinct) else [value]
+    if not key.name.isdecimal() or not 1 <= int(key.name) <= len(values):
+        raise unknown_column(key.name, "order clause")
+    return values[int(key.name) - 1].copy()
+
+
+def _count(node: exp.Expr) -> exp.Expr:
+    if isinstance(node.this, exp.Distinct):
+        parts = node.this.expressions
+        apart = [each for part in parts for each in (part, "\x1f")][:-1]
+        one = parts[0] if len(parts) == 1 else call("CONCAT", *apart)
+        node.set("this", exp.Distinct(expressions=[collated(one)]))
+    return node
+
+
+TOTALS: dict[type, Callable[[exp.Expr], exp.Expr]] = {
+    exp.Sum: _total,
+    exp.Avg: _total,
+    exp.Min: _extreme,
+    exp.Max: _extreme,
+    exp.GroupConcat: _group_concat,
+    exp.Count: _count,
+    exp.Window: _window,
+}
+"""The rules of `rules` for them."""
+
+_BITS = 63
+"""Bits of a BIGINT without its sign."""
+_OF_ROWS = 40
+"""The bits of a number of rows."""
+_PASSING = words(
+    """
+    my_ABS my_FLOOR my_CEIL my_CEILING my_ROUND my_TRUNCATE my_GREATEST my_LEAST my_NULLIF my_MOD my_ELT
+    IFNULL
+    """
+)
+"""Functions whose result is about as large as their arguments."""
+_WIDE = words("my_INT_DIV my_CAST_SIGNED my_CAST_FLOAT_SIGNED my_CAST_UNSIGNED")
+
+
+def checked(node: exp.Expr, kind: Kind) -> exp.Expr:
+    """Return a sum, difference or product, with a check where its result may be too large."""
+    if kind.name == "float" and isinstance(node, exp.Mul):
+        return call("FINITE", node)
+    if kind.name == "int" and kind.unsigned:
+        return call("UNSIGNED", node)
+    if kind.name != "int" or _bits(node) <= _BITS:
+        return node
+    if any(not each.is_string and _bits(each) > _BITS for each in node.find_all(exp.Literal)):
+        raise unsupported("whole numbers above 9223372036854775807")
+    return call("WHOLE", node)
+
+
+def bits(node: exp.Expr) -> exp.Expr:
+    """Return an operator of bits, of whole numbers: to MySQL, they have no sign."""
+    sides = [each for each in (node.this, node.args.get("expression")) if each is not None]
+    if any(kind_of(each).name not in ("int", "null") for each in sides):
+        raise unsupported("bits of what is no whole number")
+    return call("BITS", type(node)(**node.args))
+
+
+def _bits(node: exp.Expr) -> int:
+    """Return the most bits that a whole number may have, as far as its expression tells."""
+    kind = kind_of(node)
+    match node:
+        case exp.Literal():
+            return int(node.name).bit_length() if node.name.isdecimal() else _BITS
+        case exp.Paren() | exp.Neg():
+            return _bits(node.this)
+        case exp.Mul():
+            return _bits(node.this) + _bits(node.expression)
+        case exp.Add() | exp.Sub():
+            return max(_bits(node.this), _bits(node.expression)) + 1
+        case exp.Column():
+            return kind.size if kind.name == "int" and kind.size is not None else _BITS
+        case exp.Count() | exp.Window():
+            return _OF_ROWS
+        case exp.Predicate() | exp.Not() | exp.Connector() | exp.Boolean() | exp.Null():
+            return 1
+        case exp.Anonymous():
+            name = str(node.this)
+            if name in _PASSING:
+                return max(map(_bits, node.expressions), default=_BITS)
+            return _BITS if name in _WIDE else 32
+    return _BITS
+
+
+def turn_right_joins(select: exp.Expr) -> None:
+    """Make `a JOIN b RIGHT JOIN c` of a query `c LEFT JOIN (a JOIN b)`, which changes the order of `*`. Raise
+    StatementError where the query keeps a RIGHT JOIN that SQLite answers wrongly."""
+    joins, first = select.args.get("joins") or [], select.args.get("from_")
+    if not any(join.side.upper() == "RIGHT" for join in joins):
+        return
+    named = any(join.args.get("using") or join.method for join in joins)
+    if named and any(
+        isinstance(each, exp.Column) and isinstance(each.this, exp.Star) for each in select.expressions
+    ):
+        raise unsupported("t.* of tables that RIGHT JOIN joins by USING or NATURAL")
+    if named or first is None or any(each.is_star for each in select.expressions):
+        _check_right_joins(joins)
+        return
+    source, done = first.this, list[exp.Join]()
+    for join in joins:
+        if join.side.upper() != "RIGHT":
+            done.append(join)
+            continue
+        if done:
+            source.set("joins", done)
+            source = exp.Subquery(this=source)
+        source, done = join.this, [exp.Join(this=source, side="LEFT", on=join.args.get("on"))]
+    first.set("this", source)
+    select.set("joins", done)
+
+
+def _check_right_joins(joins: list[exp.Join]) -> None:
+    """Refuse what SQLite 3.40 answers wrong: before RIGHT JOIN, a constant condition removes all rows."""
+    last = max((n for n, join in enumerate(joins) if join.side.upper() == "RIGHT"), default=0)
+    for join in joins[:last]:
+        for term in terms(join.args["on"]) if join.args.get("on") is not None else ():
+            refuse_if(term.find(exp.Column, exp.Query) is None, "a constant in ON before RIGHT JOIN")
+
+
+def unify_sides(node: exp.SetOperation) -> None:
+    """Give both sides of a UNION or its like columns of the same kinds, where they are written out."""
+    kinds = [kind for _, kind in node.meta.get("row", ())]
+    for side in _sides(node, kinds):
+        if not isinstance(side, exp.Select) or len(side.expressions) != len(kinds):
+            continue
+        for each, kind in zip(list(side.expressions), kinds, strict=True):
+            value = each.this if isinstance(each, exp.Alias) else each
+            if isinstance(value, exp.Star):
+                continue
+            collates = isinstance(value, exp.Collate) and kind_of(value).name != "text"
+            inner, own = (value.this if collates else value), kind_of(value)
+            copy = inner.copy()
+            if own.name == "float":  # of a FLOAT as a text, MySQL's plan decides the digits
+                name = "SURE_SINGLE" if own.is_single else "WRITTEN"
+                new = call(name, copy) if kind.name == "text" else copy
+            else:
+                new = unified(sure_decimal(copy, kind), kind)
+            if own.name == kind.name == "float" and node.args.get("distinct"):
+                new = call("PLAIN_ZERO", new)
+            stored_first = chooses(inner) and not isinstance(inner.unnest(), exp.If | exp.Case)
+            if kind.name == "text" and own.name == "decimal" and (stored_first or inner.find(exp.Avg)):
+                raise unsupported("numbers chosen among others, or averages, beside texts in a UNION")
+            column = isinstance(value, exp.Column) and own.name == "decimal"
+            if column and kind.is_number and kind[:2] != own[:2]:
+                # SQLite would take the type of this column for that of all rows
+                name, places = ("DECIMAL", kind.places) if kind.name == "decimal" else ("CAST_DOUBLE", None)
+                new = call(name, value.copy(), places)
+            if isinstance(new, exp.Anonymous) and new.this.startswith("my_") and new.this != inner.this:
+                value.replace(collated(new) if kind.name == "text" else new)
+
+
+def _sides(node: exp.SetOperation, kinds: Sequence[Kind]) -> Iterator[exp.Expr]:
+    """Return the queries of a set operation, however deep."""
+    for side in (_written_out(node.left), _written_out(node.right)):
+        if not isinstance(side, exp.SetOperation):
+            yield side
+            continue
+        pairs = [(one, kind) for (_, one), kind in zip(side.meta.get("row", ()), kinds, strict=False)]
+        if any(one.name in ("float", "decimal", "datetime") and kind.name == "text" for one, kind in pairs):
+            raise unsupported("numbers or times, and texts in a UNION of three")
+        if any(one.name == "int" and kind.name == "text" for one, kind in pairs):
+            yield from _sides(side, kinds)
+
+
+def _written_out(side: exp.Expr) -> exp.Expr:
+    """Return the query whose columns are those of a side, which may stand in brackets (`single_row`)."""
+    side = side.unnest()
+    while isinstance(side, exp.Select) and [type(each) for each in side.expressions] == [exp.Star]:
+        source = side.args.get("from_")
+        if source is None or not isinstance(source.this, exp.Subquery):
+            break
+        side = source.this.unnest()
+    return side
 
 
 def rewrite(node: exp.Expr) -> None:
-    """Replaces a node whose descendants have been rewritten."""
+    """Replace a node whose descendants have been rewritten."""
     rule = next((_RULES[kind] for kind in type(node).__mro__ if kind in _RULES), None)
     if rule is None:
         return
@@ -64,17 +638,12 @@ def _plus(name: str) -> Callable[[exp.Expr], exp.Expr]:
 def _arithmetic(node: exp.Expr) -> exp.Expr:
     for side in ("this", "expression"):
         node.set(side, numeric(node.args[side]))
-    return exact(checked(_again(node), kind_of(node)), kind_of(node))
-
-
-def _again(node: exp.Expr) -> exp.Expr:
-    """The same node, to stand below the one that takes its place."""
-    return type(node)(**node.args)
+    return exact(checked(type(node)(**node.args), kind_of(node)), kind_of(node))
 
 
 def _quotient(node: exp.Expr) -> exp.Expr:
     kind = kind_of(node)
-    places = exp.Literal.number(kind.places) if kind.name == "decimal" else None
+    places = kind.places if kind.name == "decimal" else None
     dividend = numeric(node.this)
     if kind.name == "float":  # of texts such as '1', SQLite makes whole numbers
         dividend = call("CAST_DOUBLE", dividend)
@@ -120,8 +689,6 @@ def _xor(node: exp.Expr) -> exp.Expr:
 
 
 def _is(node: exp.Expr) -> exp.Expr:
-    if isinstance(node.expression, exp.Column | exp.Literal):
-        raise syntax_error(text_of(node.expression))
     if isinstance(node.expression, exp.Null) and is_in_change(node) and may_fail(node.this):
         raise unsupported("IS NULL of what may be no number in a statement that changes rows")
     return node
@@ -143,27 +710,23 @@ def _collate(node: exp.Expr) -> exp.Expr:
 
 def _extract(node: exp.Expr) -> exp.Expr:
     unit, value = node.name.upper(), node.expression
-    if unit not in EXTRACTED:
-        raise unsupported(f"EXTRACT({unit} ...)")
+    refuse_if(unit not in EXTRACTED, f"EXTRACT({unit} ...)")
     read = call("DATED", value) if kind_of(value).is_number else in_change(value, "FULL_DATE")
-    return call("EXTRACT", exp.Literal.string(unit), read)
+    return call("EXTRACT", unit, read)
 
 
 def _interval(node: exp.Expr) -> exp.Expr:
-    if isinstance(node.this, exp.Tuple):
-        raise unsupported("INTERVAL()")
+    refuse_if(isinstance(node.this, exp.Tuple), "INTERVAL()")
     return node
 
 
 def _trim(node: exp.Expr) -> exp.Expr:
-    where = exp.Literal.string(str(node.args.get("position") or "BOTH").upper())
-    return call("TRIM", as_text(node.this), node.expression or exp.Literal.string(" "), where)
+    where = str(node.args.get("position") or "BOTH").upper()
+    return call("TRIM", as_text(node.this), node.expression or " ", where)
 
 
 def _substring(node: exp.Expr) -> exp.Expr:
     start, length = node.args.get("start"), node.args.get("length")
-    if start is None:
-        raise syntax_error(")")
     counts = [counted(each) for each in (start, length) if each is not None]
     return call("SUBSTRING", as_text(node.this), *counts)
 
@@ -197,12 +760,9 @@ _INTERNAL = re.compile(r"sqlite_|pragma_|dbstat$", re.IGNORECASE)
 def _table(node: exp.Expr) -> exp.Expr:
     if node.args.get("hints"):  # an error where there is no such index
         raise unsupported("USE INDEX and the like")
-    if node.alias_column_names:
-        raise syntax_error("(")
-    if isinstance(node.this, exp.Func):
-        raise unsupported("a function as a table")
+    refuse_if(isinstance(node.this, exp.Func), "a function as a table")
     if _INTERNAL.match(node.name):
-        raise StatementError(1146, f"Table '{SHOWN_DATABASE}.{node.name}' doesn't exist")
+        raise unknown_table(node.name)
     schema = node.text("db")
     if node.text("catalog") or (node.args.get("db") is not None and not schema):
         raise syntax_error(text_of(node))
@@ -220,11 +780,9 @@ def _table(node: exp.Expr) -> exp.Expr:
 def _column(node: exp.Expr) -> exp.Expr:
     schema = node.text("db")
     if schema and schema != SHOWN_DATABASE and schema.lower() != "information_schema":
-        written = text_of(node).replace("`", "")
-        raise StatementError(1054, f"Unknown column '{written}' in 'field list'")
+        raise unknown_column(text_of(node).replace("`", ""))
     node.set("db", None)
-    if kind_of(node) == JSON and not _is_shown(node):
-        raise unsupported("a column of JSON in an expression")
+    refuse_if(kind_of(node) == JSON and not _is_shown(node), "a column of JSON in an expression")
     if kind_of(node).name == "fixed" and not (_is_shown(node) or isinstance(node.parent, _COMPARING)):
         raise unsupported("FLOAT or DOUBLE with a number of places in an expression")
     return node
@@ -234,7 +792,7 @@ _COMPARING = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.In, exp.Bet
 
 
 def _is_shown(column: exp.Expr) -> bool:
-    """Whether a column is shown as it is, counted, or asked for NULL."""
+    """Return whether a column is shown as it is, counted, or asked for NULL."""
     above = column.parent.parent if isinstance(column.parent, exp.Alias) else column.parent
     asked = isinstance(above, exp.Is) and isinstance(above.expression, exp.Null)
     listed = isinstance(above, exp.Select) and not above.args.get("distinct")
@@ -244,7 +802,7 @@ def _is_shown(column: exp.Expr) -> bool:
 
 
 def _no_place(key: exp.Expr) -> exp.Expr:
-    """A key of GROUP BY or ORDER BY; SQLite takes `-1` for the place of a column, as it does with `1`."""
+    """Return a key of GROUP BY or ORDER BY; SQLite would take `-1` for the place of a column."""
     inner = key
     while isinstance(inner, exp.Neg | exp.Paren):
         inner = inner.this
@@ -263,18 +821,8 @@ def _order(node: exp.Expr) -> exp.Expr:
 
 
 def _group(node: exp.Expr) -> exp.Expr:
-    if node.args.get("rollup"):
-        raise unsupported("WITH ROLLUP")
-    shown = node.parent.expressions if isinstance(node.parent, exp.Select) else []
-    folded = {
-        str(place) for place, each in enumerate(shown, 1) if each.find(exp.AggFunc)
-    }  # a mistake of its own
-    keys = node.expressions
-    mistaken = [isinstance(key, exp.Literal) and key.name in folded for key in keys]
-    node.set(
-        "expressions",
-        [key if wrong else _no_place(key) for key, wrong in zip(keys, mistaken, strict=True)],
-    )
+    refuse_if(node.args.get("rollup"), "WITH ROLLUP")
+    node.set("expressions", [_no_place(key) for key in node.expressions])
     return node
 
 
@@ -294,8 +842,7 @@ def _select(node: exp.Expr) -> exp.Expr:
     turn_right_joins(node)
     node.set("locks", None)
     node.set("operation_modifiers", None)
-    if node.args.get("into"):
-        raise unsupported("SELECT ... INTO")
+    refuse_if(node.args.get("into"), "SELECT ... INTO")
     source = node.args.get("from_")
     if source is not None and isinstance(source.this, exp.Table) and source.this.name.upper() == "DUAL":
         node.set("from_", None)
@@ -356,15 +903,14 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     exp.Concat: lambda node: call("CONCAT", *map(as_text, node.expressions)),
     exp.CurrentDate: _call_of("CURDATE"),
     exp.CurrentTime: _call_of("CURTIME"),
-    exp.CurrentTimestamp: _call_of("NOW"),
-    exp.Localtime: _call_of("NOW"),
-    exp.Localtimestamp: _call_of("NOW"),
+    **dict.fromkeys((exp.CurrentTimestamp, exp.Localtime, exp.Localtimestamp), _call_of("NOW")),
     exp.CurrentUser: _call_of("USER"),
     exp.Anonymous: function_call,
     exp.Literal: _literal,
     exp.Parameter: _variable,
     exp.SessionParameter: _variable,
     exp.PropertyEQ: _refuse(":="),
+    exp.BitString: _refuse("bits as bytes"),
     exp.Placeholder: _placeholder,
     exp.Table: _table,
     exp.Column: _column,
@@ -374,3 +920,119 @@ _RULES: dict[type, Callable[[exp.Expr], exp.Expr]] = {
     **dict.fromkeys((exp.JSONExtract, exp.JSONExtractScalar), _refuse("-> and ->>")),
     exp.MatchAgainst: _refuse("MATCH ... AGAINST"),
 }
+
+
+class _Target(SQLite):
+    """SQLite with names in backticks: it takes a "name" that does not exist for a text."""
+
+    class Tokenizer(SQLite.Tokenizer):
+        IDENTIFIERS = ["`"]  # noqa: RUF012
+
+
+def write(
+    tree: exp.Expr, columns: Sequence[TableColumns] = ()
+) -> tuple[str, tuple[Kind, ...], tuple[str, ...]]:
+    """Return the statement as SQLite understands it, the kinds of a query's columns, and the constants that
+    MySQL reads before any row. Changes the tree. `columns` are those of the tables and views that it
+    names."""
+    try:
+        if isinstance(tree, exp.Update | exp.Delete):
+            tree = _one_table(tree)
+        if isinstance(tree, exp.Subquery) and not any(map(tree.args.get, ("order", "limit", "with_"))):
+            tree = tree.unnest()
+        for each in tree.find_all(exp.Anonymous):
+            check_name(each)
+        shown = annotate(tree, columns)
+        rename_columns(tree)
+        check_twice(tree)
+        qualify_order(tree)
+        qualify_joins(tree, columns)
+        qualify_having(tree, columns)
+        note_columns(tree)
+        nodes = list(tree.walk(bfs=False))
+        if isinstance(tree, exp.DML):
+            strict_truths(tree)
+        for node in reversed(nodes):
+            rewrite(node)
+            store_columns(node)
+            if isinstance(node, exp.SetOperation) and not is_recursive(node):
+                unify_sides(node)
+        count_depth(tree)
+        tree = _clean(store(tree, columns))
+        constants = [
+            _written(each)
+            for each in tree.find_all(exp.Anonymous)
+            if is_early(each) or (each.this == "my_FULL_MOMENT" and each.find(exp.Column, exp.Query) is None)
+        ]
+        constants += [_written(each) for each in tree.find_all(exp.Subquery) if each.meta.get("read_first")]
+        return _written(tree), shown, tuple(constants)
+    except RecursionError:
+        raise nested_too_deeply() from None
+    except SqlglotError as error:
+        raise unsupported(str(error)[:80]) from None
+
+
+def _written(tree: exp.Expr) -> str:
+    return tree.sql(dialect=_Target, identify=True, normalize_functions=False, comments=False)
+
+
+def _one_table(tree: exp.Update | exp.Delete) -> exp.Expr:
+    """Return UPDATE or DELETE with ORDER BY, LIMIT or a join as one of the rows that a query selects."""
+    table = tree.this
+    targets = tree.args.get("tables") or []
+    joins = table.args.get("joins") or []
+    if isinstance(tree, exp.Update) and joins:
+        return _update_join(tree, table, joins)
+    if not (targets or joins or tree.args.get("order") or tree.args.get("limit")):
+        return tree
+    refuse_if(len(targets) > 1, "DELETE from several tables")
+    target = targets[0].name if targets else table.alias_or_name
+    for term in tree.args["order"].expressions if tree.args.get("order") else ():
+        if isinstance(term.this, exp.Literal) and term.this.is_int:
+            raise unknown_column(term.this.name, "order clause")
+    sources = {source.alias_or_name: source.name for source in (table, *(join.this for join in joins))}
+    if target not in sources:
+        raise StatementError(1109, f"Unknown table '{target}' in MULTI DELETE")
+    picked = exp.select(exp.column("rowid", target)).from_(table.copy())
+    for part in ("where", "order", "limit"):
+        if tree.args.get(part):
+            picked.set(part, tree.args[part].copy())
+            tree.set(part, None)
+    chosen = exp.In(this=exp.column("rowid"), query=exp.Subquery(this=picked))
+    tree.set("tables", None)
+    tree.set("this", exp.to_table(quote(sources[target]), dialect="mysql") if targets or joins else table)
+    tree.set("where", exp.Where(this=chosen))
+    return tree
+
+
+def _update_join(tree: exp.Update, table: exp.Table, joins: list[exp.Join]) -> exp.Expr:
+    refuse_if(any(join.side or join.args.get("using") for join in joins), "UPDATE with an outer join")
+    first, *rest = [join.this for join in joins]
+    conditions = [join.args["on"] for join in joins if join.args.get("on")]
+    if tree.args.get("where"):
+        conditions.append(tree.args["where"].this)
+    for assignment in tree.expressions:
+        refuse_if(assignment.this.table not in ("", table.alias_or_name), "UPDATE of several tables")
+        assignment.this.set("table", None)
+    table.set("joins", None)
+    source = exp.From(this=first)
+    first.set("joins", [exp.Join(this=other, kind="CROSS") for other in rest] or None)
+    tree.set("from_", source)
+    tree.set("where", exp.Where(this=exp.and_(*conditions)) if conditions else None)
+    return tree
+
+
+def _clean(tree: exp.Expr) -> exp.Expr:
+    if isinstance(tree, exp.Insert):
+        conflict = tree.args.get("conflict")
+        if conflict is not None and conflict.args.get("duplicate"):
+            conflict.set("duplicate", None)
+            conflict.set("action", exp.var("DO UPDATE"))
+            if isinstance(tree.expression, exp.Select) and not tree.expression.args.get("where"):
+                # without WHERE, SQLite takes ON CONFLICT for the ON of a join
+                tree.expression.set("where", exp.Where(this=exp.true()))
+    if isinstance(tree, exp.Update):
+        for assignment in tree.expressions:
+            if isinstance(assignment.this, exp.Column):
+                assignment.this.set("table", None)
+    return tree

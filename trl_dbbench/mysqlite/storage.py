@@ -1,32 +1,31 @@
-"""New values of columns as MySQL stores them: rounded, as dates, or refused."""
+"""New values of columns as MySQL stores them, also in the tables of WITH RECURSIVE: MySQL makes a table of
+the first rows, and stores the others in it, rounded or refused."""
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from sqlglot import exp
 
 from trl_dbbench.mysqlite.coercions import as_number, call, doubt, sure_decimal, unified
-from trl_dbbench.mysqlite.dates import is_date, moment
-from trl_dbbench.mysqlite.floats import single, written
-from trl_dbbench.mysqlite.kinds import DATETIME, TEXT, UNKNOWN, Kind, TableColumns, keep_kind, kind_of
-from trl_dbbench.mysqlite.parse import unsupported
-from trl_dbbench.mysqlite.values import StatementError, Value, decimal, text
-
-EXACT_DIGITS = 15
-"""Significant digits of a DECIMAL that SQLite gives back as they were."""
-
-_INTEGERS = 2**63
-_EVERY_DIGIT = Context(prec=400)
+from trl_dbbench.mysqlite.errors import StatementError, refuse_if, unsupported
+from trl_dbbench.mysqlite.functions import (
+    AGGREGATES,
+    amount_of,
+    exact_decimal,
+    store_date,
+    store_float,
+    store_int,
+    store_json,
+    store_text,
+)
+from trl_dbbench.mysqlite.kinds import DATETIME, TEXT, UNKNOWN, Kind, TableColumns, keep_kind, kind_of, merged
+from trl_dbbench.mysqlite.values import Value, decimal, text
 
 
 def store(tree: exp.Expr, columns: Sequence[TableColumns]) -> exp.Expr:
-    """The statement, with the values that it writes as their columns hold them."""
+    """Return the statement, with the values that it writes as their columns hold them."""
     if isinstance(tree, exp.Update):
         _assign(tree.expressions, in_order=tree.args.get("from_") is None)
     if isinstance(tree, exp.Insert):
@@ -41,15 +40,14 @@ def store(tree: exp.Expr, columns: Sequence[TableColumns]) -> exp.Expr:
 
 
 def _assign(assignments: list[exp.Expr], in_order: bool = True) -> None:
-    """Stores new values as their columns hold them. Of one table MySQL sets columns in the order of the
-    statement, and a later value is computed of the earlier ones; SQLite computes all of the row as it was."""
+    """Store new values as columns hold them. MySQL computes a later value of the earlier ones, SQLite of the
+    row as it was."""
     new: dict[str, exp.Expr] = {}
     for each in assignments:
         if not isinstance(each, exp.EQ):
             continue
         name = each.this.name.lower()
-        if name in new:
-            raise unsupported("a column that is set twice")
+        refuse_if(name in new, "a column that is set twice")
         if in_order:
             _renew(each, new)
         each.set("expression", stored(each.expression, each.this.name, kind_of(each.this)))
@@ -57,7 +55,7 @@ def _assign(assignments: list[exp.Expr], in_order: bool = True) -> None:
 
 
 def _renew(assignment: exp.EQ, new: Mapping[str, exp.Expr]) -> None:
-    """Puts the new values of columns in the place of their names in the value of another."""
+    """Put the new values of columns in the place of their names in the value of another."""
     nodes = assignment.expression.walk(prune=lambda node: isinstance(node, exp.Query))
     for node in [each for each in nodes if isinstance(each, exp.Column) and each.table != "excluded"]:
         if (value := new.get(node.name.lower())) is not None:
@@ -78,16 +76,13 @@ def _insert(tree: exp.Insert, columns: Sequence[TableColumns]) -> None:
     wanted = [(name, kinds.get(name.lower(), UNKNOWN)) for name in names]
     source = tree.expression
     if isinstance(source, exp.Values):
+        every = set(names) <= set(kinds)
         for place, row in enumerate(source.expressions, 1):
-            if (
-                isinstance(row, exp.Tuple)
-                and len(row.expressions) != len(wanted)
-                and set(names) <= set(kinds)
-            ):
+            fits = isinstance(row, exp.Tuple) and len(row.expressions) == len(wanted)
+            if every and isinstance(row, exp.Tuple) and not fits:
                 raise StatementError(1136, f"Column count doesn't match value count at row {place}")
-            if set(names) <= set(kinds) and any(_names_column(row, target.name, kinds, columns)):
-                raise unsupported("a column in VALUES")
-            if isinstance(row, exp.Tuple) and len(row.expressions) == len(wanted):
+            refuse_if(every and any(_names_column(row, target.name, kinds, columns)), "a column in VALUES")
+            if fits:
                 cells = zip(row.expressions, wanted, strict=True)
                 row.set("expressions", [stored(cell, name, kind) for cell, (name, kind) in cells])
     elif isinstance(source, exp.Query) and len(source.meta.get("row", ())) == len(wanted):
@@ -97,7 +92,7 @@ def _insert(tree: exp.Insert, columns: Sequence[TableColumns]) -> None:
 def _names_column(
     row: exp.Expr, target: str, kinds: Mapping[str, Kind], columns: Sequence[TableColumns]
 ) -> Iterator[bool]:
-    """Whether each column in a row of VALUES is one of the table that it is for; a subquery has others."""
+    """Return whether each column in a row of VALUES is one of the row's own table. A subquery has others."""
     read = {each.name for each in row.find_all(exp.Table)}
     known = {name.lower() for each in columns if each.name in read for name, _ in each.columns}
     for column in row.find_all(exp.Column):
@@ -106,7 +101,7 @@ def _names_column(
 
 
 def _selected(source: exp.Query, wanted: list[tuple[str, Kind]]) -> exp.Expr:
-    """The rows of a query, as they are stored."""
+    """Return the rows of a query, as they are stored."""
     cells, names = [], []
     for place, ((name, kind), (_, own)) in enumerate(zip(wanted, source.meta["row"], strict=True)):
         cell = exp.column(f"c{place}", "my_rows")
@@ -120,66 +115,57 @@ def _selected(source: exp.Query, wanted: list[tuple[str, Kind]]) -> exp.Expr:
 
 
 def stored(node: exp.Expr, column: str, kind: Kind) -> exp.Expr:
-    """A new value of a column of this kind."""
+    """Return a new value of a column of this kind."""
     if kind.is_number and kind_of(node).is_moment and node.find(exp.Query) is not None:
         raise unsupported("a date of a subquery as a number")
     if isinstance(node, exp.Null | exp.Column) and (isinstance(node, exp.Null) or kind_of(node) == kind):
         return node
-    name = exp.Literal.string(column)
     node = sure_decimal(node, kind)
     match kind.name:
         case "int":
-            float_ = exp.Literal.number(int(kind_of(node).name in ("float", "text")))
-            bounds = [exp.Literal.string(str(bound)) for bound in _range(kind)]
-            return call("STORE_INT", as_number(node), name, float_, *bounds)
+            is_float = kind_of(node).name in ("float", "text")
+            return call("STORE_INT", as_number(node), column, int(is_float), *map(str, _range(kind)))
         case "decimal":
-            sizes = (exp.Literal.number(kind.size or 10), exp.Literal.number(kind.places))
-            return call("STORE_DECIMAL", as_number(node), name, *sizes)
+            return call("STORE_DECIMAL", as_number(node), column, kind.size or 10, kind.places)
         case "float":
-            return call("STORE_FLOAT", as_number(node), name, exp.Literal.number(int(kind.is_single)))
+            return call("STORE_FLOAT", as_number(node), column, int(kind.is_single))
         case "fixed":
             raise unsupported("new values of a FLOAT or DOUBLE with a number of places")
         case "date" | "datetime":
-            return call("STORE_DATE", node, name, exp.Literal.number(int(kind == DATETIME)))
+            return call("STORE_DATE", node, column, int(kind == DATETIME))
         case "text" if kind.size is not None:
             of_float = kind_of(node).name == "float"
-            written = (
-                call("REAL_TEXT", node, exp.Literal.number(kind.size)) if of_float else unified(node, TEXT)
-            )
-            return call("STORE_TEXT", written, name, exp.Literal.number(kind.size))
+            written = call("REAL_TEXT", node, kind.size) if of_float else unified(node, TEXT)
+            return call("STORE_TEXT", written, column, kind.size)
         case "text":
             computed = kind_of(node).is_single and not isinstance(node, exp.Column)
             return call("WRITTEN", node) if computed else unified(node, TEXT)
         case "json":
-            return call("STORE_JSON", node, name)
+            return call("STORE_JSON", node, column)
     return node
 
 
 def stored_cell(value: Value, column: str, kind: Kind) -> Value:
-    """A cell of a task's table, as a column of this kind holds it.
-
-    Raises:
-        StatementError: MySQL would refuse it.
-    """
+    """Return a cell as a column of this kind holds it; raise StatementError if MySQL would refuse it."""
     if value is None:
         return None
     match kind.name:
         case "int" if not isinstance(value, int):
-            return _store_int(value, column, 1, *_range(kind))
+            return store_int(value, column, 1, *_range(kind))
         case "decimal":
-            return _exact_decimal(value, column, kind.size or 10, kind.places)
+            return exact_decimal(value, column, kind.size or 10, kind.places)
         case "float" if kind.is_single:
-            return _store_float(value, column, 1)
+            return store_float(value, column, 1)
         case "fixed":
-            return _store_float(
-                decimal(_amount(value, column, "double"), kind.places), column, kind.size == 32
+            return store_float(
+                decimal(amount_of(value, column, "double"), kind.places), column, kind.size == 32
             )
         case "date" | "datetime" if not _WRITTEN[kind.name].fullmatch(text(value)):
-            return _store_date(value, column, kind == DATETIME)
+            return store_date(value, column, kind == DATETIME)
         case "text" if kind.size is not None:
-            return _store_text(value, column, kind.size)
+            return store_text(value, column, kind.size)
         case "json":
-            return _store_json(value, column)
+            return store_json(value, column)
     return value
 
 
@@ -196,153 +182,226 @@ def _range(kind: Kind) -> tuple[int, int]:
     return low, low + values - 1
 
 
-_WRITTEN_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+_STORED = "stored"
+"""Key in a recursive query's `meta`: the kinds of its columns."""
+_NAMES = "names"
+"""Key in a part's `meta`: the names of its columns, if its depth is counted."""
+_DEPTH = "my_depth"
 
 
-def _amount(value: Value, column: str, type: str) -> int | float:
-    """A number, or an error for a text that is none."""
-    if isinstance(value, str | bytes):
-        written = text(value).strip()
-        if not _WRITTEN_NUMBER.fullmatch(written):
-            raise StatementError(1366, f"Incorrect {type} value: '{written}' for column '{column}' at row 1")
-        return int(written) if written.lstrip("+-").isdecimal() else float(written)
-    return value
+def check_recursion(tree: exp.Expr) -> None:
+    """Raise StatementError for a part of WITH RECURSIVE that MySQL refuses."""
+    for part, blocks in _recursive(tree):
+        _check_shape(part, blocks)
+        for block in blocks:
+            if _own(part, block):
+                _check_block(part, block)
 
 
-def _out_of_range(column: str) -> StatementError:
-    return StatementError(1264, f"Out of range value for column '{column}' at row 1")
+def _recursive(tree: exp.Expr) -> Iterator[tuple[exp.CTE, list[exp.Expr]]]:
+    """Return the parts that name themselves, each with the queries of its UNION in order."""
+    for part in tree.find_all(exp.CTE):
+        with_ = part.parent
+        if isinstance(with_, exp.With) and with_.args.get("recursive") and _own(part, part.this):
+            yield part, list(_blocks(part.this))
 
 
-def _store_int(value: Value, column: str, is_float: int, low: str | int, high: str | int) -> Value:
-    amount = _amount(value, column, "integer")
-    if isinstance(amount, float):
-        if not math.isfinite(amount):
-            raise _out_of_range(column)
-        half_up = (
-            int(Decimal(repr(amount)).quantize(Decimal(1), ROUND_HALF_UP))
-            if abs(amount) < 1e18
-            else int(amount)
+def _blocks(query: exp.Expr) -> Iterator[exp.Expr]:
+    if isinstance(query, exp.Union):
+        yield from _blocks(query.left)
+        yield query.right
+    else:
+        yield query
+
+
+def _own(part: exp.CTE, query: exp.Expr) -> list[exp.Table]:
+    return [table for table in query.find_all(exp.Table) if table.name == part.alias and not table.db]
+
+
+def _check_shape(part: exp.CTE, blocks: Sequence[exp.Expr]) -> None:
+    name = f"Recursive Common Table Expression '{part.alias}'"
+    if not isinstance(part.this, exp.Union):
+        raise StatementError(3573, f"{name} should contain a UNION")
+    own = [bool(_own(part, block)) for block in blocks]
+    if own[0] or own != sorted(own):
+        raise StatementError(
+            3574,
+            f"{name} should have one or more non-recursive query blocks followed by one or more recursive "
+            "ones",
         )
-        amount = round(amount) if is_float and not isinstance(value, str) else half_up
-    if _INTEGERS <= amount <= 2 * _INTEGERS and int(high) >= _INTEGERS:  # BIGINT UNSIGNED
-        raise unsupported(f"whole numbers above {_INTEGERS - 1}")
-    if not int(low) <= amount <= int(high):
-        raise _out_of_range(column)
-    return amount
-
-
-def _exact_decimal(value: Value, column: str, digits: int, places: int) -> Value:
-    """A cell with every digit, or an error."""
-    try:
-        written = Decimal(str(int(value)) if isinstance(value, bool) else text(value).strip())
-        exact = written.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP, _EVERY_DIGIT)
-    except InvalidOperation:  # no number, or none of a size that a column has
-        return _store_decimal(value, column, digits, places)
-    if not exact.is_finite():
-        return _store_decimal(value, column, digits, places)
-    if abs(exact) >= 10 ** (digits - places):
-        raise _out_of_range(column)
-    if _digits(exact) > EXACT_DIGITS:
+    if part.this.args.get("order") is not None:
         raise StatementError(
             1235,
-            f"The column {column!r} holds {exact}, and the embedded database DECIMAL of up to {EXACT_DIGITS} "
-            "digits. Play it on a server (database: docker, local or a URL), or give the column the type "
-            "TEXT.",
+            "This version of MySQL doesn't yet support 'ORDER BY over UNION in recursive Common Table "
+            "Expression'",
         )
-    return float(exact) + 0.0  # no -0
 
 
-def _digits(number: Decimal) -> int:
-    """Those that count."""
-    return len(number.normalize(_EVERY_DIGIT).as_tuple().digits)
+def _check_block(part: exp.CTE, block: exp.Expr) -> None:
+    name = f"Recursive Common Table Expression '{part.alias}'"
+    select = block.unnest()
+    refuse_if(not isinstance(select, exp.Select), "a recursive query within another set of queries")
+    if any(select.args.get(key) for key in ("distinct", "order", "limit")):
+        raise StatementError(
+            1235,
+            "This version of MySQL doesn't yet support 'ORDER BY / LIMIT / SELECT DISTINCT in recursive "
+            "query block of Common Table Expression'",
+        )
+    (first, *more) = _own(part, select)
+    if more or first.find_ancestor(exp.Select) is not select:
+        raise StatementError(
+            3577,
+            f"In recursive query block of {name}, the recursive table must be referenced only once, and not "
+            "in any subquery",
+        )
+    own = select.walk(prune=lambda node: isinstance(node, exp.Query) and node is not select)
+    folded = any(
+        isinstance(each, exp.AggFunc | exp.Window)
+        or (isinstance(each, exp.Anonymous) and each.name.upper() in AGGREGATES)
+        for each in own
+    )
+    if select.args.get("group") or folded:
+        raise StatementError(
+            3575, f"{name} can contain neither aggregation nor window functions in recursive query block"
+        )
+    refuse_if(any(join.side for join in select.args.get("joins") or []), "an outer join in a recursive query")
 
 
-def _store_decimal(value: Value, column: str, digits: int, places: int) -> Value:
-    amount = _amount(value, column, "decimal")
-    rounded = decimal(amount, places)
-    if abs(rounded) >= 10 ** (digits - places):
-        raise _out_of_range(column)
-    lost = _digits(Decimal(rounded)) > EXACT_DIGITS if isinstance(rounded, int) else None
-    if lost or (lost is None and abs(rounded) >= 10 ** (EXACT_DIGITS - places)):
-        raise unsupported(f"DECIMAL of more than {EXACT_DIGITS} digits")
-    return float(rounded)
+def note_columns(tree: exp.Expr) -> None:
+    """Note with each recursive query what kinds its columns are stored as. The tree must be annotated."""
+    for part, blocks in _recursive(tree):
+        first = [block.unnest() for block in blocks if not _own(part, block)]
+        named = part.args["alias"].columns
+        rows = [_shown(query) for query in first]
+        for block in blocks if rows and not _own(part, blocks[0]) else ():
+            select = block.unnest()
+            if block is not select and _own(part, block):
+                block.replace(select)  # of brackets SQLite makes a query of its own
+            if not _own(part, select) or any(len(row) != len(select.expressions) for row in rows):
+                continue
+            names = [each.name for each in named] or [each.alias_or_name for each in rows[0]]
+            columns = [_column([row[place].unalias() for row in rows]) for place in range(len(rows[0]))]
+            select.meta[_STORED] = [
+                (name, kind)
+                for name, kind, value in zip(names, columns, select.expressions, strict=True)
+                if _check_column(part, name, kind, value.unalias())
+            ]
+
+        part.meta[_NAMES] = _counted_names(part, rows)
 
 
-_FRACTION = re.compile(r":\d{1,2}\.\d*[1-9]", re.ASCII)
+def _counted_names(part: exp.CTE, rows: Sequence[Sequence[exp.Expr]]) -> list[str]:
+    """Return the names of a part's columns, if its depth can be counted in a further one, which `*` or UNION
+    would show."""
+    blocks = list(_blocks(part.this))
+    plain = all(isinstance(block, exp.Select) and not block.is_star for block in blocks)
+    kept = all(not each.args.get("distinct") for each in part.this.find_all(exp.Union))
+    if not (plain and kept and rows and rows[0]):
+        return []
+    names = [each.name for each in part.args["alias"].columns] or [each.alias_or_name for each in rows[0]]
+    return names if all(names) and len({name.lower() for name in names}) == len(rows[0]) else []
 
 
-def _store_date(value: Value, column: str, with_time: int) -> Value:
-    found = moment(value)
-    if found is None or not is_date(text(value)):
-        type = "datetime" if with_time else "date"
-        raise StatementError(1292, f"Incorrect {type} value: '{text(value)}' for column '{column}' at row 1")
-    if with_time and _FRACTION.search(text(value)):
-        raise unsupported("fractions of a second in a column")  # a server keeps or rounds them
-    return found.isoformat(" ") if with_time else found.date().isoformat()
+def count_depth(tree: exp.Expr) -> None:
+    """Let rewritten parts of WITH RECURSIVE fail where MySQL stops: they get a column that counts, and
+    another name; a part of the old name has the other columns."""
+    for part in list(tree.find_all(exp.CTE)):
+        names, name = part.meta.get(_NAMES), part.alias
+        if not names:
+            continue
+        hidden = exp.to_identifier(f"my_all_{name}", quoted=True)
+        for block in list(_blocks(part.this)):
+            own = _own(part, block)
+            depth: exp.Expr = exp.Literal.number(0)
+            for table in own:
+                depth = call("DEEPER", exp.column(_DEPTH, table.alias_or_name))
+                table.set("alias", exp.TableAlias(this=exp.to_identifier(table.alias_or_name, quoted=True)))
+                table.set("this", hidden.copy())
+            block.append("expressions", depth)
+        columns = [exp.to_identifier(each, quoted=True) for each in names]
+        shown = exp.CTE(
+            this=exp.select(*(exp.column(each.copy()) for each in columns)).from_(
+                exp.Table(this=hidden.copy())
+            ),
+            alias=exp.TableAlias(this=exp.to_identifier(name, quoted=True)),
+        )
+        counted = [*columns, exp.to_identifier(_DEPTH)]
+        part.set("alias", exp.TableAlias(this=hidden, columns=counted))
+        part.set("materialized", True)
+        with_ = part.parent
+        assert isinstance(with_, exp.With)
+        parts = list(with_.expressions)
+        parts.insert(parts.index(part) + 1, shown)
+        with_.set("expressions", parts)
 
 
-def _store_text(value: Value, column: str, size: int) -> Value:
-    written = text(value)
-    if len(written.rstrip(" ")) > size:
-        raise StatementError(1406, f"Data too long for column '{column}' at row 1")
-    return written[:size] if len(written) > size else value  # without the spaces that are too many
+def _shown(query: exp.Expr) -> Sequence[exp.Expr]:
+    """Return the expressions that a query selects, if they are written out."""
+    return query.expressions if isinstance(query, exp.Select) and not query.is_star else []
 
 
-def _store_float(value: Value, column: str, is_single: int) -> float:
-    amount = float(_amount(value, column, "double"))
-    kept = single(amount) if is_single else amount
-    if kept is None or not math.isfinite(kept):
-        raise _out_of_range(column)
-    return kept
+def store_columns(select: exp.Expr) -> None:
+    """Let a recursive query store its columns; its nodes have been rewritten."""
+    for each, (name, kind) in zip(list(select.expressions), select.meta.get(_STORED, ()), strict=False):
+        value = each.this if isinstance(each, exp.Alias) else each
+        if kind.name == "int" and kind.size is None and kind_of(value).name == "int":
+            continue
+        value.replace(stored(value.copy(), name, kind))
 
 
-def _real_text(value: Value, size: int) -> str:
-    """A floating-point number as a text of so many characters at most; MySQL rounds what is longer."""
-    if not isinstance(value, float):
-        return text(value)
-    if len(written(value, size)) > size or float(written(value, size)) != value:
-        raise unsupported("a number that is longer than the column of texts")
-    return written(value, size)
+def is_recursive(operation: exp.SetOperation) -> bool:
+    """Return whether it holds a query whose columns are stored."""
+    return any(_STORED in query.unnest().meta for query in _blocks(operation))
 
 
-def _store_json(value: Value, column: str) -> str:
-    """A document as MySQL writes it: the members of an object by the length of their names."""
-    try:
-        if not isinstance(value, str):
-            raise unsupported("a value of JSON that is no text")
-        return _json(json.loads(value, parse_float=_json_float, parse_constant=_no_json))
-    except (ValueError, RecursionError):
-        raise StatementError(3140, f"Invalid JSON text: in value for column '{column}'.") from None
+def _column(values: Sequence[exp.Expr]) -> Kind:
+    """Return the kind of a column with these first values."""
+    kind = merged(map(kind_of, values))
+    if kind.name == "text":
+        sizes = [_characters(value) for value in values]
+    elif kind.name == "decimal":
+        sizes = [_digits(value) for value in values] if len(values) == 1 else [None]
+    elif kind.name == "float":
+        sizes = [kind.size]
+    else:
+        sizes = [kind_of(value).size for value in values]
+    known = [size for size in sizes if size is not None]
+    return kind._replace(size=max(known) if len(known) == len(sizes) else None)
 
 
-def _json(value: Any) -> str:
-    if isinstance(value, dict):
-        members = sorted(value.items(), key=lambda member: (len(member[0].encode()), member[0].encode()))
-        return f"{{{', '.join(f'{_json(name)}: {_json(each)}' for name, each in members)}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_json, value))}]"
-    if isinstance(value, int) and abs(value) >= 2**63:
-        raise unsupported("whole numbers above 9223372036854775807 in JSON")
-    return json.dumps(value, ensure_ascii=False)
+def _characters(value: exp.Expr) -> int | None:
+    """Return the most characters that a text may have, by its type."""
+    if isinstance(value, exp.Null):
+        return 0
+    if isinstance(value, exp.Literal) and value.is_string:
+        return len(value.name)
+    if isinstance(value, exp.Column) and kind_of(value).name == "text":
+        return kind_of(value).size
+    if isinstance(value, exp.Cast):
+        sizes = value.args["to"].expressions
+        if sizes or kind_of(value) != TEXT:
+            return int(sizes[0].name) if len(sizes) == 1 else None
+        return _characters(value.this)
+    return None
 
 
-def _json_float(written: str) -> float:
-    if not 1e-4 <= abs(float(written)) < 1e15 and float(written) != 0:
-        raise unsupported("numbers of JSON that are written with an exponent")
-    return float(written)
+def _digits(value: exp.Expr) -> int | None:
+    if isinstance(value, exp.Literal):
+        return len(value.name.replace(".", "").lstrip("0")) or 1
+    return kind_of(value).size if isinstance(value, exp.Column) else None
 
 
-def _no_json(written: str) -> None:
-    raise ValueError(written)
-
-
-STORAGE: dict[str, Callable[..., Value]] = {
-    "STORE_INT": _store_int,
-    "STORE_DECIMAL": _store_decimal,
-    "STORE_FLOAT": _store_float,
-    "REAL_TEXT": _real_text,
-    "STORE_DATE": _store_date,
-    "STORE_TEXT": _store_text,
-    "STORE_JSON": _store_json,
-}
-"""They return NULL for NULL."""
+def _check_column(part: exp.CTE, name: str, kind: Kind, value: exp.Expr) -> bool:
+    """Raise StatementError where it is not known how MySQL would store a value; otherwise true."""
+    if isinstance(value, exp.Null) or (isinstance(value, exp.Column) and value.name.lower() == name.lower()):
+        return True
+    own = kind_of(value)
+    from_text = own.is_number and any(kind_of(each).name == "text" for each in value.walk())
+    fits = {
+        "int": own.is_number or isinstance(value, exp.Literal),
+        "decimal": own.is_number and kind.size is not None,
+        "float": own.is_number,
+        "text": own.name == "text" and kind.size is not None,
+    }.get(kind.name, own == kind and kind.is_moment)
+    refuse_if(not fits or from_text, "a value of another type, or of unknown length, in a recursive query")
+    return True

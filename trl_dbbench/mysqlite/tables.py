@@ -1,68 +1,100 @@
 """Tables in SQLite as MySQL describes them: CREATE TABLE, ALTER TABLE, DESCRIBE, information_schema.
 
-A column is declared with MySQL's type, so that it can be shown again. A type that SQLite would misunderstand
-is declared as a word of our own and the storage that it means: `my_date TEXT`, `my_decimal_10_2 REAL`. That
-word also tells `sqlite3` how to convert a value that is read, so that a column gives `Decimal` and `date` as
-under MySQL.
+A type that SQLite would misunderstand is declared as a word of our own and its storage: `my_date TEXT`,
+`my_decimal_10_2 REAL`. That word also tells `sqlite3` how to convert a value that is read.
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Sequence
-from datetime import date, datetime
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
 from sqlglot import exp
 
-from trl_dbbench.database.sandbox import SHOWN_DATABASE
-from trl_dbbench.errors import TaskError
-from trl_dbbench.mysqlite.cells import duration
-from trl_dbbench.mysqlite.conversions import is_number
-from trl_dbbench.mysqlite.floats import single, single_text
-from trl_dbbench.mysqlite.kinds import MOST_SINGLE_BITS, Kind, declared
-from trl_dbbench.mysqlite.parse import syntax_error, text_of, unsupported
+from trl_dbbench.mysqlite.errors import (
+    SHOWN_DATABASE,
+    StatementError,
+    refuse_if,
+    syntax_error,
+    unknown_table,
+    unsupported,
+)
+from trl_dbbench.mysqlite.functions import is_number
+from trl_dbbench.mysqlite.guard import Guard
+from trl_dbbench.mysqlite.kinds import MOST_SINGLE_BITS, UNKNOWN, Column, Kind, Table, TableColumns, declared
+from trl_dbbench.mysqlite.parse import quote, text_of
 from trl_dbbench.mysqlite.patterns import like
+from trl_dbbench.mysqlite.rules import write
 from trl_dbbench.mysqlite.storage import stored_cell
-from trl_dbbench.mysqlite.translation import write
-from trl_dbbench.mysqlite.values import COLLATION, StatementError
-from trl_dbbench.tasks import Column, Table
-from trl_dbbench.utils.sql import quote
+from trl_dbbench.mysqlite.values import COLLATION, decimal, shown_single, single, single_text, text
+
+_CONVERTED = ("text", "date", "datetime", "time", "decimal", "fixed")
+
+
+def shown(rows: Iterable[Sequence[Any]], kinds: Sequence[Kind]) -> Iterable[Sequence[Any]]:
+    """Return the rows of a result, with cells of these kinds in Python's types, as a driver gives them."""
+    places = [(n, kind) for n, kind in enumerate(kinds) if kind.name in _CONVERTED or kind.is_single]
+    return (_converted(row, places) for row in rows) if places else rows
+
+
+def _converted(row: Sequence[Any], places: Sequence[tuple[int, Kind]]) -> tuple:
+    cells = list(row)
+    for place, kind in places:
+        cells[place] = _cell(cells[place], kind)
+    return tuple(cells)
+
+
+def _cell(value: Any, kind: Kind) -> Any:
+    if kind.name == "text":
+        if isinstance(value, date | datetime):
+            return value.isoformat(" ") if isinstance(value, datetime) else value.isoformat()
+        return text(value) if isinstance(value, int | float | Decimal) else value
+    if isinstance(value, int | float) and kind.is_single:
+        digits = shown_single(single(value) or value)
+        refuse_if(kind.silent and digits != value, "MIN or MAX of a computed FLOAT in groups")
+        return digits
+    if kind.name in ("decimal", "fixed") and isinstance(value, float):
+        return decimal(value, kind.places)
+    if not isinstance(value, str):
+        return value
+    try:
+        if kind.name == "date":
+            return date.fromisoformat(value[:10])
+        if kind.name == "datetime":
+            return datetime.fromisoformat(value)
+        if kind.name == "time":
+            return duration(value)
+    except (ValueError, OverflowError):
+        pass  # no date of Python's: the text says what it is
+    return value
+
+
+def duration(value: str) -> timedelta:
+    """Return a TIME; the sign in front applies to all its parts."""
+    hours, minutes, seconds = value.removeprefix("-").split(":")
+    length = timedelta(hours=int(hours), minutes=int(minutes), seconds=float(seconds))
+    return -length if value.startswith("-") else length
+
 
 _T = exp.DataType.Type
 _INTEGER = re.compile(r"\s*(?:TINY|SMALL|MEDIUM|BIG)?INT", re.IGNORECASE)
-_REALS = {_T.DECIMAL, _T.UDECIMAL}
-_TEXTS = {_T.CHAR, _T.NCHAR, _T.VARCHAR, _T.NVARCHAR, _T.TEXT, _T.TINYTEXT, _T.MEDIUMTEXT, _T.LONGTEXT}
-_AS_TEXT = {
-    _T.DATE,
-    _T.DATETIME,
-    _T.DATETIME64,
-    _T.TIMESTAMP,
-    _T.TIMESTAMPTZ,
-    _T.TIMESTAMPNTZ,
-    _T.TIME,
-    _T.JSON,
-}
-_AS_TEXT |= {_T.ENUM, _T.SET}
 
-_NUMBERS = {
-    _T.INT,
-    _T.UINT,
-    _T.BIGINT,
-    _T.UBIGINT,
-    _T.SMALLINT,
-    _T.TINYINT,
-    _T.MEDIUMINT,
-    _T.FLOAT,
-    _T.DOUBLE,
-}
-_NUMBERS |= _REALS
 
+def _types(names: str) -> set[Any]:
+    return {_T[name] for name in names.split()}
+
+
+_REALS = _types("DECIMAL UDECIMAL")
+_TEXTS = _types("CHAR NCHAR VARCHAR NVARCHAR TEXT TINYTEXT MEDIUMTEXT LONGTEXT")
+_AS_TEXT = _types("DATE DATETIME DATETIME64 TIMESTAMP TIMESTAMPTZ TIMESTAMPNTZ TIME JSON ENUM SET")
+_NUMBERS = _REALS | _types("INT UINT BIGINT UBIGINT SMALLINT TINYINT MEDIUMINT FLOAT DOUBLE")
 
 _DIGITS = Context(prec=65)
-"""As many as MySQL's DECIMAL has."""
+"""As many digits as MySQL's DECIMAL has."""
 
 
 def _decimal_converter(places: int) -> Callable[[bytes], Any]:
@@ -79,7 +111,7 @@ def _decimal_converter(places: int) -> Callable[[bytes], Any]:
 
 
 def _or_text(read: Callable[[str], Any]) -> Callable[[bytes], Any]:
-    """A text that is not a date remains a text."""
+    """Return a converter that leaves a text as it is where `read` fails."""
 
     def convert(value: bytes) -> Any:
         written = value.decode("utf-8", "replace")
@@ -99,14 +131,16 @@ sqlite3.register_converter("my_time", _or_text(duration))
 
 
 def create(tree: exp.Expr) -> str:
-    """CREATE TABLE for SQLite."""
+    """Return CREATE TABLE for SQLite."""
     schema = tree.this
+    temporary = "TEMP " if tree.find(exp.TemporaryProperty) else ""
     if not isinstance(schema, exp.Schema) or tree.expression is not None:
-        return _create_from(tree)
+        if not isinstance(schema, exp.Table) or not isinstance(tree.expression, exp.Query):
+            raise unsupported("CREATE TABLE ... LIKE")
+        return f"CREATE {temporary}TABLE {quote(own_name(schema))} AS {write(tree.expression)[0]}"
     columns = [each for each in schema.expressions if isinstance(each, exp.ColumnDef)]
-    automatic = next(
-        (column.name for column in columns if _has(column, exp.AutoIncrementColumnConstraint)), None
-    )
+    counted = exp.AutoIncrementColumnConstraint
+    automatic = next((column.name for column in columns if column.find(counted)), None)
     parts = [_column(column, automatic) for column in columns]
     for constraint in schema.expressions:
         while isinstance(constraint, exp.Constraint):
@@ -116,26 +150,25 @@ def create(tree: exp.Expr) -> str:
             parts.append(f"PRIMARY KEY ({', '.join(map(quote, names))})")
         elif isinstance(constraint, exp.UniqueColumnConstraint) and isinstance(constraint.this, exp.Schema):
             parts.append(f"UNIQUE ({', '.join(quote(each.name) for each in constraint.this.expressions)})")
-    temporary = "TEMP " if tree.find(exp.TemporaryProperty) else ""
     exists = "IF NOT EXISTS " if tree.args.get("exists") else ""
     return f"CREATE {temporary}TABLE {exists}{quote(own_name(schema.this))} ({', '.join(parts)})"
 
 
 def create_other(tree: exp.Create) -> str:
-    """CREATE INDEX and CREATE VIEW; other kinds have no counterpart."""
+    """Return CREATE INDEX or CREATE VIEW for SQLite; other kinds have no counterpart."""
     if tree.kind not in ("INDEX", "VIEW"):
         raise unsupported(f"CREATE {tree.kind}")
     return write(tree)[0]
 
 
 def alter(tree: exp.Alter) -> list[str]:
-    """ALTER TABLE for SQLite, one statement per change."""
+    """Return ALTER TABLE for SQLite, one statement for each change."""
     table = quote(own_name(tree.this))
     return [f"ALTER TABLE {table} {_change(action)}" for action in tree.args.get("actions") or []]
 
 
 def described(row: tuple) -> tuple:
-    """A row of SQLite's table_info as a row of MySQL's DESCRIBE."""
+    """Return a row of SQLite's table_info as a row of MySQL's DESCRIBE."""
     _, name, kind, not_null, default, key = row
     text = _shown_type(kind)
     shown_default = default[1:-1] if isinstance(default, str) and default[:1] == "'" else default
@@ -145,8 +178,8 @@ def described(row: tuple) -> tuple:
     return (name, text, "NO" if not_null or key else "YES", "PRI" if key else "", shown_default, extra)
 
 
-def shown(name: str, columns: list[tuple]) -> str:
-    """The text of SHOW CREATE TABLE."""
+def written_out(name: str, columns: list[tuple]) -> str:
+    """Return the text of SHOW CREATE TABLE."""
     lines = []
     for column, kind, null, _, default, extra in columns:
         rest = " NOT NULL" if null == "NO" else ("" if default or kind == "text" else " DEFAULT NULL")
@@ -170,48 +203,42 @@ def _shown_type(kind: str) -> str:
     return kind.lower().removeprefix("my_").removesuffix(" text") if kind.startswith("my_") else kind.lower()
 
 
-def _columns_catalog(
-    names: list[str], columns: Callable[[str], list[tuple]]
-) -> tuple[list[str], list[tuple]]:
-    headers = [
-        "TABLE_SCHEMA",
-        "TABLE_NAME",
-        "COLUMN_NAME",
-        "ORDINAL_POSITION",
-        "COLUMN_DEFAULT",
-        "IS_NULLABLE",
-    ]
-    headers += ["DATA_TYPE", "COLUMN_TYPE", "COLUMN_KEY", "EXTRA"]
-    rows = [
+Describe = Callable[[str], list[tuple]]
+"""Gives the columns of a table or view as DESCRIBE lists them."""
+
+
+def _catalog_columns(names: list[str], describe: Describe) -> list[tuple]:
+    return [
         (SHOWN_DATABASE, name, column, place, default, null, kind.split("(")[0], kind, key, extra)
         for name in names
-        for place, (column, kind, null, key, default, extra) in enumerate(columns(name), 1)
+        for place, (column, kind, null, key, default, extra) in enumerate(describe(name), 1)
     ]
-    return headers, rows
 
 
-def _tables_catalog(names: list[str], columns: Callable[[str], list[tuple]]) -> tuple[list[str], list[tuple]]:
-    headers = ["TABLE_CATALOG", "TABLE_SCHEMA", "TABLE_NAME", "TABLE_TYPE", "ENGINE"]
-    return headers, [("def", SHOWN_DATABASE, name, "BASE TABLE", "InnoDB") for name in names]
-
+CATALOG: dict[str, tuple[str, Callable[[list[str], Describe], list[tuple]]]] = {
+    "columns": (
+        "TABLE_SCHEMA TABLE_NAME COLUMN_NAME ORDINAL_POSITION COLUMN_DEFAULT IS_NULLABLE DATA_TYPE "
+        "COLUMN_TYPE COLUMN_KEY EXTRA",
+        _catalog_columns,
+    ),
+    "tables": (
+        "TABLE_CATALOG TABLE_SCHEMA TABLE_NAME TABLE_TYPE ENGINE",
+        lambda names, describe: [("def", SHOWN_DATABASE, name, "BASE TABLE", "InnoDB") for name in names],
+    ),
+    "schemata": (
+        "CATALOG_NAME SCHEMA_NAME",
+        lambda names, describe: [("def", SHOWN_DATABASE), ("def", "information_schema")],
+    ),
+}
+"""Tables of information_schema: their columns, and what gives their rows."""
 
 _NAME = r"(?:`[^`]+`|[\w$]+)"
 _TO = re.compile(rf"({_NAME}(?:\s*\.\s*{_NAME})?)\s+TO\s+({_NAME}(?:\s*\.\s*{_NAME})?)", re.IGNORECASE)
 _RENAMED = re.compile(rf"TABLES?\s+{_TO.pattern}(?:\s*,\s*{_TO.pattern})*\s*", re.IGNORECASE)
 
 
-def _schemata_catalog(
-    names: list[str], columns: Callable[[str], list[tuple]]
-) -> tuple[list[str], list[tuple]]:
-    return ["CATALOG_NAME", "SCHEMA_NAME"], [("def", SHOWN_DATABASE), ("def", "information_schema")]
-
-
-CATALOG = {"columns": _columns_catalog, "tables": _tables_catalog, "schemata": _schemata_catalog}
-"""The tables of information_schema that exist here: name -> function that gives its columns and rows."""
-
-
 def renamed(what: str) -> list[tuple[str, str]]:
-    """The pairs of names, old and new, that follow RENAME."""
+    """Return the pairs of names, old and new, that follow RENAME."""
     if not _RENAMED.fullmatch(what):
         raise syntax_error(what)
     pairs = ([exp.to_table(name, dialect="mysql") for name in pair] for pair in _TO.findall(what))
@@ -219,26 +246,11 @@ def renamed(what: str) -> list[tuple[str, str]]:
 
 
 def own_name(table: exp.Expr) -> str:
-    """The name of a table without that of its database.
-
-    Raises:
-        StatementError: it is another database than the task's. Its name minds case, as on MySQL's servers.
-    """
+    """Return the name of a table; raise StatementError for another database. Case counts."""
     schema = table.text("db")
     if schema not in ("", SHOWN_DATABASE):
         raise StatementError(1049, f"Unknown database '{schema}'")
     return table.name
-
-
-def _create_from(tree: exp.Expr) -> str:
-    if isinstance(tree.this, exp.Table) and isinstance(tree.expression, exp.Query):
-        temporary = "TEMP " if tree.find(exp.TemporaryProperty) else ""
-        return f"CREATE {temporary}TABLE {quote(own_name(tree.this))} AS {write(tree.expression)[0]}"
-    raise unsupported("CREATE TABLE ... LIKE")
-
-
-def _has(column: exp.ColumnDef, kind: type[exp.Expr]) -> bool:
-    return any(isinstance(constraint.kind, kind) for constraint in column.constraints)
 
 
 def _column(column: exp.ColumnDef, automatic: str | None = None) -> str:
@@ -305,8 +317,7 @@ def _declared(kind: exp.DataType) -> str:
 
 def _change(action: exp.Expr) -> str:
     if isinstance(action, exp.ColumnDef):
-        if action.args.get("position"):
-            raise unsupported("ADD COLUMN ... FIRST or AFTER")
+        refuse_if(action.args.get("position"), "ADD COLUMN ... FIRST or AFTER")
         return f"ADD COLUMN {_column(action)}"
     if isinstance(action, exp.Drop) and action.args.get("kind") == "COLUMN":
         dropped = (action.args.get("tables") or [action.this])[0]
@@ -321,52 +332,38 @@ def _change(action: exp.Expr) -> str:
 
 
 def stored_rows(table: Table) -> list[tuple]:
-    """The rows of a task's table as its columns hold them."""
+    """Return the rows of a table as its columns hold them."""
     kinds = [declared(column.type) for column in table.columns]
     return [
         tuple(
-            stored_cell(cell if kind.name == "decimal" else bindable(cell, table, column), column.name, kind)
+            stored_cell(cell if kind.name == "decimal" else _bindable(cell, column), column.name, kind)
             for cell, column, kind in zip(row, table.columns, kinds, strict=True)
         )
         for row in table.rows
     ]
 
 
-def bindable(cell: Any, table: Table, column: Column) -> Any:
-    """A table's cell in a form that SQLite takes.
-
-    Raises:
-        TaskError: an integer does not fit into its column, which MySQL would refuse as well.
-    """
+def _bindable(cell: Any, column: Column) -> Any:
+    """Return a cell as SQLite takes it; raise StatementError for too large an integer."""
     if isinstance(cell, Decimal):
         return float(cell)
     if isinstance(cell, int) and not -(2**63) <= cell < 2**63:
         if _INTEGER.search(column.type):
-            raise TaskError(
-                f"Table {table.name!r}: its tables cannot be made: 1264 (22003): Out of range value for "
-                f"column {column.name!r}. Embedded SQLite holds integers of 64 bits; give the column the "
-                "type TEXT, or play it on a server with DECIMAL(65)."
+            raise StatementError(
+                1264,
+                f"1264 (22003): Out of range value for column {column.name!r}. Embedded SQLite holds "
+                "integers of 64 bits; give the column the type TEXT, or play it on a server with "
+                "DECIMAL(65).",
             )
         return str(cell)  # the column's own type says what becomes of it
     return cell
 
 
 def show(
-    tree: exp.Show,
-    names: Sequence[str],
-    existing: Callable[[str], str],
-    columns_of: Callable[[str], list[tuple]],
+    tree: exp.Show, names: Sequence[str], existing: Callable[[str], str], columns_of: Describe
 ) -> list[tuple]:
-    """What SHOW answers.
-
-    Args:
-        names: of the tables.
-        existing: gives back the name of a table or view, or raises the error for one that is not there.
-        columns_of: gives the columns of a table or view as DESCRIBE lists them.
-
-    Raises:
-        StatementError: for an unknown database or table, and what is not supported.
-    """
+    """Return the rows of SHOW. `names` are those of the tables, `existing` gives back the name of a table or
+    view or raises, and `columns_of` gives its columns as DESCRIBE lists them."""
     what, target = tree.name.upper(), tree.args.get("target")
     name = target.name if target is not None else ""
     full = tree.args.get("full")
@@ -381,10 +378,75 @@ def show(
         if full:
             found = [(row[0], row[1], None, *row[2:], "", "") for row in found]
     elif what == "CREATE TABLE":
-        found = [(existing(name), shown(name, columns_of(name)))]
+        found = [(existing(name), written_out(name, columns_of(name)))]
     elif what in ("WARNINGS", "ERRORS", "INDEX", "TRIGGERS", "VARIABLES", "STATUS"):
         found = []
     else:
         raise unsupported(f"SHOW {what}")
     pattern = tree.args.get("like")
     return found if pattern is None else [row for row in found if like(row[0], pattern.name)]
+
+
+class Schema:
+    """Looks into the database anew each time."""
+
+    def __init__(self, connection: sqlite3.Connection, guard: Guard) -> None:
+        self._connection = connection
+        self._guard = guard
+
+    def tables(self) -> list[str]:
+        query = "SELECT name FROM main.sqlite_master WHERE type = 'table'"
+        return [row[0] for row in self._rows(rf"{query} AND name NOT LIKE 'sqlite\_%' ESCAPE '\'")]
+
+    def names(self, kind: str | None = None, schemas: tuple[str, ...] = ("temp", "main")) -> set[str]:
+        """Return the names of tables and views, or of one kind."""
+        return {
+            name
+            for schema in schemas
+            for name, found in self._rows(f"SELECT name, type FROM {schema}.sqlite_master")
+            if found in ((kind,) if kind else ("table", "view"))
+            and not name.startswith(("sqlite_", "information_schema."))
+        }
+
+    def table_name(self, name: str) -> str:
+        """Return the name of a table or view; raise StatementError for any other."""
+        if name not in self.names():
+            raise unknown_table(name)
+        return name
+
+    def described(self, name: str) -> list[tuple]:
+        """Return the columns as DESCRIBE lists them: name, type, NULL allowed, key, default, extra."""
+        return [described(row) for row in self._info(self.table_name(name))]
+
+    def columns(self, name: str) -> TableColumns:
+        """Return the columns of a table or view."""
+        info = self._info(name)
+        columns = tuple((row[1], declared(row[2])) for row in info)
+        return TableColumns(name, columns, tuple(row[1] for row in info if row[5]))
+
+    def floats(self, name: str) -> list[Kind]:
+        """Return the kinds of the columns that show fewer digits than they hold; of others, unknown ones."""
+        kinds = [declared(row[2]) for row in self._info(name, "main.")]
+        return [kind if kind.is_single or kind.name == "fixed" else UNKNOWN for kind in kinds]
+
+    def offer_catalog(self, wanted: frozenset[str]) -> None:
+        """Make these information_schema tables, with what they say now."""
+        connection = self._connection
+        with self._guard.own():
+            names = sorted(self.tables())
+            for catalog in wanted:
+                headers, read = CATALOG[catalog]
+                columns, rows = headers.split(), read(names, self.described)
+                target = quote(f"information_schema.{catalog}")
+                connection.execute(f"DROP TABLE IF EXISTS temp.{target}")
+                connection.execute(f"CREATE TEMP TABLE {target} ({', '.join(columns)})")
+                if rows:
+                    places = ", ".join("?" * len(columns))
+                    connection.executemany(f"INSERT INTO temp.{target} VALUES ({places})", rows)
+
+    def _info(self, name: str, schema: str = "") -> list[tuple]:
+        with self._guard.own():
+            return self._rows(f"PRAGMA {schema}table_info({quote(name)})")
+
+    def _rows(self, sql: str) -> list[tuple]:
+        return self._connection.execute(sql).fetchall()

@@ -1,23 +1,134 @@
 """MySQL's values as SQLite holds them (`None`, int, float, str, bytes): their conversion and comparison.
 
-Texts are compared by MySQL's `collation`. A text that is compared with a number counts as the number with
-which it begins. Dates and times are texts, as MySQL writes them.
+A text beside a number is the number with which it begins. Dates and times are texts, as MySQL writes them.
 """
 
 from __future__ import annotations
 
 import math
+import struct
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import cache
 from typing import Any
 
 import regex
 
-from trl_dbbench.mysqlite.clock import check_time
 from trl_dbbench.mysqlite.collation import collate, sort_key
-from trl_dbbench.mysqlite.floats import written
+
+
+class OutOfTime(Exception):
+    """The statement has used up its time."""
+
+
+class _Deadline(threading.local):
+    at = float("inf")
+
+
+_deadline = _Deadline()
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Limit the time of this thread in a block."""
+    _deadline.at = time.monotonic() + seconds
+    try:
+        yield
+    finally:
+        _deadline.at = float("inf")
+
+
+def is_late(grace: float = 0.0) -> bool:
+    """Return whether the time has been over for `grace` seconds."""
+    return time.monotonic() >= _deadline.at + grace
+
+
+def check_time() -> None:
+    """Raise OutOfTime if the time is over."""
+    if is_late():
+        raise OutOfTime
+
+
+SINGLE_DIGITS = 6
+"""Significant digits that MySQL shows of a FLOAT."""
+SINGLE_WIDTH = 12
+"""Characters of a column of FLOAT as a text."""
+WIDTH = 22
+"""Characters of any other floating-point number as a text."""
+
+_PLAIN_DIGITS = 15
+"""Digits before the point, or zeros behind it, that MySQL writes without an exponent."""
+_MOST_DIGITS = 17
+_LARGEST = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
+
+
+def single(value: float) -> float | None:
+    """Return the double for the 32 bits of a FLOAT, or `None` if it is out of their range."""
+    if not abs(value) <= _LARGEST:
+        return None
+    return float(struct.unpack("<f", struct.pack("<f", value))[0])
+
+
+def shown_single(value: float) -> float:
+    """Return the number that MySQL shows of a FLOAT."""
+    return float(f"{value:.{SINGLE_DIGITS}g}")
+
+
+def single_text(value: float) -> str:
+    """Return a FLOAT as a text."""
+    return written(value, SINGLE_WIDTH, SINGLE_DIGITS)
+
+
+def written(value: float, width: int = WIDTH, most: int = _MOST_DIGITS) -> str:
+    """Return a number as a text of at most `width` characters and `most` digits (MySQL's `my_gcvt`)."""
+    if value == 0 or not math.isfinite(value):
+        return repr(value).removesuffix(".0")  # -0, too
+    amount, sign = abs(value), "-" if value < 0 else ""
+    width -= len(sign)
+    digits, point = _digits(amount, min(width, most))
+    length = len(digits) - point + 2 if point <= 0 else len(digits) + 1 if point < len(digits) else point
+    fits = length <= width or (point <= width and point >= -1)
+    if fits and point > -_PLAIN_DIGITS and (point <= _PLAIN_DIGITS or len(digits) > point):
+        return sign + _plain(amount, digits, point, width)
+    return sign + _with_exponent(amount, digits, point, width)
+
+
+def _digits(amount: float, most: int) -> tuple[str, int]:
+    """Return the fewest digits that mean a number, `most` at most, and the place of the point among them."""
+    _, digits, exponent = Decimal(repr(amount)).as_tuple()
+    shortest = "".join(map(str, digits)).lstrip("0")
+    point = len(shortest) + int(exponent)
+    shortest = shortest.rstrip("0")
+    if len(shortest) <= most:
+        return shortest, point
+    mantissa, _, power = f"{amount:.{max(most, 1) - 1}e}".partition("e")
+    return mantissa.replace(".", "").rstrip("0"), int(power) + 1
+
+
+def _plain(amount: float, digits: str, point: int, width: int) -> str:
+    """Write a number such as 0.00015."""
+    room = width - (point < len(digits)) - (1 - point if point <= 0 else 0)
+    if room < len(digits):
+        cut = f"{amount:.{max(room - point, 0)}f}"
+        return cut.rstrip("0").rstrip(".") if "." in cut else cut
+    if point <= 0:
+        return f"0.{'0' * -point}{digits}"
+    return f"{digits[:point]}.{digits[point:]}" if point < len(digits) else digits.ljust(point, "0")
+
+
+def _with_exponent(amount: float, digits: str, point: int, width: int) -> str:
+    """Write a number such as 1.5e-15."""
+    power = f"e{point - 1}"
+    room = width - len(power) - (len(digits) > 1)
+    if 0 < room < len(digits):
+        digits, point = _digits(amount, room)
+        power = f"e{point - 1}"
+    return f"{digits[0]}.{digits[1:]}{power}" if len(digits) > 1 else f"{digits}{power}"
+
 
 Value = Any
 """`None`, int, float, str or bytes: what an SQLite function may receive and return."""
@@ -25,28 +136,18 @@ Value = Any
 COLLATION = "utf8mb4_0900_ai_ci"
 
 MAX_TEXT_CHARACTERS = 131_072
-"""Also the bytes of a row: twice what MySQL's TEXT holds. A function whose result would be longer returns
-NULL, as beyond MySQL's max_allowed_packet. This bounds the time of each call as well, which nothing can
-interrupt."""
+"""Characters of a text, and bytes of a row: twice what MySQL's TEXT holds. A longer result of a function is
+NULL, as beyond max_allowed_packet. This bounds the time of each call as well, which nothing can interrupt."""
 
 MAX_PATTERN_CHARACTERS = 2_000
-"""Longer patterns and formats take long to compile, and no agent needs one."""
-
-
-class StatementError(Exception):
-    """What MySQL refuses: the number and message of its error."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(code, text)
-        self.code, self.text = code, text
-
+"""Characters of a pattern or format. Longer ones take long to compile."""
 
 BEGUN_NUMBER = regex.compile(r"[ \t\n\v\f\r]*+([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 """A number with which a text begins."""
 
 
 def number(value: Value) -> int | float:
-    """A value as a number: a text is the number with which it begins, or 0."""
+    """Return a value as a number: a text is the number with which it begins, or 0."""
     if isinstance(value, int | float):
         return value
     if isinstance(value, bytes):
@@ -57,11 +158,11 @@ def number(value: Value) -> int | float:
 
 
 _DIGITS = Context(prec=65)
-"""As many as MySQL's DECIMAL has."""
+"""As many digits as MySQL's DECIMAL has."""
 
 
 def decimal(value: Value, places: int) -> int | float:
-    """A number with so many places, rounded half up."""
+    """Return a number with these places, rounded half up."""
     amount = number(value)
     if isinstance(amount, int) or not math.isfinite(amount) or abs(amount) >= 1e22:
         return amount
@@ -70,7 +171,7 @@ def decimal(value: Value, places: int) -> int | float:
 
 
 def text(value: Value) -> str:
-    """A value as MySQL writes it."""
+    """Return a value as MySQL writes it."""
     if isinstance(value, str):
         return value
     if isinstance(value, bytes):
@@ -79,7 +180,7 @@ def text(value: Value) -> str:
 
 
 def compare(left: Value, right: Value) -> int | None:
-    """Negative, 0 or positive; `None` if either is NULL."""
+    """Return a negative number, 0 or a positive one; `None` if either value is NULL."""
     if left is None or right is None:
         return None
     if isinstance(left, str) and isinstance(right, str):
@@ -92,11 +193,7 @@ def compare(left: Value, right: Value) -> int | None:
 
 
 def comparison_with(right: Value) -> Callable[[Value], int | None]:
-    """`compare` of one value after another with this one, whose key is computed once.
-
-    Raises:
-        OutOfTime: when called after the end of the statement's time.
-    """
+    """Return `compare` with this value, whose key is computed once. Raises OutOfTime."""
     key = cache(lambda: sort_key(right))
 
     def compare_left(left: Value) -> int | None:
@@ -110,7 +207,7 @@ def comparison_with(right: Value) -> Callable[[Value], int | None]:
 
 
 def order_key(value: Value) -> tuple[int, Any]:
-    """NULLs first, then numbers, then texts."""
+    """Return a key that sorts NULLs first, then numbers, then texts."""
     if value is None:
         return (0, 0)
     return (1, value) if isinstance(value, int | float) else (2, sort_key(text(value)))

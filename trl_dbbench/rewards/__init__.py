@@ -1,6 +1,6 @@
 """Rewards: numbers for an episode or for each of its turns.
 
-`outcome` pays for how an episode ended, `steps` for its turns, `efficiency` for few statements, `learned` and
-`process` ask reward models. `registry` finds them by name or dotted path.
-In: episodes. Out: one number, or a list with one number per turn, or None.
+`outcome` scores whole episodes, `steps` turns, `efficiency` the speed of right SQL; `learned` and `process`
+ask reward models. A new reward is a function marked with `named`; `registry` loads them by name.
+In: episodes. Out: for each a number, a list with a number per turn, or `None`.
 """

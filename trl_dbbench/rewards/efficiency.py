@@ -1,9 +1,8 @@
-"""Rewards for fast SQL, compared with the gold SQL: `efficiency` by the clock, `query_cost` by the plan.
+"""Rewards for fast right SQL: `efficiency` by the clock, `query_cost` by the optimizer's estimate.
 
-Both are 0 for a wrong episode. For a right one the ratio of the gold SQL's time, or cost, to the agent's
-counts, in the bands of BIRD's R-VES (Li et al., 2023, and the rules of its mini-dev): 1.25 from twice as fast
-on, 1 down to as fast, 0.75 down to half, 0.5 down to a quarter, else 0.25; the reward is the square root.
-Within 10 % counts as equally fast: one statement's times differ by that much.
+Both are 0 for a wrong episode. A right one gets the square root of a band of the ratio gold / agent, as in
+BIRD's R-VES (Li et al., 2023; mini-dev): 1.25 from ratio 2, 1 from 0.9, 0.75 from 0.5, 0.5 from 0.25, else
+0.25. The band of 1 begins at 0.9 because two timings of one statement differ by 10 %.
 
 ```yaml
 reward_funcs: [outcome, efficiency]
@@ -22,44 +21,48 @@ from typing import Any
 
 from trl_dbbench.database import Database, Sandbox
 from trl_dbbench.episode.gold import JUDGED
-from trl_dbbench.episode.table_states import of_each
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.table_states import for_each_episode
 from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.rewards.named import named
 from trl_dbbench.tasks.skills import operation_of
 
 REPEATS = 7
-"""Executions of each statement, alternating. The median counts."""
+"""Executions of each statement, alternating; the median counts."""
 
 AS_FAST = 0.9
-"""Smallest ratio that counts as equally fast."""
+"""Lowest ratio that counts as equally fast."""
 
 ONE_ROW = 1.0
-"""Smallest cost of a query. One format of EXPLAIN gives 1 for a row found by its key, the other 0."""
+"""Lowest cost of a query: for a row found by its key, one format of EXPLAIN says 1 and the other 0."""
 
 BANDS = ((2.0, 1.25), (AS_FAST, 1.0), (0.5, 0.75), (0.25, 0.5), (0.0, 0.25))
 
 
 def of_ratio(ratio: float) -> float:
-    """Return the reward for the gold SQL's time over the agent's."""
+    """Return the reward for the ratio of the gold SQL's time to the agent's."""
     return math.sqrt(next(value for least, value in BANDS if ratio >= least))
 
 
+@named("efficiency")
 class EfficiencyReward:
-    """Reward for right answers to questions with gold SQL: both statements are timed on the agent's database.
+    """Times the gold SQL and the SQL of a right answer on the agent's database.
 
-    This process times one statement at a time; other users of the server disturb the times. `None` if there
-    is
-    nothing to compare: a change, no gold SQL, or a statement that fails.
+    This process times one pair at a time; other users of the server still disturb it. `None` for changes,
+    without gold SQL, and if one of the two fails.
     """
 
     __name__ = "efficiency"
 
-    def __init__(self, database: Database):
+    def __init__(self, database: Database, judge: Judge | None = None):
         self._database = database
         self._alone = threading.Lock()
 
     def __call__(self, episode: Sequence[Episode], **kwargs: object) -> list[float | None]:
-        return of_each(episode, self._database, f"the reward {self.__name__}", self._value, crashed=0.0)
+        return for_each_episode(
+            episode, self._database, f"the reward {self.__name__}", self._value, crashed=0.0
+        )
 
     def _value(self, episode: Episode, database: Database) -> float | None:
         gold, own = episode.task.gold.sql, sql_of(episode)
@@ -80,18 +83,19 @@ class EfficiencyReward:
         return statistics.median(of_gold), statistics.median(of_own)
 
 
+@named("query_cost")
 class QueryCostReward(EfficiencyReward):
-    """Like `efficiency`, by the cost that MySQL's optimizer estimates, which does not vary.
+    """Like `efficiency`, with the cost that MySQL's optimizer estimates, which is reproducible.
 
-    Also `None` for a plan without costs, as of a bare `SELECT COUNT(*) FROM t`.
+    Also `None` for a plan without costs, as that of a bare `SELECT COUNT(*) FROM t`.
 
     Raises:
-        ConfigError: for a database that gives no costs.
+        ConfigError: if the database is not MySQL.
     """
 
     __name__ = "query_cost"
 
-    def __init__(self, database: Database):
+    def __init__(self, database: Database, judge: Judge | None = None):
         super().__init__(database)
         if database.dialect.product != "MySQL":
             raise ConfigError(
@@ -108,13 +112,13 @@ def _cost(execute: Callable, sql: str) -> float | None:
     rows = execute(f"EXPLAIN FORMAT=JSON {sql}", JUDGED).rows
     if not rows:
         return None
-    # the first of MySQL's two formats has query_cost once, the second a cost of each step with those below it
+    # MySQL's first format has one query_cost; in the second each step's cost includes the steps below it
     found = [*_values(json.loads(rows[0][0]), ("query_cost", "estimated_total_cost"))]
     return max(*found, ONE_ROW) if found else None
 
 
 def _values(plan: Any, keys: Sequence[str]) -> Iterator[float]:
-    """Yield the values of these keys, anywhere in a plan."""
+    """Yield the values under these keys, anywhere in a plan."""
     if isinstance(plan, dict):
         yield from (float(plan[key]) for key in keys if key in plan)
     for part in plan.values() if isinstance(plan, dict) else plan if isinstance(plan, list) else ():
@@ -122,7 +126,7 @@ def _values(plan: Any, keys: Sequence[str]) -> Iterator[float]:
 
 
 def sql_of(episode: Episode) -> str | None:
-    """Return the SQL that an episode ends with: its answer if that is a query, else its last statement."""
+    """Return an episode's final SQL: its answer if that is a query, else its last statement."""
     text = episode.answer.text if episode.answer is not None else None
     if text and operation_of(text, episode.task.dialect) == "SELECT":
         return text

@@ -1,19 +1,28 @@
-"""The outcome reward: a value for how an episode ended. Needs no training library."""
+"""Rewards for a whole episode: its outcome, its last SQL, and the share of readable turns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trl_dbbench.database import Database
+from trl_dbbench.episode.gold import answer_limits, execute_untruncated
+from trl_dbbench.episode.judge import Judge
+from trl_dbbench.episode.protocol import Invalid
+from trl_dbbench.episode.table_states import for_each_episode
 from trl_dbbench.episode.types import Episode, Status
+from trl_dbbench.grading import SQL_GRADERS
+from trl_dbbench.grading.rows import same_state
+from trl_dbbench.rewards.named import named
+from trl_dbbench.tasks.skills import operation_of
 
 
 @dataclass(frozen=True)
 class OutcomeReward:
     """A value for each way an episode can end.
 
-    Running out of tokens counts as running out of turns. An episode that ends the database server gets
-    `server_crash`, or as much as a wrong answer if that is left out.
+    Running out of tokens counts as running out of turns. Ending the database server is worth `server_crash`,
+    or as much as a wrong answer if that is `None`.
     """
 
     right: float = 1.0
@@ -44,3 +53,64 @@ OUTCOME_PRESETS = {
     "greedy_then_grpo": OutcomeReward(right=1.0, wrong=-1.0, turn_limit=-0.8, invalid_action=-0.2),
     "reinforce": OutcomeReward(right=1.0, wrong=-0.1, turn_limit=-0.3, invalid_action=-0.1),
 }
+
+
+@named("execution")
+class ExecutionReward:
+    """1 if the agent's last SQL has the effect of the gold SQL, else 0, whatever the answer.
+
+    Both are executed on fresh sandboxes. For a question, the grader `strict` compares their rows; a gold
+    without rows, or with NULLs only, makes every answer wrong. For a change, the tables are compared after
+    the last statement that is not a SELECT. `None` without gold SQL, or if it fails on this database.
+    """
+
+    __name__ = "execution"
+
+    def __init__(self, database: Database, judge: Judge | None = None):
+        self._database = database
+        self._judge = judge or Judge(database)
+
+    def __call__(self, episode: Sequence[Episode], **kwargs: object) -> list[float | None]:
+        return for_each_episode(episode, self._database, "the execution reward", self._value, crashed=0.0)
+
+    def _value(self, episode: Episode, database: Database) -> float | None:
+        task = episode.task
+        if task.gold.sql is None:
+            return None
+        if task.is_question:
+            return self._same_rows(episode, task.gold.sql)
+        return self._same_state(episode)
+
+    def _same_rows(self, episode: Episode, gold_sql: str) -> float | None:
+        gold, _ = execute_untruncated(self._database, episode.task, gold_sql)
+        if gold is None:
+            return None
+        if not episode.statements or gold.says_nothing:
+            return 0.0
+        strict = SQL_GRADERS["strict"]
+        limits = answer_limits([gold], strict)
+        given, _ = execute_untruncated(self._database, episode.task, episode.statements[-1], limits)
+        return float(given is not None and strict.right(given, [gold], gold_sql))
+
+    def _same_state(self, episode: Episode) -> float | None:
+        gold = self._judge.gold_state(episode.task)
+        if gold.state is None:
+            return None
+        changes = [sql for sql in episode.statements if operation_of(sql) != "SELECT"]
+        if not changes:
+            return 0.0
+        with self._database.sandbox(episode.task) as sandbox:
+            sandbox.execute(changes[-1])
+            return float(same_state(sandbox.state(), gold.state))
+
+
+@named("format")
+def format_reward(episode: Sequence[Episode], **kwargs: object) -> list[float | None]:
+    """Return the share of an episode's turns that the protocol could read, 0 to 1."""
+    return [_readable_share(e) for e in episode]
+
+
+def _readable_share(episode: Episode) -> float | None:
+    if episode.status == Status.ENVIRONMENT_FAULT:
+        return None
+    return sum(not isinstance(turn.action, Invalid) for turn in episode.turns) / len(episode.turns)

@@ -1,19 +1,17 @@
 """Reward functions in TRL's form: keyword arguments in, one float or `None` per row out.
 
-The trainer passes `episode`, a list of `episode.types.Episode`, so your own needs no parsing of text:
+Each gets `episode`, a list of `Episode`, so your own needs no parsing of text:
 
 ```python
 def short(episode, **kwargs):
     return [-0.1 * len(e.turns) for e in episode]
 ```
 
-For an episode it may also return a list, a value for each turn (*step rewards*) or `None`: their sum is the
-episode's reward, the parts are recorded with the turns, and advantage functions see them. `rewards/steps.py`
-has some.
+It may also return a list for an episode: one value per turn (*step rewards*), or `None` for a turn. Their sum
+is the episode's reward; the parts are recorded with the turns and seen by advantages. See `rewards/steps.py`.
 
-Our functions return `None` for an episode whose environment failed: it gets no advantage and is not trained
-on. A reward function whose environment fails calls `Episode.fail`; the others' values then do not count
-either.
+For an episode whose environment failed ours return `None`: TRL then gives it no advantage, and the update
+leaves it out. A reward function whose environment fails calls `Episode.fail`, which cancels all rewards.
 """
 
 from __future__ import annotations
@@ -23,93 +21,23 @@ from dataclasses import asdict
 from typing import Any
 
 from torch import nn
+from trl import GRPOTrainer
 from trl.trainer.utils import get_callable_name, is_async_callable
 
 from trl_dbbench.database import Database
-from trl_dbbench.episode.gold import limits_beside, whole_result
 from trl_dbbench.episode.judge import Judge
-from trl_dbbench.episode.protocol import Invalid
-from trl_dbbench.episode.table_states import of_each
-from trl_dbbench.episode.types import Episode, Status
+from trl_dbbench.episode.protocol import AgentProtocol
+from trl_dbbench.episode.templates import check_shows_episodes
+from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.grading import SQL_GRADERS
-from trl_dbbench.grading.rows import same_state
-from trl_dbbench.rewards.efficiency import EfficiencyReward, QueryCostReward
+from trl_dbbench.rewards import efficiency, steps  # noqa: F401  (they register their rewards)
 from trl_dbbench.rewards.learned import LearnedReward, RewardModel
+from trl_dbbench.rewards.named import NAMED
 from trl_dbbench.rewards.outcome import OUTCOME_PRESETS, OutcomeReward
 from trl_dbbench.rewards.process import ProcessRewardModel
-from trl_dbbench.rewards.steps import StateProgress, answer_seen, executes
-from trl_dbbench.tasks.skills import operation_of
 from trl_dbbench.utils.lookup import look_up, place_of
 
 RewardFunction = Callable[..., Sequence[float | None] | Sequence[list[float | None] | None]]
-
-
-class ExecutionReward:
-    """1 if the agent's last SQL does what the gold SQL does, else 0, whatever the agent answered.
-
-    Both are executed on fresh sandboxes. Results of questions are compared as the grader `strict` does; a
-    gold result without rows, or only NULLs, is never matched. Changes compare the tables; a SELECT after them
-    does not count as the last SQL. `None` if the task has no gold SQL or it fails on this database.
-    """
-
-    __name__ = "execution"
-
-    def __init__(self, database: Database, judge: Judge | None = None):
-        self._database = database
-        self._judge = judge or Judge(database)
-
-    def __call__(self, episode: Sequence[Episode], **kwargs: object) -> list[float | None]:
-        return of_each(episode, self._database, "the execution reward", self._value, crashed=0.0)
-
-    def _value(self, episode: Episode, database: Database) -> float | None:
-        task = episode.task
-        if task.gold.sql is None:
-            return None
-        if task.is_question:
-            return self._same_rows(episode, task.gold.sql)
-        return self._same_state(episode)
-
-    def _same_rows(self, episode: Episode, gold_sql: str) -> float | None:
-        gold, _ = whole_result(self._database, episode.task, gold_sql)
-        if gold is None:
-            return None
-        if not episode.statements or gold.says_nothing:
-            return 0.0
-        strict = SQL_GRADERS["strict"]
-        limits = limits_beside([gold], strict)
-        given, _ = whole_result(self._database, episode.task, episode.statements[-1], limits)
-        return float(given is not None and strict.right(given, [gold], gold_sql))
-
-    def _same_state(self, episode: Episode) -> float | None:
-        gold = self._judge.gold_state(episode.task)
-        if gold.state is None:
-            return None
-        changes = [sql for sql in episode.statements if operation_of(sql) != "SELECT"]
-        if not changes:
-            return 0.0
-        with self._database.sandbox(episode.task) as sandbox:
-            sandbox.execute(changes[-1])
-            return float(same_state(sandbox.state(), gold.state))
-
-
-def format_reward(episode: Sequence[Episode], **kwargs: object) -> list[float | None]:
-    """Return the share of an episode's turns that the protocol could read, 0 to 1."""
-    return [_readable_share(e) for e in episode]
-
-
-def _readable_share(episode: Episode) -> float | None:
-    if episode.status == Status.ENVIRONMENT_FAULT:
-        return None
-    return sum(not isinstance(turn.action, Invalid) for turn in episode.turns) / len(episode.turns)
-
-
-PLAIN_FUNCTIONS: dict[str, RewardFunction] = {
-    "format": format_reward,
-    "executes": executes,
-    "answer_seen": answer_seen,
-}
-"""The library's functions that need no database, by name."""
 
 
 def load_reward_functions(
@@ -118,31 +46,29 @@ def load_reward_functions(
     """Return the reward functions of a recipe.
 
     Args:
-        names: `outcome`, `execution`, `format`, `executes`, `state_progress`, `answer_seen`, `efficiency`,
-            `query_cost`, `model:PATH` or `prm:PATH` for a model that was trained to score episodes or turns,
-            or the dotted path of a function of the user's own, looked up from the working directory as well.
-        database: where rewards execute statements.
-        outcome: the four values of the outcome reward.
+        names: `outcome`, a name in `rewards.named`, `model:PATH` or `prm:PATH` for a model trained to score
+            episodes or turns, or the dotted path of your own function.
+        database: executes the statements of rewards.
+        outcome: the values of the outcome reward.
 
     Raises:
-        ConfigError: if a name is none of these, its import fails, there is no such model, or the database
-            lacks what a reward needs.
+        ConfigError: if a name is unknown, its import fails, there is no such model, or the database lacks
+            something that the reward needs.
     """
-    judge = Judge(database)  # which remembers the gold states
-    of_database: dict[str, Callable[[], RewardFunction]] = {
-        "execution": lambda: ExecutionReward(database, judge),
-        "state_progress": lambda: StateProgress(database, judge),
-        "efficiency": lambda: EfficiencyReward(database),
-        "query_cost": lambda: QueryCostReward(database),
-    }
-    ours = {"outcome": outcome, **of_database, **PLAIN_FUNCTIONS}
-    return [of_database[name]() if name in of_database else _reward_function(name, ours) for name in names]
+    judge = Judge(database)  # one for all, because it remembers gold states
+    ours = {"outcome": outcome, **{name: NAMED[name].make for name in sorted(NAMED)}}
+    functions: list[RewardFunction] = []
+    for name in names:
+        function: Any = _reward_function(name, ours)
+        takes_database = name in NAMED and isinstance(function, type)
+        functions.append(function(database, judge) if takes_database else function)
+    return functions
 
 
 LEARNED: dict[str, Callable[[str], RewardFunction]] = {
     kind.kind: kind.load for kind in (RewardModel, ProcessRewardModel)
 }
-"""Kind before the colon -> loader of the path after it."""
+"""Prefix before the colon -> loader of the path after it."""
 
 
 def _reward_function(name: str, ours: dict[str, Any]) -> RewardFunction:
@@ -156,13 +82,10 @@ def _reward_function(name: str, ours: dict[str, Any]) -> RewardFunction:
 
 
 class StepRewards:
-    """Turns a reward function that may return a list for an episode into one that returns the list's sum.
-
-    The list's values are noted in `Turn.rewards`.
+    """Wraps a reward function: a list of step rewards becomes its sum, and is recorded in `Turn.rewards`.
 
     Raises:
-        ConfigError: if the function does not give a value for each episode, or a list is not as long as its
-            episode has turns.
+        ConfigError: if there is not one value per episode, or a list has not one value per turn.
     """
 
     def __init__(self, function: RewardFunction):
@@ -199,37 +122,69 @@ class StepRewards:
 
 
 def with_step_rewards(function: Any) -> Any:
-    """Wrap a reward function so that its lists are summed; leave reward models and coroutines."""
+    """Wrap a reward function in `StepRewards`; return models and coroutine functions unchanged."""
     takes = callable(function) and not isinstance(function, nn.Module | StepRewards)
     return StepRewards(function) if takes and not is_async_callable(function) else function
 
 
 def plain(function: Any) -> Any:
-    """Return the function that `with_step_rewards` was given."""
+    """Undo `with_step_rewards`."""
     return function.function if isinstance(function, StepRewards) else function
 
 
 def gives_no_steps(functions: Sequence[Any]) -> bool:
-    """Return whether no function can give step rewards: all are the library's own without them."""
-    never = OutcomeReward, ExecutionReward, EfficiencyReward, RewardModel
-    return all(isinstance(plain(each), never) or plain(each) is format_reward for each in functions)
+    """Return whether certainly none gives step rewards: all are the library's own."""
+    return all(_gives_no_steps(plain(each)) for each in functions)
 
 
-def describe_reward(function: object) -> dict[str, Any] | None:
-    """Return what `load_reward_functions` needs to make the function again: its name, and an outcome's
-    values.
+def _gives_no_steps(function: Any) -> bool:
+    name = _name_of(function)
+    return isinstance(function, OutcomeReward | RewardModel) or (
+        name is not None and not NAMED[name].gives_steps
+    )
 
-    `None` if it has no name there, like a module that TRL calls itself.
+
+def _name_of(function: Any) -> str | None:
+    """Return the name in `NAMED` of a function, or of an object of a class in it."""
+    for name, (make, _) in NAMED.items():
+        if function is make or (
+            isinstance(make, type)
+            and isinstance(function, make)
+            and getattr(function, "__name__", None) == name
+        ):
+            return name
+    return None
+
+
+def describe_reward(function: Any) -> dict[str, Any] | None:
+    """Return what `load_reward_functions` needs to make the function again; `None` if it cannot.
+
+    That is its name, and the values of an outcome reward. A module that TRL calls itself has no name.
     """
     function = plain(function)
     if isinstance(function, LearnedReward):
         return {"function": function.name}
     if isinstance(function, OutcomeReward):
         return {"function": "outcome", **asdict(function)}
-    if isinstance(function, ExecutionReward | StateProgress | EfficiencyReward):
-        return {"function": function.__name__}
-    for own, known in PLAIN_FUNCTIONS.items():
-        if function is known:
-            return {"function": own}
-    place = place_of(function)
-    return None if place is None else {"function": place}
+    name = _name_of(function) or place_of(function)
+    return None if name is None else {"function": name}
+
+
+def prepare_reward_models(trainer: GRPOTrainer, protocol: AgentProtocol) -> None:
+    """Let reward models read what the policy reads: the same roles, tools and template settings.
+
+    Modules that TRL calls itself get the conversation from TRL, which knows all but the tools.
+
+    Raises:
+        ConfigError: if the chat template of a reward model cannot show an episode.
+    """
+    shown = {**trainer.chat_template_kwargs, "tools": protocol.tools}
+    models = zip(
+        trainer.reward_func_names, trainer.reward_funcs, trainer.reward_processing_classes, strict=True
+    )
+    remedy = "Give reward_processing_classes a tokenizer whose chat_template can."
+    for name, function, tokenizer in models:
+        if isinstance(function, nn.Module):
+            check_shows_episodes(name, tokenizer, protocol.observation_role, shown, remedy=remedy)
+        elif isinstance(own := plain(function), LearnedReward):
+            own.read_as(protocol, trainer.chat_template_kwargs, trainer.accelerator.device)

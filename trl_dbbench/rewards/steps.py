@@ -1,12 +1,12 @@
-"""Rewards for single turns that a database can verify, without a model.
+"""Rewards for single turns that a database can verify; they need no model.
 
 ```yaml
 reward_funcs: [outcome, state_progress, answer_seen]
 reward_weights: [1.0, 0.5, 0.5]
 ```
 
-Each returns a list for an episode: a value for each turn, `None` for turns it does not judge; or `None` for
-an episode it does not judge.
+Each gives a list per episode, with a value or `None` for each turn; `None` in place of the list if it does
+not apply to the episode.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from typing import Any
 from trl_dbbench.database import Database, State
 from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.protocol import Answer, Invalid
-from trl_dbbench.episode.table_states import of_each, states_along
+from trl_dbbench.episode.table_states import for_each_episode, states_along
 from trl_dbbench.episode.types import Episode, Status, Turn
 from trl_dbbench.grading.rows import cell_key
+from trl_dbbench.rewards.named import named
 
 StepValues = list[list[float | None] | None]
 
 
+@named("executes", steps=True)
 def executes(episode: Sequence[Episode], **kwargs: object) -> StepValues:
-    """1 for a statement that ran, 0 for one that failed and for a turn that could not be read.
+    """Return 1 for a statement that ran, 0 for one that failed or a turn that could not be read.
 
-    Answers are not judged. Statements are paid whether they help or not, so weigh it lightly.
+    Answers get `None`. Useless statements are paid too, so weigh this reward lightly.
     """
     return [
         None if e.status == Status.ENVIRONMENT_FAULT else [_executed(turn) for turn in e.turns]
@@ -43,10 +45,11 @@ def _executed(turn: Turn) -> float | None:
     return float(not isinstance(turn.action, Invalid) and turn.result is not None and not turn.result.error)
 
 
+@named("answer_seen", steps=True)
 def answer_seen(episode: Sequence[Episode], **kwargs: object) -> StepValues:
-    """Return for a question: the share of the gold answer's cells that a statement showed for the first time.
+    """Return, for a question, the share of the gold answer's cells that a statement was the first to show.
 
-    Cells are compared as numbers where both are, else as text. The shares of an episode add up to 1 at most.
+    Cells are compared as numbers if both are, else as text. An episode's shares add up to at most 1.
     """
     return [_seen(e) for e in episode]
 
@@ -80,13 +83,14 @@ def _comparable(cell: Any) -> float | str:
         return str(cell).strip()
 
 
+@named("state_progress", steps=True)
 class StateProgress:
-    """For a change: how much closer to the right tables a turn brought the tables.
+    """How much closer a turn of a change brought the tables to the gold's.
 
-    The potential of a state is the share of rows that are as in the gold state: rows that both have, in
-    number, divided by those that at least one has. A turn's reward is the potential after it less that before
-    it. Such rewards change no optimum (Ng et al., 1999, "Policy invariance under reward transformations").
-    Statements are executed again on a fresh sandbox.
+    The potential of a state is the number of rows it shares with the gold state, over the number of rows in
+    either. A turn's reward is the potential after it minus the potential before it. Such rewards leave the
+    optimal policy unchanged (Ng et al., 1999, "Policy invariance under reward transformations"). Statements
+    are executed again on a fresh sandbox.
     """
 
     __name__ = "state_progress"
@@ -96,7 +100,7 @@ class StateProgress:
         self._judge = judge or Judge(database)
 
     def __call__(self, episode: Sequence[Episode], **kwargs: object) -> StepValues:
-        return of_each(episode, self._database, "the reward state_progress", self._values)
+        return for_each_episode(episode, self._database, "the reward state_progress", self._values)
 
     def _values(self, episode: Episode, database: Database) -> list[float | None] | None:
         task = episode.task
@@ -111,14 +115,14 @@ class StateProgress:
 
 
 def potential(state: State, gold: State) -> float:
-    """Return the share of rows as in the gold state, 0 to 1, over all rows of either; 1 if both have none."""
+    """Return the rows that both states have over the rows of either, 0 to 1; 1 if both are empty."""
     now, wanted = _rows(state), _rows(gold)
     together = (now | wanted).total()
     return (now & wanted).total() / together if together else 1.0
 
 
 def _rows(state: State) -> Counter[tuple]:
-    """Count the rows, by table and columns."""
+    """Count each row, by table and columns."""
     return Counter(
         (name, tuple(column.lower() for column in table.columns), *map(cell_key, row))
         for name, table in state.items()

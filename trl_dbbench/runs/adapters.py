@@ -28,7 +28,7 @@ def base_model_of(adapter: str | Path) -> str | None:
 
 
 def check_is_model(name_or_path: str, setting: str = "model_name_or_path") -> None:
-    """Raise ConfigError for an adapter named as a model: transformers would silently load it with its base.
+    """Find an adapter that is named as a model: transformers would load its base and it, and say nothing.
 
     Args:
         name_or_path: a folder or a hub id.

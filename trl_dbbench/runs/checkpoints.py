@@ -141,7 +141,7 @@ def flaw(folder: Path) -> str | None:
 
 
 def mark_unfinished(folder: Path) -> None:
-    """Make an empty checkpoint that stays marked as unfinished if the machine crashes while it is written."""
+    """Make an empty checkpoint that is not whole, even if the machine crashes while it is written."""
     # what a run left there that was killed, or from which this one went on at an earlier step
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ def mark_unfinished(folder: Path) -> None:
 
 
 def seal(folder: Path, run_id: str | None = None) -> None:
-    """Note a checkpoint's files and run, and remove its mark when all of it is on the disk."""
+    """Record the files and run of a checkpoint, and remove its mark once everything is on the disk."""
     if run_id is not None:
         (folder / RUN_ID).write_text(run_id)
     paths = [path for path in folder.rglob("*") if path.name != UNFINISHED]

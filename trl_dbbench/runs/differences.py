@@ -85,7 +85,7 @@ def compare(saved: EpisodeRecord, episode: Episode, dialect: Dialect) -> Iterato
 
 
 def _same_rows(was: Any, now: Any) -> bool:
-    """Return whether a state saved by version 0.1, without digits of columns, equals the present one."""
+    """Return whether a state of version 0.1, without digits for columns, equals the present one."""
     return isinstance(was, str) and isinstance(now, str) and len(was) == 16 and now.startswith(was)
 
 

@@ -159,7 +159,7 @@ def record_with_ids(episode: Episode, phase: Phase, step: int) -> EpisodeRecord:
 
 
 def worth_learning(record: EpisodeRecord) -> bool:
-    """Return whether an episode ended right and was not cut off, which would not teach to end a turn."""
+    """Return whether an episode ended right and was not cut off: it should teach to end a turn."""
     return record["right"] and not record.get("truncated", False)
 
 
@@ -295,7 +295,7 @@ class Accuracy:
         self.void: Counter[str] = Counter(void or {})
 
     def add(self, episodes: Iterable[EpisodeRecord]) -> Accuracy:
-        """Count episodes; return itself."""
+        """Count episodes; returns itself."""
         for episode in episodes:
             for group in ("overall", *groups_of(episode["operation"], episode["skills"])):
                 if is_void(episode):

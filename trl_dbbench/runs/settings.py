@@ -159,7 +159,7 @@ class RunSettings:
 
     @classmethod
     def read(cls, folder: str | Path, **given: Any) -> RunSettings:
-        """Read a run's folder; given values that are not `None` override.
+        """Read a run's folder; what is `given` (and not `None`) comes first.
 
         Raises:
             ConfigError: if it is no run's folder, or neither it nor the given values say how it was played.

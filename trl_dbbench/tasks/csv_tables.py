@@ -2,29 +2,530 @@
 
 from __future__ import annotations
 
+import codecs
+import csv
 import datetime
-import math
+import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from decimal import Decimal, InvalidOperation
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvFile, CsvOptions, read_csv
-from trl_dbbench.tasks.csv_types import (
-    TIMED,
-    Reading,
-    Unfit,
-    is_missing,
-    kept_as_text,
-    point_for_comma,
-    timed,
-    with_missing,
-)
+from trl_dbbench.tasks.column_types import CSV_TYPES, NO_CELL, ColumnType, column_type, read_date
 from trl_dbbench.tasks.table import Cell, Column, Table
 from trl_dbbench.utils.files import nearest_path
 from trl_dbbench.utils.lookup import unknown
+
+CSV_SUFFIXES = (".csv", ".tsv")
+
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+"""Separators of cells -> their names in notes."""
+
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_EXCELS_LINE = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)
+"""The first line by which Excel is told the delimiter."""
+
+
+@dataclass(frozen=True)
+class CsvOptions:
+    """Settings for CSV files that do not tell them themselves.
+
+    Args:
+        delimiter: one character; `tab` is another name of that.
+        encoding: as Python names it.
+        types: the type of a column by its name, or by `table.column`.
+    """
+
+    delimiter: str | None = None
+    encoding: str | None = None
+    types: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        delimiter = {"tab": "\t", "\\t": "\t"}.get(self.delimiter or "", self.delimiter)
+        if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
+            raise ConfigError(
+                f"the delimiter is {self.delimiter!r}; it must be one character, such as ';', or tab."
+            )
+        object.__setattr__(self, "delimiter", delimiter)
+        if self.encoding is not None:
+            try:
+                codecs.lookup(self.encoding)
+            except LookupError:
+                raise ConfigError(
+                    f"there is no encoding {self.encoding!r}; allowed are Python's, such as utf-8 and cp1252."
+                ) from None
+
+
+@dataclass(frozen=True)
+class CsvFile:
+    """A header, the rows with the lines they end on, and what was found out to read them."""
+
+    header: list[str]
+    rows: list[tuple[str, list[str]]]
+    delimiter: str
+    notes: list[str]
+
+
+FROM_FILE = CsvOptions()
+"""All is told from the file."""
+
+
+def read_csv(path: Path, options: CsvOptions = FROM_FILE) -> CsvFile:
+    """Read a CSV file. Empty lines do not count.
+
+    Raises:
+        TaskError: if it cannot be read, a column has the name of another, or a row has not as many cells as
+            the header.
+    """
+    text, notes, guessed = _text(path, options.encoding)
+    begins = 0
+    usual = "\t" if path.suffix.lower() == ".tsv" else ","
+    delimiter = "\t" if usual == "\t" and "\t" in text.partition("\n")[0] else None
+    if said := _EXCELS_LINE.match(text):
+        delimiter, text, begins = said[1], text[said.end() :], 1
+    delimiter = options.delimiter or delimiter or _delimiter(text)
+    rows = _rows(path, text, delimiter, begins)
+    if not rows:
+        raise TaskError(f"{path} is empty; its first line must name the columns.")
+    header = [name.strip() for name in rows[0][1]]
+    if twice := [name for name, count in Counter(map(str.casefold, header)).items() if name and count > 1]:
+        raise TaskError(
+            f"{path}: the column '{twice[0]}' is there twice; MySQL ignores case in column names. Rename one."
+        )
+    for where, row in rows[1:]:
+        if len(row) != len(header):
+            raise TaskError(
+                f"{path}, {where}: has {len(row)} cells, the header {len(header)} columns, divided by "
+                f"{DELIMITERS.get(delimiter, repr(delimiter))}. Correct the line, or name the delimiter."
+            )
+    if guessed:
+        notes += _doubtful_letters(path, header, [row for _, row in rows[1:]])
+    if delimiter != usual:
+        notes.append(f"{path}: cells are separated by {DELIMITERS.get(delimiter, repr(delimiter))}")
+    return CsvFile(header, rows[1:], delimiter, notes)
+
+
+def _doubtful_letters(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The columns whose letters are others in another encoding, each with its first such text."""
+    for place, name in enumerate(header):
+        texts = [name, *(row[place] for row in rows)]
+        if (first := next((text for text in texts if not text.isascii()), None)) is not None:
+            yield f"{path.stem}.{name}: read as cp1252, {first[:40]!r}"
+
+
+def _text(path: Path, encoding: str | None) -> tuple[str, list[str], bool]:
+    """The text, what there is to say of its encoding, and whether that is a guess."""
+    try:
+        read = path.read_bytes()
+    except OSError as error:
+        raise TaskError(f"{path} cannot be read: {error}") from None
+    bom = next((name for mark, name in _BOMS if read.startswith(mark)), None)
+    known = encoding or bom or _without_mark(read)
+    if known is not None:
+        try:
+            text = read.decode(known).removeprefix("\ufeff")
+        except UnicodeError as error:
+            raise TaskError(
+                f"{path} cannot be read as {known}: {error}. Name its encoding, such as cp1252."
+            ) from None
+        told = [f"{path}: read as {known}"] if encoding is None and not known.startswith("utf-8") else []
+        return text, told, False
+    try:
+        return read.decode("utf-8"), [], False
+    except UnicodeDecodeError as error:
+        try:
+            text = read.decode("cp1252")
+        except UnicodeDecodeError:
+            raise TaskError(
+                f"{path} cannot be read as UTF-8 text, nor as cp1252: {error}. Name its encoding, such as "
+                "cp1250 or cp850."
+            ) from None
+    told = [f"{path}: it is not UTF-8, and was read as cp1252; name its encoding if letters are wrong"]
+    return text, told, True
+
+
+def _without_mark(read: bytes) -> str | None:
+    """UTF-16 without a mark shows by the zeros in every other byte of ASCII."""
+    first = read[:200]
+    if len(first) >= 4 and first.count(0) >= len(first) // 3:
+        return "utf-16-le" if first[1::2].count(0) > first[::2].count(0) else "utf-16-be"
+    return None
+
+
+def _delimiter(text: str) -> str:
+    """The delimiter by which each row has as many cells as the header; of several, the one with most cells.
+
+    A comma may stand in a name or be a decimal one, so it is the last choice.
+    """
+    best, found = (False, 1), ","
+    for delimiter in DELIMITERS:
+        try:
+            widths = [
+                len(row) for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row
+            ]
+        except csv.Error:
+            continue
+        if widths and widths[0] > 1 and (score := (len(set(widths)) == 1, widths[0])) >= best:
+            best, found = score, delimiter
+    return found
+
+
+def _rows(path: Path, text: str, delimiter: str, begins: int) -> list[tuple[str, list[str]]]:
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows = []
+    try:
+        for row in reader:
+            if row:
+                rows.append((f"line {reader.line_num + begins}", row))
+    except csv.Error as error:
+        raise TaskError(f"{path}, line {reader.line_num + begins}: not CSV ({error})") from None
+    return rows
+
+
+MAX_DIGITS = 15
+"""Digits of a DECIMAL that all databases compute with exactly; longer ones are kept as TEXT."""
+
+LEAST_WHOLE_DIGITS = 8
+"""Digits before the point that a DECIMAL has room for, whatever its values need."""
+
+MISSING = frozenset(
+    {"na", "n/a", "#n/a", "#nv", "nan", "null", "none", "nil", "-", "--", "?", ".", r"\n", "k.a.", "<na>"}
+)
+"""Texts that stand for no value in a column whose other texts have a type; in small letters."""
+
+_INT = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
+_PLAIN = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)", re.ASCII)
+_EXPONENT = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)[eE][+-]?\d+", re.ASCII)
+_GROUPED = {mark: re.compile(rf"-?[1-9]\d{{0,2}}(?:[{mark}]\d{{3}})+", re.ASCII) for mark in ".,"}
+_UNGROUPED = re.compile(r"-?\d{1,3}", re.ASCII)
+_MARKS = " \u00a0\u2009\u202f'\u2019"
+"""Characters between thousands, beside the point or the comma."""
+
+_WITH_COMMA, _WITH_POINT = (
+    re.compile(
+        rf"-?(?:[1-9]\d{{0,2}}(?P<mark>[{other}{_MARKS}])\d{{3}}(?:(?P=mark)\d{{3}})*|0|[1-9]\d*)(?:{sign}\d+)?",
+        re.ASCII,
+    )
+    for sign, other in ((",", "."), (r"\.", ","))
+)
+_NEGATIVE_ZERO = re.compile(r"-0*\.?0*", re.ASCII)
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.(?P<fraction>\d{1,6}))?)?", re.ASCII)
+_DAY_FIRST = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})(?: (\d{1,2}:\d\d(?::\d\d)?))?", re.ASCII)
+
+
+def is_missing(text: str) -> bool:
+    """Return whether a text among numbers or dates stands for no value."""
+    return text.strip().casefold() in MISSING
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A type, what makes a cell of a text (or raises ValueError), and what there is to say of it."""
+
+    type: str
+    read: Callable[[str], Cell]
+    note: str | None = None
+    commas: bool = False
+    """Whether its numbers have decimal commas."""
+
+
+class Unfit(ValueError):
+    """A text that a type does not hold without changing it; the message says why."""
+
+
+def inferred(texts: Sequence[str], commas: bool = False) -> Reading:
+    """The reading of a column that has these texts.
+
+    Args:
+        commas: numbers may have decimal commas, as the cells are separated by something else.
+    """
+    stripped = [text.strip() for text in texts]
+    if not stripped:
+        return Reading("TEXT", str)
+    attempts = (_numbers, _with_commas if commas else None, _with_groups, _dates, _moments, _days_first)
+    for attempt in attempts:
+        if attempt is not None and (found := attempt(stripped)) is not None:
+            return found
+    return kept_as_text(texts, ",") or Reading("TEXT", str)
+
+
+def with_missing(texts: Sequence[str], commas: bool = False) -> Reading:
+    """`inferred`, where a text such as `NA` among numbers or dates is NULL."""
+    found = inferred(texts, commas)
+    missing = [text for text in texts if is_missing(text)]
+    if found.type != "TEXT" or not missing or len(missing) == len(texts):
+        return found
+    others = inferred([text for text in texts if not is_missing(text)], commas)
+    if others.type == "TEXT":
+        return found
+    names = ", ".join(sorted({repr(text.strip()) for text in missing}))
+    note = f"{names} ({len(missing)} cells) is read as NULL"
+
+    def read(text: str) -> Cell:
+        return None if is_missing(text) else others.read(text)
+
+    return Reading(others.type, read, "; ".join(filter(None, (note, others.note))), others.commas)
+
+
+def point_for_comma(text: str) -> str:
+    """`1.234,50` as `1234.50`.
+
+    Raises:
+        ValueError: it is no number with a decimal comma.
+    """
+    if not _WITH_COMMA.fullmatch(text):
+        raise ValueError
+    return re.sub(rf"[.{_MARKS}]", "", text).replace(",", ".")
+
+
+def has_marks(text: str) -> bool:
+    """Return whether a text is a number with a decimal comma, or with marks between thousands."""
+    found = _WITH_COMMA.fullmatch(text) or _WITH_POINT.fullmatch(text)
+    return found is not None and _PLAIN.fullmatch(text) is None
+
+
+def kept_as_text(texts: Sequence[str], mark: str = ".") -> Reading | None:
+    """The reading of texts such as `1.234`, beside such as `567`, that may be whole numbers or fractions."""
+    texts = [text for text in texts if not is_missing(text)]
+    grouped = [_GROUPED[mark].fullmatch(text.strip()) is not None for text in texts]
+    if not any(grouped) or not all(
+        each or _UNGROUPED.fullmatch(text.strip()) for each, text in zip(grouped, texts, strict=True)
+    ):
+        return None
+    first = texts[grouped.index(True)]
+    return Reading("TEXT", str, f"{first!r} may be a whole number or a fraction; kept as TEXT")
+
+
+# --- numbers ---------------------------------------------------------------------------------------
+
+
+def _numbers(texts: Sequence[str]) -> Reading | None:
+    if any(_NEGATIVE_ZERO.fullmatch(text) and len(text) > 1 for text in texts):
+        return None
+    if all(map(_INT.fullmatch, texts)):
+        largest = max(10**20 if len(text) > 20 else max(int(text), -int(text) - 1) for text in texts)
+        if largest >= 2**63:
+            return Reading("TEXT", str, "numbers of more than 64 bits are kept as TEXT")
+        return Reading("INT" if largest < 2**31 else "BIGINT", lambda text: int(text.strip()))
+    plain = all(map(_PLAIN.fullmatch, texts))
+    exact = all(_is_exact(text) for text in texts)
+    places = {len(text.partition(".")[2]) for text in texts}
+    if plain and not (exact and (len(places) > 1 or places == {1})):
+        return _decimals(texts, max(places), len(places) > 1)
+    if exact:
+        return Reading("DOUBLE", lambda text: float(text.strip()))
+    if all(_PLAIN.fullmatch(text) or _EXPONENT.fullmatch(text) for text in texts):
+        first = next(text for text in texts if _EXPONENT.fullmatch(text) or not _is_exact(text))
+        return Reading(
+            "TEXT", str, f"{first!r} may be a number or a name; kept as TEXT, the type DOUBLE reads it"
+        )
+    return None
+
+
+def _is_exact(text: str) -> bool:
+    """Return whether a number is written as Python writes the DOUBLE that it is, or is a whole one that it
+    holds."""
+    if _INT.fullmatch(text):
+        return text != "-0" and len(text) <= 17 and int(float(text)) == int(text)
+    try:
+        return repr(float(text)) == text and text[-1].isdigit()
+    except ValueError:
+        return False
+
+
+def _decimals(texts: Sequence[str], places: int, mixed: bool) -> Reading:
+    whole = max(len(text.lstrip("-").partition(".")[0].lstrip("0")) for text in texts)
+    if whole + places > MAX_DIGITS:
+        return Reading("TEXT", str, f"numbers of more than {MAX_DIGITS} digits are kept as TEXT")
+    digits = max(whole + places, min(MAX_DIGITS, LEAST_WHOLE_DIGITS + places))
+    note = f"its numbers all get {places} digits behind the point" if mixed else None
+    return Reading(f"DECIMAL({digits},{places})", lambda text: f"{Decimal(text.strip()):f}", note)
+
+
+def _with_commas(texts: Sequence[str]) -> Reading | None:
+    if not any("," in text for text in texts) or not all(map(_WITH_COMMA.fullmatch, texts)):
+        return None
+    found = _numbers([point_for_comma(text) for text in texts])
+    if found is None or found.type == "TEXT":
+        return None
+    first = next(text for text in texts if "," in text)
+    note = f"decimal commas are read as points: {first!r} is {point_for_comma(first)}"
+    return Reading(
+        found.type,
+        lambda text: found.read(point_for_comma(text.strip())),
+        "; ".join(filter(None, (note, found.note))),
+        commas=True,
+    )
+
+
+def _with_groups(texts: Sequence[str]) -> Reading | None:
+    """Numbers such as `1'234.50`, `1,234.50` and `1 234`, where nothing else can be meant."""
+    matches = [_WITH_POINT.fullmatch(text) for text in texts]
+    marks = {match["mark"] for match in matches if match} - {None}
+    if not all(matches) or len(marks) != 1:
+        return None
+    (mark,) = marks
+    fractions = any("." in text for text in texts)
+    sure = (
+        any(mark in text and "." in text for text in texts)
+        if mark == ","
+        else mark in "'\u2019" or fractions or any(mark not in text for text in texts)
+    )
+    found = _numbers([text.replace(mark, "") for text in texts]) if sure else None
+    if found is None or found.type == "TEXT":
+        return None
+    first = next(text for text in texts if mark in text)
+    note = f"the marks between thousands are left out: {first!r} is {first.replace(mark, '')}"
+    return Reading(
+        found.type,
+        lambda text: found.read(text.strip().replace(mark, "")),
+        "; ".join(filter(None, (note, found.note))),
+    )
+
+
+# --- days and moments ------------------------------------------------------------------------------
+
+
+def _dates(texts: Sequence[str]) -> Reading | None:
+    return Reading("DATE", lambda text: read_date(text.strip())) if _are(read_date, texts) else None
+
+
+def _moments(texts: Sequence[str]) -> Reading | None:
+    if not _are(_moment, texts):
+        return None
+    places = max(len(_MOMENT.fullmatch(text)["fraction"] or "") for text in texts)  # type: ignore[index]
+    other = next((text for text in texts if _moment(text) != text), None)
+    note = None if other is None else f"times are written as MySQL does: {other!r} is {_moment(other)!r}"
+    return Reading(f"DATETIME({places})" if places else "DATETIME", _moment, note)
+
+
+def _moment(text: str) -> str:
+    text = text.strip()
+    if not _MOMENT.fullmatch(text):
+        raise ValueError
+    datetime.datetime.fromisoformat(text)
+    return text.replace("T", " ") + (":00" if len(text) == 16 else "")
+
+
+def _days_first(texts: Sequence[str]) -> Reading | None:
+    if not _are(_day_first, texts):
+        return None
+    timed = [" " in text for text in texts]
+    if any(timed) and not all(timed):
+        return None
+    note = f"days stand before months: {texts[0]!r} is {_day_first(texts[0])}"
+    return Reading("DATETIME" if all(timed) else "DATE", _day_first, note)
+
+
+def _day_first(text: str) -> str:
+    match = _DAY_FIRST.fullmatch(text.strip())
+    if match is None:
+        raise ValueError
+    day = datetime.date(int(match[3]), int(match[2]), int(match[1])).isoformat()
+    return (
+        f"{day} {datetime.time.fromisoformat(match[4].zfill(5 if match[4].count(':') == 1 else 8))}"
+        if match[4]
+        else day
+    )
+
+
+# --- moments of a type that is declared ------------------------------------------------------------
+
+_CLOCK = r"(?P<hours>%s):(?P<minutes>\d\d)(?::(?P<seconds>\d\d)(?:\.(?P<fraction>\d+))?)?"
+_OFFSET = r"(?P<offset>\s*(?:Z|UTC|[+-]\d\d(?::?\d\d)?))?"
+_DATED = re.compile(
+    r"(?P<day>\d{4}-\d\d-\d\d)(?:[ T]" + _CLOCK % r"\d\d" + _OFFSET + ")?", re.ASCII | re.IGNORECASE
+)
+_DURATION = re.compile(r"(?P<sign>-?)" + _CLOCK % r"\d{1,3}" + _OFFSET, re.ASCII | re.IGNORECASE)
+
+MAX_FRACTION = 6
+"""Digits of a second's fraction, as many as MySQL and MariaDB keep."""
+
+MAX_DURATION = datetime.timedelta(hours=838, minutes=59, seconds=59)
+"""The longest TIME."""
+
+
+def timed(type_: str, texts: Sequence[str]) -> Reading:
+    """The reading of a column that is declared with a time of day.
+
+    A type that says nothing of fractions gets as many digits as they have. What the type would cut or move to
+    another time zone is none of it.
+
+    Args:
+        type_: as it is declared, such as `DATETIME(3) NOT NULL`.
+        texts: those that stand for a value.
+    """
+    word, said, more = re.fullmatch(r"([A-Z]+)(?:\((\d+)\))?(.*)", type_).groups()  # type: ignore[union-attr]
+    form = _DURATION if word == "TIME" else _DATED
+    fractions = [found["fraction"] or "" for text in texts if (found := form.fullmatch(text.strip()))]
+    needed = min(max((len(each.rstrip("0")) for each in fractions), default=0), MAX_FRACTION)
+    digits = needed if said is None else int(said)
+
+    def read(text: str) -> Cell:
+        found = form.fullmatch(text.strip())
+        if found is None:
+            raise ValueError
+        if found["offset"]:
+            raise Unfit(
+                "it has an offset from UTC, which no such type keeps; write all in one time zone, or let the "
+                "column be TEXT"
+            )
+        fraction = (found["fraction"] or "").rstrip("0")
+        if len(fraction) > digits:
+            holds = f"{word}({len(fraction)}) holds it" if len(fraction) <= MAX_FRACTION else "TEXT holds it"
+            raise Unfit(f"its second has {len(fraction)} digits behind the point; {holds}")
+        return _clock(found, fraction) if word == "TIME" else _dated(found, fraction)
+
+    notes = []
+    if said is None and digits:
+        type_ = f"{word}({digits}){more}"
+        notes.append(f"fractions of seconds make it {word}({digits})")
+    other = next((text for text in texts if _reads_otherwise(read, text)), None)
+    if other is not None:
+        notes.append(f"times are written as MySQL does: {other!r} is {read(other)!r}")
+    return Reading(type_, read, "; ".join(notes) or None)
+
+
+def _dated(found: re.Match[str], fraction: str) -> str:
+    clock = f"{found['hours'] or '00'}:{found['minutes'] or '00'}:{found['seconds'] or '00'}"
+    moment = datetime.datetime.fromisoformat(f"{found['day']} {clock}")
+    return f"{moment}{f'.{fraction}' if fraction else ''}"
+
+
+def _clock(found: re.Match[str], fraction: str) -> str:
+    hours, minutes, seconds = (int(found[part] or 0) for part in ("hours", "minutes", "seconds"))
+    length = datetime.timedelta(
+        hours=hours, minutes=minutes, seconds=seconds, microseconds=int(fraction.ljust(MAX_FRACTION, "0"))
+    )
+    if max(minutes, seconds) > 59 or length > MAX_DURATION:
+        raise ValueError
+    clock = f"{found['sign']}{hours:02}:{minutes:02}:{seconds:02}"
+    return f"{clock}.{fraction}" if fraction else clock
+
+
+def _reads_otherwise(read: Callable[[str], Cell], text: str) -> bool:
+    try:
+        return read(text) != text
+    except ValueError:
+        return False
+
+
+def _are(read: Callable[[str], Cell], texts: Sequence[str]) -> bool:
+    try:
+        for text in texts:
+            read(text)
+    except ValueError:
+        return False
+    return True
 
 
 def read_csv_tables(
@@ -57,20 +558,6 @@ def read_csv_tables(
     if strange := [name for name in options.types if name not in columns]:
         raise ConfigError(unknown("column", strange[0], sorted(columns)))
     return tables
-
-
-def number_or_text(text: str) -> Cell:
-    """A number where the text is written as one; a whole one of any length."""
-    if _INT.fullmatch(text) and len(text) <= MAX_WHOLE_DIGITS:
-        return int(text)
-    try:
-        return _double(text)
-    except ValueError:
-        return text
-
-
-MAX_WHOLE_DIGITS = 65
-"""Digits of a whole number, as many as MySQL's DECIMAL has."""
 
 
 def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -> Table:
@@ -127,22 +614,23 @@ def _title(title: str, path: Path) -> tuple[str, str | None]:
     typed = re.fullmatch(r"(.*\S):([A-Za-z]+)((?:\(.*\))?(?: [A-Za-z ]+)?)", title)
     if typed is None:
         return title, None
-    if typed[2].upper() not in _TYPES:
+    if typed[2].upper() not in CSV_TYPES:
         raise TaskError(
-            f"{path}: unknown type '{typed[2]}' of the column '{typed[1]}'; allowed: {', '.join(_TYPES)}. "
+            f"{path}: unknown type '{typed[2]}' of the column '{typed[1]}'; allowed: {', '.join(CSV_TYPES)}. "
             f"Where it is part of the name, write '{title}:TEXT'."
         )
     return typed[1], typed[2].upper() + typed[3]
 
 
 def _declared(type_: str, file: CsvFile, texts: Sequence[str]) -> Reading:
-    """How a column of a type that the user named is read."""
-    word = re.match("[A-Z]+", type_)[0]  # type: ignore[index]
-    if _READERS.get(word) is str:
+    """Return how a column of a type that the user named is read."""
+    type = column_type(type_)
+    assert type is not None  # by `_title`
+    if type.kind == "text":
         return Reading(type_, str)
     missing = sorted({repr(text.strip()) for text in texts if is_missing(text)})
     given = [text for text in texts if text and not is_missing(text)]
-    found = timed(type_, given) if word in TIMED else _number_or_day(type_, word, file, given)
+    found = timed(type_, given) if type.kind == "time" else _number_or_day(type_, type, file, given)
 
     def read(text: str) -> Cell:
         return None if is_missing(text) else found.read(text)
@@ -151,18 +639,19 @@ def _declared(type_: str, file: CsvFile, texts: Sequence[str]) -> Reading:
     return Reading(found.type, read, "; ".join([*notes, *filter(None, [found.note])]) or None)
 
 
-def _number_or_day(type_: str, word: str, file: CsvFile, texts: Sequence[str]) -> Reading:
+def _number_or_day(type_: str, type: ColumnType, file: CsvFile, texts: Sequence[str]) -> Reading:
     scale = re.search(r"\((\d+)(?:,\s*(\d+))?\)", type_)
     places = int(scale[2] or 0) if scale else 0
-    commas = file.delimiter != "," and word in _NUMBERS and any("," in text for text in texts)
+    commas = file.delimiter != "," and type.kind in ("exact", "float") and any("," in text for text in texts)
 
     def read(text: str) -> Cell:
         text = text.strip()
         if commas:
             text = point_for_comma(text)
-        if word in ("DECIMAL", "NUMERIC") and (behind := _digits_behind(text)) > places:
+        if type.kind == "exact" and (behind := _digits_behind(text)) > places:
             raise Unfit(f"it has {behind} digits behind the point, of which a server would keep {places}")
-        return _READERS[word](text)
+        assert type.read is not None  # `timed` reads the others
+        return type.read(text)
 
     return Reading(type_, read, "decimal commas are read as points" if commas else None)
 
@@ -180,67 +669,5 @@ def _csv_cell(text: str, reading: Reading, where: str) -> Cell:
         return reading.read(text)
     except Unfit as error:
         raise TaskError(f"{where}: {text!r} is no {reading.type}: {error}.") from None
-    except _NO_CELL:
+    except NO_CELL:
         raise TaskError(f"{where}: {text!r} is no {reading.type}.") from None
-
-
-# --- cells -----------------------------------------------------------------------------------------
-
-_INT = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
-_DOUBLE = re.compile(r"-?(0|[1-9]\d*)?(?<=\d)(\.\d*)?([eE][+-]?\d+)?|-?\.\d+([eE][+-]?\d+)?", re.ASCII)
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
-
-
-def _int(text: str) -> int:
-    if not _INT.fullmatch(text) or len(text) > 20:
-        raise ValueError
-    return int(text)
-
-
-def _double(text: str) -> float:
-    value = float(text) if _DOUBLE.fullmatch(text) else math.nan
-    if not math.isfinite(value):
-        raise ValueError
-    return value
-
-
-def _year(text: str) -> int:
-    year = int(text) if re.fullmatch(r"\d{4}", text, re.ASCII) else -1
-    if year != 0 and not 1901 <= year <= 2155:
-        raise ValueError  # a server makes another year of 24
-    return year
-
-
-def _bool(text: str) -> int:
-    return {"0": 0, "1": 1, "false": 0, "true": 1}[text.lower()]
-
-
-def _decimal(text: str) -> str:
-    if not Decimal(text).is_finite():
-        raise ValueError
-    return text
-
-
-def _date(text: str) -> str:
-    if not _DATE.fullmatch(text):
-        raise ValueError
-    return datetime.date.fromisoformat(text).isoformat()
-
-
-_NUMBERS = ("FLOAT", "DOUBLE", "REAL", "DECIMAL", "NUMERIC")
-
-_READERS: dict[str, Callable[[str], Cell]] = {
-    **dict.fromkeys(("INT", "INTEGER", "TINYINT", "SMALLINT", "MEDIUMINT", "BIGINT"), _int),
-    "YEAR": _year,
-    **dict.fromkeys(("FLOAT", "DOUBLE", "REAL"), _double),
-    **dict.fromkeys(("BOOL", "BOOLEAN"), _bool),
-    **dict.fromkeys(("DECIMAL", "NUMERIC"), _decimal),
-    "DATE": _date,
-    **dict.fromkeys(("CHAR", "VARCHAR", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT", "ENUM"), str),
-}
-"""How a cell of each type is read; a ValueError, KeyError or InvalidOperation says that it is none."""
-
-_TYPES = (*_READERS, *TIMED)
-"""Those that a column can be declared with."""
-
-_NO_CELL = (ValueError, KeyError, InvalidOperation)

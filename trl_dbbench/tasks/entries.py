@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvOptions, read_csv
+from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, FROM_FILE, CsvOptions, read_csv
 from trl_dbbench.tasks.fields import json_object
 from trl_dbbench.utils.files import write_atomically
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Entry(NamedTuple):
-    """What may be a task.
+    """Fields that may be a task.
 
     Args:
         place: where it stands in its file, as errors name it: `"line 3"`.
@@ -95,7 +95,7 @@ def read_folder(folder: Path, split: str | None) -> Iterator[Entry]:
 def write_entries(
     path: Path, entries: Sequence[dict[str, Any]], schema: pyarrow.Schema | None = None
 ) -> None:
-    """Writes entries in the layout that the file's name says; an older file there is replaced in one step.
+    """Write entries in the layout that the file's name says; an older file there is replaced in one step.
 
     Args:
         path: ends in one of `WRITABLE`.

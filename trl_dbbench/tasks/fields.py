@@ -26,7 +26,7 @@ def json_object(line: str) -> dict[str, Any]:
 
 
 def check_known(entry: Mapping[str, Any], known: Sequence[str], what: str) -> None:
-    """Raises TaskError for a field that is none of these: with a typo it would seem left out."""
+    """Raise TaskError for a field that is none of these: with a typo it would seem left out."""
     for key in entry:
         if key not in known:
             raise TaskError(unknown(what, str(key), known))

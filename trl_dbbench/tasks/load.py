@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE
+from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, FROM_FILE
 from trl_dbbench.tasks.entries import Entry, read_entries, read_folder
 from trl_dbbench.tasks.formats import format_of, get_format, read_entry
 from trl_dbbench.tasks.formats.base import TaskFormat, Unsupported
@@ -21,14 +21,14 @@ from trl_dbbench.utils.files import nearest_path
 
 logger = logging.getLogger("trl_dbbench.tasks")
 
-NAMED_LEFT_OUT = 3
-"""So many entries that are left out for the same reason are named."""
+MAX_IDS_IN_WARNING = 3
+"""Ids listed per reason."""
 
 
 def load_tasks(
     path_or_id: str | Path, split: str | None = None, format: str | TaskFormat | None = None
 ) -> list[Task]:
-    """Reads tasks from a file, a folder of parquet files, or the LifelongAgentBench hub repository.
+    """Read tasks from a file, a folder of parquet files, or the LifelongAgentBench hub repository.
 
     Entries of published files that can be no task here are left out, and a warning says which and why. An
     entry that a published file repeats, as BIRD's mini-dev does, gets an id of its own (`137-2`), so that the
@@ -102,7 +102,7 @@ def _download() -> Path:
 
 
 def _told(left_out: dict[str, list[str]], source: str, tasks: int) -> str:
-    """What to say of entries that are left out, by the reasons why."""
+    """Return what to say of entries that are left out, by the reasons why."""
     count = sum(map(len, left_out.values()))
     reasons = []
     for reason, ids in left_out.items():
@@ -111,8 +111,8 @@ def _told(left_out: dict[str, list[str]], source: str, tasks: int) -> str:
 
 
 def _first(ids: list[str]) -> str:
-    more = f" and {len(ids) - NAMED_LEFT_OUT} more" if len(ids) > NAMED_LEFT_OUT else ""
-    return f"{', '.join(ids[:NAMED_LEFT_OUT])}{more}"
+    more = f" and {len(ids) - MAX_IDS_IN_WARNING} more" if len(ids) > MAX_IDS_IN_WARNING else ""
+    return f"{', '.join(ids[:MAX_IDS_IN_WARNING])}{more}"
 
 
 def _read(

@@ -17,24 +17,23 @@ from typing import Any
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import DEFAULT_GRADER, GRADERS, SQL_GRADERS
 from trl_dbbench.grading.scorers import Result
+from trl_dbbench.tasks.column_types import check_type
 from trl_dbbench.tasks.fields import as_object, check_known, json_object, optional, required
-from trl_dbbench.tasks.schema import described
 from trl_dbbench.tasks.skills import NAMED, operation_of, skills_of
-from trl_dbbench.tasks.source import Source
+from trl_dbbench.tasks.source import Source, described
 from trl_dbbench.tasks.table import Table, check_names, content_key, first_twice, read_rows, read_table
-from trl_dbbench.tasks.types import check_type
 from trl_dbbench.utils.lookup import unknown
 
 FIELDS = (
     *("id", "question", "tables", "operation", "skills", "grader", "answer", "sql", "state_md5"),
-    *("results", "database", "suite", "dialect", "knowledge", "schema"),
+    *("results", "database", "suite", "dialect", "knowledge", "schema", "max_turns"),
 )
-"""Of the own format."""
+"""Fields of the native format (`formats.own`)."""
 
 DIALECTS = ("mysql", "sqlite")
 
 SCHEMAS = ("names", "full", "none")
-"""How much of its tables a task's prompt tells."""
+"""Detail in which a task's prompt tells its tables."""
 
 OPERATIONS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
@@ -42,14 +41,14 @@ MAX_MYSQL_COLUMNS = 1017
 """Columns of a table in InnoDB, the storage engine of both servers."""
 
 SHOWN_ROWS = 20
-"""Of a gold result, in reports."""
+"""Rows of a gold result that reports show."""
 
 TablesKey = bytes | Source
 
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """What a right episode ends in.
+    """The right end of an episode.
 
     Questions have an `answer`: labels (AgentBench) or rows (tuples). Where answers are SQL, the `sql` that
     gives it is enough, or `results` in its place: an answer has to give one of them. Changes have the `sql`
@@ -77,8 +76,9 @@ class Task:
 
     Tasks may share a database that lies beside them: their `tables` then have columns, and the rows are in
     the `source`. An answer that is SQL must be right on each database of the `suite`, too; these have the
-    same tables and other rows. `dialect` is that of the agent's and the gold SQL. `knowledge` is what the
-    agent is told beside the question; `schema`, one of `SCHEMAS`, how much it is told of the tables.
+    same tables and other rows. `dialect` is the SQL of agent and gold. `knowledge` is told to the agent
+    beside the question; `schema`, one of `SCHEMAS`, says how much it is told of the tables. `max_turns`
+    limits the turns of an episode in place of those of the run.
     """
 
     id: str
@@ -93,11 +93,12 @@ class Task:
     knowledge: str | None = None
     schema: str = "names"
     suite: tuple[Source, ...] = ()
+    max_turns: int | None = None
     _tables_key: TablesKey | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def is_question(self) -> bool:
-        """Whether the task is judged by its answer; otherwise by the state of its tables."""
+        """Return whether the task is judged by its answer; otherwise by the state of its tables."""
         return self.operation == "SELECT"
 
     @property
@@ -131,12 +132,12 @@ class Task:
         return hashlib.blake2b(self.to_json().encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     def to_json(self) -> str:
-        """The task as a line of the own format; `from_json` gives an equal task back."""
+        """Return the task as a line of the native format; `from_json` gives an equal task back."""
         return json.dumps(self.to_entry(), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, line: str) -> Task:
-        """Reads a line that `to_json` wrote or a user did by hand.
+        """Read a line that `to_json` wrote or a user did by hand.
 
         Raises:
             TaskError: if it is not a task, saying why.
@@ -144,7 +145,7 @@ class Task:
         return cls.from_entry(json_object(line))
 
     def to_entry(self) -> dict[str, Any]:
-        """The fields of the own format."""
+        """Return the task as fields of the native format."""
         # spelled out: dataclasses.asdict copies every cell, which takes a minute for 100,000 tasks
         entry: dict[str, Any] = {
             "id": self.id,
@@ -169,20 +170,21 @@ class Task:
             entry["database"] = self.source.to_entry()
         if self.suite:
             entry["suite"] = [each.to_entry() for each in self.suite]
-        # left out where they say nothing: a task's digest is that of this text
+        # left out where they say nothing: a task's digest is made of this text
         if self.gold.results:
             entry["results"] = [*map(result_entry, self.gold.results)]
         usual = {
             "dialect": "mysql" if self.source is None else self.source.opened.dialects[0],
             "knowledge": None,
             "schema": "names",
+            "max_turns": None,
         }
-        more = {"dialect": self.dialect, "knowledge": self.knowledge, "schema": self.schema}
+        more = {key: getattr(self, key) for key in usual}
         return entry | {key: value for key, value in more.items() if value != usual[key]}
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any]) -> Task:
-        """The task that these fields of the own format describe; see `formats.own`.
+        """Read the task that these fields of the native format describe; see `formats.own`.
 
         Raises:
             TaskError: if they describe none, saying why.
@@ -233,6 +235,7 @@ class Task:
                 knowledge=optional(entry, "knowledge", str),
                 schema=entry.get("schema") or "names",
                 suite=suite,
+                max_turns=entry.get("max_turns"),
             )
         )
 
@@ -273,7 +276,7 @@ def _result(entry: Any) -> Result:
 
 
 def result_entry(result: Result) -> dict[str, Any]:
-    """A gold result as a field of the own format."""
+    """Return a gold result as a field of the native format."""
     entry = {"columns": result.columns, "rows": result.rows}
     return entry | {"width": result.width} if result.width else entry
 
@@ -306,6 +309,10 @@ def checked(task: Task) -> Task:
         raise TaskError(f"unknown skill {strange[0]!r}; allowed: {', '.join(NAMED)}")
     if task.schema not in SCHEMAS:
         raise TaskError(unknown("schema", str(task.schema), SCHEMAS))
+    if task.max_turns is not None and (type(task.max_turns) is not int or task.max_turns < 1):
+        raise TaskError(
+            f"max_turns must be a whole number from 1 on, is {task.max_turns!r}; leave it out for the run's"
+        )
     if task.suite and (task.source is None or not task.is_question):
         raise TaskError("a 'suite' is for questions over a 'database'; leave it out")
     for each in task.suite:
@@ -330,7 +337,7 @@ def checked(task: Task) -> Task:
 
 
 def check_table(table: Table) -> None:
-    """Checks what a table needs on MySQL beside values that fit their columns.
+    """Check what a table needs on MySQL beside values that fit their columns.
 
     Raises:
         TaskError: it has too many columns, or a name or a type that no server takes.
@@ -358,7 +365,7 @@ def _check_results(task: Task) -> None:
 
 
 def operation_in(sql: str, dialect: str = "mysql") -> str:
-    """What a gold solution does: one of `OPERATIONS`.
+    """Return what a gold solution does: one of `OPERATIONS`.
 
     Raises:
         TaskError: if it is not one statement of these.

@@ -157,7 +157,7 @@ def _is_flat(group: exp.Expr) -> bool:
 
 
 def _operands(node: exp.Expr, connector: type[exp.Expr]) -> Iterator[exp.Expr]:
-    """What `connector` joins, its own repetitions and redundant parentheses taken away."""
+    """Return what `connector` joins, its own repetitions and redundant parentheses taken away."""
     pending = [node]
     while pending:
         current = pending.pop().unnest()
@@ -242,7 +242,7 @@ _READERS: tuple[Callable[[exp.Expr], Iterator[str]], ...] = (
 
 
 def _subquery_skills(statement: exp.Expr) -> Iterator[str]:
-    """Reads all subqueries at once: what counts is how they lie to each other."""
+    """Read all subqueries at once: what counts is how they lie to each other."""
     homes = [home for node in statement.walk() if (home := _home(node)) is not None]
     if any(_is_subquery(home) for home in homes):
         yield "subquery_nested"

@@ -10,11 +10,12 @@ from typing import Any
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks.fields import check_known, optional, required
-from trl_dbbench.tasks.sources.base import Kind
+from trl_dbbench.tasks.sources.base import Kind, with_rows
 from trl_dbbench.tasks.sources.dump import DUMP_SUFFIXES, Dump
 from trl_dbbench.tasks.sources.folder import Folder
 from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
 from trl_dbbench.tasks.table import Table
+from trl_dbbench.utils.sql import quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Source:
     """A database in a SQLite file, in a folder of CSV or parquet files, or in a dump of MySQL's.
 
     `digest`, 16 hex digits, stands for all that is in it: a task whose database is another is another task.
-    `name` is that of the database, where a dump has several. Of a dump there may be `only` tables of these
+    `name` names the database, where a dump has several. Of a dump there may be `only` tables of these
     names; `descriptions` is the path of a folder of CSV files that say what their columns mean.
     """
 
@@ -47,8 +48,8 @@ class Source:
             digest: what it was when the task was written; it must still be the same.
             name: of the database, if a dump has several.
             only: the names of tables, if the others of a dump are left out.
-            descriptions: a folder of what the columns of a dump mean (see `sources.descriptions`); that of a
-                SQLite file lies beside it.
+            descriptions: a folder of what the columns of a dump mean (see `sources.base.descriptions`); a
+            SQLite file has its own beside it.
 
         Raises:
             TaskError: there is none, a program still writes to it, or it is another one by now.
@@ -104,7 +105,7 @@ class Source:
 
     @property
     def opened(self) -> Kind:
-        """What can be asked of it, remembered from task to task."""
+        """Return what can be asked of it, remembered from task to task."""
         return _opened(self)
 
     @property
@@ -131,7 +132,7 @@ class Source:
         return self.opened.tables(dialect)
 
     def described(self, dialect: str) -> str:
-        """How its tables were made, in this dialect, and their first rows.
+        """Return how its tables were made, in this dialect, and their first rows.
 
         Raises:
             TaskError: it cannot be read.
@@ -162,3 +163,21 @@ def _opened(source: Source) -> Kind:
 @lru_cache(maxsize=1024)
 def _described(source: Source, dialect: str) -> str:
     return source.opened.described(dialect)
+
+
+def described(tables: tuple[Table, ...], source: Source | None, dialect: str) -> str:
+    """CREATE TABLE of each, and its first rows in a comment.
+
+    Raises:
+        TaskError: the source cannot be read.
+    """
+    if source is not None:
+        return source.described(dialect)
+    return "\n".join(
+        with_rows(f"CREATE TABLE {quote(table.name)} (\n{_columns(table)}\n)", table.name, table.rows)
+        for table in tables
+    )
+
+
+def _columns(table: Table) -> str:
+    return ",\n".join(f"  {quote(column.name)} {column.type}" for column in table.columns)

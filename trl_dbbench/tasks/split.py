@@ -1,4 +1,4 @@
-"""What a task file is about, and parts of it: tasks of one skill, skills with enough tasks, two halves.
+"""Counts of the skills in a task file, and parts of it: tasks of one skill, frequent skills, two halves.
 
 A split ties tasks together that say something of each other, and never parts what is tied:
 
@@ -35,12 +35,12 @@ class Split:
 
 
 def has_one_skill(task: Task) -> bool:
-    """Whether a task names one skill and no more: `select` alone, but not `select` with a WHERE."""
+    """Return whether a task names one skill and no more: `select` alone, but not `select` with a WHERE."""
     return len(task.skills) == 1
 
 
 def skill_counts(tasks: Iterable[Task]) -> dict[str, Counter[str]]:
-    """How many tasks there are of each operation and each skill, in the order of `skills.NAMED`.
+    """Return how many tasks there are of each operation and each skill, in the order of `skills.NAMED`.
 
     Returns:
         `operation` and `skill`, each a counter. A task counts for each of its skills; `(none)` counts those
@@ -59,7 +59,7 @@ def select_tasks(tasks: Sequence[Task], single: bool = False, min_tasks: int = 1
 
     Args:
         single: only tasks with one skill.
-        min_tasks: only tasks of a skill that has so many, counted after `single`.
+        min_tasks: least tasks of a skill, counted after `single`; skills with fewer are left out.
 
     Raises:
         ConfigError: if none is left, or `min_tasks` is below 1.
@@ -127,7 +127,7 @@ def _databases(task: Task) -> list[Hashable]:
 
 
 def _same_statement(task: Task) -> list[Hashable]:
-    """What another task must not share that is in the other half."""
+    """Return what another task must not share that is in the other half."""
     keys: list[Hashable] = [("question", " ".join(task.question.lower().split()))]
     if task.gold.sql:
         keys.append(("sql", normal_form(task.gold.sql)))

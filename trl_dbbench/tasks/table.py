@@ -80,7 +80,7 @@ def check_names(table: Table) -> None:
 
 
 def check_new_names(table: Table) -> None:
-    """Check the names of a table of which tasks are to be made; published tasks have odd ones.
+    """Check the names of a table that tasks are to be made from; published tasks have odd ones.
 
     Raises:
         TaskError: servers do not take one.
@@ -114,7 +114,7 @@ def first_twice(names: Sequence[str]) -> int | None:
 
 
 def twice_text(name: str) -> str:
-    """What is wrong with a table that has a column twice."""
+    """Return what is wrong with a table that has a column twice."""
     return f"the column '{name}' is there twice; MySQL and SQLite ignore case in column names. Rename one."
 
 

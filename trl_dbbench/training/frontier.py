@@ -27,10 +27,9 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-from trl_dbbench.episode.dataset import is_fresh
+from trl_dbbench.episode.dataset import is_fresh, task_in
 from trl_dbbench.episode.types import Status
 from trl_dbbench.runs.records import EpisodeRecord, groups_of
-from trl_dbbench.tasks import Task
 
 HALF_LIFE = 20
 """Rollouts after which a sample counts half."""
@@ -61,7 +60,7 @@ class _Names:
 
     @classmethod
     def of(cls, line: str) -> _Names:
-        task = Task.from_json(line)
+        task = task_in(line)
         parts = groups_of(task.operation, sorted(task.skills))
         tables = "+".join(sorted(table.name for table in task.tables))
         return cls(task.digest, "kind/" + "+".join(parts), f"tables/{tables}", tuple(parts))

@@ -28,9 +28,8 @@ from torch.utils.data import Sampler
 from trl.trainer.utils import RepeatSampler
 
 from trl_dbbench.advantages.registry import needs_of
-from trl_dbbench.episode.dataset import is_fresh
+from trl_dbbench.episode.dataset import is_fresh, task_in
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.tasks import Task
 from trl_dbbench.tasks.skills import NAMED
 from trl_dbbench.training.frontier import Frontier
 
@@ -62,7 +61,7 @@ def task_order(dataset: Dataset, args: Any) -> Order:
         return Shuffled(len(dataset), args.seed)
     if args.task_sampling == "frontier":
         return Frontier(dataset)
-    skills = [Task.from_json(line).skills for line in dataset["task"]]
+    skills = [task_in(line).skills for line in dataset["task"]]
     pools = skill_pools(skills, args.sampled_skills, args.min_tasks_per_skill, args.single_skill)
     if args.process_index == 0:
         logger.info("Task sampling: %s.", pools)

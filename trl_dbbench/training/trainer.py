@@ -42,18 +42,22 @@ from trl_dbbench.database import Database
 from trl_dbbench.engines.base import open_backend
 from trl_dbbench.engines.policy import TrainedPolicy
 from trl_dbbench.engines.shared_prompts import SharedPrompts
+from trl_dbbench.episode.dataset import task_in
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.episode.types import Engine, Episode, Rules, Sampling, Start
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.rewards.models import prepare_reward_models
-from trl_dbbench.rewards.registry import describe_reward, gives_no_steps, with_step_rewards
+from trl_dbbench.rewards.registry import (
+    describe_reward,
+    gives_no_steps,
+    prepare_reward_models,
+    with_step_rewards,
+)
 from trl_dbbench.runs.adapters import load_trainable
 from trl_dbbench.runs.few_shot import Shots
 from trl_dbbench.runs.metrics import drop_repeated_rows, episode_metrics, refined_metrics
 from trl_dbbench.runs.records import Phase, episode_record
 from trl_dbbench.runs.settings import RunSettings
-from trl_dbbench.tasks import Task
 from trl_dbbench.training.alarms import AlarmCallback, alarm_metrics
 from trl_dbbench.training.assign_advantages import assign, note_rewards
 from trl_dbbench.training.async_rollouts import AsyncRollouts, Starts, UnderWay, staleness
@@ -374,7 +378,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
                 where = (self.args.seed, step, place, part)[: 4 if part else 3]
                 seed = np.random.SeedSequence(where).generate_state(1)[0]
                 sampling = Sampling(self.temperature, self.top_p, self.top_k or 0, seed=int(seed))
-            task = Task.from_json(row["task"])
+            task = task_in(row["task"])
             samples.append(Start(task, ids[prompt], sampling, shots=row.get("shots", ())))
         greedy = None
         if self.model.training and self.greedy_eval is not None:

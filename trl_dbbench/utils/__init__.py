@@ -1,5 +1,4 @@
-"""Helpers without any knowledge of tasks or databases.
+"""Helpers that know nothing of tasks or databases: names, files, SQL text, ranks, console, attention.
 
-Names and dotted paths, files that are written whole, SQL as text, agreement between ranks, the console, and which
-tokens attention sees. Every other room may import from here; this one imports only `errors`.
+Every other room may import from here; this one imports only `errors`.
 """

@@ -1,7 +1,7 @@
-"""Which models see other tokens in plain attention alone, and attention that also gives its mass.
+"""Models with plain attention, and attention that also returns its mass.
 
-Attention over two parts of the past is the mean of the attention over each, weighted by the mass of each part
-(the sum of its exponentiated scores). Rollouts read a prompt together that way, and so does training.
+Attention over two parts of the past is the mean of the attention over each, weighted by the part's mass (the
+sum of its exponentiated scores). Rollouts and training read a shared prompt that way.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import torch
 from transformers import PreTrainedConfig
 
 PLAIN = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "olmo2", "granite"})
-"""Types of models with plain softmax attention through transformers' attention interface, without sinks or
-capped scores, that tell a token's place by its `position_ids`."""
+"""Model types with plain softmax attention through transformers' attention interface, positions from
+`position_ids`, and no sinks or capped scores."""
 
-# PyTorch has no public names for them; None where it lacks them
+# PyTorch has no public names for these; None if it lacks them
 fused: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
-"""Attention on a CPU, and the logarithm of its mass."""
+"""CPU attention that also returns the logarithm of its mass."""
 
 fused_backward: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
 """The derivative of `fused`."""
 
 
 def sees_all(config: PreTrainedConfig) -> bool:
-    """Whether each layer sees all that came before, and none a window of it."""
-    if hasattr(type(config), "layer_types"):  # a window is of the layers that say so
+    """Return whether every layer sees all earlier tokens, without a sliding window."""
+    if hasattr(type(config), "layer_types"):  # the window is per layer
         return set(config.layer_types) == {"full_attention"}
-    # of all layers, whatever else such a config says: Mistral's model knows no `use_sliding_window`
+    # for all layers; `use_sliding_window` is ignored, as Mistral's model does
     return getattr(config, "sliding_window", None) is None

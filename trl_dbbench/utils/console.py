@@ -1,4 +1,4 @@
-"""What a program writes: bars on a terminal, plain lines into a file or a pipe, and no warning twice."""
+"""Console output: progress bars on a terminal, plain lines in a file or pipe, and no warning twice."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ import time
 import warnings
 
 LIBRARIES = ("transformers", "datasets", "huggingface_hub", "trl", "accelerate", "peft")
-"""Those with warnings, some of which have handlers of their own."""
+"""Libraries whose warnings are shown once."""
 
 NOT_OURS = (r"`is_gradient_checkpointing` is deprecated",)
-"""Warnings of a library about another library, of which neither the user nor this package can be rid."""
+"""Warnings between libraries that neither the user nor this package can avoid."""
 
 HUB_REQUESTS = "huggingface_hub.utils._http"
-"""Warns of every request that failed, and again of every retry."""
+"""Logger that warns of every failed request and every retry."""
 
 HUB_OUTAGE_SECONDS = 60.0
-"""Retries that are closer than this are of one outage."""
+"""Longest gap, in seconds, between retries of one outage."""
 
 
 def on_terminal() -> bool:
-    """Whether somebody watches: progress bars and warnings go to stderr."""
+    """Return whether stderr, where bars and warnings go, is a terminal."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
 def shows_bars() -> bool:
-    """Whether a progress bar can be seen: on a terminal or in a notebook."""
+    """Return whether progress bars are visible: on a terminal or in a notebook."""
     from transformers.utils import is_in_notebook
 
     return on_terminal() or is_in_notebook()
 
 
 def plain_output(rank: int = 0) -> None:
-    """Sets up what this process's libraries write.
+    """Configure the output of this process's libraries.
 
     Args:
-        rank: another than 0 leaves Python's warnings to the main process, which has the same.
+        rank: Python's warnings are shown on rank 0 only.
     """
-    # they make their handlers when they are imported
+    # importing them creates their handlers
     import datasets
     import huggingface_hub.utils
     import transformers.utils.logging
@@ -52,7 +52,7 @@ def plain_output(rank: int = 0) -> None:
         logger = logging.getLogger(name)
         handlers += logger.handlers
         if logger.handlers:
-            logger.propagate = False  # or it says all twice: here, and by the root's handler
+            logger.propagate = False  # otherwise the root's handler repeats every message
     for handler in handlers:
         if not any(isinstance(each, SaidOnce) for each in handler.filters):
             handler.addFilter(SaidOnce())
@@ -62,19 +62,19 @@ def plain_output(rank: int = 0) -> None:
         library.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
     if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(line_buffering=True)  # in order with what goes to stderr
+        sys.stdout.reconfigure(line_buffering=True)  # keeps its order with stderr
 
 
 class SaidOnce(logging.Filter):
-    """Lets a library's warning pass once, and one line for all retries of an outage of the hub.
+    """Passes each warning of a library once, and one line per outage of the hub.
 
-    This package's own warnings all pass: what it says again has happened again.
+    This package's own warnings always pass: a repeated one reports a repeated event.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._said: set[str] = set()
-        self._outage = float("-inf")  # when the hub last did not answer, time.monotonic()
+        self._outage = float("-inf")  # time.monotonic() of the hub's last failure
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno != logging.WARNING or record.name.partition(".")[0] == "trl_dbbench":

@@ -1,4 +1,4 @@
-"""Writing files: no reader sees half of one, a full disk is told as such, and a folder can be locked."""
+"""Files: written atomically, with clear errors for a full disk, and folders locked for one process."""
 
 from __future__ import annotations
 
@@ -18,22 +18,20 @@ from trl_dbbench.utils.lookup import nearest
 
 logger = logging.getLogger(__name__)
 
-LOCK_FILE = "_lock"  # a name that is not pushed to the hub
+LOCK_FILE = "_lock"  # the hub does not get names with a leading underscore
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
 def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """Opens a file that takes the place of `path` when the block ends well, and is removed when it fails.
+    """Open a file that replaces `path` when the block succeeds, and disappears when it fails.
 
     Args:
-        path: an older file there is replaced.
-        mode: `"w"` for UTF-8 text, `"wb"` for bytes. Half of a surrogate pair, which UTF-8 cannot hold, is
-            written as an escape.
+        mode: `"w"` for UTF-8 text, `"wb"` for bytes. Half of a surrogate pair is written as an escape.
 
     Raises:
-        ConfigError: if `path` is a folder, its folder is not there, or it cannot be written.
+        ConfigError: if `path` is a folder, its folder does not exist, or it cannot be written.
         StorageError: if the disk is full.
     """
     path = Path(path)
@@ -60,7 +58,7 @@ def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
 
 
 def check_writable(path: str | Path) -> None:
-    """Raises ConfigError for a path that cannot be a file, before hours of work end there."""
+    """Raise ConfigError for a path that cannot be a file, before hours of work are lost."""
     path = Path(path)
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise ConfigError(f"'{path}' cannot be written: it must be a file in a folder that is there.")
@@ -70,10 +68,10 @@ def check_writable(path: str | Path) -> None:
 
 
 def is_full(error: BaseException | None, folder: Path) -> bool:
-    """Whether an error came up because there was no space to write to.
+    """Return whether an error was caused by a full disk.
 
-    Libraries that do not write by Python have errors of their own. Most hold the system's words. PyTorch's
-    hold none that could be relied on, so a RuntimeError counts if the disk of `folder` is full.
+    Libraries that write without Python raise their own errors; most contain the system's message. PyTorch's
+    do not, so a RuntimeError counts if the disk of `folder` is full.
     """
     while error is not None:
         if isinstance(error, OSError) and error.errno in NO_SPACE:
@@ -87,12 +85,12 @@ def is_full(error: BaseException | None, folder: Path) -> bool:
 
 
 def free_space(*folders: str | Path) -> str:
-    """What is free in folders, for a message: `'runs/first' has 1.5 MB free, '/tmp' has 2,000.0 MB free`."""
+    """Describe free space for a message: `'runs/first' has 1.5 MB free, '/tmp' has 2,000.0 MB free`."""
     return ", ".join(f"'{each}' has {shutil.disk_usage(each).free / 1e6:,.1f} MB free" for each in folders)
 
 
 def write_through(path: Path) -> None:
-    """Returns when a file, or a folder's list of files, is on the disk, where a crash does not take it.
+    """Flush a file, or a folder's list of files, to the disk, so that it survives a crash.
 
     Raises:
         OSError: if it cannot be written; a full disk may show only here.
@@ -101,15 +99,14 @@ def write_through(path: Path) -> None:
     try:
         os.fsync(number)
     except OSError:
-        if not path.is_dir():  # not every file system does it for folders
+        if not path.is_dir():  # some file systems cannot flush folders
             raise
     finally:
         os.close(number)
 
 
 def nearest_path(path: str | Path) -> Path | None:
-    """What lies in the folder of a path that is not there, and has a name like its; where the folder is not
-    there either, the same is asked of that one."""
+    """Return the existing path with the most similar name; a missing folder is corrected first."""
     path = Path(path)
     if not path.name or path.exists():
         return None
@@ -121,22 +118,22 @@ def nearest_path(path: str | Path) -> Path | None:
         if (folder / path.name).exists():
             return folder / path.name
     assert folder is not None
-    # by what stands before the ending, which alike files have in common anyway
+    # compare stems: similar files share their ending anyway
     there = {each.stem: each for each in sorted(folder.iterdir()) if not each.name.startswith(".")}
     return there.get(nearest(path.stem, there) or "")
 
 
 def check_not_misspelled(name: str, what: str) -> None:
-    """Refuses a path that is not there, before it is taken for a hub id and asked of the hub.
+    """Refuse a missing path before the hub is asked for it.
 
-    A hub id is `model` or `owner/model`. A name is a path if it cannot be one (`./a`, `a/b/c`), or if its
-    first part is a folder here; one that the hub's cache holds is none.
+    A hub id is `model` or `owner/model`. Any other name (`./a`, `a/b/c`) is a path, and so is one whose first
+    part is a folder here, unless the hub's cache holds it.
 
     Args:
-        what: is looked for, for the error text: `"model"`.
+        what: the kind of thing wanted, for the error text: `"model"`.
 
     Raises:
-        ConfigError: naming what is there and has a name like it.
+        ConfigError: naming the nearest existing path.
     """
     from huggingface_hub.constants import HF_HUB_CACHE
 
@@ -154,7 +151,7 @@ def check_not_misspelled(name: str, what: str) -> None:
 
 
 def found_from_everywhere(name: str | Path) -> str:
-    """A folder's whole path; a hub id as it is."""
+    """Return a folder's absolute path, or a hub id unchanged."""
     return str(Path(name).resolve()) if Path(name).is_dir() else str(name)
 
 
@@ -162,10 +159,10 @@ def found_from_everywhere(name: str | Path) -> str:
 
 
 def whole_lines(path: Path, *, cut: bool = False) -> list[str]:
-    """The lines of a file, which need not be there, without one that a kill cut short.
+    """Read a file's complete lines; none if it does not exist. A line that a kill cut short is left out.
 
     Args:
-        cut: takes that one off the file, which can then be appended to.
+        cut: removes such a line from the file, so that more can be appended.
     """
     if not path.exists():
         return []
@@ -180,10 +177,10 @@ def whole_lines(path: Path, *, cut: bool = False) -> list[str]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps the folder for this block. The system ends the lock with the process, however that ends.
+    """Lock the folder during this block. The system releases the lock when the process ends.
 
     Raises:
-        ConfigError: if another run has it.
+        ConfigError: if another run holds the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK_FILE).open("a+") as file:
@@ -205,11 +202,11 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def shortest_names(paths: Sequence[Sequence[str]], taken: Collection[str] = ()) -> list[str] | None:
-    """Return names that tell paths apart, of as many last parts as it takes; `None` if two are the same.
+    """Return the shortest endings that tell paths apart; `None` if two paths are equal.
 
     Args:
-        paths: the parts of each.
-        taken: what none may be called.
+        paths: the parts of each path.
+        taken: names that must not be returned.
     """
     for length in range(1, max(map(len, paths)) + 1):
         names = ["/".join(each[-length:]) for each in paths]

@@ -1,7 +1,7 @@
-"""Things that users choose by name in a YAML: one of ours, or one of their own by its place.
+"""Objects chosen by name in a YAML: one of ours, or a user's own by its dotted path.
 
 ```yaml
-reward_funcs: [outcome, my_rewards.short, rewards/mine.py:brief]  # module.name, or file.py:name
+reward_funcs: [outcome, my_rewards.short, rewards/mine.py:brief]  # or module:name
 advantage: my_advantages.centred
 ```
 """
@@ -23,40 +23,34 @@ T = TypeVar("T")
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The one of these names that a misspelled one most likely stands for, if any is like it."""
+    """Return the known name that is most similar to a misspelled one, if any is similar."""
     folded = {each.casefold(): each for each in known}
     found = get_close_matches(str(name).casefold(), folded, n=1)
     return folded[found[0]] if found else None
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    """What to say of a name that is none of these, and which of them is nearest, if one is."""
+    """Return the message for an unknown name, with the allowed ones and the nearest."""
     known = list(known)
     near = nearest(name, known)
     return f"unknown {kind} {name!r}; allowed: {', '.join(known)}" + (f"; nearest: {near}" if near else "")
 
 
 def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:
-    """Raise ConfigError for a setting whose value is none of those that it may have, naming the nearest."""
+    """Raise ConfigError for a setting whose value is not allowed, naming the nearest."""
     allowed = list(allowed)
     if value not in allowed:
         raise ConfigError(f"{unknown(name, str(value), map(str, allowed))}.")
 
 
-def check_share(name: str, value: float) -> None:
-    """Raise ConfigError for a setting that is no share of something."""
-    if not 0 <= value <= 1:
-        raise ConfigError(f"{name} must be a share from 0 to 1, is {value}.")
-
-
 def look_up(kind: str, name: str, ours: Mapping[str, T]) -> T:
-    """What `name` stands for.
+    """Return the object that a name stands for.
 
     Args:
-        kind: what is looked up, for the error text: `"reward function"`.
-        name: a key of `ours`; or the dotted path of an object in a module that Python finds from the working
-            directory or the environment; or a file with the object's name after a colon.
-        ours: the library's own.
+        kind: the kind of object, for the error text: `"reward function"`.
+        name: a key of `ours`; the dotted path of an object in an installed module or one in the working
+            directory; or a file and the object's name, with a colon between.
+        ours: the library's own objects by name.
 
     Returns:
         The value in `ours`, or the imported object, which is callable.
@@ -66,19 +60,17 @@ def look_up(kind: str, name: str, ours: Mapping[str, T]) -> T:
     """
     if name in ours:
         return ours[name]
-    file, colon, attribute = name.rpartition(":")
-    if not (colon and file.endswith(".py")):
-        file, (module_name, dot, attribute) = "", name.rpartition(".")
-        if not dot:
-            near = nearest(name, ours)
-            raise ConfigError(
-                f"unknown {kind} {name!r}; allowed: {', '.join(ours)}, or the dotted path of your own, such "
-                f"as my_module.my_name or my_file.py:my_name.{f' Nearest: {near}.' if near else ''}"
-            )
+    place, sign, attribute = name.rpartition(":") if ":" in name else name.rpartition(".")
+    if not sign:
+        near = nearest(name, ours)
+        raise ConfigError(
+            f"unknown {kind} {name!r}; allowed: {', '.join(ours)}, or the dotted path of your own, such as "
+            f"my_module.my_name or my_file.py:my_name.{f' Nearest: {near}.' if near else ''}"
+        )
     try:
-        module = _module_of_file(file) if file else _module(module_name)
+        module = _module_of_file(place) if place.endswith(".py") else _module(place)
         found = getattr(module, attribute)
-    except Exception as error:  # whatever the user's module does when it is imported
+    except Exception as error:  # importing a user's module can raise anything
         raise ConfigError(
             f"the {kind} {name!r} cannot be imported: {type(error).__name__}: {error}. Write "
             "module.name, where the module is in the working directory or installed, or file.py:name."
@@ -89,7 +81,7 @@ def look_up(kind: str, name: str, ours: Mapping[str, T]) -> T:
 
 
 def place_of(function: object) -> str | None:
-    """The name by which `look_up` finds a user's own function again; `None` if it has none."""
+    """Return the name by which `look_up` finds a user's function again; `None` if it has none."""
     name, module = getattr(function, "__qualname__", None), getattr(function, "__module__", None)
     if name is None:
         return None
@@ -103,7 +95,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _module_of_file(path: str) -> ModuleType:
-    """The module that a file holds, made once. It goes by the file's whole path, and finds its neighbours."""
+    """Import a file once, under its absolute path; it can import its neighbours."""
     file = Path(path).expanduser().resolve()
     name = str(file)
     if name in sys.modules:

@@ -1,11 +1,10 @@
-"""How the ranks of a run agree: on a value of the main process, on a failure of one of them, and on the end.
+"""Agreement between the ranks of a run: a value of the main process, a failure of one rank, the end.
 
-Ranks that are not told of a failure would wait for the failed one in their next collective. On a single
-machine the launcher ends them wherever they are; on several machines they wait until the connection breaks,
-or the collective times out after `ddp_timeout` seconds. Ranks that are told end in order instead, with an
-error that says where to look.
+A rank that does not learn of another's failure waits for it in the next collective, on several machines until
+the connection breaks or `ddp_timeout` passes. Ranks that learn of it end with an error that says where to
+look.
 
-A process that has not set up accelerate is alone, and is not made to import it: that takes seconds.
+A process without accelerate counts as alone and does not import it, which would take seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """The processes of a run, as accelerate has set them up by now; this process alone if it has not.
+    """The processes of a run as accelerate has set them up; otherwise this process alone.
 
     All ranks must call the methods, in the same order.
     """
@@ -39,7 +38,7 @@ class Ranks:
                 self.is_main = state.is_main_process
 
     def from_main(self, value: T) -> T:
-        """The main process's value, on all ranks."""
+        """Return the main process's value on all ranks."""
         if self._state is None:
             return value
         from accelerate.utils import broadcast_object_list
@@ -47,7 +46,7 @@ class Ranks:
         return broadcast_object_list([value])[0]
 
     def gather(self, value: T) -> list[T]:
-        """The values of all ranks in their order, on all ranks."""
+        """Return the values of all ranks, in order, on all ranks."""
         if self._state is None:
             return [value]
         from accelerate.utils import gather_object
@@ -55,20 +54,20 @@ class Ranks:
         return gather_object([value])
 
     def hosts(self) -> list[str]:
-        """The names of the machines on which the ranks run, in the ranks' order, on all ranks."""
+        """Return the host name of every rank, in order, on all ranks."""
         return self.gather(socket.gethostname())
 
     def wait(self) -> None:
-        """Returns when all ranks have come here. Not to be called after one has failed: it may never come."""
+        """Wait for all ranks. After a failure on one rank this may never return."""
         if self._state is not None:
             self._state.wait_for_everyone()
 
 
 @contextmanager
 def together() -> Iterator[None]:
-    """A block that ends with an error on every rank if it does so on one.
+    """Make a block fail on every rank if it fails on one.
 
-    All ranks must enter it, and none may wait for another one inside.
+    All ranks must enter it, and none may wait for another inside.
 
     Raises:
         RankError: on the ranks where the block itself succeeded.
@@ -82,7 +81,7 @@ def together() -> Iterator[None]:
 
 
 def raise_on_all(error: Exception | None) -> None:
-    """Raises this rank's error, or a `RankError` if another rank has one. To be called on all ranks."""
+    """Raise this rank's error, or a `RankError` if another rank has one. All ranks must call it."""
     told = Ranks().gather(None if error is None else f"{type(error).__name__}: {error}")
     if error is not None:
         raise error
@@ -92,7 +91,7 @@ def raise_on_all(error: Exception | None) -> None:
 
 
 class Trainer(Protocol):
-    """What `end` needs of a transformers `Trainer`."""
+    """The members of a transformers `Trainer` that `end` uses."""
 
     model: Any
     model_wrapped: Any
@@ -100,10 +99,9 @@ class Trainer(Protocol):
 
 
 def end(trainer: Trainer) -> None:
-    """Ends trackers and the process group with its threads. Nothing can be trained after that."""
-    # DistributedDataParallel would hold the group beyond its end, and DeepSpeed needs the group to end its
-    # engine. Threads that are left may make Python abort at its exit, so that a run that has saved everything
-    # would look as if it had failed.
+    """End trackers and the process group with its threads. Nothing can be trained afterwards."""
+    # DistributedDataParallel would keep the group alive, and DeepSpeed needs the group to end its engine.
+    # Threads left behind can make Python abort at exit, and a complete run would look failed.
     trainer.model_wrapped = trainer.model
     try:
         trainer.accelerator.free_memory()

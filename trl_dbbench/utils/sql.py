@@ -1,7 +1,7 @@
-"""SQL as text and as sqlglot's trees, parsed in bounded time.
+"""SQL as text and as sqlglot trees, parsed in bounded time.
 
-sqlglot's parser tries one interpretation after another and backtracks. In texts such as `FROM a,(FROM a,(...`
-each further bracket doubles its work: 200 characters of that take hours, and an agent may write them.
+sqlglot's parser backtracks. In `FROM a,(FROM a,(...` each bracket doubles its work: 200 characters take
+hours, and an agent may write them.
 """
 
 from __future__ import annotations
@@ -19,20 +19,17 @@ from sqlglot.dialects.sqlite import SQLite
 from sqlglot.errors import ParseError
 
 MAX_STATEMENT_CHARACTERS = 65_536
-"""Longer statements are refused before they are sent: servers and parsers take seconds to read what a model
-repeats."""
+"""Longest statement that is sent to a database; servers and parsers take seconds for longer ones."""
 
 MAX_CACHED_CHARACTERS = 1_000
-"""What was found out about a statement is cached only up to this length: the caches hold thousands of
-statements."""
+"""Longest statement whose analysis is cached; the caches hold thousands."""
 
 T = TypeVar("T")
 
 _DIALECTS: dict[str, type[Dialect]] = {"mysql": MySQL, "sqlite": SQLite}
 
 MAX_NODES = 5_000
-"""Tokens of a statement, and nodes that the parser may build, abandoned ones included. That bounds parsing to
-about a tenth of a second."""
+"""Most tokens of a statement, and most nodes that the parser builds, abandoned ones included: about 0.1 s."""
 
 Lexeme = Literal["gap", "executed", "string", "quoted", "word", "sign"]
 
@@ -47,12 +44,12 @@ _LEXEMES = r"""
 _LEXEME = re.compile(_LEXEMES % "", re.VERBOSE | re.DOTALL)
 _LEXEME_IN_COMMENT = re.compile(_LEXEMES % r"| \*/", re.VERBOSE | re.DOTALL)
 
-# sqlglot warns about everything that it cannot parse; an agent's mistakes do not belong in the log
+# sqlglot warns about everything it cannot parse; an agent's mistakes do not belong in the log
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 
 def cached(function: Callable[[str], T]) -> Callable[[str], T]:
-    """The function of a statement, which remembers what it found out about those of usual length."""
+    """Cache a function of a statement for statements of usual length."""
     remembered = lru_cache(maxsize=4096)(function)
 
     @wraps(function)
@@ -63,11 +60,11 @@ def cached(function: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def parse_statements(sql: str, dialect: type[Dialect] = MySQL) -> list[exp.Expr | None]:
-    """The statements in a text, `None` for one that is only a comment.
+    """Parse the statements in a text; `None` stands for one that is only a comment.
 
     Raises:
-        SqlglotError: the text cannot be parsed.
-        RecursionError: it is too long or nested too deeply.
+        SqlglotError: if the text cannot be parsed.
+        RecursionError: if it is too long or nested too deeply.
     """
     read = dialect()
     tokens = read.tokenize(sql)
@@ -76,17 +73,16 @@ def parse_statements(sql: str, dialect: type[Dialect] = MySQL) -> list[exp.Expr 
     try:
         return read.parser(max_nodes=MAX_NODES).parse(tokens, sql)
     except (AttributeError, TypeError, LookupError, ValueError, AssertionError) as error:
-        # sqlglot's parser goes on where a database has given up, and stumbles over what is not there
+        # sqlglot's parser continues after errors, and then fails on missing parts
         raise ParseError(f"the parser stumbled: {error!r}") from error
 
 
 def lexemes(sql: str) -> Iterator[tuple[Lexeme, str]]:
-    """The parts of a statement as MySQL and MariaDB read it, each with its kind; together they are the text.
+    """Split a statement as MySQL and MariaDB do; the parts, each with its kind, add up to the text.
 
-    `gap`: white space or a comment. `executed`: the beginning or the end of a comment whose text a server may
-    execute, by its product and version (`/*!80000 ... */`, `/*M! ... */`). `string`, `quoted`: with their
-    quotes. sqlglot's tokenizer reads some comments differently: it knows `{# ... #}`, of which servers take
-    only the rest of the line as a comment.
+    `gap`: white space or a comment. `executed`: begin or end of a comment that some servers execute
+    (`/*!80000 ... */`, `/*M! ... */`). `string`, `quoted`: including their quotes. sqlglot's tokenizer takes
+    `{# ... #}` for one comment, where servers see a comment to the end of the line.
     """
     position = 0
     in_comment = False
@@ -99,12 +95,12 @@ def lexemes(sql: str) -> Iterator[tuple[Lexeme, str]]:
 
 
 def quote(name: str) -> str:
-    """The name as MySQL and SQLite read it wherever an identifier may stand."""
+    """Quote a name as an identifier for MySQL and SQLite."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def only_statement(sql: str, dialect: str = "mysql") -> exp.Expr | None:
-    """The one statement in a text; `None` where there are none or several, or it cannot be read.
+    """Return the only statement in a text; `None` if there are none or several, or it cannot be parsed.
 
     Args:
         dialect: `"mysql"` or `"sqlite"`.
@@ -117,10 +113,9 @@ def only_statement(sql: str, dialect: str = "mysql") -> exp.Expr | None:
 
 
 def normal_form(sql: str) -> str:
-    """A statement without what it could do without: layout, the case of keywords, ASC, names for its output
-    columns, and an alias of its only table. Two statements of one form do the same.
+    """Return a statement without layout, keyword case, ASC, output names and an alias of its only table.
 
-    What cannot be parsed keeps all but its layout.
+    Statements with equal forms do the same. Text that cannot be parsed only loses its layout.
     """
     tree = only_statement(sql)
     if tree is None:
@@ -130,7 +125,7 @@ def normal_form(sql: str) -> str:
     used = {column.name for column in tree.find_all(exp.Column)}
     if isinstance(tree, exp.Select):
         for each in named:
-            if each.alias not in used:  # nothing else goes by this name
+            if each.alias not in used:  # nothing else refers to this name
                 each.replace(each.this)
     tables = list(tree.find_all(exp.Table))
     if len(tables) == 1 and not tree.find(exp.Subquery):
@@ -141,11 +136,11 @@ def normal_form(sql: str) -> str:
 
 
 def sorts_rows(sql: str) -> bool:
-    """Whether a query says in which order its rows come.
+    """Return whether a query fixes the order of its rows.
 
-    Only an ORDER BY of the outermost query does so: inside parentheses around it or after them, of a whole
-    UNION, after its CTEs. One in a subquery, a CTE, a branch of a UNION, a window or GROUP_CONCAT leaves the
-    order of the result open, and so does `ORDER BY NULL`.
+    Only an ORDER BY of the outermost query does: inside or after parentheses around it, of a whole UNION, or
+    after CTEs. One in a subquery, a CTE, a branch of a UNION, a window or GROUP_CONCAT does not, and neither
+    does `ORDER BY NULL`.
     """
     query = only_statement(sql) or only_statement(sql, "sqlite")
     while query is not None:

@@ -3,8 +3,7 @@
 | module | |
 |---|---|
 | `slips` | the statements that one slip makes of a gold statement |
-| `wording` | whether question and gold SQL speak of the same values |
-| `examine` | what is wrong with a task |
+| `examine` | faults of a task, also where question and gold SQL name different values |
 | `repair` | rows that tell a gold statement from the slips that pass for it |
 | `page` | the report |
 """
@@ -67,7 +66,7 @@ def audit(
     grader: str | None = None,
     workers: int = 4,
 ) -> Iterator[Audited]:
-    """Examines each task and, if asked to, repairs it. Yields in the order of the tasks.
+    """Examine each task and, if asked to, repairs it. Yields in the order of the tasks.
 
     Args:
         databases: the first one is where everything is tried; on all of them the gold SQL has to run, to

@@ -1,8 +1,9 @@
-"""What is wrong with a task, as far as executing it can show."""
+"""Faults of a task that executing it, or comparing its question with its gold SQL, can show."""
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,9 +13,8 @@ from typing import Any
 from sqlglot import exp
 
 from trl_dbbench.data.audit.slips import MAX_SLIPS, slips_of
-from trl_dbbench.data.audit.wording import not_copied, not_named, not_used
 from trl_dbbench.database import Database, State
-from trl_dbbench.episode.gold import state_after, whole_result, whole_result_in
+from trl_dbbench.episode.gold import execute_untruncated, execute_untruncated_in, state_after
 from trl_dbbench.episode.judge import answer_graders, published_right
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import Grader, SQLGrader, get_grader
@@ -22,6 +22,139 @@ from trl_dbbench.grading.rows import same_state
 from trl_dbbench.grading.scorers import Result
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.sql import normal_form, only_statement
+
+MIN_CHARACTERS = 4
+"""Characters of a cell that a question is unlikely to contain by chance."""
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}")
+_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![\w])")
+_COPY = re.compile(r"\b(?:cop(?:y|ies|ied)|duplicat\w*|clone\w*|the same)\b", re.IGNORECASE)
+_SAID_OTHERWISE = (exp.Limit, exp.Offset, exp.Func, exp.DataType, exp.Interval, exp.Mul, exp.Div)
+
+
+def not_named(task: Task) -> list[str]:
+    """Values that the gold SQL compares with or writes, and that the question does not name.
+
+    Numbers up to 1, dates and numbers of rows (LIMIT) are left out: they are said in many ways.
+    """
+    said = _folded(f"{task.question} {task.knowledge or ''}")
+    numbers = _numbers(said)
+    return [
+        text
+        for text, is_number in _values(task)
+        if (is_number and _number(text) not in numbers and text not in said)
+        or (not is_number and not _says(said, text))
+    ]
+
+
+def not_used(task: Task) -> list[str]:
+    """Return cells, columns and numbers above 1 that the question names and the gold SQL lacks."""
+    tree = only_statement(task.gold.sql or "", task.dialect)
+    if tree is None:
+        return []
+    said = _folded(task.question)
+    used = "\n".join(_folded(literal.name) for literal in tree.find_all(exp.Literal))
+    names = {
+        _folded(name) for table in task.tables for name in (table.name, *(c.name for c in table.columns))
+    }
+    quoted = {_folded(text) for pair in re.findall(r"\"([^\"]+)\"|'([^']+)'", task.question) for text in pair}
+    cells = {
+        _folded(cell)
+        for table in task.tables
+        for row in table.rows
+        for cell in row
+        if isinstance(cell, str) and (len(cell) >= MIN_CHARACTERS or _folded(cell) in quoted)
+    }
+    told = (cell for cell in cells - names if cell and not _NUMBER.fullmatch(cell) and _word(cell, said))
+    numbers = _numbers(used) | {float(digits) for name in names for digits in re.findall(r"\d+", name)}
+    numbers |= {float(len(rows.expressions)) for rows in tree.find_all(exp.Values)}  # "Insert 3 rows: ..."
+    return [
+        *sorted(cell for cell in told if cell not in used),
+        *_columns_not_used(task, tree, said),
+        *(f"{number:g}" for number in sorted(_numbers(_DATE.sub(" ", said)) - numbers) if number > 1),
+    ]
+
+
+def not_copied(task: Task) -> list[str]:
+    """Columns that the gold SQL leaves empty in the copies of rows that the question asks for."""
+    tree = only_statement(task.gold.sql or "", task.dialect)
+    if not isinstance(tree, exp.Insert) or not _COPY.search(task.question):
+        return []
+    listed, query = tree.this, tree.expression
+    if not isinstance(listed, exp.Schema) or not isinstance(query, exp.Select):
+        return []
+    target = _folded(listed.this.name)
+    table = next((each for each in task.tables if _folded(each.name) == target), None)
+    if table is None or target not in {_folded(each.name) for each in query.find_all(exp.Table)}:
+        return []
+    filled = {
+        _folded(column.name)
+        for column, cell in zip(listed.expressions, query.expressions, strict=False)
+        if not isinstance(cell, exp.Null) or re.search(r"\bnull\b|\bempty\b", task.question, re.IGNORECASE)
+    }
+    given = [column for column in table.columns if "AUTO_INCREMENT" not in column.type.upper()]
+    return [column.name for column in given if _folded(column.name) not in filled]
+
+
+def _columns_not_used(task: Task, tree: exp.Expr, said: str) -> list[str]:
+    """Columns of the gold SQL's tables that the question names, but not as part of a name there (`stadium`
+    of `stadium capacity`). None where the SQL may mean them all: `SELECT *`, `INSERT`."""
+    stars = [star for star in tree.find_all(exp.Star) if not isinstance(star.parent, exp.Count)]
+    if stars or isinstance(tree, exp.Insert):
+        return []
+    used = {_folded(node.name) for node in tree.find_all(exp.Table, exp.Column, exp.Literal)}
+    for name in sorted(used, key=len, reverse=True):
+        said = _without(name, said)
+    tables = [table for table in task.tables if _folded(table.name) in used]
+    others = [column.name for table in tables for column in table.columns if _folded(column.name) not in used]
+    return [name for name in others if _without(_folded(name), said) != said]
+
+
+def _without(name: str, said: str) -> str:
+    """Return the text without a name, written with underscores or with blanks."""
+    for form in {name, name.replace("_", " ")} - {""}:
+        said = re.sub(rf"(?<!\w){re.escape(form)}(?!\w)", " ", said)
+    return said
+
+
+def _values(task: Task) -> Iterator[tuple[str, bool]]:
+    """Yield the literals of the gold SQL, each with whether it is a number."""
+    tree = only_statement(task.gold.sql or "", task.dialect)
+    for literal in tree.find_all(exp.Literal) if tree is not None else ():
+        if literal.find_ancestor(*_SAID_OTHERWISE):
+            continue
+        text = literal.name
+        is_number = not literal.is_string or bool(_NUMBER.fullmatch(text))
+        if is_number and abs(_number(text)) <= 1:
+            continue
+        if isinstance(literal.parent, exp.Like):
+            text = re.sub(r"[%_]+", " ", text)
+        if text.strip() and not _DATE.search(text):
+            yield _folded(text), is_number
+
+
+def _says(said: str, text: str) -> bool:
+    return text in said or all(word in said for word in re.findall(r"\w+", text))
+
+
+def _word(cell: str, said: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(cell)}(?!\w)", said) is not None
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.replace("\\n", " ").casefold().split())
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return 0.0
+
+
+def _numbers(said: str) -> set[float]:
+    return {_number(found) for found in _NUMBER.findall(said)}
+
 
 KINDS = {
     "fails": "the gold SQL does not run",
@@ -36,7 +169,7 @@ KINDS = {
     "not used": "the question names a value or a column of the tables that the gold SQL does not use",
     "not examined": "there is no gold SQL",
 }
-"""What can be found -> what it means."""
+"""Kind of finding -> its meaning."""
 
 OF_WORDING = ("not named", "not used")
 """Kinds that may be nothing: what a question says can only be guessed."""
@@ -48,7 +181,7 @@ _CHANGING = (exp.Rand, exp.Randn, exp.CurrentDate, exp.CurrentTime, exp.CurrentT
 _CHANGING_NAMES = frozenset({"SYSDATE", "UTC_TIMESTAMP", "UTC_DATE", "UTC_TIME", "RANDOM", "CONNECTION_ID"})
 
 Ending = Result | State
-"""What a statement ends in: its rows for a question, the tables that it leaves for a change."""
+"""Result of a statement: the rows of a question, the tables that a change leaves."""
 
 
 @dataclass(frozen=True)
@@ -86,18 +219,18 @@ class Examined:
 
     @cached_property
     def gold(self) -> tuple[Ending | None, str]:
-        """What the gold SQL ends in; else `None`, and why not."""
+        """The gold SQL's result, or `None` and why there is none."""
         return self.ending(self.task.gold.sql or "")
 
     def ending(self, sql: str) -> tuple[Ending | None, str]:
-        """What a statement ends in on the task's tables, as its grader has it executed; else `None`, and why
-        not.
+        """Return a statement's result on the task's tables as its grader has it executed, or `None` and why
+        there is none.
 
         Raises:
             EnvironmentFault: if the database fails.
         """
         if self.task.is_question:
-            return whole_result(self.database, self.task, self._rewritten(sql))
+            return execute_untruncated(self.database, self.task, self._rewritten(sql))
         after = state_after(self.database, self.task, sql)
         return after.state, after.error or ""
 
@@ -105,8 +238,8 @@ class Examined:
         return sql if self._sql is None else self._sql.rewrite(sql)
 
     def right(self, ending: Ending) -> bool:
-        """Whether an episode with this ending is right. Where the protocol will choose the grader, one of
-        those is enough."""
+        """Return whether an episode with this ending is right. Where the protocol will choose the grader, one
+        of those is enough."""
         if not isinstance(ending, Result):
             gold = self.gold[0]
             return gold is not None and not isinstance(gold, Result) and same_state(ending, gold)
@@ -119,13 +252,14 @@ class Examined:
         return any(grader.judge(grader.answer(ending.rows), gold) for grader, gold in graders)
 
     def surviving(self, slips: Sequence[str], at_most: int = MAX_SLIPS) -> list[str]:
-        """Those of the statements that are right as well; no more are tried when there are `at_most`."""
+        """Return the statements that are right as well, at most `at_most` of them."""
         found = (sql for sql, ending in self._endings(slips) if ending is not None and self.right(ending))
         found = (sql for sql in found if not self._same_to_grader(sql) and self._right_on_suite(sql))
         return list(islice(found, at_most))
 
     def _right_on_suite(self, sql: str) -> bool:
-        """Whether a statement that is right on the task's own database is so on those of its suite, too."""
+        """Return whether a statement that is right on the task's own database is so on those of its suite,
+        too."""
         for task in islice(self.task.on_each_database(), 1, None):
             other = self.elsewhere(task, self.database)
             ending, _ = other.ending(sql)
@@ -134,7 +268,7 @@ class Examined:
         return True
 
     def _same_to_grader(self, sql: str) -> bool:
-        """Whether the grader makes the gold SQL of it, as one that leaves out DISTINCT may."""
+        """Return whether the grader makes the gold SQL of it, as one that leaves out DISTINCT may."""
         if self._sql is None:
             return False
         own, gold = (normal_form(self._rewritten(each)) for each in (sql, self.task.gold.sql or ""))
@@ -147,13 +281,13 @@ class Examined:
             return
         with self.database.sandbox(self.task) as sandbox:  # queries change nothing: one for all
             for sql in statements:
-                yield sql, whole_result_in(sandbox, self.task, self._rewritten(sql))[0]
+                yield sql, execute_untruncated_in(sandbox, self.task, self._rewritten(sql))[0]
 
 
 def examine(
     task: Task, databases: Sequence[Database], grader: Grader | SQLGrader | None = None
 ) -> list[Finding]:
-    """All that is found about a task.
+    """Return all that is found about a task.
 
     Args:
         databases: the first one is where everything is tried; on the others the gold SQL has to run and to
@@ -181,7 +315,7 @@ def examine(
 
 
 def _of_gold(examined: Examined, gold: Ending) -> list[Finding]:
-    """What is wrong with the gold SQL itself, on one database."""
+    """Return the faults of the gold SQL itself on one database."""
     task, found = examined.task, list[Finding]()
     if changing := _changing(task):
         found.append(Finding("unstable", f"it depends on {changing}"))
@@ -204,7 +338,7 @@ def _of_gold(examined: Examined, gold: Ending) -> list[Finding]:
 
 
 def _changing(task: Task) -> str | None:
-    """The function by which the gold SQL depends on chance or the time of day."""
+    """Return the function by which the gold SQL depends on chance or the time of day."""
     tree = only_statement(task.gold.sql or "", task.dialect)
     for node in tree.walk() if tree is not None else ():
         if isinstance(node, _CHANGING):
@@ -221,7 +355,7 @@ def _same(a: Ending, b: Ending) -> bool:
 
 
 def is_empty(examined: Examined, ending: Ending) -> bool:
-    """Whether a question's statement gives no rows, or NULLs only; or a change's leaves all as it was."""
+    """Return whether a question's statement gives no rows or only NULLs, or a change changes nothing."""
     if isinstance(ending, Result):
         return ending.says_nothing
     with examined.database.sandbox(examined.task) as sandbox:
@@ -229,8 +363,8 @@ def is_empty(examined: Examined, ending: Ending) -> bool:
 
 
 def _is_open(examined: Examined) -> bool:
-    """Whether the gold SQL ends wrong on the same tables with their rows in another order. Rows of a file
-    stay where they are."""
+    """Return whether the gold SQL ends wrong on the same tables with their rows in another order. Rows of a
+    file stay where they are."""
     for tables in _orders(examined.task):
         ending, _ = examined.elsewhere(replace(examined.task, tables=tables), examined.database).gold
         if ending is None or not examined.right(ending):
@@ -250,7 +384,7 @@ def _orders(task: Task) -> list[tuple[Any, ...]]:
 
 
 def _on_others(first: Examined, gold: Ending, databases: Sequence[Database]) -> list[Finding]:
-    """Where else the gold SQL does not run, or gives something else."""
+    """Return where else the gold SQL does not run, or gives something else."""
     found = []
     for database in databases:
         ending, problem = first.elsewhere(first.task, database).gold

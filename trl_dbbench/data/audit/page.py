@@ -17,11 +17,11 @@ OUTCOMES = {
     "repaired": "Repaired",
     "sound": "Sound, with doubts",
 }
-"""In the order of the page."""
+"""Outcomes in the order of the page."""
 
 
 def write_page(audited: Sequence[Audited], title: str, out: str | Path) -> Path:
-    """Writes the page: how many tasks have what, then each of them that has anything.
+    """Write the page: how many tasks have what, then each of them that has anything.
 
     Raises:
         ConfigError: if `out` cannot be written.

@@ -3,7 +3,7 @@
 As distilled test suites do (Zhong et al., 2020, "Semantic Evaluation for Text-to-SQL with Distilled Test
 Suites"), rows are made near those that are there: one or two cells get another value of their column, a value
 that the gold SQL compares with, or one beside it. Here they are added to the task's own tables, and its gold
-answer is that of its gold SQL on them.
+answer becomes the result of its gold SQL on them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ MAX_TRIES = 200
 """Changes of the tables that are tried for one more."""
 
 MAX_CHANGES = 4
-"""To the tables of one task."""
+"""Changes to the tables of one task."""
 
 MAX_BASES = 12
 """Rows of a table that others are made of."""
 
 SUFFIX = "-repaired"
-"""Of a repaired task's id."""
+"""Suffix of a repaired task's id."""
 
 Cells = tuple[Any, ...]
 
@@ -57,7 +57,8 @@ class Change:
 def repaired(
     task: Task, databases: Sequence[Database], grader: Grader | SQLGrader | None = None
 ) -> tuple[Task, list[Change]] | None:
-    """The task with tables on which no slip passes, and how they were changed; `None` if none were found.
+    """Return the task with tables on which no slip passes, and how they were changed; `None` if none were
+    found.
 
     What tables look like they promise is kept: a column without equal cells at the start of a table, and
     columns named id, stay so. Where that leaves no way, only declared keys and columns named id do.
@@ -112,7 +113,7 @@ def _search(examined: Examined, strictly: bool) -> tuple[Task, list[Change]] | N
 
 
 def _with_change(examined: Examined, change: Change) -> Examined | None:
-    """The task after a change of its tables, its gold anew; `None` if its gold SQL does nothing there."""
+    """Return the task after a change of its tables, with new gold; `None` if the gold SQL has no effect."""
     task = examined.task
     tables = tuple(_changed(table, change) if table.name == change.table else table for table in task.tables)
     changed = examined.elsewhere(replace(task, tables=tables), examined.database)
@@ -126,7 +127,7 @@ def _with_change(examined: Examined, change: Change) -> Examined | None:
 
 
 def gold_of(task: Task, ending: Ending) -> Gold:
-    """The task's gold with the answer, or the published hash, that its gold SQL ends in."""
+    """Return the task's gold with the answer, or the published hash, that its gold SQL ends in."""
     gold = task.gold
     if not isinstance(ending, Result):
         if gold.state_md5 is None:
@@ -181,7 +182,8 @@ def _changes(task: Task, rng: random.Random, strictly: bool) -> Iterator[Change]
 
 
 def _literals(tree: exp.Expr) -> dict[str, list[str]]:
-    """What the statement compares each column with, or sets it to; columns in lower case."""
+    """Return the literals that the statement compares each column with or sets it to, by column in lower
+    case."""
     found: dict[str, list[str]] = {}
     for literal in tree.find_all(exp.Literal):
         place = literal.find_ancestor(exp.Predicate, exp.In, exp.Between)
@@ -260,7 +262,7 @@ def _pool(table: Table, place: int, literals: Sequence[str], rng: random.Random)
 
 
 def _fresh(table: Table, place: int) -> Any:
-    """A value that a column does not have yet."""
+    """Return a value that a column does not have yet."""
     cells = [row[place] for row in table.rows]
     if numbers := _numbers(cells):
         return max(numbers) + 1
@@ -274,7 +276,7 @@ def _fresh(table: Table, place: int) -> Any:
 
 
 def _numbers(cells: Sequence[Any]) -> list[float]:
-    """The cells that are not NULL, if there are any and all are numbers."""
+    """Return the cells that are not NULL, if there are any and all are numbers."""
     found = [cell for cell in cells if cell is not None]
     are = all(isinstance(cell, int | float) and not isinstance(cell, bool) for cell in found)
     return found if are else []

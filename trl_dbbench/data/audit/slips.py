@@ -1,7 +1,7 @@
 """The statements that one slip makes of a gold statement: what an agent may write that is not asked for.
 
 Beside those that task generation goes by (a WHERE forgotten, AND taken for OR, MIN for MAX, ...) here are
-slips of which only some databases can tell whether they matter: `<` for `<=`, another column of the same
+slips whose effect only some databases can show: `<` for `<=`, another column of the same
 kind, a LEFT JOIN for a JOIN, a DISTINCT too many or too few.
 """
 
@@ -18,17 +18,17 @@ from trl_dbbench.tasks import Table, Task
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS, only_statement
 
 MAX_SLIPS = 80
-"""Of one statement; a query of a page would have thousands."""
+"""Slips of one statement; a query that fills a page would have thousands."""
 
 OTHER_COLUMNS = 3
-"""That are tried in the place of each column."""
+"""Other columns tried in the place of each column."""
 
 _NUMBERS = ("INT", "DEC", "NUM", "REAL", "FLOA", "DOUB", "BOOL", "BIT")
 _DATES = ("DATE", "TIME", "YEAR")
 
 
 def slips_of(task: Task) -> list[str]:
-    """Each statement that differs from the task's gold SQL by one slip; none if that cannot be read."""
+    """Return the statements that differ from the task's gold SQL by one slip; none if it cannot be read."""
     tree = only_statement(task.gold.sql or "", task.dialect)
     if tree is None:
         return []
@@ -77,7 +77,8 @@ def _with_name(name: str, column: exp.Column) -> None:
 
 
 def _may_be_equal(comparison: exp.Expr) -> bool:
-    """Whether a value that is there may lie on the boundary. A computed one, such as a mean, hardly does."""
+    """Return whether a value that is there may lie on the boundary. A computed one, such as a mean, hardly
+    does."""
     value = comparison.this.unalias()
     if isinstance(value, exp.Min | exp.Max | exp.Sum | exp.Count):
         value = value.this
@@ -85,7 +86,7 @@ def _may_be_equal(comparison: exp.Expr) -> bool:
 
 
 def _is_set(column: exp.Column, other: str) -> bool:
-    """Whether an UPDATE sets both columns: no server does so twice."""
+    """Return whether an UPDATE sets both columns: no server does so twice."""
     update = column.find_ancestor(exp.Update)
     set_ = [each.this.name.lower() for each in update.expressions] if update is not None else []
     return column.name.lower() in set_ and column.arg_key == "this" and other.lower() in set_

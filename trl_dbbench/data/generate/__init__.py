@@ -3,10 +3,7 @@
 ```python
 >>> tasks = generate_tasks(100, seed=1)                                     # all 22 skills
 >>> tasks = generate_tasks(100, skills=["limit_only"], single_skill=True)   # one skill, and what it needs
->>> tasks = generate_tasks(100, level="tiny")  # for a model of a million parameters
->>> tasks = generate_tasks(100, level="multi")  # for such a model, 3 to 5 turns each
 >>> tasks = generate_tasks(100, level="relational")  # over 2 to 5 tables: joins, windows, CTEs ...
->>> tasks = generate_tasks(100, level="tiny_sql")  # the same for a tiny model that answers with SQL
 ```
 
 A task is made in three steps. A *plan* says which skills its SQL is to have; the plans of a level are
@@ -14,7 +11,7 @@ enumerated, so a request that none fulfils is refused at once. A *draft* writes 
 plan and a table. `checks` executes it and keeps it if no slip of the agent would give the same result.
 
 All chance comes from `random.Random`, one for every chunk of tasks, so a seed gives the same bytes
-everywhere. The two splits cut the space of all tables, and that of all questions, by a checksum: whatever the
+everywhere. A checksum assigns each table and each question to one of the two splits: whatever the
 seeds, a table or question of one never comes up in the other.
 """
 
@@ -27,39 +24,36 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import repeat
 from multiprocessing import get_context
 from typing import Any
 
-from trl_dbbench.data.generate import multi, queries, relational, tables, tiny
+from trl_dbbench.data.generate import forms, queries, relational, tables
 from trl_dbbench.data.generate.checks import gold_answer, gold_state
 from trl_dbbench.data.generate.plans import all_plans
-from trl_dbbench.data.generate.tiny import tiny_vocabulary, tiny_words
 from trl_dbbench.database import Database, open_database
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.tasks import Gold, Table, Task
 from trl_dbbench.tasks.skills import NAMED, SKILLS, skills_of
-
-__all__ = ["LEVELS", "SPLITS", "generate_tasks", "iterate_tasks", "tiny_vocabulary", "tiny_words"]
+from trl_dbbench.utils.lookup import look_up
 
 SPLITS = ("train", "test")
 TEST_SHARE = 5
-"""One in so many tables, and one in so many questions, is for the test split."""
+"""1 in TEST_SHARE tables, and 1 in TEST_SHARE questions, is for the test split."""
 
 CHUNK = 200
 """Tasks that one random generator makes, and one worker at a time."""
 
 _TRIES = 1_000
-"""Tables tried for one task. Few need more than ten; where so many do not suffice, there is nothing left to
-ask."""
+"""Tables tried for one task; few need more than ten. After that there is nothing left to ask."""
 
 _DRAFTS = 8
 """Drafts on one table, before another is made."""
 
 
 def _one_statement(database: Database, source: Any, plan: Any, question: str, sql: str) -> Task | None:
-    """The task whose gold is this SQL, if no slip gives the same result."""
+    """Return the task whose gold is this SQL; `None` if a slip gives the same result."""
     skills = skills_of(sql)
     if set(skills) != plan.skills:
         return None
@@ -71,9 +65,17 @@ def _one_statement(database: Database, source: Any, plan: Any, question: str, sq
 
 @dataclass(frozen=True)
 class Level:
-    """A kind of tasks: its plans (each with `skills`), its tables, how it words them, and what it makes of a
-    question and what lies behind it (its SQL)."""
+    """A kind of tasks.
 
+    Args:
+        name: begins the ids of its tasks, and decides the random numbers.
+        plans: each has `skills`.
+        source: makes the tables, and has as `table` the one that decides the split.
+        draft: writes a question for tables and a plan, and what the task is made of, such as SQL.
+        task: makes the task of these; `None` if they are no good.
+    """
+
+    name: str
     plans: Sequence[Any]
     source: Callable[[random.Random], Any]
     draft: Callable[[random.Random, Any, Any], tuple[str, Any] | None]
@@ -85,14 +87,22 @@ class Level:
 
 
 LEVELS: dict[str, Level] = {
-    "full": Level(tuple(all_plans()), tables.make_table, queries.draft),
-    "tiny": Level(tiny.PLANS, tiny.make_table, tiny.draft),
-    "multi": Level(multi.PLANS, multi.make_scene, multi.draft, multi.make_task),
-    "relational": Level(relational.FORMS, relational.make_relational, relational.draft, relational.make_task),
-    "tiny_sql": Level(
-        relational.TINY_FORMS, relational.make_tiny, relational.draft_tiny, relational.make_task
-    ),
+    level.name: level
+    for level in (
+        Level("full", tuple(all_plans()), tables.make_table, queries.draft),
+        Level("relational", forms.FORMS, relational.make_relational, relational.draft, relational.make_task),
+    )
 }
+
+
+def find_level(name: str) -> Level:
+    """Return the level of this name, or the one that the function of this dotted path returns.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    makers: dict[str, Callable[[], Level]] = {level: partial(LEVELS.__getitem__, level) for level in LEVELS}
+    return look_up("level", name, makers)()
 
 
 def generate_tasks(
@@ -116,10 +126,8 @@ def generate_tasks(
         single_skill: each task has one of `skills` and no more than that one needs.
         max_skills: most skills that a task has, the needed ones included.
         split: `"train"` or `"test"`; the two share no table and no question, whatever their seeds.
-        level: `"full"` has all 22 skills; `"tiny"` has small tables and a closed vocabulary; `"multi"` has
-            small tables, too, and tasks of several turns, whose skills are `skills.KINDS`; `"relational"`
-            asks of 2 to 5 tables, `"tiny_sql"` of 2 or 3 small ones in few words, and their skills are
-            `skills.QUERY_KINDS`.
+        level: `"full"` has all 22 skills; `"relational"` asks of 2 to 5 tables, and its skills are
+            `skills.QUERY_KINDS`; or the dotted path of a function that returns a `Level`.
         workers: processes that share the work; the tasks are the same for any number. With more than one, a
             script needs the `if __name__ == "__main__":` that `multiprocessing` asks for.
 
@@ -144,8 +152,7 @@ def iterate_tasks(
         raise ConfigError(f"the number of tasks is {num_tasks}; it must be at least 1.")
     if split not in SPLITS:
         raise ConfigError(f"unknown split {split!r}; allowed: {', '.join(SPLITS)}")
-    if level not in LEVELS:
-        raise ConfigError(f"unknown level {level!r}; allowed: {', '.join(LEVELS)}")
+    find_level(level)
     if workers < 1:
         raise ConfigError(f"the number of workers is {workers}; it must be at least 1.")
     request = Request(seed, None if skills is None else tuple(skills), single_skill, max_skills, split, level)
@@ -161,26 +168,27 @@ Plans = dict[str, dict[int, list[list[Any]]]]
 
 def plans_by_skill(
     level: Level,
-    name: str,
     skills: Iterable[str] | None = None,
     single_skill: bool = False,
     max_skills: int | None = None,
 ) -> Plans:
-    """The plans of a level that a request allows; see `generate_tasks`."""
+    """Return the plans of a level that a request allows; see `generate_tasks`."""
     asked = None if skills is None else list(dict.fromkeys(skills))
     if asked is not None and not asked:
         raise ConfigError("the list of skills is empty; leave it out to get all.")
     if unknown := [skill for skill in asked or () if skill not in NAMED]:
         raise ConfigError(f"unknown skill {unknown[0]!r}; allowed: {', '.join(NAMED)}")
     if missing := [skill for skill in asked or () if skill not in level.skills]:
-        raise ConfigError(f"level {name!r} has no tasks of {missing[0]}; it has {', '.join(level.skills)}")
+        raise ConfigError(
+            f"level {level.name!r} has no tasks of {missing[0]}; it has {', '.join(level.skills)}"
+        )
     if max_skills is not None and max_skills < 1:
         raise ConfigError(f"the most skills of a task is {max_skills}; it must be at least 1.")
 
     groups: dict[frozenset[str], list[Any]] = defaultdict(list)
     for plan in level.plans:
         groups[plan.skills].append(plan)
-    allowed = _with_least_company(groups, set(asked or level.skills))
+    allowed = _minimal_skill_sets(groups, set(asked or level.skills))
     plans: Plans = {}
     for skill in asked or level.skills:
         having = [group for group in (groups if single_skill else allowed) if skill in group]
@@ -200,13 +208,15 @@ def plans_by_skill(
                 by_size[len(group)].append(groups[group])
         plans[skill] = dict(sorted(by_size.items()))
     if not plans:
-        raise ConfigError(f"no skill of level {name!r} can be had with {max_skills} skills a task; raise it.")
+        raise ConfigError(
+            f"no skill of level {level.name!r} can be had with {max_skills} skills a task; raise it."
+        )
     return plans
 
 
-def _with_least_company(groups: Iterable[frozenset[str]], asked: set[str]) -> list[frozenset[str]]:
-    """The sets that have a skill beyond `asked` only where no set with their part of `asked`, or more, does
-    without."""
+def _minimal_skill_sets(groups: Iterable[frozenset[str]], asked: set[str]) -> list[frozenset[str]]:
+    """Return the sets with the fewest skills beyond `asked`, compared with all sets that have at least the
+    same part of `asked`."""
     fewest: dict[frozenset[str], int] = {}
     for group in groups:
         part = group & asked
@@ -239,15 +249,15 @@ class Request:
 
     @property
     def name(self) -> str:
-        return f"{self.level}-{self.split}-{self.seed}"
+        return f"{find_level(self.level).name}-{self.split}-{self.seed}"
 
     @lru_cache(maxsize=16)  # noqa: B019 - of a frozen value
     def plans(self) -> Plans:
-        return plans_by_skill(LEVELS[self.level], self.level, self.skills, self.single_skill, self.max_skills)
+        return plans_by_skill(find_level(self.level), self.skills, self.single_skill, self.max_skills)
 
 
 def _generate(request: Request, num_tasks: int, workers: int) -> Iterator[Task]:
-    """The chunks' tasks in order, each question of a table once."""
+    """Yield the chunks' tasks in order, each question of a table once."""
     seen: set[bytes] = set()
     spare: Iterator[Task] = _drawn(request, "spare", None)  # in the place of what two chunks have in common
     number = 0
@@ -261,7 +271,7 @@ def _generate(request: Request, num_tasks: int, workers: int) -> Iterator[Task]:
 
 
 def _chunks(request: Request, num_tasks: int, workers: int) -> Iterator[Iterable[Task]]:
-    """Every chunk has a random generator of its own, so that it does not matter who makes it."""
+    """Yield the tasks of each chunk. A chunk has its own random generator, so any process may make it."""
     sizes = [min(CHUNK, num_tasks - start) for start in range(0, num_tasks, CHUNK)]
     if workers == 1 or len(sizes) == 1:
         for number, size in enumerate(sizes):
@@ -280,8 +290,8 @@ def _chunk(request: Request, number: int, size: int) -> list[Task]:
 
 
 def _drawn(request: Request, part: str, num_tasks: int | None) -> Iterator[Task]:
-    """So many tasks that differ from each other, or tasks without end."""
-    level, plans = LEVELS[request.level], request.plans()
+    """Yield `num_tasks` different tasks, or tasks without end."""
+    level, plans = find_level(request.level), request.plans()
     rng = random.Random(f"{request.name}-{part}")
     seen: set[bytes] = set()
     targets = list(plans)
@@ -307,14 +317,13 @@ def _identity(task: Task) -> bytes:
 
 
 def draw_plan(rng: random.Random, sizes: dict[int, list[list[Any]]]) -> Any:
-    """A plan. There are far more of many clauses than of few, so the size is drawn first, small ones more
-    often."""
+    """Return a plan. Most plans have many clauses, so the size is drawn first, small ones more often."""
     (size,) = rng.choices(list(sizes), [0.75**rank for rank in range(len(sizes))])
     return rng.choice(rng.choice(sizes[size]))
 
 
 def try_once(rng: random.Random, level: Level, plan: Any, split: str, database: Database) -> Task | None:
-    """A task of this plan on a new table; `None` if some drafts gave none."""
+    """Return a task of this plan on a new table; `None` if some drafts gave none."""
     source = level.source(rng)
     while _split_of(_key(source.table)) != split:
         source = level.source(rng)

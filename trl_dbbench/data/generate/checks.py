@@ -23,7 +23,7 @@ from trl_dbbench.grading.states import state_hash
 from trl_dbbench.tasks import Gold, Table
 
 MOST_ROWS = 12
-"""An answer of more rows is work for a typist."""
+"""Rows of an answer; a longer one only tests patience."""
 
 # The grader cuts at commas and parentheses, quoted or not; a date is an object on MySQL and a text elsewhere.
 _UNSAFE_TEXT = re.compile(r"[,()\[\]\\]|'.*\"|\".*'|^\s|\s$|^$|^\d{4}-\d\d-\d\d$|^None$")
@@ -32,10 +32,10 @@ _SORTABLE = re.compile(r"[A-Za-z0-9 ]+")
 
 
 def gold_answer(sandbox: Sandbox, sql: str, tables: Sequence[Table] = ()) -> Gold | None:
-    """The answer of a question's SQL, or `None` if it does not make a fair task.
+    """Return the answer of a question's SQL, or `None` if it does not make a fair task.
 
     Args:
-        tables: those of a question over several, of which more can go wrong (`slips.py`).
+        tables: the tables of a question over several, where more slips are possible (`slips.py`).
     """
     rows = sandbox.execute(sql).rows
     if not rows or len(rows) > MOST_ROWS or all(cell is None for row in rows for cell in row):
@@ -56,7 +56,7 @@ def gold_answer(sandbox: Sandbox, sql: str, tables: Sequence[Table] = ()) -> Gol
 
 
 def gold_state(sandbox: Sandbox, sql: str, table: Table) -> Gold | None:
-    """The hash of the table that a change leaves, or `None` if it does not make a fair task."""
+    """Return the hash of the table that a change leaves, or `None` if it does not make a fair task."""
     tree = sqlglot.parse_one(sql, dialect="mysql")
     after = _state_after(sandbox, sql, table)
     if not after or after == Counter(sandbox.state()[table.name].rows) or _has_ties(sandbox, tree):
@@ -67,7 +67,7 @@ def gold_state(sandbox: Sandbox, sql: str, table: Table) -> Gold | None:
 
 
 def _state_after(sandbox: Sandbox, sql: str, table: Table) -> Counter[tuple] | None:
-    """The rows that `sql` leaves, taken back at once; `None` if it fails."""
+    """Return the rows that `sql` leaves, taken back at once; `None` if it fails."""
     sandbox.execute("BEGIN")
     failed = sandbox.execute(sql).error is not None
     rows = None if failed else Counter(sandbox.state()[table.name].rows)
@@ -79,7 +79,8 @@ def _state_after(sandbox: Sandbox, sql: str, table: Table) -> Counter[tuple] | N
 
 
 def _has_ties(sandbox: Sandbox, tree: exp.Expr) -> bool:
-    """Whether an ORDER BY leaves open which row comes first, or orders texts that collations differ on."""
+    """Return whether an ORDER BY leaves open which row comes first, or orders texts that collations differ
+    on."""
     for order in tree.find_all(exp.Order):
         query = order.parent
         assert query is not None
@@ -99,7 +100,7 @@ def _has_ties(sandbox: Sandbox, tree: exp.Expr) -> bool:
 
 
 def _ordered_by(tree: exp.Expr, order: exp.Order) -> exp.Expr:
-    """The query of what an ORDER BY, be it that of a window, orders by: a row for each that it orders."""
+    """Return a query with one row for each row that an ORDER BY, or a window's, orders: its keys."""
     owner = order.parent
     assert owner is not None
     if isinstance(owner, exp.SetOperation):
@@ -133,13 +134,13 @@ _ROWS_OF = ("joins", "where", "group", "having", "distinct")
 
 
 def _keys(query: exp.Expr, order: exp.Order) -> list[exp.Expr]:
-    """What the rows are ordered by, with column aliases written out."""
+    """Return the expressions that the rows are ordered by, with column aliases resolved."""
     named = {each.alias: each.this for each in query.expressions if isinstance(each, exp.Alias)}
     return [named.get(term.this.name, term.this).copy() for term in order.expressions]
 
 
 def _rounds_a_tie(sandbox: Sandbox, tree: exp.Expr) -> bool:
-    """Whether a rounded value lies so close to a tie that exact and binary arithmetic may part ways."""
+    """Return whether a rounded value is so near a tie that exact and binary arithmetic may differ."""
     places = {int(node.args["decimals"].name) for node in tree.find_all(exp.Round)}
     if not places:
         return False
@@ -161,7 +162,7 @@ def _safe(cell: Any) -> bool:
 
 
 def plain(cell: Any) -> Any:
-    """As JSON holds it: whole numbers as such, whatever type the engine computed them in."""
+    """Return a cell as JSON holds it: whole numbers as integers, whatever type the engine computed."""
     if isinstance(cell, float | Decimal):
         number = round(float(cell), 6)
         return int(number) if number.is_integer() else number

@@ -1,4 +1,4 @@
-"""One draft of a question and its SQL: the chance, the table, and the clauses that all forms share.
+"""One draft of a question and its SQL: random numbers, table, conditions and the clauses of all forms.
 
 A draft knows which rows its WHERE leaves and computes from the cells what is left of groups, so that orders,
 limits and bounds that would decide nothing are not even written down. What counts in the end is `checks`.
@@ -7,14 +7,297 @@ limits and bounds that would decide nothing are not even written down. What coun
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trl_dbbench.data.generate.checks import MOST_ROWS
-from trl_dbbench.data.generate.conditions import where
 from trl_dbbench.data.generate.plans import ORDERS, Plan
-from trl_dbbench.data.generate.tables import Item, Source
+from trl_dbbench.data.generate.tables import Item, Source, fold, literal, said
+
+MULTIPLE, NESTED = "where_multiple_conditions", "where_nested_conditions"
+
+_ABOVE = ("above", "greater than", "more than", "over")
+_BELOW = ("below", "less than", "under", "smaller than")
+_COMPARISONS = ((">", _ABOVE), ("<", _BELOW), (">=", ("at least",)), ("<=", ("at most",)))
+_DAYS = ((">", ("after",)), ("<", ("before",)), (">=", ("on or after",)), ("<=", ("on or before",)))
+_TESTS: dict[str, Callable[[Any, Any], bool]] = {
+    ">": lambda cell, value: cell > value,
+    "<": lambda cell, value: cell < value,
+    ">=": lambda cell, value: cell >= value,
+    "<=": lambda cell, value: cell <= value,
+}
+
+Rows = frozenset[int]
+"""Numbers of rows."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """A condition in both languages, the rows that it holds for, and those that its parts alone hold for."""
+
+    sql: str
+    text: str
+    rows: Rows
+    parts: tuple[Rows, ...] = ()
+
+
+def _on(item: Item, test: Callable[[Any], bool]) -> Rows:
+    """Return the rows whose cell passes; NULL passes no test."""
+    return frozenset(row for row, cell in enumerate(item.cells) if cell is not None and test(cell))
+
+
+def where(rng: random.Random, source: Source, kind: str, subquery: str, prefix: str = "") -> Words | None:
+    """Return a WHERE condition of one of the three kinds, with the subquery form that the plan names or `""`.
+
+    Args:
+        prefix: the outer table's alias with its dot, or `""`.
+
+    Returns:
+        `None` if the table has no columns for it.
+    """
+    special: list[Words] = []
+    if subquery:
+        for form in _PAIRS.get(subquery, (subquery,)):
+            words = _SUBQUERIES[form](rng, source, prefix)
+            if words is None:
+                return None
+            special.append(words)
+    wanted = {MULTIPLE: rng.choice([2, 2, 3]), NESTED: 3}.get(kind, 1)
+    items = rng.sample(source.items, len(source.items))
+    plain = [simple(rng, source, item, prefix) for item in items[: wanted - len(special)]]
+    parts = [*special, *plain]
+    if len(parts) < wanted:
+        return None
+    rng.shuffle(parts)
+    if kind == MULTIPLE:
+        return _joined(parts, rng.choice(["AND", "AND", "OR"]))
+    return _nested(rng, *parts) if kind == NESTED else parts[0]
+
+
+def _joined(parts: list[Words], connector: str) -> Words:
+    word = ", or " if len(parts) > 2 and connector == "OR" else f" {connector.lower()} "
+    sets = [part.rows for part in parts]
+    both, either = frozenset.intersection(*sets), frozenset.union(*sets)
+    rows, other = (both, either) if connector == "AND" else (either, both)
+    sql = f" {connector} ".join(part.sql for part in parts)
+    return Words(sql, word.join(part.text for part in parts), rows, (*sets, other))
+
+
+def _nested(rng: random.Random, a: Words, b: Words, c: Words) -> Words:
+    either, both = f"({a.sql} OR {b.sql})", f"({a.sql} AND {b.sql})"
+    union, common = a.rows | b.rows, a.rows & b.rows
+    if rng.random() < 0.5:
+        sql, text = rng.choice(
+            [
+                (f"{either} AND {c.sql}", f"{c.text}, and either {a.text} or {b.text}"),
+                (f"{c.sql} AND {either}", f"{c.text}, and at least one holds: {a.text}, or {b.text}"),
+            ]
+        )
+        wrong = (union, c.rows, a.rows & c.rows, b.rows & c.rows, common & c.rows, union | c.rows)
+        # what a reader without parentheses might take it for
+        return Words(sql, text, union & c.rows, (*wrong, a.rows | (b.rows & c.rows)))
+    sql, text = rng.choice(
+        [
+            (f"{c.sql} OR {both}", f"{c.text}, or both {a.text} and {b.text}"),
+            (f"{both} OR {c.sql}", f"either both {a.text} and {b.text}, or {c.text}"),
+        ]
+    )
+    wrong = (common, c.rows, a.rows | c.rows, b.rows | c.rows, union | c.rows, common & c.rows)
+    return Words(sql, text, common | c.rows, wrong)
+
+
+# --- one condition, no subquery -------------------------------------------------------------------
+
+
+def simple(rng: random.Random, source: Source, item: Item, prefix: str = "") -> Words:
+    """Return a condition on one column that holds for some rows."""
+    column, label = prefix + item.sql, f"the {item.label}"
+    if None in item.cells and (item.role == "note" or rng.random() < 0.4):
+        given = _on(item, lambda cell: True)
+        if rng.random() < 0.5:
+            missing = frozenset(range(len(item.cells))) - given
+            word = rng.choice(["missing", "empty (NULL)", "not given"])
+            return Words(f"{column} IS NULL", f"{label} is {word}", missing)
+        return Words(
+            f"{column} IS NOT NULL", f"{label} is {rng.choice(['not missing', 'given', 'not NULL'])}", given
+        )
+    value = rng.choice(item.present)
+    if item.role in ("key", "category", "note"):
+        return _on_text(rng, item, column, label, value)
+    return _on_amount(rng, item, column, label, value)
+
+
+def _on_text(rng: random.Random, item: Item, column: str, label: str, value: str) -> Words:
+    form = rng.randrange(6)
+    others = [each for each in item.present if each != value]
+    if form == 0 and others:
+        two = (value, rng.choice(others))
+        listed = ", ".join(map(literal, two))
+        return Words(
+            f"{column} IN ({listed})",
+            f"{label} is one of {', '.join(map(said, two))}",
+            _on(item, lambda cell: cell in two),
+        )
+    if form == 1 and not item.nullable:
+        word = rng.choice(["not", "other than"])
+        return Words(
+            f"{column} <> {literal(value)}",
+            f"{label} is {word} {said(value)}",
+            _on(item, lambda cell: cell != value),
+        )
+    start = value[:1]
+    # LIKE has signs of its own; collations see no accents and no case, so only where these play no part
+    if (
+        form == 2
+        and start.isalnum()
+        and all(each.startswith(start) == fold(each).startswith(fold(start)) for each in item.present)
+    ):
+        return Words(
+            f"{column} LIKE {literal(start + '%')}",
+            f"{label} {rng.choice(['starts', 'begins'])} with {said(start)}",
+            _on(item, lambda cell: cell.startswith(start)),
+        )
+    return Words(
+        f"{column} = {literal(value)}", f"{label} is {said(value)}", _on(item, lambda cell: cell == value)
+    )
+
+
+def _on_amount(rng: random.Random, item: Item, column: str, label: str, value: Any) -> Words:
+    other = rng.choice(item.present)
+    if rng.random() < 0.2 and other != value:
+        low, high = sorted([value, other])
+        span = rng.choice(["between {} and {}", "from {} to {}"]).format(said(low), said(high))
+        return Words(
+            f"{column} BETWEEN {literal(low)} AND {literal(high)}",
+            f"{label} is {span} (both included)",
+            _on(item, lambda cell: low <= cell <= high),
+        )
+    if item.role in ("count", "id") and rng.random() < 0.25:
+        word = rng.choice(["", "exactly ", "equal to "])
+        return Words(
+            f"{column} = {literal(value)}",
+            f"{label} is {word}{said(value)}",
+            _on(item, lambda cell: cell == value),
+        )
+    sign, words = rng.choice(_DAYS if item.role == "day" else _COMPARISONS)
+    return Words(
+        f"{column} {sign} {literal(value)}",
+        f"{label} is {rng.choice(words)} {said(value)}",
+        _on(item, lambda cell: _TESTS[sign](cell, value)),
+    )
+
+
+# --- one condition with a subquery ----------------------------------------------------------------
+
+
+def _scalar(rng: random.Random, source: Source, prefix: str, derived: bool = False) -> Words | None:
+    """Return a number against the average, the highest or the lowest."""
+    item = _amount(rng, source)
+    if item is None:
+        return None
+    column, label = item.sql, item.label
+    if rng.randrange(3) == 0:
+        function, word = rng.choice([("MAX", "highest"), ("MIN", "lowest")])
+        bound = item.present[-1 if function == "MAX" else 0]
+        sign, text = "=", f"the {label} is the {word} of the table"
+        rows = _on(item, lambda cell: cell == bound)
+    else:
+        function, average = "AVG", statistics.fmean(item.present_all)
+        if min(abs(each - average) for each in item.present) < 1e-3:
+            return None  # exact and binary arithmetic might disagree on which side it lies
+        sign, words = rng.choice(_COMPARISONS[:2])
+        mean = rng.choice(["average", "mean"])
+        text = f"the {label} is {rng.choice(words)} the {mean} {label} of the whole table"
+        rows = _on(item, lambda cell: _TESTS[sign](cell, average))
+    subquery = f"SELECT {function}({column}) FROM {source.table_sql}"
+    if derived:
+        subquery = (
+            f"SELECT bound FROM (SELECT {function}({column}) AS bound FROM {source.table_sql}) AS limits"
+        )
+    return Words(f"{prefix}{column} {sign} ({subquery})", text, rows)
+
+
+def _through_derived(rng: random.Random, source: Source, prefix: str) -> Words | None:
+    """Return `_scalar` inside FROM: MySQL changes no table that a plain subquery reads."""
+    return _scalar(rng, source, prefix, derived=True)
+
+
+def _of_same_kind(rng: random.Random, source: Source, prefix: str) -> Words | None:
+    """Return the categories of some rows."""
+    if not (kinds := source.of("category")):
+        return None
+    kind = rng.choice(kinds)
+    inner = simple(rng, source, rng.choice([each for each in source.items if each is not kind]))
+    shared = {kind.cells[row] for row in inner.rows}
+    return Words(
+        f"{prefix}{kind.sql} IN (SELECT {kind.sql} FROM {source.table_sql} WHERE {inner.sql})",
+        f"the {kind.label} is one that occurs in a row where {inner.text}",
+        _on(kind, lambda cell: cell in shared),
+    )
+
+
+def _of_large_group(rng: random.Random, source: Source, prefix: str) -> Words | None:
+    """Return the categories that many rows share."""
+    if not (kinds := source.of("category")):
+        return None
+    kind = rng.choice(kinds)
+    sizes = sorted({kind.cells.count(each) for each in kind.present})
+    if len(sizes) < 2:
+        return None
+    least, table = rng.choice(sizes[1:]), source.table_sql
+    large = f"SELECT {kind.sql} FROM {table} GROUP BY {kind.sql} HAVING COUNT(*) >= {least}"
+    return Words(
+        f"{prefix}{kind.sql} IN ({large})",
+        f"the {kind.label} {rng.choice(['occurs at least', 'stands in at least'])} {least} times in the "
+        "table",
+        _on(kind, lambda cell: kind.cells.count(cell) >= least),
+    )
+
+
+def _nested_subquery(rng: random.Random, source: Source, prefix: str) -> Words | None:
+    """Return the second highest, or the kind that the highest is of."""
+    item = _amount(rng, source)
+    if item is None or len(item.present) < 3:
+        return None
+    table, column, label = source.table_sql, item.sql, item.label
+    function, word, sign, places = rng.choice(
+        [("MAX", "highest", "<", (-1, -2)), ("MIN", "lowest", ">", (0, 1))]
+    )
+    first, second = (item.present[place] for place in places)
+    extreme = f"(SELECT {function}({column}) FROM {table})"
+    if rng.random() < 0.5:
+        return Words(
+            f"{prefix}{column} = (SELECT {function}({column}) FROM {table} WHERE {column} {sign} {extreme})",
+            f"the {label} is the second {word} value that occurs",
+            _on(item, lambda cell: cell == second),
+        )
+    if not (kinds := source.of("category")):
+        return None
+    kind = rng.choice(kinds)
+    shared = {kind.cells[row] for row in _on(item, lambda cell: cell == first)}
+    return Words(
+        f"{prefix}{kind.sql} IN (SELECT {kind.sql} FROM {table} WHERE {column} = {extreme})",
+        f"the {kind.label} is that of {rng.choice(['a', 'some'])} row with the {word} {label} of all",
+        _on(kind, lambda cell: cell in shared),
+    )
+
+
+_SUBQUERIES: dict[str, Callable[[random.Random, Source, str], Words | None]] = {
+    "scalar": _scalar,
+    "same": _of_same_kind,
+    "group": _of_large_group,
+    "nested": _nested_subquery,
+    "derived": _through_derived,
+}
+_PAIRS = {"two": ("scalar", "scalar"), "mixed": ("scalar", "group")}
+
+
+def _amount(rng: random.Random, source: Source) -> Item | None:
+    items = source.of("count", "money", "rate")
+    return rng.choice(items) if items else None
+
 
 Made = tuple[list[str], str] | None
 """The sentences of a question and its SQL; `None` if the table has no columns for the plan."""
@@ -26,8 +309,7 @@ _TABLE_ALIASES = ("t", "src", "x", "tab", "base")
 
 @dataclass(frozen=True)
 class Term:
-    """What may be ordered by: its SQL, its name, a column's role, and its value for each row or group
-    left."""
+    """A term of ORDER BY: its SQL, name, column role, and its value for each remaining row or group."""
 
     sql: str
     label: str
@@ -81,7 +363,7 @@ class Draft:
         return self.rng.choice(items) if items else None
 
     def named(self, sql: str) -> str:
-        """An output column, with the alias that the plan may ask for."""
+        """Return an output column, with the alias that the plan may ask for."""
         return f"{sql} AS {self.column_alias}" if self.column_alias else sql
 
     def where(self) -> tuple[str, str] | None:
@@ -98,7 +380,7 @@ class Draft:
         return None
 
     def alias_sentences(self) -> list[str]:
-        """What the question says of aliases."""
+        """Return the question's sentences about aliases."""
         a, t = self.column_alias, self.alias
         column = self.pick(
             f"Name the result column {a}.",
@@ -111,7 +393,7 @@ class Draft:
         return [column if a else "", table if t else ""]
 
     def limit(self, found: int) -> tuple[str, str] | None:
-        """` LIMIT ...` and its sentence, for so many rows or groups.
+        """Return ` LIMIT ...` and its sentence, for `size` rows or groups.
 
         `None` if they are no fair number: one without an order, two or more with one, and not too many.
         """
@@ -163,7 +445,7 @@ class Draft:
         )
 
     def row_order(self) -> tuple[str, str] | None:
-        """An order of the rows that are left; `None` if no columns tell them apart."""
+        """Return an order of the rows that are left; `None` if no columns tell them apart."""
         terms = [
             Term(
                 self.prefix + item.sql,
@@ -180,7 +462,8 @@ class Draft:
         return self.order([[a, b] for a in terms for b in terms if a is not b])
 
     def slips_show(self, kept: list[int], others: list[list[int]], ordered: bool = True) -> bool:
-        """Whether others come out of `kept` in the order if a term of it is turned round, or out of `others`.
+        """Return whether others come out of `kept` in the order if a term of it is turned round, or out of
+        `others`.
 
         Args:
             kept: numbers of rows, or of groups.
@@ -200,13 +483,13 @@ class Draft:
 
 
 def _sort_key(cell: Any) -> tuple:
-    """As SQL sorts: NULL first, texts without regard to case."""
+    """Return a sort key in SQL's order: NULL first, texts without regard to case."""
     return (cell is not None, cell.lower() if isinstance(cell, str) else cell)
 
 
 def _decides(terms: list[Term]) -> bool:
-    """Whether no two rows tie, and a second term is needed for that; NULLs have no place that a question
-    tells."""
+    """Return whether no two rows tie, and a second term is needed for that; NULLs have no place that a
+    question tells."""
     keys = list(zip(*(term.values for term in terms), strict=True))
     if any(None in key for key in keys):
         return False
@@ -214,7 +497,7 @@ def _decides(terms: list[Term]) -> bool:
 
 
 def measure(d: Draft, prefix: str = "") -> Measure | None:
-    """An aggregate and its name."""
+    """Return an aggregate and its name."""
     function = d.rng.choice(["COUNT", "COUNT", "SUM", "AVG", "MAX", "MIN", "DISTINCT"])
     if function == "COUNT":
         return Measure(
@@ -243,7 +526,7 @@ def measure(d: Draft, prefix: str = "") -> Measure | None:
 
 
 def aggregate(function: str, item: Item) -> Callable[[Sequence[int]], float | None]:
-    """What SQL makes of the cells in the rows of these numbers."""
+    """Return a function that computes the aggregate over rows, given by number, as SQL does."""
 
     def of(rows: Sequence[int]) -> float | None:
         cells: list[Any] = [item.cells[row] for row in rows if item.cells[row] is not None]
@@ -273,7 +556,7 @@ def _direction(rng: random.Random, role: str, down: bool) -> str:
 
 
 def sortable(item: Item) -> bool:
-    """Whether collations agree on the order of its texts."""
+    """Return whether collations agree on the order of its texts."""
     return item.role not in ("key", "category") or all(
         each is None or (isinstance(each, str) and each.isascii() and each.replace(" ", "").isalnum())
         for each in item.cells

@@ -3,8 +3,7 @@
 ```
 kind, shape, by the column that its rows are in the order of
   SQL
-  - a wording of level relational
-  * a short one, of level tiny_sql; forms without are not in that level
+  - a wording
 ```
 
 The shape says how the tables hang together (`joined.Draft.parts`); `relational.py` draws what else stands in the
@@ -25,8 +24,7 @@ class Form:
     shape: str
     by: str
     sql: str
-    long: tuple[str, ...]
-    short: tuple[str, ...]
+    wordings: tuple[str, ...]
 
     @property
     def skills(self) -> frozenset[str]:
@@ -37,8 +35,7 @@ def _read(text: str) -> Iterator[Form]:
     for entry in text.strip().split("\n\n"):
         head, sql, *wordings = map(str.strip, entry.splitlines())
         kind, shape, by = head.split(", ")
-        long, short = (tuple(each[2:] for each in wordings if each.startswith(mark)) for mark in ("- ", "* "))
-        yield Form(kind, shape, by.removeprefix("by "), sql, long, short)
+        yield Form(kind, shape, by.removeprefix("by "), sql, tuple(each[2:] for each in wordings))
 
 
 FORMS = tuple(
@@ -49,16 +46,12 @@ inner_join, pc, by p.name
   - Which {p.nouns} have at least one {c.noun} {w.text}? Give each {p.name.label} once, {s}.
   - List without repetitions the {p.name.label} of every {p.noun} that has {c.a} {w.text}, {s}.
   - Find all {p.nouns} with one or more {c.nouns} {w.text}. Show every {p.name.label} only once, {s}.
-  * Which {p.nouns} have a {c.noun} {w.text}? Show each {p.name} once, {s}.
-  * List every {p.name} once who has a {c.noun} {w.text}, {s}.
 
 inner_join, pc, by c.name
   SELECT {c.name}, {p.name} FROM {pc} WHERE {v.sql} ORDER BY {o.sql}
   - For every {c.noun} of {p.a} {v.text}, show the {c.name.label} and the {p.name.label}, {s}.
   - List {c.name.label} and {p.name.label} of all {c.nouns} that belong to {p.a} {v.text}, {s}.
   - Which {c.nouns} belong to {p.a} {v.text}? Give the {c.name.label} and the {p.name.label}, {s}.
-  * Show {c.name} and {p.name} of {c.nouns} of {p.nouns} {v.text}, {s}.
-  * Which {c.nouns} are of {p.nouns} {v.text}? Show {c.name} and {p.name}, {s}.
 
 inner_join, pcq, by p.name
   SELECT DISTINCT {p.name} FROM {chain} WHERE {u.sql} ORDER BY {o.sql}
@@ -77,8 +70,6 @@ join_group_by, pc, by k
   - For each {k.label} of the {p.nouns} that have {c.nouns}, what is the {word} {n.label} of these {c.nouns}? Show {k.label} and value, {s}.
   - Group the {c.nouns} by the {k.label} of their {p.noun}. Give each {k.label} that occurs and the {word} {n.label}, {s}.
   - Show every {k.label} of {p.nouns} with {c.nouns} and the {word} {n.label} of those {c.nouns}, {s}.
-  * Show each {k} of {p.nouns} with {c.nouns} and the {word} {n} of these, {s}.
-  * For each {k} of {p.nouns} with {c.nouns}, show {k} and {word} {n}, {s}.
 
 join_group_by, pc, by p.name
   SELECT {p.name}, COUNT(*) FROM {pc} GROUP BY {p.name} HAVING COUNT(*) >= {m} ORDER BY {o.sql}
@@ -103,16 +94,12 @@ left_join, pc, by p.name
   - Which {p.nouns} have no {c.noun} at all? Give the {p.name.label}, {s}.
   - List the {p.name.label} of every {p.noun} without any {c.noun}, {s}.
   - Show the {p.name.label} of all {p.nouns} to which no {c.noun} belongs, {s}.
-  * Which {p.nouns} have no {c.noun}? Show {p.name}, {s}.
-  * List every {p.name} without {c.nouns}, {s}.
 
 left_join, pc, by p.name
   SELECT {p.name}, COUNT({c.key}) FROM {left} GROUP BY {p.name} ORDER BY {o.sql}
   - How many {c.nouns} does each {p.noun} have? Show {p.name.label} and number, 0 where there are none, {s}.
   - For all {p.nouns}, also those without {c.nouns}, give the {p.name.label} and the number of {c.nouns}, {s}.
   - Count the {c.nouns} of every {p.noun}, with a zero for {p.nouns} without any: {p.name.label} and count, {s}.
-  * Show {p.name} and number of {c.nouns} of all {p.nouns}, 0 if none, {s}.
-  * How many {c.nouns} has each {p.name}? Also show 0, {s}.
 
 left_join, pc, by p.name
   SELECT {p.name} FROM {left} AND {w.sql} WHERE {c.key} IS NULL ORDER BY {o.sql}
@@ -131,16 +118,12 @@ self_join, ab, by a.name
   - Show each {a.noun} that has a {boss} together with that {boss}: first the {a.name.label} of the {a.noun}, then that of the {boss}, sorted by the former {o.how}.
   - For every {a.noun} with a {boss}, give the {a.name.label} of the {a.noun} and that of the {boss}, sorted by that of the {a.noun} {o.how}.
   - List pairs of {a.noun} and {boss} by their {a.name.label}, leaving out who has no {boss}, sorted by the {a.noun} {o.how}.
-  * Show each {a.noun} that has a {boss}, and the {boss}, {s}.
-  * List every {a.noun} with a {boss}, and that {boss}, {s}.
 
 self_join, ab, by a.name
   SELECT {a.name} FROM {ab} WHERE {number} > {other} ORDER BY {o.sql}
   - Which {a.nouns} have more {number.label} than their {boss}? Give the {a.name.label}, {s}.
   - List the {a.name.label} of every {a.noun} whose {number.label} is above that of the {boss}, {s}.
   - Find the {a.nouns} that exceed their own {boss} in {number.label}: show the {a.name.label}, {s}.
-  * Which {a.nouns} have more {pn} than the {boss}? Show the {a.noun}, {s}.
-  * List each {a.noun} with {pn} above the {boss}, {s}.
 
 self_join, ab, by b.name
   SELECT {b.name}, COUNT(*) FROM {ab} GROUP BY {b.name} ORDER BY {o.sql}
@@ -153,8 +136,6 @@ self_join, ab, by a.name
   - Which {a.nouns} have '{top}' as their {boss}? Give the {a.name.label}, {s}.
   - List the {a.name.label} of every {a.noun} whose {boss} is '{top}', {s}.
   - '{top}' is the {boss} of which {a.nouns}? Show the {a.name.label}, {s}.
-  * Which {a.nouns} have the {boss} '{top}'? Show the {a.noun}, {s}.
-  * List each {a.noun} whose {boss} is '{top}', {s}.
 
 self_join, eg, by e.name
   SELECT {e.name}, {g.name} FROM {e.source} JOIN {g.source} ON {k} = {k2} AND {e.key} < {g.key} ORDER BY {o.sql}, {g.name}
@@ -167,16 +148,12 @@ set_operation, pcd, by ref
   - Which {ref.label}s occur both among the {c.nouns} and among the {d.nouns}? Each once, {s}.
   - Give the {ref.label} of every {p.noun} that has {c.a} as well as {d.a}, without repetitions, {s}.
   - Find the {p.nouns} with {c.nouns} and {d.nouns} alike; show each {ref.label} once, {s}.
-  * Which {ref} are in both {c.nouns} and {d.nouns}? Each once, {s}.
-  * Show each {ref} once that {c.nouns} and {d.nouns} share, {s}.
 
 set_operation, pcd, by ref
   SELECT {ref} FROM {c.source} EXCEPT SELECT {dref} FROM {d.source} ORDER BY {o.plain}
   - Which {ref.label}s occur among the {c.nouns} but not among the {d.nouns}? Each once, {s}.
   - Give the {ref.label} of every {p.noun} that has {c.a} but no {d.noun}, without repetitions, {s}.
   - Find the {p.nouns} with {c.nouns} and without {d.nouns}; show each {ref.label} once, {s}.
-  * Which {ref} are in {c.nouns} but not in {d.nouns}? Each once, {s}.
-  * Show each {ref} once of {c.nouns} that {d.nouns} lack, {s}.
 
 set_operation, pcd, by ref
   SELECT {ref} FROM {c.source} WHERE {w.sql} UNION SELECT {dref} FROM {d.source} ORDER BY {o.plain}
@@ -189,8 +166,6 @@ set_operation, pcd, by ref
   - Which {ref.label}s occur among the {c.nouns} or the {d.nouns} or both? Each once, {s}.
   - Give the {ref.label} of every {p.noun} that has {c.a} or {d.a}, without repetitions, {s}.
   - Collect the {ref.label}s of {c.nouns} and {d.nouns} in one list without repetitions, {s}.
-  * Which {ref} are in {c.nouns} or {d.nouns}? Each once, {s}.
-  * Show each {ref} once of {c.nouns} or {d.nouns}, {s}.
 
 set_operation, pc, by p.name
   SELECT {p.name} FROM {p.source} WHERE {v.sql} EXCEPT SELECT {p.name} FROM {pc} ORDER BY {o.plain}
@@ -203,8 +178,6 @@ window_function, pc, by p.name
   - Rank the {p.nouns} that have {c.nouns} by the total {n.label} of these, 1 for the highest. Show {p.name.label} and rank, {s}.
   - What place does each {p.noun} with {c.nouns} take by the sum of their {n.label} (the largest sum is number 1)? Give {p.name.label} and place, {s}.
   - For every {p.noun} with at least one {c.noun}, give the {p.name.label} and its rank by total {n.label}, the greatest total ranking first, {s}.
-  * Rank {p.nouns} with {c.nouns} by total {n}, highest is 1. Show {p.name} and rank, {s}.
-  * Of {p.nouns} with {c.nouns}, show {p.name} and rank by total {n}, 1 is highest, {s}.
 
 window_function, pc, by c.key
   SELECT {c.key}, SUM({n}) OVER (ORDER BY {c.key}) FROM {pc} WHERE {v.sql} ORDER BY {c.key}
@@ -223,8 +196,6 @@ window_function, pc, by c.name
   - Show every {c.name.label} and beside it the total {n.label} of all {c.nouns} of the same {p.noun}, {s}.
   - For each {c.noun}, give the {c.name.label} and the sum of {n.label} over all {c.nouns} with its {ref.label}, {s}.
   - List the {c.nouns} by {c.name.label}, each with the overall {n.label} of its {p.noun}'s {c.nouns}, {s}.
-  * Show each {c.name} and the total {n} of {c.nouns} of its {p.noun}, {s}.
-  * List each {c.name} with the total {n} of its {ref}, {s}.
 
 cte, pc, by p.name
   WITH totals AS (SELECT {p.name} AS who, SUM({n}) AS total FROM {pc} GROUP BY {p.name}) SELECT who, total FROM totals WHERE total > (SELECT AVG(total) FROM totals) ORDER BY who
@@ -237,8 +208,6 @@ cte, pc, by ref
   - Add up the {n.label} of the {c.nouns} for each {ref.label}. What is the {extreme} of these sums?
   - Of the totals of {n.label} per {ref.label} among the {c.nouns}, give the {extreme} one.
   - What is the {extreme} total {n.label} that the {c.nouns} of one {p.noun} have, among {p.nouns} with {c.nouns}?
-  * What is the {extreme} total {n} of {c.nouns} of one {p.noun} that has some?
-  * Total {n} of {c.nouns} per {ref}: show the {extreme} one.
 
 cte, pc, by p.name
   WITH counts AS (SELECT {ref}, COUNT(*) AS number FROM {c.source} GROUP BY {ref}) SELECT {p.name} FROM {p.source} JOIN counts ON counts.{ref.column} = {p.key} WHERE counts.number > (SELECT AVG(number) FROM counts) ORDER BY {o.sql}
@@ -257,8 +226,6 @@ correlated_subquery, pci, by c.name
   - Which {c.nouns} have {n.label} above the average of the {c.nouns} of the same {p.noun}? Give the {c.name.label}, {s}.
   - List the {c.name.label} of every {c.noun} whose {n.label} is greater than the mean of all {c.nouns} with its {ref.label}, {s}.
   - Compare each {c.noun} with the {c.nouns} of its own {p.noun}: show the {c.name.label} where the {n.label} exceeds their average, {s}.
-  * Which {c.nouns} have {n.label} above the average of their {p.noun}? Show {c.name.label}, {s}.
-  * List each {c.name.label} with {n.label} above the average of the same {p.noun}, {s}.
 
 correlated_subquery, eg, by e.name
   SELECT {e.name} FROM {e.source} WHERE {number} > (SELECT AVG({other}) FROM {g.source} WHERE {k2} = {k}) ORDER BY {o.sql}

@@ -1,4 +1,4 @@
-"""A fresh task at every draw: the task is a function of the settings and the number of the draw alone.
+"""A fresh task at every draw: a task depends only on the settings and the number of the draw.
 
 ```yaml
 tasks: generate://full?seed=1&skills=select,limit_only
@@ -18,10 +18,10 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from trl_dbbench.data.generate import LEVELS, Request, draw_plan, try_once
+from trl_dbbench.data.generate import Request, draw_plan, find_level, try_once
 from trl_dbbench.database import Limits
+from trl_dbbench.database.embedded.database import SQLiteDatabase
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.mysqlite.database import SQLiteDatabase
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.lookup import unknown
 
@@ -40,7 +40,7 @@ class FreshTasks:
 
     @classmethod
     def of(cls, url: str) -> FreshTasks:
-        """Those of `generate://LEVEL?seed=1&skills=a,b&single_skill=true&max_skills=3`, all but the level
+        """Read `generate://LEVEL?seed=1&skills=a,b&single_skill=true&max_skills=3`, all but the level
         optional; see `generate_tasks`.
 
         Raises:
@@ -48,8 +48,7 @@ class FreshTasks:
         """
         parts = urlsplit(url)
         level, given = parts.netloc or "full", dict(parse_qsl(parts.query, keep_blank_values=True))
-        if level not in LEVELS or parts.path.strip("/"):
-            raise ConfigError(f"{url}: {unknown('level', f'{level}{parts.path}', LEVELS)}.")
+        find_level(f"{level}{parts.path}".rstrip("/"))
         readers: dict[str, Any] = {
             "seed": int,
             "skills": lambda text: tuple(text.split(",")),
@@ -70,7 +69,7 @@ class FreshTasks:
         return made
 
     def task(self, draw: int) -> Task:
-        """The task of a draw, from 0; each skill comes once before any comes again.
+        """Return the task of a draw, from 0; each skill comes once before any comes again.
 
         Raises:
             ConfigError: if none is found, which `max_skills` and few skills may bring about.
@@ -87,7 +86,7 @@ def _task(request: Request, draw: int) -> Task:
     with SQLiteDatabase(Limits()) as database:
         for _ in range(_TRIES):
             plan = draw_plan(rng, plans[target])
-            task = try_once(rng, LEVELS[request.level], plan, request.split, database)
+            task = try_once(rng, find_level(request.level), plan, request.split, database)
             if task is not None:
                 return replace(task, id=f"{request.name}-draw-{draw}")
     raise ConfigError(f"no task of {target} is found in {_TRIES:,} tries. Leave the skill out.")

@@ -1,26 +1,129 @@
-"""Tables that are there already, wherever they lie: on a server, in CSV files, SQLite files or dumps."""
+"""Tables read from elsewhere: from a server, CSV files, SQLite files or dumps."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trl_dbbench.data.generate.usable import usable
+from trl_dbbench.database import Database, open_database
 from trl_dbbench.database.server.tables import DEFAULT_SAMPLE, read_tables
 from trl_dbbench.errors import ConfigError, TaskError
-from trl_dbbench.tasks import Source, Table
-from trl_dbbench.tasks.csv_files import CSV_SUFFIXES, FROM_FILE, CsvOptions
-from trl_dbbench.tasks.csv_tables import read_csv_tables
+from trl_dbbench.tasks import Cell, Column, Gold, Source, Table, Task
+from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, FROM_FILE, CsvOptions, read_csv_tables
+from trl_dbbench.tasks.model import check_table
 from trl_dbbench.tasks.sources.dump import DUMP_SUFFIXES, Dump
 from trl_dbbench.tasks.sources.dump_tables import dump_tables
 from trl_dbbench.tasks.sources.folder import table_files
 from trl_dbbench.tasks.sources.parquet import parquet_table
-from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile
-from trl_dbbench.tasks.sources.sqlite_tables import sqlite_tables
+from trl_dbbench.tasks.sources.sqlite_file import SQLiteFile, sqlite_tables
 from trl_dbbench.tasks.table import check_new_names
 from trl_dbbench.utils.lookup import unknown
+
+MAX_REASON = 160
+"""Characters of a reason in a note."""
+
+
+def usable(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
+    """Return the tables as a database can make them, and a note for each left-out table and column."""
+    kept, notes = [], list[str]()
+    with open_database("sqlite") as database:
+        for table in tables:
+            if (reason := _misnamed(table)) is not None:
+                notes.append(f"{table.name}: left out, {reason}")
+                continue
+            if (problem := _problem(database, table)) is None:
+                kept.append(table)
+                continue
+            columns = [_usable_column(database, table, place, notes) for place in range(len(table.columns))]
+            places = [place for place, column in enumerate(columns) if column is not None]
+            rest = replace(
+                table,
+                columns=tuple(column for column in columns if column is not None),
+                rows=tuple(tuple(row[place] for place in places) for row in table.rows),
+            )
+            if places and (problem := _problem(database, rest)) is None:
+                kept.append(rest)
+            else:
+                notes.append(f"{table.name}: left out, {problem}")
+    return kept, notes
+
+
+def _misnamed(table: Table) -> str | None:
+    try:
+        check_new_names(replace(table, columns=()))
+    except TaskError as error:
+        return str(error)
+    return None
+
+
+def _usable_column(database: Database, table: Table, place: int, notes: list[str]) -> Column | None:
+    """Return the column, without its key or default if it cannot have them; `None` if it cannot be at all."""
+    column = table.columns[place]
+    rows = tuple((row[place],) for row in table.rows)
+    first = None
+    for type_, lost in _forms(column.type):
+        problem = _problem(database, Table(table.name, (replace(column, type=type_),), rows))
+        if problem is None:
+            if lost:
+                notes.append(f"{table.name}.{column.name}: its {lost} ({first})")
+            return replace(column, type=type_)
+        first = first or problem
+    notes.append(f"{table.name}.{column.name}: left out, {first}")
+    return None
+
+
+def _forms(type_: str) -> Iterator[tuple[str, str]]:
+    """Yield the type as it is, then with less and less of what stands behind it, and what that is."""
+    yield type_, ""
+    without_default = re.sub(r" DEFAULT '[^']*'", "", type_)
+    without_key = re.sub(r" (PRIMARY KEY|UNIQUE)", "", type_)
+    if without_key != type_:
+        yield without_key.replace(" AUTO_INCREMENT", ""), "key is not held"
+    if without_default != type_:
+        yield without_default, "default is not held"
+    if timed := re.match(r"(?:DATETIME|TIMESTAMP)\(\d\)", type_):
+        of_text = re.sub(r" (PRIMARY KEY|UNIQUE)", "", without_default)
+        yield of_text.replace(timed[0], "TEXT", 1), f"type {timed[0]} becomes TEXT"
+    without_list = re.sub(r"^(?:ENUM|SET)\(.*?\)(?= |$)", "TEXT", without_default)
+    if without_list != without_default:
+        yield without_list, "list of values is not held"
+
+
+def _problem(database: Database, table: Table) -> str | None:
+    """Why a database cannot make the table; `None` if it can."""
+    task = Task("", "?", (table,), "SELECT", Gold(answer=((1,),)))
+    for place, column in enumerate(table.columns):
+        if (strange := _not_listed(column.type, [row[place] for row in table.rows])) is not None:
+            return f"it holds {strange!r}, which is outside its list"
+    try:
+        check_table(table)
+        check_new_names(table)
+        with database.sandbox(task):
+            return None
+    except TaskError as error:
+        return str(error).partition("its tables cannot be made: ")[2][:MAX_REASON] or str(error)[:MAX_REASON]
+    except ArithmeticError:
+        return "it has numbers of more digits than the embedded database holds"
+
+
+def _not_listed(type_: str, cells: Sequence[Cell]) -> str | None:
+    """Return a cell of an ENUM or SET that is none of its values, which servers refuse; MySQL has some of
+    old."""
+    found = re.match(r"(ENUM|SET)\((.*?)\)(?: |$)", type_, re.IGNORECASE)
+    if found is None:
+        return None
+    several = found[1].upper() == "SET"
+    members = {each.casefold() for each in re.findall(r"'([^']*)'", found[2])}
+    for cell in cells:
+        parts = str(cell).split(",") if several else [str(cell)]
+        if cell is None or (several and cell == ""):
+            continue
+        if not members.issuperset(part.casefold() for part in parts):
+            return str(cell)
+    return None
 
 
 @dataclass
@@ -31,7 +134,7 @@ class Imported:
     notes: list[str] = field(default_factory=list)
 
     def described(self) -> list[str]:
-        """A line for each table: its columns and their types."""
+        """Return a line for each table: its columns and their types."""
         return [
             f"{table.name}, {len(table.rows):,} rows: "
             + ", ".join(f"{column.name} {column.type}" for column in table.columns)
@@ -47,7 +150,7 @@ def import_from(
     seed: int = 0,
     csv: CsvOptions = FROM_FILE,
 ) -> Imported:
-    """The tables of a server, of CSV files, or of SQLite files and dumps.
+    """Return the tables of a server, of CSV files, or of SQLite files and dumps.
 
     Args:
         sources: the URL of one server, or paths.
@@ -125,7 +228,7 @@ def _read_files(
 
 
 def _check_known(path: Path) -> None:
-    """Raises TaskError for a file that is nothing that tables are read from, such as a workbook."""
+    """Raise TaskError for a file without tables, such as a workbook."""
     if not path.is_file() or path.name.lower().endswith(DUMP_SUFFIXES):
         return
     with path.open("rb") as file:

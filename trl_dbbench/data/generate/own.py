@@ -45,9 +45,9 @@ _TEXTS = {"CHAR", "VARCHAR", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT", "ENUM
 
 @dataclass
 class Drafts:
-    """Iterating drafts the tasks; afterwards `missing` has the skills of which there are none, or no more.
+    """Drafts of tasks, made while iterating; afterwards `missing` has the skills without further tasks.
 
-    A task has at most `max_skills`. Tables of which nothing can be asked are `silent`.
+    A task has at most `max_skills`. Tables that nothing can be asked of are `silent`.
     """
 
     tables: Sequence[Table]
@@ -58,7 +58,7 @@ class Drafts:
 
     @property
     def silent(self) -> list[str]:
-        """The names of tables of which nothing can be asked."""
+        """Names of the tables that nothing can be asked of."""
         return [table.name for table in self.tables if source_of(table) is None]
 
     def __iter__(self) -> Iterator[Task]:
@@ -72,7 +72,7 @@ class Drafts:
                 "two rows and two columns of numbers, dates or short texts."
             )
         level = LEVELS["full"]
-        plans = plans_by_skill(level, "full", max_skills=self.max_skills)
+        plans = plans_by_skill(level, max_skills=self.max_skills)
         rng = random.Random(f"own-{self.seed}")
         seen: set[str] = set()
         waiting: list[str] = []
@@ -95,20 +95,20 @@ class Drafts:
                     del plans[skill]
                     continue
                 seen.add(form)
-                if _is_shown_otherwise(source.table):  # then the hash of one server is not that of another
+                if _is_shown_otherwise(source.table):  # then hashes differ between servers
                     task = replace(task, gold=replace(task.gold, state_md5=None))
                 yield replace(task, id=f"own-{self.seed}-{number:05d}")
                 number += 1
 
 
 def source_of(table: Table) -> Source | None:
-    """What can be asked of a table; `None` if that is too little for a question."""
+    """Return what can be asked of a table; `None` if it does not suffice for a question."""
     items = []
     for place, column in enumerate(table.columns):
         item = _item(column, [row[place] for row in table.rows])
         if item is not None:
             items.append(item)
-    # two columns that a question would call the same are told apart by none
+    # no question could tell two columns with one name apart
     labels = [item.label.casefold() for item in items]
     items = [item for item, label in zip(items, labels, strict=True) if labels.count(label) == 1]
     if len(table.rows) < 2 or len(items) < 2:
@@ -147,8 +147,8 @@ def _item(column: Column, cells: Sequence[Cell]) -> Item | None:
 
 
 def _is_rough(type_: str, cell: Cell) -> bool:
-    """Whether servers and the embedded database show a cell differently: of a FLOAT, which has 32 bits,
-    servers show six digits; the embedded one computes with the digits that a DOUBLE has, and cuts the
+    """Return whether servers and the embedded database show a cell differently: of a FLOAT, which has 32
+    bits, servers show six digits; the embedded one computes with the digits that a DOUBLE has, and cuts the
     fractions of moments."""
     if type_ in ("DATETIME", "TIMESTAMP"):
         return "." in str(cell)
@@ -166,7 +166,7 @@ def _is_shown_otherwise(table: Table) -> bool:
 
 
 def _reader(type_: str) -> Callable[[Any], Any]:
-    """Reads a cell of a type; raises ValueError or TypeError for what cannot be asked about."""
+    """Read a cell of a type; raises ValueError or TypeError for what cannot be asked about."""
     if type_ in _BITS:
         return lambda cell: int(str(cell))
     if type_ in _BROKEN:
@@ -185,7 +185,7 @@ def _matching(pattern: str, cell: Any) -> str:
 
 
 def _bounds(type_: str, whole: str) -> tuple[float, float]:
-    """The least and the greatest number (MySQL's manual, "Integer Types" and "Fixed-Point Types")."""
+    """Return the least and the greatest number (MySQL's manual, "Integer Types" and "Fixed-Point Types")."""
     unsigned = "UNSIGNED" in whole.upper()
     if type_ in _BITS:
         most = 2 ** (_BITS[type_] - (not unsigned)) - 1
@@ -197,7 +197,7 @@ def _bounds(type_: str, whole: str) -> tuple[float, float]:
 
 
 def _unmistakable(texts: Sequence[str]) -> bool:
-    """Whether every server tells these texts apart and reads them as they are written."""
+    """Return whether every server tells these texts apart and reads them as they are written."""
     different = set(texts)
     if any(text != text.strip() or re.search(r"[\\\x00-\x1f]", text) for text in different):
         return False
@@ -211,7 +211,8 @@ def _role_of_texts(texts: Sequence[str], rows: int) -> str:
 
 
 def _names_something(column: Column, values: Sequence[int]) -> bool:
-    """Whether these whole numbers stand for something, so that their sum says nothing: keys, flags, years."""
+    """Return whether these whole numbers stand for something, so that their sum says nothing: keys, flags,
+    years."""
     named = re.search(r"(^|_)(id|nr|no|number|code|year|zip|phone)$|[a-z]I[Dd]$", column.name, re.IGNORECASE)
     key = "PRIMARY KEY" in column.type.upper() or "UNIQUE" in column.type.upper()
     return bool(named) or key or set(values) <= {0, 1}
@@ -223,7 +224,7 @@ def _length(type_: str) -> int:
 
 
 def _fresh(role: str, present: Sequence[Any], length: int, unique: bool, rng: random.Random) -> Cell:
-    """A value that fits the column, for a new or a changed row."""
+    """Return a value that fits the column, for a new or a changed row."""
     if role == "id" and unique:
         return present[-1] + 1
     if role == "count":

@@ -82,13 +82,14 @@ _ORDERED = [("", ""), *product(ORDERS, ("", *LIMITS))]
 
 
 def _conditions(*subqueries: str) -> list[tuple[str, str]]:
-    """The pairs of a WHERE and its subquery: none without WHERE, two only where there are two conditions."""
+    """Return the pairs of a WHERE and its subquery: none without WHERE, two only where there are two
+    conditions."""
     pairs = product(WHERES, ("", *subqueries))
     return [("", ""), *(p for p in pairs if p[0] != WHERES[0] or p[1] not in ("two", "mixed"))]
 
 
 def all_plans() -> Iterator[Plan]:
-    """Every plan that can be asked of one table with one right answer."""
+    """Yield every plan that can be asked of one table with one right answer."""
     select = _conditions("scalar", "same", "group", "two", "mixed", "nested")
     for (where, subquery), alias, table in product(select, _COLUMN_ALIAS, _TABLE_ALIAS):
         yield Plan("aggregate", where, subquery, column_alias=alias, table_alias=table)
@@ -114,5 +115,5 @@ def all_plans() -> Iterator[Plan]:
     for (where, subquery), (order, limit) in product(_conditions("derived"), few):
         for table in _TABLE_ALIAS:
             yield Plan("update", where, subquery, order=order, limit=limit, table_alias=table)
-        if where or limit:  # the deletion of all rows is none
+        if where or limit:  # deleting all rows is not asked for
             yield Plan("delete", where, subquery, order=order, limit=limit)

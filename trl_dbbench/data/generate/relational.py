@@ -1,40 +1,259 @@
 """Questions over two to five tables: joins, set operations, window functions, CTEs, correlated subqueries.
 
-A draft fills the blanks of a form (`forms.py`) with tables, columns and conditions. Level relational has long
-wordings, level tiny_sql short ones, and only the forms that have some. Each task names its kind, one of
-`skills.QUERY_KINDS`, in the place of skills.
+A draft fills the blanks of a form (`forms.py`) with tables, columns and conditions. Each task names its kind,
+one of `skills.QUERY_KINDS`, in the place of skills.
 """
 
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from string import Formatter
 from typing import Any
 
 from trl_dbbench.data.generate.checks import gold_answer
-from trl_dbbench.data.generate.forms import FORMS, Form
-from trl_dbbench.data.generate.joined import Col, Draft, Part, condition, joined, order
-from trl_dbbench.data.generate.schemas import SCHEMAS, TINY_SCHEMAS, World, make_world
+from trl_dbbench.data.generate.forms import Form
+from trl_dbbench.data.generate.schemas import SCHEMAS, Entity, World, make_world
 from trl_dbbench.data.generate.tables import literal
 from trl_dbbench.database import Database
-from trl_dbbench.tasks import Gold, Task
+from trl_dbbench.tasks import Gold, Table, Task
+
+
+@dataclass(frozen=True)
+class Col:
+    """A column of a table in a statement."""
+
+    sql: str
+    column: str
+    label: str
+    role: str
+    cells: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return self.sql
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table in a statement, under an alias if that is not empty."""
+
+    entity: Entity
+    table: Table
+    alias: str
+
+    @property
+    def source(self) -> str:
+        return f"{self.table.name} AS {self.alias}" if self.alias else self.table.name
+
+    @property
+    def noun(self) -> str:
+        return self.entity.noun
+
+    @property
+    def nouns(self) -> str:
+        return self.entity.table
+
+    @property
+    def a(self) -> str:
+        """The noun with its article."""
+        return f"{'an' if self.noun[0] in 'aeiou' else 'a'} {self.noun}"
+
+    def col(self, column: str, role: str = "key") -> Col:
+        place = [each.name for each in self.table.columns].index(column)
+        return Col(
+            f"{self.alias}.{column}" if self.alias else column,
+            column,
+            self.label(column),
+            role,
+            tuple(row[place] for row in self.table.rows),
+        )
+
+    def label(self, column: str) -> str:
+        return column.replace("_", " ")
+
+    @property
+    def key(self) -> Col:
+        return self.col(self.entity.key)
+
+    @property
+    def name(self) -> Col:
+        """The column that a question tells the rows apart by."""
+        found = self.cols("name")
+        return found[0] if found else self.key
+
+    @property
+    def superior(self) -> Col:
+        return self.col(f"{self.entity.superior}_id")
+
+    def cols(self, *roles: str) -> list[Col]:
+        return [self.col(field.name, field.role) for field in self.entity.fields if field.role in roles]
+
+    def field(self, rng: random.Random, *roles: str) -> Col | None:
+        found = self.cols(*roles)
+        return rng.choice(found) if found else None
+
+    def ref(self, parent: Part) -> Col:
+        return self.col(parent.entity.key)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`c.age > 30`, and "with age above 30"."""
+
+    sql: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Order:
+    """`c.age DESC`, and "sorted by age in descending order", which ends in `how`; `plain` is for set
+    operations, which know no tables."""
+
+    sql: str
+    plain: str
+    how: str
+    text: str
+
+    @classmethod
+    def of(cls, col: Col, down: bool, how: str, text: str) -> Order:
+        sql, plain = (f"{each} DESC" if down else each for each in (col.sql, col.column))
+        return cls(sql, plain, how, text)
+
+
+_WORDS = {
+    ">": ("above", "of more than", "greater than"),
+    "<": ("below", "of less than", "smaller than"),
+    ">=": ("of at least",),
+    "<=": ("of at most",),
+}
+
+
+@dataclass
+class Draft:
+    """The random numbers, tables and style of one draft."""
+
+    COPIES = ("", "other")
+    """Aliases of two copies of a table, the outer and the inner one."""
+
+    rng: random.Random
+    world: World
+
+    def part(self, noun: str, alias: str = "") -> Part:
+        """Return a table; its alias is its first letters if none is given."""
+        (place,) = (place for place, each in enumerate(self.world.entities) if each.noun == noun)
+        return self.made(self.world.entities[place], self.world.tables[place], alias)
+
+    def made(self, entity: Entity, table: Table, alias: str) -> Part:
+        if not alias:
+            others = [each.noun for each in self.world.entities if each is not entity]
+            size = next(
+                n for n in range(1, 9) if not any(each.startswith(entity.noun[:n]) for each in others)
+            )
+            alias = entity.noun[:size]
+        return Part(entity, table, alias)
+
+    def parts(self, shape: str) -> dict[str, Part] | None:
+        """Tables for a shape, each by its letter; `None` if the world has no such.
+
+        `p` is a parent of `c`, `q` another one, `r` a parent of `q`, `d` another child of `p`; `i` is `c`
+        once more. `a` refers to its superior `b` in the same table; `e` and `g` are copies of any table.
+        """
+        found = list(self._found(shape))
+        if not found:
+            return None
+        nouns = self.rng.choice(found)
+        if shape in ("ab", "eg"):
+            return {letter: self.part(nouns[0], alias) for letter, alias in zip(shape, "ab", strict=True)}
+        parts = {letter: self.part(noun) for letter, noun in zip(shape.replace("i", ""), nouns, strict=True)}
+        if "i" in shape:
+            parts |= {key: self.part(nouns[1], alias) for key, alias in zip("ci", self.COPIES, strict=True)}
+        return parts
+
+    def _found(self, shape: str) -> Iterator[Sequence[str]]:
+        entities = {each.noun: each for each in self.world.entities}
+        if shape == "ab":
+            yield from ([each.noun] for each in entities.values() if each.superior)
+        if shape == "eg":
+            yield from ([each.noun] for each in entities.values() if each.fields[0].role == "name")
+        for child in entities.values():
+            for parent in child.parents if shape[0] == "p" else ():
+                pair = [parent, child.noun]
+                others = [each for each in child.parents if each != parent]
+                siblings = [
+                    each.noun for each in entities.values() if parent in each.parents and each is not child
+                ]
+                if shape in ("pc", "pci"):
+                    yield pair
+                elif shape == "pcq":
+                    yield from ([*pair, other] for other in others)
+                elif shape == "pcqr":
+                    yield from ([*pair, q, r] for q in others for r in entities[q].parents if r != parent)
+                elif shape == "pcd":
+                    yield from ([*pair, sibling] for sibling in siblings)
+
+    def condition(self, part: Part) -> Condition | None:
+        """Return a condition that some rows of the table meet."""
+        if not (found := part.cols("kind", "number", "money", "day")):
+            return None
+        col = self.rng.choice(found)
+        if col.role == "kind":
+            value = literal(self.rng.choice(col.cells))
+            said = self.rng.choice(["with {} {}", "whose {} is {}"])
+            return Condition(f"{col} = {value}", said.format(col.label, value))
+        sign = self.rng.choice("><" if col.role == "day" else list(_WORDS))
+        cell = self.cell(col, sign)
+        if col.role == "day":
+            word, said = "after" if sign == ">" else "before", cell
+        else:
+            word, said = self.rng.choice(_WORDS[sign]), literal(cell)
+        return Condition(f"{col} {sign} {literal(cell)}", f"with {col.label} {word} {said}")
+
+    def cell(self, col: Col, sign: str) -> Any:
+        """Return a value that the comparison is true of for some rows, but not for most."""
+        cells = sorted(col.cells, reverse=sign[0] == "<")
+        return self.rng.choice(cells[len(cells) // 3 :])
+
+    def order(self, col: Col) -> Order:
+        """Return an order of the answer's rows by one column, in either direction."""
+        down = self.rng.random() < 0.4
+        if col.role in ("name", "kind"):
+            ways = (
+                ["in reverse alphabetical order", "from Z to A"]
+                if down
+                else ["alphabetically", "from A to Z"]
+            )
+        elif down:
+            ways = ["in descending order", "from high to low"]
+        else:
+            ways = ["in ascending order", "from low to high"]
+        how = self.rng.choice(ways)
+        return Order.of(col, down, how, f"{self.rng.choice(['sorted', 'ordered'])} by {col.label} {how}")
+
+
+def joined(*parts: Part, how: str = "JOIN") -> str:
+    """Return the tables in a row, each joined to the one before it."""
+    sql = parts[0].source
+    for before, part in pairwise(parts):
+        child, parent = (part, before) if before.noun in part.entity.parents else (before, part)
+        on = f"ON {child.ref(parent)} = {parent.key}" if part.alias else f"USING ({parent.entity.key})"
+        sql += f" {how} {part.source} {on}"
+    return sql
+
 
 make_relational = partial(make_world, schemas=SCHEMAS, most_tables=5, rows=(4, 10), most_id=40)
-make_tiny = partial(make_world, schemas=TINY_SCHEMAS, most_tables=3, rows=(3, 6), most_id=9)
 
 
-TINY_FORMS = tuple(form for form in FORMS if form.short)
-
-
-def draft(rng: random.Random, world: World, form: Form, short: bool = False) -> tuple[str, str] | None:
-    """A question and its SQL; `None` if the tables have nothing for this form."""
-    parts = Draft(rng, world, short).parts(form.shape)
+def draft(rng: random.Random, world: World, form: Form, style: type[Draft] = Draft) -> tuple[str, str] | None:
+    """Return a question and its SQL; `None` if the tables have nothing for this form."""
+    made = style(rng, world)
+    parts = made.parts(form.shape)
     if parts is None:
         return None
-    blanks = _blanks(rng, parts, form, short)
-    question = rng.choice(form.short if short else form.long)
+    blanks = _blanks(made, parts, form)
+    question = rng.choice(form.wordings)
     used = {
         name.split(".")[0]
         for text in (question, form.sql)
@@ -46,20 +265,16 @@ def draft(rng: random.Random, world: World, form: Form, short: bool = False) -> 
     return question.format(**blanks), form.sql.format(**blanks)
 
 
-def draft_tiny(rng: random.Random, world: World, form: Form) -> tuple[str, str] | None:
-    """The same in short words."""
-    return draft(rng, world, form, short=True)
-
-
-def _blanks(rng: random.Random, parts: dict[str, Part], form: Form, short: bool) -> dict[str, Any]:
-    """What a form may have in its blanks beside its tables; `None` for what these tables lack."""
+def _blanks(made: Draft, parts: dict[str, Part], form: Form) -> dict[str, Any]:
+    """Return all that a form may have in its blanks; `None` for a blank that these tables cannot fill."""
+    rng = made.rng
     blanks: dict[str, Any] = dict(parts)
     first = parts.get("a") or parts.get("e") or parts["p"]
     number, kind = first.field(rng, "number", "money"), first.field(rng, "kind")
     blanks |= {
         "pn": number and number.label,
         "k": kind,
-        "v": condition(rng, first),
+        "v": made.condition(first),
         "value": _middle(rng, first),
     }
     if "b" in parts or "g" in parts:
@@ -77,7 +292,7 @@ def _blanks(rng: random.Random, parts: dict[str, Part], form: Form, short: bool)
         word, function = rng.choice([("highest", "MAX"), ("lowest", "MIN"), ("total", "SUM")])
         blanks |= {"n": n, "word": word, "f": function, "m": rng.randint(2, 3), "ref": child.ref(first)}
         extreme, function = rng.choice([("highest", "MAX"), ("lowest", "MIN")])
-        blanks |= {"extreme": extreme, "edge": function, "w": condition(rng, child)}
+        blanks |= {"extreme": extreme, "edge": function, "w": made.condition(child)}
         blanks |= {"pc": joined(first, child), "left": joined(first, child, how="LEFT JOIN")}
         blanks["sum"] = n and literal(rng.choice(_sums(blanks["ref"], n)))
     if "d" in parts:
@@ -90,25 +305,25 @@ def _blanks(rng: random.Random, parts: dict[str, Part], form: Form, short: bool)
         last = chain[-1]
         blanks |= {
             "chain": joined(*chain),
-            "u": condition(rng, last),
+            "u": made.condition(last),
             "qk": last.field(rng, "kind"),
             "z": last,
         }
     letter, _, column = form.by.partition(".")
     by = getattr(parts[letter], column) if column else blanks[letter]
-    blanks["o"] = by and order(rng, by, short)
+    blanks["o"] = by and made.order(by)
     blanks["s"] = blanks["o"] and blanks["o"].text
     return blanks
 
 
 def _sums(ref: Col, number: Col) -> list[float]:
-    """The sum of a column for each value of another."""
+    """Return the sum of a column for each value of another."""
     rows = list(zip(ref.cells, number.cells, strict=True))
     return [sum(cell for other, cell in rows if other == key) for key in sorted(set(ref.cells))]
 
 
 def _middle(rng: random.Random, part: Part) -> Any:
-    """The name of a row with rows above and below it, where there is one."""
+    """Return the name of a row with rows above and below it, where there is one."""
     if not part.entity.superior:
         return rng.choice(part.name.cells)
     rows = list(zip(part.name.cells, part.key.cells, part.superior.cells, strict=True))
@@ -117,7 +332,7 @@ def _middle(rng: random.Random, part: Part) -> Any:
 
 
 def make_task(database: Database, world: World, form: Form, question: str, sql: str) -> Task | None:
-    """The task, if no slip gives the same answer."""
+    """Return the task, if no slip gives the same answer."""
     task = Task("", question, world.tables, "SELECT", Gold(sql=sql), (form.kind,))
     with database.sandbox(task) as sandbox:
         gold = gold_answer(sandbox, sql, world.tables)

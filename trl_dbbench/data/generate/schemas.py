@@ -1,6 +1,6 @@
 """Schemas of several tables that are linked by keys, and rows for them.
 
-A schema is a list of entities, written as text (`_read`). The first column of each table is its key, named
+A schema is a list of entities, written as text (`read_schemas`). The first column of each table is its key, named
 after the entity; a column of the same name in another table refers to it, so a prompt's column names tell how
 tables are joined. The rows are made so that joins matter: some rows have no partner, others several.
 """
@@ -107,7 +107,7 @@ def make_world(
     entities = [entity for entity in schema if entity.noun in chosen]
     made: dict[str, Table] = {}
     for entity in entities:  # parents come first in a schema
-        # of what belongs to something there is more
+        # children are more numerous than parents
         size = rng.randint((rows[0] + rows[1]) // 2 if entity.parents else rows[0], rows[1])
         made[entity.noun] = _rows(rng, entity, made, size, most_id)
     rng.shuffle(entities)
@@ -148,8 +148,8 @@ _LISTS = {
 }
 
 
-def _read(text: str) -> tuple[tuple[Entity, ...], ...]:
-    """The schemas in a text, with an empty line between two. An entity comes after its parents.
+def read_schemas(text: str) -> tuple[tuple[Entity, ...], ...]:
+    """Return the schemas in a text, with an empty line between two. An entity comes after its parents.
 
     `books: book of author below editor` is the table of books; each belongs to an author and may refer to
     another book, its editor. Its columns follow, each with its role and its words or bounds.
@@ -175,7 +175,7 @@ def _field(line: str) -> Field:
     return Field(column, role, low=low, high=high)
 
 
-SCHEMAS = _read(
+SCHEMAS = read_schemas(
     """
 customers: customer below referrer
   customer_name: name PEOPLE
@@ -326,61 +326,4 @@ games: game of team
   spectators: number 200 to 9000
 """
 )
-"""Of level relational: eight themes."""
-
-TINY_SCHEMAS = _read(
-    """
-owners: owner
-  owner: name NAMES
-  city: kind oslo, rome, paris, lima, cairo
-  age: number 1 to 30
-pets: pet of owner
-  pet: name cat, dog, horse, rabbit, parrot, turtle, goat, duck
-  weight: number 1 to 30
-  speed: number 1 to 30
-walks: walk of owner
-  weather: kind rain, sun, snow, wind
-  length: number 1 to 30
-  pause: number 1 to 30
-
-singers: singer below coach
-  singer: name NAMES
-  style: kind jazz, rock, folk, soul, pop
-  fans: number 1 to 30
-songs: song of singer
-  song: name river, dawn, moon, ocean, fire, winter, garden, mirror
-  minutes: number 1 to 30
-  sales: number 1 to 30
-shows: show of singer
-  hall: kind north, south, east, west
-  guests: number 1 to 30
-  price: number 1 to 30
-
-workers: worker below boss
-  worker: name NAMES
-  job: kind cook, nurse, pilot, baker, farmer
-  salary: number 1 to 30
-tools: tool of worker
-  tool: name saw, drill, hammer, knife, brush, shovel, axe, ladder
-  size: number 1 to 30
-  cost: number 1 to 30
-trips: trip of worker
-  place: kind beach, lake, forest, desert
-  days: number 1 to 30
-  miles: number 1 to 30
-
-teams: team
-  team: name lions, bears, foxes, wolves, eagles, sharks, tigers, hawks
-  sport: kind tennis, golf, hockey, chess, rugby
-  wins: number 1 to 30
-players: player of team
-  player: name NAMES
-  goals: number 1 to 30
-  height: number 1 to 30
-games: game of team
-  month: kind may, june, july, march
-  score: number 1 to 30
-  fouls: number 1 to 30
-"""
-)
-"""Of level tiny_sql: short names, and no column name twice in a schema but those of keys."""
+"""Eight themes of level relational."""

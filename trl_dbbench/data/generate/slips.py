@@ -35,7 +35,7 @@ _SETS = (exp.Union, exp.Intersect, exp.Except)
 
 
 def wrong_statements(tree: exp.Expr, tables: Sequence[Table] = (), dialect: str = "mysql") -> Iterator[str]:
-    """Each statement that one slip makes of `tree`.
+    """Yield each statement that one slip makes of `tree`.
 
     Args:
         tables: for the slips over several tables as well, if the statement is one that `forms` make.
@@ -51,7 +51,7 @@ def wrong_statements(tree: exp.Expr, tables: Sequence[Table] = (), dialect: str 
 
 
 def each_changed(tree: exp.Expr, slips: Callable[[exp.Expr], Iterator[Slip]], dialect: str) -> Iterator[str]:
-    """The statements that differ from `tree` by one of the slips that can be made at one of its nodes."""
+    """Yield the statements that differ from `tree` by one slip at one of its nodes."""
     for place, node in enumerate(tree.walk()):
         for slip in slips(node):
             copy = tree.copy()
@@ -131,7 +131,7 @@ def _replace(other: exp.Expr, node: exp.Expr) -> None:
 
 def _slips_of_sets(node: exp.SetOperation) -> Iterator[Slip]:
     if _in_recursion(node):
-        return  # of rows that differ, as those of a hierarchy do, UNION and UNION ALL give the same
+        return  # where all rows differ, as in a hierarchy, UNION and UNION ALL give the same
     for other in _SETS:
         if not isinstance(node, other):
             yield partial(_as_other, other)
@@ -168,7 +168,7 @@ def _swap(node: exp.Except) -> None:
 
 
 def _bound_counts(node: exp.Expr, tables: Sequence[Table]) -> bool:
-    """Whether `<` and `<=` can be told apart: against the value of a cell, or of keys of two rows.
+    """Return whether `<` and `<=` can be told apart: against the value of a cell, or of keys of two rows.
 
     Other columns and averages are seldom equal, so no few rows can tell.
     """
@@ -178,7 +178,7 @@ def _bound_counts(node: exp.Expr, tables: Sequence[Table]) -> bool:
 
 
 def _can_be_outer(join: exp.Join, tables: Sequence[Table]) -> bool:
-    """Whether LEFT JOIN in its place could give other rows.
+    """Return whether LEFT JOIN in its place could give other rows.
 
     It could not where a condition needs the joined table, or where each row before it has a partner: its
     foreign key is one of the keys there. Nor is it tried where something else chooses among the rows, by what
@@ -237,7 +237,8 @@ def _sources(select: exp.Select) -> list[exp.Expr]:
 
 
 def _home(column: exp.Expr, tables: Sequence[Table]) -> tuple[str, Table | None]:
-    """The name under which a statement has the table of a column, and the table; `""` and `None` without."""
+    """Return the name under which a statement has the table of a column, and the table; `""` and `None`
+    without."""
     by_name = {table.name: table for table in tables}
     select = column.find_ancestor(exp.Select)
     while select is not None:

@@ -31,7 +31,7 @@ class Item:
     nullable: bool
     cells: tuple[Cell, ...]
     bounds: tuple[float, float] = (-math.inf, math.inf)
-    """What the type of its numbers holds."""
+    """Range of the numbers that the type holds."""
 
     @property
     def sql(self) -> str:
@@ -39,7 +39,7 @@ class Item:
 
     @property
     def label(self) -> str:
-        """As a question calls it."""
+        """Name of the column in a question."""
         return self.name.replace("_", " ")
 
     @property
@@ -70,7 +70,7 @@ class Source:
 
 
 def make_table(rng: random.Random) -> Source:
-    """Seven to sixteen rows and four to seven columns, of which one is a key and one a category."""
+    """Return seven to sixteen rows and four to seven columns; one is a key and one a category."""
     theme = rng.choice(THEMES)
     size = rng.randint(7, 16)
     required = [next(f for f in theme.fields if f.role == role) for role in ("key", "category")]
@@ -113,7 +113,7 @@ def _item(rng: random.Random, field: Field, size: int) -> Item:
 
 
 def _apart(rng: random.Random, field: Field, size: int) -> list[Cell]:
-    """So many values, no two of which a collation calls equal; fewer if the field has no more."""
+    """Return `size` values that all collations tell apart; fewer if the field has no more."""
     found: dict[str, Cell] = {}
     for _ in range(20 * size):
         value = field.values(rng)
@@ -124,7 +124,7 @@ def _apart(rng: random.Random, field: Field, size: int) -> list[Cell]:
 
 
 def fold(text: str) -> str:
-    """Without accents, case and punctuation."""
+    """Return a text without accents, case and punctuation."""
     plain = unicodedata.normalize("NFKD", text.casefold())
     return re.sub(r"[^a-z0-9]", "", plain)
 
@@ -150,12 +150,12 @@ _RESERVED = frozenset({"rank", "rows", "condition", "groups", "order", "class", 
 
 
 def quoted(name: str) -> str:
-    """A name as SQL writes it, in backticks where it needs them."""
+    """Return a name as SQL writes it, in backticks where it needs them."""
     return name if re.fullmatch("[A-Za-z_]+", name) and name.lower() not in _RESERVED else quote(name)
 
 
 def literal(value: Cell) -> str:
-    """A value as SQL writes it."""
+    """Return a value as SQL writes it."""
     if value is None:
         return "NULL"
     if isinstance(value, str):
@@ -164,7 +164,7 @@ def literal(value: Cell) -> str:
 
 
 def said(value: Cell) -> str:
-    """A value as a question says it."""
+    """Return a value as a question says it."""
     if isinstance(value, str):
         if re.fullmatch(r"\d{4}-\d\d-\d\d", value):
             return value

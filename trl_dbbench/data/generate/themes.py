@@ -1,4 +1,4 @@
-"""What generated tables are of: fourteen themes, each with names, columns and where their values come from.
+"""Fourteen themes of generated tables, each with names, columns and sources of values.
 
 The values are chosen so that MySQL, MariaDB and SQLite agree on them: floats have an exact binary value, and
 dates lie within four years. That the texts of one column differ in more than accents is `tables.py`'s doing.
@@ -118,7 +118,7 @@ def names_from(text: str, *names: str) -> Field:
 
 @dataclass(frozen=True)
 class Theme:
-    """What a table is of: its possible names, what its rows are called, the columns it may have."""
+    """A theme of tables: possible names, the word for its rows, possible columns."""
 
     tables: tuple[str, ...]
     rows: str

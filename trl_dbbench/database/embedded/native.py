@@ -17,6 +17,15 @@ import threading
 import time
 from dataclasses import replace
 
+from trl_dbbench.database.embedded.expansion import MAX_WORDS, views_of, words_written_out
+from trl_dbbench.database.embedded.mistakes import (
+    REFUSED,
+    all_are_short,
+    is_broken,
+    is_file_broken,
+    is_shortage,
+    report,
+)
 from trl_dbbench.database.embedded.native_guard import MAX_SMALL_BYTES, NativeGuard
 from trl_dbbench.database.sandbox import (
     MAX_STATE_CHARACTERS,
@@ -30,23 +39,14 @@ from trl_dbbench.database.sandbox import (
     clip,
 )
 from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
-from trl_dbbench.mysqlite.expansion import MAX_WORDS, views_of, words_written_out
-from trl_dbbench.mysqlite.mistakes import (
-    REFUSED,
-    all_are_short,
-    is_broken,
-    is_file_broken,
-    is_shortage,
-    report,
-)
-from trl_dbbench.mysqlite.values import StatementError
+from trl_dbbench.mysqlite.errors import StatementError
 from trl_dbbench.tasks import Table, Task
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS, quote
 
 NATIVE = "SQLite's own dialect"
 
 MAX_MESSAGE_CHARACTERS = 512
-"""How much of an error the agent is shown."""
+"""Characters of an error that the agent is shown."""
 
 BYTES_OF_A_CHARACTER = 4
 
@@ -57,7 +57,7 @@ wrote them."""
 
 _NOTHING = re.compile(r"(?:[\s;\ufeff]|--[^\n]*|/\*(?:.*?\*/|.*))*+", re.DOTALL)
 _COMPUTED = 2
-"""What `table_xinfo` calls a column that is computed whenever it is read."""
+"""Number in `table_xinfo` for a column that is computed whenever it is read."""
 
 _RAISED = "user-defined function raised exception"
 
@@ -75,7 +75,7 @@ class NativeSandbox(Sandbox):
         self._uri = None if task.source is None else task.source.file.uri
         self._shared = self._uri is not None
         self._done: list[str] = []
-        """What left something in the session."""
+        """Statements that left something in the session."""
         self._kept_bytes: int | None = None
         self._broken: str | None = None
         self._closed = False
@@ -132,12 +132,12 @@ class NativeSandbox(Sandbox):
             raise EnvironmentFault(f"The sandbox broke before: {self._broken}")
 
     def _fail(self, error: BaseException) -> EnvironmentFault:
-        """The fault that this error means. The sandbox must not be used again."""
+        """Return the fault that this error means. The sandbox must not be used again."""
         self._broken = f"SQLite failed: {error!r}"
         return EnvironmentFault(self._broken)
 
     def _use(self, connection: sqlite3.Connection) -> None:
-        """Makes this the connection, and watches over it from now on."""
+        """Make this the connection, and watch over it from now on."""
         try:
             connection.text_factory = self._decoded
             connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchall()  # reads the schema
@@ -154,7 +154,7 @@ class NativeSandbox(Sandbox):
     # --- one statement ------------------------------------------------------------------------------------
 
     def _execute(self, sql: str, limits: Limits) -> QueryResult | None:
-        """The result, or `None` if the statement would write to the file that others read, too."""
+        """Return the result, or `None` if the statement would write to the file that others read, too."""
         transaction = self._connection.in_transaction
         self._kept_bytes = None
         try:
@@ -182,7 +182,7 @@ class NativeSandbox(Sandbox):
         return result
 
     def _check_expansion(self, sql: str) -> None:
-        """Raises StatementError for a statement that is too large with its views and CTEs written out."""
+        """Raise StatementError for a statement that is too large with its views and CTEs written out."""
         views = views_of(self._connection)
         if words_written_out(sql, views) > MAX_WORDS:
             raise self._guard.too_many_parts
@@ -250,7 +250,7 @@ class NativeSandbox(Sandbox):
         return _failure(_code(error), text + undone)
 
     def _short(self, error: sqlite3.Error | MemoryError, undone: str = "") -> QueryResult:
-        """The result of a statement that was short of memory or of room.
+        """Return the result of a statement that was short of memory or of room.
 
         Raises:
             EnvironmentFault: so is everybody.
@@ -261,7 +261,7 @@ class NativeSandbox(Sandbox):
         return _failure(_code(error), (str(error) or "out of memory") + undone, limit=limit)
 
     def _mistaken(self, error: Exception, sql: str) -> QueryResult:
-        """The result of a statement that met a mistake of ours, or a broken database.
+        """Return the result of a statement that met a mistake of ours, or a broken database.
 
         Raises:
             EnvironmentFault: the task's file is broken.
@@ -276,7 +276,7 @@ class NativeSandbox(Sandbox):
     # --- the private copy ---------------------------------------------------------------------------------
 
     def _copy(self) -> None:
-        """Goes on with a copy of the file, in the state to which the episode has brought its session.
+        """Go on with a copy of the file, in the state to which the episode has brought its session.
 
         That is of temporary tables and of transactions. What the agent wrote to come out otherwise each time
         comes out otherwise.
@@ -303,7 +303,7 @@ class NativeSandbox(Sandbox):
         self.changed = False
 
     def _table_state(self, name: str) -> TableState | None:
-        """The table, `None` if it cannot be read.
+        """Return the table, `None` if it cannot be read.
 
         That is one which is virtual, and of a module that is not here or in tables that were overwritten, or
         one with columns that are computed, beyond the limits of a statement.
@@ -345,7 +345,7 @@ def _connect(name: str) -> sqlite3.Connection:
 
 
 def _made(tables: tuple[Table, ...]) -> sqlite3.Connection:
-    """A database in memory with these tables."""
+    """Return a database in memory with these tables."""
     connection = _connect(":memory:")
     try:
         for table in tables:
@@ -379,7 +379,7 @@ def _fill(connection: sqlite3.Connection, table: Table) -> None:
 
 
 def _code(error: BaseException) -> int:
-    """SQLite's number of the error; Python's own have none."""
+    """Return SQLite's number of an error; Python's own have none."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
 
 
@@ -388,7 +388,7 @@ def _failure(code: int, text: str, *, limit: str | None = None) -> QueryResult:
 
 
 def _refusal(sql: str) -> QueryResult | None:
-    """The result of a text that SQLite is not given, or `None` if it is."""
+    """Return the result of a text that SQLite is not given, or `None` if it is."""
     if len(sql) > MAX_STATEMENT_CHARACTERS:
         return _failure(sqlite3.SQLITE_TOOBIG, f"the statement is too long ({len(sql)} characters)")
     try:

@@ -14,15 +14,15 @@ from typing import Any
 
 import regex
 
-from trl_dbbench.mysqlite.clock import check_time
+from trl_dbbench.mysqlite.errors import StatementError
 from trl_dbbench.mysqlite.patterns import MAX_REGEX_SECONDS, in_regex_time, joined
-from trl_dbbench.mysqlite.values import MAX_PATTERN_CHARACTERS, StatementError, Value
+from trl_dbbench.mysqlite.values import MAX_PATTERN_CHARACTERS, Value, check_time
 
 Functions = Mapping[tuple[str, int], Callable[..., Any]]
 """Name and number of arguments -> function."""
 
 MAX_LARGE_BYTES = 1024 * 1024
-"""Of a text, a blob or a row, where a statement meets large ones."""
+"""Bytes of a text, a blob or a row, where a statement meets large ones."""
 
 TOO_BIG = StatementError(sqlite3.SQLITE_TOOBIG, "string or blob too big")
 TOO_COMPLEX = StatementError(sqlite3.SQLITE_ERROR, "LIKE or GLOB pattern too complex")
@@ -31,7 +31,7 @@ CHARACTERS_BETWEEN_CHECKS = 10_000
 
 
 def as_text(value: Value) -> str:
-    """A value as SQLite's functions read it."""
+    """Return a value as SQLite's functions read it."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, float):
@@ -89,7 +89,7 @@ def _lower(text: str) -> str:
 
 @lru_cache(maxsize=256)
 def _like_pattern(pattern: str, escape: str) -> Any:
-    """The pattern as a regular expression, or `None` for one that matches nothing."""
+    """Return the pattern as a regular expression, or `None` for one that matches nothing."""
     segments, chars = [""], iter(pattern)
     for char in chars:
         if char == escape:
@@ -123,7 +123,7 @@ def _glob_pattern(pattern: str) -> Any:
 
 
 def _set(pattern: str, position: int) -> tuple[str | None, int]:
-    """The set that begins here as one of a regular expression, and its end; `None` if it has no end."""
+    """Return the set that begins here as one of a regular expression, and its end; `None` without an end."""
     inverted = pattern.startswith("^", position)
     position += inverted
     parts, before = [], ""

@@ -17,14 +17,14 @@ from trl_dbbench.database.embedded.native_functions import (
     Formatter,
     Functions,
 )
+from trl_dbbench.mysqlite.errors import StatementError
 from trl_dbbench.mysqlite.guard import FORBIDDEN, FORBIDDEN_FUNCTIONS, MAX_COLUMNS, MAX_SPILLED_BYTES, Watch
-from trl_dbbench.mysqlite.values import StatementError
 
 MAX_SMALL_BYTES = 32 * 1024
-"""Of a text, a blob or a row, at first. A search in one takes up to 20 ms."""
+"""Bytes of a text, a blob or a row, in the first run. A search in one takes up to 20 ms."""
 
 MAX_PATTERN_BYTES = 256
-"""Of a pattern of LIKE or GLOB, at first."""
+"""Bytes of a pattern of LIKE or GLOB, in the first run."""
 
 MAX_SEARCHES = 40
 """Calls of `SEARCHES` that one statement may have, while they are SQLite's own."""
@@ -39,7 +39,7 @@ MAX_GROWTH_BYTES = 8 * 1024 * 1024
 """The database may grow by so much, and the temporary tables to as much."""
 
 MAX_SORTED_BYTES = 256 * 1024 * 1024
-"""What a statement may write to temporary files, however large its database is."""
+"""Bytes that a statement may write to temporary files, however large its database is."""
 
 CACHE_KILOBYTES = 2_000
 
@@ -54,7 +54,7 @@ _ASKED_BY_INDEXES = frozenset({"data_version", "page_size"})
 """Read by an index of texts when it is opened, within the statement of the agent that names it first."""
 
 _TOO_SLOW = frozenset({"json_patch"})
-"""Functions whose time grows with the square of a text's length, and that nobody needs."""
+"""Functions whose time grows with the square of a text's length, and that no task needs."""
 
 _RAW_TABLES = frozenset({"sqlite_dbpage"})
 """Through which the file's pages could be written."""
@@ -98,7 +98,7 @@ class NativeGuard(Watch):
         self.expect(large=False)
 
     def expect(self, *, large: bool) -> None:
-        """Before each run of a statement: whether it may meet large texts."""
+        """Set the limits for a run of a statement, which may meet large texts or not."""
         self.failure, self.search_denied = None, False
         self._large, self._parts, self._calls, self._searches, self.alters = large, 0, 0, 0, False
         limits = {
@@ -110,7 +110,7 @@ class NativeGuard(Watch):
             self._connection.setlimit(limit, value)
 
     def replace_searches(self) -> None:
-        """Puts ours in the place of SQLite's. Nothing brings SQLite's back on the same connection."""
+        """Put ours in the place of SQLite's. Nothing brings SQLite's back on the same connection."""
         self._replaced = True
         self._offer(SEARCHES)
 

@@ -30,13 +30,13 @@ from trl_dbbench.database.error_numbers import LOST, TOO_LARGE, message
 from trl_dbbench.errors import DatabaseError, EnvironmentFault
 
 CONNECT_SECONDS = 8
-"""How long a server may take to accept a connection."""
+"""Seconds a server may take to accept a connection."""
 
 ADMIN_SECONDS = 60
-"""How long it may take to answer a statement of our own."""
+"""Seconds it may take to answer a statement of our own."""
 
 KILL_SECONDS = 2
-"""How long it may take to accept a KILL."""
+"""Seconds it may take to accept a KILL."""
 
 MAX_ROW_BYTES = 4 * 1024 * 1024
 
@@ -86,7 +86,7 @@ def shown(url: URL) -> str:
 
 
 def redacted(text: str) -> str:
-    """A text that is no URL but was meant as one, without what may be passwords in it."""
+    """Return a text that was meant as a URL, without what may be passwords."""
     return re.sub(r"\?.*", "?***", re.sub(r"^(\w[\w+.-]*://)?.*@", r"\1***@", text, flags=re.S), flags=re.S)
 
 
@@ -116,7 +116,7 @@ class _Field(FieldDescriptorPacket, _Answer):
 
 
 def _reader(encoding: str | None, converter: Callable[[Any], Any] | None) -> Callable[[bytes], Any] | None:
-    """Reads a cell; the bytes themselves where they are no such value.
+    """Read a cell; the bytes themselves where they are no such value.
 
     An agent can make them so: a lone surrogate in a text, numbers in UTF-16, a VECTOR.
     """
@@ -171,7 +171,7 @@ class BoundedConnection(Connection):
             self._result.unbuffered_active = False  # otherwise it would go on reading when it is deleted
 
     def drop_rest(self) -> None:
-        """Reads and drops what is left of the last statement's results; a procedure can have many."""
+        """Read and drops what is left of the last statement's results; a procedure can have many."""
         while self._result is not None:
             if self._result.unbuffered_active:
                 self._result._finish_unbuffered_query()
@@ -180,7 +180,7 @@ class BoundedConnection(Connection):
             self.next_result(unbuffered=True)
 
     def reset(self) -> None:
-        """Ends all that statements have left in the session; `set_up` must follow.
+        """End all that statements have left in the session; `set_up` must follow.
 
         That is its transaction, its locks, variables, temporary tables and prepared statements.
         """
@@ -188,7 +188,7 @@ class BoundedConnection(Connection):
         self._read_ok_packet()
 
     def change_user(self, user: str, password: str, database: str) -> None:
-        """Makes the session one of another account, in a database, and ends what `reset` does.
+        """Make the session one of another account, in a database, and ends what `reset` does.
 
         `set_up` must follow. It costs two exchanges with the server; a new connection costs many times that.
         """
@@ -206,7 +206,7 @@ class BoundedConnection(Connection):
             self._process_auth(packet.read_string(), packet)
 
     def set_up(self) -> None:
-        """Sets the session's character set and its time limit, as when it connects."""
+        """Set the session's character set and its time limit, as when it connects."""
         setting = f"SET NAMES {self.charset}"
         if self.init_command is not None:
             setting += f", {str(self.init_command).removeprefix('SET ')}"
@@ -215,9 +215,9 @@ class BoundedConnection(Connection):
         self.autocommit(True)
 
     def hang_up(self) -> None:
-        """Ends, from another thread, the wait for the server's answer."""
+        """End, from another thread, the wait for the server's answer."""
         with contextlib.suppress(OSError, TypeError):  # closed already
-            # not SSLSocket's own method: that gives up TLS, and whoever reads would go on with the ciphertext
+            # not SSLSocket's own method: that gives up TLS, and the reader would go on with the ciphertext
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
 
@@ -286,21 +286,17 @@ def make_engine(
 
 
 def _keep_connection(context: Any) -> None:
-    """Keeps a connection on which the server has sent an error, whatever number an agent gave it."""
+    """Keep a connection on which the server has sent an error, whatever number an agent gave it."""
     if is_from_server(context.original_exception):
         context.is_disconnect = False
 
 
 def is_from_server(error: BaseException | None) -> bool:
-    """Whether the server itself sent this error, over a connection that worked."""
+    """Return whether the server itself sent this error, over a connection that worked."""
     return getattr(error, "from_server", False)
 
 
 def _connect(*args: Any, **kwargs: Any) -> BoundedConnection:
-    """
-    Raises:
-        DatabaseError: this process has too many files open. Waiting for the server would not help.
-    """
     for pause in (*CONNECT_PAUSES_SECONDS, None):
         try:
             return BoundedConnection(*args, **kwargs)
@@ -316,7 +312,7 @@ def _connect(*args: Any, **kwargs: Any) -> BoundedConnection:
 
 
 def connections_for_files() -> int:
-    """How many connections this process may open before it has too many open files."""
+    """Return how many connections this process may open before it has too many open files."""
     allowed = _allowed_files()
     return (
         sys.maxsize
@@ -326,7 +322,7 @@ def connections_for_files() -> int:
 
 
 def files_advice() -> str:
-    """What to do about a limit on open files that leaves too few connections."""
+    """Return what to do about a limit on open files that leaves too few connections."""
     return (
         f"this process may have {_allowed_files()} files open, connections included. Raise that before you "
         "start it (`ulimit -n 4096`), or play fewer episodes at once."
@@ -335,6 +331,11 @@ def files_advice() -> str:
 
 def _allowed_files() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def text_of(value: Any) -> str:
+    """Return a text of the catalog, which some versions of MySQL give as bytes."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
 
 
 def error_code(error: SQLAlchemyError) -> int:
@@ -364,7 +365,7 @@ def as_fault(error: SQLAlchemyError, dialect: Dialect) -> EnvironmentFault:
 
 
 def connect_advice(error: DBAPIError) -> str:
-    """Why a server cannot be connected to, and what to do about it."""
+    """Return why a server cannot be connected to, and what to do about it."""
     code = error_code(error)
     if code in _ACCOUNT_REFUSED:
         return (

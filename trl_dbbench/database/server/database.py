@@ -16,7 +16,6 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from trl_dbbench.database.base import Database
 from trl_dbbench.database.dialect import ServerDialect, dialect_of
 from trl_dbbench.database.sandbox import Limits, Sandbox
-from trl_dbbench.database.server.blame import crashed
 from trl_dbbench.database.server.connections import (
     CONNECT_SECONDS,
     connect_advice,
@@ -27,7 +26,7 @@ from trl_dbbench.database.server.connections import (
 )
 from trl_dbbench.database.server.sandbox import ServerSandbox
 from trl_dbbench.database.server.start import Server
-from trl_dbbench.database.server.tenancy import Tenancy
+from trl_dbbench.database.server.tenancy import Tenancy, crashed
 from trl_dbbench.database.server.watchdog import Watchdog
 from trl_dbbench.errors import DatabaseError
 from trl_dbbench.tasks import Task
@@ -36,13 +35,13 @@ from trl_dbbench.tasks.model import TablesKey
 logger = logging.getLogger("trl_dbbench.database")
 
 WATCH_SECONDS = 1.0
-"""How often to look whether a server that we started still runs."""
+"""Seconds between checks that a server that we started still runs."""
 
 ENDING_TRIES = 10
-"""How often it is looked, a tenth of a second apart, whether a server that hung up has ended."""
+"""Checks, a tenth of a second apart, whether a server that hung up has ended."""
 
 RUNAWAY_SECONDS = 8
-"""How long a killed statement may go on there. A search in a long text or an operation on shapes does not
+"""Seconds a killed statement may go on there. A search in a long text or an operation on shapes does not
 notice a kill, and would take a processor for minutes or hours; no limit on lengths prevents that."""
 
 
@@ -128,18 +127,18 @@ class ServerDatabase(Database):
         return self._tenancy.silent
 
     def answers(self) -> bool:
-        """Whether the server is there, with all that this database has made on it.
+        """Return whether the server is there, with all that this database has made on it.
 
         Unlike `recover`, it does not start a server again, and waits for a silent one for `CONNECT_SECONDS`.
         """
         return self._tenancy.answers()
 
     def has_tables(self, key: TablesKey) -> bool:
-        """Whether pristine tables of this `Task.tables_key` are on the server."""
+        """Return whether pristine tables of this `Task.tables_key` are on the server."""
         return self._tenancy.pristine.has(key)
 
     def lay_blame(self) -> None:
-        """Notes whose statement has ended the server, if it is our own and has ended."""
+        """Note whose statement has ended the server, if it is our own and has ended."""
         for _ in range(ENDING_TRIES):
             if self._server is None:
                 return
@@ -195,7 +194,7 @@ class ServerDatabase(Database):
             self._server.stop()
 
     def _look_after(self, server: Server) -> None:
-        """Starts the server again as soon as it ends: other ranks may need it even if this one does not."""
+        """Start the server again as soon as it ends: other ranks may need it even if this one does not."""
         while not self.closed:
             time.sleep(WATCH_SECONDS)
             runaways = self._tenancy.runaways(RUNAWAY_SECONDS) if not self.closed and server.alive() else []

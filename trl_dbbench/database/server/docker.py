@@ -8,19 +8,28 @@ import os
 import re
 import secrets
 import socket
+from functools import cache
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, cast
 
-from trl_dbbench.database.server.options import BOUNDED, BOUNDED_MYSQL, ENVIRONMENT, FAST
-from trl_dbbench.database.server.start import LOG_CHARACTERS, SHOWN_CHARACTERS, Server, once, wait_for
+from trl_dbbench.database.server.start import (
+    BOUNDED,
+    BOUNDED_MYSQL,
+    ENVIRONMENT,
+    FAST,
+    LOG_CHARACTERS,
+    SHOWN_CHARACTERS,
+    Server,
+    wait_for,
+)
 from trl_dbbench.errors import DatabaseError
 
 logger = logging.getLogger("trl_dbbench.database")
 
 DOCKER_PING_SECONDS = 5
 DOCKER_SECONDS = 600
-"""How long a request to the Docker daemon may take; pulling an image is one."""
+"""Seconds a request to the Docker daemon may take; pulling an image is one."""
 
 PORT_TRIES = 5
 
@@ -54,7 +63,7 @@ def connect_to_docker() -> Any:
 
 
 def start_docker(image: str) -> Server:
-    """Starts MySQL in a container, on a free port that only this machine can reach if Docker runs there, too.
+    """Start MySQL in a container, on a free port that only this machine can reach if Docker runs there, too.
 
     Raises:
         DatabaseError: Docker does not answer, the image cannot be had, or the server does not come up.
@@ -87,7 +96,7 @@ def start_docker(image: str) -> Server:
     return Server(
         url,
         f"in Docker ({image})",
-        stop=once(lambda: _stop_container(container)),
+        stop=cache(lambda: _stop_container(container)),
         kill=lambda: _stop_container(container),
         alive=alive,
         restart=restart,
@@ -109,11 +118,7 @@ def _start_on_a_free_port(image: str, password: str) -> tuple[Any, str, int]:
 
 
 def _start_mysql_container(image: str, password: str, port: int) -> tuple[Any, str, int]:
-    """A container whose MySQL lets us in, with its host and port.
-
-    Raises:
-        DatabaseError: the image cannot be had, or the server does not come up.
-    """
+    """A container whose MySQL lets us in, with its host and port."""
     container = None
     try:
         container = _start_container(image, password, port)
@@ -170,7 +175,8 @@ def _container(image: str, password: str, port: int) -> Any:
 
 
 def _published(client: Any, port: int) -> dict[str, Any]:
-    """Which of this machine's ports leads to MySQL's, as Docker wants to be told; nobody else may reach it.
+    """Return which of this machine's ports leads to MySQL's, as Docker wants to be told; nobody else may
+    reach it.
 
     A trainer that runs in a container itself does not share the machine's loopback address. It reaches what
     Docker publishes at the machine's address in a Docker network, or a container of its own network directly.
@@ -221,7 +227,7 @@ def _owner(pid: int) -> str:
 
 
 def _remove_orphans(client: Any) -> None:
-    """Removes containers whose process on this machine was killed; needed if the reaper is disabled."""
+    """Remove containers whose process on this machine was killed; needed if the reaper is disabled."""
     if not Path("/proc/self/stat").exists():
         return
     for container in client.containers.list(all=True, filters={"label": _LABEL}):

@@ -10,22 +10,26 @@ import signal
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trl_dbbench.database.server.options import BOUNDED, BOUNDED_MARIADB, BOUNDED_MYSQL, ENVIRONMENT, FAST
 from trl_dbbench.database.server.start import (
+    BOUNDED,
+    BOUNDED_MARIADB,
+    BOUNDED_MYSQL,
+    ENVIRONMENT,
+    FAST,
     LOG_CHARACTERS,
     SHOWN_CHARACTERS,
     START_SECONDS,
     Server,
-    once,
     wait_for,
 )
 from trl_dbbench.errors import DatabaseError
 
 STOP_SECONDS = 10
-"""How long a process may take to end before it is killed."""
+"""Seconds a process may take to end before it is killed."""
 
 MAX_DIRECTORY_CHARACTERS = 60
 """A temporary directory with a longer path is not used: the path of a socket may have 107 characters."""
@@ -34,7 +38,7 @@ _ROOT_WITHOUT_PASSWORD = "--auth-root-authentication-method=normal"
 
 
 def start_local() -> Server:
-    """Starts a private `mysqld` or `mariadbd` on a unix socket, with its data in a temporary folder.
+    """Start a private `mysqld` or `mariadbd` on a unix socket, with its data in a temporary folder.
 
     Raises:
         DatabaseError: neither is on the PATH, or it does not come up.
@@ -78,7 +82,7 @@ def start_local() -> Server:
     return Server(
         url,
         f"private server {program}",
-        stop=once(stop),
+        stop=cache(stop),
         kill=kill,
         alive=lambda: process.poll() is None,
         restart=restart,

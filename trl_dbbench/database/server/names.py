@@ -1,4 +1,4 @@
-"""What an agent calls its database, and what the server calls it.
+"""Translation between an agent's name for its database and the server's.
 
 An agent reads and writes `dbbench`, on every server. The real name differs from run to run and from slot to
 slot: it is put into what the agent sends, and taken out of what it is shown. All real names are equally long,

@@ -1,4 +1,4 @@
-"""What belongs to a run on a server: databases and accounts, which carry its name, and a lock.
+"""Databases and accounts of a run on a server, which carry its name, and its lock.
 
 Everything is called `dbb_<run>_r<rank>_s<slot>`, or `..._t<number>` if it holds a task's pristine tables.
 While a run lives, it holds the named lock `dbb_<run>_r<rank>` on a connection of its own. The server frees
@@ -19,19 +19,20 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from trl_dbbench.database.dialect import ServerDialect
+from trl_dbbench.database.server.connections import text_of
 from trl_dbbench.errors import EnvironmentFault
 
 logger = logging.getLogger("trl_dbbench.database")
 
 DROP_SECONDS = 5
-"""How long dropping a database waits for a statement or a transaction that still holds one of its tables."""
+"""Seconds dropping a database waits for a statement or a transaction that still holds one of its tables."""
 
 CLOSE_SECONDS = 10
 SWEEP_SECONDS = 2
-"""How long dropping all that a run has made waits for those: at its own end, and when another run opens."""
+"""Seconds dropping all that a run has made waits for those: at its own end, and when another run opens."""
 
 IDLE_SECONDS = 31_536_000
-"""How long the server keeps connections open that are to outlive an idle day."""
+"""Seconds the server keeps connections open that are to outlive an idle day."""
 
 _OWNED = re.compile(r"(dbb_[0-9a-f]{8}_r\d{1,5})_[st]\d{1,9}")
 # not EVENT: what an event does happens outside of any turn and under no time limit
@@ -56,7 +57,7 @@ class Account:
 
 
 def hold_lock(keeper: Connection, owner: str) -> int:
-    """Takes the run's lock, which is held as long as `keeper` is open, even through an idle day.
+    """Take the run's lock, which is held as long as `keeper` is open, even through an idle day.
 
     Returns:
         The number of the connection.
@@ -111,13 +112,13 @@ def _create(admin: Connection, name: str, rights: str, databases: str) -> Accoun
 
 
 def drop_account(admin: Connection, name: str) -> None:
-    """Drops the account if it exists."""
+    """Drop the account if it exists."""
     users = ", ".join(f"'{name}'@'{host}'" for host in _HOSTS)
     admin.exec_driver_sql(f"DROP USER IF EXISTS {users}")
 
 
 def drop_database(connection: Connection, name: str, seconds: float = DROP_SECONDS) -> None:
-    """Drops the database if it exists.
+    """Drop the database if it exists.
 
     Raises:
         DBAPIError: it cannot be dropped, such as when a transaction has held one of its tables for `seconds`.
@@ -135,7 +136,7 @@ def prepared_transactions(connection: Connection, dialect: ServerDialect) -> lis
     """
     found = []
     for form, length, _, data in connection.exec_driver_sql(dialect.list_prepared):
-        name = data.decode() if isinstance(data, bytes) else str(data)
+        name = text_of(data)
         if name.startswith("0x"):
             middle = 2 + 2 * length
             name = f"X'{name[2:middle]}', X'{name[middle:]}', {form}"
@@ -144,7 +145,7 @@ def prepared_transactions(connection: Connection, dialect: ServerDialect) -> lis
 
 
 def roll_back_prepared(connection: Connection, dialect: ServerDialect, *, only_own: bool = False) -> None:
-    """Rolls back prepared XA transactions: one outlives its connection, and holds its tables for ever.
+    """Roll back prepared XA transactions: one outlives its connection, and holds its tables for ever.
 
     Args:
         only_own: those that this connection prepared. The server does not say whose the ones are that it
@@ -159,7 +160,7 @@ def roll_back_prepared(connection: Connection, dialect: ServerDialect, *, only_o
 
 
 def remove_owned(admin: Connection, owner: str, *, accounts: bool, seconds: float = CLOSE_SECONDS) -> None:
-    """Drops every database whose name says that `owner` made it, and such accounts where they can be seen.
+    """Drop every database whose name says that `owner` made it, and such accounts where they can be seen.
 
     What still cannot be dropped after `seconds` is named in a warning and left for a later run.
 
@@ -187,7 +188,7 @@ def remove_owned(admin: Connection, owner: str, *, accounts: bool, seconds: floa
 
 
 def sweep(admin: Connection, *, accounts: bool) -> None:
-    """Removes what killed runs have left."""
+    """Remove what killed runs have left."""
     names = _databases(admin) + (_accounts(admin) if accounts else [])
     for owner in sorted({found for name in names if (found := _owner(name))}):
         if admin.exec_driver_sql("SELECT IS_FREE_LOCK(%s)", (owner,)).scalar() == 1:
@@ -206,6 +207,4 @@ def _databases(admin: Connection) -> list[str]:
 
 def _accounts(admin: Connection) -> list[str]:
     query = r"SELECT DISTINCT User FROM mysql.user WHERE User LIKE 'dbb\_%'"
-    return [
-        name.decode() if isinstance(name, bytes) else str(name) for (name,) in admin.exec_driver_sql(query)
-    ]
+    return [text_of(name) for (name,) in admin.exec_driver_sql(query)]

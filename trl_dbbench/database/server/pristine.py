@@ -15,17 +15,17 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from trl_dbbench.database.sandbox import check_rows, columns_of
 from trl_dbbench.database.server.ownership import drop_database
-from trl_dbbench.database.server.sources import Loaded, SourceLoader, is_steady
+from trl_dbbench.database.server.sources import Loaded, SourceLoader
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks import Table, Task
 from trl_dbbench.tasks.model import TablesKey
 from trl_dbbench.utils.sql import quote
 
 MAX_DATABASES = 256
-"""When there are more, those that nobody uses are dropped; making one again takes a few milliseconds."""
+"""Databases kept; beyond it unused ones are dropped. Making one again takes a few milliseconds."""
 
 MAX_SOURCE_BYTES = 4 * 1024**3
-"""So much of sources is kept in the same way; loading one again takes seconds or minutes."""
+"""Bytes of sources kept in the same way; loading a source again takes seconds or minutes."""
 
 
 @dataclass
@@ -33,8 +33,6 @@ class PristineDatabase:
     """A database, perhaps still being made, and how many sandboxes use it."""
 
     made: Future[str | Loaded]
-    steady: bool = True
-    """Whether its tables, if they are a task's own, give the same each time."""
     users: int = 0
     last_take: int = 0
     """The number of the take that was the last to return it."""
@@ -46,13 +44,9 @@ class PristineDatabase:
 
     @property
     def loaded(self) -> Loaded | None:
-        """What is in it if it is that of a source."""
+        """The contents, if the database is a source's."""
         made = self.made.result()
         return made if isinstance(made, Loaded) else None
-
-    def is_steady_for(self, sql: str) -> bool:
-        """Whether what a statement touches here gives the same each time, by all that is not in its text."""
-        return self.steady if self.loaded is None else self.loaded.is_steady_for(sql)
 
 
 class PristineDatabases:
@@ -67,7 +61,7 @@ class PristineDatabases:
         self._lock = threading.Lock()
         self._kept: dict[TablesKey, PristineDatabase] = {}
         self._source_bytes = 0
-        """Of the sources among the kept."""
+        """Bytes of the kept sources."""
         self._refused: dict[TablesKey, str] = {}
         """Sources that cannot be loaded, and why: trying takes long."""
 
@@ -85,8 +79,7 @@ class PristineDatabases:
             kept = self._kept.get(key)
             mine = kept is None
             if kept is None:
-                columns = (column.type for table in task.tables for column in table.columns)
-                kept = self._kept[key] = PristineDatabase(Future(), steady=all(map(is_steady, columns)))
+                kept = self._kept[key] = PristineDatabase(Future())
             kept.users += 1
             kept.last_take = next(self._takes)
         if mine:
@@ -105,7 +98,7 @@ class PristineDatabases:
         return kept
 
     def has(self, key: TablesKey) -> bool:
-        """Whether the database with these tables is there, or being made."""
+        """Return whether the database with these tables is there, or being made."""
         with self._lock:
             return key in self._kept
 
@@ -152,13 +145,13 @@ class PristineDatabases:
 
 
 def fill(connection: Connection, table: Table, database: str | None = None) -> None:
-    """Makes a table with its rows, in `database` or in the database in use."""
+    """Make a table with its rows, in `database` or in the database in use."""
     connection.exec_driver_sql(f"CREATE TABLE {_place(table, database)} ({columns_of(table)})")
     fill_rows(connection, table, database)
 
 
 def fill_rows(connection: Connection, table: Table, database: str | None = None) -> None:
-    """Puts its rows into an empty table."""
+    """Put its rows into an empty table."""
     if table.rows:
         names = ", ".join(quote(column.name) for column in table.columns).replace("%", "%%")
         places = ", ".join(["%s"] * len(table.columns))

@@ -1,4 +1,4 @@
-"""Whether the server answers, asked all the time: a statement is not to blame while its server stands still.
+"""Checks of the server's health: a statement is not to blame while its server stands still or fails.
 
 A server, its network or this process can stand still for seconds (a stopped process, a paused container, a
 lost route) and then go on as if nothing had been. Neither a statement's own error nor the server's clock
@@ -11,23 +11,25 @@ import contextlib
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 
 from sqlalchemy import Engine
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from trl_dbbench.database.dialect import Dialect
-from trl_dbbench.database.server.connections import error_code
+from trl_dbbench.database.server.connections import MAX_INSERT_BYTES, error_code, error_text
+from trl_dbbench.errors import DatabaseError
 
 PULSE_SECONDS = 0.2
-"""Between an answer and the next question."""
+"""Seconds between an answer and the next question."""
 
 STILL_SECONDS = 0.6
 """From here on, a time without an answer counts as one in which the server stood still. A question takes less
 than a thousandth of a second on an idle server, and tens of them on a busy one."""
 
 SILENT_SECONDS = 5.0
-"""A server that has not answered for so long is no place for new episodes, if there are other servers. The
+"""A server that has been silent this long gets no new episodes while other servers answer. The
 answers come late as well where hundreds of threads of this process work."""
 
 _REMEMBERED = 256
@@ -62,7 +64,7 @@ class Pulse:
 
     @property
     def silent(self) -> bool:
-        """Whether the server has not answered for `SILENT_SECONDS`."""
+        """Return whether the server has not answered for `SILENT_SECONDS`."""
         with self._lock:
             return time.monotonic() - self._answered > SILENT_SECONDS
 
@@ -97,3 +99,93 @@ class Pulse:
             if now - self._answered > STILL_SECONDS:
                 self._standstills.append((self._answered, now))
             self._answered = now
+
+
+PROBE_SECONDS = 10
+"""Seconds the server may take to answer one of the probe's statements."""
+
+PROBE_BYTES = 8 * 1024 * 1024
+"""Bytes that are written: more than what statements that fail on a full disk give back to it."""
+
+BEAT_SECONDS = 1.0
+"""Seconds between uses of the connection, so that a dropped one is noticed."""
+
+_ROWS = PROBE_BYTES // MAX_INSERT_BYTES
+_NUMBERS = " UNION ALL ".join(["SELECT 1"] * _ROWS)
+
+
+class Probe:
+    """Statements of our own, asked for by all sandboxes of a server together. Thread-safe.
+
+    Args:
+        engine: opens connections to a database of the probe's own.
+
+    Raises:
+        DBAPIError: it cannot be connected to.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._connection: Connection | None = engine.connect()
+        self._asking = threading.Lock()
+        self._closed = False
+        self._failed, self._why = -1.0, ""
+        self._passed = -1.0
+        """End of the last probe that failed, and beginning of the last one that passed."""
+        self._ended = threading.Event()
+        threading.Thread(target=self._beat, name="dbbench-probe", daemon=True).start()
+
+    def failing(self, since: float) -> str | None:
+        """Return what has failed since a moment (by `time.monotonic`), or fails now; `None` if all is
+        well."""
+        asked = time.monotonic()
+        with self._asking:
+            if self._failed >= since or self._closed:
+                return self._why
+            if self._passed < asked:  # nobody else has asked meanwhile
+                self._ask()
+            return self._why if self._failed >= since else None
+
+    def close(self) -> None:
+        self._ended.set()
+        with self._asking:
+            self._closed, self._why = True, "The database was closed"
+            self._hang_up()
+            self._engine.dispose()
+
+    def _beat(self) -> None:
+        while not self._ended.wait(BEAT_SECONDS):
+            with self._asking:
+                if not self._closed:
+                    self._try(lambda connection: connection.exec_driver_sql("DO 0"))
+
+    def _ask(self) -> None:
+        began = time.monotonic()
+        if self._try(self._write):
+            self._passed = began
+
+    def _try(self, statements: Callable[[Connection], object]) -> bool:
+        try:
+            if self._connection is None:
+                self._connection = self._engine.connect()
+            statements(self._connection)
+            return True
+        except (SQLAlchemyError, DatabaseError) as error:
+            self._why = error_text(error) if isinstance(error, SQLAlchemyError) else str(error)
+            self._failed = time.monotonic()
+            self._hang_up()
+            return False
+
+    def _write(self, connection: Connection) -> None:
+        connection.exec_driver_sql("DROP TABLE IF EXISTS probe")
+        connection.exec_driver_sql("CREATE TABLE probe (text LONGTEXT)")
+        text = f"SELECT REPEAT('x', {MAX_INSERT_BYTES}) FROM ({_NUMBERS}) AS numbers"
+        connection.exec_driver_sql(f"INSERT INTO probe {text}")
+        connection.exec_driver_sql("DROP TABLE probe")
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(SQLAlchemyError):
+                self._connection.invalidate()
+                self._connection.close()
+            self._connection = None

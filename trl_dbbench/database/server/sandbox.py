@@ -5,13 +5,13 @@ first statement that might do more gets the episode a slot with tables of its ow
 whose task asks for a change gets the slot at once, while the model is still writing. Slots are reused, unless
 their agent ran anything but plain reads and writes (SET, BEGIN, LOCK TABLES, a user variable, ...): it may
 have changed its session or the password of its account, so such a slot is thrown away. A reused one still has
-its tables for a task that has the same (see `slot.py`).
+its tables for a task that has the same (see `Slot`).
 
 Of a source that tasks share, the slot gets only the tables that its statements touch, when they do (see
 `sources.py`); what touches none of them reads the pristine ones on. As soon as a statement does anything but
 read or change rows, the slot gets all.
 
-Whether a statement only reads is decided on its text, and in doubt the answer is no. The server enforces it:
+Whether a statement only reads is decided on its text, and in doubt it returns False. The server enforces it:
 the readers' account cannot change anything, and a statement that it is denied runs again in a slot, whose
 account has no rights elsewhere.
 
@@ -24,14 +24,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import re
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from trl_dbbench.database.dialect import Kind
+from trl_dbbench.database.dialect import Dialect, Kind
 from trl_dbbench.database.error_numbers import TABLE_FULL, TOO_LARGE
 from trl_dbbench.database.sandbox import (
     MAX_STATE_CHARACTERS,
@@ -47,10 +48,8 @@ from trl_dbbench.database.sandbox import (
     refusal,
 )
 from trl_dbbench.database.server.connections import as_fault, error_code, error_text, is_from_server
-from trl_dbbench.database.server.moments import Moment, Moments
 from trl_dbbench.database.server.pristine import PristineDatabase
-from trl_dbbench.database.server.readers import Readers
-from trl_dbbench.database.server.session import BROKE_AT_A_LARGE_ROW, UNREADABLE, Session
+from trl_dbbench.database.server.session import BROKE_AT_A_LARGE_ROW, UNREADABLE, Readers, Session
 from trl_dbbench.database.server.slots import Slot
 from trl_dbbench.database.server.sources import Loaded
 from trl_dbbench.database.server.tenancy import Tenancy
@@ -58,15 +57,74 @@ from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.tasks import Task
 from trl_dbbench.utils.sql import quote
 
+_OWN_CLOCK = re.compile(r"\bSET\b.*\b(?:timestamp|rand_seed[12])\b", re.IGNORECASE | re.DOTALL)
+_DIAGNOSTICS = re.compile(
+    r"\b(?:ROW_COUNT|FOUND_ROWS|WARNINGS|ERRORS|DIAGNOSTICS|warning_count|error_count)\b", re.IGNORECASE
+)
+"""Words that read the previous statement's diagnostics, which a SET would clear."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """`timestamp`: seconds since 1970. `seeds`: of RAND()."""
+
+    timestamp: float
+    seeds: tuple[int, int]
+
+    def __str__(self) -> str:
+        first, second = self.seeds
+        return f"SET timestamp = {self.timestamp:.6f}, rand_seed1 = {first}, rand_seed2 = {second}"
+
+
+class Moments:
+    """The moments of an episode's statements in a slot.
+
+    Args:
+        ahead: seconds by which the server's clock is ahead of ours.
+    """
+
+    def __init__(self, dialect: Dialect, task: Task, ahead: float) -> None:
+        self._dialect = dialect
+        self._ahead = ahead
+        types = [column.type for table in task.tables for column in table.columns]
+        self._hidden = any(dialect.varies(each) or "TIMESTAMP" in each.upper() for each in types)
+        """Whether any statement may read the clock, or draw, in what the agent or the task has made."""
+        self._agents = False
+        """The agent has set the clock itself."""
+
+    def fix(self, session: Session, sql: str, kind: Kind, again: Moment | None) -> Moment | None:
+        """Fix the statement's moment, if it may matter.
+
+        Args:
+            again: the moment of the same statement, executed before.
+        """
+        self._agents = self._agents or (kind == "other" and _OWN_CLOCK.search(sql) is not None)
+        varies = self._dialect.varies(sql)
+        needed = (varies or self._hidden) and not self._agents and not _DIAGNOSTICS.search(sql)
+        self._hidden = self._hidden or needed  # or a later one would find the clock where it was set
+        self._hidden = self._hidden or (varies and kind not in ("reads", "plain"))
+        if not needed:
+            return None
+        seeds = random.SystemRandom().getrandbits(30), random.SystemRandom().getrandbits(30)
+        moment = again or Moment(time.time() + self._ahead, seeds)
+        try:
+            session.connection.exec_driver_sql(str(moment))
+        except DBAPIError as error:
+            if not is_from_server(error.orig):
+                raise
+            return None  # as after SET PASSWORD on an expired account; the statement itself will say so
+        return moment
+
+
 logger = logging.getLogger("trl_dbbench.database")
 
 STATE_SECONDS = 20
-"""How long reading one table of the state may take."""
+"""Seconds reading one table of the state may take."""
 
 UNMEASURED_SECONDS = 0.2
 UNMEASURED_ROWS = 10_000
-"""The server is asked for the size of an agent's tables only after statements that took so long, or one that
-changed so many rows: before that, not much can have been written."""
+"""Seconds of statements, or rows of one statement, after which the server is asked for the size of an agent's
+tables. Before that, not much can have been written."""
 
 SPILL_SECONDS = 1.0
 """A reader that took so long for a statement is given up: MySQL keeps what temporary tables took on the disk
@@ -102,7 +160,7 @@ class ServerSandbox(Sandbox):
         self._pristine: PristineDatabase | None = None
         self._slot: Slot | None = None
         self._copied: set[str] = set()
-        """Of the source's tables and views, those that the slot has."""
+        """The source's tables and views that the slot has."""
         self._unmeasured_seconds = 0.0
         self._moments = Moments(tenancy.dialect, task, tenancy.ahead)
         self._has_temporary = False
@@ -210,23 +268,13 @@ class ServerSandbox(Sandbox):
     def _look(
         self, readers: Readers, pristine: PristineDatabase, sql: str, limits: Limits | None
     ) -> QueryResult:
-        """What a statement reads in the pristine tables. If `limits` are given, as for a measurement, it is
-        always executed."""
-        dialect = self._tenancy.dialect
-
-        def read() -> QueryResult:
-            self.reached = True
-            return readers.read(
-                lambda session: self._read_once(session, sql, limits),
-                database=pristine.name,
-                reader=self,
-                traceless=dialect.is_traceless(sql),
-            )
-
-        if limits is not None or not dialect.is_steady(sql) or not pristine.is_steady_for(sql):
-            return read()
-        self.reached = False
-        return self._tenancy.known_answers.ask(pristine.name, sql, read)
+        """Return what a statement reads in the pristine tables."""
+        return readers.read(
+            lambda session: self._read_once(session, sql, limits),
+            database=pristine.name,
+            reader=self,
+            traceless=self._tenancy.dialect.is_traceless(sql),
+        )
 
     def _read_once(self, session: Session, sql: str, limits: Limits | None) -> QueryResult:
         self._tenancy.blame.uses(session, self)
@@ -241,7 +289,7 @@ class ServerSandbox(Sandbox):
         return self._tenancy.temporary_bytes() if self._has_temporary and not reads else 0
 
     def _has_outgrown(self, slot: Slot, session: Session, result: QueryResult) -> bool:
-        """Whether the tables exceed their size, which the server is asked only now and then."""
+        """Return whether the tables exceed their size, which the server is asked only now and then."""
         self._unmeasured_seconds += result.seconds
         if self._unmeasured_seconds < UNMEASURED_SECONDS and (result.affected or 0) < UNMEASURED_ROWS:
             return False
@@ -256,14 +304,14 @@ class ServerSandbox(Sandbox):
         return self._pristine.loaded if self._pristine is not None else None
 
     def _touches_no_copy(self, sql: str) -> bool:
-        """Whether a statement that reads finds the same in the pristine tables as in the slot."""
+        """Return whether a statement that reads finds the same in the pristine tables as in the slot."""
         loaded = self._loaded
         if loaded is None or loaded.names <= self._copied:
             return False
         return not loaded.named_in(sql) & self._copied
 
     def _copy_for(self, sql: str, kind: Kind, reads: bool) -> None:
-        """Copies what a statement needs in the slot: that which it names, or else all."""
+        """Copy what a statement needs in the slot: that which it names, or else all."""
         loaded = self._loaded
         if loaded is None or loaded.names <= self._copied:
             return
@@ -292,7 +340,7 @@ class ServerSandbox(Sandbox):
         return self._slot
 
     def _unlock(self, session: Session) -> None:
-        """Gives up the locks on tables that an agent holds, which would keep everybody out."""
+        """Give up the locks on tables that an agent holds, which would keep everybody out."""
         for sql in ("UNLOCK TABLES", "COMMIT AND NO CHAIN NO RELEASE", "UNLOCK TABLES"):
             try:
                 session.connection.exec_driver_sql(sql)
@@ -345,11 +393,6 @@ class ServerSandbox(Sandbox):
         return state
 
     def _read(self, session: Session, source: str, limits: Limits) -> TableState:
-        """
-        Raises:
-            _Unreadable: the agent made it so; no task has such a table.
-            DBAPIError: the database failed.
-        """
         start = time.monotonic()
         try:
             return session.table(self._tenancy.dialect.select_all(source, STATE_SECONDS), limits)
@@ -368,5 +411,5 @@ class ServerSandbox(Sandbox):
 
 
 def _only_rows(sql: str, kind: Kind) -> bool:
-    """Whether a statement reads or changes rows of tables, and nothing else of them."""
+    """Return whether a statement reads or changes rows of tables, and nothing else of them."""
     return kind in ("reads", "plain") and bool(_OF_ROWS.match(sql)) and "_schema" not in sql.lower()

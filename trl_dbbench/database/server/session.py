@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from pymysql.err import MySQLError
 from sqlalchemy import Engine
 from sqlalchemy.engine import URL, CursorResult, Row
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from trl_dbbench.database.dialect import ServerDialect
+from trl_dbbench.database.dialect import Dialect, ServerDialect
 from trl_dbbench.database.error_numbers import SYNTAX_ERROR, TOO_LARGE
 from trl_dbbench.database.sandbox import Limits, QueryResult, TableState, clip, failure, timed_out
 from trl_dbbench.database.server import ownership
@@ -35,15 +38,15 @@ from trl_dbbench.errors import DatabaseError, EnvironmentFault
 logger = logging.getLogger("trl_dbbench.database")
 
 GRACE_SECONDS = 10
-"""How long after its time limit a statement may hold its connection before that counts as a fault of the
+"""Seconds after its time limit a statement may hold its connection before that counts as a fault of the
 server."""
 
 CATCH_UP = 3
-"""For so many times a statement's limit after a standstill, the server catches up on what has gathered and
-may be slow. A statement that is slow then is run again, at most `retry.MAX_STANDSTILLS` times."""
+"""Multiple of a statement's time limit for which a server may be slow after a standstill, while it works off
+what has gathered. A statement that is slow then is run again, at most `retry.MAX_STANDSTILLS` times."""
 
 TOO_MUCH_MEMORY = "The connection's memory limit was exceeded"
-"""What the agent reads; the server's own words give numbers of bytes, which differ each time."""
+"""Message for the agent; the server's own gives numbers of bytes, which differ each time."""
 
 BROKE_AT_A_LARGE_ROW = "it hung up on a row that is too large"
 UNREADABLE = "its answer cannot be read"
@@ -76,7 +79,7 @@ class Session:
     ) -> None:
         self.limits = limits
         self.broken: str | None = None
-        """Why it must not be used any more."""
+        """The reason that it must not be used any more."""
         self.database = ""
         """A name that differs in every run; the agent reads and writes `SHOWN_DATABASE` instead."""
         self._names = Names(owner)
@@ -99,12 +102,12 @@ class Session:
             raise
 
     def use(self, database: str) -> None:
-        """Makes it the session's own database, in which unqualified names are looked up."""
+        """Make it the session's own database, in which unqualified names are looked up."""
         self.connection.exec_driver_sql(f"USE `{database}`")
         self.database = database
 
     def renew(self, database: str = "", account: Account | None = None) -> None:
-        """Ends all that statements have left in the session, for the next episode.
+        """End all that statements have left in the session, for the next episode.
 
         Args:
             database: as for `use`. account: whose session it becomes; its own account's if left out.
@@ -129,7 +132,7 @@ class Session:
             raise EnvironmentFault(f"The session cannot be used again: {error}") from None
 
     def clear(self) -> None:
-        """Ends what statements have left in the session, so that nobody waits for it; `renew` must follow.
+        """End what statements have left in the session, so that nobody waits for it; `renew` must follow.
 
         Raises:
             EnvironmentFault: the connection is lost.
@@ -141,7 +144,7 @@ class Session:
             raise EnvironmentFault(f"The session cannot be used again: {error}") from None
 
     def execute(self, sql: str, limits: Limits | None = None) -> QueryResult:
-        """Runs one statement, whatever its text is.
+        """Run one statement, whatever its text is.
 
         A statement that hits a limit may leave the session `broken`.
 
@@ -186,7 +189,7 @@ class Session:
         return timed_out(self.limits, time.monotonic() - start)
 
     def table(self, sql: str, limits: Limits) -> TableState:
-        """What a query of our own gives, up to the limits on rows and text.
+        """Return what a query of our own gives, up to the limits on rows and text.
 
         Raises:
             DBAPIError: the database failed.
@@ -202,7 +205,7 @@ class Session:
         return TableState(columns, rows)
 
     def roll_back_prepared(self) -> bool:
-        """Rolls back an XA transaction that was prepared here. Returns whether the connection still works."""
+        """Roll back an XA transaction that was prepared here. Returns whether the connection still works."""
         if self.broken is None:
             ownership.roll_back_prepared(self.connection, self._dialect, only_own=True)
         return self.broken is None and not self.connection.invalidated
@@ -276,7 +279,7 @@ class Session:
         return driver
 
     def _drop_rest(self, result: Any, start: float) -> None:
-        """Stops a statement whose remaining rows nobody wants; those on their way are read and dropped."""
+        """Stop a statement whose remaining rows nobody wants; those on their way are read and dropped."""
         self._kill()
         with contextlib.suppress(Exception):
             self._driver.drop_rest()
@@ -288,7 +291,7 @@ class Session:
             self.broken = BROKE_AT_A_LARGE_ROW
 
     def _kill(self, what: str = "QUERY") -> bool:
-        """Stops the running statement, or the connection. Returns whether the server has accepted it."""
+        """Stop the running statement, or the connection. Returns whether the server has accepted it."""
         for engine in self._killers():
             try:
                 with engine.connect() as connection:
@@ -297,7 +300,7 @@ class Session:
             except SQLAlchemyError as error:
                 if self._dialect.is_silence(error_code(error)):
                     return False
-            except DatabaseError:  # too many open files, which whoever opens the next session will say
+            except DatabaseError:  # too many open files, which the next session reports
                 return False
         return False
 
@@ -314,7 +317,7 @@ class Session:
         return True
 
     def _absorb_kill(self, start: float) -> None:
-        """Lets a kill that came after its statement's end hit this one instead of the agent's next."""
+        """Let a kill that came after its statement's end hit this one instead of the agent's next."""
         for _ in range(3):
             try:
                 self.connection.exec_driver_sql("DO 0")
@@ -324,11 +327,7 @@ class Session:
                     raise self._fail(error, start) from None
 
     def _refused(self, error: DBAPIError, start: float) -> QueryResult:
-        """The result of a statement that failed; a doubtful one if the server may be to blame.
-
-        Raises:
-            EnvironmentFault: the connection is lost.
-        """
+        """The result of a statement that failed; a doubtful one if the server may be to blame."""
         code, text, seconds = error_code(error), error_text(error), time.monotonic() - start
         if not is_from_server(error.orig):
             if code != TOO_LARGE:
@@ -342,3 +341,131 @@ class Session:
         if doubtful and not self._lives():
             raise self._fail(error, start) from None
         return QueryResult(None, self._names.shown(text), code, seconds=seconds, doubtful=doubtful)
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class _Lent:
+    """A session, `reader`, who has or had it last, and what ran there since it was as new."""
+
+    session: Session
+    reader: object
+    others: bool = False
+    """Whether statements of other readers did."""
+    traces: bool = False
+    """Whether a statement that may have left a trace did."""
+
+    def pass_on(self, database: str | None, reader: object, traceless: bool) -> None:
+        """Prepare the session for a reader's statement.
+
+        Raises:
+            DBAPIError, EnvironmentFault: the connection is lost.
+        """
+        others = self.others or self.reader is not reader
+        if others and (self.traces or not traceless):
+            self.session.renew(database or "")
+            others = self.traces = False
+        elif database is not None and self.session.database != database:
+            self.session.use(database)
+        self.reader, self.others = reader, others
+        self.traces = self.traces or not traceless
+
+
+class Readers:
+    """A pool of sessions for statements that only read. Thread-safe.
+
+    Args:
+        connect: opens a session.
+        connections: how many sessions there may be.
+    """
+
+    def __init__(self, connect: Callable[[], Session], dialect: Dialect, connections: int) -> None:
+        self._connect = connect
+        self._dialect = dialect
+        self._places = threading.BoundedSemaphore(connections)
+        self._idle: list[_Lent] = []
+        """The one that has been idle longest comes first."""
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def read(
+        self,
+        action: Callable[[Session], T],
+        *,
+        database: str | None = None,
+        reader: object = None,
+        traceless: bool = False,
+    ) -> T:
+        """Return what `action` reads.
+
+        Args:
+            database: the one in which unqualified names are looked up.
+            reader: whose statement it is; it finds nothing in the session that others have left there.
+            traceless: it leaves nothing there either that another such action could find.
+
+        Raises:
+            EnvironmentFault: the database failed.
+        """
+        with self._places:
+            try:
+                with self._session(database, reader, traceless) as session:
+                    return action(session)
+            except EnvironmentFault:
+                # the server may have closed the idle connection, and reading again does no harm
+                with self._session(database, reader, traceless, new=True) as session:
+                    return action(session)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for lent in idle:
+            lent.session.disconnect()
+
+    @contextmanager
+    def _session(
+        self, database: str | None, reader: object, traceless: bool, *, new: bool = False
+    ) -> Iterator[Session]:
+        lent = self._take(database, reader, traceless, new)
+        session = lent.session
+        try:
+            yield session
+        except SQLAlchemyError as error:
+            session.broken = str(error)
+            raise as_fault(error, self._dialect) from None
+        except BaseException as error:  # in the middle of an answer, perhaps
+            session.broken = session.broken or repr(error)
+            raise
+        finally:
+            with self._lock:
+                keep = session.broken is None and not self._closed
+                if keep:
+                    self._idle.append(lent)
+            if not keep:
+                session.disconnect()
+
+    def _take(self, database: str | None, reader: object, traceless: bool, new: bool) -> _Lent:
+        lent = None if new else self._choose(database, reader)
+        try:
+            if lent is None:  # what it has been asked already shows in ROW_COUNT()
+                lent = _Lent(self._connect(), reader, others=reader is not None)
+            lent.pass_on(database, reader, traceless)
+        except EnvironmentFault:
+            if lent is not None:
+                lent.session.disconnect()
+            raise
+        except SQLAlchemyError as error:
+            if lent is not None:
+                lent.session.disconnect()
+            raise as_fault(error, self._dialect) from None
+        return lent
+
+    def _choose(self, database: str | None, reader: object) -> _Lent | None:
+        """An idle session: the reader's own, or else one in the database, or else any."""
+        with self._lock:
+            if not self._idle:
+                return None
+            tastes = [(lent.reader is not reader, lent.session.database != database) for lent in self._idle]
+            return self._idle.pop(tastes.index(min(tastes)))

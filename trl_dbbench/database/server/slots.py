@@ -7,7 +7,7 @@ variables, temporary tables) ends with that, so if the agent has used its sessio
 with it and must be made again. Slots whose agents have not done so share fewer connections than a server
 lends: each takes memory on both sides, and a descriptor here.
 
-A slot that is given back keeps its tables for the next episode of a task that has the same (see `slot.py`).
+A slot that is given back keeps its tables for the next episode of a task that has the same (see `Slot`).
 Another task gets the slot that was given back last, and makes its own there. Only for tables that were
 dropped so and are asked for again, there are more slots than episodes at once. When these are `MAX_SLOTS`,
 such tables take the place of those that have been idle longest.
@@ -17,30 +17,182 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from sqlalchemy import Engine
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from trl_dbbench.database.dialect import ServerDialect
+from trl_dbbench.database.sandbox import Loss, QueryResult
 from trl_dbbench.database.server import ownership
 from trl_dbbench.database.server.ownership import Account
+from trl_dbbench.database.server.pristine import fill, fill_rows
 from trl_dbbench.database.server.session import Session
-from trl_dbbench.database.server.slot import Slot
 from trl_dbbench.errors import EnvironmentFault
 from trl_dbbench.tasks import Table
 from trl_dbbench.tasks.model import TablesKey
+from trl_dbbench.utils.sql import quote
+
+MAX_ROWS = 1_000
+MAX_SECONDS = 0.2
+"""Rows and seconds up to which tables are kept: rows that they have and that an episode changed, and time
+it took."""
+
+LOCK_SECONDS = 5
+"""Seconds a table is waited for that somebody else holds."""
+
+_PLAIN_WORDS = {
+    *("NOT", "NULL", "DEFAULT", "PRIMARY", "UNIQUE", "KEY"),
+    *("UNSIGNED", "SIGNED", "ZEROFILL", "PRECISION", "VARYING"),
+}
+"""Words of a column's type, beside its name, with which the column is fully described by its rows."""
+
+_IN_QUOTES_OR_PARENTHESES = re.compile(r"'[^']*'|\([^()']*(?:'[^']*'[^()']*)*\)")
+
+
+def is_of_rows(tables: tuple[Table, ...]) -> bool:
+    """Return whether all that an episode can change in the tables is seen in their rows, and these are few.
+
+    Not so where the server counts on (AUTO_INCREMENT) or keeps old rows (MariaDB's WITH SYSTEM VERSIONING).
+    """
+    types = {column.type.upper() for table in tables for column in table.columns}
+    few = sum(len(table.rows) for table in tables) <= MAX_ROWS
+    return few and all(map(_is_plain, types))
+
+
+def _is_plain(type: str) -> bool:
+    first, *more = re.findall(r"[A-Z_]\w*", _IN_QUOTES_OR_PARENTHESES.sub(" ", type)) or [""]
+    return first != "SERIAL" and _PLAIN_WORDS.issuperset(more)
+
+
+class Slot:
+    """An account, a database, perhaps a connection, and what is known of the agent that has them.
+
+    `plain`: all its statements leave nothing behind but rows in the tables. `stateless`: none of them left
+    anything in the session. `full`: its tables have grown as large as they may.
+    """
+
+    def __init__(self, name: str, account: Account | None) -> None:
+        self.name = name
+        self.account = account
+        self.session: Session | None = None
+        self.plain = True
+        self.stateless = True
+        self.full = False
+        self.busy = False
+        self.used = 0
+        self.tables: tuple[Table, ...] | None = None
+        """`None` if the database may not exist, or may hold anything."""
+        self.key: TablesKey | None = None
+        """The key of the tables, if they can be kept."""
+        self.kept = False
+        """An earlier episode has had the tables as they are."""
+        self.changed: set[str] = set()
+        """Names of the tables whose rows may be others than the task's."""
+        self.failed = False
+        """The server failed during a statement: nobody knows what the statement did."""
+        self.interrupted = False
+        """A statement was stopped at a limit, perhaps in a transaction: nobody knows what it left."""
+        self._cut_off = False
+        self._rows_changed = 0
+        self._seconds = 0.0
+
+    @property
+    def lost(self) -> Loss | None:
+        """Whose doing it is that the agent's changes are gone, or cannot be told from others."""
+        if self.failed:
+            return "environment"
+        session = self.session  # which may become another slot's at any time
+        broken = session is not None and session.broken is not None
+        # a connection that became another slot's does not end the agent's episode
+        return "agent" if self._cut_off or self.interrupted or (broken and not self.stateless) else None
+
+    @property
+    def can_keep(self) -> bool:
+        """Return whether the next episode with these tables may have them."""
+        return self.key is not None and self._rows_changed <= MAX_ROWS and self._seconds <= MAX_SECONDS
+
+    def hang_up(self) -> None:
+        if self.session is not None:
+            self._cut_off = self._cut_off or not self.stateless
+            self.session.disconnect()
+            self.session = None
+
+    def changes(self, sql: str) -> None:
+        """Note that a statement which may change rows is about to run."""
+        text = sql.lower()
+        names = {table.name for table in self.tables or ()}
+        self.changed |= {name for name in names if _perhaps_named(name, text)} or names
+
+    def has_changed(self, result: QueryResult) -> None:
+        """Note what came of it."""
+        self._rows_changed += max(result.affected or 0, 0)
+        self._seconds += result.seconds
+
+    def make(self, maker: Connection, key: TablesKey, tables: tuple[Table, ...]) -> None:
+        """Make the tables, and before the first ones the database."""
+        if self.tables is None:
+            maker.exec_driver_sql(f"CREATE DATABASE `{self.name}` CHARACTER SET utf8mb4")
+        else:
+            self.empty(maker)
+        self.tables = None
+        for table in tables:
+            fill(maker, table, self.name)
+        self.tables = tables
+        self.key = key if is_of_rows(tables) else None
+
+    def restore(self, maker: Connection) -> None:
+        """Give the tables that an earlier episode has changed their rows again."""
+        for table in self.tables or ():
+            if table.name not in self.changed:
+                continue
+            maker.exec_driver_sql(f"DELETE FROM `{self.name}`.{quote(table.name)}")
+            fill_rows(maker, table, self.name)
+        self._forget_changes()
+        self.kept = True
+
+    def make_anew(self, maker: Connection) -> None:
+        """Make new tables with the same rows of those that an earlier episode had."""
+        maker.exec_driver_sql(f"SET SESSION lock_wait_timeout = {LOCK_SECONDS}")
+        for table in self.tables or ():
+            if table.name in self.changed:  # by this episode
+                maker.exec_driver_sql(f"ALTER TABLE `{self.name}`.{quote(table.name)} FORCE")
+            else:
+                maker.exec_driver_sql(f"DROP TABLE `{self.name}`.{quote(table.name)}")
+                fill(maker, table, self.name)
+        self.kept = False
+
+    def empty(self, maker: Connection) -> None:
+        """Drop the tables, after an episode that cannot have made any others."""
+        if self.tables:
+            names = ", ".join(f"`{self.name}`.{quote(table.name)}" for table in self.tables)
+            self.tables = None
+            maker.exec_driver_sql(f"DROP TABLE {names}")
+        self.tables, self.key, self.kept = (), None, False
+        self._forget_changes()
+
+    def _forget_changes(self) -> None:
+        self.changed.clear()
+        self._rows_changed, self._seconds = 0, 0.0
+
+
+def _perhaps_named(name: str, text: str) -> bool:
+    """Return whether a table may be named in a text of lower case; in doubt, yes."""
+    return name.lower() in text or "`" in name or not name.isascii()
+
 
 REMOVING_THREADS = 4
 
 MAX_SLOTS = 256
-"""So many slots there are at most for keeping tables. Each takes some 100 kB on the server's disk."""
+"""Slots kept for their tables. Each takes about 100 kB on the server's disk."""
 
 MAX_DROPPED = 4096
-"""So many tables are remembered of those that were dropped last."""
+"""Keys of dropped tables that are remembered, the latest ones."""
 
 CONNECTIONS_PER_STATEMENT = 4
 """Connections that episodes share without need for a certain one, for each statement that may run at once."""
@@ -88,9 +240,9 @@ class Slots:
         self._idle: list[Slot] = []
         """The one that has been idle longest comes first. None of them has a session."""
         self._dropped: dict[TablesKey, None] = {}
-        """What tables other tasks' have taken the place of, in that order."""
+        """Keys of tables that other tasks' tables replaced, in that order."""
         self._sessions: list[Session] = []
-        """Those that nobody uses, of any account."""
+        """Idle sessions, of any account."""
         self._free = threading.Condition()
         self._removing = ThreadPoolExecutor(REMOVING_THREADS, thread_name_prefix="dbbench-removing")
         self._closed = False
@@ -114,7 +266,7 @@ class Slots:
             raise
 
     def show(self, slot: Slot) -> None:
-        """Prepares the slot's tables for a statement that may show more of them than rows and columns.
+        """Prepare the slot's tables for a statement that may show more of them than rows and columns.
 
         Raises:
             DBAPIError: the server failed.
@@ -146,7 +298,7 @@ class Slots:
                 self._free.notify()
 
     def give_back(self, slot: Slot) -> None:
-        """Lends the slot to the next episode, unless this one may have left something in it."""
+        """Lend the slot to the next episode, unless this one may have left something in it."""
         with self._free:
             session = slot.session
             broken = session is not None and session.broken is not None
@@ -162,7 +314,7 @@ class Slots:
             if not slot.can_keep:
                 with self._makers.connect() as maker:
                     slot.empty(maker)
-        except Exception:  # whose that is, whoever needs the server next finds out
+        except Exception:  # the next statement finds out whether the server failed
             self._remove(slot)
             return
         with self._free:
@@ -170,7 +322,7 @@ class Slots:
                 self._idle.append(slot)
 
     def close(self) -> None:
-        """Ends all connections. What the slots hold on the server is left for the caller to remove."""
+        """End all connections. What the slots hold on the server is left for the caller to remove."""
         with self._free:
             self._closed = True
             slots = list(self._all)
@@ -274,7 +426,7 @@ class Slots:
             return None
 
     def _put_back(self, session: Session) -> None:
-        """Keeps a session for whoever needs one next; what an agent left in it ends now."""
+        """Keep a session for the next slot that needs one, after ending what an agent left in it."""
         with contextlib.suppress(EnvironmentFault):
             session.clear()
         with self._free:
@@ -297,14 +449,14 @@ class Slots:
             self._free.notify()
 
     def _roll_back_prepared(self, slot: Slot) -> bool:
-        """Rolls back what would outlive the slot's connection. Returns whether that still works."""
+        """Roll back what would outlive the slot's connection. Returns whether that still works."""
         # on a server of our own `_drop` does it, which need not know whose a transaction is
         if self._own_server or slot.session is None or slot.stateless:
             return True
         return slot.session.roll_back_prepared()
 
     def _remove(self, slot: Slot) -> None:
-        """Removes the slot, its database and its account. If that fails, the end of the run tries again."""
+        """Remove the slot, its database and its account. If that fails, the end of the run tries again."""
         with self._free:
             self._all.discard(slot)
             if self._closed:

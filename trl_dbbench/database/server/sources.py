@@ -11,15 +11,13 @@ import logging
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import pymysql.converters
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError
 
 from trl_dbbench.database.dialect import ServerDialect
-from trl_dbbench.database.server.connections import error_code, error_text, make_engine
+from trl_dbbench.database.server.connections import error_code, error_text, make_engine, text_of
 from trl_dbbench.errors import TaskError
 from trl_dbbench.tasks import Source
 from trl_dbbench.tasks.sources.base import Step, in_order, names_in
@@ -31,10 +29,10 @@ LOADERS = 4
 """Connections that load and copy; who finds them taken waits."""
 
 LOAD_SECONDS = 600
-"""How long one statement of those may take."""
+"""Seconds one statement of those may take."""
 
 SHOWN_NOTES = 20
-"""So many differences of a loaded database from its source are logged."""
+"""Differences of a loaded database from its source that are logged."""
 
 _SESSION = (
     # strict, so that nothing is cut or rounded to fit; dates of zeros are left as they are
@@ -43,17 +41,7 @@ _SESSION = (
 )
 _LATER = re.compile(r"  (?:UNIQUE |FULLTEXT )?KEY `|  CONSTRAINT `[^`]*` FOREIGN KEY")
 _UNKNOWN_COLLATION = frozenset({1115, 1273})
-_IN_BACKQUOTES = re.compile(r"`[^`]*`")
-_PERHAPS_UNSTEADY = re.compile(r"\btime\b|\bgenerated\b|\bas\s*\(", re.IGNORECASE)
 _COLLATION = re.compile(r"\s(?:COLLATE[ =]+\w+)", re.IGNORECASE)
-
-
-def is_steady(columns: str) -> bool:
-    """Whether columns of these types give the same each time they are read.
-
-    A time of day becomes one of today where a date is needed, and MariaDB has columns computed by chance.
-    """
-    return _PERHAPS_UNSTEADY.search(columns) is None
 
 
 @dataclass(frozen=True)
@@ -62,13 +50,13 @@ class _Table:
     add: str
     """Keys and references as ALTER TABLE takes them: made of rows that are there, they cost half the time."""
     columns: str
-    """Those that rows are copied of: generated ones are computed."""
+    """Columns that are copied; generated columns are computed."""
     parents: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What is in the pristine database of a source: its tables, and its views with what makes them."""
+    """Contents of a source's pristine database: its tables, and its views with the SQL that makes them."""
 
     database: str
     bytes: int
@@ -89,17 +77,6 @@ class Loaded:
             selects = (self.views[name] for name in left if name in self.views)
             left = set().union(*(names_in(select, self.names) for select in selects)) - found
         return found
-
-    def is_steady_for(self, sql: str) -> bool:
-        """Whether what a statement touches gives the same each time; a view may call anything."""
-        return not self._unsteady or self._unsteady.isdisjoint(self.named_in(sql))
-
-    @cached_property
-    def _unsteady(self) -> frozenset[str]:
-        tables = {
-            name for name, table in self.tables.items() if not is_steady(_IN_BACKQUOTES.sub("", table.create))
-        }
-        return frozenset(tables | self.views.keys())
 
     def touched_by(self, named: Iterable[str]) -> set[str]:
         """The tables that a change of these may read or change by foreign keys, and these."""
@@ -125,7 +102,7 @@ class SourceLoader:
         self._size = size
 
     def load(self, source: Source, database: str) -> Loaded:
-        """Makes the tables of the source in an empty database.
+        """Make the tables of the source in an empty database.
 
         Raises:
             DBAPIError: the server failed.
@@ -149,7 +126,7 @@ class SourceLoader:
         return Loaded(database, self._size(database), *found)
 
     def copy(self, loaded: Loaded, names: set[str], target: str) -> None:
-        """Copies tables and views into another database.
+        """Copy tables and views into another database.
 
         Raises:
             DBAPIError: the server failed.
@@ -192,7 +169,7 @@ class SourceLoader:
 
 
 def _check_size(step: Step, packet: int, source: Source) -> None:
-    """Raises TaskError for what the server does not take; it would hang up, as if it had failed."""
+    """Raise TaskError for what the server does not take; it would hang up, as if it had failed."""
     size = len(step.sql) + 1
     if size > packet // 4:
         size = len(step.sql.encode())
@@ -269,7 +246,8 @@ def _contents(connection: Connection, database: str) -> tuple[dict[str, _Table],
 
 
 def _without_keys(made: str) -> tuple[str, str]:
-    """What SHOW CREATE TABLE gives, a line for each column and each key, as CREATE and as ALTER TABLE."""
+    """Return what SHOW CREATE TABLE gives, a line for each column and each key, as CREATE and as ALTER
+    TABLE."""
     counted = re.search(r"^  (`(?:[^`]|``)+`) .*AUTO_INCREMENT", made, re.MULTILINE)
     if counted and f"\n  PRIMARY KEY ({counted[1]}" not in made:
         return made, ""
@@ -283,9 +261,5 @@ def _without_keys(made: str) -> tuple[str, str]:
 def _catalog(connection: Connection, query: str, database: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for table, cell in connection.exec_driver_sql(query.format(database)):
-        found.setdefault(_text(table), []).append(_text(cell))
+        found.setdefault(text_of(table), []).append(text_of(cell))
     return found
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -7,15 +7,15 @@ triggers, columns of bytes) it cannot hold; each such thing is a line of `notes`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from trl_dbbench.database.server.catalog import Catalog, Key, ReadAs, declared_column, read_as
 from trl_dbbench.database.server.connections import (
     ADMIN_SECONDS,
     connect_advice,
@@ -24,12 +24,187 @@ from trl_dbbench.database.server.connections import (
     parse_url,
     redacted,
     shown,
+    text_of,
 )
 from trl_dbbench.errors import ConfigError, DatabaseError
 from trl_dbbench.tasks import Cell, Column, Table
-from trl_dbbench.tasks.declared import task_column
+from trl_dbbench.tasks.column_types import Declared, shortest_float, task_column
 from trl_dbbench.utils.lookup import unknown
 from trl_dbbench.utils.sql import quote
+
+_IN_CODE = "TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')"
+
+
+@dataclass(frozen=True)
+class Key:
+    """A primary or unique key. A `part` of a text's beginning or an expression makes it no key of columns."""
+
+    name: str
+    columns: tuple[str, ...]
+    part: bool
+
+    @property
+    def is_of_one_column(self) -> bool:
+        return len(self.columns) == 1 and not self.part
+
+    @property
+    def word(self) -> str:
+        return "PRIMARY KEY" if self.name == "PRIMARY" else "UNIQUE"
+
+    def __str__(self) -> str:
+        kind = "primary key" if self.name == "PRIMARY" else f"unique key {self.name}"
+        of = "of several columns" if len(self.columns) > 1 else "of a part or an expression"
+        return f"{kind} {of} ({', '.join(self.columns)})"
+
+
+class ReadAs(NamedTuple):
+    """A lossless way to read a column: SQL for `{}`, its name, and a function from the value to a cell."""
+
+    sql: str
+    cell: Callable[[Any], Cell]
+
+
+class Catalog:
+    """Asks about one database; every query is about the whole of it."""
+
+    def __init__(self, connection: Connection, database: str) -> None:
+        self._connection = connection
+        self._database = database
+
+    def rows(self, table: str, what: str, condition: str, order: str, *values: str) -> list[dict[str, Any]]:
+        """Rows of a table of information_schema, of this database."""
+        schema = {"TRIGGERS": "TRIGGER_SCHEMA", "ROUTINES": "ROUTINE_SCHEMA", "EVENTS": "EVENT_SCHEMA"}
+        schema["CHECK_CONSTRAINTS"] = "CONSTRAINT_SCHEMA"
+        found = self._connection.exec_driver_sql(
+            f"SELECT {what} FROM information_schema.{table} WHERE {schema.get(table, 'TABLE_SCHEMA')} = %s "
+            f"AND {condition} ORDER BY {order}",
+            (self._database, *values),
+        )
+        return [dict(row) for row in found.mappings()]
+
+    def tables(self) -> list[str]:
+        """The names of all tables; of views, not."""
+        return [row["name"] for row in self.rows("TABLES", "TABLE_NAME AS name", _IN_CODE, "name")]
+
+    def keys(self) -> dict[str, list[Key]]:
+        """The primary and unique keys of each table, in the order of their names."""
+        rows = self.rows(
+            "STATISTICS",
+            "TABLE_NAME AS t, INDEX_NAME AS k, COLUMN_NAME AS c, SUB_PART AS s",
+            "NON_UNIQUE = 0",
+            "t, k, SEQ_IN_INDEX",
+        )
+        keys: dict[str, list[Key]] = {}
+        for (table, name), group in groupby(rows, key=lambda row: (row["t"], row["k"])):
+            parts = list(group)
+            columns = tuple(row["c"] or "an expression" for row in parts)
+            part = any(row["c"] is None or row["s"] is not None for row in parts)
+            keys.setdefault(table, []).append(Key(name, columns, part))
+        return keys
+
+    def not_held(self, tables: Collection[str], whole: bool) -> Iterator[str]:
+        """Return what tasks do not hold of these tables, and of the database if they are all that it has."""
+        names = "TABLE_NAME AS t, INDEX_NAME AS k, INDEX_TYPE AS what"
+        special = "INDEX_TYPE IN ('FULLTEXT', 'SPATIAL') AND SEQ_IN_INDEX = 1"
+        for row in self.rows("STATISTICS", names, special, "t, k"):
+            if row["t"] in tables:
+                yield f"{row['t']}: its {row['what']} key {row['k']} is not held"
+        for table, name, check in self._checks():
+            if table in tables:
+                yield f"{table}: its CHECK {name} ({check}) is not held"
+        for row in self.rows("TRIGGERS", "EVENT_OBJECT_TABLE AS t, TRIGGER_NAME AS k", "TRUE", "t, k"):
+            if row["t"] in tables:
+                yield f"{row['t']}: its trigger {row['k']} is not held"
+        versioned = self.rows("TABLES", "TABLE_NAME AS t", "TABLE_TYPE = 'SYSTEM VERSIONED'", "t")
+        for row in versioned:
+            if row["t"] in tables:
+                yield f"{row['t']}: its system versioning is not held, its rows are those of now"
+        parted = self.rows("PARTITIONS", "DISTINCT TABLE_NAME AS t", "PARTITION_NAME IS NOT NULL", "t")
+        for row in parted:
+            if row["t"] in tables:
+                yield f"{row['t']}: its partitions are not held"
+        if not whole:
+            return
+        for table, what, of, condition in (
+            ("TABLES", "TABLE_NAME", "views", "TABLE_TYPE LIKE '%%VIEW'"),
+            ("TABLES", "TABLE_NAME", "sequences", "TABLE_TYPE = 'SEQUENCE'"),
+            ("ROUTINES", "ROUTINE_NAME", "routines", "TRUE"),
+            ("EVENTS", "EVENT_NAME", "events", "TRUE"),
+        ):
+            if found := [row["k"] for row in self.rows(table, f"{what} AS k", condition, "k")]:
+                yield f"{self._database}: its {of} are left out: {', '.join(found)}"
+
+    def _checks(self) -> Iterator[tuple[str, str, str]]:
+        """The table, name and condition of each CHECK; those are left out by which MariaDB knows a JSON."""
+        rows: list[dict[str, Any]] = []
+        if "TABLE_NAME" in (known := self._columns_of("CHECK_CONSTRAINTS")):  # MariaDB
+            what = "TABLE_NAME AS t, CONSTRAINT_NAME AS k, CHECK_CLAUSE AS c"
+            rows = self.rows("CHECK_CONSTRAINTS", what, "TRUE", "t, k")
+        elif known:  # MySQL, from 8.0.16 on
+            rows = self.rows(
+                "TABLE_CONSTRAINTS",
+                "TABLE_NAME AS t, CONSTRAINT_NAME AS k, (SELECT CHECK_CLAUSE FROM "
+                "information_schema.CHECK_CONSTRAINTS AS c WHERE c.CONSTRAINT_SCHEMA = TABLE_SCHEMA AND "
+                "c.CONSTRAINT_NAME = TABLE_CONSTRAINTS.CONSTRAINT_NAME) AS c",
+                "CONSTRAINT_TYPE = 'CHECK'",
+                "t, k",
+            )
+        for row in rows:
+            condition = text_of(row["c"])
+            if not condition.lower().startswith("json_valid("):
+                yield row["t"], row["k"], condition[:60]
+
+    def _columns_of(self, table: str) -> set[str]:
+        """The columns of a table of the catalog; none if this server does not have it."""
+        found = self._connection.exec_driver_sql(
+            "SELECT COLUMN_NAME FROM information_schema.COLUMNS "
+            "WHERE TABLE_SCHEMA = 'information_schema' AND TABLE_NAME = %s",
+            (table,),
+        )
+        return {row[0] for row in found}
+
+
+def declared_column(row: Mapping[str, Any], keys: Mapping[str, str]) -> Declared:
+    """A column out of its row of information_schema.COLUMNS.
+
+    Args:
+        keys: PRIMARY KEY or UNIQUE by the name of the column that is one by itself.
+    """
+    extra, default = text_of(row["EXTRA"]).lower(), row["COLUMN_DEFAULT"]
+    value = None if default is None or text_of(default).upper() == "NULL" else text_of(default)
+    computed = "default_generated" in extra
+    if value is not None and value[:1] == value[-1:] == "'":  # MariaDB writes an expression, MySQL the value
+        value = value[1:-1]
+    elif value is not None and "(" in value:
+        computed = True
+    return Declared(
+        row["COLUMN_NAME"],
+        text_of(row["COLUMN_TYPE"]),
+        nullable=row["IS_NULLABLE"] != "NO",
+        default=value,
+        computed=computed or (value or "").upper().startswith("CURRENT_TIMESTAMP"),
+        auto_increment="auto_increment" in extra,
+        generated="generated" in extra.replace("default_generated", ""),
+        on_update="on update" in extra,
+        key=keys.get(row["COLUMN_NAME"], ""),
+    )
+
+
+def read_as(declared: Declared) -> ReadAs:
+    """Return how a column of this type is read: times by their text, FLOAT with all of its 32 bits."""
+    if declared.word == "float":
+        return ReadAs("({} + 0e0)", lambda value: None if value is None else shortest_float(value))
+    if declared.kind in ("date", "time") or declared.word in ("uuid", "inet4", "inet6"):
+        return ReadAs("CAST({} AS CHAR)", _cell)
+    return ReadAs("{}", _cell)
+
+
+def _cell(value: Any) -> Cell:
+    """A cell as a task holds it: what has no form in JSON as the text that MySQL reads."""
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    return value.decode() if isinstance(value, bytes) else value
+
 
 DEFAULT_SAMPLE = 50
 """Rows of a table. Every task holds the rows of its table, and every episode that changes them makes them."""
@@ -63,14 +238,14 @@ def read_tables(
     sample: int = DEFAULT_SAMPLE,
     seed: int = 0,
 ) -> ServerTables:
-    """Reads tables of a MySQL or MariaDB server.
+    """Read tables of a MySQL or MariaDB server.
 
     Args:
         url: `mysql+pymysql://user:password@host:port/`, which may name the database.
         database: where the tables are, if the URL does not say it.
         names: only these tables; all of the database if left out, views not.
-        sample: so many rows of a table at most, drawn at random, and beside them those that they refer to by
-            foreign keys.
+        sample: most rows of a table, drawn at random; rows that they refer to by foreign keys are
+            added.
         seed: of the draw.
 
     Raises:
@@ -211,7 +386,7 @@ class _Reader:
         references: Sequence[Reference],
         taken: Mapping[str, Sequence[Mapping[str, Cell]]],
     ) -> list[dict[str, Cell]]:
-        """Those that rows taken before refer to, then others at random, in the order of the key."""
+        """Return rows that earlier rows refer to, then rows drawn at random, in the order of the key."""
         names = [column.name for column in columns]
         key = next((each.columns for each in self._keys.get(table, ()) if each.name == "PRIMARY"), ())
         key = tuple(name for name in key if name in names)

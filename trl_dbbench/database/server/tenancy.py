@@ -1,4 +1,4 @@
-"""What a run holds on a server until one of the two ends: a lock, accounts, databases and connections.
+"""A run's lock, accounts, databases and connections on a server, until one of the two ends.
 
 ```
 the run   dbb_<run>_r<rank>
@@ -13,20 +13,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from weakref import WeakValueDictionary
 
 from sqlalchemy import Engine
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from trl_dbbench.database.dialect import ServerDialect
-from trl_dbbench.database.sandbox import Limits
+from trl_dbbench.database.error_numbers import is_full_disk
+from trl_dbbench.database.sandbox import Limits, Sandbox
 from trl_dbbench.database.server import ownership
-from trl_dbbench.database.server.answers import Answers
-from trl_dbbench.database.server.blame import Blame
 from trl_dbbench.database.server.connections import (
     ADMIN_SECONDS,
     CONNECT_SECONDS,
@@ -41,15 +42,54 @@ from trl_dbbench.database.server.connections import (
 )
 from trl_dbbench.database.server.ownership import Account
 from trl_dbbench.database.server.pristine import PristineDatabases
-from trl_dbbench.database.server.probe import PROBE_SECONDS, Probe
-from trl_dbbench.database.server.pulse import Pulse
-from trl_dbbench.database.server.readers import Readers
-from trl_dbbench.database.server.session import Session
+from trl_dbbench.database.server.pulse import PROBE_SECONDS, Probe, Pulse
+from trl_dbbench.database.server.session import Readers, Session
 from trl_dbbench.database.server.slots import Slot, Slots
 from trl_dbbench.database.server.sources import LOADERS, SourceLoader
 from trl_dbbench.database.server.watchdog import Watchdog
 from trl_dbbench.errors import DatabaseError, TaskError
 from trl_dbbench.tasks import Task
+
+LAST_WORDS = 2_000
+"""Characters before a fatal signal in which a server says why it ends."""
+
+_SIGNAL = re.compile(r"got signal \d+")
+_FAILED = re.compile(r"^\S+ +(?:\S+ )?([1-9]\d*) \[ERROR\] (?:\[FATAL\]|.*Assertion failure)", re.MULTILINE)
+_CONNECTION = re.compile(r"^Connection ID \(thread ID\): (\d+)\nStatus: ", re.MULTILINE)
+
+
+def crashed(log: str) -> set[int]:
+    """Return the connections whose statements met a failed assertion or a fatal signal, by a server's log.
+
+    The log quotes the statement after the signal and before its connection, so an agent cannot write these
+    lines. Nobody is to blame for a full disk.
+    """
+    signals = [found.start() for found in _SIGNAL.finditer(log)]
+    if not signals:
+        return set()
+    before, after = log[: signals[0]], log[signals[0] :]
+    if is_full_disk(before[-LAST_WORDS:]):
+        return set()
+    numbers = {*_FAILED.findall(before), *_CONNECTION.findall(after)[-1:]}
+    return {int(number) for number in numbers} - {0}
+
+
+class Blame:
+    """The sandbox whose statement ran last on each connection. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._users: WeakValueDictionary[int, Sandbox] = WeakValueDictionary()
+
+    def uses(self, session: Session, sandbox: Sandbox) -> None:
+        """Note whose statements run on a session from now on."""
+        self._users[session.number] = sandbox
+
+    def lay_on(self, connections: Iterable[int]) -> None:
+        """Note that the statements of these connections have ended the server."""
+        for number in connections:
+            if (sandbox := self._users.get(number)) is not None:
+                sandbox.brought_down = True
+
 
 logger = logging.getLogger("trl_dbbench.database")
 
@@ -113,7 +153,7 @@ class Tenancy:
         quick = partial(make_engine, url, KILL_SECONDS, connect_timeout=KILL_SECONDS)
         self._killer = quick(connections=KILL_CONNECTIONS)
         self._killed: dict[int, float] = {}
-        """By the number of a connection, when its statement was first seen to be killed, and running."""
+        """Connection numbers -> when their statements were first seen killed but still running."""
         self.blame = Blame()
         self._pulse = Pulse(quick(connections=1), dialect)
         # not a generator, which several threads cannot draw from at once
@@ -133,7 +173,6 @@ class Tenancy:
             raise
         self.loader = SourceLoader(url, dialect, lambda name: self.size(name, 0))
         self.pristine = PristineDatabases(self._admin, self.loader, owner, numbers)
-        self.known_answers = Answers()
         self.readers = None
         if reader is not None:
             self.readers = Readers(lambda: self._connect(reader), dialect, self.statements + SPARE_READERS)
@@ -151,13 +190,15 @@ class Tenancy:
         )
 
     def failing(self, since: float) -> str | None:
-        """What is wrong with the server, as our own statements have found since a moment; see `Probe`."""
+        """Return what is wrong with the server, as our own statements have found since a moment; see
+        `Probe`."""
         if self.over:
             return "The server was restarted"
         return self._probe.failing(since)
 
     def held(self) -> bool:
-        """Whether the server still holds what this tenancy made; False also if the server does not answer."""
+        """Return whether the server still holds what this tenancy made; False also if the server does not
+        answer."""
         return self._held(self._admin)
 
     def answers(self) -> bool:
@@ -177,7 +218,7 @@ class Tenancy:
 
     @property
     def silent(self) -> bool:
-        """Whether the server has not answered for some seconds."""
+        """Return whether the server has not answered for some seconds."""
         return self._pulse.silent
 
     def take_slot(self, task: Task) -> Slot:
@@ -203,7 +244,7 @@ class Tenancy:
             raise TaskError(f"Task {task.id!r}: its tables cannot be made: {error_text(error)}") from None
 
     def server_failed(self, error: SQLAlchemyError) -> bool:
-        """Whether an error that a statement of our own met is a failure of the server."""
+        """Return whether an error that a statement of our own met is a failure of the server."""
         code, dialect = error_code(error), self.dialect
         fault = dialect.is_environment_fault(code, error_text(error)) or dialect.is_time_limit(code)
         return fault or not self.held()
@@ -238,13 +279,13 @@ class Tenancy:
         return []
 
     def leave(self) -> None:
-        """Ends all connections. What is on the server stays there; `close` removes it first."""
+        """End all connections. What is on the server stays there; `close` removes it first."""
         self.over = True
         self._close_sessions()
         self._dispose()
 
     def close(self) -> None:
-        """Removes everything that the run has made on the server, and leaves."""
+        """Remove everything that the run has made on the server, and leaves."""
         self._close_sessions()
         try:
             with self._admin.connect() as admin:
@@ -293,7 +334,7 @@ class Tenancy:
         return shown(self._url)
 
     def _connections(self, keeper: Connection, ranks: int) -> int:
-        """How many connections this rank may have for statements."""
+        """Return how many connections this rank may have for statements."""
         lent = int(keeper.exec_driver_sql("SELECT @@max_connections").scalar() or 0)
         _, others = keeper.exec_driver_sql("SHOW STATUS LIKE 'Threads_connected'").one()
         by_server, by_process = int(0.9 * (lent - int(others)) / ranks), connections_for_files()
@@ -315,7 +356,7 @@ class Tenancy:
         return max(share, MIN_CONNECTIONS)
 
     def _prepare(self, admin: Connection, names: Iterator[str], require_accounts: bool) -> Account | None:
-        """Finds out what the given account may do, and removes what killed runs have left.
+        """Find out what the given account may do, and removes what killed runs have left.
 
         Returns:
             The readers' account; `None` if none can be made.
@@ -356,7 +397,7 @@ class Tenancy:
             ) from None
 
     def _try_account(self, admin: Connection, name: str) -> str | None:
-        """Why accounts for slots cannot be made, or `None`."""
+        """Return why accounts for slots cannot be made, or `None`."""
         problem = None
         try:
             self._connect(ownership.create_account(admin, name)).disconnect()

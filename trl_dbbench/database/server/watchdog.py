@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 HANG_UP_SECONDS = 0.4
-"""How long to wait for a killed statement to end. Undoing a large change takes about as long as making it
+"""Seconds to wait for a killed statement to end. Undoing a large change takes about as long as making it
 did, and nobody waits for that."""
 
 
@@ -33,8 +33,8 @@ class Watchdog:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._wakes = 0.0
-        """When the thread looks again by itself. It is not woken for what is due later: that would cost each
-        statement a change of threads."""
+        """Time at which the thread looks again by itself. It is not woken for what is due later: that
+        would cost each statement a change of threads."""
         self._closed = False
 
     def __call__(

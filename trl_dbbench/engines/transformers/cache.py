@@ -22,7 +22,7 @@ GROW_BY_COLUMNS = 256
 
 
 def can_keep(config: PreTrainedConfig) -> bool:
-    """Whether a model's past is keys and values only, by which rows can be moved and cut.
+    """Return whether a model's past is keys and values only, by which rows can be moved and cut.
 
     A linear-attention layer's state is a sum over all the past, pads included: it can be neither.
     """
@@ -72,7 +72,7 @@ class RowLayer(DynamicLayer):
         return copy
 
     def cut(self, rows: int, columns: int) -> None:
-        """Forgets all but the first rows and columns."""
+        """Forget all but the first rows and columns."""
         self.length = columns
         self.keys, self.values = self.keys[:rows], self.values[:rows]
         if self.keys.shape[2] > columns + self.room:
@@ -125,7 +125,7 @@ class RowCache(Cache):
         return new
 
     def push(self, row: int, start: int, count: int, edge: int) -> None:
-        """Moves a row's `count` columns from `start` on against the column `edge`."""
+        """Move a row's `count` columns from `start` on against the column `edge`."""
         to = edge - count
         if start == to:
             return
@@ -141,7 +141,7 @@ class RowCache(Cache):
             tensor[other] = kept
 
     def cut(self, rows: int, columns: int) -> None:
-        """Forgets all but the first `rows` rows and `columns` columns."""
+        """Forget all but the first `rows` rows and `columns` columns."""
         for layer in self.layers:
             layer.cut(rows, columns)
 

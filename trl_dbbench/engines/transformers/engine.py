@@ -43,8 +43,8 @@ COMPACT_BELOW_SHARE = 0.5
 
 PREFILL_TOKENS = 16_384
 PREFILL_TOKENS_ON_CPU = 1_024
-"""Prompts are prefilled in parts of about so many tokens: a layer's intermediate results take memory for each
-token and, on a CPU, time as well once they no longer fit into its caches."""
+"""Prefill chunk size, in tokens: a layer's intermediate results take memory for each token and, on a CPU,
+time as well once they no longer fit into its caches."""
 
 
 @dataclass
@@ -79,7 +79,7 @@ class _Row:
         return Completion(self.ids, self.logprobs)
 
     def write(self, id: int, logprob: float, eos_token_ids: frozenset[int]) -> bool:
-        """Adds a token; returns whether the turn is done."""
+        """Add a token; returns whether the turn is done."""
         self.ids.append(id)
         self.logprobs.append(logprob)
         self.done = id in eos_token_ids or len(self.ids) == self.request.max_new_tokens
@@ -99,7 +99,7 @@ class TransformersEngine:
         autocast: makes the context that the model computes in. PEFT's forward is not covered by
             accelerate's own wrapping, so without it LoRA rollouts run in another precision than training.
         device: that the model computes on, which is not where parameters lie that are offloaded. By default
-            that of the first parameter.
+            the first parameter's.
         any_rank: says whether any rank has work, given whether this one has. For models whose forward is
             a collective (FSDP, ZeRO-3): ranks that are done keep feeding a token along with the others,
             which would hang otherwise. `None` where ranks are independent.
@@ -203,7 +203,7 @@ class TransformersEngine:
         requests: Sequence[Request],
         finished: Callable[[Request, Completion], None] = lambda request, completion: None,
     ) -> list[Completion]:
-        """Generates a turn for each request, the distinct `row`s of one rollout; tells `finished` as soon as
+        """Generate a turn for each request, the distinct `row`s of one rollout; tells `finished` as soon as
         one is."""
         # no generator: leaving inference mode at a yield and entering it again would end autocast
         with self._without_gradients(), self._autocast():
@@ -250,7 +250,7 @@ class TransformersEngine:
         cache: Cache,
         shared: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Feeds ids (B, fed) in the columns before `width`; the logits (B, V) after the last one.
+        """Feed ids (B, fed) in the columns before `width`; the logits (B, V) after the last one.
 
         `start` (B, 1) is a row's first column, `shared` (B, 1) how many ids lie before it in a shared prompt.
         """
@@ -278,7 +278,7 @@ class TransformersEngine:
         return torch.tensor([[self._pad_token_id] * (width - len(ids)) + list(ids) for ids in rows])
 
     def _begin(self, requests: Sequence[Request]) -> tuple[list[_Row], Cache, int]:
-        """Rows of which nothing is cached, an empty cache, and the column after their ids."""
+        """Return rows without cached ids, an empty cache, and the column after their ids."""
         width = max(len(request.ids) for request in requests)
         rows = [_Row(request, start=width - len(request.ids)) for request in requests]
         return rows, DynamicCache(config=self._config), width
@@ -313,7 +313,7 @@ class TransformersEngine:
         return rows, self._cache, edge + fed
 
     def _prefill(self, requests: Sequence[Request]) -> None:
-        """Computes all but the last id of each prompt, once for equal ones, and starts the rows after
+        """Compute all but the last id of each prompt, once for equal ones, and starts the rows after
         them."""
         known = [tuple(request.ids[:-1]) for request in requests]
         prompts = list(dict.fromkeys(known)) or [()]
@@ -357,7 +357,7 @@ class TransformersEngine:
             self._prompts.arrange([row.source for row in rows])
 
     def _to_front(self, places: Sequence[int]) -> list[int]:
-        """Moves these rows to the front of the cache, by exchange; returns where the first rows were
+        """Move these rows to the front of the cache, by exchange; returns where the first rows were
         before."""
         order = list(range(len(self._rows)))
         gaps = sorted(set(range(len(places))) - set(places))

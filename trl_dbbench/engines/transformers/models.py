@@ -1,4 +1,4 @@
-"""Which models the engine can generate with."""
+"""Checks that the engine can generate with a model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _kind(model: Any) -> type[nn.Module]:
 
 
 def check_model(model: nn.Module | type[nn.Module]) -> None:
-    """Finds a model that cannot be generated with.
+    """Find a model that cannot be generated with.
 
     The engine hands each forward pass the past as keys and values. State-space models (Mamba, RWKV, xLSTM)
     keep a state of their own instead; they would pass over it and see the last token alone.
@@ -65,15 +65,15 @@ def check_model(model: nn.Module | type[nn.Module]) -> None:
 
 
 def _has_state_only(kind: type[nn.Module]) -> bool:
-    """Whether all layers of a model are recurrent. From transformers 5.24 on such models also take a `cache`,
-    of states."""
+    """Return whether all layers of a model are recurrent. From transformers 5.24 on such models also take
+    a `cache`, of states."""
     names = ("sdpa", "flash_attn", "attention_backend")
     attends = any(getattr(kind, f"_supports_{name}", False) for name in names)
     return getattr(kind, "_is_stateful", False) and not attends
 
 
 def check_adapter(config: PeftConfig | None) -> None:
-    """Finds an adapter of prompt learning: its virtual tokens are put before whatever a forward pass is fed,
+    """Find an adapter of prompt learning: its virtual tokens are put before whatever a forward pass is fed,
     and a rollout feeds an episode in parts.
 
     Raises:

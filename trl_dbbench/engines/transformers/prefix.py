@@ -23,7 +23,7 @@ from trl_dbbench.utils.attention import PLAIN, fused, sees_all
 
 ATTENTION = "dbbench_shared_prefix"
 SHARE_PREFIX_MIN_TOKENS = 256
-"""Prompts are worth it from so many tokens on, counted once for each of their rows."""
+"""Tokens of a prompt, counted once per row, from which sharing it pays."""
 
 OWN_SPARE_COLUMNS = 32
 """Columns by which a full buffer of the rows' own past grows; few, since they are read too
@@ -36,7 +36,8 @@ _active: ContextVar[SharedPrefix] = ContextVar("shared_prefix")
 
 
 def can_share(config: PreTrainedConfig, device: torch.device) -> bool:
-    """Whether prompts can be shared. Measured on CPUs only; elsewhere rows get copies of their prompts."""
+    """Return whether prompts can be shared. Measured on CPUs only; elsewhere rows get copies of their
+    prompts."""
     return (
         fused is not None
         and config.model_type in PLAIN
@@ -96,7 +97,8 @@ class SharedPrefix:
             _active.reset(token)
 
     def hide(self, hidden: torch.Tensor | None) -> None:
-        """What rows do not see of their own past from now on, (B, 1, Q, S); `None` if they see all of it."""
+        """Return what rows do not see of their own past from now on, (B, 1, Q, S); `None` if they see all
+        of it."""
         self._own_bias = None if hidden is None else _bias(hidden)
 
     def attend(
@@ -112,8 +114,8 @@ class SharedPrefix:
         common, mass = _attend(together, *self._past[layer], scaling, self._bias)  # (U, K, G * M, D or 1)
         common, mass = self._apart(common), self._apart(mass)  # (B, K, M, D or 1)
         bias = self._own_bias
-        if bias is not None:  # (B, 1, M, S), or of one token (B, 1, 1, S), the last if more are fed
-            bias = bias[:, :, -1:] if count == 1 else bias.repeat(1, 1, heads // kinds, 1)
+        if bias is not None and count > 1:
+            bias = bias.repeat(1, 1, heads // kinds, 1)  # (B, 1, M, S)
         if count == 1 and value.dtype == torch.float32:
             output = _attend_one(queries * scaling, self._own.layers[layer], bias, common, mass)
         else:
@@ -122,7 +124,7 @@ class SharedPrefix:
         return output.reshape(batch, heads, count, size).transpose(1, 2)
 
     def _apart(self, together: torch.Tensor) -> torch.Tensor:
-        """Of each row what (U, K, G * M, ...) has for all rows of a prompt; (B, K, M, ...)."""
+        """Split (U, K, G * M, ...) of all rows of a prompt into (B, K, M, ...) of each row."""
         rows = together.unflatten(2, (self._group, -1)).transpose(1, 2).flatten(0, 1)
         return rows if self._places is None else rows[self._places]
 

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from trl_dbbench.episode.types import Request
 
 BLOCK_TOKENS = 256
-"""A draw first chooses among blocks of so many tokens, then within one, so that it need not add up all of
-them."""
+"""Tokens in a block. A draw first chooses a block, then a token in it, so that it need not add up all
+tokens."""
 
 TOP_P_CANDIDATES = 256
 """The most likely tokens that top-p is tried on, before the whole vocabulary is sorted for it."""
@@ -47,7 +47,7 @@ class TokenChooser:
         self._find()
 
     def select(self, rows: torch.Tensor) -> None:
-        """Goes on with these rows, in this order."""
+        """Go on with these rows, in this order."""
         for name in ("_greedy", "_temperature", "_top_p", "_top_k", "_restricted", "_uniforms"):
             setattr(self, name, getattr(self, name)[rows])
         self._find()

@@ -16,31 +16,107 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
-from trl_dbbench.engines.vllm.server import (
-    Adapter,
-    Server,
-    ServerFailure,
-    check,
-    describe,
-    message_of,
-    read_turn,
-)
 from trl_dbbench.episode.types import Request, Sampling
 from trl_dbbench.errors import ConfigError, EngineError
 
 logger = logging.getLogger(__name__)
+
+
+class ServerFailure(Exception):
+    """This server cannot answer now; another may."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter that lies at `path`, a folder or hub id. `folder` was made for it and goes with it."""
+
+    name: str
+    path: str
+    folder: str | None = None
+
+
+@dataclass
+class Server:
+    """State of a server."""
+
+    url: str
+    up: bool = False
+    base_model: str = ""
+    """The name that it gives the model without adapter."""
+    root: str = ""
+    """Where it has that model from: a folder or a hub id."""
+    context: int | None = None
+    """Tokens of prompt and completion together."""
+    processed: bool = False
+    """Whether its log-probabilities are those after temperature, top-p and top-k (`processed_logprobs`) or
+    those of temperature 1 (`raw_logprobs`, vLLM's default)."""
+    adapters: set[str] = field(default_factory=set)
+    """The names of the adapters that it holds."""
+
+    @property
+    def failed(self) -> bool:
+        """Return whether it answered once and does not any more."""
+        return bool(self.base_model) and not self.up
+
+    def policys_logprobs(self, sampling: Sampling) -> bool:
+        """Return whether its log-probabilities are the policy's own: of the logits / temperature, whatever
+        top-p and top-k."""
+        if self.processed and not sampling.greedy:  # vLLM takes any lower temperature for 0.01
+            return sampling.top_p == 1 and sampling.top_k == 0 and sampling.temperature >= 0.01
+        return sampling.temperature == 1
+
+
+def check(server: Server, response: httpx2.Response) -> None:
+    if response.status_code >= 500 or response.status_code in (408, 429):  # timeout, too many requests
+        raise ServerFailure(f"status {response.status_code}, {message_of(response)}")
+    if not response.is_success:
+        raise ConfigError(
+            f"the vLLM server {server.url} refuses a request (status {response.status_code}): "
+            f"{message_of(response)}. Compare how it was started with what the recipe asks."
+        )
+
+
+def read_turn(server: Server, response: httpx2.Response) -> tuple[list[int], list[float]]:
+    choice = response.json()["choices"][0]
+    ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
+    if not ids or logprobs is None or len(ids) != len(logprobs):
+        raise ConfigError(
+            f"the vLLM server {server.url} returns no token ids with log-probabilities; they need vLLM "
+            "0.10.2 or newer."
+        )
+    if max(logprobs) > 0:
+        raise ConfigError(
+            f"the vLLM server {server.url} returns logits for log-probabilities; start it with "
+            "--logprobs-mode raw_logprobs or processed_logprobs."
+        )
+    return ids, logprobs
+
+
+def message_of(response: httpx2.Response) -> str:
+    """The error message of a response."""
+    try:
+        body = response.json()
+        return body["error"]["message"] if "error" in body else str(body["detail"])
+    except (ValueError, KeyError, TypeError):
+        return response.text[:500]
+
+
+def describe(error: Exception) -> str:
+    return f"{type(error).__name__} {error}".strip(" .")
+
 
 CONNECT_SECONDS = 10.0
 READY_SECONDS = 120.0
 """For loading an adapter."""
 
 PATIENCE_SECONDS = 600.0
-"""Waited in all where no server answers, before a rollout gives up."""
+"""Seconds that a rollout waits in all while no server answers, before it gives up."""
 
 LONGEST_WAIT_SECONDS = 30.0
 
@@ -61,8 +137,8 @@ class VLLMServers:
             under the same path; `None` if there are none to save.
         full_weights: whether the caller sends full weights. A server that fails then stays out: nothing tells
             what weights it has when it is back.
-        logprobs_of: sampling of which the log-probabilities must be right. Those of other sampling are NaN
-            where a server does not give the policy's own.
+        logprobs_of: sampling whose log-probabilities must be right. For other sampling they are NaN where a
+            server does not give the policy's own.
         patience: seconds to wait, all waits together, where no server answers.
     """
 
@@ -93,7 +169,7 @@ class VLLMServers:
         self._clean_up = weakref.finalize(self, _remove, self._loaded, self.servers, self.headers)
 
     def connect(self) -> None:
-        """Makes every server ready that can be, and waits for one if none can.
+        """Make every server ready that can be, and waits for one if none can.
 
         Raises:
             EngineError: if none answers.
@@ -110,11 +186,11 @@ class VLLMServers:
         raise self.given_up()
 
     def join(self, servers: Sequence[Server], adapter: Adapter | None) -> None:
-        """Takes over what the main process knows."""
+        """Take over what the main process knows."""
         self.servers, self.adapter = list(servers), adapter
 
     def load_adapter(self, save: Callable[[Path], Path]) -> None:
-        """Saves an adapter and brings it to the servers in place of the last one.
+        """Save an adapter and brings it to the servers in place of the last one.
 
         Args:
             save: writes it into a folder, and returns which folder in there holds it.
@@ -175,17 +251,17 @@ class VLLMServers:
         self._loaded[:] = [adapter for adapter in self._loaded if adapter not in unused]
 
     def close(self) -> None:
-        """Unloads and deletes the last adapter. Happens at the end of the process, too."""
+        """Unload and deletes the last adapter. Happens at the end of the process, too."""
         self._clean_up()
         self._http.close()
 
     @property
     def all_lost(self) -> bool:
-        """Whether there is nothing to wait for."""
+        """Return whether there is nothing to wait for."""
         return self._full_weights and all(server.failed for server in self.servers)
 
     def make_ready(self) -> None:
-        """Greets servers that were lost, and loads what is missing on each that answers."""
+        """Greet servers that were lost, and loads what is missing on each that answers."""
         with ThreadPoolExecutor(len(self.servers)) as pool:
             list(pool.map(self._make_server_ready, self.servers))
 
@@ -206,7 +282,7 @@ class VLLMServers:
             server.up = False
 
     def _greet(self, server: Server) -> None:
-        """Finds out what a server serves, and what its log-probabilities are of."""
+        """Find out what a server serves, and what its log-probabilities are of."""
         response = self._call(server, "GET", "/v1/models")
         try:
             card = next(card for card in response.json()["data"] if not card["parent"])  # an adapter has one
@@ -291,7 +367,7 @@ class VLLMServers:
         }
 
     def announce(self, seconds: float) -> None:
-        """Says that servers are waited for."""
+        """Say that servers are waited for."""
         if seconds:
             logger.warning("No vLLM server answers; trying again in %g seconds.", seconds)
 
@@ -316,7 +392,7 @@ def wait_times(patience: float) -> Iterator[float]:
 
 
 def _remove(adapters: Sequence[Adapter], servers: Sequence[Server], headers: dict[str, str]) -> None:
-    """Unloads adapters from the servers that are up, as far as they let it be done; deletes the folders made
+    """Unload adapters from the servers that are up, as far as they let it be done; deletes the folders made
     for them."""
     for adapter in adapters:
         for server in servers:

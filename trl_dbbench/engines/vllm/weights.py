@@ -1,4 +1,4 @@
-"""How weights get to vLLM servers.
+"""Ways to bring weights to vLLM servers.
 
 - A LoRA adapter is saved before a rollout, and the servers load it (`VLLMServers.load_adapter`).
 - Full weights are broadcast over NCCL by TRL's own client, whose server is plain `vllm serve` too. Every rank
@@ -35,7 +35,7 @@ class Weights(Protocol):
     Attributes:
         adapters: the folder for saved adapters; `None` where none are saved.
         full: whether full weights are sent.
-        logprobs_of: sampling of which the servers' log-probabilities must be right, if they are trained on.
+        logprobs_of: sampling whose log-probabilities on the servers must be right, if they are trained on.
     """
 
     adapters: Path | None

@@ -1,22 +1,19 @@
-"""How good a model is, and whether another one is better: what `trl-dbbench eval` and `compare` say.
+"""Figures of a model, and tests whether another one is better, for `trl-dbbench eval` and `compare`.
 
 ```
 one model, or one model with several adapters      saved evaluations, runs
   play.py     greedy and sampled episodes, rewarded   saved.py
          \\                                          /
-          arms.py         Arm: what one of them did, task by task
+          arms.py         Arm: one model's episodes, task by task; estimators and tests with their sources
             figures.py    its figures: pass@k, majority@k, best-of-n, rewards, turns, ...
-            comparison.py two or more arms, paired task by task
-              text.py, page.py   what is printed; an HTML page
+            comparison.py two or more arms, paired task by task, also as text
+              page.py     as an HTML page
 ```
-
-`statistics.py` has the estimators and tests, with their sources.
 """
 
-from trl_dbbench.evaluation.compare.arms import Arm
+from trl_dbbench.evaluation.compare.arms import Arm, best_of, majority, mcnemar, paired_interval, pass_at_k
 from trl_dbbench.evaluation.compare.comparison import Comparison, compare_arms
 from trl_dbbench.evaluation.compare.figures import Figures, figures_of
-from trl_dbbench.evaluation.compare.statistics import best_of, majority, mcnemar, paired_interval, pass_at_k
 
 __all__ = [
     "Arm",

@@ -1,4 +1,4 @@
-"""An arm of a comparison: what one model did, task by task."""
+"""An arm of a comparison: one model's episodes, task by task, and statistics over samples and pairs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,101 @@ import ast
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import comb
 from typing import Any
 
+import numpy as np
+
 from trl_dbbench.episode.types import Status
-from trl_dbbench.evaluation.compare.statistics import best_of, majority, pass_at_k
 from trl_dbbench.runs.records import EpisodeRecord, is_void, said_in
 from trl_dbbench.tasks import Task
+
+
+def pass_at_k(n: int, right: int, k: int) -> float:
+    """Return the probability that at least one of `k` samples is right, estimated from `n`, `right`
+    are.
+
+    M. Chen et al., "Evaluating Large Language Models Trained on Code" (2021): 1 - C(n - right, k) / C(n, k),
+    the share of all choices of k samples that hold a right one. It is unbiased; 1 - (1 - right / n)^k is not.
+
+    Raises:
+        ValueError: if there are fewer samples than `k`, or `right` is no count of them.
+    """
+    if not (1 <= k <= n and 0 <= right <= n):
+        raise ValueError(f"pass@{k} cannot be estimated from {right} right of {n} samples")
+    return 1 - comb(n - right, k) / comb(n, k)
+
+
+def majority(votes: Sequence[tuple[Hashable, bool]]) -> float:
+    """Return how right the largest group of samples is, 0 to 1.
+
+    X. Wang et al., "Self-Consistency Improves Chain of Thought Reasoning" (2023), with what the samples came
+    to in the place of their words. Where several groups are largest, each counts alike: the expected value of
+    a draw among them.
+
+    Args:
+        votes: for each sample what it came to, `None` if to nothing, and whether it was right. Samples that
+            came to nothing have no vote; where none has one, the majority is wrong.
+    """
+    groups: defaultdict[Hashable, list[bool]] = defaultdict(list)
+    for result, right in votes:
+        if result is not None:
+            groups[result].append(right)
+    if not groups:
+        return 0.0
+    size = max(map(len, groups.values()))
+    largest = [sum(group) / size for group in groups.values() if len(group) == size]
+    return sum(largest) / len(largest)
+
+
+def best_of(scored: Sequence[tuple[float, bool]]) -> float:
+    """Return how right the sample with the highest score is, 0 to 1.
+
+    Where several have it, each counts alike: the expected value of a draw among them.
+
+    Args:
+        scored: for each sample its score, and whether it was right; at least one.
+    """
+    highest = max(score for score, _ in scored)
+    best = [right for score, right in scored if score == highest]
+    return sum(best) / len(best)
+
+
+def mcnemar(wins: int, losses: int) -> float:
+    """Return the two-sided p of McNemar's exact test: how likely such a split is, or a more uneven one, if
+    both are equally good.
+
+    Q. McNemar, "Note on the sampling error of the difference between correlated proportions or percentages",
+    Psychometrika 12 (1947), with the binomial distribution in the place of its approximation: tasks on which
+    both did the same say nothing, the others are tosses of a fair coin.
+
+    Args:
+        wins, losses: tasks that only the one, or only the other did right.
+    """
+    n = wins + losses
+    tail = sum(comb(n, i) for i in range(min(wins, losses) + 1))
+    return min(1.0, 2 * tail / 2**n)
+
+
+def paired_interval(
+    differences: Sequence[float], *, seed: int = 0, resamples: int = 10_000
+) -> tuple[float, float]:
+    """Return the 95 % percentile bootstrap interval of a mean of differences, task by task.
+
+    B. Efron and R. Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 13. Tasks are drawn with
+    replacement. As many of them have the same difference, how often each value is drawn is sampled instead
+    of each task: the same distribution, in less memory.
+
+    Args:
+        differences: of two models' values on the same task; at least one.
+        seed: the same one gives the same interval.
+    """
+    values, counts = np.unique(np.asarray(differences, dtype=float), return_counts=True)
+    n = len(differences)
+    drawn = np.random.default_rng(seed).multinomial(n, counts / n, size=resamples)
+    low, high = np.quantile(drawn @ values / n, [0.025, 0.975])
+    return float(low), float(high)
+
 
 GREEDY = "greedy"
 
@@ -20,7 +109,7 @@ MAX_LITERAL_CHARACTERS = 10_000
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the samples of an arm were drawn: so many of each task, see `rollout.Sampling`.
+    """Settings of an arm's samples; see `episode.types.Sampling`.
 
     `scorer` names the reward that chooses the best of them, if there is one.
     """
@@ -42,7 +131,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Arm:
-    """What one model did.
+    """Episodes of one model.
 
     Args:
         name: tells it from others.
@@ -66,7 +155,7 @@ class Arm:
         return list(dict.fromkeys(map(key_of, self.greedy)))
 
     def only(self, keys: Collection[str]) -> Arm:
-        """What it did on these tasks."""
+        """Return the arm on these tasks only."""
         greedy, samples = (
             [episode for episode in episodes if key_of(episode) in keys]
             for episodes in (self.greedy, self.samples)
@@ -109,17 +198,17 @@ class Arm:
 
 
 def key_of(record: EpisodeRecord) -> str:
-    """What tells a task from others, also in the records of earlier versions."""
+    """Return the key of a task, also for records of earlier versions."""
     return record.get("task_digest") or f"{record['task_id']} {record['question']}"
 
 
 def gold_of(tasks: Iterable[Task]) -> dict[str, dict[str, Any]]:
-    """What tasks ask for, by `key_of` of their episodes."""
+    """Return the gold of tasks, by `key_of` of their episodes."""
     return {task.digest: {"sql": task.gold.sql, "answer": task.gold.shown} for task in tasks}
 
 
 def by_task(episodes: Iterable[EpisodeRecord]) -> dict[str, list[EpisodeRecord]]:
-    """The episodes of each task, in the order of tasks."""
+    """Return the episodes of each task, in the order of tasks."""
     found: defaultdict[str, list[EpisodeRecord]] = defaultdict(list)
     for episode in episodes:
         found[key_of(episode)].append(episode)
@@ -127,7 +216,7 @@ def by_task(episodes: Iterable[EpisodeRecord]) -> dict[str, list[EpisodeRecord]]
 
 
 def result_of(record: EpisodeRecord) -> Hashable:
-    """What an episode came to: its answer, or the digest of the tables that it left; `None` without an end.
+    """Return an episode's answer, or the digest of the tables that it left; `None` without an end.
 
     Answers are the same if they are the same Python literal, so `[(3,)]` is `[( 3.0, )]`; others, if their
     words are.
@@ -149,8 +238,8 @@ def result_of(record: EpisodeRecord) -> Hashable:
 
 
 def score_of(record: EpisodeRecord, scorer: str | None) -> float | None:
-    """The score of an episode. Of a reward for each turn it is the lowest, as in Math-Shepherd (Wang et al.
-    2024): an episode is as good as its worst step."""
+    """Return the score of an episode. Of a reward for each turn it is the lowest, as in Math-Shepherd (Wang
+    et al. 2024): an episode is as good as its worst step."""
     if scorer is None:
         return None
     steps = [turn["rewards"][scorer] for turn in record["turns"] if scorer in turn.get("rewards", {})]

@@ -15,12 +15,12 @@ from trl_dbbench.runs.records import EpisodeRecord, commonest, groups_of, is_voi
 OVERALL = "overall"
 
 MAX_REASONS = 8
-"""Reasons of unreadable turns that are told one by one."""
+"""Reasons of unreadable turns that are listed one by one."""
 
 
 @dataclass(frozen=True)
 class RewardFigures:
-    """Of the episodes that a reward has a value for.
+    """Mean and spread over the episodes that have a value of this reward.
 
     `std` has n - 1 in its denominator, and is 0 for one episode; `at_lowest` is the share of episodes whose
     reward is `min`.
@@ -48,7 +48,7 @@ class RewardFigures:
 
 @dataclass(frozen=True)
 class EpisodeFigures:
-    """How episodes went; all but `faults` and `void_reasons` is of those whose environment did not fail.
+    """How episodes went. All fields but `faults` and `void_reasons` leave out void episodes.
 
     `kind` says which: `sampled` or `greedy`. `faults` are void; `void_reasons` says why, most frequent first.
     `statuses` are shares of episodes, `readable` and `unreadable` (by reason) of turns. `statements` were
@@ -109,7 +109,7 @@ class EpisodeFigures:
 
 @dataclass(frozen=True)
 class Figures:
-    """What is said of an arm.
+    """Figures of an arm.
 
     Args:
         shares: group -> measure (`Arm.values`) -> share of its tasks, with Wilson's interval. Groups are
@@ -129,7 +129,7 @@ class Figures:
         return {"shares": shares, "episodes": asdict(self.episodes)}
 
     def rows(self) -> list[tuple[str, str]]:
-        """(name, value) of all figures but those of single groups."""
+        """Return (name, value) of all figures except those of single groups."""
         of = self.episodes
         rows = [(measure, str(share)) for measure, share in self.shares.get(OVERALL, {}).items()]
         rows += [(f"status {status}", percent(share)) for status, share in of.statuses.items()]
@@ -156,7 +156,7 @@ class Figures:
 
 
 def figures_of(arm: Arm) -> Figures:
-    """The figures of an arm."""
+    """Return the figures of an arm."""
     keys: defaultdict[str, list[str]] = defaultdict(list)
     for key, (first, *_) in by_task([*arm.samples, *arm.greedy]).items():
         for group in (OVERALL, *groups_of(first["operation"], first["skills"])):
@@ -178,7 +178,7 @@ def figures_of(arm: Arm) -> Figures:
 
 
 def best_measures(shares: Mapping[str, Share]) -> list[str]:
-    """The measures that a table of groups shows: pass@k at its ends only."""
+    """Return the measures that a table of groups shows: pass@k at its ends only."""
     passes = [measure for measure in shares if measure.startswith("pass@")]
     return [measure for measure in shares if measure not in passes[1:-1]]
 
@@ -200,7 +200,7 @@ def percent(share: float) -> str:
 
 
 def _share(values: Sequence[float], of_all: Sequence[float], void: int) -> Share:
-    """Of tasks.
+    """Return the share of right tasks.
 
     Args:
         of_all: the values where void episodes count as wrong.
@@ -211,7 +211,7 @@ def _share(values: Sequence[float], of_all: Sequence[float], void: int) -> Share
 
 
 def _shares(counts: Counter[str], total: int) -> dict[str, float]:
-    """Most frequent first."""
+    """Return the shares, most frequent first."""
     return {name: count / total for name, count in counts.most_common()}
 
 

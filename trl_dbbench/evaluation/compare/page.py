@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from trl_dbbench.evaluation.compare.arms import GREEDY, Arm, by_task, key_of
-from trl_dbbench.evaluation.compare.comparison import Comparison, Pairing
+from trl_dbbench.evaluation.compare.comparison import Comparison, Pairing, side_by_side
 from trl_dbbench.evaluation.compare.figures import OVERALL, Figures, best_measures, figures_of
-from trl_dbbench.evaluation.compare.text import side_by_side
-from trl_dbbench.evaluation.report.head import Fact, headline
-from trl_dbbench.evaluation.report.page import filters, render
+from trl_dbbench.evaluation.report.page import Fact, filters, headline, render
 from trl_dbbench.runs.records import EpisodeRecord, failed_statement, is_void
 
 TEMPLATE = "judging.html.j2"
@@ -47,7 +45,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Table:
-    """Shares of groups of tasks: `rows` have one for each column, `None` where there is none."""
+    """Shares of groups of tasks: `rows` have one per column, or `None`."""
 
     title: str
     columns: Sequence[str]
@@ -55,7 +53,7 @@ class Table:
 
 
 def write_arm(arm: Arm, out: str | Path) -> Path:
-    """Writes the page of one evaluation.
+    """Write the page of one evaluation.
 
     Raises:
         ConfigError: if `out` cannot be written.
@@ -68,7 +66,7 @@ def write_arm(arm: Arm, out: str | Path) -> Path:
 
 
 def write_comparison(comparison: Comparison, out: str | Path) -> Path:
-    """Writes the page of a comparison.
+    """Write the page of a comparison.
 
     Raises:
         ConfigError: if `out` cannot be written.
@@ -110,7 +108,7 @@ def _write(
 
 
 def _models(arms: Sequence[Arm]) -> list[Fact]:
-    """What played, by its path: once if it was the same for all."""
+    """Return the path of the model that played, once if all arms share it."""
     played = [(arm.model or "not recorded", f"adapter: {arm.adapter}" if arm.adapter else "") for arm in arms]
     if len(set(played)) == 1:
         return [("Model", *played[0])]
@@ -128,7 +126,7 @@ def _accuracies(arms: Sequence[Arm], figures: Sequence[Figures]) -> list[Fact]:
 
 
 def _tasks(arm: Arm) -> Section:
-    """Every task with what was played of it; those that were done wrong come first."""
+    """Return every task with what was played of it; those that were done wrong come first."""
     samples = by_task(arm.samples)
     entries = []
     for episode in sorted(arm.greedy, key=lambda episode: episode["right"]):

@@ -1,4 +1,4 @@
-"""Plays what is judged: each task once greedily, then several samples of it, and rewards them.
+"""Plays the arms: each task once greedily, then several samples, and rewards them.
 
 Several adapters of one model are played with one model in memory. All arms draw their samples from the same
 random numbers.
@@ -47,7 +47,7 @@ BASE = "base"
 
 @dataclass(frozen=True)
 class Drawing:
-    """What is drawn beside the greedy episodes, and how all are rewarded.
+    """Samples drawn beside the greedy episodes, and the rewards of all.
 
     Args:
         plan: how many samples, and how; `None` for none.
@@ -81,7 +81,7 @@ class Rewards:
         self.scorer = None if scorer is None else list(self._functions)[-1]
 
     def __call__(self, episodes: Sequence[Episode], shots: Mapping[str, str]) -> None:
-        """Rewards the episodes, as a trainer does.
+        """Reward the episodes, as a trainer does.
 
         Args:
             shots: the lines of the earlier episodes that their prompts showed, by their ids.
@@ -124,7 +124,7 @@ class ArmPlayer:
         journal: keeps each episode; those that it has already are not played.
 
     Raises:
-        ConfigError: if a reward cannot be had.
+        ConfigError: if a reward cannot be loaded.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class ArmPlayer:
         self._rewards = Rewards(trained, player, drawing.scorer)  # found before hours of play
 
     def greedy(self) -> Evaluation:
-        """Plays each task greedily, and rewards it.
+        """Play each task greedily, and rewards it.
 
         Raises:
             ConfigError, DatabaseError, EngineError: as in [`evaluate`].
@@ -163,7 +163,7 @@ class ArmPlayer:
         )
 
     def judged(self, name: str, evaluation: Evaluation) -> Arm:
-        """The arm of these greedy episodes, and of the samples, which are drawn now and rewarded.
+        """Return the arm of these greedy episodes, and of the samples, which are drawn now and rewarded.
 
         Raises:
             ConfigError, DatabaseError, EngineError: as in [`evaluate`].
@@ -204,12 +204,12 @@ def sampling_of(plan: Plan, scorer: str | None = None) -> Sampling:
 
 
 def each_once(tasks: Iterable[Task]) -> list[Task]:
-    """The tasks without those that came before."""
+    """Return the tasks without those that came before."""
     return list({task.digest: task for task in tasks}.values())
 
 
 def check_one_base(trained: Sequence[Trained]) -> list[str]:
-    """Finds adapters that cannot be played on one model; notes of how their runs played otherwise.
+    """Find adapters that cannot be played on one model; notes of how their runs played otherwise.
 
     Args:
         trained: an adapter each; the first one's settings are those that all are played with.
@@ -239,7 +239,7 @@ def check_one_base(trained: Sequence[Trained]) -> list[str]:
 
 
 def arm_names(adapters: Sequence[str]) -> list[str]:
-    """A short name for each adapter: its folder's, or as much of its path as tells it from the others.
+    """Return a short name for each adapter: its folder's, or as much of its path as tells it from the others.
 
     Raises:
         ConfigError: if one is named twice.
@@ -258,7 +258,7 @@ def play_adapters(
     backend: Backend,
     drawing: Drawing,
 ) -> list[Arm]:
-    """Plays the base model, which is the first adapter switched off, and each adapter.
+    """Play the base model, which is the first adapter switched off, and each adapter.
 
     Args:
         trained: an adapter each, on one base model, as `check_one_base` finds them.

@@ -19,7 +19,7 @@ from trl_dbbench.utils.files import shortest_names
 
 
 def arm_dict(arm: Arm) -> dict[str, Any]:
-    """What the file of an evaluation says of an arm, beside the greedy episodes and their accuracy."""
+    """Return an arm as the file of an evaluation holds it, beside the greedy episodes and their accuracy."""
     said: dict[str, Any] = {"name": arm.name, "model": arm.model, "adapter": arm.adapter, "gold": arm.gold}
     said["figures"] = figures_of(arm).to_dict()
     if arm.sampling is not None:
@@ -28,7 +28,7 @@ def arm_dict(arm: Arm) -> dict[str, Any]:
 
 
 def saved_arms(paths: Sequence[Path]) -> list[Arm]:
-    """The arms of saved evaluations: of a file what it holds, of a run its last held-out evaluation.
+    """Return the arms of saved evaluations: of a file what it holds, of a run its last held-out evaluation.
 
     One run alone gives two: its first and its last evaluation.
 
@@ -80,7 +80,7 @@ def _of_file(path: Path, name: str) -> Arm:
 
 
 def _of_run(path: Path, name: str) -> list[Arm]:
-    """The whole held-out evaluations of a run."""
+    """Return the whole held-out evaluations of a run."""
     run = read_run(path)
     gold = gold_of(run.tasks)
     arms = [
@@ -105,5 +105,5 @@ def _first_and_last(path: Path) -> list[Arm]:
 
 
 def to_json(saved: dict[str, Any]) -> str:
-    """As it is written to a file."""
+    """Return the text of the file."""
     return json.dumps(saved, ensure_ascii=False, indent=1)

@@ -18,7 +18,7 @@ POINTS = 60  # of a curve at most; longer runs are averaged over neighbouring st
 
 
 VOID_WRONG = ", void counted wrong"
-"""Ends the name of a line that does so."""
+"""Ending of the name of a line that counts void episodes as wrong."""
 
 
 # --- accuracy ---------------------------------------------------------------------------------------
@@ -33,7 +33,7 @@ def evaluations(run: Run) -> dict[int, list[EpisodeRecord]]:
 
 
 def whole_evaluations(run: Run) -> dict[int, list[EpisodeRecord]]:
-    """Those of `evaluations` that were not cut short: none has fewer tasks than the fullest one."""
+    """Return the evaluations that were not cut short: none has fewer tasks than the fullest one."""
     held_out = evaluations(run)
     fullest = max(map(len, held_out.values()), default=0)
     return {step: episodes for step, episodes in held_out.items() if len(episodes) == fullest}
@@ -72,7 +72,7 @@ def compare(run: Run) -> Comparison | None:
 
 
 def per_skill(before: list[EpisodeRecord], after: list[EpisodeRecord]) -> list[tuple[str, Share, Share]]:
-    """The rows of a comparison: overall, then every skill that came up."""
+    """Return the rows of a comparison: overall, then every skill that came up."""
     found = {skill for episode in (*before, *after) for skill in episode["skills"]}
     skills = [*(s for s in SKILLS if s in found), *sorted(found - set(SKILLS))]
     rows = [("overall", share(before), share(after))]
@@ -83,7 +83,7 @@ def per_skill(before: list[EpisodeRecord], after: list[EpisodeRecord]) -> list[t
 
 
 def changed_episode(run: Run) -> int | None:
-    """The place of an episode that ended right at the last evaluation, and wrong at the first one."""
+    """Return the place of an episode that ended right at the last evaluation, and wrong at the first one."""
     held_out = list(evaluations(run).values())
     sound = [[e for e in episodes if not is_void(e)] for episodes in held_out]
     if len(sound) < 2:
@@ -164,19 +164,19 @@ class _Lines:
         self.bins = _Bins([*(e["step"] for e in self.sampled), *map(_played_at, self.log)])
 
     def logged(self, name: str, color: int, metric: str) -> Series:
-        """A metric of the trainer's log."""
+        """Return a metric of the trainer's log."""
         points = [(_played_at(entry), entry[metric]) for entry in self.log if _has(entry, metric)]
         return self.bins.mean(name, color, points)
 
     def mean(self, name: str, color: int, value: Callable[[EpisodeRecord], float | None]) -> Series:
-        """The mean of a value of the sampled episodes."""
+        """Return the mean of a value of the sampled episodes."""
         values = [(e["step"], value(e), is_void(e)) for e in self.sampled]
         known = [(x, y) for x, y, _ in values if y is not None]
         without = [x for x, y, void in values if y is None and void]
         return self.bins.mean(name, color, known, "episode", without)
 
     def family(self, prefix: str) -> list[Series]:
-        """The logged metrics of that prefix, without those that are always 0."""
+        """Return the logged metrics of that prefix, without those that are always 0."""
         metrics = sorted({name for entry in self.log for name in entry if name.startswith(prefix)})
         lines = [
             self.logged(_words(metric.removeprefix(prefix)), place % len(COLORS), metric)
@@ -222,7 +222,7 @@ class _Lines:
 
 
 def charts(run: Run) -> list[Chart]:
-    """The run's curves, from its episodes; from the trainer's log where those are missing."""
+    """Return the run's curves, from its episodes; from the trainer's log where those are missing."""
     lines = _Lines(run)
     width = lines.bins.width
     note = "Sampled episodes." + (f" A point is the mean of {width} steps." if width > 1 else "")
@@ -282,7 +282,8 @@ def _accuracy_chart(run: Run) -> Chart:
 def _logged(
     run: Run, name: str, color: int, prefix: str, played_at: Callable[[Mapping[str, Any]], float]
 ) -> list[Series]:
-    """An accuracy of the trainer's log; where it leaves out void episodes, also the one that counts them."""
+    """Return an accuracy of the trainer's log; where it leaves out void episodes, also the one that counts
+    them."""
     metric, void_wrong = f"{prefix}accuracy", f"{prefix}accuracy_void_wrong"
     bounds = f"{metric}_low", f"{metric}_high"
     found = [entry for entry in run.log if _has(entry, "step", metric)]
@@ -316,7 +317,7 @@ def running(greedy: Iterable[EpisodeRecord]) -> dict[int, Share]:
 
 
 def _accuracy(name: str, color: int, shares: Mapping[int, Share]) -> list[Series]:
-    """A line of those that were judged; where episodes are void, also one that counts them wrong."""
+    """Return a line of those that were judged; where episodes are void, also one that counts them wrong."""
     judged = {step: of for step, of in shares.items() if of.judged}
     line = Series(
         name,
@@ -352,7 +353,7 @@ class _Bins:
         unit: str = "",
         void: Iterable[float] = (),
     ) -> Series:
-        """Of (step, value) pairs; `unit` says what a value is of, where a point has several.
+        """Return a line of (step, value) pairs; `unit` names what a point averages, if it averages several.
 
         Args:
             void: the steps of void episodes, which have no value.
@@ -390,7 +391,7 @@ def _tokens(episode: EpisodeRecord, key: str) -> float:
 
 
 def _played_at(entry: Mapping[str, Any]) -> float:
-    """The trainer logs after its update; what it logs was played before."""
+    """Return the trainer logs after its update; what it logs was played before."""
     return entry["step"] - 1
 
 

@@ -19,12 +19,12 @@ NO_MATPLOTLIB = "figures need matplotlib: pip install 'trl-dbbench[report]'"
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed."""
+    """Return whether matplotlib is installed."""
     return find_spec("matplotlib") is not None
 
 
 def write_figures(run: Run, folder: str | Path) -> list[Path]:
-    """Writes each chart that has data as a PNG of 300 dots per inch, one column of a paper wide.
+    """Write each chart that has data as a PNG of 300 dots per inch, one column of a paper wide.
 
     Raises:
         ConfigError: if matplotlib is not installed or the folder cannot be written.

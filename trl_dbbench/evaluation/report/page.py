@@ -3,26 +3,310 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from trl_dbbench.evaluation.report.beside import charts_beside, compare_runs, differing_episode, names_of
-from trl_dbbench.evaluation.report.curves import changed_episode, charts, compare, y_range
-from trl_dbbench.evaluation.report.head import head_of
+from trl_dbbench.evaluation.report.curves import (
+    Chart,
+    Comparison,
+    changed_episode,
+    charts,
+    compare,
+    evaluations,
+    number,
+    per_skill,
+    running,
+    updates,
+    whole_evaluations,
+    y_range,
+)
 from trl_dbbench.evaluation.report.run import Run
-from trl_dbbench.evaluation.report.transcripts import transcripts
-from trl_dbbench.utils.files import write_atomically
+from trl_dbbench.grading.statistics import Share
+from trl_dbbench.runs.records import PHASES, EpisodeRecord, failed_statement, is_void, share
+from trl_dbbench.tasks import Task
+from trl_dbbench.utils.files import shortest_names, write_atomically
+
+Fact = tuple[str, str, str]
+"""Name, value and remark."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The facts of a run."""
+
+    settings: list[Fact]
+    results: list[Fact]
+
+
+def head_of(run: Run) -> Head:
+    """Return the facts of a run, for the top of its page."""
+    counts: Counter[str] = Counter(episode["phase"] for episode in run.episodes)
+    kinds = ", ".join(f"{counts[phase]:,} {name}" for phase, name in PHASES.items() if counts[phase])
+    planned = f"of {run.planned_steps:,}" if run.planned_steps and run.planned_steps != run.steps else ""
+    results = [("Updates", f"{run.steps:,}", planned), ("Episodes", f"{len(run.episodes):,}", kinds)]
+    return Head(_setting_rows(run), [*results, *(_accuracies(run) or _logged(run))])
+
+
+def _setting_rows(run: Run) -> list[Fact]:
+    """Model, learning rate, batch and loss, as far as known."""
+    of = run.training
+    facts = [("Model", run.model or "not recorded", run.adapter or "")]
+    logged = [rate for entry in run.log if (rate := number(entry.get("learning_rate"))) is not None]
+    if (rate := number(of.get("learning_rate"))) is not None:
+        facts.append(
+            ("Learning rate", f"{rate:g}", f"schedule: {of.get('lr_scheduler_type', 'not recorded')}")
+        )
+    elif logged:
+        facts.append(("Learning rate", f"{max(logged):g}", "the highest in the trainer's log"))
+    parts = {
+        "a device": number(of.get("per_device_train_batch_size")),
+        "devices": number(of.get("world_size")),
+        "accumulated": number(of.get("gradient_accumulation_steps")),
+    }
+    known = {name: size for name, size in parts.items() if size is not None}
+    if len(known) == len(parts):
+        remark = " \N{MULTIPLICATION SIGN} ".join(
+            f"{size:g} {name}" for name, size in known.items() if size != 1
+        )
+        facts.append(("Batch", f"{math.prod(known.values()):,g} episodes an update", remark))
+    if loss := of.get("loss_type"):
+        beta = number(of.get("beta"))
+        facts.append(("Loss", str(loss), "" if beta is None else f"beta {beta:g}"))
+    return facts
+
+
+def _accuracies(run: Run) -> list[Fact]:
+    """Accuracy at the start and at the end; of a single evaluation, its accuracy."""
+    if compared := compare(run):
+        _, before, after = compared.rows[0]
+        ends = [(compared.before, before), (compared.after, after)]
+    else:
+        held_out = {step: share(episodes) for step, episodes in evaluations(run).items()}
+        name = "held-out" if held_out else "greedy, running"
+        shares = held_out or running(run.phase("greedy"))
+        ends = [
+            (f"{name}, {updates(step)}", shares[step])
+            for step in sorted({*list(shares)[:1], *list(shares)[-1:]})
+        ]
+    names = ["Accuracy"] if len(ends) == 1 else ["Accuracy at the start", "Accuracy at the end"]
+    return [(name, *headline(of, where)) for name, (where, of) in zip(names, ends, strict=False)]
+
+
+def headline(of: Share, where: str) -> tuple[str, str]:
+    """Return an accuracy with its interval, and the episodes that it comes from. One episode has none.
+
+    Args:
+        where: what these episodes are.
+    """
+    if of.judged == 1:
+        return "one episode only", f"{where}: too few for an accuracy"
+    return str(of), f"{where}: {of.right:,.0f} of {of.judged:,} episodes"
+
+
+def _logged(run: Run) -> list[Fact]:
+    """Return the accuracies of the trainer's log."""
+    line = next(iter(charts(run)[0].series), None)
+    if line is None:
+        return []
+    single = {"Accuracy": 0}
+    facts = []
+    for name, at in (
+        single if len(line.x) == 1 else {"Accuracy at the start": 0, "Accuracy at the end": -1}
+    ).items():
+        interval = f" [{100 * line.low[at]:.1f}, {100 * line.high[at]:.1f}]" if line.low and line.high else ""
+        remark = f"{line.name}, {updates(int(line.x[at]))}; the log does not say of how many episodes"
+        facts.append((name, f"{100 * line.y[at]:.1f} %{interval}", remark))
+    return facts
+
+
+def names_of(runs: tuple[Run, Run]) -> tuple[str, str]:
+    """Return the names of both, told apart by their folders where they are the same."""
+    first, second = (run.name for run in runs)
+    if first == second:
+        paths = [run.path.parts for run in runs if run.path is not None]
+        longer = shortest_names(paths) if len(paths) == 2 else None
+        first, second = longer or (f"{first} (1)", f"{second} (2)")
+    return first, second
+
+
+def charts_beside(runs: tuple[Run, Run]) -> list[Chart]:
+    """Return the charts of both: lines in one chart, the second run's dashed; shares in one each."""
+    names = names_of(runs)
+    drawn = [{chart.id: chart for chart in charts(run)} for run in runs]
+    both: list[Chart] = []
+    for id, chart in {**drawn[1], **drawn[0]}.items():
+        of_runs = [(name, found[id]) for name, found in zip(names, drawn, strict=True) if id in found]
+        if chart.kind == "shares":
+            both += [
+                replace(each, id=f"{id}-{n}", title=f"{each.title}: {name}")
+                for n, (name, each) in enumerate(of_runs)
+            ]
+            continue
+        series = [
+            replace(line, name=f"{name}: {line.name}", dashed=name == names[1])
+            for name, each in of_runs
+            for line in each.series
+        ]
+        both.append(replace(chart, series=series))
+    order = {id: place for place, id in enumerate([*drawn[0], *drawn[1]])}
+    return sorted(both, key=lambda chart: order[chart.id.removesuffix("-0").removesuffix("-1")])
+
+
+def _last(run: Run) -> tuple[int, dict[tuple[str, str, str], EpisodeRecord]] | None:
+    """Return the updates before the last evaluation, and its episodes by their task."""
+    held_out = whole_evaluations(run)
+    if not held_out:
+        return None
+    step, episodes = max(held_out.items())
+    return step, {(e["task_id"], e["question"], str(e.get("task_digest") or "")): e for e in episodes}
+
+
+def compare_runs(runs: tuple[Run, Run]) -> Comparison | None:
+    """Return the last evaluation of each, on the tasks that both have played; `None` if there are none."""
+    last = [_last(run) for run in runs]
+    if last[0] is None or last[1] is None:
+        return None
+    (step_a, a), (step_b, b) = last[0], last[1]
+    common = [key for key in a if key in b]
+    if not common:
+        return None
+    return Comparison(
+        f"held-out, {updates(step_a)}",
+        f"held-out, {updates(step_b)}",
+        per_skill([a[key] for key in common], [b[key] for key in common]),
+    )
+
+
+def differing_episode(runs: tuple[Run, Run]) -> int | None:
+    """Return the place, among the episodes of both, of one that the second run got right in the end and the
+    first one not; else of one the other way round."""
+    last = [_last(run) for run in runs]
+    if last[0] is None or last[1] is None:
+        return None
+    a, b = ({key: e for key, e in found.items() if not is_void(e)} for _, found in (last[0], last[1]))
+    ahead = [b[key] for key in a if key in b and b[key]["right"] and not a[key]["right"]]
+    behind = [b[key] for key in a if key in b and a[key]["right"] and not b[key]["right"]]
+    wanted = next(iter([*ahead, *behind]), None)
+    places = (len(runs[0].episodes) + place for place, e in enumerate(runs[1].episodes) if e is wanted)
+    return next(places, None)
+
+
+BLOCK = 100
+"""Episodes, or tasks, that are unpacked together."""
+
+TABLE_ROWS = 500
+"""Rows of a task's table that go into the page."""
+
+IN_INDEX = frozenset(
+    {"phase", "step", "status", "right", "greedy", "operation", "skills"}
+    | {"task_id", "task_digest", "question"}
+)
+"""Fields of an episode that the index, or another field, already holds: not in its block."""
+
+Key = tuple[str, str, str]
+"""Id, question and digest of a task."""
+
+
+def transcripts(shown: Sequence[tuple[str, Run]]) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Return the index, in columns, that the page lists and filters by; blocks of episodes; blocks of tasks.
+
+    Episodes of one task point to it, so its question is in the page once.
+    """
+    recorded: dict[Key, Task] = {}
+    for task in (task for _, run in shown for task in run.tasks):
+        recorded[task.id, task.question, task.digest] = task
+        recorded.setdefault((task.id, task.question, ""), task)  # older episodes have no digest of their task
+        recorded.setdefault((task.id, "", ""), task)  # still older ones do not say their question
+    places: dict[Key, int] = {}
+    tasks: list[dict[str, Any]] = []
+    details: list[dict[str, Any] | None] = []
+    episodes = [(number, episode) for number, (_, run) in enumerate(shown) for episode in run.episodes]
+    for _, episode in episodes:
+        key = _key(episode)
+        if key not in places:
+            places[key] = len(tasks)
+            found = recorded.get(key)
+            question = episode["question"] or (found.question if found else "")
+            tasks.append(
+                {"id": key[0], "question": question, "op": episode["operation"], "skills": episode["skills"]}
+            )
+            details.append(_task_detail(found) if found else None)
+    flipped = _flipped(episodes)
+    for key, place in places.items():
+        tasks[place]["flipped"] = key in flipped
+    statuses = list(dict.fromkeys(episode["status"] for _, episode in episodes))
+    index = {
+        "runs": [name for name, _ in shown],
+        "tasks": tasks,
+        "statuses": statuses,
+        "phases": PHASES,
+        "block": BLOCK,
+        "episodes": {
+            "run": [number for number, _ in episodes],
+            "task": [places[_key(e)] for _, e in episodes],
+            "phase": [e["phase"] for _, e in episodes],
+            "step": [e["step"] for _, e in episodes],
+            "status": [statuses.index(e["status"]) for _, e in episodes],
+            "right": [int(e["right"]) for _, e in episodes],
+            "failing": [int(any(map(failed_statement, e["turns"]))) for _, e in episodes],
+        },
+    }
+    bodies = [{key: value for key, value in e.items() if key not in IN_INDEX} for _, e in episodes]
+    return index, _blocks(bodies), _blocks(details)
+
+
+def _key(episode: EpisodeRecord) -> Key:
+    return episode["task_id"], episode["question"], str(episode.get("task_digest") or "")
+
+
+def _flipped(episodes: Iterable[tuple[int, EpisodeRecord]]) -> set[Key]:
+    """Return the tasks that were right in one evaluation and wrong in another, held-out or greedy before an
+    update.
+
+    Of an evaluation that was played twice, the second time counts, as in the accuracies.
+
+    Args:
+        episodes: (number of its run, episode).
+    """
+    ends: defaultdict[Key, dict[tuple[int, str, int], bool]] = defaultdict(dict)
+    for place, episode in episodes:
+        if episode["phase"] != "train" and not is_void(episode):
+            ends[_key(episode)][place, episode["phase"], episode["step"]] = episode["right"]
+    return {key for key, of in ends.items() if len(set(of.values())) == 2}
+
+
+def _task_detail(task: Task) -> dict[str, Any]:
+    tables = [
+        {
+            "name": table.name,
+            "columns": [f"{column.name} {column.type}" for column in table.columns],
+            "rows": table.rows[:TABLE_ROWS],
+            "count": None if task.source else len(table.rows),
+        }
+        for table in task.tables
+    ]
+    gold = task.gold.shown
+    answer = None if gold is None else json.dumps(gold, ensure_ascii=False)
+    return {"tables": tables, "sql": task.gold.sql, "answer": answer}
+
+
+def _blocks(entries: Sequence[Any]) -> list[str]:
+    blocks = (entries[start : start + BLOCK] for start in range(0, len(entries), BLOCK))
+    texts = (json.dumps(block, separators=(",", ":"), default=str) for block in blocks)
+    return [base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode() for text in texts]
 
 
 def write_report(run: Run, out: str | Path, other: Run | None = None) -> Path:
-    """Writes the run as one HTML file.
+    """Write the run as one HTML file.
 
     Args:
         other: a second run, which is shown beside it.
@@ -59,7 +343,7 @@ def write_report(run: Run, out: str | Path, other: Run | None = None) -> Path:
 
 
 def render(template: str, out: str | Path, **shown: Any) -> Path:
-    """Writes a page of `templates/`, all of whose texts are escaped.
+    """Write a page of `templates/`, all of whose texts are escaped.
 
     Raises:
         ConfigError: if `out` cannot be written.

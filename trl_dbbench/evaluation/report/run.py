@@ -17,7 +17,7 @@ STATE_FILE = "trainer_state.json"
 
 @dataclass
 class Run:
-    """What could be read of a run; `notes` say what could not, for the user."""
+    """The readable parts of a run; `notes` tell the user what is missing."""
 
     name: str
     model: str | None = None
@@ -29,13 +29,13 @@ class Run:
     planned_steps: int | None = None
     notes: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
-    """What run.json says."""
+    """Settings in run.json."""
     path: Path | None = None
-    """Its folder."""
+    """The run's folder."""
 
     @property
     def training(self) -> dict[str, Any]:
-        """What run.json says of the training: learning rate, batch, loss. Earlier versions said nothing."""
+        """Training settings in run.json: learning rate, batch, loss. Empty in earlier versions."""
         said = self.settings.get("training")
         return said if isinstance(said, dict) else {}
 
@@ -44,7 +44,7 @@ class Run:
 
 
 def read_run(folder: str | Path) -> Run:
-    """Reads a training run's `output_dir`, finished, running or killed.
+    """Read a training run's `output_dir`, finished, running or killed.
 
     Raises:
         ConfigError: if the folder is not there or holds nothing of a run that can be read.
@@ -73,7 +73,7 @@ def read_run(folder: str | Path) -> Run:
 
 
 def _read_log(folder: Path, run: Run) -> None:
-    """Takes the furthest readable state of the trainer: beside the episodes, or in a checkpoint."""
+    """Take the furthest readable state of the trainer: beside the episodes, or in a checkpoint."""
     found: list[tuple[int, dict[str, Any]]] = []
     for path in [folder / STATE_FILE, *sorted(folder.glob("checkpoint-*"))]:
         path = path if path.name == STATE_FILE else path / STATE_FILE

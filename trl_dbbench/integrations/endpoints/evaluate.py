@@ -1,21 +1,145 @@
-"""Evaluation of a model behind an endpoint: the figures of `evaluation`, and what it took to get them."""
+"""Evaluation of a model behind an endpoint, and what it cost."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from anyio.from_thread import start_blocking_portal
 from tqdm.auto import tqdm
 
+from trl_dbbench.database import Database
+from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.plan import Plan
-from trl_dbbench.episode.types import Episode, Sampling, Status, Usage
+from trl_dbbench.episode.play import play
+from trl_dbbench.episode.player import DEFAULT_RULES
+from trl_dbbench.episode.prompts import Opening
+from trl_dbbench.episode.protocol import AgentProtocol
+from trl_dbbench.episode.types import Episode, Rules, Sampling, Start, Status, Turn, Usage
 from trl_dbbench.evaluation.evaluate import Evaluation, so_far
-from trl_dbbench.integrations.endpoints.play import GREEDILY, EndpointPlayer
+from trl_dbbench.integrations.endpoints.http import Endpoint, TooLong
+from trl_dbbench.integrations.endpoints.messages import Message, Reply
 from trl_dbbench.runs.journal import GREEDY, SAMPLES, Journal
 from trl_dbbench.runs.records import EpisodeRecord, commonest, episode_record
 from trl_dbbench.tasks import Task
+
+GREEDILY = Sampling(greedy=True)
+
+Keep = Callable[[int, Episode], None]
+"""Called with the place and the episode, whenever one ends."""
+
+
+class MessageDialogue:
+    """A conversation with an endpoint; see `episode.play.Dialogue`.
+
+    `max_completion_length` holds for what the endpoint counts: the tokens that its prompts have grown by, and
+    those of the last turn. What it does not count is not limited.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        messages: list[Message],
+        protocol: AgentProtocol,
+        rules: Rules,
+        episode: Episode,
+    ):
+        self._endpoint = endpoint
+        self._messages = messages
+        self._protocol = protocol
+        self._rules = rules
+        self._sampling = episode.sampling
+        self._reply = Reply("")
+        self._prompt_tokens: int | None = None
+        self._used = 0
+
+    async def next_turn(self, number: int) -> Turn | None:
+        budget = min(self._rules.max_turn_tokens, self._rules.max_completion_length - self._used)
+        try:
+            self._reply = await self._endpoint.reply(
+                self._messages, self._protocol.tools, budget, self._sampling
+            )
+        except TooLong:
+            return None
+        if usage := self._reply.usage:
+            if self._prompt_tokens is None:
+                self._prompt_tokens = usage.read
+            self._used = max(0, usage.read - self._prompt_tokens) + usage.written
+        self._messages.append(self._reply.message(self._protocol))
+        return self._reply.turn(self._protocol)
+
+    @property
+    def full(self) -> bool:
+        if self._reply.squeezed and self._reply.finish == "length":
+            return True  # no more is left of the model's context
+        return self._used >= self._rules.max_completion_length
+
+    def tell(self, turn: Turn) -> bool:
+        assert turn.observation is not None
+        self._messages += self._reply.observed(turn.observation, self._protocol)
+        return not self.full
+
+
+@dataclass(frozen=True)
+class EndpointPlayer:
+    """A player of episodes on an endpoint; `player.Player` is for models whose tokens we see.
+
+    Args:
+        judge: says whether an episode ended right.
+        rules: their `context` is not used; the endpoint says itself what does not fit.
+        system_prompt: replaces the protocol's own.
+        concurrency: episodes that run side by side, each with one request at a time.
+    """
+
+    endpoint: Endpoint
+    protocol: AgentProtocol
+    database: Database
+    judge: Judge
+    rules: Rules = DEFAULT_RULES
+    system_prompt: Opening | None = None
+    concurrency: int = 8
+
+    def play_all(self, tasks: Sequence[tuple[Task, Sampling]], keep: Keep) -> None:
+        """Play every task; end early when the endpoint or the database gives up.
+
+        Args:
+            tasks: each with how its tokens are chosen; one may come several times.
+            keep: is called in a thread of its own.
+
+        Raises:
+            TaskError, ConfigError: if a task's episodes could not be judged; before anything is asked.
+        """
+        for task in {id(task): task for task, _ in tasks}.values():
+            self.judge.check_task(task, self.protocol)
+        with start_blocking_portal() as portal:
+            portal.call(self._play_all, deque(enumerate(tasks)), keep)
+
+    async def play(self, task: Task, sampling: Sampling) -> Episode:
+        """Play one episode, within `Endpoint.connected`; see `episode.play`."""
+        messages: list[Message] = [*self.protocol.messages(task, self.system_prompt)]
+        episode = await play(
+            Start(task, [], sampling),
+            dialogue=partial(MessageDialogue, self.endpoint, messages, self.protocol, self.rules),
+            protocol=self.protocol,
+            database=self.database,
+            judge=self.judge,
+            rules=self.rules,
+        )
+        episode.endpoint = str(self.endpoint)
+        return episode
+
+    async def _play_all(self, waiting: deque[tuple[int, tuple[Task, Sampling]]], keep: Keep) -> None:
+        async def work() -> None:
+            while waiting and self.endpoint.gave_up is None and self.database.gave_up is None:
+                place, (task, sampling) = waiting.popleft()
+                keep(place, await self.play(task, sampling))
+
+        async with self.endpoint.connected():
+            await asyncio.gather(*(work() for _ in range(self.concurrency)))
 
 
 @dataclass(frozen=True)
@@ -24,7 +148,7 @@ class EndpointEvaluation(Evaluation):
 
     Args:
         endpoint: the model and the server's address.
-        planned: the tasks that were to be played; those of `episodes` were.
+        planned: the number of tasks; `episodes` are the played ones.
         requests: how many were sent, repeated ones too.
         left_out: the settings that the server did not take.
         squeezed: turns that got fewer tokens than asked for, since no more were left of the model's context.
@@ -56,7 +180,7 @@ class EndpointEvaluation(Evaluation):
 
     @property
     def tokens(self) -> dict[str, int]:
-        """What the endpoint counted: tokens read and written, and the turns of which it said nothing."""
+        """Tokens read and written, as the endpoint counted them, and the number of turns without a count."""
         counted = [usage for usage in self.usages if usage is not None]
         return {
             "read": sum(usage.read for usage in counted),
@@ -66,7 +190,7 @@ class EndpointEvaluation(Evaluation):
 
     @property
     def unreadable(self) -> Counter[str]:
-        """Turns that the protocol could not read, by what was wrong with them."""
+        """Turns that the protocol could not read, counted by reason."""
         turns = [turn for record in (*self.records, *self.samples) for turn in record["turns"]]
         return Counter(turn.get("reason", "") for turn in turns if turn["action"] == "invalid")
 
@@ -101,8 +225,8 @@ def evaluate_endpoint(
     journal: Journal | None = None,
     progress: bool = True,
 ) -> EndpointEvaluation:
-    """Plays every task once, greedily, then the samples of a plan, and judges them. What was played before it
-    was stopped is kept.
+    """Play every task once, greedily, then the samples of a plan, and judge them. An interrupted run keeps
+    what was played.
 
     Args:
         plan: the samples of each task.
@@ -166,7 +290,7 @@ def _wanted(tasks: Sequence[Task], plan: Plan | None) -> list[tuple[str, int, Ta
 
 @dataclass
 class _Spent:
-    """What episodes took: the usage of each turn, and the requests of earlier starts."""
+    """Usage of each turn, and requests of earlier starts."""
 
     usages: list[Usage | None]
     requests: int = 0

@@ -1,4 +1,4 @@
-"""Asking an OpenAI-compatible server: what is sent, what is tried again, and when it is given up.
+"""Requests to an OpenAI-compatible server, what is tried again, and when the server is given up.
 
 | the server | what follows |
 |---|---|
@@ -22,11 +22,12 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
+import tenacity
 
 from trl_dbbench.episode.types import Sampling
 from trl_dbbench.errors import ConfigError, EnvironmentFault
@@ -52,13 +53,13 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 
 CONNECT_SECONDS = 10.0
 TURN_SECONDS = 600.0
-"""For a reply; a server that takes longer counts as hung."""
+"""Seconds for a reply; a server that takes longer counts as hung."""
 
 PATIENCE_SECONDS = 180.0
-"""For a request, from its first failure on."""
+"""Seconds that a request is tried again for, from its first failure on."""
 
 START_SECONDS = 15.0
-"""The same, while nothing has ever been heard of the server: its address may be wrong."""
+"""The same while the server has never answered: its address may be wrong."""
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0
 
@@ -70,43 +71,49 @@ class TooLong(Exception):
     """The conversation does not fit the model."""
 
 
+@dataclass(eq=False)
 class _Failure(Exception):
-    """This may work when it is tried again; `wait` seconds, if the server said so."""
+    """A request that got no reply.
 
-    def __init__(
-        self,
-        text: str,
-        wait: float | None = None,
-        *,
-        absent: bool = False,
-        strange: bool = False,
-        final: bool = False,
-    ):
-        super().__init__(text)
-        self.wait = wait
-        self.absent = absent  # nobody listens there
-        self.strange = strange  # what came is not a reply
-        self.final = final  # the same request would be refused again
+    Args:
+        wait: seconds that the server wants to be left alone for.
+        absent: nobody listens at the address.
+        strange: the response is not a reply.
+        final: the server would refuse the same request again.
+    """
 
+    text: str
+    wait: float = 0.0
+    absent: bool = False
+    strange: bool = False
+    final: bool = False
 
-class _Again(Exception):
-    """The next request leaves out what the server does not take."""
+    def __str__(self) -> str:
+        return self.text
 
 
-class _Less(Exception):
-    """The next request asks for `tokens` at most."""
+def _failure_of(state: tenacity.RetryCallState) -> _Failure:
+    failure = state.outcome and state.outcome.exception()
+    assert isinstance(failure, _Failure)
+    return failure
 
-    def __init__(self, tokens: int):
+
+def _wait(state: tenacity.RetryCallState) -> float:
+    """Return the seconds until the next try: requests that failed together are not sent together again."""
+    pause = tenacity.wait_exponential(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)(state)
+    return _failure_of(state).wait + pause * random.uniform(0.5, 1.0)
+
+
+class _Adapted(Exception):
+    """The next request leaves out what the server does not take, or asks for `tokens` at most."""
+
+    def __init__(self, tokens: int | None = None):
         super().__init__(tokens)
         self.tokens = tokens
 
 
-class _Final(Exception):
-    """Nothing will work."""
-
-
 def read_key(variable: str | None) -> str | None:
-    """The API key; `None` if there is none to send.
+    """Return the API key, or `None` without one.
 
     Args:
         variable: the environment variable that holds it; if left out, `OPENAI_API_KEY`, which may be unset.
@@ -123,10 +130,10 @@ def read_key(variable: str | None) -> str | None:
 
 
 def base_url(url: str) -> str:
-    """The address that `/chat/completions` is put behind: `/v1` is added where only a host is named.
+    """Return the address without `/chat/completions`; `/v1` is added to a host alone.
 
     Raises:
-        ConfigError: if it is no server's address, or holds what may be secret.
+        ConfigError: if it is not a server's address, or may hold a secret.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -161,7 +168,7 @@ class Endpoint:
         requests: how many were sent, repeated ones too.
 
     Raises:
-        ConfigError: if `url` is no address.
+        ConfigError: if `url` is not an address.
     """
 
     def __init__(
@@ -197,7 +204,7 @@ class Endpoint:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
-        """Requests can be made within."""
+        """Open the connections that requests need."""
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         # no redirects: they would carry the key elsewhere
         limits = httpx2.Limits(max_connections=None)
@@ -211,42 +218,53 @@ class Endpoint:
         max_tokens: int,
         sampling: Sampling,
     ) -> Reply:
-        """The model's next message.
+        """Return the model's next message.
 
         Raises:
             TooLong: if the conversation does not fit the model.
-            EnvironmentFault: if the server gives none, however often it is asked; `gave_up` says whether it
-                is worth to ask for another.
+            EnvironmentFault: if the server gives none after all tries; `gave_up` is set if no other request
+                would get one.
         """
-        failing_since, pause, allowed = None, FIRST_WAIT_SECONDS, max_tokens
         turns = sum(message["role"] == "assistant" for message in messages)
-        while self.gave_up is None:
-            body = self._body(messages, tools, allowed, sampling)
-            try:
-                reply = await self._unless_over(self._ask(body))
-            except _Again:
-                continue
-            except _Less as less:
-                allowed = less.tokens
-            except _Final as error:
-                self._give_up(str(error))
-            except _Failure as failure:
-                now = time.monotonic()
-                failing_since = now if failing_since is None else failing_since
-                # requests that failed together are not sent together again
-                wait = (failure.wait or 0.0) + pause * random.uniform(0.5, 1.0)
-                if failure.final or now - failing_since + wait > self._patience_with(failure):
-                    raise self._given_up_on(failure, turns) from None
-                logger.warning("%s: %s; trying again in %.3g s.", self.url, failure, wait)
-                await self._unless_over(asyncio.sleep(wait))
-                pause = min(2 * pause, LONGEST_WAIT_SECONDS)
-            else:
-                self._answered = True
-                if turns >= self._given_up_at:
-                    self._given_up = 0
-                self.squeezed += allowed < max_tokens
-                return replace(reply, squeezed=allowed < max_tokens)
-        raise EnvironmentFault(self.gave_up)
+        allowed = max_tokens
+
+        async def ask() -> Reply:
+            nonlocal allowed
+            while self.gave_up is None:
+                try:
+                    return await self._unless_over(self._ask(self._body(messages, tools, allowed, sampling)))
+                except _Adapted as adapted:
+                    allowed = adapted.tokens or allowed
+            raise EnvironmentFault(self.gave_up)
+
+        failed_since = None
+
+        def is_over(state: tenacity.RetryCallState) -> bool:
+            nonlocal failed_since
+            now = time.monotonic()
+            failed_since = now if failed_since is None else failed_since
+            failure = _failure_of(state)
+            return failure.final or now - failed_since + state.upcoming_sleep > self._patience_with(failure)
+
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type(_Failure),
+            wait=_wait,
+            stop=is_over,
+            before_sleep=lambda state: logger.warning(
+                "%s: %s; trying again in %.3g s.", self.url, _failure_of(state), state.upcoming_sleep
+            ),
+            sleep=lambda seconds: self._unless_over(asyncio.sleep(seconds)),
+            reraise=True,
+        )
+        try:
+            reply: Reply = await retrying(ask)
+        except _Failure as failure:
+            raise self._given_up_on(failure, turns) from None
+        self._answered = True
+        if turns >= self._given_up_at:
+            self._given_up = 0
+        self.squeezed += allowed < max_tokens
+        return replace(reply, squeezed=allowed < max_tokens)
 
     # --- a request ------------------------------------------------------------------------------------
 
@@ -291,7 +309,7 @@ class Endpoint:
         except (ValueError, RecursionError) as error:  # a JSON decoder's too
             what, is_json = described(response)
             if not (is_json or self._answered or "json" in response.headers.get("Content-Type", "")):
-                raise _Final(
+                raise self._give_up(
                     f"it answers with {self._scrubbed(what)} where a chat completion in JSON belongs. "
                     f"{_COMPARE}"
                 ) from None
@@ -301,18 +319,18 @@ class Endpoint:
     def _refused(
         self, status: int, error: ServerError, response: httpx2.Response, body: dict[str, Any]
     ) -> NoReturn:
-        """Raises what an error means."""
+        """Raise what an error means."""
         message = self._scrubbed(error.message)[:500].rstrip(". ")
         said = f"status {status}: {message}" if message else f"status {status}"
         if status in (400, 413, 422, 500) or "context_length" in error.code:
             self._adapt(error, said, body)
         if target := redirection(response):
-            raise _Final(
+            raise self._give_up(
                 f"{said}: it redirects to {target}. Give that address to --endpoint, if you trust it"
             )
         status = error.meant_status(status)
         if remedy := _REMEDIES.get(status) or (error.code == "insufficient_quota" and _REMEDIES[402]):
-            raise _Final(f"{said}. {remedy}")
+            raise self._give_up(f"{said}. {remedy}")
         if status in (408, 409, 425, 429) or status >= 500:
             # an error under status 200 is strange
             raise _Failure(said, retry_after(response), strange=response.is_success)
@@ -325,7 +343,7 @@ class Endpoint:
             if tokens >= FEWEST_TOKENS:
                 if not self.squeezed:
                     logger.warning("%s leaves %d tokens for a turn, not %d: %s.", self, tokens, allowed, said)
-                raise _Less(tokens)
+                raise _Adapted(tokens)
             self.too_long = said
             raise TooLong(said)
         if error.is_too_long:
@@ -336,7 +354,7 @@ class Endpoint:
                 what = " (its turns are not greedy)" if name == "temperature" else ""
                 logger.warning("%s does not take %s, so it is left out%s.", self, name, what)
             self.left_out.add(name)
-            raise _Again(said)
+            raise _Adapted
 
     # --- giving up ------------------------------------------------------------------------------------
 
@@ -355,13 +373,14 @@ class Endpoint:
             self._give_up(f"{failure}{f' (said{when})' if when else ''}{hint}")
         return EnvironmentFault(f"the endpoint {self.url}: {failure}")
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, why: str) -> EnvironmentFault:
         if self.gave_up is None:
             self.gave_up = f"the endpoint {self.url} ({self.model}) gives no turns: {why}"
             self._over.set()
+        return EnvironmentFault(self.gave_up)
 
     async def _unless_over(self, work: Awaitable[T]) -> T:
-        """What `work` gives; it is cut off when the endpoint is given up."""
+        """Return the result of `work`, which is cut off when the endpoint is given up."""
         task, over = asyncio.ensure_future(work), asyncio.ensure_future(self._over.wait())
         try:
             await asyncio.wait({task, over}, return_when=asyncio.FIRST_COMPLETED)
@@ -376,7 +395,7 @@ class Endpoint:
         return self._scrubbed(f"{type(error).__name__} {error}".strip())
 
     def _scrubbed(self, text: str) -> str:
-        """Without the key, which some servers repeat."""
+        """Return the text without the key, which some servers repeat."""
         text = " ".join(text.split())
         return text.replace(self._key, "***") if self._key else text
 

@@ -1,4 +1,4 @@
-"""A server's reply <-> a turn: what it means to the protocol, and how the next request tells it again."""
+"""From a server's reply to a turn, and back to the messages of the next request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Message = dict[str, Any]
 """A chat message, as the API has it."""
 
 SECOND_CALL = "Error: not executed. Only the first call of a turn is."
-"""What later calls of a turn get: servers want a result for each."""
+"""Reply to every call of a turn but the first: servers want a result for each."""
 
 _READ = ("role", "content", "tool_calls", "function_call", "refusal")
 """Fields of a message that are written anew for the next request."""
@@ -39,12 +39,14 @@ class Call:
     arguments: str
 
     sent: Message = field(default_factory=dict)
-    """What else the server told of the call: some want it back, such as Gemini's `extra_content`."""
+    """Other fields of the call that the server sent: some want them back, such as Gemini's `extra_content`.
+    """
     old: bool = False
     """Whether it came as `function_call`, which is answered in the role `function`."""
 
     def text(self) -> str:
-        """The call in a form that `markup.tool_call` reads as this one, however broken its arguments are."""
+        """Return the call as text that `tool_calls.tool_call` reads as this call, however broken its
+        arguments are."""
         readable = _object(self.arguments)
         call = {"name": self.name, "arguments": self.arguments if readable is None else readable}
         # a statement may hold the closing tag
@@ -71,7 +73,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a server said: the message's content, its native calls, and why it ended.
+    """A server's reply: the message's content, its native calls, and why it ended.
 
     `thoughts` are those that the server tells apart, `usage` is `None` where it counts nothing. `sent` is the
     message as it came. `squeezed`: fewer tokens were allowed than asked for, as no more are left of the
@@ -88,7 +90,7 @@ class Reply:
     squeezed: bool = False
 
     def turn(self, protocol: AgentProtocol) -> Turn:
-        """The turn, read by the protocol. Calls count where the protocol has tools."""
+        """Return the turn, read by the protocol. Calls count if the protocol has tools."""
         action = self._action(protocol)
         if self._all_in_thoughts(protocol):
             parts = [self.thoughts]
@@ -117,7 +119,8 @@ class Reply:
         return action
 
     def _all_in_thoughts(self, protocol: AgentProtocol) -> bool:
-        """Whether the server put the turn where thoughts belong, as some do that look for no end of them."""
+        """Return whether the server sent the whole turn as thoughts, as some do when they find no end of the
+        thoughts."""
         if self.content.strip() or self.calls or not self.thoughts or self.finish in _NOT_ENDED:
             return False
         return not isinstance(protocol.parse(self.thoughts), Invalid)
@@ -141,7 +144,7 @@ class Reply:
         return message
 
     def observed(self, observation: str, protocol: AgentProtocol) -> list[Message]:
-        """The observation of the turn, as the messages after it."""
+        """Return the observation of the turn as messages."""
         if not self.calls:
             # a tool's message must name the call that it answers
             role = "user" if protocol.observation_role == "tool" else protocol.observation_role
@@ -157,7 +160,7 @@ class Reply:
 
 
 def read_reply(body: Any) -> Reply:
-    """The reply in a response's JSON.
+    """Return the reply in a response's JSON.
 
     Raises:
         ValueError: if there is none: a proxy's page, an error under status 200, an empty list.
@@ -199,7 +202,7 @@ def _call(number: int, call: Message) -> Call:
 
 
 def _text(content: Any, *kinds: str) -> str:
-    """Return the text of a content without its thoughts; or that of its parts of these kinds."""
+    """Return the text of a content without its thoughts, or the text of its parts of these kinds."""
     if not isinstance(content, list | dict):
         return content if isinstance(content, str) and not kinds else ""
     texts = []

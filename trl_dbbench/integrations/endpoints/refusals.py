@@ -1,4 +1,4 @@
-"""What servers say when they refuse a request, in the words of many vendors.
+"""Refusals of servers, in the words of many vendors.
 
 | the error says | what it means |
 |---|---|
@@ -96,14 +96,14 @@ _MEANT = (
     ),
     (402, re.compile(r"credit balance|insufficient (balance|credit|quota)", re.I)),
 )
-"""What an error says of model, key or account, whatever its status."""
+"""Patterns that show the real status of an error that came with another one."""
 
 _WANTED = re.compile(r"missing|required|must be (passed|provided|included)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class ServerError:
-    """An error of a server, in whichever shape it was told."""
+    """An error of a server, read from any of the known shapes."""
 
     message: str
     code: str = ""
@@ -111,7 +111,7 @@ class ServerError:
 
     @property
     def is_too_long(self) -> bool:
-        """Whether the conversation does not fit the model."""
+        """Whether the conversation is too long for the model."""
         return "context_length" in self.code or bool(_TOO_LONG.search(self.message))
 
     def meant_status(self, status: int) -> int:
@@ -199,20 +199,20 @@ def json_of(response: httpx2.Response) -> Any:
     """Return a response's JSON, as it can be sent back: without half surrogate pairs, NaN and infinity.
 
     Raises:
-        ValueError: if it is no JSON.
+        ValueError: if it is not JSON.
     """
     text = json.dumps(response.json(), ensure_ascii=False).encode("utf-8", "replace")
     return json.loads(text, parse_constant=lambda _: None)
 
 
-def retry_after(response: httpx2.Response) -> float | None:
-    """Return the seconds of a header that gives them or a date; `None` without one."""
+def retry_after(response: httpx2.Response) -> float:
+    """Return the seconds of a header that gives them or a date; 0 without one."""
     value = response.headers.get("Retry-After", "").strip()
     with contextlib.suppress(ValueError, TypeError):
         if re.fullmatch(r"\d+(\.\d+)?", value):
             return float(value)
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    return None
+    return 0.0
 
 
 def redirection(response: httpx2.Response) -> str | None:

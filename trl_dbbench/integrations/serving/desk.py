@@ -1,13 +1,14 @@
-"""The open episodes of a server: each is played by `loop.play`, as all others, and its turns are calls.
+"""The open episodes of a server. Each is played by `episode.play`, like all others; its turns are the agent's
+calls.
 
 ```
-start("t1") -> Opening      a task of `loop.play`, with a sandbox of its own, begins
+start("t1") -> Opening      a task of `episode.play`, with a sandbox of its own, begins
 call(episode, text) -> Turn      the call is the next turn; its observation is the reply
 call(episode, text) -> Episode   the call has ended it: an answer, or the last turn that there is
 ```
 
-An episode has a name that cannot be guessed, and whoever has the name plays it. A connection could not stand
-for it: since its version of 2026-07-28 MCP knows none over HTTP, and agents of a client share one.
+An episode has a secret name, and any client with the name can play it. A connection cannot identify it: MCP
+has none over HTTP since its version of 2026-07-28, and the agents of a client share one.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from trl_dbbench.utils.lookup import nearest
 logger = logging.getLogger(__name__)
 
 REMEMBERED = 10_000
-"""Names of ended episodes that are told from those that never were."""
+"""Names of ended episodes kept, so that a call of one is told apart from a wrong name."""
 
 EPISODES = Counter("dbbench_episodes", "Episodes that have ended.", ["status", "right"])
 OPEN = Gauge("dbbench_episodes_open", "Episodes that are being played.")
@@ -52,7 +53,7 @@ CALLS = Histogram(
 )
 
 ENDINGS = {"tools": ("commit_final_answer", "answers"), "tools_sql": ("submit_sql", "query")}
-"""The protocols that can be served -> the tool that ends an episode there, and its argument."""
+"""Protocols that can be served, with the tool that ends an episode and its argument."""
 
 STOPPED = "the server was stopped before the episode ended"
 
@@ -66,7 +67,7 @@ class Counted:
 
 @contextmanager
 def counted(tool: str) -> Iterator[Counted]:
-    """Counts a call and its time."""
+    """Count a call and its time."""
     start, call = time.monotonic(), Counted()
     try:
         yield call
@@ -83,21 +84,20 @@ class Opening:
 
 
 MAX_OPEN_EPISODES = 1024
-"""An agent thinks for most of its time, so that its sandbox waits for statements, and not they for it."""
+"""Open episodes at a time. Agents think most of the time, so sandboxes mostly wait."""
 
 
 @dataclass
 class Desk:
-    """Hands out tasks, and plays what comes of them. For one event loop.
+    """Hands out tasks and plays their episodes. For one event loop.
 
     Args:
-        tasks: are handed out in this order, each once; by its id a task can be had again.
-        database: where the statements run. Whoever opened it closes it.
+        tasks: handed out in this order, each once; by its id a task can be played again.
+        database: where the statements run. The caller closes it.
         judge: says whether an episode ended right.
-        rules: of which `max_turns` counts.
-        idle_seconds: an episode that is not called for so long is ended, and so not right.
-        folder: keeps the episodes, if they are to be kept. Tasks that were played there are handed out by
-            their ids only.
+        rules: only `max_turns` counts.
+        idle_seconds: time without a call after which an episode ends, as not right.
+        folder: keeps the episodes; `None` keeps none. Tasks played there are handed out by their ids only.
         reward: what episodes are worth, if that is wanted; it comes into their `rewards`.
         most_open: episodes that are played at once.
 
@@ -117,7 +117,7 @@ class Desk:
     _open: dict[str, tuple[Calls, asyncio.Task[None]]] = field(default_factory=dict, init=False)
     _ended: dict[str, str] = field(default_factory=dict, init=False)
     closing: bool = field(default=False, init=False)
-    """Whether no new episodes are begun, because the server is stopping."""
+    """Whether the server is stopping and begins no new episodes."""
 
     def __post_init__(self) -> None:
         for task in self.tasks:
@@ -141,11 +141,11 @@ class Desk:
 
     @property
     def ready(self) -> bool:
-        """Whether a new episode would have its database."""
+        """Whether a new episode would get its database."""
         return not self.closing and not self.database.silent
 
     def start(self, task_id: str, client: str) -> Opening:
-        """Begins an episode.
+        """Begin an episode.
 
         Args:
             task_id: of the task to be played; if empty, it is the next one.
@@ -169,7 +169,7 @@ class Desk:
         return Opening(name, task)
 
     async def call(self, name: str, text: str) -> Turn | Episode:
-        """Plays the next turn of an episode.
+        """Play the next turn of an episode.
 
         Args:
             text: the turn, as the protocol reads it.
@@ -187,19 +187,19 @@ class Desk:
         return await self._open[name][0].call(text)
 
     def leave(self, name: str) -> None:
-        """Ends an episode, if it is open, because its client is gone."""
+        """End an open episode whose client is gone."""
         if name in self._open:
             self._open[name][0].leave()
 
     async def drain(self, seconds: float) -> None:
-        """Begins no new episodes, and lets the open ones go on until they end, or for so long."""
+        """Begin no new episodes; wait until the open ones end, at most this many seconds."""
         self.closing = True
         if self._open:
             # wait() leaves the episodes as they are if it is cancelled or its time is over
             await asyncio.wait([task for _, task in self._open.values()], timeout=seconds)
 
     async def close(self, fault: str | None = None) -> None:
-        """Ends all episodes, when the statements that run have ended. Nothing of them is left afterwards.
+        """End all episodes as soon as their running statements end. Nothing of them is left.
 
         Args:
             fault: why that is not the agents' doing, if it is not.
@@ -270,5 +270,5 @@ _SAID = {why: f"This episode has ended: {said}. Begin another one." for why, sai
 
 
 def ended(episode: Episode) -> str:
-    """What the agent reads if it calls an episode that has ended."""
+    """Return the reply to a call of an episode that has ended."""
     return _SAID[episode.status]

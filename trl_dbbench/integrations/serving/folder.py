@@ -1,4 +1,4 @@
-"""A folder of served episodes, in the form of a run's: `run.json`, `tasks.jsonl`, `episodes.jsonl`.
+"""A folder of served episodes in the form of a run: `run.json`, `tasks.jsonl`, `episodes.jsonl`.
 
 A desktop client may start a server for each of its windows, and all of them name the same folder. So several
 processes add to it at once, and each holds a lock for as long as it writes.
@@ -27,8 +27,8 @@ DECIDING = ("protocol", "observation_characters", "max_turns", "dialect", "limit
 class Folder:
     """Adds episodes to a folder. Thread-safe.
 
-    `played` has the digests of the tasks of which it held an episode when it was opened; episodes whose
-    environment failed do not count.
+    `played` has the digests of the tasks that had an episode when the folder was opened; void episodes do
+    not count.
 
     Args:
         path: a new or empty folder, or one of episodes that were served with the same settings.
@@ -63,7 +63,7 @@ class Folder:
         }
 
     def add(self, episode: Episode) -> None:
-        """Adds an episode, and its task if the folder does not have that.
+        """Add an episode, and its task if the folder does not have that.
 
         Raises:
             StorageError: if it cannot be written.
@@ -85,7 +85,7 @@ class Folder:
 
     @contextmanager
     def _alone(self) -> Iterator[IO[str]]:
-        """The file of the episodes, for this thread of this process alone."""
+        """Open the file of the episodes under a lock, for this thread alone."""
         with self._episodes.open("a", encoding="utf-8", errors="backslashreplace") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield file

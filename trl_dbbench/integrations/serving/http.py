@@ -1,50 +1,162 @@
-"""An application over HTTP: on which address, who may come, and for how long."""
+"""An application over HTTP: its address, who may come, what a connection may take, and pages for monitors.
+
+`/health` is for load balancers, `/metrics` for Prometheus.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import hmac
 import ipaddress
 import logging
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
+import h11
 import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect
-from starlette.responses import PlainTextResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trl_dbbench.errors import ConfigError
-from trl_dbbench.integrations.serving.connections import BACKLOG, CONNECTION, MAX_STRANGERS, BoundedHTTP
 from trl_dbbench.integrations.serving.desk import Desk
-from trl_dbbench.integrations.serving.monitoring import HEALTH
 from trl_dbbench.integrations.serving.stopping import Stop, until_stopped
+
+HEALTH = "/health"
+
+
+def monitoring_routes(desk: Desk) -> list[Route]:
+    """Return the pages."""
+
+    async def health(request: Request) -> Response:
+        ready = desk.ready
+        told = {
+            "status": "stopping" if desk.closing else "healthy" if ready else "the database does not answer",
+            "episodes_open": desk.open,
+            "tasks_left": desk.left,
+        }
+        return JSONResponse(told, status_code=200 if ready else 503)
+
+    async def metrics(request: Request) -> Response:
+        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+    return [Route(HEALTH, health), Route("/metrics", metrics)]
+
+
+MAX_STRANGERS = 512
+"""Connections that have shown nothing yet. A client shows its token with its first bytes."""
+
+BACKLOG = 128
+"""Connections accepted at once. Those before them are read from before `MAX_STRANGERS` of them have come."""
+
+REQUEST_SECONDS = 20
+"""Seconds from the last answer, or the start of a connection, to the end of a request; also how long a client
+may leave an answer unread."""
+
+REFUSED_BYTES = 2 * 1024**2
+"""Bytes of an already answered request that are read and dropped: many clients read no answer before they
+have sent everything."""
+
+CONNECTION = "dbbench_connection"
+"""The key in a request's `scope["state"]` that holds its `BoundedHTTP`."""
+
+_COMING = (h11.IDLE, h11.SEND_BODY)
+
+
+class BoundedHTTP(H11Protocol):
+    """uvicorn's protocol, which by itself waits for ever for the rest of a request."""
+
+    def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
+        super().__init__(config, server_state, {**app_state, CONNECTION: self}, _loop)
+        self.stranger = True
+        self._began = time.monotonic()
+        self._end_of_request: asyncio.TimerHandle | None = None
+        self._end_of_answer: asyncio.TimerHandle | None = None
+        self._dropped = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_request()
+        strangers = [each for each in self.connections if isinstance(each, BoundedHTTP) and each._waits]
+        if len(strangers) > MAX_STRANGERS:
+            min(strangers, key=lambda each: each._began).transport.abort()
+
+    @property
+    def _waits(self) -> bool:
+        return self.stranger and not self.transport.is_closing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(self._end_of_request)
+        self._end(self._end_of_answer)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.cycle is not None and self.cycle.response_complete and self.conn.their_state is h11.SEND_BODY:
+            self._dropped += len(data)
+            if self._dropped > REFUSED_BYTES:
+                self.transport.abort()
+                return
+        super().data_received(data)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        self._await_request()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self.stranger = False  # uvicorn's WebSocket answers at once, and has time limits of its own
+        self._end(self._end_of_request)
+        super().handle_websocket_upgrade(event)
+
+    def pause_writing(self) -> None:
+        self._end_of_answer = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._end(self._end_of_answer)
+        super().resume_writing()
+
+    def _await_request(self) -> None:
+        """Starts the time of a request, unless it runs already, and ends it when the request is whole."""
+        if self.transport.get_protocol() is not self:  # a WebSocket by now
+            return
+        if self.conn.their_state not in _COMING:
+            self._end(self._end_of_request)
+            self._end_of_request, self._dropped = None, 0
+        elif self._end_of_request is None:
+            self._end_of_request = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
+
+    @staticmethod
+    def _end(timer: asyncio.TimerHandle | None) -> None:
+        if timer is not None:
+            timer.cancel()
+
 
 logger = logging.getLogger(__name__)
 
 CLOSING_SECONDS = 3
-"""For how long open streams of HTTP clients are waited for."""
+"""Seconds to wait for open streams of HTTP clients."""
 
 MAX_REQUEST_BYTES = 1024**2
-"""A statement of the longest kind has room, with each of its characters written as two escapes."""
-
-TRIM_SECONDS = 30
-"""How often memory that is free is given back to the system."""
+"""Bytes of a request: room for the longest statement with each character written as two escapes."""
 
 _TOO_LARGE = f"A request has at most {MAX_REQUEST_BYTES:,} bytes."
 
 MAX_CONNECTIONS = 1024
-"""At a time, and as many sessions of clients that keep one. Who comes then is told to come later."""
+"""Connections at a time, and sessions of clients that keep one. Further clients are told to come later."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where HTTP is served, and the token that clients have to send, if they have to."""
+    """Address of the HTTP server, and the token that clients have to send, if any."""
 
     host: str
     port: int
@@ -52,10 +164,10 @@ class Address:
 
     @classmethod
     def of(cls, text: str, token: str | None) -> Address:
-        """Reads `HOST:PORT`, or a port alone, which is one of 127.0.0.1.
+        """Read `HOST:PORT`, or a port of 127.0.0.1.
 
         Raises:
-            ConfigError: if it is none, or other machines could reach it without a token.
+            ConfigError: if it is not an address, or other machines could reach it without a token.
         """
         host, _, port = text.rpartition(":")
         host = host.strip("[]") or "127.0.0.1"
@@ -73,7 +185,7 @@ class Address:
         return cls(host, int(port), token)
 
     def listen(self) -> socket.socket:
-        """Raises ConfigError if the address cannot be had."""
+        """Listen; raise ConfigError if the address is not free."""
         try:
             family = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0][0]
             return socket.create_server((self.host, self.port), family=family)
@@ -89,7 +201,7 @@ def _is_local(host: str | None) -> bool:
 
 
 class Gate:
-    """Lets in who has the token or, where there is none, who asks for this machine by a local name.
+    """Lets in requests with the token or, without one, requests to this machine by a local name.
 
     A web page of another site, which a browser here shows, has neither. `/health` is for everybody.
     """
@@ -120,7 +232,7 @@ class Gate:
             await PlainTextResponse(_TOO_LARGE, 413)(scope, receive, send)
 
     def _refusal(self, path: str, headers: Headers) -> tuple[int, str, dict[str, str]] | None:
-        """What a request is answered that does not come through: status, text, headers."""
+        """Return status, text and headers of a refusal; `None` for a request that may pass."""
         if path == HEALTH:
             return None
         if self._expected is not None:
@@ -141,14 +253,14 @@ class Gate:
 
 
 class _Exchange:
-    """A request and its answer, on their way through the gate."""
+    """A request and its answer as they pass the gate."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self.answering = False
         self.too_large = False
-        """The body had not said how long it is; what the app answers is then left out."""
+        """The body turned out too large; the app's answer is left out."""
         self.gone = False
-        """The client does not take the answer any more."""
+        """The client has stopped reading the answer."""
         self._receive, self._send = receive, send
         self._left = MAX_REQUEST_BYTES
 
@@ -178,7 +290,8 @@ def _host(url: str) -> str | None:
 
 
 class _HTTPServer(uvicorn.Server):
-    """Leaves signals to `Stop`: its own way would end the process before the database is closed."""
+    """uvicorn's server without its signal handlers, which would end the process before the database is
+    closed."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -186,21 +299,22 @@ class _HTTPServer(uvicorn.Server):
 
 
 def _is_told(record: logging.LogRecord) -> bool:
-    """Whether a line is of use. A client may be killed while it sends a request; that is no error here."""
+    """Return whether a log line is of use. A client may be killed while it sends a request; that is no error
+    here."""
     return not (record.exc_info and isinstance(record.exc_info[1], ClientDisconnect))
 
 
 async def serve_http(
     app: ASGIApp, desk: Desk, stop: Stop, drain_seconds: float, address: Address, *, name: str, path: str = ""
 ) -> None:
-    """Serves any number of clients, until a signal comes.
+    """Serve any number of clients until a signal comes.
 
     Args:
-        drain_seconds: for so long after a signal, open episodes may go on.
+        drain_seconds: time that open episodes may go on after a signal.
         name, path: what is served, and where clients find it, for the log.
 
     Raises:
-        ConfigError: if the address cannot be had.
+        ConfigError: if the address is not free.
     """
     for handler in logging.getLogger().handlers:  # a logger's own filter would not see its children's lines
         handler.addFilter(_is_told)
@@ -224,16 +338,5 @@ async def serve_http(
             http.should_exit = True
 
         serving = asyncio.create_task(http.serve(sockets=[listening]))
-        returning = asyncio.create_task(_return_memory())
         logger.info("%s server: %s%s%s.", name, url, path, ", with a token" if address.token else "")
         await until_stopped(serving, desk, stop, drain_seconds, end)
-        returning.cancel()
-
-
-async def _return_memory() -> None:
-    """Gives the system back what is free, now and then. glibc would keep it, in pieces: 20 MB more after
-    3,000 episodes of clients that come and go (`benchmarks/soak.py`)."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
-    while trim is not None:
-        await asyncio.sleep(TRIM_SECONDS)
-        trim(0)

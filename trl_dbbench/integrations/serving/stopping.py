@@ -1,4 +1,4 @@
-"""How serving ends, whatever the transport.
+"""The end of serving, for every transport.
 
 ```
 the transport ends      open episodes end; the server ends
@@ -21,7 +21,7 @@ from trl_dbbench.integrations.serving.desk import STOPPED, Desk
 logger = logging.getLogger(__name__)
 
 REPLY_SECONDS = 0.5
-"""How long after the end of all episodes the replies to their last calls may take."""
+"""Seconds for the replies to the last calls, after all episodes have ended."""
 
 
 class Stop:
@@ -37,7 +37,7 @@ class Stop:
 
     @contextmanager
     def taken(self) -> Iterator[Stop]:
-        """Takes the signals for this block."""
+        """Take the signals for this block."""
         earlier = {number: signal.signal(number, self._came) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield self
@@ -67,7 +67,7 @@ class Stop:
 async def until_stopped(
     serving: asyncio.Task[None], desk: Desk, stop: Stop, drain_seconds: float, end: Callable[[], object]
 ) -> None:
-    """Ends all episodes, then the transport, when either it has ended or a signal has come."""
+    """End all episodes, then the transport, when either it has ended or a signal has come."""
     asked = asyncio.create_task(stop.wait())
     await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
     if asked.done() and drain_seconds and desk.open:

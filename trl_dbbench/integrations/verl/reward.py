@@ -31,7 +31,7 @@ from trl_dbbench.tasks import Task
 from trl_dbbench.tasks.formats.verl import DATA_SOURCE
 
 PLAYED = "dbbench"
-"""Where an agent loop's `extra_fields` say how our tools' episode stands; see `standing`."""
+"""Key in an agent loop's `extra_fields` that holds an episode's state; see `standing`."""
 
 _judges: dict[str, tuple[Database, Judge]] = {}
 _opening = threading.Lock()
@@ -52,7 +52,7 @@ def compute_score(
     invalid_action: float = OutcomeReward.invalid_action,
     **others: Any,
 ) -> dict[str, float]:
-    """What an episode is worth, by how it ended; see `OutcomeReward`.
+    """Return an episode's reward by how it ended; see `OutcomeReward`.
 
     Args:
         solution_str: what the model wrote, read if no tool of ours was called.
@@ -66,7 +66,7 @@ def compute_score(
         that `acc` counts void episodes as wrong.
 
     Raises:
-        ConfigError: if the row is none of `trl-dbbench convert`, or no database is named.
+        ConfigError: if `trl-dbbench convert` did not write the row, or no database is named.
         EnvironmentFault: if the database failed.
     """
     if data_source != DATA_SOURCE or not isinstance(extra_info.get("task"), str):
@@ -87,19 +87,19 @@ def compute_score(
 
 
 def standing(episode: Episode | None) -> dict[str, Any]:
-    """How an episode stands, as plain data; `None` is one that is not over, and will have ended here."""
+    """Return an episode's state as plain data; `None` stands for one that is still open, and ends here."""
     if episode is None:
         return {"status": str(Status.OUT_OF_TOKENS), "right": False, "fault": None}
     return {"status": str(episode.status), "right": episode.right, "fault": episode.fault}
 
 
 def failed(fault: str) -> dict[str, Any]:
-    """How an episode stands that was not the agent's to end."""
+    """Return the state of an episode that failed through no fault of the agent."""
     return {"status": str(Status.ENVIRONMENT_FAULT), "right": False, "fault": fault}
 
 
 def opened(database: str | None) -> tuple[Database, Judge]:
-    """The database of this process, and its judge, for as long as the process lives.
+    """Return this process's database and its judge, open until the process ends.
 
     Raises:
         ConfigError: if none is named.

@@ -72,7 +72,7 @@ class DatabaseTool(BaseTool):
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], *, agent_data: Any, **others: Any
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
-        """Plays a call: the trajectory's next turn. The reward of the episode is the reward function's."""
+        """Play a call: the trajectory's next turn. The reward of the episode is the reward function's."""
         try:
             playing = _PLAYING.get(agent_data) or self._begin(agent_data)
             if not playing.episode.done():

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from trl_dbbench.episode.chat import ChatFormat
-from trl_dbbench.episode.dataset import rows_to_check
+from trl_dbbench.episode.dataset import rows_to_check, task_in
 from trl_dbbench.episode.player import TEMPLATE_TOKENS, Player
 from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.protocol import AgentProtocol
@@ -67,7 +67,11 @@ Messages = list[dict[str, Any]]
 
 
 def check_few_shot(number: int, memory: str | None, by: str, update: bool) -> None:
-    """Raise ConfigError for settings that cannot work together."""
+    """Refuse settings that cannot work together; they are called as in the configuration.
+
+    Raises:
+        ConfigError: saying what to do.
+    """
     if by not in WAYS:
         raise ConfigError(f"unknown few_shot_by {by!r}; allowed: {', '.join(WAYS)}.")
     if number < 0:
@@ -155,7 +159,7 @@ class Shots:
             further: the last call's rows are still to be recorded, too.
         """
         before = self._drawn if further else {}
-        tasks = {row["task"]: Task.from_json(row["task"]) for row in rows}
+        tasks = {row["task"]: task_in(row["task"]) for row in rows}
         prompts = [row["prompt"] for row in rows]
         shown = self.show([tasks[row["task"]] for row in rows], prompts, round, Ranks())
         self._drawn |= before
@@ -259,7 +263,7 @@ class Shots:
     def record(
         self, episodes: Sequence[EpisodeRecord], tasks: Iterable[str], train: bool
     ) -> dict[str, list[float]]:
-        """Note what was shown; add right training episodes to the memory.
+        """Record what was shown, and lets right episodes of the training join the memory.
 
         All ranks call it with the episodes of all.
 
@@ -279,7 +283,7 @@ class Shots:
         if Ranks().is_main:
             self._write(id for episode in episodes for id in episode.get("shots", ()))
         if train and self.update:
-            self._learn(episodes, map(Task.from_json, dict.fromkeys(tasks)))
+            self._learn(episodes, map(task_in, dict.fromkeys(tasks)))
         shown = [float(len(episode.get("shots", ()))) for episode in episodes]
         return {"few_shot/shown": shown, "few_shot/memory": [float(len(self.memory))]}
 
@@ -298,7 +302,7 @@ class Shots:
                     self.memory.add(example)
 
     def write(self, episodes: Iterable[Episode]) -> None:
-        """Note the examples shown to episodes of the last draw."""
+        """Record what these were shown, who are the last for which it was drawn."""
         self._write(id for episode in episodes for id in episode.shots)
 
     def _write(self, ids: Iterable[str]) -> None:

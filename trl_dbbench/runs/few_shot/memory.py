@@ -118,9 +118,7 @@ class Example:
         return cls.of(record, Task.from_entry(record["task"]))
 
     def readable(self, protocol: AgentProtocol) -> bool:
-        """Return whether this protocol reads its turns as statements, each with its observation, and an
-        answer.
-        """
+        """Return whether this protocol reads the turns as statements with observations, then an answer."""
         *before, (last, _) = self.turns
         return isinstance(protocol.parse(last), Answer) and all(
             seen is not None and isinstance(protocol.parse(text), Operation) for text, seen in before

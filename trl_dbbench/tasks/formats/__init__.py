@@ -8,7 +8,7 @@
 | `verl` | `.parquet` | holds everything, in `extra_info.task` |
 
 These are `FORMATS`, which can be written too. Benchmarks of SQL answers are only read, `READ_ONLY`; they and
-the own format name databases, which are looked for beside the task file (see `text2sql`):
+the native format name databases, which are looked for beside the task file (see `text2sql`):
 
 | format | file | database |
 |---|---|---|
@@ -94,7 +94,7 @@ def read_entry(format: TaskFormat, entry: Mapping[str, Any], default_id: str) ->
     """The task of an entry in this format.
 
     A task of a format that is not ours is checked and normalised (lists become tuples) by writing
-    it as a line of the own format and reading that.
+    it as a line of the native format and reading that.
 
     Raises:
         TaskError: if the entry is no task.

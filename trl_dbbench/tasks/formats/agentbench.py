@@ -214,7 +214,7 @@ def _labels(task: Task) -> list:
 
 
 def _check_question(as_text: Task, labels: list, context: WriteContext) -> None:
-    """Whether the gold SQL still gives the gold answer, now that all cells are text."""
+    """Return whether the gold SQL still gives the gold answer, now that all cells are text."""
     try:
         rows = context.rows(as_text)
     except Unrepresentable as error:

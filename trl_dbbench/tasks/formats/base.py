@@ -1,4 +1,4 @@
-"""What a format of task files is, and what writing one needs."""
+"""Interfaces of task formats, and of writing them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TaskFormat(Protocol):
     name: str
 
     def matches(self, entry: Mapping[str, Any]) -> bool:
-        """Whether the entry, by the names of its fields, is in this format."""
+        """Return whether the entry, by the names of its fields, is in this format."""
         ...
 
     def read(self, entry: Mapping[str, Any], default_id: str) -> Task:
@@ -54,7 +54,7 @@ class WritableFormat(TaskFormat, Protocol):
     """
 
     suffix: str
-    """Of its files: `.jsonl`, `.json` or `.parquet`."""
+    """Suffix of its files: `.jsonl`, `.json` or `.parquet`."""
 
     def write(self, task: Task, context: WriteContext) -> dict[str, Any]:
         """The entry of a task.
@@ -66,14 +66,14 @@ class WritableFormat(TaskFormat, Protocol):
 
 
 class WriteContext(Protocol):
-    """What writing may need beside the task: its gold SQL executed, a prompt, its place in the file."""
+    """Services for writing a task: its gold SQL executed, a prompt, its place in the file."""
 
     split: str
     index: int
-    """How many tasks stand before this one in the file."""
+    """Number of tasks before this one in the file."""
 
     def rows(self, task: Task) -> list[tuple]:
-        """What the gold SQL of a question gives.
+        """Return what the gold SQL of a question gives.
 
         Raises:
             Unrepresentable: if it fails.
@@ -180,6 +180,8 @@ def check_plain(task: Task, title: str) -> None:
         )
     if task.knowledge is not None:
         raise Unrepresentable("knowledge", f"{title} has no place for what is told beside the question")
+    if task.max_turns is not None:
+        raise Unrepresentable("max_turns", f"{title} has no place for the turns of a task")
 
 
 def published_hash(task: Task, context: WriteContext) -> str:

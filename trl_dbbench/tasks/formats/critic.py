@@ -15,7 +15,7 @@ entry, whose databases lie in folders beside the file:
 | `external_knowledge` | a text, or numbers of lines in `<name>/<name>_kb.jsonl`, which the agent is told |
 
 Entries that only the benchmarks' own Python can judge (`test_cases`, which is never executed) are left out,
-and so are those that change the database. On MySQL the text of most tests is that of the default comparison,
+and so are those that change the database. On MySQL most tests repeat the text of the default comparison,
 by which such an entry is judged.
 """
 
@@ -99,7 +99,7 @@ def _is_of_mysql(entry: Mapping[str, Any], id: str) -> bool:
 
 
 def _check_supported(entry: Mapping[str, Any], id: str) -> None:
-    """Raises Unsupported for what cannot be judged by comparing the rows of two queries."""
+    """Raise Unsupported for what cannot be judged by comparing the rows of two queries."""
     if (optional(entry, "category", str) or "").lower().startswith("management"):
         raise Unsupported(id, "of the category Management, which changes the database")
     if found := [key for key in STATEMENTS if entry.get(key)]:
@@ -113,7 +113,7 @@ def _sqlite_grader(entry: Mapping[str, Any], id: str) -> str:
 
 
 def _mysql_grader(entry: Mapping[str, Any], id: str) -> str:
-    """Of the default comparison, which tests have as their text or which is made where there is no test."""
+    """Text of the default comparison, which most tests repeat and which stands in for a missing test."""
     if entry.get("efficiency"):
         raise Unsupported(id, "judged by the cost of its plan ('efficiency')")
     found = {_compared_by(test) for test in _texts(entry, "test_cases")}
@@ -169,7 +169,8 @@ def _issue(entry: Mapping[str, Any]) -> list[str]:
 
 
 def _knowledge(entry: Mapping[str, Any], file: Path) -> list[str]:
-    """What an entry says must be known: texts, or those of a database's file that it gives the numbers of."""
+    """Return what an entry says must be known: texts, or those of a database's file that it gives the
+    numbers of."""
     given = optional(entry, "external_knowledge", (str, list)) or []
     if isinstance(given, str):
         return [given.strip()] if given.strip() else []

@@ -19,9 +19,8 @@ from typing import Any
 
 from trl_dbbench.errors import TaskError
 from trl_dbbench.grading import DEFAULT_GRADER, GRADERS
-from trl_dbbench.tasks.csv_files import FROM_FILE, CsvOptions
-from trl_dbbench.tasks.csv_tables import number_or_text
-from trl_dbbench.tasks.csv_types import has_marks
+from trl_dbbench.tasks.column_types import number_or_text
+from trl_dbbench.tasks.csv_tables import FROM_FILE, CsvOptions, has_marks
 from trl_dbbench.tasks.fields import check_known, first_id
 from trl_dbbench.tasks.formats.base import Loss
 from trl_dbbench.tasks.model import OPERATIONS, Gold, Task, checked, operation_in, skills_in
@@ -149,11 +148,7 @@ def _asked_of(names: Any, tables: Mapping[str, Table]) -> list[Table]:
 
 
 def _answer_rows(answer: Any) -> list:
-    """An answer as rows: those of a list, or one of a single cell.
-
-    Raises:
-        TaskError: it is written as a list, in brackets, and cannot be read as one.
-    """
+    """An answer as rows: those of a list, or one of a single cell."""
     if isinstance(answer, str):
         listed = _listed(answer.strip())
         answer = [[number_or_text(answer.strip())]] if listed is None else listed

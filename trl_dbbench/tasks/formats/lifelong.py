@@ -54,7 +54,7 @@ class LifelongFormat:
                 gold=Gold(
                     None if answer is None else tuple(GRADER.gold(answer)),
                     sql,
-                    # the benchmark takes the hash from MySQL's reply, where that of an empty table is None
+                    # the benchmark takes the hash from MySQL's reply, where an empty table's is None
                     "" if md5 == "None" else md5,
                 ),
                 skills=skills_in(entry.get("skill_list"), sql),

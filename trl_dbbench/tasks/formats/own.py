@@ -1,4 +1,4 @@
-"""The own format: JSONL, one task a line, which holds everything that a task is.
+"""The native format: JSONL, one task a line, which holds everything that a task is.
 
 ```json
 {"id": "late-orders", "question": "How many orders were late?",
@@ -24,6 +24,7 @@
 | `dialect` | optional | of `sql` and of the agent's: `sqlite` over a SQLite file or a folder, else `mysql` |
 | `knowledge` | optional | what the agent is told beside the question |
 | `schema` | optional | what it is told of the tables: `names` if left out, `full` or `none` |
+| `max_turns` | optional | turns of an episode at most; the run's `max_turns` if left out |
 
 A `database` has the `path` of a SQLite file, of a folder of CSV or parquet files, or of a dump of MySQL's
 (`.sql`), and the `digest` that it must have, if given. Of a dump it may have the `name` of the database, if
@@ -33,8 +34,8 @@ working directory; it is written as an absolute one.
 
 A task whose `grader` is one of `grading.SQL_GRADERS` is answered with SQL: it needs `sql` or `results`, and
 no `answer`. The answer must give what `sql` does, on each database of the `suite`, or one of the `results`,
-and have no more columns. A result of which only some columns count has those alone, and as `width` the number
-of all.
+and have no more columns. Where only some columns of a result count, it has those alone, and `width` is the
+number of all.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class OwnFormat(BesideFiles):
         return Task.from_entry(entry)
 
     def _found(self, database: Any) -> Any:
-        """The database with its whole path. What is no database is left for `Task.from_entry` to refuse."""
+        """Return the database with its whole path; anything else is left for `Task.from_entry` to refuse."""
         if not isinstance(database, dict):
             return database
         paths = {key: database[key] for key in ("path", "descriptions") if isinstance(database.get(key), str)}

@@ -9,7 +9,7 @@ https://github.com/xlang-ai/Spider2, folder `spider2-lite`. A line of JSON an en
 | `question` | |
 | `external_knowledge` | the name of a text in `resource/documents`, which the agent is told |
 
-The gold is no SQL but CSV files, of which an answer has to match one: `<instance_id>.csv`,
+Gold answers are CSV files, not SQL; an answer has to match one: `<instance_id>.csv`,
 `<instance_id>_a.csv` and so on, in `evaluation_suite/gold/exec_result`. Beside that folder,
 `spider2lite_eval.jsonl` says for each task which of their columns count, and whether the order of rows does.
 The columns that do not count are left out here; their number is kept, since an answer may have them.
@@ -81,12 +81,7 @@ def _knowledge(path: Path | None, name: str | None) -> str | None:
 
 
 def _gold(folder: Path, id: str) -> tuple[tuple[Result, ...], bool]:
-    """The results of which an answer has to give one, and whether the order of rows counts.
-
-    Raises:
-        TaskError: a file cannot be read.
-        Unsupported: there is none for this task, or it cannot be right.
-    """
+    """Return the gold results, one of which an answer has to give, and whether the order of rows counts."""
     marks, name = _marks(folder / MARKS), re.compile(rf"{re.escape(id)}(_[a-z])?\.csv")
     files = [each for each in _results(folder / "exec_result") if name.fullmatch(each.name)]
     if id not in marks or not files:
@@ -155,7 +150,7 @@ def _marks_in(file: Path, changed: int) -> dict[str, dict[str, Any]]:
 
 
 def _results(folder: Path) -> list[Path]:
-    """By name, so that `<id>.csv` comes before `<id>_a.csv`."""
+    """Sort by name, so that `<id>.csv` comes before `<id>_a.csv`."""
     try:
         return sorted(folder.iterdir())
     except OSError as error:

@@ -28,7 +28,7 @@ from trl_dbbench.tasks.fields import first_id, optional, required
 from trl_dbbench.tasks.formats.base import BesideFiles, find_beside, folder_of
 from trl_dbbench.tasks.model import Gold, Task, checked, skills_in
 from trl_dbbench.tasks.source import Source
-from trl_dbbench.tasks.sources.descriptions import FOLDER
+from trl_dbbench.tasks.sources.base import DESCRIPTIONS_FOLDER
 from trl_dbbench.utils.lookup import nearest, unknown
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ MYSQL_TABLES = ("dev_tables.json", "MINIDEV_mysql/dev_tables.json")
 """Says which tables of the dump are whose."""
 
 _OF_SERVER = re.compile(r"_(mysql|postgresql|pg)(-\d+-of-\d+)?$")
-"""How the names of BIRD's files for servers end."""
+"""Endings of the names of BIRD's files for servers."""
 
 
 class SpiderFormat(BesideFiles):
@@ -99,11 +99,7 @@ class BirdFormat(BesideFiles):
 
 
 def _part_of_dump(path: Path | None, db_id: str) -> Source:
-    """The tables of one database, with what BIRD says of their columns.
-
-    Raises:
-        TaskError: a file is not there or cannot be read, or knows no such database.
-    """
+    """The tables of one database, with what BIRD says of their columns."""
     _check_name(db_id)
     dump = Source.of(find_beside(path, *MYSQL_DUMPS, lies_in="BIRD's mini-dev"))
     of_database = find_beside(path, *MYSQL_TABLES, lies_in="BIRD's mini-dev, beside mini_dev_mysql.json")
@@ -111,7 +107,9 @@ def _part_of_dump(path: Path | None, db_id: str) -> Source:
     if db_id not in tables:
         raise TaskError(f"{unknown('database', db_id, [*tables])}, by {of_database}")
     here = folder_of(path)
-    homes = [home / folder / db_id / FOLDER for home in (here, here.parent) for folder in BIRD_FOLDERS]
+    homes = [
+        home / folder / db_id / DESCRIPTIONS_FOLDER for home in (here, here.parent) for folder in BIRD_FOLDERS
+    ]
     return Source.of(
         dump.path,
         only=_names_in(dump, db_id, tables[db_id]),
@@ -133,7 +131,7 @@ def _tables_by_database(file: Path, changed: int) -> dict[str, tuple[str, ...]]:
 
 @lru_cache(maxsize=256)
 def _names_in(dump: Source, db_id: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """What the dump calls these tables: servers on other systems than Linux do not keep capitals."""
+    """Return what the dump calls these tables: servers on other systems than Linux do not keep capitals."""
     known = {table.name.casefold(): table.name for table in dump.tables()}
     missing = [name for name in names if name.casefold() not in known]
     if len(missing) == len(names):

@@ -1,4 +1,4 @@
-"""What a database can come in, one module for each: a SQLite file, a folder of tables, a dump.
+"""Kinds of shared databases, one module each: a SQLite file, a folder of tables, a dump.
 
 Each is a `Kind`. `tasks/source.py` is the way in: it tells which one lies at a path.
 """

@@ -1,9 +1,13 @@
-"""What a database that tasks share can be asked, whatever it comes in."""
+"""Parts that all kinds of shared databases need: steps of loading, digests, views, samples, descriptions."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import io
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
@@ -16,12 +20,14 @@ from sqlglot import exp
 from trl_dbbench.tasks.table import Table
 from trl_dbbench.utils.sql import lexemes, only_statement
 
+logger = logging.getLogger(__name__)
+
 SYSTEM = ("information_schema", "mysql", "performance_schema", "sys")
 """Databases that every server has."""
 
 EXAMPLE_ROWS = 3
 EXAMPLE_CHARACTERS = 60
-"""To which a cell of those is cut."""
+"""Rows, and characters of a cell, that a prompt shows of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,7 @@ class Step:
 
     Args:
         sql: with a place `%s` for each cell if there are rows.
-        rows: for each of which it is executed.
+        rows: the statement is executed for each.
         else_lost: what the server's database lacks if the server refuses the statement; without it, the
             database cannot be made then.
     """
@@ -45,7 +51,7 @@ class Kind(Protocol):
 
     @property
     def dialects(self) -> tuple[str, ...]:
-        """Of the tasks that it can be the database of; the first one is that of tasks that name none."""
+        """Dialects of the tasks that it can serve; tasks that name none have the first."""
         ...
 
     def tables(self, dialect: str | None = None) -> tuple[Table, ...]:
@@ -60,7 +66,7 @@ class Kind(Protocol):
         ...
 
     def described(self, dialect: str) -> str:
-        """How its tables were made, in this dialect, and their first rows.
+        """Return how its tables were made, in this dialect, and their first rows.
 
         Raises:
             TaskError: it cannot be read.
@@ -68,7 +74,7 @@ class Kind(Protocol):
         ...
 
     def steps(self) -> Iterator[Step | str]:
-        """What makes the database on a server, in the order in which it is to be executed.
+        """Return what makes the database on a server, in the order in which it is to be executed.
 
         A text among the steps says what of the database has no counterpart there.
 
@@ -97,7 +103,7 @@ def _digest(path: Path, changed: int, size: int) -> str:
 
 
 def names_in(sql: str, names: Iterable[str]) -> set[str]:
-    """Those of the names that stand in a statement, whatever they mean there; case does not count."""
+    """Return the names that occur in a statement, whatever they mean there; case does not count."""
     words = {
         text.strip("'\"`").replace("``", "`").casefold()
         for kind, text in lexemes(sql)
@@ -165,3 +171,88 @@ def with_rows(made: str, name: str, rows: Sequence[Sequence[Any]] | None) -> str
 def _cell(cell: Any) -> str:
     text = "NULL" if cell is None else repr(cell) if isinstance(cell, str | bytes) else str(cell)
     return text if len(text) <= EXAMPLE_CHARACTERS else text[:EXAMPLE_CHARACTERS] + "..."
+
+
+class Sample:
+    """At most `size` of the rows that are added, each as likely as the others."""
+
+    def __init__(self, size: int, rng: random.Random) -> None:
+        self.size = size
+        self.seen = 0
+        self.kept: list[tuple[int, Any]] = []
+        self._rng = rng
+
+    def add(self, row: Any) -> None:
+        self.seen += 1
+        if len(self.kept) < self.size:
+            self.kept.append((self.seen, row))
+        elif (place := self._rng.randrange(self.seen)) < self.size:
+            self.kept[place] = (self.seen, row)
+
+    def drop(self, unwanted: Callable[[Any], bool]) -> None:
+        """Forget the rows that are not wanted any more."""
+        gone = [each for each in self.kept if unwanted(each[1])]
+        self.seen -= len(gone)
+        self.kept = [each for each in self.kept if each not in gone]
+
+    def in_order(self) -> list[Any]:
+        """The rows that were kept, in the order in which they were seen."""
+        return [row for _, row in sorted(self.kept, key=lambda each: each[0])]
+
+
+DESCRIPTIONS_FOLDER = "database_description"
+DESCRIPTION_CHARACTERS = 200
+"""Characters of what is said of a column, or of its values."""
+
+_COLUMN, _NAME, _MEANING, _VALUES = (
+    *("original_column_name", "column_name"),
+    *("column_description", "value_description"),
+)
+
+
+def descriptions(folder: Path) -> dict[str, dict[str, str]]:
+    """A line on each column that is described: by the names of table and column, in small letters.
+
+    Args:
+        folder: of the CSV files. Where there is none, nothing is described.
+    """
+    return {path.stem.lower(): _lines(path) for path in sorted(folder.glob("*.csv"))}
+
+
+def comment_on(table: Table, told: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """A comment on the columns of a table that are described, or nothing.
+
+    Args:
+        told: what `descriptions` gives.
+    """
+    lines = told.get(table.name.lower(), {})
+    shown = [line for column in table.columns if (line := lines.get(column.name.lower()))]
+    return ["\n".join([f"/* What columns of {table.name} mean:", *shown]) + " */"] if shown else []
+
+
+def _lines(path: Path) -> dict[str, str]:
+    content = path.read_bytes()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:  # some were written on Windows
+        text = content.decode("cp1252", "replace")
+    rows = csv.DictReader(io.StringIO(text, newline=""))
+    if _COLUMN not in (rows.fieldnames or ()):
+        logger.warning("'%s' has no column %s, as BIRD's descriptions have, and is not read.", path, _COLUMN)
+        return {}
+    lines = {(row[_COLUMN] or "").strip().lower(): _line(row) for row in rows}
+    return {column: line for column, line in lines.items() if line}
+
+
+def _line(row: dict[str, str]) -> str:
+    column, name, meaning, values = (
+        " ".join((row.get(each) or "").split()) for each in (_COLUMN, _NAME, _MEANING, _VALUES)
+    )
+    said = list(dict.fromkeys(each for each in (name, meaning) if each.lower() not in ("", column.lower())))
+    said += [f"values: {values}"] if values else []
+    return f"{column}: {'; '.join(map(_cut, said))}" if column and said else ""
+
+
+def _cut(text: str) -> str:
+    text = text.replace("*/", "* /")  # it stands in a comment
+    return text if len(text) <= DESCRIPTION_CHARACTERS else text[:DESCRIPTION_CHARACTERS] + "..."

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 
-from trl_dbbench.tasks.declared import Declared, task_column
-from trl_dbbench.tasks.sources.dump import Dump
-from trl_dbbench.tasks.sources.dump_statements import (
+from trl_dbbench.tasks.column_types import Declared, task_column
+from trl_dbbench.tasks.sources.base import Sample
+from trl_dbbench.tasks.sources.dump import (
+    Dump,
     code_made,
     dropped,
     if_not_there,
@@ -27,7 +28,6 @@ from trl_dbbench.tasks.sources.dump_statements import (
     view_made,
 )
 from trl_dbbench.tasks.sources.dump_text import Rows, Word, bytes_of, cells, shown_name, unescaped, words_of
-from trl_dbbench.tasks.sources.sample import Sample
 from trl_dbbench.tasks.table import Cell, Column, Table
 
 
@@ -42,7 +42,7 @@ class _Made:
     unique: list[tuple[str, ...]] = field(default_factory=list)
     """The columns of all keys by which a row replaces another."""
     unfit: str | None = None
-    """Why its rows cannot be read."""
+    """The reason that its rows cannot be read."""
 
 
 def dump_tables(
@@ -221,8 +221,6 @@ def _same_key(made: _Made, row: dict[str, str], other: dict[str, str]) -> bool:
     )
 
 
-_NUMBERS = ("bool", "boolean", "year", "decimal", "numeric", "dec", "fixed", "float", "double", "real")
-
 _NAME = re.compile(r"`(?:[^`]|``)+`|[^\s,()`]+")
 
 
@@ -258,8 +256,8 @@ def _table(name: str, made: _Made, notes: list[str]) -> Table | None:
 
 
 def _lacking(made: _Made, declared: Declared) -> str | None:
-    """Why the cells of a column are not in the dump; `None` if they are."""
-    if declared.holds_bytes:
+    """Return why the cells of a column are not in the dump; `None` if they are."""
+    if declared.kind == "bytes":
         return None
     cells = [row.get(declared.name, "DEFAULT") for _, row in made.rows.kept]
     if any(cell.upper() == "DEFAULT" for cell in cells):
@@ -281,21 +279,17 @@ def _written(text: str) -> str:
 
 
 def _cell(written: str | None, declared: Declared) -> Cell:
-    """A cell of a task out of one that is written in SQL.
-
-    Raises:
-        UnicodeDecodeError: it is a text that is not UTF-8.
-    """
+    """A cell of a task out of one that is written in SQL."""
     upper = (written or "DEFAULT").upper()
     if written is None or upper == "DEFAULT":
         return None if declared.default is None else _cell(_written(declared.default), declared)
     if upper in ("NULL", "TRUE", "FALSE"):
         return {"NULL": None, "TRUE": 1, "FALSE": 0}[upper]
-    if (held := bytes_of(written)) is not None and ("int" in declared.word or declared.word in _NUMBERS):
+    if (held := bytes_of(written)) is not None and declared.kind in ("whole", "exact", "float"):
         return int.from_bytes(held, "big")
     text = unescaped(written)
-    if "int" in declared.word or declared.word in ("bool", "boolean", "year"):
+    if declared.kind == "whole":
         return int(text) if re.fullmatch(r"[+-]?\d+", text) else text
-    if declared.word in ("float", "double", "real"):
+    if declared.kind == "float":
         return float(text)
     return text

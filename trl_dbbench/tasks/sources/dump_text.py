@@ -22,13 +22,13 @@ PIECE = 1 << 20
 """Characters that are read at a time."""
 
 MAX_BEGINNING_CHARACTERS = 1 << 16
-"""Of a comment between statements, and of an INSERT up to VALUES."""
+"""Characters of a comment between statements, and of an INSERT up to VALUES."""
 
 MAX_TEXT_CHARACTERS = 1 << 26
-"""Of a row, or of a text or comment; no server takes so much at once."""
+"""Characters of a row, a text or a comment; more than any server takes at once."""
 
 MAX_INSERT_CHARACTERS = 100_000
-"""Of the rows that are sent together: servers of ours take 320 KiB, and a character has up to four bytes."""
+"""Characters of rows sent together: our servers take 320 KiB, and a character has up to four bytes."""
 
 # Groups with a lookahead are repeated by + and *, never by ++ and *+: Python before 3.11.5 gets those wrong.
 _GAP = re.compile(r"(?:\s++|--(?=[\s]|\Z)[^\n]*+\n?|\#[^\n]*+\n?|/\*(?!M?!(?!999999)).*?\*/)+", re.DOTALL)
@@ -94,7 +94,7 @@ class Word(NamedTuple):
 
     @property
     def upper(self) -> str:
-        """In capitals if it is a bare word; else as it is, so that no keyword equals it."""
+        """The text, in capitals if it is a bare word, so that no quoted one equals a keyword."""
         return self.text.upper() if self.kind == "word" else self.text
 
 
@@ -105,7 +105,7 @@ def read_dump(
 
     Args:
         file: opened as UTF-8 with `errors="surrogateescape"` and `newline=""`.
-        first_rows: reads so many rows of each INSERT and skips the others; all if left out.
+        first_rows: rows read of each INSERT, the others are skipped; all if left out.
         only: reads no INSERT into other tables than these; into all, if there are none.
         strict: an INSERT with anything but values is an error; else its rows say that they are unread.
 
@@ -167,7 +167,7 @@ def bytes_of(written: str) -> bytes | None:
 
 
 def _meant(letter: str) -> str:
-    """What a letter behind a backslash means; MySQL keeps both of `\\%` and `\\_`."""
+    """Return what a letter behind a backslash means; MySQL keeps both of `\\%` and `\\_`."""
     return f"\\{letter}" if letter in "%_" else _ESCAPED.get(letter, letter)
 
 
@@ -206,7 +206,7 @@ def open_dump(path: Path) -> Iterator[IO[str]]:
 
 
 class _Text:
-    """The rest of a file, of which as much is in memory as the last pattern needed."""
+    """The rest of a file. In memory is only what the last pattern needed."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -217,7 +217,7 @@ class _Text:
             self._place = 1
 
     def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """What stands here, if the pattern matches it."""
+        """Return what stands here, if the pattern matches it."""
         while True:
             match = pattern.match(self._kept, self._place)
             if self._ended or (match is not None and match.end() < len(self._kept)):

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trl_dbbench.errors import TaskError
-from trl_dbbench.tasks.csv_files import CSV_SUFFIXES
-from trl_dbbench.tasks.csv_tables import read_csv_tables
+from trl_dbbench.tasks.csv_tables import CSV_SUFFIXES, read_csv_tables
 from trl_dbbench.tasks.sources.base import file_digest
 from trl_dbbench.tasks.sources.parquet import (
     EXACT_DIGITS,
@@ -44,7 +43,7 @@ logger = logging.getLogger(__name__)
 SUFFIXES = (*CSV_SUFFIXES, ".parquet")
 
 _VERSION = 3
-"""Of the conversion; files of an older one are made again."""
+"""Version of the conversion; files of an older one are made again."""
 
 
 class Folder(SQLiteFile):

@@ -85,12 +85,12 @@ def batches(path: Path, file: ParquetFile, columns: list[ParquetColumn]) -> Iter
 
 
 def no_column(column: ParquetColumn) -> str:
-    """Why a table cannot have a column."""
+    """Return why a table cannot have a column."""
     return f"has the type {column.arrow}; a table has numbers, texts, dates, times and bytes"
 
 
 def in_utc(column: ParquetColumn) -> str:
-    """What there is to say of times with a zone."""
+    """Return what there is to say of times with a zone."""
     return f"its times of {column.zone} are in UTC"
 
 

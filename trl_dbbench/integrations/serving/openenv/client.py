@@ -1,4 +1,4 @@
-"""What a trainer and the environment say to each other, and the client that says it.
+"""Messages between a trainer and the environment, and a client that sends them.
 
 ```python
 with DatabaseEnv(base_url="http://127.0.0.1:8000").sync() as env:

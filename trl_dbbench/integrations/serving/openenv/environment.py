@@ -1,4 +1,4 @@
-"""The environment: a session's episodes, at a desk that it shares with all other sessions.
+"""The environment: the episodes of one session. All sessions share a desk.
 
 ```
 reset(task_id=... | index=... | seed=...)   begins an episode, with a sandbox of its own
@@ -27,9 +27,8 @@ from openenv.core.env_server.types import EnvironmentMetadata
 from trl_dbbench.episode.protocol import PRODUCTS
 from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.integrations.calls import Refused, written
-from trl_dbbench.integrations.serving import monitoring
 from trl_dbbench.integrations.serving.desk import ENDINGS, Counted, Desk, Opening, counted
-from trl_dbbench.integrations.serving.http import MAX_CONNECTIONS
+from trl_dbbench.integrations.serving.http import MAX_CONNECTIONS, monitoring_routes
 from trl_dbbench.integrations.serving.openenv.client import (
     QueryAction,
     SQLAction,
@@ -42,7 +41,7 @@ from trl_dbbench.utils.lookup import nearest
 
 NAME = "trl_dbbench"
 SPLIT = "train"
-"""What the tasks that are served are called where OpenEnv asks for a split."""
+"""Name of the split that OpenEnv clients see."""
 
 ACTIONS: dict[str, type[SQLAction]] = {"tools": ValuesAction, "tools_sql": QueryAction}
 _TAKEN = "task_id, index (with or without split), seed and episode_id"
@@ -100,7 +99,7 @@ class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
         index: int | None = None,
         **unknown: Any,
     ) -> SQLObservation:
-        """Begins an episode; one that is open ends without an answer.
+        """Begin an episode; one that is open ends without an answer.
 
         Args:
             seed: chooses a task, always the same for the same seed.
@@ -122,7 +121,7 @@ class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
         return self._observation(opening.task, opening.task.prompt())
 
     def _chosen(self, task_id: str | None, split: str, index: int | None, seed: int | None) -> str:
-        """The id of the task to be played; an empty one is that of the next."""
+        """Return the id of the task to play; empty for the next task."""
         if task_id is not None and index is not None:
             raise Refused("Name the task by task_id or by index, not by both.")
         tasks = self._tasks(split)
@@ -137,7 +136,7 @@ class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
     async def step_async(
         self, action: SQLAction, timeout_s: float | None = None, **unknown: Any
     ) -> SQLObservation:
-        """Plays a call.
+        """Play a call.
 
         Args:
             timeout_s: has no effect: the database limits the time of a statement.
@@ -169,14 +168,14 @@ class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
         return self._observation(episode.task, text, done=True, reward=reward, metadata=told)
 
     def _text(self, action: SQLAction) -> str:
-        """The turn that means this action."""
+        """Return the turn that means this action."""
         if action.sql is not None:
             return written("execute_sql", query=action.sql)
         tool, argument = ENDINGS[self._desk.protocol.name]
         return written(tool, **{argument: action.answer})
 
     def _observation(self, task: Task, text: str, **more: Any) -> SQLObservation:
-        left = self._desk.rules.max_turns - self._state.step_count
+        left = self._desk.rules.turns(task) - self._state.step_count
         product = PRODUCTS[task.dialect]
         return SQLObservation(text=text, task_id=task.id, database=product, calls_left=left, **more)
 
@@ -203,14 +202,14 @@ class DatabaseEnvironment(Environment[SQLAction, SQLObservation, SQLState]):
         )
 
     def close(self) -> None:
-        """Ends the episode. From any thread; a later `reset` begins another one."""
+        """End the episode. From any thread; a later `reset` begins another one."""
         if self._opening is not None:
             self._loop.call_soon_threadsafe(self._desk.leave, self._opening.name)
             self._opening = None
 
 
 def _shown(index: int, task: Task) -> dict[str, Any]:
-    """A task as whoever plays it may see it."""
+    """Return the part of a task that its player may see."""
     about = {"operation": task.operation, "skills": list(task.skills)}
     return {"index": index, "id": task.id, "request": task.question} | about
 
@@ -230,14 +229,14 @@ def application(desk: Desk) -> FastAPI:
         SQLObservation,
         concurrency_config=ConcurrencyConfig(
             max_concurrent_envs=MAX_CONNECTIONS,
-            # for sessions that a request has opened and nobody closes; that of a connection outlives it
+            # ends sessions that a request opened and nobody closed; sessions of connections outlive it
             session_timeout=desk.idle_seconds,
         ),
         env_name=NAME,
         state_cls=SQLState,
         mode="simulation",
     )
-    app.router.routes[:0] = monitoring.routes(desk)  # OpenEnv's own /health is always well
+    app.router.routes[:0] = monitoring_routes(desk)  # OpenEnv's own /health is always well
 
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> JSONResponse:

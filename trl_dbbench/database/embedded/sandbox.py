@@ -1,0 +1,138 @@
+"""A task's tables in MySQL's dialect, in this process, for one rollout: `mysqlite` as a sandbox."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from dataclasses import replace
+
+from trl_dbbench import mysqlite
+from trl_dbbench.database.embedded.mistakes import REFUSED, all_are_short, is_broken, is_shortage, report
+from trl_dbbench.database.sandbox import (
+    MAX_STATE_ROWS,
+    Limits,
+    QueryResult,
+    Sandbox,
+    State,
+    TableState,
+    check_rows,
+    clip,
+    columns_of,
+    failure,
+    timed_out,
+)
+from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
+from trl_dbbench.mysqlite import StatementError
+from trl_dbbench.tasks import Table, Task
+
+EMULATION = "The emulation of MySQL"
+
+MAX_MESSAGE_CHARACTERS = 512
+"""Characters of an error that the agent is shown, as in MySQL."""
+
+
+class SQLiteSandbox(Sandbox):
+    """A database in memory with a task's tables.
+
+    Raises:
+        TaskError: the tables cannot be made as the task describes them.
+    """
+
+    def __init__(self, task: Task, limits: Limits) -> None:
+        self._limits = limits
+        self._broken: str | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+        try:
+            given = [_checked(table) for table in task.tables]
+            self._connection = mysqlite.Connection(given, mysqlite.Limits(limits.seconds))
+        except StatementError as error:
+            raise TaskError(f"Task {task.id!r}: its tables cannot be made: {error.text}") from None
+        except sqlite3.Error as error:
+            if is_shortage(error):
+                raise self._fail(error) from None
+            raise TaskError(f"Task {task.id!r}: its tables cannot be made: {error}") from None
+
+    def execute(self, sql: str, limits: Limits | None = None) -> QueryResult:
+        self._check_usable()
+        start = time.monotonic()
+        result = self._execute(sql, limits or self._limits)
+        shown = result.error and result.error[:MAX_MESSAGE_CHARACTERS]
+        return replace(result, error=shown, seconds=time.monotonic() - start)
+
+    def state(self) -> State:
+        self._check_usable()
+        try:
+            names = self._connection.table_names()
+        except (sqlite3.Error, MemoryError) as error:
+            raise self._fail(error) from None
+        return {name: table for name in names if (table := self._table_state(name)) is not None}
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._connection.close()
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise DatabaseError("The sandbox is closed. Take another from Database.sandbox().")
+        if self._broken:
+            raise EnvironmentFault(f"The sandbox broke before: {self._broken}")
+
+    def _fail(self, error: BaseException) -> EnvironmentFault:
+        """Return the fault that this error means. The sandbox must not be used again."""
+        self._broken = f"SQLite failed: {error!r}"
+        return EnvironmentFault(self._broken)
+
+    def _execute(self, sql: str, limits: Limits) -> QueryResult:
+        try:
+            found = self._connection.execute(sql, lambda rows: clip(rows, limits))
+        except StatementError as error:
+            return self._refused(error)
+        except Exception as error:
+            report(error, EMULATION, sql)
+            if self._connection.changed or is_broken(error):
+                self.lost = "agent"  # what it did before is undone with the tables, which are made again
+            return failure(1235, REFUSED, limit="emulation")
+        return QueryResult(found.rows, limit=found.limit, affected=found.affected, columns=found.columns)
+
+    def _refused(self, error: StatementError) -> QueryResult:
+        """Return the result of a statement that was refused.
+
+        Raises:
+            EnvironmentFault: memory or room for files is short, also for a probe.
+        """
+        if error.code == mysqlite.TIME_LIMIT:
+            return timed_out(self._limits)
+        cause = error.__cause__
+        if not is_shortage(cause):
+            return failure(error.code, error.text)
+        if cause is not None and all_are_short():
+            raise self._fail(cause) from None
+        full = getattr(cause, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
+        return failure(error.code, error.text, limit=None if full else "server")
+
+    def _table_state(self, name: str) -> TableState | None:
+        """Return the table, `None` if it cannot be read."""
+        try:
+            return TableState(*self._connection.table(name, MAX_STATE_ROWS))
+        except Exception as error:
+            if is_shortage(error) and all_are_short():
+                raise self._fail(error) from None
+            report(error, EMULATION, "(the tables' state)")
+            return None
+
+
+def _checked(table: Table) -> mysqlite.Table:
+    """Return the table as `mysqlite` takes it.
+
+    Raises:
+        TaskError: it has no columns, a type that is none, or a row of another length.
+    """
+    check_rows(table)
+    columns_of(table)
+    columns = [mysqlite.Column(column.name, column.type) for column in table.columns]
+    return mysqlite.Table(table.name, columns, table.rows)

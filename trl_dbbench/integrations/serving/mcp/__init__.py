@@ -1,1 +1,0 @@
-"""Tasks as tools of a Model Context Protocol server."""

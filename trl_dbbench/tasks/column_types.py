@@ -1,0 +1,279 @@
+"""Column types of MySQL and MariaDB: names, what their cells are, and how a CSV cell becomes one.
+
+A new type is one entry of `_TYPES`. What the embedded database stores for it is in `mysqlite/storage.py`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache
+from typing import Literal
+
+from trl_dbbench.errors import TaskError
+from trl_dbbench.tasks.table import Cell, Column
+from trl_dbbench.utils.lookup import nearest
+
+Kind = Literal["whole", "exact", "float", "date", "time", "text", "json", "bytes", "other"]
+
+NO_CELL = (ValueError, KeyError, InvalidOperation)
+"""Errors of `ColumnType.read` for a text that is no cell of the type."""
+
+MAX_WHOLE_DIGITS = 65
+"""Digits of a whole number, as many as MySQL's DECIMAL has."""
+
+_INT = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
+_DOUBLE = re.compile(r"-?(0|[1-9]\d*)?(?<=\d)(\.\d*)?([eE][+-]?\d+)?|-?\.\d+([eE][+-]?\d+)?", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+
+
+def number_or_text(text: str) -> Cell:
+    """Return a number where the text is written as one; a whole one of any length."""
+    if _INT.fullmatch(text) and len(text) <= MAX_WHOLE_DIGITS:
+        return int(text)
+    try:
+        return _double(text)
+    except ValueError:
+        return text
+
+
+def _int(text: str) -> int:
+    if not _INT.fullmatch(text) or len(text) > 20:
+        raise ValueError
+    return int(text)
+
+
+def _double(text: str) -> float:
+    value = float(text) if _DOUBLE.fullmatch(text) else math.nan
+    if not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+def _decimal(text: str) -> str:
+    if not Decimal(text).is_finite():
+        raise ValueError
+    return text
+
+
+def _year(text: str) -> int:
+    year = int(text) if re.fullmatch(r"\d{4}", text, re.ASCII) else -1
+    if year != 0 and not 1901 <= year <= 2155:
+        raise ValueError  # a server makes another year of 24
+    return year
+
+
+def _bool(text: str) -> int:
+    return {"0": 0, "1": 1, "false": 0, "true": 1}[text.lower()]
+
+
+def read_date(text: str) -> str:
+    """Return a day as MySQL writes it.
+
+    Raises:
+        ValueError: it is not written as `2024-12-31`, or there is no such day.
+    """
+    if not _DATE.fullmatch(text):
+        raise ValueError
+    return datetime.date.fromisoformat(text).isoformat()
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """A type.
+
+    `read` makes a cell of a text in a CSV file; it is `None` for types that a CSV header cannot name, and
+    for those with a time of day, which `csv_types.timed` reads. `held`: an imported column may have it.
+    `usual`: it is suggested for a misspelled one. `becomes`: the type that holds its texts on every server.
+    """
+
+    kind: Kind
+    read: Callable[[str], Cell] | None = None
+    held: bool = True
+    usual: bool = True
+    becomes: str | None = None
+
+
+def _types(names: str, *described: object, **more: object) -> dict[str, ColumnType]:
+    return dict.fromkeys(names.split(), ColumnType(*described, **more))  # type: ignore[arg-type]
+
+
+_TYPES = {
+    **_types("INT INTEGER TINYINT SMALLINT MEDIUMINT BIGINT", "whole", _int),
+    **_types("YEAR", "whole", _year),
+    **_types("FLOAT DOUBLE", "float", _double),
+    **_types("REAL", "float", _double, usual=False),
+    **_types("BOOLEAN", "whole", _bool),
+    **_types("BOOL", "whole", _bool, usual=False),
+    **_types("DECIMAL NUMERIC", "exact", _decimal),
+    **_types("DATE", "date", read_date),
+    **_types("CHAR VARCHAR TINYTEXT TEXT MEDIUMTEXT LONGTEXT ENUM", "text", str),
+    **_types("DATETIME TIMESTAMP TIME", "time"),
+    **_types("SET", "text"),
+    **_types("JSON", "json"),
+    **_types("DEC FIXED", "exact", usual=False),
+    **_types("UUID", "text", held=False, usual=False, becomes="char(36)"),
+    **_types("INET4", "text", held=False, usual=False, becomes="varchar(15)"),
+    **_types("INET6", "text", held=False, usual=False, becomes="varchar(45)"),
+    **_types("INT1 INT2 INT3 INT4 INT8 MIDDLEINT SERIAL", "whole", held=False, usual=False),
+    **_types("NUMBER", "exact", held=False, usual=False),
+    **_types("FLOAT4 FLOAT8", "float", held=False, usual=False),
+    **_types(
+        "CHARACTER NCHAR NATIONAL VARCHARACTER NVARCHAR VARCHAR2 LONG CLOB XMLTYPE",
+        "text",
+        held=False,
+        usual=False,
+    ),
+    **_types(
+        "BIT BINARY VARBINARY RAW TINYBLOB BLOB MEDIUMBLOB LONGBLOB GEOMETRY POINT LINESTRING POLYGON "
+        "MULTIPOINT MULTILINESTRING MULTIPOLYGON GEOMETRYCOLLECTION GEOMCOLLECTION VECTOR",
+        "bytes",
+        held=False,
+        usual=False,
+    ),
+}
+"""The types of either server, synonyms included (MySQL 9 and MariaDB 12, "Data Types")."""
+
+CSV_TYPES = tuple(name for name, each in _TYPES.items() if each.read or each.kind == "time")
+"""Types that a CSV header can name."""
+
+_USUAL = [name for name, each in _TYPES.items() if each.usual]
+
+_FORM = re.compile(
+    r"""\s*(?P<name>[A-Za-z]\w*)(?:\s+PRECISION|\s+VARYING)?
+        (?:\s*\(\s*(?:\d+|'[^'\\]*')(?:\s*,\s*(?:\d+|'[^'\\]*'))*\s*\))?
+        (?:\s+(?:[A-Za-z_]+|DEFAULT\s+(?:\d+|'[^'\\]*')))*\s*""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def column_type(declared: str) -> ColumnType | None:
+    """Return the type that a declaration such as `varchar(20) NOT NULL` begins with."""
+    word = re.match(r"\s*(\w*)", declared)
+    return _TYPES.get(word[1].upper()) if word else None
+
+
+@lru_cache(maxsize=10_000)
+def check_type(type: str, table: str, column: str) -> None:
+    """Check a column's type, which CREATE TABLE takes as it is written.
+
+    Raises:
+        TaskError: it is anything but the name of a type, an optional list in parentheses, and words such as
+            NOT NULL; or neither MySQL nor MariaDB has such a type. SQLite would take any word.
+    """
+    form = _FORM.fullmatch(type)
+    if form is None:
+        raise TaskError(
+            f"Table {table!r}, column {column!r}: {type!r} is not a column type. Allowed are MySQL's types, "
+            "such as TEXT, INT NOT NULL, VARCHAR(50), DECIMAL(10,2), ENUM('a','b'). Correct the task."
+        )
+    if form["name"].upper() not in _TYPES:
+        near = nearest(form["name"], _USUAL)
+        meant = f"nearest: {near}" if near else "allowed are such as TEXT, INT, VARCHAR(50), DECIMAL(10,2)."
+        raise TaskError(f"Table {table!r}, column {column!r}: no server has the type {type!r}; {meant}")
+
+
+_ZERO_DATE = re.compile(r"\d{4}-00-\d\d|\d{4}-\d\d-00")
+
+_UNFIT = re.compile(r"['\\]|[^\x20-\x7e]")
+"""Characters that no default has, as it becomes part of the column's type."""
+
+MAX_SHOWN = 40
+"""Characters of a type or default in a note."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A column as a catalog, a dump or a SQLite file declares it.
+
+    `default` is the text of a constant, or of an expression if `computed`; `key` is PRIMARY KEY, UNIQUE or
+    empty, and a key of several columns is none.
+    """
+
+    name: str
+    type: str
+    nullable: bool = True
+    default: str | None = None
+    computed: bool = False
+    auto_increment: bool = False
+    generated: bool = False
+    on_update: bool = False
+    key: str = ""
+
+    @property
+    def word(self) -> str:
+        """The name of the type."""
+        return re.match(r"\s*(\w*)", self.type)[1].lower()  # type: ignore[index]
+
+    @property
+    def kind(self) -> Kind:
+        found = column_type(self.type)
+        return "other" if found is None else found.kind
+
+
+def task_column(declared: Declared) -> tuple[Column | None, list[str]]:
+    """The column of a task, `None` if a task cannot have it; and what of the declaration is not in it."""
+    if declared.kind == "bytes":
+        return None, [f"left out, its type {declared.type} holds bytes"]
+    type_, notes = _type(declared)
+    if type_ is None:
+        return None, notes
+    words = [re.sub(r"^[a-z]+", lambda word: word[0].upper(), type_)]
+    if not declared.nullable:
+        words.append("NOT NULL")
+    words += _default(declared, notes)
+    if declared.key:
+        words.append(declared.key)
+    return Column(declared.name, " ".join(words)), notes
+
+
+def _type(declared: Declared) -> tuple[str | None, list[str]]:
+    type_ = re.sub(r"\s*/\*.*?\*/", "", declared.type)  # such as of MariaDB's COMPRESSED
+    found = column_type(declared.type)
+    if found is not None and found.becomes:
+        return found.becomes, [f"its type {type_} becomes {found.becomes.upper()}"]
+    if found is None or not found.held:
+        return None, [f"left out, no task has its type {type_[:MAX_SHOWN]}"]
+    if re.search(r"[^\x20-\x7e]|\\|''", type_):
+        return "text", [f"its type {type_[:MAX_SHOWN]} becomes TEXT"]
+    type_ = re.sub(r"int\(\d+\)", "int", type_)  # a width of display, deprecated, and gone from MySQL 8
+    notes = []
+    # UNSIGNED of fractions is deprecated, and the embedded database does not know it
+    for word in ("ZEROFILL", *(("UNSIGNED",) if found.kind in ("exact", "float") else ())):
+        type_, times = re.subn(rf"\s*\b{word}\b", "", type_, flags=re.IGNORECASE)
+        notes += [f"its {word} is not held"] if times else []
+    return type_, notes
+
+
+def _default(declared: Declared, notes: list[str]) -> Iterator[str]:
+    """AUTO_INCREMENT or DEFAULT, where a type can hold it and it means the same at any time."""
+    if declared.auto_increment:
+        yield "AUTO_INCREMENT"
+    if declared.generated:
+        notes.append("generated by an expression, becomes a column of plain values")
+        return
+    if declared.on_update:
+        notes.append("its ON UPDATE is not held")
+    value = declared.default
+    if value is None:
+        return
+    if declared.computed or _UNFIT.search(value) or _ZERO_DATE.match(value) or declared.kind == "json":
+        notes.append(f"its default {value[:MAX_SHOWN]} is not held")
+        return
+    yield f"DEFAULT '{value}'"
+
+
+def shortest_float(value: float) -> float:
+    """The number that a FLOAT column shows for 32 bits: 0.1, where 64 bits have 0.10000000149011612."""
+    if len(re.sub(r"e.*|\D", "", repr(value)).strip("0")) <= 9:
+        return value
+    for digits in range(6, 9):
+        text = float(f"{value:.{digits}g}")
+        if struct.pack("f", text) == struct.pack("f", value):
+            return text
+    return float(f"{value:.9g}")
