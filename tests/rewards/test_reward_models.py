@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, Qwe
 
 from trl_dbbench import ConfigError, DBBenchGRPOTrainer
 from trl_dbbench.episode.protocol import Answer, Operation, get_protocol
+from trl_dbbench.runs.settings import RunSettings
 
 
 @pytest.fixture
@@ -87,7 +88,9 @@ def test_it_reads_what_the_policy_read(
         assert (str(episode.status), episode.right) == ("answered", True)
         assert text == tokenizer.decode(episode.prompt_ids + episode.completion_ids) + "\n"
         assert episode.rewards["reward-model"] is not None
-    assert trainer.chat_template_kwargs == {}, "as the run's settings record them"
+    assert RunSettings.of(trainer, {}).chat_template_kwargs == {}, (
+        "the run's settings record them without tools"
+    )
     assert ("You can call these functions" in texts[0]) == (protocol == "tools")
 
 

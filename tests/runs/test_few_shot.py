@@ -522,7 +522,7 @@ def test_a_runs_folder_tells_every_prompt(unbroken):
 def test_right_episodes_join_and_are_shown(unbroken, small_file):
     """The memory is what the log says: the file's, then the sampled right episodes, the last one of each task."""
     run = Path(unbroken.args.output_dir)
-    assert unbroken.stateful == {"few_shot": unbroken.shots.memory}
+    assert unbroken.stateful == {"few_shot": unbroken.chooser.shots.memory}
     expected, steps = load_memory(small_file, get_protocol("text")), Counter()
     tasks = {task.digest: task for task in load_tasks(run / "tasks.jsonl")}
     of_file = {example.id for example in expected}
@@ -535,7 +535,7 @@ def test_right_episodes_join_and_are_shown(unbroken, small_file):
             if joined.readable(unbroken.player.chat.protocol):
                 expected.add(joined)
                 right_before.setdefault(joined.id, episode["step"])
-    assert [each.id for each in unbroken.shots.memory] == [each.id for each in expected]
+    assert [each.id for each in unbroken.chooser.shots.memory] == [each.id for each in expected]
     assert steps[0] == 0 < steps[2] <= steps[4], "episodes of the run itself are shown"
     sizes = [entry["few_shot/memory"] for entry in unbroken.state.log_history if "few_shot/memory" in entry]
     assert 3 < sizes[0] <= sizes[-1] == len(expected)
@@ -554,7 +554,9 @@ def test_a_killed_run_goes_on_exactly(unbroken, sqlite_database, small_file, tmp
 
         resumed = quickstart_trainer(sqlite_database, folder, **growing(small_file))
         resumed.train(resume_from_checkpoint=True)
-        assert [e.id for e in resumed.shots.memory] == [e.id for e in unbroken.shots.memory], step
+        assert [e.id for e in resumed.chooser.shots.memory] == [
+            e.id for e in unbroken.chooser.shots.memory
+        ], step
         assert shown_in(folder) == shown_in(run), step
         assert equal(weights(resumed), weights(unbroken)), step
         lines = (folder / "shots.jsonl").read_text().splitlines()
@@ -634,7 +636,7 @@ def test_a_recipe_that_is_killed_ends_with_the_same_adapter(small_file, tmp_path
 
     def start(run: Path) -> Forked:
         command = [sys.executable, str(RECIPE), "--config", str(config), "--output_dir", str(run)]
-        return Forked(command, cwd=Path(__file__).parent)  # where the rewards and the grader are
+        return Forked(command, cwd=Path(__file__).parents[1])  # where the rewards and the grader are
 
     def steps_in(run: Path) -> int:
         """Of the last sampled episode in the log."""

@@ -52,7 +52,7 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.utils.lookup import look_up
 
 AdvantageFunction = Callable[[AdvantageBatch], torch.Tensor]
-"""Gives (N,), one value an episode, or (N, T), one a token; NaN stands for 0."""
+"""Returns (N,), a value for each episode, or (N, T), one for each token; NaN counts as 0."""
 
 ADVANTAGES: dict[str, Callable | None] = {
     "grpo": None,

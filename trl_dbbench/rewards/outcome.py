@@ -19,7 +19,7 @@ from trl_dbbench.tasks.skills import operation_of
 
 @dataclass(frozen=True)
 class OutcomeReward:
-    """One value for each way an episode can end.
+    """A value for each way an episode can end.
 
     Running out of tokens counts as running out of turns. Ending the database server is worth `server_crash`,
     or as much as a wrong answer if that is `None`.

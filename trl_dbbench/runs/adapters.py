@@ -1,4 +1,4 @@
-"""Adapters as PEFT saves them: telling one from a model, and training one further."""
+"""Adapters as PEFT saves them: recognise one, and train one further."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from trl_dbbench.errors import ConfigError, one_line
 ADAPTER_FILE, MODEL_FILE = "adapter_config.json", "config.json"
 
 SHAPE = ("r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora")
-"""What settings may say of an adapter, and must say as the adapter has it."""
+"""Settings of an adapter's shape, which must agree with the adapter."""
 
 
 def base_model_of(adapter: str | Path) -> str | None:
-    """What PEFT noted in an adapter's folder; `None` if it did not, or there is no adapter."""
+    """Return the base model noted in an adapter's folder; `None` if there is none."""
     try:
         return json.loads((Path(adapter) / ADAPTER_FILE).read_bytes()).get("base_model_name_or_path")
     except (OSError, ValueError):
@@ -32,7 +32,7 @@ def check_is_model(name_or_path: str, setting: str = "model_name_or_path") -> No
 
     Args:
         name_or_path: a folder or a hub id.
-        setting: what the user named it in, for the message.
+        setting: in which the user named it, for the message.
 
     Raises:
         ConfigError: if it is an adapter.
@@ -68,12 +68,12 @@ def load_trainable(
     peft_config: PeftConfig | None = None,
     quantization_config: Any = None,
 ) -> PeftModel:
-    """A model with the adapter of `adapter_name_or_path`, which is trained further.
+    """Return a model with the adapter of `adapter_name_or_path`, which is trained further.
 
     Args:
         model: the adapter's base model, or its name.
         args: a `DBBenchGRPOConfig`.
-        peft_config: what settings say of adapters. An adapter keeps its shape, so they must agree with it.
+        peft_config: settings of adapters. An adapter keeps its shape, so they must agree with it.
         quantization_config: for a model by its name, as in `from_pretrained`.
 
     Raises:
@@ -97,7 +97,7 @@ def load_trainable(
 
 
 def with_adapter(base: PreTrainedModel, adapter: str, **kwargs: Any) -> PeftModel:
-    """A base model with its adapter.
+    """Return a base model with its adapter.
 
     Raises:
         ConfigError: if the adapter was trained on a model of another shape, or one whose vocabulary was

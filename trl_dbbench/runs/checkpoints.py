@@ -244,7 +244,7 @@ def _set_aside(folder: Path, patterns: Sequence[str], kept: Collection[Path]) ->
 
 @contextmanager
 def telling_of_a_full_disk(folder: Path) -> Iterator[None]:
-    """Says how a run in the folder can go on where the block ends because no space was left."""
+    """Raise StorageError with how to resume if the block ends because the disk is full."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Episodes of an evaluation, kept as they end, so that one that was stopped goes on.
+"""Episodes of an evaluation, kept as they end, so that a stopped evaluation resumes.
 
 ```
 eval.json.partial    while `eval --json eval.json` plays; it goes when all is played
@@ -31,10 +31,10 @@ class Journal:
 
     Args:
         path: the file; `None` keeps nothing beyond this process.
-        asked: what decides which episodes are played, as JSON holds it.
+        asked: the settings that determine the episodes, as JSON.
 
     Attributes:
-        shots: the lines of the earlier episodes that prompts showed, by their ids.
+        shots: lines of the earlier episodes that prompts showed, by id.
         earlier: the entries of earlier starts.
     """
 
@@ -47,7 +47,7 @@ class Journal:
         self._begun = False
 
     def read(self) -> None:
-        """Take over what an earlier start has played.
+        """Take over the episodes of an earlier start.
 
         Raises:
             ConfigError: if the file cannot be read, or was begun with other settings.
@@ -93,7 +93,7 @@ class Journal:
         Args:
             played: each with its place.
             shots: lines of earlier episodes that their prompts showed.
-            more: what else is to be kept of them.
+            more: further values to keep with them.
         """
         new = {id: line for id, line in (shots or {}).items() if id not in self.shots}
         self.shots |= new
@@ -177,10 +177,10 @@ def _is_whole(json_file: Path) -> bool:
 
 @contextmanager
 def kept(journal: Journal, say: Any) -> Iterator[None]:
-    """Around what plays: one that is stopped says how to go on.
+    """Say how to resume if the block is interrupted.
 
     Args:
-        say: is called with the sentence.
+        say: gets the sentence.
     """
     try:
         yield

@@ -21,14 +21,14 @@ def episode_metrics(episodes: Sequence[EpisodeRecord]) -> dict[str, list[float]]
 
     Logged:
 
-    - `accuracy`: right (1) or not, of the episodes whose environment did not fail.
-    - `accuracy_void_wrong`: the same of all episodes; those whose environment failed count as wrong.
-    - `status/...`: whether an episode ended so, of all episodes.
+    - `accuracy`: share of right episodes, without those whose environment failed.
+    - `accuracy_void_wrong`: the same with episodes whose environment failed counted as wrong.
+    - `status/...`: share of the episodes that ended so.
     - `turns/mean`: turns of an episode.
-    - `sql/mean_seconds`: seconds of a statement's execution, whichever episode's it was.
-    - `database/retries`: one value for the batch, its sum.
-    - `database/emulation_mistakes`: statements that the embedded database could not execute for a mistake of
-      its own, which the log describes; one value for the batch, its sum.
+    - `sql/mean_seconds`: seconds of a statement's execution.
+    - `database/retries`: retries of the database, summed over the batch.
+    - `database/emulation_mistakes`: statements that failed by a mistake of the embedded database, which the
+      log describes; summed over the batch.
     """
     turns = [turn for episode in episodes for turn in episode["turns"]]
     values: dict[str, list[float]] = {
@@ -50,9 +50,9 @@ def refined_metrics(
 
     Logged:
 
-    - `completions/...`: lengths in sampled tokens, and which episodes are truncated (`Episode.truncated`).
-      TRL looks at the last id, which ends a turn also where the observation after it found no room.
-    - `frac_reward_zero_std`: as `alarm/groups_without_spread`, unless TRL measures the batch's spread.
+    - `completions/...`: lengths in sampled tokens, and the share of truncated episodes (`Episode.truncated`;
+      TRL looks at the last id).
+    - `frac_reward_zero_std`: `alarm/groups_without_spread`, unless TRL measures the batch's spread.
 
     Args:
         episodes: of all ranks.

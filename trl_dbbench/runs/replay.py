@@ -122,11 +122,11 @@ def _check(record: EpisodeRecord) -> None:
 # --- playing ------------------------------------------------------------------------------------------
 
 _TOKEN, _END = -1, -2
-"""Stand-ins for ids that are not saved; no tokenizer reads them as something else."""
+"""Placeholder for ids that are not saved."""
 
 
 def _length(turn: TurnRecord) -> int:
-    """At least 1: where nobody counted the tokens, 0 are saved."""
+    """Return at least 1: 0 is saved if nobody counted the tokens."""
     return max(1, turn["tokens"])
 
 

@@ -133,7 +133,7 @@ class AsyncRollouts:
 
     @property
     def running(self) -> bool:
-        """Whether the `with` block is entered."""
+        """True if the `with` block is entered."""
         return self._threads is not None
 
     def next(self, generation: int, end: int) -> tuple[list[Episode], list[Episode], float]:

@@ -46,7 +46,7 @@ class _Single(int):
 
 
 def option(default: Any, help: str, choices: Iterable[str] | None = None) -> Any:
-    """A field of a config, described for `--help` and docs/reference.md."""
+    """Return a field of a config, described for `--help` and docs/reference.md."""
     return field(default=default, metadata={"help": help} | ({"choices": list(choices)} if choices else {}))
 
 
@@ -252,7 +252,7 @@ class DBBenchGRPOConfig(GRPOConfig):
 
     @property
     def needs_rollout_logprobs(self) -> bool:
-        """Whether something is trained on the rollout's log-probabilities, so that engines must know them."""
+        """True if something is trained on the rollout's log-probabilities, so that engines must know them."""
         return uses_rollout_logprobs(self)
 
     def advantage_function(self) -> AdvantageFunction | None:

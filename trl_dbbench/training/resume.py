@@ -114,7 +114,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     @property
     def stopped(self) -> bool:
-        """Whether a signal ended the training before its last step."""
+        """True if a signal ended the training before its last step."""
         return self.flow.stopped
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any):

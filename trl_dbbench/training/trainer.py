@@ -248,7 +248,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         return self._callback(GreedyEvalCallback)
 
     def _callback(self, kind: type[Callback]) -> Callback | None:
-        """The callback of this kind; a resumed run has another object than a new one."""
+        """Return the callback of this kind; a resumed run has another object than a new one."""
         return next((each for each in self.callback_handler.callbacks if isinstance(each, kind)), None)
 
     # --- a step -----------------------------------------------------------------------------------

@@ -199,7 +199,7 @@ def use_new_names(args: Any) -> None:
 
 
 def check_settings(args: GRPOConfig) -> None:
-    """Raises ConfigError for a setting that has no effect here or a wrong one."""
+    """Raise ConfigError for a setting that has no effect here or a wrong one."""
     for name, (why, remedy) in REFUSED_SETTINGS.items():
         value = attrgetter(name)(args)
         if value != default_of(name):
@@ -216,7 +216,7 @@ TRACKERS = {
 
 
 def check_trackers(report_to: str | list[str] | None) -> None:
-    """Raises ConfigError for a tracker that is unknown or not installed, before anything is opened."""
+    """Raise ConfigError for a tracker that is unknown or not installed, before anything is opened."""
     for name in [report_to] if isinstance(report_to, str) else report_to or []:
         if name not in (*INTEGRATION_TO_CALLBACK, "all", "none"):
             said = unknown("report_to", name, ["none", *TRACKERS])
@@ -243,7 +243,7 @@ def check_arguments(
     peft_config: PeftConfig | None,
     others: Mapping[str, Any],
 ) -> None:
-    """Finds what the trainer cannot work with, before it loads a model.
+    """Find what the trainer cannot work with, before it loads a model.
 
     Args:
         args: a `DBBenchGRPOConfig`.
@@ -276,7 +276,7 @@ def check_arguments(
 
 
 def _class_of(name_or_path: str, args: GRPOConfig) -> type[PreTrainedModel] | None:
-    """The class that TRL will load this model as; `None` where only loading it can tell."""
+    """Return the class that TRL will load this model as; `None` where only loading it can tell."""
     kwargs = args.model_init_kwargs if isinstance(args.model_init_kwargs, dict) else {}
     try:
         config = AutoConfig.from_pretrained(

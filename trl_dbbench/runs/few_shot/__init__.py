@@ -90,7 +90,7 @@ class Shots:
     """Puts examples into prompts.
 
     Args:
-        player: what the episodes are played with: its chat format, its protocol and its limits.
+        player: whose chat format, protocol and limits count.
         memory: where the examples come from.
         number: most examples per prompt; fewer if not all fit. No text is cut.
         by: a key of `choice.WAYS`.
@@ -128,7 +128,7 @@ class Shots:
 
     @classmethod
     def of(cls, trainer: Any) -> Shots | None:
-        """Those that the settings of a `DBBenchGRPOTrainer` ask for; a memory that grows joins its state.
+        """Return the shots of a trainer whose settings ask for any; a growing memory joins `stateful`.
 
         Raises:
             ConfigError: if the memory cannot be read or shows nothing, or there is no room in the context.
@@ -153,10 +153,10 @@ class Shots:
     # --- prompts ----------------------------------------------------------------------------------
 
     def put(self, rows: Sequence[dict[str, Any]], round: int, further: bool = False) -> list[dict[str, Any]]:
-        """Copies of a trainer's rows with examples in `prompt`, and their ids in `shots`; see `show`.
+        """Return copies of rows with examples in `prompt` and their ids in `shots`; see `show`.
 
         Args:
-            further: the rows are beside those of the last call, which are still to be recorded.
+            further: the last call's rows are still to be recorded, too.
         """
         before = self._drawn if further else {}
         tasks = {row["task"]: task_in(row["task"]) for row in rows}
@@ -170,13 +170,13 @@ class Shots:
     def show(
         self, tasks: Sequence[Task], prompts: Sequence[Messages], round: int, ranks: Ranks | None = None
     ) -> list[tuple[Messages, list[str]]]:
-        """Prompts with examples, and the ids of these, in the order of the prompt.
+        """Return prompts with examples, and the examples' ids, in the order of the prompt.
 
         All prompts of a task get the same examples.
 
         Args:
             tasks, prompts: this rank's.
-            round: another one draws anew. What is drawn depends on it, the seed, the task and the memory.
+            round: draws depend on it, the seed, the task and the memory.
             ranks: if given, all of them must call this, and rank 0 draws for all.
         """
         digests = [task.digest for task in tasks]
@@ -196,7 +196,7 @@ class Shots:
         return [fitting[digest, str(prompt)] for digest, prompt in zip(digests, prompts, strict=True)]
 
     def _draw(self, query: Query, round: int) -> list[Example]:
-        """The best one first."""
+        """Return the examples of a task, the best one first."""
         random = np.random.default_rng(np.random.SeedSequence((self.seed, round, int(query.digest, 16))))
         others = (
             example
@@ -223,13 +223,13 @@ class Shots:
         return prompt, []
 
     def drawn(self) -> dict[str, str]:
-        """The lines of the examples that were drawn last, by their ids."""
+        """Return the lines of the examples that were drawn last, by their ids."""
         return {id: example.line for id, example in self._drawn.items()}
 
     # --- room -------------------------------------------------------------------------------------
 
     def _room(self) -> float:
-        """Tokens of a prompt: what is shown takes nothing from the episode."""
+        """Return the tokens that a prompt may have; examples take nothing from the episode."""
         context = self.player.rules.context
         return float("inf") if context is None else context - self.player.rules.max_completion_length
 
@@ -265,12 +265,12 @@ class Shots:
     ) -> dict[str, list[float]]:
         """Record what was shown, and lets right episodes of the training join the memory.
 
-        To be called on all ranks with the episodes of all.
+        All ranks call it with the episodes of all.
 
         Args:
             episodes: in an order that is the same on all ranks.
             tasks: theirs, by `Task.to_json`.
-            train: whether they are of training tasks, and sampled.
+            train: they are sampled episodes of training tasks.
 
         Returns:
             Values whose means are logged.
@@ -288,7 +288,7 @@ class Shots:
         return {"few_shot/shown": shown, "few_shot/memory": [float(len(self.memory))]}
 
     def learn_from(self, episodes: Sequence[Episode]) -> None:
-        """Right episodes join the memory, in their order, if it is to be updated."""
+        """Add right episodes to the memory, in their order, if it is to be updated."""
         if self.update:
             records = [episode_record(episode, "train", 0) for episode in episodes]
             self._learn(records, (episode.task for episode in episodes))
@@ -319,19 +319,19 @@ class Shots:
 
 
 def with_examples(prompt: Messages, examples: Iterable[Example], protocol: AgentProtocol) -> Messages:
-    """A prompt with examples right before its question, the first one first."""
+    """Return a prompt with examples right before its question, the first one first."""
     return _inserted(prompt, [message for each in examples for message in each.messages(protocol)])
 
 
 def shown_in(run: str | Path) -> dict[str, Example]:
-    """The examples that a run has shown, by the ids that its episodes' records name in `shots`."""
+    """Return the examples that a run has shown, by the ids that its episodes' records name in `shots`."""
     return {each.id: each for each in map(Example.from_line, whole_lines(Path(run) / SHOTS_FILE))}
 
 
 def prompts_of(
     run: str | Path, protocol: AgentProtocol, system_prompt: Opening | None = None
 ) -> Iterator[tuple[EpisodeRecord, Messages]]:
-    """The episodes of a run, each with the prompt that its agent read, examples included.
+    """Yield the episodes of a run, each with the prompt that its agent read, examples included.
 
     Args:
         run: its `output_dir`.

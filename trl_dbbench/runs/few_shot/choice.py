@@ -11,7 +11,7 @@ from trl_dbbench.runs.few_shot.memory import Example, Memory, Query
 
 
 class BM25:
-    r"""Okapi BM25: how well documents match a query, by the words that they share.
+    r"""Okapi BM25: scores of documents for a query, by common words.
 
     $$ \sum_{t \in q} \ln\left(1 + \frac{N - n_t + 0.5}{n_t + 0.5}\right)
        \frac{f_{t,d} (k_1 + 1)}{f_{t,d} + k_1 (1 - b + b |d| / \overline{|d|})} $$
@@ -54,7 +54,7 @@ Way = Callable[[Query, np.random.Generator], Sequence[Example]]
 
 
 class _Ranking:
-    """The examples of a memory, as a list that is made anew when the memory has changed."""
+    """The examples of a memory as a list, rebuilt when the memory changes."""
 
     def __init__(self, memory: Memory):
         self._memory = memory
@@ -84,7 +84,7 @@ class _ByWords(_Ranking):
 
 
 class _BySkills(_Ranking):
-    """By the share of skills that two tasks have in common, of those that either has (Jaccard)."""
+    """Ranks by the Jaccard index of two tasks' skills."""
 
     def _scores(self, query: Query) -> np.ndarray:
         found = [example.query.skills for example in self._examples]

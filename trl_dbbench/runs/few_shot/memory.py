@@ -6,7 +6,7 @@
 ```
 
 is a line of a memory: an episode's record, as in `episodes.jsonl`, with its task. A run's folder is a memory
-too: there the tasks lie beside the episodes.
+too, with the tasks beside the episodes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Example:
     Args:
         task: without the rows of its tables, which no prompt shows.
         task_digest: of the whole task.
-        turns: what the agent wrote, and what it then read; nothing after the last turn.
+        turns: the agent's texts with the observations it then read; none after the last turn.
     """
 
     task: Task
@@ -113,7 +113,7 @@ class Example:
 
     @classmethod
     def from_line(cls, line: str) -> Example:
-        """The example that `line` was made of."""
+        """Return the example that `line` was made of."""
         record = json.loads(line)
         return cls.of(record, Task.from_entry(record["task"]))
 
@@ -125,7 +125,7 @@ class Example:
         )
 
     def messages(self, protocol: AgentProtocol) -> list[dict[str, str]]:
-        """The episode as earlier turns of a prompt: its question, then turns and observations."""
+        """Return the episode as earlier turns of a prompt: its question, then turns and observations."""
         messages = [each for each in protocol.messages(self.task) if each["role"] != "system"]
         for text, seen in self.turns:
             messages.append({"role": "assistant", "content": text})
@@ -139,13 +139,13 @@ class Memory:
 
     Args:
         examples: the first ones.
-        capacity: of more tasks, those that were right least recently go.
+        capacity: in tasks; beyond, the least recently right ones are dropped.
     """
 
     def __init__(self, examples: Iterable[Example] = (), capacity: int = CAPACITY):
         self.capacity = capacity
         self.changes = 0
-        """Counts them, so that others know when what they made of the memory is old."""
+        """Number of changes, by which users notice that the memory has changed."""
         self._examples: dict[str, Example] = {}  # by the digest of question and schema
         for example in examples:
             self.add(example)
@@ -185,7 +185,7 @@ class Memory:
 
 
 def good_episodes(episodes: Iterable[Episode]) -> Memory:
-    """A memory of the right ones of played episodes, such as `demonstrations.demonstrate` gives."""
+    """Return a memory of the right ones of played episodes, such as `demonstrations.demonstrate` gives."""
     return Memory(
         Example.of(episode_record(episode, "train", 0), episode.task) for episode in episodes if episode.right
     )
@@ -199,13 +199,13 @@ def load_memory(
     *,
     may_be_empty: bool = False,
 ) -> Memory:
-    """The right episodes of a run, or of a file that `Memory.write` wrote, which this protocol can show.
+    """Load the right episodes of a run, or of a file of `Memory.write`, that this protocol can show.
 
     Args:
         path: a run's `output_dir`; or a JSONL file whose lines name their task, or that has a `tasks.jsonl`
             beside it.
-        phases: other episodes are passed over, by default those of held-out tasks.
-        before: those of this step, and of later ones, are passed over.
+        phases: of the episodes; by default without held-out tasks.
+        before: only episodes of earlier steps.
 
     Raises:
         ConfigError: if it cannot be read, or holds no right episode and must not be empty.
