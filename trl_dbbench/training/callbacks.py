@@ -85,7 +85,7 @@ class GreedyEvalCallback(TrainerCallback, ExportableState):
         - `greedy/accuracy`: accuracy of the greedy runs so far, each before its prompt's update.
         - `greedy/accuracy_low`, `greedy/accuracy_high`: its 95 % Wilson interval.
         - `greedy/accuracy_void_wrong`: the same with void episodes, whose environment failed, counted as
-        wrong.
+          wrong.
         - `greedy/void`: share of void episodes of the greedy runs so far.
         - `greedy/operation/...`, `greedy/skill/...`: accuracy on the tasks with this operation or skill.
         - `greedy/void_wrong/...`: the same with void episodes counted as wrong, if there are any.
