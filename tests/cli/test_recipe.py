@@ -173,7 +173,7 @@ def error_of(monkeypatch: pytest.MonkeyPatch, *options: object) -> str:
         (["--database", "mysql+pymysql://root@127.0.0.1:9/"], "error: .*127.0.0.1:9"),
         (
             ["--reward_funcs", "luck"],
-            "error: unknown reward function 'luck'; allowed: outcome, execution, state_progress",
+            "error: unknown reward function 'luck'; allowed: outcome, answer_seen, efficiency",
         ),
         (
             ["--reward_funcs", "no_such_module.luck"],

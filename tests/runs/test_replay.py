@@ -499,7 +499,7 @@ def test_a_run_of_an_earlier_version_takes_its_settings_from_options(run: Path, 
     [
         (
             ["--reward-funcs", "luck"],
-            "error: unknown reward function 'luck'; allowed: outcome, execution, state_progress",
+            "error: unknown reward function 'luck'; allowed: outcome, answer_seen, efficiency",
         ),
         (
             ["--outcome-preset", "kind"],
