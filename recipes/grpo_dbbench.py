@@ -1,4 +1,4 @@
-"""Trains an agent by GRPO on a database.
+"""Train an agent by GRPO on a database.
 
     accelerate launch recipes/grpo_dbbench.py --config recipes/quickstart.yaml
     accelerate launch recipes/grpo_dbbench.py --config recipes/quickstart.yaml --tasks my.jsonl
@@ -29,14 +29,14 @@ def main(
 ) -> DBBenchGRPOTrainer:
     checkpoint = find_checkpoint(args.output_dir, args.resume_from_checkpoint)
 
-    # 1. the tasks as rows: a prompt, and the task that it is of
+    # 1. the tasks as rows: a prompt and its task
     train_dataset, eval_dataset = tasks.datasets(args.protocol)
 
     # 2. the model: a tokenizer with a chat template, and how to load the weights
     tokenizer = load_tokenizer(model, args, padding_side="left")
     args.model_init_kwargs = model_init_kwargs(model, args.model_init_kwargs)
 
-    # 3. the database, the rewards that it gives, and the training
+    # 3. the database, the rewards, and the training
     with database.open(tasks_to_check(train_dataset, eval_dataset)) as opened:
         trainer = trainer_class(
             model=model.model_name_or_path,

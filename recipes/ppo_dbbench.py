@@ -1,4 +1,4 @@
-"""Trains an agent by PPO on a database: as grpo_dbbench.py, which lies beside it, with a critic.
+"""Train an agent by PPO on a database: grpo_dbbench.py, in this folder, with a critic.
 
     accelerate launch recipes/ppo_dbbench.py --config recipes/ppo_quickstart.yaml
 

@@ -45,7 +45,7 @@ class TaskArguments:
     schema: str | None = field(
         default=None,
         metadata={
-            "help": "What the prompt tells of the tables: names of columns, full (with keys and first rows), "
+            "help": "Tables in the prompt: names of columns, full (with keys and first rows), "
             "or none; left out, as each task says.",
             "choices": list(SCHEMAS),
         },

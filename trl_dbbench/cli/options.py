@@ -1,4 +1,4 @@
-"""Options that several commands have, and what is made of them."""
+"""Options that several commands share, and the objects built from them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Databases = Annotated[
     ),
 ]
 ServerUrls = Annotated[
-    str | None, typer.Option(help="vLLM servers of this model that are to generate, joined by commas.")
+    str | None, typer.Option(help="URLs of vLLM servers that generate with this model, joined by commas.")
 ]
 ChatTemplate = Annotated[
     str | None, typer.Option(help="Replaces the model's: a jinja file, or the name of one of TRL's.")
@@ -74,8 +74,8 @@ ProtocolName = Annotated[str | None, typer.Option(help="text (default), tools or
 RunsGrader = Annotated[
     str | None, typer.Option(help="Judges all answers: a name or a dotted path; else each task's own.")
 ]
-MaxTurns = Annotated[int | None, typer.Option(min=1, help="Of an episode (default: 3).")]
-MaxTurnTokens = Annotated[int | None, typer.Option(min=1, help="Of a turn (default: 512).")]
+MaxTurns = Annotated[int | None, typer.Option(min=1, help="Turns of an episode (default: 3).")]
+MaxTurnTokens = Annotated[int | None, typer.Option(min=1, help="Tokens of a turn (default: 512).")]
 MaxCompletionLength = Annotated[
     int | None, typer.Option(min=1, help="Tokens of an episode after its prompt (default: 2048).")
 ]
@@ -89,19 +89,20 @@ FewShot = Annotated[
     int | None, typer.Option(min=0, help="Number of right episodes of other tasks shown before the question.")
 ]
 FewShotMemory = Annotated[
-    str | None, typer.Option(help="Where they come from: a run's output_dir, or a JSONL file of episodes.")
+    str | None,
+    typer.Option(help="Source of the few-shot episodes: a run's output_dir, or a JSONL file of episodes."),
 ]
-FewShotBy = Annotated[str | None, typer.Option(help="Which are shown: bm25 (default), skill or random.")]
+FewShotBy = Annotated[
+    str | None, typer.Option(help="How few-shot episodes are chosen: bm25 (default), skill or random.")
+]
 FewShotUpdate = Annotated[
-    bool, typer.Option("--few-shot-update", help="Right ones of this evaluation join, batch by batch.")
+    bool, typer.Option("--few-shot-update", help="Adds right episodes of this evaluation, batch by batch.")
 ]
 EvalTasks = Annotated[
     str | None, typer.Option(help="A task file, folder or hub id; left out, the run's held-out tasks.")
 ]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Writes figures and episodes here.")]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Goes on with the evaluation of --json that was stopped.")
-]
+Resume = Annotated[bool, typer.Option("--resume", help="Continues the stopped evaluation in --json.")]
 EndpointUrl = Annotated[
     str | None, typer.Option("--endpoint", help="An OpenAI-compatible server that has --model: its address.")
 ]
@@ -110,7 +111,7 @@ ApiKeyEnv = Annotated[
     typer.Option(help="The environment variable with the endpoint's API key (default: OPENAI_API_KEY)."),
 ]
 Concurrency = Annotated[
-    int | None, typer.Option(min=1, help="Requests that an endpoint gets at a time (default: 8).")
+    int | None, typer.Option(min=1, help="Parallel requests to an endpoint (default: 8).")
 ]
 Delimiter = Annotated[
     str | None, typer.Option(help="What separates the cells of CSV files; told from the file by default.")
@@ -125,14 +126,14 @@ ColumnTypes = Annotated[
 
 Limit = Annotated[int | None, typer.Option(min=1, help="Only this number of tasks, from the first.")]
 Samples = Annotated[int | None, typer.Option(min=1, help="Episodes sampled per task, beside the greedy one.")]
-Temperature = Annotated[float | None, typer.Option(help="Of the samples (default: 1).")]
+Temperature = Annotated[float | None, typer.Option(help="Sampling temperature (default: 1).")]
 TopP = Annotated[
     float | None, typer.Option(help="Samples draw from the likeliest tokens of this mass (default: 1).")
 ]
 TopK = Annotated[
     int | None, typer.Option(help="Samples draw from this number of likeliest tokens; 0 (default): all.")
 ]
-Seed = Annotated[int | None, typer.Option(help="Of the samples (default: 0).")]
+Seed = Annotated[int | None, typer.Option(help="Seed of the samples (default: 0).")]
 Scorer = Annotated[
     str | None,
     typer.Option(
