@@ -167,7 +167,7 @@ def test_a_file_without_costs_is_told_how_to_write_one(tmp_path: Path, text: str
     if text is not None:
         file.write_text(text)
     with pytest.raises(
-        SystemExit, match=r"--costs .*costs\.json is no file of costs .*--measure --json FILE"
+        SystemExit, match=r"--costs .*costs\.json is not a file of costs .*--measure --json FILE"
     ):
         Costs.read(file)
 

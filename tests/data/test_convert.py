@@ -508,9 +508,9 @@ def test_questions_that_cannot_be_used(from_csv, tmp_path: Path, questions: str,
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("a:INT\nx\n", r"t\.csv, line 2, column 'a': 'x' is no INT"),
+        ("a:INT\nx\n", r"t\.csv, line 2, column 'a': 'x' is not of type INT"),
         ("a:ITN\n1\n", "unknown type 'ITN' of the column 'a'; allowed: INT, .*'a:ITN:TEXT'"),
-        ("a:DATE\n2023-02-29\n", "'2023-02-29' is no DATE"),
+        ("a:DATE\n2023-02-29\n", "'2023-02-29' is not of type DATE"),
         ("a:INT,A:TEXT\n1,2\n", "the column 'a' is there twice"),
         ("a,b\n1\n", "line 2: has 1 cells, the header 2 columns"),
         ("", "is empty"),
@@ -553,7 +553,7 @@ def own(tmp_path: Path) -> Path:
         (
             "out.jsonl",
             "lifelong",
-            r"'.*out\.jsonl' is no name for the format lifelong.*Call it '.*out\.json'",
+            r"'.*out\.jsonl' is not a name for the format lifelong.*Call it '.*out\.json'",
         ),
         ("no/out.jsonl", None, "it must be a file in a folder that is there"),
         ("own.jsonl", None, "is the file to read; write to another"),

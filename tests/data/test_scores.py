@@ -61,7 +61,7 @@ def test_what_gives_nothing_is_wrong_and_said(database: Database) -> None:
 
 
 def test_only_questions_with_gold_sql(sqlite_database: Database) -> None:
-    with pytest.raises(TaskError, match="task 'test' is no question with gold SQL; leave it out"):
+    with pytest.raises(TaskError, match="task 'test' is not a question with gold SQL; leave it out"):
         list(score_all([task(MEDALS)], {}, sqlite_database))
 
 
@@ -131,7 +131,7 @@ def test_predictions_as_people_have_them(
         ("a.jsonl", '{"id": 1, "sql": "a"}\n{"id": "1", "sql": "b"}', "'1' stands twice, with 'a' and 'b'"),
         ("a.json", '{"who": ["SELECT 1"]}', "is no SQL"),
         ("a.json", '{"9": "SELECT 1"}', "'9' is neither a task's id nor the place"),
-        ("a.jsonl", '{"id": "who", "sql": 5}', "'5' is no SQL"),
+        ("a.jsonl", '{"id": "who", "sql": 5}', "'5' is not SQL"),
         ("a.json", '{"-1": "SELECT 1"}', "'-1' is neither a task's id nor the place of one of 3 tasks"),
         ("a.jsonl", "[" * 100_000, "RecursionError"),
         ("a.jsonl", '{"id": "other", "sql": "SELECT 1"}', "tasks that are not there, such as 'other'"),

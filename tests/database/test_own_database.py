@@ -119,8 +119,8 @@ def test_tasks_are_played_on_it(spec: str | list[str]) -> None:
         ("my_db.Half", "the database 'my_db.Half' cannot be made: Can't instantiate abstract class Half"),
         ("my_db.sqlite3", "the database 'my_db.sqlite3' is not callable but module"),
         ("my_db.Tables", "the database 'my_db.Tables' cannot be made"),
-        ("my_db", "'my_db' is no database.*for a class of your own its dotted path"),
-        (["my_db.InMemory", "local"], "'my_db.InMemory' is no database"),
+        ("my_db", "'my_db' is not a database.*for a class of your own its dotted path"),
+        (["my_db.InMemory", "local"], "'my_db.InMemory' is not a database"),
     ],
 )
 def test_what_is_none_is_refused(spec: str | list[str], said: str) -> None:

@@ -142,10 +142,10 @@ def test_one_name_or_several(spec: object, named: list[str]) -> None:
         (["mysql://me:secret@db1/a", "mysql+pymysql://you:secret@db1:3306"], "is named twice"),
         (["sqlite", "local"], "sqlite cannot be one of several servers. Name URLs, docker or local"),
         (f"auto,{ONE}", "auto cannot be one of several servers"),
-        ({"local": "two"}, "'local:two' is no database. Write .*local:2"),
-        (["local", "oracle"], "'oracle' is no database"),
+        ({"local": "two"}, "'local:two' is not a database. Write .*local:2"),
+        (["local", "oracle"], "'oracle' is not a database"),
         (["mysql://me:secret@nowhere.invalid/", TWO], "nowhere.invalid/: no MySQL server answers there"),
-        (7, "'7' is no database"),
+        (7, "'7' is not a database"),
     ],
 )
 def test_a_bad_list_is_one_line(spec: object, said: str, caplog: pytest.LogCaptureFixture) -> None:

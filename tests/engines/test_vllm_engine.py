@@ -308,7 +308,7 @@ def test_what_a_server_refuses_is_told(fakes, engine_of):
 def test_something_else_at_the_address(fakes, engine_of):
     (server,) = fakes(1)
     server.interfere = lambda path, body: (200, ["welcome"])
-    with pytest.raises(ConfigError, match=f"what answers at {server.url} is no vLLM server"):
+    with pytest.raises(ConfigError, match=f"what answers at {server.url} is not a vLLM server"):
         engine_of(server)
 
 
@@ -523,8 +523,8 @@ def test_a_server_that_refuses_the_adapter_ends_both_ranks(fakes, tmp_path):
     ("urls", "message"),
     [
         ([], "vllm_server_urls is empty"),
-        (["localhost:8000"], "'localhost:8000' is no server's address; give scheme, host and port alone"),
-        (["http://a:8000/v1"], "'http://a:8000/v1' is no server's address"),
+        (["localhost:8000"], "'localhost:8000' is not a server's address; give scheme, host and port alone"),
+        (["http://a:8000/v1"], "'http://a:8000/v1' is not a server's address"),
         (["http://me:secret@a:8000"], "is no server's address"),
         (["http://a:8000", "http://a:8000/"], "vllm_server_urls names http://a:8000 more than once"),
     ],

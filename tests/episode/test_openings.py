@@ -68,7 +68,7 @@ def test_messages_as_a_system_prompt_are_all_that_stands_there(tmp_path: Path) -
         ),
         ([], {}, "have the roles none"),
         ([{"role": "bot", "content": "Ok."}], {}, r"cannot be read \(KeyError: 'bot'\)"),
-        ([{"role": "user", "content": 3}], {}, "the content 3 is no text"),
+        ([{"role": "user", "content": 3}], {}, "the content 3 is not text"),
         ({"first": {}}, {}, "an object of such by number"),
         (
             [{"role": "system", "content": "a"}, *PRELUDE],

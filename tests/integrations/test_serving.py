@@ -430,7 +430,7 @@ WRONG = {
         "execute_sql knows no 'limit'; it takes episode and sql.",
     ),
     "a number": ("execute_sql", {"episode": "EPISODE", "sql": 1}, "execute_sql: sql must be a string, is 1."),
-    "an answer that is no list": (
+    "an answer that is not a list": (
         "submit",
         {"episode": "EPISODE", "answer": "22"},
         'submit: answer must be a list of strings, is "22".',

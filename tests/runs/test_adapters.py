@@ -226,7 +226,7 @@ def test_an_adapter_of_another_model_is_refused(run, start_of):
         ConfigError, match=rf"the adapter '{run}' does not fit the model '.*'; it was trained on"
     ):
         start_of("run", adapter_name_or_path=str(run))
-    with pytest.raises(ConfigError, match="adapter_name_or_path: '/nowhere' is no adapter: "):
+    with pytest.raises(ConfigError, match="adapter_name_or_path: '/nowhere' is not an adapter: "):
         start_of("run", adapter_name_or_path="/nowhere")
 
 

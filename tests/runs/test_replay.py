@@ -510,7 +510,7 @@ def test_a_run_of_an_earlier_version_takes_its_settings_from_options(run: Path, 
         (["--steps", "3"], "error: --steps 3 must be two numbers with a colon between, as in 100:200."),
         (["--steps", "7:9"], r"error: '.*' has no such episode to play again\."),
         (["--out", "no/folder/x.jsonl"], "error: 'no/folder/x.jsonl' cannot be written"),
-        (["--database", "oracle"], "error: 'oracle' is no database"),
+        (["--database", "oracle"], "error: 'oracle' is not a database"),
     ],
 )
 def test_bad_options_end_in_one_clear_error(

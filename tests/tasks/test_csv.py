@@ -205,7 +205,7 @@ def test_types_delimiter_and_encoding_can_be_told(tmp_path: Path) -> None:
         CsvOptions(delimiter=";;")
     with pytest.raises(ConfigError, match="no encoding 'utf-9'"):
         CsvOptions(encoding="utf-9")
-    with pytest.raises(TaskError, match=r"'1\.555' is no DECIMAL\(10,2\)"):
+    with pytest.raises(TaskError, match=r"'1\.555' is not of type DECIMAL\(10,2\)"):
         read(tmp_path, "a,b\n1.555,1\n", types={"a": "DECIMAL(10,2)"})
 
 

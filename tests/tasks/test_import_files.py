@@ -155,7 +155,7 @@ def test_a_sqlite_file(tmp_path: Path, local_database: Database) -> None:
 
 def test_a_workbook_is_named_as_what_it_is_not(tmp_path: Path) -> None:
     (tmp_path / "t.xlsx").write_bytes(b"PK\3\4 and so on")
-    with pytest.raises(TaskError, match=r"t\.xlsx' is no SQLite file\. Tables are read from CSV files"):
+    with pytest.raises(TaskError, match=r"t\.xlsx' is not an SQLite file\. Tables are read from CSV files"):
         import_from([str(tmp_path / "t.xlsx")])
 
 

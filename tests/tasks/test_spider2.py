@@ -223,9 +223,9 @@ def test_one_error_for_what_is_missing(tmp_path: Path, spoil: Callable[[Path], N
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"db": "../pets"}, "a database needs a name that is no path, has '../pets'"),
+        ({"db": "../pets"}, "a database needs a name that is not a path, has '../pets'"),
         ({"db": "pet"}, "where 'pets' is nearest. Correct the name"),
-        ({"external_knowledge": "../RFM.md"}, "'external_knowledge' must be a name that is no path"),
+        ({"external_knowledge": "../RFM.md"}, "'external_knowledge' must be a name that is not a path"),
         ({"question": 5}, "the field 'question' must be str, is int"),
         ({"instance_id": 1}, "the field 'instance_id' must be str, is int"),
     ],
@@ -493,7 +493,7 @@ def test_what_needs_gold_sql_says_so(tmp_path: Path, sqlite_database: Database) 
     ):
         gold_actions(task, protocol, sqlite_database)
     with pytest.raises(
-        TaskError, match="'local001' is no question with 'sql', which this teacher answers with"
+        TaskError, match="'local001' is not a question with 'sql', which this teacher answers with"
     ):
         sql_actions(task, protocol, sqlite_database, Habits())
     for reward in (EfficiencyReward(sqlite_database), ExecutionReward(sqlite_database)):

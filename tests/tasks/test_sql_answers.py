@@ -387,7 +387,7 @@ def test_validate(database: Database) -> None:
         "the gold SQL, which gives no rows, is not right to the grader critic"
     )
     assert "is not right to the grader strict" in (problem("SELECT UUID() FROM medals") or "")
-    assert problem("DELETE FROM medals") == "the gold SQL fails: it gives no rows: it is no query"
+    assert problem("DELETE FROM medals") == "the gold SQL fails: it gives no rows: it is not a query"
 
 
 def test_validate_with_another_grader(sqlite_database: Database) -> None:

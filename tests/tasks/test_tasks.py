@@ -456,7 +456,7 @@ def lifelong_gold(**changes: Any) -> dict[str, Any]:
         (OWN | {"tables": OWN["tables"] * 2}, "there are two tables named 'orders'"),
         (OWN | {"answer": "2"}, "the field 'answer' must be list, is str"),
         (OWN | {"sql": ["SELECT 1"]}, "the field 'sql' must be str, is list"),
-        (OWN | {"question": "\ud800"}, r"holds half of a surrogate pair, which is no text: '\ud800'"),
+        (OWN | {"question": "\ud800"}, r"holds half of a surrogate pair, which is not text: '\ud800'"),
         # gold
         (without(OWN, "answer"), "a question needs its gold 'answer'"),
         (without(OWN, "sql") | {"operation": "DELETE"}, "DELETE needs its gold solution 'sql'"),

@@ -528,10 +528,10 @@ def test_each_reason_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
         (
             "dev.json",
             SPIDER | {"db_id": "../pets"},
-            r"a database needs a name that is no path, has '\.\./pets'",
+            r"a database needs a name that is not a path, has '\.\./pets'",
         ),
-        ("dev.json", SPIDER | {"db_id": ""}, "a database needs a name that is no path, has ''"),
-        ("dev.json", SPIDER | {"db_id": ".."}, r"a database needs a name that is no path, has '\.\.'"),
+        ("dev.json", SPIDER | {"db_id": ""}, "a database needs a name that is not a path, has ''"),
+        ("dev.json", SPIDER | {"db_id": ".."}, r"a database needs a name that is not a path, has '\.\.'"),
         (
             "live.jsonl",
             without(CRITIC, "sol_sql"),

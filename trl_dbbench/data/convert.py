@@ -148,7 +148,7 @@ def _target_format(target: Path, to: str | None) -> WritableFormat:
     if target.suffix != format.suffix:
         known = ", ".join(f"{each.name} ({each.suffix})" for each in FORMATS.values())
         raise ConfigError(
-            f"'{target}' is no name for the format {to}: a file is read by its ending. Call it "
+            f"'{target}' is not a name for the format {to}: a file is read by its ending. Call it "
             f"'{target.with_suffix(format.suffix)}'; the endings are {known}."
         )
     return format

@@ -53,7 +53,7 @@ def score_all(
     """
     for task in tasks:
         if not can_be_scored(task):
-            raise TaskError(f"task '{task.id}' is no question with gold SQL; leave it out.")
+            raise TaskError(f"task '{task.id}' is not a question with gold SQL; leave it out.")
 
     def scored(task: Task) -> Scores:
         return _scored(task, predictions.get(task.id), database)
@@ -131,7 +131,7 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> dict[str, str]:
         else:
             found = _of_lines(text.removesuffix("\n").split("\n"), tasks)
         if others := [sql for sql in found.values() if not isinstance(sql, str)]:
-            raise TypeError(f"{str(others[0])[:50]!r} is no SQL")
+            raise TypeError(f"{str(others[0])[:50]!r} is not SQL")
     except TaskError as error:
         raise TaskError(f"{path}: {error}") from None
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
@@ -176,7 +176,7 @@ def _parts(sql: Any) -> list[str]:
     """Return a prediction's SQL, and the database behind it, as BIRD's files have them."""
     sql = "" if sql is None or sql == 0 else sql
     if not isinstance(sql, str):
-        raise TypeError(f"{str(sql)[:50]!r} is no SQL")
+        raise TypeError(f"{str(sql)[:50]!r} is not SQL")
     return sql.split(_BIRD_MARK)
 
 

@@ -98,7 +98,7 @@ def databases_of(spec: Spec) -> list[str]:
     `"local"` of several servers.
 
     Raises:
-        DatabaseError: it names none, the same server twice, or among several what is no server.
+        DatabaseError: it names none, the same server twice, or among several what is not a server.
     """
     named = list(_named(spec))
     if not named:
@@ -134,8 +134,8 @@ def _named(spec: Spec) -> Iterator[str]:
 def _check_known(name: str) -> None:
     if name not in ("docker", "local") and not name.startswith(_URLS):
         raise DatabaseError(
-            f'{redacted(name)!r} is no database. Write "auto", "docker", "local", "sqlite" or a URL such as '
-            f"{_EXAMPLE}; for several servers a list of URLs, or local:2; for a class of your own its dotted "
+            f'{redacted(name)!r} is not a database. Write "auto", "docker", "local", "sqlite" or a URL '
+            f"such as {_EXAMPLE}; for several servers a list of URLs, or local:2; for a class of your own its dotted "
             "path, my_module.MyDatabase."
         )
 

@@ -88,7 +88,7 @@ def server_addresses(urls: Sequence[str]) -> list[str]:
     """The addresses of `vllm_server_urls`, without a slash at their end.
 
     Raises:
-        ConfigError: if there is none, one is no server's address, or one is named twice.
+        ConfigError: if there is none, one is not a server's address, or one is named twice.
     """
     if not urls:
         raise ConfigError("vllm_server_urls is empty; name at least one server, or leave it out.")
@@ -98,8 +98,8 @@ def server_addresses(urls: Sequence[str]) -> list[str]:
         named = parts.scheme in ("http", "https") and parts.hostname
         if not named or parts.username or parts.path or parts.query:
             raise ConfigError(
-                f"vllm_server_urls: {url!r} is no server's address; give scheme, host and port alone, as in "
-                "http://10.0.0.7:8000."
+                f"vllm_server_urls: {url!r} is not a server's address; give scheme, host and port alone, as "
+                "in http://10.0.0.7:8000."
             )
         if addresses.count(url) > 1:
             raise ConfigError(f"vllm_server_urls names {url} more than once.")

@@ -73,7 +73,7 @@ def execute_untruncated_in(
     if changed and result.rows is not None:
         return None, "it changes the tables"
     if result.rows is None:
-        return None, "it gives no rows: it is no query"
+        return None, "it gives no rows: it is not a query"
     if result.limit:
         bounds = f"{limits.rows} rows, {limits.cells} cells, {limits.characters} characters"
         return None, f"it gives more than can be judged ({bounds})"

@@ -48,7 +48,7 @@ class Plan:
                 self.temperature > 0,
             ),
             "top_p": ("above 0 and at most 1", 0 < self.top_p <= 1),
-            "top_k": ("0, which is no limit, or more", self.top_k >= 0),
+            "top_k": ("0, which is not a limit, or more", self.top_k >= 0),
         }
         for name, (allowed, holds) in rules.items():
             if not holds:

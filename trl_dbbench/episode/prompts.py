@@ -96,7 +96,7 @@ def read_messages(path: str) -> Messages:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"the content {value!r} is no text")
+        raise TypeError(f"the content {value!r} is not text")
     return value
 
 

@@ -160,7 +160,7 @@ def _noted_base(adapter: str) -> str | None:
     try:
         return PeftConfig.from_pretrained(adapter).base_model_name_or_path
     except (OSError, ValueError) as error:
-        raise ConfigError(f"'{adapter}' is no adapter: {one_line(error)}") from None
+        raise ConfigError(f"'{adapter}' is not an adapter: {one_line(error)}") from None
 
 
 def _check_same_base(adapter: str, named: str, noted: str) -> None:

@@ -83,7 +83,7 @@ def load_trainable(
     try:
         known = PeftConfig.from_pretrained(adapter)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"adapter_name_or_path: '{adapter}' is no adapter: {one_line(error)}") from None
+        raise ConfigError(f"adapter_name_or_path: '{adapter}' is not an adapter: {one_line(error)}") from None
     if peft_config is not None:
         _check_shape(adapter, known, peft_config)
     if isinstance(model, str):

@@ -65,7 +65,7 @@ def rewards_of(
         for name, made in settings.rewards.items():
             try:
                 if made is None:
-                    raise ConfigError("it is no function that can be imported")
+                    raise ConfigError("it is not a function that can be imported")
                 functions += loaded_rewards([made["function"]], settings, database, values)
             except ConfigError as error:
                 notes.append(f"The reward {name} is not checked: {error}.")

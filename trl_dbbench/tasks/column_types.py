@@ -22,7 +22,7 @@ from trl_dbbench.utils.lookup import nearest
 Kind = Literal["whole", "exact", "float", "date", "time", "text", "json", "bytes", "other"]
 
 NO_CELL = (ValueError, KeyError, InvalidOperation)
-"""Errors of `ColumnType.read` for a text that is no cell of the type."""
+"""Errors of `ColumnType.read` for a text that is not a cell of the type."""
 
 MAX_WHOLE_DIGITS = 65
 """Digits of a whole number, as many as MySQL's DECIMAL has."""

@@ -280,7 +280,7 @@ def point_for_comma(text: str) -> str:
     """`1.234,50` as `1234.50`.
 
     Raises:
-        ValueError: it is no number with a decimal comma.
+        ValueError: it is not a number with a decimal comma.
     """
     if not _WITH_COMMA.fullmatch(text):
         raise ValueError
@@ -580,7 +580,9 @@ def _csv_table(path: Path, options: CsvOptions, note: Callable[[str], object]) -
         if chosen is not None:
             type_ = _title(f"{name}:{chosen}", path)[1]
             if type_ is None:
-                raise ConfigError(f"{chosen!r} is no type for the column '{name}'; allowed are such as TEXT.")
+                raise ConfigError(
+                    f"{chosen!r} is not a type for the column '{name}'; allowed are such as TEXT."
+                )
         texts = [row[place] for _, row in file.rows]
         if type_ is None:
             texts_of[name] = [text for text in texts if text]
@@ -668,6 +670,6 @@ def _csv_cell(text: str, reading: Reading, where: str) -> Cell:
     try:
         return reading.read(text)
     except Unfit as error:
-        raise TaskError(f"{where}: {text!r} is no {reading.type}: {error}.") from None
+        raise TaskError(f"{where}: {text!r} is not of type {reading.type}: {error}.") from None
     except NO_CELL:
-        raise TaskError(f"{where}: {text!r} is no {reading.type}.") from None
+        raise TaskError(f"{where}: {text!r} is not of type {reading.type}.") from None

@@ -14,7 +14,7 @@ def json_object(line: str) -> dict[str, Any]:
     """A line of JSONL.
 
     Raises:
-        TaskError: if it is no JSON object.
+        TaskError: if it is not a JSON object.
     """
     try:
         entry = json.loads(line)

@@ -329,7 +329,7 @@ def checked(task: Task) -> Task:
         task.to_json().encode()
     except UnicodeEncodeError as error:
         raise TaskError(
-            f"holds half of a surrogate pair, which is no text: {error.object[error.start]!r}"
+            f"holds half of a surrogate pair, which is not text: {error.object[error.start]!r}"
         ) from None
     except (TypeError, ValueError, RecursionError) as error:
         raise TaskError(f"holds what JSON cannot: {error}") from None

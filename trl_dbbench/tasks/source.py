@@ -70,7 +70,7 @@ class Source:
         if (only or descriptions) and kind is not Dump:
             given = "only" if only else "descriptions"
             raise TaskError(
-                f"the database '{path}' is no dump of MySQL's: leave '{given}' out, which is for one."
+                f"the database '{path}' is not a dump of MySQL's: leave '{given}' out, which is for one."
             )
         if digest is not None and digest != now:
             raise TaskError(

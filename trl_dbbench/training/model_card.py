@@ -163,7 +163,7 @@ def _sampling(args: Any) -> str:
 
 
 def _command() -> str:
-    """Return the command of this process, without secrets; nothing if it is no script."""
+    """Return the command of this process, without secrets; nothing if it is not a script."""
     if not sys.argv[0].endswith((".py", "trl-dbbench")):
         return ""
     words = [PASSWORD.sub(r"\1:***@", word) for word in sys.argv]

@@ -125,7 +125,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
         set aside.
 
         Raises:
-            ConfigError: if the named folder is no checkpoint, unfinished, damaged or another run's, or if
+            ConfigError: if the named folder is not a checkpoint, unfinished, damaged or another run's, or if
                 another run trains in `output_dir`.
             StorageError: if the disk is full.
         """

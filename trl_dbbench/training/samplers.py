@@ -236,7 +236,7 @@ class BySkill:
 
     def epoch(self, number: int) -> list[int]:
         random = np.random.default_rng(np.random.SeedSequence((self.seed, number)))
-        names = sorted(self.pools.rows)  # the order of a dictionary is no part of the seed
+        names = sorted(self.pools.rows)  # the order of a dictionary is not part of the seed
         left: dict[str, list[int]] = {name: [] for name in names}
         order = []
         for choice in random.integers(len(names), size=self.places).tolist():

@@ -146,7 +146,7 @@ def check_not_misspelled(name: str, what: str) -> None:
         if cached.is_dir() or near is None or not (len(parts) == 2 and Path(parts[0]).is_dir()):
             return
     raise ConfigError(
-        f"{name} is no folder" + (f"; nearest: {near}." if near else f", so there is no {what} in it.")
+        f"{name} is not a folder" + (f"; nearest: {near}." if near else f", so there is no {what} in it.")
     )
 
 

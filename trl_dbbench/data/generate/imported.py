@@ -235,8 +235,8 @@ def _check_known(path: Path) -> None:
         begins = file.read(len(_SQLITE))
     if begins and begins != _SQLITE:
         raise TaskError(
-            f"'{path}' is no SQLite file. Tables are read from CSV files (.csv, .tsv), parquet files, SQLite "
-            "files and dumps (.sql, .sql.gz); save it as one of these."
+            f"'{path}' is not an SQLite file. Tables are read from CSV files (.csv, .tsv), parquet files, "
+            "SQLite files and dumps (.sql, .sql.gz); save it as one of these."
         )
 
 

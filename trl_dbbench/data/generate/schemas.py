@@ -23,7 +23,7 @@ def _words(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Field:
-    """A column that is no key: `name` tells the rows of its table apart, `kind` is shared by some, `number`
+    """A column that is not a key: `name` tells the rows of its table apart, `kind` is shared by some, `number`
     and `day` can be compared."""
 
     name: str

@@ -276,7 +276,7 @@ def _without_database(url: str) -> str:
         return url
     if not parsed.drivername.startswith(("mysql", "mariadb")):
         raise DatabaseError(
-            f"{redacted(url)!r} is no MySQL or MariaDB server. Write mysql+pymysql://user:password@host:port/."
+            f"{redacted(url)!r} is not a MySQL or MariaDB server. Write mysql+pymysql://user:password@host:port/."
         )
     return parsed.set(database=None).render_as_string(hide_password=False)
 

@@ -289,7 +289,7 @@ class VLLMServers:
             server.base_model, server.root, server.context = card["id"], card["root"], card["max_model_len"]
         except (ValueError, LookupError, TypeError, StopIteration):
             raise ConfigError(
-                f"what answers at {server.url} is no vLLM server; give its address without a path."
+                f"what answers at {server.url} is not a vLLM server; give its address without a path."
             ) from None
         server.adapters = set()  # it may be another process than the one that was there before
         probe = Request((self._eos_token_ids[0],), 1, Sampling(top_k=1), row=0, turn=0)

@@ -225,7 +225,7 @@ class Gate:
         try:
             await self._app(scope, exchange.receive, exchange.send)
         except Exception:
-            # a client may be killed while its call is carried out, or send too much; that is no error here
+            # a client may be killed while its call is carried out, or send too much: not an error here
             if not (exchange.gone or exchange.too_large):
                 raise
         if exchange.too_large and not exchange.answering:
@@ -299,8 +299,7 @@ class _HTTPServer(uvicorn.Server):
 
 
 def _is_told(record: logging.LogRecord) -> bool:
-    """Return whether a log line is of use. A client may be killed while it sends a request; that is no error
-    here."""
+    """Return whether a log line is of use. A client may be killed while it sends a request: not an error here."""
     return not (record.exc_info and isinstance(record.exc_info[1], ClientDisconnect))
 
 

@@ -97,7 +97,7 @@ def read_entry(format: TaskFormat, entry: Mapping[str, Any], default_id: str) ->
     it as a line of the native format and reading that.
 
     Raises:
-        TaskError: if the entry is no task.
+        TaskError: if the entry is not a task.
     """
     if type(_ALL.get(format.name)) is type(format):
         return format.read(entry, default_id)

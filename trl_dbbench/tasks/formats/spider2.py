@@ -69,7 +69,7 @@ def _knowledge(path: Path | None, name: str | None) -> str | None:
     if not name:
         return None
     if Path(name).name != name:
-        raise TaskError(f"'external_knowledge' must be a name that is no path, is {name!r}")
+        raise TaskError(f"'external_knowledge' must be a name that is not a path, is {name!r}")
     file = find_beside(path, f"{DOCUMENTS}/{name.removesuffix('.md')}.md", lies_in=REPOSITORY)
     try:
         return file.read_text(encoding="utf-8").strip() or None

@@ -159,7 +159,7 @@ def sql_task(
     """A question that is answered with SQL, of the dialect that its database is of.
 
     Raises:
-        TaskError: the database cannot be read, the gold SQL is no query, or the task cannot be right.
+        TaskError: the database cannot be read, the gold SQL is not a query, or the task cannot be right.
     """
     dialect = source.opened.dialects[0]
     skills = skills_in(None, gold.sql, dialect)
@@ -228,7 +228,7 @@ def find_database(
 
 def _check_name(db_id: str) -> None:
     if db_id in ("", "..") or Path(db_id).name != db_id:
-        raise TaskError(f"a database needs a name that is no path, has {db_id!r}")
+        raise TaskError(f"a database needs a name that is not a path, has {db_id!r}")
 
 
 def _no_database(here: Path, db_id: str, homes: Sequence[Path], names: Sequence[str]) -> str:

@@ -92,7 +92,7 @@ def file_digest(path: Path) -> str:
     """
     state = path.stat()
     if not S_ISREG(state.st_mode):
-        raise OSError("it is no file")
+        raise OSError("it is not a file")
     return _digest(path, state.st_mtime_ns, state.st_size)
 
 

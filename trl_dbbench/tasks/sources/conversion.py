@@ -461,7 +461,7 @@ def view_step(name: str, sql: str, known: set[str]) -> Step | str:
         return f"the view {name}, which cannot be translated"
     there = {each.casefold() for each in (*known, *(cte.alias for cte in select.find_all(exp.CTE)))}
     if any(table.db or table.name.casefold() not in there for table in select.find_all(exp.Table)):
-        return f"the view {name}, which reads what is no table of the database"
+        return f"the view {name}, which reads what is not a table of the database"
     named = tree.this if isinstance(tree, exp.Create) else None
     columns = [column.name for column in named.expressions] if isinstance(named, exp.Schema) else []
     shown = f" ({_listed(columns)})" if columns else ""

@@ -189,7 +189,7 @@ def open_dump(path: Path) -> Iterator[IO[str]]:
     """A dump as text: of UTF-8, or of UTF-16 with its mark as PowerShell writes it; `.gz` is unpacked.
 
     Raises:
-        TaskError: it cannot be unpacked, or is no text.
+        TaskError: it cannot be unpacked, or is not text.
     """
     unpack: Callable[..., Any] = gzip.open if path.suffix.lower() == ".gz" else open
     try:
@@ -202,7 +202,7 @@ def open_dump(path: Path) -> Iterator[IO[str]]:
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise TaskError(f"it cannot be unpacked: {error}") from None
     except UnicodeDecodeError as error:
-        raise TaskError(f"it is no text in {encoding}: {error}") from None
+        raise TaskError(f"it is not text in {encoding}: {error}") from None
 
 
 class _Text:

@@ -50,7 +50,7 @@ class Folder(SQLiteFile):
     """The tables of a folder's files; see `Kind`.
 
     Raises:
-        TaskError: a file cannot be read, or is no table.
+        TaskError: a file cannot be read, or is not a table.
     """
 
     def __init__(self, path: Path, digest: str) -> None:

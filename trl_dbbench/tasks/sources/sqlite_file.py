@@ -67,7 +67,7 @@ class SQLiteFile:
         """A connection that can only read.
 
         Raises:
-            TaskError: it is no SQLite database.
+            TaskError: it is not an SQLite database.
         """
         try:
             with closing(sqlite3.connect(self.uri, uri=True)) as connection:
