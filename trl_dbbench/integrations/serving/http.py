@@ -299,7 +299,7 @@ class _HTTPServer(uvicorn.Server):
 
 
 def _is_told(record: logging.LogRecord) -> bool:
-    """Return whether a log line is of use. A client may be killed while it sends a request: not an error here."""
+    """Return whether a log line is of use. A client killed while it sends a request is not an error."""
     return not (record.exc_info and isinstance(record.exc_info[1], ClientDisconnect))
 
 
