@@ -105,7 +105,7 @@ def user_errors(*others: type[Exception]) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error of another library says, which often takes several lines."""
+    """The text of another library's error, which often has several lines."""
     return " ".join(str(error).split())
 
 

@@ -135,8 +135,8 @@ def _check_known(name: str) -> None:
     if name not in ("docker", "local") and not name.startswith(_URLS):
         raise DatabaseError(
             f'{redacted(name)!r} is not a database. Write "auto", "docker", "local", "sqlite" or a URL '
-            f"such as {_EXAMPLE}; for several servers a list of URLs, or local:2; for a class of your own its "
-            "dotted path, my_module.MyDatabase."
+            f"such as {_EXAMPLE}; for several servers a list of URLs, or local:2; for a class of your own "
+            "its dotted path, my_module.MyDatabase."
         )
 
 

@@ -1,4 +1,4 @@
-"""What each episode and each token gets: the rewards noted, TRL's advantages or those of `advantage`."""
+"""Notes rewards with their episodes, and gives each token its advantage: TRL's own, or `advantage`'s."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from trl_dbbench.episode.types import Completion, Engine, Episode, Request, Star
 
 @dataclass(frozen=True)
 class Starts:
-    """What a rank plays at once: its rows as samples, and each prompt once greedily.
+    """The episodes that a rank plays at once: its rows as samples, and each prompt once greedily.
 
     `greedy` is `None`, on all ranks, if no greedy run is due; `greedy_first` plays it in a pass of its own.
     """

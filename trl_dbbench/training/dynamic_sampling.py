@@ -44,7 +44,7 @@ BY_STEPS = ("token_wise", "turn")
 
 @dataclass
 class Batch:
-    """What this rank plays and trains on at once.
+    """The rows that this rank plays and trains on at once.
 
     Attributes:
         rows: of the dataset; each gets its `episode`.

@@ -131,9 +131,9 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     chat_template_kwargs: dict[str, Any]
     current_gradient_accumulation_steps: float
     advantage: Any
-    """What gives each token its advantage; `None` for TRL's own."""
+    """The estimator of advantages; `None` for TRL's own."""
     batch: Batch
-    """What this step plays and trains on."""
+    """The rows that this step plays and trains on."""
     rewards: torch.Tensor
     """(N, F) of the batch, those of all ranks."""
 
@@ -347,7 +347,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
 
     @contextmanager
     def engine(self) -> Iterator[Engine]:
-        """What plays with the current weights. All ranks enter and leave it together."""
+        """The engine with the current weights. All ranks enter and leave it together."""
         # where forward passes are collective, ranks cannot synchronise elsewhere; the launcher stops them all
         meet = nullcontext if self.backend.collective else together
         with self.backend.engine() as engine, meet():

@@ -1,4 +1,4 @@
-"""What keeps an agent's statement of SQLite's own dialect inside its database: see `guard`.
+"""Keeps an agent's statement of SQLite's own dialect inside its database: see `guard`.
 
 A statement runs first with SQLite's own functions, and texts that are short: what LIKE, GLOB, INSTR and
 REPLACE take grows with the product of two lengths, and nothing interrupts a call. One that meets a larger
@@ -36,7 +36,7 @@ MAX_LARGE_ARGUMENTS = 16
 takes 20 ms."""
 
 MAX_GROWTH_BYTES = 8 * 1024 * 1024
-"""The database may grow by so much, and the temporary tables to as much."""
+"""Bytes that the database may grow by, and that temporary tables may hold."""
 
 MAX_SORTED_BYTES = 256 * 1024 * 1024
 """Bytes that a statement may write to temporary files, however large its database is."""

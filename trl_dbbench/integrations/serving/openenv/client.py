@@ -67,7 +67,7 @@ class QueryAction(SQLAction):
 
 
 class SQLObservation(Observation):
-    """What comes back. `reward` is 0 until the episode is done, and then its reward."""
+    """The reply to an action. `reward` is 0 until the episode is done."""
 
     text: str = Field(description="After a reset the request and its tables, then what the database replied.")
     task_id: str
