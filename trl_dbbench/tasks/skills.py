@@ -67,7 +67,7 @@ SKILLS = (
 )
 
 KINDS = ("read_first", "follow_key", "mend_error", "check_change")
-"""What a task of several turns asks for (`generate.multi`). Such a task names its kind in the place of
+"""Kinds of tasks of several turns (`benchmarks/worlds/multi.py`). Such a task names its kind in the place of
 skills: no SQL shows it."""
 
 QUERY_KINDS = (
@@ -80,7 +80,7 @@ QUERY_KINDS = (
     "cte",
     "correlated_subquery",
 )
-"""What a question over several tables asks for (`generate.relational`). It names its kind in the place of
+"""Kinds of questions over several tables (`data/generate/relational.py`). A question names its kind in the place of
 skills."""
 
 NAMED = (*SKILLS, *KINDS, *QUERY_KINDS)
