@@ -80,8 +80,7 @@ QUERY_KINDS = (
     "cte",
     "correlated_subquery",
 )
-"""Kinds of questions over several tables (`data/generate/relational.py`). A question names its kind in the place of
-skills."""
+"""Kinds of questions over several tables (`data/generate/relational.py`), named in the place of skills."""
 
 NAMED = (*SKILLS, *KINDS, *QUERY_KINDS)
 """All that a task can name as what it is about."""
