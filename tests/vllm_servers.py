@@ -27,7 +27,6 @@ from launching import free_port
 from required import lacking
 from safetensors.torch import save_file
 from trl.generation import vllm_client, vllm_generation
-from worlds.tiny_model import make_tiny_model
 
 from trl_dbbench.engines.vllm.engine import VLLMEngine
 from trl_dbbench.engines.vllm.servers import VLLMServers
@@ -288,6 +287,8 @@ def fakes() -> Iterator[Callable[[int], list[FakeServer]]]:
 def servable_model(tmp_path_factory: pytest.TempPathFactory, demo_tasks: list[Task]) -> str:
     """The tiny model with heads of 32, the smallest that vLLM's attention on a CPU takes."""
     texts = [TEXT_SYSTEM_PROMPT, TOOLS_SYSTEM_PROMPT, *(task.prompt() for task in demo_tasks)]
+    from worlds.tiny_model import make_tiny_model  # `two_ranks.py` has no benchmarks on its path
+
     return str(make_tiny_model(tmp_path_factory.mktemp("models") / "servable", texts, num_heads=2))
 
 

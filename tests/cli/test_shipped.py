@@ -112,7 +112,7 @@ def test_the_list_says_what_each_is_for():
     assert (
         "Watch GRPO teach a model to use a database: no GPU, no Docker, no download, two minutes.\n" in listed
     )
-    assert "Trains an agent by GRPO on a database.\n" in listed
+    assert "Train an agent by GRPO on a database.\n" in listed
 
 
 def test_a_copy_reads_what_was_copied_with_it(tmp_path):

@@ -54,7 +54,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         specs.append(spec)
         raise DatabaseError("not now")
 
-    for module in ("tasks", "audit", "serve", "models", "runs", "endpoints"):
+    for module in ("tasks", "serve", "models", "runs"):
         monkeypatch.setattr(f"trl_dbbench.cli.{module}.open_database", refuse)
     return specs
 
