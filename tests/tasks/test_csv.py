@@ -271,7 +271,7 @@ def test_what_a_declared_type_would_change_is_an_error_that_names_row_and_column
     tmp_path: Path, type: str, cell: str, why: str
 ) -> None:
     """Servers round fractions and move what has an offset to their own time zone, or cut it off."""
-    with pytest.raises(TaskError, match=rf"t\.csv, line 3, column 'a': '.*' is no .*{why}"):
+    with pytest.raises(TaskError, match=rf"t\.csv, line 3, column 'a': '.*' is not of type .*{why}"):
         read(tmp_path, f"a,b\n,x\n{cell},x\n", types={"a": type})
 
 
