@@ -37,7 +37,7 @@ def sql_actions(
     """
     if task.gold.sql is None or not task.is_question:
         raise TaskError(
-            f"task '{task.id}' is no question with 'sql', which this teacher answers with; leave it out."
+            f"task '{task.id}' is not a question with 'sql', which this teacher answers with; leave it out."
         )
     return [Answer(_mistaken(task, habits) or task.gold.sql)]
 

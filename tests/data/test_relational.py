@@ -472,7 +472,7 @@ def test_a_habit_sits_in_one_spot_and_gives_other_rows(
 def test_a_change_is_none_for_this_teacher(sqlite_database: Database, late_orders: Task) -> None:
     (change,) = generate_tasks(1, level="worlds.tiny.level", skills=["insert"])
     assert written(late_orders, sqlite_database) == late_orders.gold.sql
-    with pytest.raises(TaskError, match="is no question with 'sql'"):
+    with pytest.raises(TaskError, match="is not a question with 'sql'"):
         written(change, sqlite_database)
 
 

@@ -129,7 +129,7 @@ def test_predictions_as_people_have_them(
             "'who' stands twice, with 'SELECT 1' and 'SELECT 2'",
         ),
         ("a.jsonl", '{"id": 1, "sql": "a"}\n{"id": "1", "sql": "b"}', "'1' stands twice, with 'a' and 'b'"),
-        ("a.json", '{"who": ["SELECT 1"]}', "is no SQL"),
+        ("a.json", '{"who": ["SELECT 1"]}', "is not SQL"),
         ("a.json", '{"9": "SELECT 1"}', "'9' is neither a task's id nor the place"),
         ("a.jsonl", '{"id": "who", "sql": 5}', "'5' is not SQL"),
         ("a.json", '{"-1": "SELECT 1"}', "'-1' is neither a task's id nor the place of one of 3 tasks"),

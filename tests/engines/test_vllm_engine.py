@@ -525,7 +525,7 @@ def test_a_server_that_refuses_the_adapter_ends_both_ranks(fakes, tmp_path):
         ([], "vllm_server_urls is empty"),
         (["localhost:8000"], "'localhost:8000' is not a server's address; give scheme, host and port alone"),
         (["http://a:8000/v1"], "'http://a:8000/v1' is not a server's address"),
-        (["http://me:secret@a:8000"], "is no server's address"),
+        (["http://me:secret@a:8000"], "is not a server's address"),
         (["http://a:8000", "http://a:8000/"], "vllm_server_urls names http://a:8000 more than once"),
     ],
 )

@@ -334,7 +334,7 @@ def test_formats_that_cannot_be_used(here: Path, body: str, error: type[Exceptio
         ("", "the task format 'my_bad.Mine' can only be read: it has no 'suffix'"),
         ("suffix = '.jsonl'", "can only be read: it has no 'write'"),
         ("suffix = '.xml'\n  write = 1", r"has the suffix '\.xml'; allowed: \.jsonl, \.json, \.parquet"),
-        ("suffix = '.json'\n  write = 1", "is no name for the format my_bad.Mine"),
+        ("suffix = '.json'\n  write = 1", "is not a name for the format my_bad.Mine"),
     ],
 )
 def test_formats_that_cannot_be_written(here: Path, body: str, message: str) -> None:

@@ -291,7 +291,7 @@ def test_some_tables_of_a_dump(local_database: Database, tmp_path: Path) -> None
         ({"only": [1]}, r"'only' must be a list of the names of tables, is \[1\]"),
         ({"descriptions": 1}, "the field 'descriptions' must be str, is int"),
         ({"path": "pets.sqlite", "only": ["t"]}, "pets.sqlite' is not a dump of MySQL's: leave 'only' out, which is for one"),
-        ({"path": "pets.sqlite", "descriptions": "/"}, "is no dump of MySQL's: leave 'descriptions' out"),
+        ({"path": "pets.sqlite", "descriptions": "/"}, "is not a dump of MySQL's: leave 'descriptions' out"),
     ],
 )  # fmt: skip
 def test_parts_that_cannot_be(tmp_path: Path, given: dict[str, Any], message: str) -> None:
