@@ -13,10 +13,9 @@ from __future__ import annotations
 import math
 import re
 import sqlite3
-import threading
 import time
-from dataclasses import replace
 
+from trl_dbbench.database.embedded.base import EmbeddedSandbox
 from trl_dbbench.database.embedded.expansion import MAX_WORDS, views_of, words_written_out
 from trl_dbbench.database.embedded.mistakes import (
     REFUSED,
@@ -32,21 +31,17 @@ from trl_dbbench.database.sandbox import (
     MAX_STATE_ROWS,
     Limits,
     QueryResult,
-    Sandbox,
     State,
     TableState,
     check_rows,
     clip,
 )
-from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
+from trl_dbbench.errors import TaskError
 from trl_dbbench.mysqlite.errors import StatementError
 from trl_dbbench.tasks import Table, Task
 from trl_dbbench.utils.sql import MAX_STATEMENT_CHARACTERS, quote
 
 NATIVE = "SQLite's own dialect"
-
-MAX_MESSAGE_CHARACTERS = 512
-"""Characters of an error that the agent is shown."""
 
 BYTES_OF_A_CHARACTER = 4
 
@@ -62,24 +57,23 @@ _COMPUTED = 2
 _RAISED = "user-defined function raised exception"
 
 
-class NativeSandbox(Sandbox):
+class NativeSandbox(EmbeddedSandbox):
     """A connection of SQLite, to the task's file or to a database of its own.
 
     Raises:
         TaskError: the file cannot be read, or the tables cannot be made as the task describes them.
     """
 
+    _connection: sqlite3.Connection
+
     def __init__(self, task: Task, limits: Limits) -> None:
-        self._limits = limits
+        super().__init__(limits)
         self._widest = max((len(table.columns) for table in task.tables), default=0)
         self._uri = None if task.source is None else task.source.file.uri
         self._shared = self._uri is not None
         self._done: list[str] = []
         """Statements that left something in the session."""
         self._kept_bytes: int | None = None
-        self._broken: str | None = None
-        self._closed = False
-        self._lock = threading.Lock()
         try:
             self._use(_made(task.tables) if self._uri is None else _connect(self._uri))
         except (sqlite3.Error, OverflowError, ValueError) as error:
@@ -101,8 +95,7 @@ class NativeSandbox(Sandbox):
             start = time.monotonic()
             result = self._execute(sql, limits)
             assert result is not None
-        shown = result.error and result.error[:MAX_MESSAGE_CHARACTERS]
-        return replace(result, error=shown, seconds=time.monotonic() - start)
+        return self._shown(result, start)
 
     def state(self) -> State:
         self._check_usable()
@@ -117,24 +110,6 @@ class NativeSandbox(Sandbox):
             raise self._fail(error) from None
         names = [name for name, _ in tables if (name,) not in shadows]
         return {name: table for name in names if (table := self._table_state(name)) is not None}
-
-    def close(self) -> None:
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._connection.close()
-
-    def _check_usable(self) -> None:
-        if self._closed:
-            raise DatabaseError("The sandbox is closed. Take another from Database.sandbox().")
-        if self._broken:
-            raise EnvironmentFault(f"The sandbox broke before: {self._broken}")
-
-    def _fail(self, error: BaseException) -> EnvironmentFault:
-        """Return the fault that this error means. The sandbox must not be used again."""
-        self._broken = f"SQLite failed: {error!r}"
-        return EnvironmentFault(self._broken)
 
     def _use(self, connection: sqlite3.Connection) -> None:
         """Make this the connection, and watch over it from now on."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
-from dataclasses import replace
 
 from trl_dbbench import mysqlite
+from trl_dbbench.database.embedded.base import EmbeddedSandbox
 from trl_dbbench.database.embedded.mistakes import REFUSED, all_are_short, is_broken, is_shortage, report
 from trl_dbbench.database.sandbox import (
     MAX_STATE_ROWS,
     Limits,
     QueryResult,
-    Sandbox,
     State,
     TableState,
     check_rows,
@@ -22,28 +20,24 @@ from trl_dbbench.database.sandbox import (
     failure,
     timed_out,
 )
-from trl_dbbench.errors import DatabaseError, EnvironmentFault, TaskError
+from trl_dbbench.errors import TaskError
 from trl_dbbench.mysqlite import StatementError
 from trl_dbbench.tasks import Table, Task
 
 EMULATION = "The emulation of MySQL"
 
-MAX_MESSAGE_CHARACTERS = 512
-"""Characters of an error that the agent is shown, as in MySQL."""
 
-
-class SQLiteSandbox(Sandbox):
+class SQLiteSandbox(EmbeddedSandbox):
     """A database in memory with a task's tables.
 
     Raises:
         TaskError: the tables cannot be made as the task describes them.
     """
 
+    _connection: mysqlite.Connection
+
     def __init__(self, task: Task, limits: Limits) -> None:
-        self._limits = limits
-        self._broken: str | None = None
-        self._closed = False
-        self._lock = threading.Lock()
+        super().__init__(limits)
         try:
             given = [_checked(table) for table in task.tables]
             self._connection = mysqlite.Connection(given, mysqlite.Limits(limits.seconds))
@@ -57,9 +51,7 @@ class SQLiteSandbox(Sandbox):
     def execute(self, sql: str, limits: Limits | None = None) -> QueryResult:
         self._check_usable()
         start = time.monotonic()
-        result = self._execute(sql, limits or self._limits)
-        shown = result.error and result.error[:MAX_MESSAGE_CHARACTERS]
-        return replace(result, error=shown, seconds=time.monotonic() - start)
+        return self._shown(self._execute(sql, limits or self._limits), start)
 
     def state(self) -> State:
         self._check_usable()
@@ -68,24 +60,6 @@ class SQLiteSandbox(Sandbox):
         except (sqlite3.Error, MemoryError) as error:
             raise self._fail(error) from None
         return {name: table for name in names if (table := self._table_state(name)) is not None}
-
-    def close(self) -> None:
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._connection.close()
-
-    def _check_usable(self) -> None:
-        if self._closed:
-            raise DatabaseError("The sandbox is closed. Take another from Database.sandbox().")
-        if self._broken:
-            raise EnvironmentFault(f"The sandbox broke before: {self._broken}")
-
-    def _fail(self, error: BaseException) -> EnvironmentFault:
-        """Return the fault that this error means. The sandbox must not be used again."""
-        self._broken = f"SQLite failed: {error!r}"
-        return EnvironmentFault(self._broken)
 
     def _execute(self, sql: str, limits: Limits) -> QueryResult:
         try:

@@ -1,0 +1,56 @@
+"""The parts that both kinds of sandboxes in this process share: results, faults and their end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import Protocol
+
+from trl_dbbench.database.sandbox import Limits, QueryResult, Sandbox
+from trl_dbbench.errors import DatabaseError, EnvironmentFault
+
+MAX_MESSAGE_CHARACTERS = 512
+"""Characters of an error that the agent is shown, as in MySQL."""
+
+
+class Closable(Protocol):
+    """A connection of SQLite's or of `mysqlite`'s."""
+
+    def close(self) -> None: ...
+
+
+class EmbeddedSandbox(Sandbox):
+    """A sandbox with a connection in this process."""
+
+    _connection: Closable
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._broken: str | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._connection.close()
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise DatabaseError("The sandbox is closed. Take another from Database.sandbox().")
+        if self._broken:
+            raise EnvironmentFault(f"The sandbox broke before: {self._broken}")
+
+    def _fail(self, error: BaseException) -> EnvironmentFault:
+        """Return the fault that this error means. The sandbox must not be used again."""
+        self._broken = f"SQLite failed: {error!r}"
+        return EnvironmentFault(self._broken)
+
+    @staticmethod
+    def _shown(result: QueryResult, start: float) -> QueryResult:
+        """Return a result as the agent is shown it: its error cut, with the seconds since `start`."""
+        error = result.error and result.error[:MAX_MESSAGE_CHARACTERS]
+        return replace(result, error=error, seconds=time.monotonic() - start)
