@@ -41,7 +41,7 @@ class DemonstrationArguments(TaskArguments):
 
 @dataclass
 class ScriptArguments:
-    """What to learn from, and how episodes are laid out."""
+    """The data to learn from, and the layout of episodes."""
 
     episodes: str | None = field(
         default=None,

@@ -83,7 +83,7 @@ def spoiled_gold_actions(
 def execute_actions(
     database: Database, task: Task, actions: Sequence[Operation | Answer]
 ) -> list[QueryResult]:
-    """What the statements among the actions give, one after the other.
+    """Execute the statements among the actions, in order, and return their results.
 
     Raises:
         EnvironmentFault: if the database fails.

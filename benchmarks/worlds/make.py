@@ -44,7 +44,7 @@ TAUGHT = 2_000
 
 @dataclass(frozen=True)
 class World:
-    """What is made of a level: `demonstrations` of a teacher that has `habits`, and the model's size."""
+    """A tiny model to make: its tasks' level, how many demonstrations, the teacher's habits, its size."""
 
     name: str
     level: str

@@ -521,7 +521,7 @@ def test_one_task_makes_no_headline(tmp_path: Path) -> None:
 
 
 def flipping() -> list[Arm]:
-    """Of four tasks, the other arm wins tasks 0 and 1 and loses task 2. In task 1 the base's statement fails."""
+    """Two arms on four tasks: `tuned` wins tasks 0 and 1 and loses task 2. The base's statement fails in task 1."""
     arms = []
     for name, rights in (("base", [False, False, True, True]), ("tuned", [True, True, False, True])):
         episodes = [

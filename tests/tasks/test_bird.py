@@ -160,7 +160,7 @@ def test_bird_critics_entries(tmp_path: Path) -> None:
 
 
 def test_exports_as_parquet(tmp_path: Path) -> None:
-    """Of a folder, the databases lie in it; lists and objects may be text there."""
+    """A folder of parquet also holds the databases. Its lists and objects may be JSON text."""
     database(tmp_path / "pets/pets.sqlite")
     packed = {
         key: json.dumps(value) if isinstance(value, list | dict) else value for key, value in CRITIC.items()

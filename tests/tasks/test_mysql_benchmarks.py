@@ -256,7 +256,7 @@ def test_a_table_that_the_dump_lacks_is_told(tmp_path: Path, caplog: pytest.LogC
     ]
 
 
-# --- some tables of a dump, in the own format -----------------------------------------------------
+# --- some tables of a dump, in the native format --------------------------------------------------
 
 
 def own(**database: Any) -> dict[str, Any]:

@@ -247,7 +247,7 @@ def test_entries_that_cannot_be_right(tmp_path: Path, fields: dict[str, Any], me
     ),
 )
 def test_gold_files_with_anything_in_them(tmp_path: Path, text: str, marks: dict[str, Any]) -> None:
-    """A task, which is the same in the own format, or one error."""
+    """A task that the native format keeps as it is, or one error."""
     path = spider2(tmp_path, {"local001": {"": text}}, marks={"local001": marks})
     try:
         task = only(path)

@@ -267,7 +267,7 @@ def test_a_protocol_chooses_the_grader_of_tasks_without_one(
 def test_a_protocol_whose_answers_are_sql_has_them_executed(
     tokenizer: PreTrainedTokenizerBase, sqlite_database: Database
 ) -> None:
-    """Whatever grader of answers the task names, such as the default of the own format."""
+    """Whatever grader of answers the task names, such as the default of the native format."""
     both = dataclasses.replace(
         WINNERS, gold=Gold(sql=WINNERS.gold.sql, answer=(("Peru",), ("Togo",))), grader="lifelong"
     )

@@ -1,4 +1,4 @@
-"""Benchmarks of SQL answers: entries that cannot be tasks, the own format with databases, and a user's own format."""
+"""Benchmarks of SQL answers: entries that cannot be tasks, the native format with databases, and a user's own format."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
         load_tasks(as_list(tmp_path / "dev.json", SPIDER))
 
 
-# --- the own format, and others -------------------------------------------------------------------
+# --- the native format, and others ----------------------------------------------------------------
 
 
 @pytest.fixture
