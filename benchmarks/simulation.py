@@ -107,7 +107,7 @@ class Costs:
             return cls(jobs, found["turn_client"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SystemExit(
-                f"--costs {path} is no file of costs ({error!r}). Write one with --measure --json FILE."
+                f"--costs {path} is not a file of costs ({error!r}). Write one with --measure --json FILE."
             ) from None
 
     def play(self, way: str, turns: Sequence[tuple[int, int]], prompt: int, prompt_tokens: int) -> Play:
