@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,21 +78,36 @@ class Policy:
 
 
 class ServedPolicy:
-    """Weights that are on servers only; here are the tokenizer and the settings of the model.
+    """Weights that vLLM has or loads itself; here are the tokenizer and the settings of the model.
 
     Args:
         name_or_path: the model's folder or hub id.
-        adapter: a LoRA adapter's folder, which the servers see under the same path, or its hub id.
+        adapter: a LoRA adapter's folder, which the servers see under the same path, or its hub id. In
+        process it
+            may be set to another of `adapters`, or to `None`, between rollouts.
+        adapters: those that it may be set to.
+        dtype: what vLLM in process computes in, as it names it.
+        revision: of the model, for vLLM in process.
     """
 
-    context: int | None = None  # the servers say
+    context: int | None = None  # vLLM says
 
     def __init__(
-        self, name_or_path: str, tokenizer: PreTrainedTokenizerBase, adapter: str | Path | None = None
+        self,
+        name_or_path: str,
+        tokenizer: PreTrainedTokenizerBase,
+        adapter: str | Path | None = None,
+        *,
+        adapters: Sequence[str | Path] = (),
+        dtype: str = "auto",
+        revision: str | None = None,
     ):
         self.name_or_path = name_or_path
         self.tokenizer = tokenizer
         self.adapter = adapter
+        self.adapters = list(adapters) or ([] if adapter is None else [adapter])
+        self.dtype = dtype
+        self.revision = revision
 
     @property
     def eos_token_ids(self) -> list[int]:
@@ -150,6 +165,12 @@ class TrainedPolicy(Policy):
         """PEFT's name of the adapter that is trained; `None` where full weights are."""
         config = getattr(self.model, "active_peft_config", None)
         return None if config is None else config.peft_type.value
+
+    @property
+    def computes_in(self) -> torch.dtype:
+        """The type of a forward pass's matrix products."""
+        of_autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        return of_autocast.get(self.trainer.accelerator.mixed_precision, self.model.dtype)
 
     @property
     def sharded(self) -> bool:

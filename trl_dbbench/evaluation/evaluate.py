@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_dbbench.database import Database
-from trl_dbbench.engines.base import Backend, EngineSettings, open_backend
+from trl_dbbench.engines.base import Backend, EngineSettings, engine_of, open_backend
 from trl_dbbench.engines.policy import Policy, ServedPolicy
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.prompts import Opening
@@ -36,6 +36,8 @@ Prepare = Callable[[Sequence[Start]], Sequence[Start]]
 
 Reward = Callable[[Sequence[Episode], Mapping[str, str]], None]
 """Rewards episodes; gets the lines of the earlier episodes that their prompts showed."""
+
+TRANSFORMERS = EngineSettings()
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -264,8 +266,13 @@ def showing(
     return prepare
 
 
-def open_model(trained: Trained, vllm_server_urls: list[str] | None) -> tuple[Backend, Policy | ServedPolicy]:
-    """Return the backend that generates, and the policy: loaded here, or served elsewhere.
+def open_model(
+    trained: Trained, engine: EngineSettings = TRANSFORMERS, adapters: Sequence[str] = ()
+) -> tuple[Backend, Policy | ServedPolicy]:
+    """Return the backend that generates, and the policy: loaded here, or by vLLM.
+
+    Args:
+        adapters: those that the same model is to play with as well, one after the other.
 
     Raises:
         ConfigError: if it cannot be loaded.
@@ -283,8 +290,13 @@ def open_model(trained: Trained, vllm_server_urls: list[str] | None) -> tuple[Ba
         tokenizer = AutoTokenizer.from_pretrained(model, revision=revision)
         if settings.chat_template is not None:
             tokenizer.chat_template = settings.chat_template
-        if vllm_server_urls:
-            policy = ServedPolicy(model, tokenizer, adapter)
+        if engine_of(engine) == "vllm":
+            policy = ServedPolicy(
+                *(model, tokenizer, adapter),
+                adapters=adapters,
+                dtype=settings.autocast or dtype,
+                revision=revision,
+            )
         else:
             loaded = AutoModelForCausalLM.from_pretrained(model, revision=revision, dtype=dtype)
             if adapter is not None:
@@ -294,7 +306,7 @@ def open_model(trained: Trained, vllm_server_urls: list[str] | None) -> tuple[Ba
     except (OSError, ValueError, RuntimeError) as error:
         what = f"model '{model}'" + (f" with the adapter '{adapter}'" if adapter else "")
         raise ConfigError(f"the {what} cannot be loaded: {one_line(error)}") from None
-    return open_backend(EngineSettings(vllm_server_urls=vllm_server_urls), policy), policy
+    return open_backend(engine, policy), policy
 
 
 def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Database) -> Player:
