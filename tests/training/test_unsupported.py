@@ -202,7 +202,7 @@ def test_two_engines(tmp_path: Path) -> None:
 
 
 def test_a_mode_that_trl_does_not_know(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="vllm_mode.*'local'.*server, colocate"):
+    with pytest.raises(ConfigError, match=r"vllm_mode.*'local'.*server, colocate"):
         config(tmp_path, use_vllm=True, vllm_mode="local")
 
 

@@ -249,7 +249,7 @@ class InProcessBackend:
         self._sleeps = bool(args.vllm_enable_sleep_mode)
         self._group = _tensor_parallel_group(args.vllm_tensor_parallel_size)
         with together(), _random_state_kept():
-            self._llm = self._load(args)
+            self._llm: Any = self._load(args)
         self._weights.open(self._llm)
         if self._sleeps:
             self._llm.sleep(level=self._weights.sleep_level)
@@ -318,7 +318,11 @@ class InProcessBackend:
                 self._llm.sleep(level=self._weights.sleep_level)
 
     def close(self) -> None:
+        """End the engine and free its memory."""
         self._weights.close()
+        if self._llm is not None:
+            self._llm.llm_engine.engine_core.shutdown()
+        self._llm = None
 
 
 def _tensor_parallel_group(size: int) -> torch.distributed.ProcessGroup | None:
