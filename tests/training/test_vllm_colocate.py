@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from launching import TWO_RANKS, fork_ranks, seen
 from peft import LoraConfig, PeftModel, get_peft_model
 from required import lacking
 from training import adapter_of, distance, make_trainer, train_and_look
@@ -111,6 +112,17 @@ def test_each_row_has_a_seed_of_its_own(trainer_with):
         runs.append(ids)
     assert len({tuple(ids) for ids in runs[0]}) > 4
     assert runs[0] == runs[1], "the first tokens, before rounding can tell"
+
+
+@pytest.mark.parametrize(("scenario", "size"), [("own_vllm", 1), ("one_vllm", 2)])
+def test_two_ranks(scenario: str, size: int, servable_model, tmp_path):
+    """Each with an engine of its own, or as a tensor parallel group that steps one together."""
+    status, output = fork_ranks(TWO_RANKS, scenario, servable_model, tmp_path)
+    assert status == 0, output
+    for rank in seen(tmp_path, scenario):
+        assert rank["tensor_parallel_size"] == size
+        assert len(rank["differences"]) == 2
+        assert max(rank["differences"]) < NOISE
 
 
 # --- what cannot work -----------------------------------------------------------------------------
