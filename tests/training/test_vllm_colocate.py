@@ -5,6 +5,7 @@ Needs an environment with vLLM and this package (`.ci/vllm-cpu` makes one); ther
 
 from __future__ import annotations
 
+import json
 import random
 from contextlib import closing
 from importlib.util import find_spec
@@ -17,7 +18,7 @@ import torch
 from launching import TWO_RANKS, fork_ranks, seen
 from peft import LoraConfig, PeftModel, get_peft_model
 from required import lacking
-from training import adapter_of, distance, make_trainer, train_and_look
+from training import RECIPES, adapter_of, distance, make_trainer, train_and_look
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_dbbench import ConfigError, DBBenchGRPOTrainer, EngineError
@@ -268,3 +269,17 @@ def test_one_engine_plays_the_base_and_each_adapter(servable_model, adapters, sq
             model = PeftModel.from_pretrained(model, adapter)
         policy = Policy(model.eval(), tokenizer)
         assert ids_of(TransformersBackend(policy), policy) == ids
+
+
+def test_the_commands_play_with_it(command, servable_model, adapters, tmp_path):
+    """`eval` with an adapter, and `compare` of two with the base: one line for each arm."""
+    tasks = ("--tasks", RECIPES / "demo_tasks.jsonl", "--limit", "3", "--database", "sqlite", "--use-vllm")
+    short = ("--model", servable_model, "--max-turn-tokens", "8", "--max-turns", "2", "--dtype", "float32")
+    code, out = command("eval", *short, "--adapter", adapters[0], *tasks)
+    assert code == 0
+    assert out.startswith("overall ")
+    both = [word for adapter in adapters for word in ("--adapter", adapter)]
+    code, out = command("compare", *short, *both, *tasks, "--json", tmp_path / "compared.json")
+    assert code == 0
+    names = [arm["name"] for arm in json.loads((tmp_path / "compared.json").read_text())["arms"]]
+    assert names == ["base", *(Path(adapter).name for adapter in adapters)]
