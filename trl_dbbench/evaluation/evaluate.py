@@ -15,10 +15,11 @@ import torch
 from peft import PeftModel
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.quantizers import AutoQuantizationConfig
 
 from trl_dbbench.database import Database
 from trl_dbbench.engines.base import Backend, EngineSettings, open_backend
-from trl_dbbench.engines.policy import Policy, ServedPolicy
+from trl_dbbench.engines.policy import Policy, Precision, ServedPolicy
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.types import Episode, Sampling, Start, Status
@@ -284,17 +285,27 @@ def open_model(trained: Trained, vllm_server_urls: list[str] | None) -> tuple[Ba
         if settings.chat_template is not None:
             tokenizer.chat_template = settings.chat_template
         if vllm_server_urls:
-            policy = ServedPolicy(model, tokenizer, adapter)
+            policy = ServedPolicy(model, tokenizer, adapter, precision_of(settings))
         else:
-            loaded = AutoModelForCausalLM.from_pretrained(model, revision=revision, dtype=dtype)
+            given: dict[str, Any] = {"revision": revision, "dtype": dtype}
+            if adapter is not None and settings.quantized is not None:  # as it was trained on
+                given["quantization_config"] = AutoQuantizationConfig.from_dict(settings.quantized)
+            loaded = AutoModelForCausalLM.from_pretrained(model, **given)
             if adapter is not None:
                 loaded = PeftModel.from_pretrained(loaded, adapter)
             precision = getattr(torch, settings.autocast) if settings.autocast else None
             policy = Policy(loaded.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, precision)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (ImportError, OSError, ValueError, RuntimeError) as error:
         what = f"model '{model}'" + (f" with the adapter '{adapter}'" if adapter else "")
         raise ConfigError(f"the {what} cannot be loaded: {one_line(error)}") from None
     return open_backend(EngineSettings(vllm_server_urls=vllm_server_urls), policy), policy
+
+
+def precision_of(settings: RunSettings) -> Precision | None:
+    """Return what a run's model computed in, for a server to compare with; `None` if it is not known."""
+    if settings.dtype is None:
+        return None
+    return Precision(settings.autocast or settings.dtype, (settings.quantized or {}).get("quant_method"))
 
 
 def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Database) -> Player:
