@@ -19,7 +19,7 @@ from vllm_servers import EOS, FakeServer, ask, completion, error, request
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
 from trl_dbbench.engines.base import EngineSettings
-from trl_dbbench.engines.policy import Precision, ServedPolicy
+from trl_dbbench.engines.policy import AUTO, Precision, ServedPolicy
 from trl_dbbench.engines.vllm import engine as vllm
 from trl_dbbench.engines.vllm import servers
 from trl_dbbench.engines.vllm.engine import VLLMEngine
@@ -550,7 +550,7 @@ OTHER_MODEL = "it samples from another model than is trained. Start it with --dt
         (FOUR_BITS, FOUR_BITS, None),
         (Precision("float16", "awq_marlin"), Precision("float16", "awq"), None),
         (None, BF16, None),  # which most servers serve
-        (BF16, None, None),  # a model that no run is known of
+        (BF16, AUTO, None),  # a model that no run is known of
         (
             Precision("float16"),
             BF16,
@@ -578,5 +578,5 @@ def test_a_server_that_computes_otherwise_than_the_policy(fakes, tokenizer, capl
         info = 200, {"vllm_config": {"model_config": config}, "vllm_env": {}}
         server.interfere = lambda path, body: info if path.startswith("/server_info") else NotImplemented
     settings = EngineSettings(vllm_server_urls=[server.url])
-    vllm.VLLMBackend(settings, ServedPolicy("/base", tokenizer, None, policy)).close()
+    vllm.VLLMBackend(settings, ServedPolicy("/base", tokenizer, computes_in=policy)).close()
     assert caplog.messages == ([f"vLLM server {server.url} {said}"] if said else [])

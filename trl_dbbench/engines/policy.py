@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,6 +34,10 @@ class Precision(NamedTuple):
         awq."""
         short, long = sorted((self.quantization or "", other.quantization or ""), key=len)
         return self.dtype == other.dtype and short in long and bool(short) == bool(long)
+
+
+AUTO = Precision("auto")
+"""What the model's own config says."""
 
 
 def quantization_of(config: Any) -> dict[str, Any] | None:
@@ -83,7 +87,7 @@ class Policy:
 
     @property
     def computes_in(self) -> Precision:
-        """What a server that generates for it should compute in."""
+        """What an engine that generates for it should compute in."""
         dtype = str(self.precision or self.model.dtype).removeprefix("torch.")
         return Precision(dtype, (quantization_of(self.model.config) or {}).get("quant_method"))
 
@@ -117,27 +121,35 @@ class Policy:
 
 
 class ServedPolicy:
-    """Weights that are on servers only; here are the tokenizer and the settings of the model.
+    """Weights that vLLM has or loads itself; here are the tokenizer and the settings of the model.
 
     Args:
         name_or_path: the model's folder or hub id.
-        adapter: a LoRA adapter's folder, which the servers see under the same path, or its hub id.
-        computes_in: of the training that the adapter comes from; `None` if it is not known.
+        adapter: a LoRA adapter's folder, which the servers see under the same path, or its hub id. In
+            process it may be set to another of `adapters`, or to `None`, between rollouts.
+        adapters: those that it may be set to.
+        computes_in: of the training that the adapter comes from; "auto" is what the model's config says.
+        revision: of the model, for vLLM in process.
     """
 
-    context: int | None = None  # the servers say
+    context: int | None = None  # vLLM says
 
     def __init__(
         self,
         name_or_path: str,
         tokenizer: PreTrainedTokenizerBase,
         adapter: str | Path | None = None,
-        computes_in: Precision | None = None,
+        *,
+        adapters: Sequence[str | Path] = (),
+        computes_in: Precision = AUTO,
+        revision: str | None = None,
     ):
         self.name_or_path = name_or_path
         self.tokenizer = tokenizer
         self.adapter = adapter
+        self.adapters = list(adapters) or ([] if adapter is None else [adapter])
         self.computes_in = computes_in
+        self.revision = revision
 
     @property
     def eos_token_ids(self) -> list[int]:

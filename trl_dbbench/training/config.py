@@ -125,7 +125,7 @@ class DBBenchGRPOConfig(GRPOConfig):
     engine: str | None = option(
         None,
         "What generates: transformers, vllm or the dotted path of your own (engines.base.Backend); left "
-        "out, vllm if it has servers.",
+        "out, vllm with use_vllm or vllm_server_urls.",
     )
     vllm_server_urls: list[str] | None = option(
         None,
@@ -241,6 +241,9 @@ class DBBenchGRPOConfig(GRPOConfig):
             raise ConfigError(f"top_p must be above 0 and at most 1, is {self.top_p}.")
         check_few_shot(self.few_shot, self.few_shot_memory, self.few_shot_by, self.few_shot_update)
         check_task_sampling(self)
+        if self.use_vllm and self.vllm_mode == "server" and self.vllm_server_urls is None:
+            address = f"http://{self.vllm_server_host}:{self.vllm_server_port}"
+            self.vllm_server_urls = [self.vllm_server_base_url or address]
         if self.vllm_server_urls is not None:
             self.vllm_server_urls = server_addresses(self.vllm_server_urls)
         check_alarms(self)

@@ -161,7 +161,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         if gives_no_steps(functions):
             check_needs(args.advantage, self.advantage, "step_rewards")
         beta = 0.0 if args.kl_reference == "rollout" else args.beta  # above 0 TRL loads a reference
-        with replaced(args, model_init_kwargs=init_kwargs, beta=beta):
+        # with use_vllm TRL would start an engine of its own
+        with replaced(args, model_init_kwargs=init_kwargs, beta=beta, use_vllm=False):
             super().__init__(
                 model=model,
                 reward_funcs=[with_step_rewards(each) for each in functions],
@@ -357,7 +358,9 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         """Play this rank's rows; return the greedy episodes and those of the rows."""
         starts = self._starts(rows, self._step, part)
         with profiling_context(self, "rollout"), self.engine() as engine:
-            return starts.play(self.player, engine)
+            played = starts.play(self.player, engine)
+        self._note_prefix_cache(engine)
+        return played
 
     def _begin(self, generation: int, threads: ThreadPoolExecutor) -> UnderWay:
         """Start to play this rank's rows of a generation with the weights as they are."""
@@ -385,6 +388,16 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             rollout = step // self._micro_steps
             greedy = self.greedy_eval.starts(samples, rollout, first_row, self.num_generations)
         return Starts(samples, greedy, self.args.greedy_eval == "separate")
+
+    def _note_prefix_cache(self, engine: Any) -> None:
+        """Logged, with vLLM in this process:
+
+        - `rollout/cached_tokens`: of the tokens that turns went on from, the share that its prefix cache
+          held.
+        """
+        if read := getattr(engine, "prompt_tokens", 0):
+            phase = "train" if self.model.training else "eval"
+            self._metrics[phase]["rollout/cached_tokens"].append(engine.cached_tokens / read)
 
     def _note_ahead(self, episodes: Sequence[Episode], waited: float) -> None:
         """Logged, with `rollouts_ahead`:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import httpx2
 
-from trl_dbbench.engines.policy import Policy, Precision, ServedPolicy
+from trl_dbbench.engines.policy import AUTO, Policy, Precision, ServedPolicy
 from trl_dbbench.engines.vllm.servers import (
     CONNECT_SECONDS,
     CONNECTION_LIMITS,
@@ -247,7 +247,7 @@ class VLLMBackend:
                     server.root,
                     self._policy.name_or_path,
                 )
-            if server.up and self._policy.computes_in is not None:
+            if server.up and self._policy.computes_in.dtype != AUTO.dtype:
                 self._compare_precision(server, self._policy.computes_in)
 
     def _compare_precision(self, server: Server, own: Precision) -> None:
