@@ -114,6 +114,26 @@ def test_each_row_has_a_seed_of_its_own(trainer_with):
     assert runs[0] == runs[1], "the first tokens, before rounding can tell"
 
 
+def test_more_prompts_than_a_step_of_vllm_computes(trainer_with):
+    """Seeded rows whose prompt was split would end vLLM's CPU build."""
+    trainer = trainer_with(max_steps=1, per_device_train_batch_size=64, num_generations=32)
+    with closing(trainer.backend):
+        (from_own,) = train_and_look(trainer, lambda batch: distance(trainer, batch))
+    assert len(from_own) > 64 * 12
+    assert from_own.max() < NOISE
+
+
+def test_a_resumed_run_says_that_what_was_under_way_is_played_again(trainer_with, caplog):
+    with closing(trainer_with(max_steps=2, save_strategy="steps", save_steps=1).backend) as backend:
+        backend._policy.trainer.train()
+    assert "played again" not in caplog.text
+    trainer = trainer_with(max_steps=2, save_strategy="steps", save_steps=1)
+    with closing(trainer.backend), caplog.at_level("INFO"):
+        trainer.train(resume_from_checkpoint=str(Path(trainer.args.output_dir) / "checkpoint-1"))
+    assert trainer.state.global_step == 2
+    assert caplog.text.count("Episodes that were under way are played again. With vLLM") == 1
+
+
 @pytest.mark.parametrize(("scenario", "size"), [("own_vllm", 1), ("one_vllm", 2)])
 def test_two_ranks(scenario: str, size: int, servable_model, tmp_path):
     """Each with an engine of its own, or as a tensor parallel group that steps one together."""

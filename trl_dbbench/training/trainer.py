@@ -17,6 +17,7 @@ attributes of TRL's for the length of a call. Exact resume and SIGTERM are the b
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -85,6 +86,8 @@ from trl_dbbench.training.resume import ResumableGRPOTrainer, replaced
 from trl_dbbench.training.samplers import TaskSampler, task_order
 from trl_dbbench.training.unsupported import check_arguments
 from trl_dbbench.utils.ranks import raise_on_all, together
+
+logger = logging.getLogger(__name__)
 
 Callback = TypeVar("Callback", bound=TrainerCallback)
 
@@ -343,6 +346,14 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             self.episode_log.write([*greedy, *played], tasks)
         for name, values in metrics.items():
             self._metrics[phase][name] += values
+
+    def _load_rng_state(self, checkpoint):
+        super()._load_rng_state(checkpoint)
+        if checkpoint is not None and not getattr(self.backend, "repeatable", True):
+            logger.info(
+                "Episodes that were under way are played again. With vLLM they may take another course than "
+                "before: its rounding depends on when statements are back."
+            )
 
     # --- playing ----------------------------------------------------------------------------------
 

@@ -227,6 +227,7 @@ class InProcessBackend:
 
     collective = False  # the ranks' own models do not generate
     detached = False  # a rollout has this process to itself
+    repeatable = False  # how it rounds depends on when statements are back
 
     def __init__(self, args: Any, policy: Policy | ServedPolicy):
         if find_spec("vllm") is None:
@@ -265,7 +266,6 @@ class InProcessBackend:
             "dtype": self._weights.dtype,
             "gpu_memory_utilization": args.vllm_gpu_memory_utilization,
             "max_model_len": args.vllm_max_model_length or -1,  # what memory has room for
-            "max_num_batched_tokens": MAX_NUM_BATCHED_TOKENS,
             "tensor_parallel_size": args.vllm_tensor_parallel_size,
             "enable_sleep_mode": self._sleeps,
             "model_impl": args.vllm_model_impl,
@@ -279,7 +279,12 @@ class InProcessBackend:
         }
         try:
             from vllm import LLM
+            from vllm.platforms import current_platform
 
+            if current_platform.is_cpu():
+                options["enable_chunked_prefill"] = False  # it cannot put back the random numbers of a part
+            else:
+                options["max_num_batched_tokens"] = MAX_NUM_BATCHED_TOKENS
             return LLM(**options)
         except Exception as error:  # pydantic's, PyTorch's, or vLLM's, which are of many kinds
             raise ConfigError(
