@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_dbbench import ConfigError, DBBenchGRPOTrainer, EngineError
 from trl_dbbench.engines.base import EngineSettings, open_backend
-from trl_dbbench.engines.policy import Policy, ServedPolicy
+from trl_dbbench.engines.policy import Policy, Precision, ServedPolicy
 from trl_dbbench.engines.transformers.backend import TransformersBackend
 from trl_dbbench.engines.vllm.loaded import AdapterFolder, lora_options
 from trl_dbbench.episode.player import Player
@@ -255,7 +255,7 @@ def test_one_engine_plays_the_base_and_each_adapter(servable_model, adapters, sq
         )
         return [e.completion_ids for e in evaluate(demo_tasks[:4], player, backend, progress=False).episodes]
 
-    served = ServedPolicy(str(servable_model), tokenizer, adapters=adapters, dtype="float32")
+    served = ServedPolicy(str(servable_model), tokenizer, adapters=adapters, computes_in=Precision("float32"))
     played = {}
     with closing(open_backend(IN_PROCESS, served)) as backend:
         for adapter in (None, *adapters, None):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -17,6 +17,43 @@ from trl_dbbench.episode.types import Sampling
 
 if TYPE_CHECKING:
     from trl import GRPOTrainer
+
+
+class Precision(NamedTuple):
+    """The type that a model computes in, such as bfloat16, and the method that quantized its weights."""
+
+    dtype: str
+    quantization: str | None = None
+
+    def __str__(self) -> str:
+        weights = f"weights quantized by {self.quantization}" if self.quantization else "unquantized weights"
+        return f"{self.dtype} on {weights}"
+
+    def agrees_with(self, other: Precision) -> bool:
+        """Return whether two models compute alike. vLLM has other names for some methods: awq_marlin for
+        awq."""
+        short, long = sorted((self.quantization or "", other.quantization or ""), key=len)
+        return self.dtype == other.dtype and short in long and bool(short) == bool(long)
+
+
+AUTO = Precision("auto")
+"""What the model's own config says."""
+
+
+def quantization_of(config: Any) -> dict[str, Any] | None:
+    """Return how a model's weights were quantized, as `quantization_config` of a config.json; `None` if they
+    were not."""
+    rounded = getattr(config, "quantization_config", None)
+    if rounded is None or isinstance(rounded, dict):
+        return rounded
+    found = rounded.to_dict()
+    method = found["quant_method"]
+    return found | {"quant_method": getattr(method, "value", method)}
+
+
+def autocast_of(accelerator: Accelerator) -> str | None:
+    """Return the type that a trainer's forward passes compute in, if it is not that of the weights."""
+    return {"bf16": "bfloat16", "fp16": "float16"}.get(accelerator.mixed_precision)
 
 
 class Policy:
@@ -47,6 +84,12 @@ class Policy:
     @property
     def name_or_path(self) -> str:
         return self.model.config.name_or_path
+
+    @property
+    def computes_in(self) -> Precision:
+        """What an engine that generates for it should compute in."""
+        dtype = str(self.precision or self.model.dtype).removeprefix("torch.")
+        return Precision(dtype, (quantization_of(self.model.config) or {}).get("quant_method"))
 
     @property
     def eos_token_ids(self) -> list[int]:
@@ -83,10 +126,9 @@ class ServedPolicy:
     Args:
         name_or_path: the model's folder or hub id.
         adapter: a LoRA adapter's folder, which the servers see under the same path, or its hub id. In
-        process it
-            may be set to another of `adapters`, or to `None`, between rollouts.
+            process it may be set to another of `adapters`, or to `None`, between rollouts.
         adapters: those that it may be set to.
-        dtype: what vLLM in process computes in, as it names it.
+        computes_in: of the training that the adapter comes from; "auto" is what the model's config says.
         revision: of the model, for vLLM in process.
     """
 
@@ -99,14 +141,14 @@ class ServedPolicy:
         adapter: str | Path | None = None,
         *,
         adapters: Sequence[str | Path] = (),
-        dtype: str = "auto",
+        computes_in: Precision = AUTO,
         revision: str | None = None,
     ):
         self.name_or_path = name_or_path
         self.tokenizer = tokenizer
         self.adapter = adapter
         self.adapters = list(adapters) or ([] if adapter is None else [adapter])
-        self.dtype = dtype
+        self.computes_in = computes_in
         self.revision = revision
 
     @property
@@ -123,7 +165,8 @@ class TrainedPolicy(Policy):
     """The model of a TRL trainer, which may lie on many ranks and changes with every update."""
 
     def __init__(self, trainer: GRPOTrainer):
-        super().__init__(trainer.model, trainer._tokenizer)
+        autocast = autocast_of(trainer.accelerator)
+        super().__init__(trainer.model, trainer._tokenizer, getattr(torch, autocast) if autocast else None)
         self.trainer = trainer
         self.sampling = Sampling(trainer.temperature, trainer.top_p, trainer.top_k or 0)
         self.any_rank = trainer._any_rank if forward_is_collective(trainer.accelerator) else None
@@ -165,12 +208,6 @@ class TrainedPolicy(Policy):
         """PEFT's name of the adapter that is trained; `None` where full weights are."""
         config = getattr(self.model, "active_peft_config", None)
         return None if config is None else config.peft_type.value
-
-    @property
-    def computes_in(self) -> torch.dtype:
-        """The type of a forward pass's matrix products."""
-        of_autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}
-        return of_autocast.get(self.trainer.accelerator.mixed_precision, self.model.dtype)
 
     @property
     def sharded(self) -> bool:

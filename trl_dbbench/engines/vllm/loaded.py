@@ -14,11 +14,10 @@ import tempfile
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
 from peft import PeftConfig, PeftType
 from trl.generation.vllm_generation import VLLMGeneration
 
-from trl_dbbench.engines.policy import Policy, ServedPolicy, TrainedPolicy
+from trl_dbbench.engines.policy import Policy, Precision, ServedPolicy, TrainedPolicy
 from trl_dbbench.episode.types import Sampling
 from trl_dbbench.errors import ConfigError, one_line
 
@@ -109,13 +108,12 @@ class AdapterWeights:
     sleep_level = 1
 
     def __init__(self, policy: TrainedPolicy, args: Any):
-        self.dtype = _name_of(policy.computes_in)
+        self.dtype = policy.computes_in.dtype
         self.sampling: Sampling | None = policy.sampling
         self.logprobs_used = args.needs_rollout_logprobs
         self.options = lora_options([policy.model.active_peft_config], ["the adapter that is trained"])
-        if getattr(policy.model, "is_loaded_in_4bit", False):
-            self.options["quantization"] = "bitsandbytes"
-        elif getattr(policy.model, "is_loaded_in_8bit", False):
+        self.options |= quantization_options(policy.computes_in)
+        if getattr(policy.model, "is_loaded_in_8bit", False):
             raise ConfigError("vLLM cannot load a model in 8 bits: set load_in_4bit, or leave use_vllm out.")
         self._policy = policy
         self._folder = AdapterFolder()
@@ -153,7 +151,7 @@ class FullWeights:
                 "vLLM's CPU build cannot take new weights once it has laid out those that it loaded. Train "
                 "an adapter (use_peft: true), or leave use_vllm out."
             )
-        self.dtype = _name_of(policy.computes_in)
+        self.dtype = policy.computes_in.dtype
         self.options: dict[str, Any] = {}
         self.sampling: Sampling | None = policy.sampling
         self.logprobs_used = args.needs_rollout_logprobs
@@ -194,8 +192,9 @@ class WeightsOfDisk:
     sleep_level = 1
 
     def __init__(self, policy: ServedPolicy):
-        self.dtype = policy.dtype
+        self.dtype = policy.computes_in.dtype
         self.options: dict[str, Any] = {"revision": policy.revision} if policy.revision else {}
+        self.options |= quantization_options(policy.computes_in)
         self._adapters = [str(adapter) for adapter in policy.adapters]
         if self._adapters:
             self.options |= lora_options(
@@ -241,6 +240,12 @@ def lora_options(configs: list[PeftConfig], names: list[str]) -> dict[str, Any]:
     return {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1, "max_lora_rank": allowed[0]}
 
 
+def quantization_options(precision: Precision) -> dict[str, Any]:
+    """Return vLLM's option for weights that are quantized as they are loaded. Others are so on the disk, and
+    their config.json says it."""
+    return {"quantization": "bitsandbytes"} if precision.quantization == "bitsandbytes" else {}
+
+
 def _lora_request(name: str, number: int, path: Path) -> Any:
     from vllm.lora.request import LoRARequest
 
@@ -252,7 +257,3 @@ def _add_lora(llm: Any, request: Any) -> None:
         llm.llm_engine.add_lora(request)
     except Exception as error:  # vLLM's are of many kinds
         raise ConfigError(f"vLLM does not take the adapter: {one_line(error)}") from error
-
-
-def _name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
