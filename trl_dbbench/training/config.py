@@ -137,6 +137,11 @@ class DBBenchGRPOConfig(GRPOConfig):
         "Batches that vLLM servers play while an earlier one is trained on, 0 to 2. Their weights are as "
         "many generations old.",
     )
+    max_concurrent_episodes: int | None = option(
+        None,
+        "Episodes that the transformers engine plays at a time; the others wait for one to end. Left out: "
+        "what fits into the memory that is free.",
+    )
     use_rollout_logprobs: bool = option(
         False, "Take the old log-probabilities of the loss from the rollout, not from TRL's scoring."
     )
