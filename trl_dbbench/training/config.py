@@ -66,8 +66,8 @@ class DBBenchGRPOConfig(GRPOConfig):
     chat_template: str | None = option(
         None,
         "Replaces the model's chat template, in the saved model too: a jinja file, or the name of one of "
-        "TRL's, as qwen3_training. Left out: the model's own, or TRL's training variant if the model's "
-        "drops earlier thoughts.",
+        "TRL's, as qwen3_training. Left out: the model's own, or one with the same prompts that keeps "
+        "earlier thoughts if the model's drops them.",
     )
     adapter_name_or_path: str | None = option(
         None,
