@@ -164,7 +164,10 @@ def seen(trainer: DBBenchGRPOTrainer, batches: list[dict[str, Any]], bound: int 
 
 
 def check_same(trainer: DBBenchGRPOTrainer, batches: list[dict[str, Any]], bound: int, passes: int) -> None:
-    whole, divided = seen(trainer, batches, None), seen(trainer, batches, bound)
+    controller = {name: getattr(trainer, name) for name in ("entropy_coef", "_last_world_entropy")}
+    whole = seen(trainer, batches, None)
+    vars(trainer).update(controller)
+    divided = seen(trainer, batches, bound)
     assert max(divided["passes"]) <= bound < max(whole["passes"])
     assert len(divided["passes"]) == passes
     assert divided["losses"] == pytest.approx(whole["losses"], rel=1e-6, abs=1e-7)
@@ -214,8 +217,8 @@ def test_with(tiny_model, demo_tasks, tmp_path, settings):
     coefficient = trainer.entropy_coef
     check_same(trainer, batches, 3 * row, passes=forwards + len(batches) - 1)
     if settings.get("use_adaptive_entropy"):
-        assert trainer.entropy_coef == pytest.approx(coefficient + 2 * 0.005), (
-            "a step each of TRL's, not of a part"
+        assert trainer.entropy_coef == pytest.approx(coefficient + 0.005), (
+            "one of TRL's steps, not one for each part"
         )
 
 
@@ -224,7 +227,7 @@ def test_with_shared_prompts(tiny_model, demo_tasks, tmp_path):
     trainer, batches = generation(tiny_model, demo_tasks, tmp_path, 8, {1}, beta=0.1)
     (batch,) = ragged(batches)
     longest = batch["completion_ids"].shape[1]
-    check_same(trainer, batches, batch["prompt_ids"].shape[1] + 4 * longest, passes=2)
+    check_same(trainer, batches, batch["prompt_ids"].shape[1] + 4 * longest, passes=3)
 
 
 def test_experts_are_balanced_within_parts(trainer, monkeypatch):
@@ -264,6 +267,7 @@ def test_with_a_critic(tiny_model, sqlite_database, demo_tasks, tmp_path, critic
         **{
             "trainer_class": DBBenchPPOTrainer,
             "critic": critic,
+            "shared_prefix": "off",
             "greedy_eval": "off",
             "reward_funcs": [varied],
         },
@@ -330,7 +334,9 @@ def test_a_run(tiny_model, sqlite_database, demo_tasks, tmp_path):
         )
         passes[bound] = []
         trainer.model.register_forward_pre_hook(
-            lambda module, args, given, of=passes[bound]: of.extend([len(given["input_ids"])] * ("labels" in given)),
+            lambda module, args, given, of=passes[bound]: of.extend(
+                [len(given["input_ids"])] * ("labels" in given)
+            ),
             with_kwargs=True,
         )
         trainer.train()
