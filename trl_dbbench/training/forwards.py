@@ -33,6 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trl_dbbench.engines.policy import forward_is_collective
 from trl_dbbench.engines.shared_prompts import WORTH, same_prompt
+from trl_dbbench.episode.types import Episode
 from trl_dbbench.training.resume import replaced
 
 
@@ -234,6 +235,20 @@ class Forwards:
         accelerator = self.trainer.accelerator
         deepspeed = accelerator.distributed_type == DistributedType.DEEPSPEED
         accelerator.backward(loss, **({"scale_wrt_gas": False} if deepspeed else {}))  # as in training_step
+
+    def groups(self, episodes: Sequence[Episode]) -> list[list[Episode]]:
+        """Divide episodes that another loss than TRL's is computed of into passes."""
+        size, groups = self.trainer.args.per_device_train_batch_size, []
+        for start in range(0, len(episodes), size):
+            some = episodes[start : start + size]
+            rows = [
+                Row(place, place, len(each.prompt_ids), len(each.completion_ids))
+                for place, each in enumerate(some)
+            ]
+            bound = self.bound or tokens_of(rows, shared=False)
+            parts = pack(rows, bound, shared=False) if tokens_of(rows, shared=False) > bound else [rows]
+            groups += [[some[row.place] for row in part] for part in parts]
+        return groups
 
     # --- what it is computed from -----------------------------------------------------------------
 
