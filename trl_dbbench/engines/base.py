@@ -41,6 +41,7 @@ class EngineSettings:
 
     engine: str | None = None
     vllm_server_urls: list[str] | None = None
+    max_concurrent_episodes: int | None = None
 
 
 class Backend(Protocol):
@@ -109,7 +110,7 @@ def server_addresses(urls: Sequence[str]) -> list[str]:
 def _transformers(args: Any, policy: Policy) -> Backend:
     from trl_dbbench.engines.transformers.backend import TransformersBackend
 
-    return TransformersBackend(policy)
+    return TransformersBackend(policy, args.max_concurrent_episodes)
 
 
 def _vllm(args: Any, policy: Policy | ServedPolicy) -> Backend:
