@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 from transformers import AutoModelForCausalLM
-from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config
+from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config, get_quantization_config
 
 from trl_dbbench import ConfigError, DatabaseArguments, TaskArguments, get_protocol
 from trl_dbbench.cli.arguments import read_template_kwargs
@@ -102,7 +102,9 @@ def main(
     tokenizer = load_tokenizer(model_args, training_args, script_args.chat_template)
     options = model_init_kwargs(model_args, training_args.model_init_kwargs)
     with loading(f"the model '{model_args.model_name_or_path}'"):
-        model = AutoModelForCausalLM.from_pretrained(model_args.model_name_or_path, **options)
+        model = AutoModelForCausalLM.from_pretrained(
+            model_args.model_name_or_path, quantization_config=get_quantization_config(model_args), **options
+        )
 
     eos_ids = eos_token_ids(model.generation_config, tokenizer)
     if script_args.episodes:

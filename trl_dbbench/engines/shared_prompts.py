@@ -314,7 +314,9 @@ class SharedPrompts:
         backbone = (backbone.get_base_model() if hasattr(backbone, "get_base_model") else backbone).base_model
         if reason := reason_against(backbone.config, compiled=self._compiled):
             if not self._told:
-                logger.info("Training computes each episode's prompt anew (shared_prefix: auto): %s.", reason)
+                logger.warning(
+                    "Training computes each episode's prompt anew (shared_prefix: auto): %s.", reason
+                )
                 self._told = True
             return None
         layouts = layouts_of(input_ids, attention_mask, completion, batch_size)

@@ -11,7 +11,7 @@ from trl import GRPOConfig
 
 from trl_dbbench.advantages.estimators import grpo
 from trl_dbbench.advantages.registry import AdvantageFunction, check_needs, get_advantage
-from trl_dbbench.engines.base import server_addresses
+from trl_dbbench.engines.base import check_concurrency, engine_of, server_addresses
 from trl_dbbench.episode.protocol import get_protocol
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.errors import ConfigError
@@ -125,7 +125,7 @@ class DBBenchGRPOConfig(GRPOConfig):
     engine: str | None = option(
         None,
         "What generates: transformers, vllm or the dotted path of your own (engines.base.Backend); left "
-        "out, vllm if it has servers.",
+        "out, vllm with use_vllm or vllm_server_urls.",
     )
     vllm_server_urls: list[str] | None = option(
         None,
@@ -136,6 +136,11 @@ class DBBenchGRPOConfig(GRPOConfig):
         0,
         "Batches that vLLM servers play while an earlier one is trained on, 0 to 2. Their weights are as "
         "many generations old.",
+    )
+    max_concurrent_episodes: int | None = option(
+        None,
+        "Episodes that the transformers engine plays at a time; the others wait for one to end. Left out: "
+        "what fits into the memory that is free.",
     )
     use_rollout_logprobs: bool = option(
         False, "Take the old log-probabilities of the loss from the rollout, not from TRL's scoring."
@@ -218,6 +223,8 @@ class DBBenchGRPOConfig(GRPOConfig):
         for name in ("max_turns", "max_turn_tokens", "max_completion_length", "greedy_eval_every"):
             if (getattr(self, name) or 0) < 1:
                 raise ConfigError(f"{name} must be at least 1, is {getattr(self, name)}.")
+        if self.max_concurrent_episodes is not None:
+            check_concurrency(self.max_concurrent_episodes, engine_of(self))
         for name, allowed in CHOICES.items():
             if getattr(self, name) is False and "off" in allowed:
                 setattr(self, name, "off")  # as YAML reads a bare `off`
@@ -241,6 +248,9 @@ class DBBenchGRPOConfig(GRPOConfig):
             raise ConfigError(f"top_p must be above 0 and at most 1, is {self.top_p}.")
         check_few_shot(self.few_shot, self.few_shot_memory, self.few_shot_by, self.few_shot_update)
         check_task_sampling(self)
+        if self.use_vllm and self.vllm_mode == "server" and self.vllm_server_urls is None:
+            address = f"http://{self.vllm_server_host}:{self.vllm_server_port}"
+            self.vllm_server_urls = [self.vllm_server_base_url or address]
         if self.vllm_server_urls is not None:
             self.vllm_server_urls = server_addresses(self.vllm_server_urls)
         check_alarms(self)

@@ -17,6 +17,7 @@ attributes of TRL's for the length of a call. Exact resume and SIGTERM are the b
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -86,6 +87,8 @@ from trl_dbbench.training.resume import ResumableGRPOTrainer, replaced
 from trl_dbbench.training.samplers import TaskSampler, task_order
 from trl_dbbench.training.unsupported import check_arguments
 from trl_dbbench.utils.ranks import raise_on_all, together
+
+logger = logging.getLogger(__name__)
 
 Callback = TypeVar("Callback", bound=TrainerCallback)
 
@@ -162,7 +165,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         if gives_no_steps(functions):
             check_needs(args.advantage, self.advantage, "step_rewards")
         beta = 0.0 if args.kl_reference == "rollout" else args.beta  # above 0 TRL loads a reference
-        with replaced(args, model_init_kwargs=init_kwargs, beta=beta):
+        # with use_vllm TRL would start an engine of its own
+        with replaced(args, model_init_kwargs=init_kwargs, beta=beta, use_vllm=False):
             super().__init__(
                 model=model,
                 reward_funcs=[with_step_rewards(each) for each in functions],
@@ -346,6 +350,14 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         for name, values in metrics.items():
             self._metrics[phase][name] += values
 
+    def _load_rng_state(self, checkpoint):
+        super()._load_rng_state(checkpoint)
+        if checkpoint is not None and not getattr(self.backend, "repeatable", True):
+            logger.info(
+                "Episodes that were under way are played again. With vLLM they may take another course than "
+                "before: its rounding depends on when statements are back."
+            )
+
     # --- playing ----------------------------------------------------------------------------------
 
     @contextmanager
@@ -360,7 +372,9 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         """Play this rank's rows; return the greedy episodes and those of the rows."""
         starts = self._starts(rows, self._step, part)
         with profiling_context(self, "rollout"), self.engine() as engine:
-            return starts.play(self.player, engine)
+            played = starts.play(self.player, engine)
+        self._note_prefix_cache(engine)
+        return played
 
     def _begin(self, generation: int, threads: ThreadPoolExecutor) -> UnderWay:
         """Start to play this rank's rows of a generation with the weights as they are."""
@@ -388,6 +402,16 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             rollout = step // self._micro_steps
             greedy = self.greedy_eval.starts(samples, rollout, first_row, self.num_generations)
         return Starts(samples, greedy, self.args.greedy_eval == "separate")
+
+    def _note_prefix_cache(self, engine: Any) -> None:
+        """Logged, with vLLM in this process:
+
+        - `rollout/cached_tokens`: of the tokens that turns went on from, the share that its prefix cache
+          held.
+        """
+        if read := getattr(engine, "prompt_tokens", 0):
+            phase = "train" if self.model.training else "eval"
+            self._metrics[phase]["rollout/cached_tokens"].append(engine.cached_tokens / read)
 
     def _note_ahead(self, episodes: Sequence[Episode], waited: float) -> None:
         """Logged, with `rollouts_ahead`:
