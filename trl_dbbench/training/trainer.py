@@ -43,6 +43,7 @@ from trl_dbbench.database import Database
 from trl_dbbench.engines.base import open_backend
 from trl_dbbench.engines.policy import TrainedPolicy
 from trl_dbbench.engines.shared_prompts import SharedPrompts
+from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.dataset import task_in
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.templates import load_chat_template
@@ -188,7 +189,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             self.stateful["advantage"] = self.advantage
         if hasattr(self.advantage, "check"):
             self.advantage.check(self)
-        if args.chat_template is not None:  # the saved model has it too
+        if args.chat_template is not None:
             self._tokenizer.chat_template = load_chat_template(args.chat_template)
         policy = TrainedPolicy(self)
         self.backend = open_backend(args, policy)
@@ -206,6 +207,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
                 args.max_turns, args.max_turn_tokens, args.max_completion_length, min(contexts, default=None)
             ),
         )
+        assert isinstance(self.player.chat, ChatFormat)
+        self._tokenizer.chat_template = self.player.chat.chat_template  # the saved model has it too
         prepare_reward_models(self, self.player.chat.protocol)
         # TRL shows them to reward models
         self.chat_template_kwargs = {**self.chat_template_kwargs, "tools": self.player.chat.protocol.tools}
