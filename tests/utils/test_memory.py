@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trl_dbbench.utils import memory
-from trl_dbbench.utils.memory import free_memory
+from trl_dbbench.utils.memory import free_memory, total_memory
 
 CPU = torch.device("cpu")
 
@@ -63,3 +63,21 @@ def test_a_gpu_has_what_no_process_holds_and_what_pytorch_keeps_for_reuse(monkey
 
 def test_of_other_devices_nothing_is_known():
     assert free_memory(torch.device("meta")) is None
+
+
+def test_the_first_version_of_control_groups(machine):
+    (machine / "own").write_text("4:memory:/box\n0::/\n")
+    for name, text in {
+        "limit_in_bytes": "5000000",
+        "usage_in_bytes": "3000000",
+        "stat": "cache 1\ntotal_inactive_file 400000\n",
+    }.items():
+        path = machine / "groups/memory/box" / f"memory.{name}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert free_memory(CPU) == 5_000_000 - 3_000_000 + 400_000
+    assert total_memory(CPU) == 5_000_000
+
+
+def test_a_machine_without_limits_has_all_of_its_memory(machine):
+    assert total_memory(CPU) == 16_000 * 1024

@@ -96,7 +96,7 @@ class Prime:
         number = accelerator.reduce(torch.tensor(float(len(played)), device=device), reduction="sum").item()
         sums = torch.zeros(2, device=device)  # loss, and correct classifications
         with self._model(trainer) as (model, optimizer), torch.enable_grad():
-            for rows in _parts(played, trainer.args.per_device_train_batch_size):
+            for rows in trainer.forwards.groups(played):
                 rewards, sampled = self._rewards(trainer, model, rows)
                 for episode, values in zip(rows, (rewards * sampled).detach().tolist(), strict=True):
                     episode.token_rewards = values[: len(episode.mask)]
@@ -209,10 +209,6 @@ def _config(model: PeftModel) -> Any:
     config.lora_dropout, config.init_lora_weights = 0.0, True
     config.bias, config.modules_to_save, config.trainable_token_indices = "none", None, None
     return config
-
-
-def _parts(episodes: Sequence[Episode], rows: int) -> list[Sequence[Episode]]:
-    return [episodes[start : start + rows] for start in range(0, len(episodes), rows)]
 
 
 def _padded(rows: Sequence[torch.Tensor], side: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -157,6 +157,12 @@ class DBBenchGRPOConfig(GRPOConfig):
         "each (off). auto draws dropout once for them too.",
         CHOICES["shared_prefix"],
     )
+    max_tokens_per_forward: int | None = option(
+        None,
+        "Tokens of a forward and backward pass at most, padding included: the rows of a micro-batch are "
+        "divided into such parts, with the same loss and gradient. A longer row goes alone. Left out: what "
+        "fits into the memory that is free.",
+    )
 
     # --- KL ---
     reference_model_name_or_path: str | None = option(
@@ -225,6 +231,11 @@ class DBBenchGRPOConfig(GRPOConfig):
                 raise ConfigError(f"{name} must be at least 1, is {getattr(self, name)}.")
         if self.max_concurrent_episodes is not None:
             check_concurrency(self.max_concurrent_episodes, engine_of(self))
+        if self.max_tokens_per_forward is not None and self.max_tokens_per_forward < 1:
+            raise ConfigError(
+                f"max_tokens_per_forward must be at least 1, is {self.max_tokens_per_forward}; leave it out "
+                "for what fits into the memory that is free."
+            )
         for name, allowed in CHOICES.items():
             if getattr(self, name) is False and "off" in allowed:
                 setattr(self, name, "off")  # as YAML reads a bare `off`

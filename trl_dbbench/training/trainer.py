@@ -21,6 +21,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -73,6 +74,7 @@ from trl_dbbench.training.callbacks import (
 )
 from trl_dbbench.training.config import DBBenchGRPOConfig
 from trl_dbbench.training.dynamic_sampling import Batch, Chooser, Row, put_columns, take_columns
+from trl_dbbench.training.forwards import Forwards, Tokens
 from trl_dbbench.training.frontier import Frontier
 from trl_dbbench.training.importance_sampling import (
     MODES,
@@ -219,7 +221,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         if isinstance(order, Frontier):
             self.stateful["frontier"] = order
         self.chooser = Chooser(args, train_dataset, order, shots, self.reward_weights, self._play_and_score)
-        self.sharing: SharedPrompts | None = SharedPrompts(self.accelerator, compiled=args.torch_compile)
+        self.sharing = SharedPrompts(self.accelerator, compiled=args.torch_compile)
+        self.forwards = Forwards(self, args.max_tokens_per_forward)
         self._add_callbacks()
 
     def _play_ahead(self) -> AsyncRollouts | None:
@@ -497,12 +500,24 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         compute_entropy=False,
         **options,
     ):
-        batch = (model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy)
-        if self.sharing and self.args.shared_prefix != "off" and not options.get("compute_aux_loss"):
-            scored = self.sharing.score(*batch)
-            if scored is not None:
-                return *scored, None
-        return super()._get_per_token_logps_and_entropies(*batch, **options)
+        usual = super()._get_per_token_logps_and_entropies
+        shared = self.shares_prompts(model) and not options.get("compute_aux_loss")
+
+        def run(tokens: Tokens, rows: int | None) -> Any:
+            batch = (model, *tokens, rows, compute_entropy)
+            in_one_row = self.sharing.score(*batch) if shared else None
+            return (*in_one_row, None) if in_one_row else usual(*batch, **options)
+
+        tokens = Tokens(input_ids, attention_mask, logits_to_keep)
+        return self.forwards.score("logprobs", run, tokens, batch_size, shared=shared)
+
+    def shares_prompts(self, model: Any) -> bool:
+        """Return whether a prompt is computed once for all rows of a forward pass that have it."""
+        return self.args.shared_prefix != "off" and self.sharing.possible(model)
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any):
+        compute = partial(super().compute_loss, model, inputs, *args, **kwargs)
+        return self.forwards.loss(model, inputs, compute) if torch.is_grad_enabled() else compute()
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         before = self._buffered_inputs

@@ -28,11 +28,42 @@ def free_memory(device: torch.device) -> int | None:
     return max(0, min([available, *_left_by_groups()])) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
+def total_memory(device: torch.device) -> float:
+    """Return the bytes of a device, or that the control groups of this process allow."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    sizes = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
+    limits = [limit for limit, _ in _groups()]
+    return min([1024 * int(sizes["MemTotal"].removesuffix("kB")), *limits])
+
+
 def _left_by_groups() -> Iterator[int]:
     """Yield the bytes that each control group of this process leaves: a container's, a Slurm job's."""
-    own = next((line[4:] for line in OWN_GROUPS.read_text().splitlines() if line.startswith("0::/")), "")
-    for group in (GROUPS / own, *(GROUPS / own).parents):
-        if (limit := group / "memory.max").exists() and (most := limit.read_text().strip()) != "max":
-            used = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            # pages of files that were not read of late go when memory is short
-            yield int(most) - int((group / "memory.current").read_text()) + int(used["inactive_file"])
+    for limit, used in _groups():
+        yield limit - used
+
+
+FILES = (
+    ("0::", "memory.max", "memory.current", "inactive_file"),
+    (":memory:", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Of control groups in their second version, and in their first: the limit, what is used, and how much of it
+are pages of files that were not read of late, and go when memory is short."""
+
+
+def _groups() -> Iterator[tuple[int, int]]:
+    """Yield the limit of each control group above this process, and the bytes that it uses."""
+    own = OWN_GROUPS.read_text().splitlines()
+    for version, (mark, most, current, inactive) in enumerate(FILES):
+        path = next((line.partition(mark)[2] for line in own if mark in line), None)
+        if path is None:
+            continue
+        top = GROUPS / "memory" if version else GROUPS
+        for group in (top / path.lstrip("/"), *(top / path.lstrip("/")).parents):
+            limit = group / most
+            if limit.exists() and limit.read_text().strip() != "max":
+                used = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+                yield (
+                    int(limit.read_text()),
+                    int((group / current).read_text()) - int(used.get(inactive, 0)),
+                )
