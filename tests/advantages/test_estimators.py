@@ -420,7 +420,9 @@ def test_arguments_of_a_function_are_checked_when_it_is_called(played):
     batch = outcomes(played, 1, 0)
     with pytest.raises(ConfigError, match=r"gamma in advantage_args must be a number from 0 to 1, is 2"):
         turn(batch, gamma=2)
-    with pytest.raises(ConfigError, match=r"unknown advantage_args.step_spread 'all'; allowed: last_token, turn"):
+    with pytest.raises(
+        ConfigError, match=r"unknown advantage_args.step_spread 'all'; allowed: last_token, turn"
+    ):
         process_avg_unique(batch, step_spread="all")
 
 

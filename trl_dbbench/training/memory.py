@@ -301,7 +301,8 @@ def rollout_bytes(sizes: Sizes, costs: Costs, episodes: Batch, *, packs: bool) -
     columns = episodes.rows * (episodes.completion + room)
     columns += (episodes.prompts if costs.shares else episodes.rows) * episodes.prompt
     copies = min(4 * sizes.linear, PACK_MAX_BYTES) if packs else 0
-    return costs.fixed + episodes.rows * costs.row + columns * costs.token + copies
+    fed = costs.fed * min(costs.at_once, episodes.tokens)
+    return fed + episodes.rows * costs.row + columns * costs.token + copies
 
 
 # --- what fits ------------------------------------------------------------------------------------
