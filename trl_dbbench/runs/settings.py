@@ -19,7 +19,6 @@ from typing import Any
 
 from trl_dbbench.database import Limits
 from trl_dbbench.database.dialect import SQLITE
-from trl_dbbench.engines.policy import autocast_of, quantization_of
 from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.types import Rules
 from trl_dbbench.errors import ConfigError
@@ -100,6 +99,7 @@ class RunSettings:
         """
         from datasets import Dataset  # slow to import, and not needed to read a run.json
 
+        from trl_dbbench.engines.policy import autocast_of, quantization_of  # they import torch
         from trl_dbbench.episode.dataset import rows_to_check
 
         args, player, model = trainer.args, trainer.player, trainer.model
