@@ -268,6 +268,7 @@ def _extras(case: Case) -> Iterator[str]:
         "deepspeed": bool(case.get("deepspeed")) or case.accelerate.get("distributed_type") == "DEEPSPEED",
         "vllm": bool(case.get("vllm_server_urls")) and not case.get("use_peft"),
         "flash_attn": attention.startswith("flash_attention_2"),
+        "liger_kernel": bool(case.get("use_liger_kernel")),
     }
     yield from (
         name.replace("_", "-") for name, needed in needs.items() if needed and find_spec(name) is None

@@ -309,10 +309,11 @@ def rollout_bytes(sizes: Sizes, costs: Costs, episodes: Batch, *, packs: bool) -
         packs: whether linear layers get copies of their weights (`engines/transformers/packed.py`).
     """
     room = OWN_SPARE_COLUMNS if costs.shares else GROW_BY_COLUMNS
-    columns = episodes.rows * (episodes.completion + room)
-    columns += (episodes.prompts if costs.shares else episodes.rows) * episodes.prompt
+    own = episodes.completion + (0 if costs.shares else episodes.prompt)
+    columns = episodes.rows * (own + room) + (episodes.prompts * episodes.prompt if costs.shares else 0)
+    fed = min(costs.at_once, max(episodes.rows * own, episodes.prompt))
     copies = min(4 * sizes.linear, PACK_MAX_BYTES) if packs else 0
-    return costs.fixed + episodes.rows * costs.row + columns * costs.token + copies
+    return fed * costs.fed + episodes.rows * costs.row + columns * costs.token + copies
 
 
 # --- what fits ------------------------------------------------------------------------------------
