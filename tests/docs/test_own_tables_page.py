@@ -5,16 +5,21 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import yaml
 from launching import RECIPE, ROOT, run_here
 from own_tables import remove_shop, set_up_shop, write_csv
+from peft import LoraConfig
+from transformers import Qwen2Config
 from typer.testing import CliRunner
 
 from trl_dbbench.cli import app
 from trl_dbbench.database import Database
 from trl_dbbench.runs.trained import find_trained
 from trl_dbbench.tasks import load_tasks
+from trl_dbbench.training.memory import Place, Plan, Sizes, gb, plan
 
 PAGE = ROOT / "docs" / "own_tables.md"
 TINY = "recipes/tiny/model"
@@ -83,3 +88,38 @@ def small(options: list[str]) -> list[str]:
         zip(SMALL[::2], SMALL[1::2], strict=True)
     )
     return [word for pair in given.items() for word in pair]
+
+
+def test_the_memory_of_the_page_is_the_computed_one():
+    keys = yaml.safe_load((ROOT / "recipes" / "qwen2.5-7b-conservative.yaml").read_text())
+    config = Qwen2Config(
+        hidden_size=3584,
+        intermediate_size=18944,
+        num_hidden_layers=28,
+        num_attention_heads=28,
+        num_key_value_heads=4,
+        vocab_size=152064,
+        tie_word_embeddings=False,
+    )
+    adapter = LoraConfig(r=keys["lora_r"], target_modules="all-linear", task_type="CAUSAL_LM")
+    sizes = Sizes.of(config, adapter)
+
+    def planned(**others: object) -> Plan:
+        place = Place(there=1e12, on_cpu=False, value_bytes=2, lora=True)
+        return plan(
+            SimpleNamespace(**keys | others), config, sizes, 2_000 - keys["max_completion_length"], place
+        )
+
+    page = PAGE.read_text(encoding="utf-8")
+    for name, size in planned().parts.items():
+        row = f"| {name} | {gb(size)} |" if name != "total" else f"| **together** | **{gb(size)}** |"
+        assert row in page or not size
+    for settings, text in (
+        ({"gradient_checkpointing": False}, "Without gradient checkpointing the update would take {}."),
+        ({"max_tokens_per_forward": 4_000}, "with `max_tokens_per_forward: 4000`, the update takes {}."),
+        (
+            {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
+            "makes the update smaller ({})",
+        ),
+    ):
+        assert text.format(gb(planned(**settings).parts["update"])) in " ".join(page.split())

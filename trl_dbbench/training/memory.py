@@ -26,7 +26,7 @@ leaves out a critic of its own and reward models.
 the hidden size H, all heads' size Q, keys' and values' size K, the MLP's size F, c bytes for each value:
 
 ```
-norms        2 H in float32
+norms        2 H in float32; queries and keys too, where they have norms
 attention    (2 Q + K) c: queries, keys, values, output. With shared prompts on a CPU 2 Q c more: keys and
              values are repeated for the heads that share them
 MLP          3 F c: gate, its activation, and what that is multiplied by
@@ -41,7 +41,8 @@ PyTorch computes step by step what a GPU does in one kernel, seven more of them 
 gradient is added up in float32 where it is trained.
 
 **glibc**, on a CPU, keeps freed memory that lies between tensors that are still there. That was measured
-(`benchmarks/memory.py`): half of what all layers compute without checkpointing, which the peak includes.
+(`benchmarks/memory.py`): with LoRA, half of what all layers keep without checkpointing; less where all
+weights are trained, whose gradients and moments fill the gaps.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ from __future__ import annotations
 import math
 import os
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -57,13 +59,16 @@ from typing import Any
 import torch
 from peft import PeftConfig, get_peft_model
 from torch import nn
-from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedTokenizerBase
 
 from trl_dbbench.engines.shared_prompts import WORTH, reason_against
 from trl_dbbench.engines.transformers.admission import TAKEN_SHARE, Costs
 from trl_dbbench.engines.transformers.cache import GROW_BY_COLUMNS, can_keep
 from trl_dbbench.engines.transformers.packed import PACK_MAX_BYTES
 from trl_dbbench.engines.transformers.prefix import OWN_SPARE_COLUMNS, can_share
+from trl_dbbench.errors import ConfigError
+from trl_dbbench.training.last_words import tell
+from trl_dbbench.utils.memory import total_memory
 
 LIBRARIES_ON_CPU = 0.6e9
 """Bytes of a process that has imported everything and trained a step of the smallest model."""
@@ -74,7 +79,7 @@ TILE_TOKENS, TILE_WORDS = 4_096, 32_768
 TILES_ON_CPU = 7.25
 """Copies of a tile in float32 in its backward pass on a CPU, besides the tile."""
 
-KEPT_BY_GLIBC = 0.55
+KEPT_BY_GLIBC, KEPT_BY_GLIBC_IF_ALL_IS_TRAINED = 0.55, 0.25
 """Bytes that glibc keeps, for each byte that the layers would keep without checkpointing."""
 
 SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -106,6 +111,8 @@ class Sizes:
     """Values that they read, each for itself."""
     ranks: int = 0
     """Ranks of a layer's adapters, added up."""
+    normed: int = 0
+    """Values of queries and keys, where they go through norms of their own, as in Qwen3."""
 
     @classmethod
     def of(cls, config: PretrainedConfig, peft_config: PeftConfig | None) -> Sizes:
@@ -127,6 +134,7 @@ class Sizes:
         counted = [(each.numel(), each.requires_grad) for each in model.parameters()]
         read: dict[str, int] = {}
         ranks = 0
+        names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
         for name, module in model.named_modules():
             if ".0." not in name or name.rpartition(".")[2] in ("default", "base_layer"):
                 continue  # of the first layer, without the parts of an adapted one
@@ -154,6 +162,7 @@ class Sizes:
             inputs=sum(distinct.values()),
             inputs_apart=sum(read.values()),
             ranks=ranks,
+            normed=text.num_attention_heads * size + heads * size if "q_norm" in names else 0,
         )
 
 
@@ -258,6 +267,7 @@ def layer_bytes(sizes: Sizes, load: Load) -> float:
     computed, trains_norms = load.computed_bytes, not load.lora
     casts = load.trained_bytes != computed  # each layer then reads a copy of its own
     norms = 2 * sizes.hidden * (4 + load.value_bytes * trains_norms)
+    norms += sizes.normed * (4 + computed * trains_norms)
     attention = 2 * sizes.heads + sizes.key_values
     inputs = sizes.inputs_apart if casts else sizes.inputs
     if load.lora and casts:
@@ -283,7 +293,8 @@ def update_bytes(sizes: Sizes, load: Load) -> float:
     kept = sizes.hidden * load.value_bytes if load.checkpointing else of_layer
     # gradients of what lies between an MLP's linear layers, and of what is computed again
     under_way = 3 * sizes.between * load.computed_bytes + (of_layer if load.checkpointing else 0)
-    lost = KEPT_BY_GLIBC * of_layer if load.on_cpu else 0
+    share = KEPT_BY_GLIBC if load.lora else KEPT_BY_GLIBC_IF_ALL_IS_TRAINED
+    lost = share * of_layer if load.on_cpu else 0
     every = batch.tokens * (sizes.layers * (kept + lost) + 2 * sizes.hidden * 4)
     # on a CPU, TRL scores the tokens of prompts as well
     scored = batch.rows * batch.completion if batch.shared or not load.on_cpu else batch.tokens
@@ -307,8 +318,8 @@ def rollout_bytes(sizes: Sizes, costs: Costs, episodes: Batch, *, packs: bool) -
 
 # --- what fits ------------------------------------------------------------------------------------
 
-UPDATE_ON_CPU = 3e9
-"""Bytes of a pass on a CPU, where longer passes are hardly faster; more only for models that take more."""
+UPDATE_ON_CPU = 5e9
+"""Bytes of a pass on a CPU, where longer ones are no faster for each token; more for models of more bytes."""
 
 SHARE_OF_FREE = 0.8
 """Share of the free memory that a pass may take; the rest is for what the estimate does not see."""
@@ -493,3 +504,78 @@ def _vllm(get: Callable[..., Any], sizes: Sizes, place: Place) -> float:
         return 0 if math.isinf(place.there) else share * place.there
     cache = float(os.environ.get("VLLM_CPU_KVCACHE_SPACE") or VLLM_CACHE_ON_CPU)
     return cache * 2**30 + sizes.parameters * place.value_bytes
+
+
+# --- at a training's start ------------------------------------------------------------------------
+
+SURE = 0.85
+"""Share of the computed bytes that a training takes for sure."""
+
+
+def check_memory(
+    model: Any,
+    args: Any,
+    prompts: Iterable[list[dict[str, str]]],
+    tokenizer: PreTrainedTokenizerBase | None,
+    peft_config: PeftConfig | None,
+    quantization_config: Any,
+) -> None:
+    """Compute what a training needs, before it loads a model; tell it to the run's witness.
+
+    Nothing is computed where ranks share the weights, nor for a model without the sizes of a transformer.
+
+    Args:
+        model, peft_config, quantization_config: as the trainer gets them.
+        args: a `DBBenchGRPOConfig`.
+        prompts: messages of each.
+
+    Raises:
+        ConfigError: if a device has less for sure.
+    """
+    shared = (os.environ.get(f"ACCELERATE_USE_{kind}") == "true" for kind in ("FSDP", "DEEPSPEED"))
+    if any(shared) or args.fsdp or args.deepspeed:
+        return
+    with suppress(AttributeError):
+        _check(model, args, prompts, tokenizer, peft_config, quantization_config)
+
+
+def _check(
+    model: Any, args: Any, prompts: Any, tokenizer: Any, peft_config: Any, quantization_config: Any
+) -> None:
+    kwargs = args.model_init_kwargs or {}
+    if isinstance(model, str):
+        try:
+            config = AutoConfig.from_pretrained(
+                model, revision=kwargs.get("revision"), trust_remote_code=args.trust_remote_code
+            )
+            sizes = Sizes.of(config, peft_config)
+        except (OSError, ValueError):  # loading the model says more
+            return
+        dtype = kwargs.get("dtype", "float32")
+        dtype = getattr(config, "dtype", None) or torch.float32 if dtype == "auto" else dtype
+        value_bytes = dtype.itemsize if isinstance(dtype, torch.dtype) else getattr(torch, dtype).itemsize
+    else:
+        config, sizes = model.config, Sizes.counted(model)
+        value_bytes = model.get_input_embeddings().weight.element_size()
+    text = max(("".join(each["content"] for each in prompt) for prompt in prompts), key=len, default="")
+    on_cpu = args.device.type == "cpu"
+    place = Place(
+        there=total_memory(args.device) / (int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if on_cpu else 1),
+        on_cpu=on_cpu,
+        value_bytes=value_bytes,
+        lora=peft_config is not None
+        or args.adapter_name_or_path is not None
+        or hasattr(model, "peft_config"),
+        bits=None if quantization_config is None else 4 if quantization_config.load_in_4bit else 8,
+        ranks=args.world_size,
+    )
+    planned = plan(args, config, sizes, len(tokenizer(text)["input_ids"]) if tokenizer else len(text), place)
+    needs = f"{gb(planned.total)} ({planned})"
+    if SURE * planned.total > place.there:
+        raise ConfigError(
+            f"the training needs about {needs}, and {gb(place.there)} are there. {REMEDIES}, or use_peft."
+        )
+    tell(
+        f"By its settings it needs about {needs}. {REMEDIES}. Start it again with --resume_from_checkpoint "
+        "true to go on from the last checkpoint."
+    )

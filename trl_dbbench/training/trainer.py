@@ -84,6 +84,7 @@ from trl_dbbench.training.importance_sampling import (
 )
 from trl_dbbench.training.kl import apply_kl, load_reference
 from trl_dbbench.training.loss import SHARES, correct_means, mask_failed, note_shares
+from trl_dbbench.training.memory import check_memory
 from trl_dbbench.training.model_card import refine_card
 from trl_dbbench.training.packing import Tokens
 from trl_dbbench.training.resume import ResumableGRPOTrainer, replaced
@@ -159,6 +160,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         **kwargs: Any,
     ):
         check_arguments(model, args, train_dataset, eval_dataset, peft_config, kwargs)
+        quantization = kwargs.get("quantization_config")
+        check_memory(model, args, train_dataset["prompt"], processing_class, peft_config, quantization)
         functions = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
         init_kwargs = args.model_init_kwargs
         if args.adapter_name_or_path is not None:

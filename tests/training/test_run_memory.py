@@ -8,9 +8,11 @@ import pytest
 import torch
 from launching import ROOT
 from peft import LoraConfig, get_peft_model
+from training import make_trainer
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 from trl.trainer.utils import add_fused_lm_head
 
+from trl_dbbench import ConfigError
 from trl_dbbench.engines.shared_prompts import lay_out, sharing
 from trl_dbbench.engines.transformers.admission import cache_bytes_per_token
 from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT
@@ -76,7 +78,7 @@ SETTINGS = {
 def kept_by_autograd(
     family: str, layers: int, dtype: torch.dtype, lora: bool, autocast: bool, tokens: int, **how: bool
 ) -> int:
-    """Bytes of the tensors that a forward pass of two rows keeps, parameters and their copies aside."""
+    """Bytes of the tensors that a forward pass of two rows keeps, without parameters."""
     config = AutoConfig.for_model(family, num_hidden_layers=layers, **SHAPE)
     model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
     add_fused_lm_head(model, outputs=("log_probs", "entropy"))
@@ -90,8 +92,7 @@ def kept_by_autograd(
     storages: dict[int, torch.Tensor] = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
-        if tokens in tensor.shape or 2 * tokens in tensor.shape or how.get("shared"):
-            storages.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        storages.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         return tensor
 
     ids = torch.arange(2 * tokens).reshape(2, tokens) % 500
@@ -115,7 +116,7 @@ def kept_by_autograd(
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_what_a_layer_keeps_of_a_token(family, settings, how):
-    """What a second layer adds, and a longer row adds to that: lengths aside, weights are kept in copies too."""
+    """What longer rows add to what a second layer adds, since copies of weights are kept as well."""
     dtype, lora, autocast = SETTINGS[settings]
 
     def of_layer(tokens: int) -> int:
@@ -140,3 +141,22 @@ def test_what_a_layer_keeps_of_a_token(family, settings, how):
     )
     computed = SHAPE["hidden_size"] * dtype.itemsize if how == "checkpointing" else layer_bytes(sizes, load)
     assert computed == pytest.approx(kept, rel=0.08)
+
+
+# --- at a training's start ------------------------------------------------------------------------
+
+
+def test_a_training_that_cannot_fit(tiny_model, sqlite_database, demo_tasks, tmp_path, monkeypatch):
+    monkeypatch.setattr("trl_dbbench.training.memory.total_memory", lambda device: 5e8)
+    said = r"^the training needs about 0\.\d GB \(libraries 0\.6 GB, .*\), and 0\.5 GB are there\. Less is needed with "
+    with pytest.raises(ConfigError, match=said):
+        make_trainer(tiny_model, sqlite_database, demo_tasks, tmp_path)
+
+
+def test_what_the_witness_is_told(tiny_model, sqlite_database, demo_tasks, tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr("trl_dbbench.training.memory.tell", told.append)
+    make_trainer(tiny_model, sqlite_database, demo_tasks, tmp_path)
+    (text,) = told
+    assert text.startswith("By its settings it needs about 0.")
+    assert "max_tokens_per_forward, max_concurrent_episodes, per_device_train_batch_size" in text
