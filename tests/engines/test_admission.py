@@ -167,7 +167,7 @@ def test_ranks_with_different_bounds_do_not_wait_for_each_other_forever(long, mo
 
 # --- who has a row --------------------------------------------------------------------------------
 
-COSTS = Costs(token=1.0, row=0, fixed=0, shares=True)
+COSTS = Costs(token=1.0, row=0, fed=0, at_once=0, shares=True)
 
 
 def first(row: int, prompt: int = 0, limit: int = 30) -> Request:
@@ -205,8 +205,13 @@ def test_a_prompt_counts_once_for_its_episodes(monkeypatch):
 
 def test_without_sharing_it_counts_for_each():
     """30 tokens of an episode and 256 spare columns; the longest one says how many columns all have."""
-    costs = Costs(token=1.0, row=7, fixed=100, shares=False)
-    assert [*costs.together([first(0), first(1), first(2, limit=40)])] == [100 + 293, 100 + 586, 100 + 909]
+    costs = Costs(token=1.0, row=7, fed=0, at_once=0, shares=False)
+    assert [*costs.together([first(0), first(1), first(2, limit=40)])] == [293, 586, 909]
+
+
+def test_no_more_tokens_are_fed_together_than_may_be():
+    costs = Costs(token=0.0, row=0, fed=2, at_once=70, shares=False)
+    assert [*costs.together([first(0), first(1), first(2)])] == [60, 120, 140]
 
 
 def test_bytes_of_a_token_in_the_cache():

@@ -389,6 +389,11 @@ def test_without_lora_the_whole_model_is_trained(trainer_of):
         ({"protocol": "morse"}, "unknown protocol 'morse'; allowed: text, tools"),
         ({"greedy_eval": "often"}, "unknown greedy_eval 'often'; allowed: batch, separate, off"),
         ({"max_turns": 0}, "max_turns must be at least 1, is 0"),
+        ({"max_concurrent_episodes": 0}, "max_concurrent_episodes must be at least 1, is 0"),
+        (
+            {"max_concurrent_episodes": 4, "vllm_server_urls": ["http://127.0.0.1:1"]},
+            "max_concurrent_episodes=4 has no effect on vLLM",
+        ),
         ({"temperature": 0.0}, "temperature must be above 0"),
         ({"top_p": 1.5}, "top_p must be above 0 and at most 1, is 1.5"),
         ({"repetition_penalty": 1.1}, "repetition_penalty=1.1 has no effect"),

@@ -85,6 +85,20 @@ def open_backend(args: EngineArguments, policy: Policy | ServedPolicy) -> Backen
     return look_up("engine", engine_of(args), BACKENDS)(args, policy)
 
 
+def check_concurrency(most: int, engine: str) -> None:
+    """Raise ConfigError for a `max_concurrent_episodes` that bounds nothing."""
+    if most < 1:
+        raise ConfigError(
+            f"max_concurrent_episodes must be at least 1, is {most}; leave it out for what fits into the "
+            "memory that is free."
+        )
+    if engine == "vllm":
+        raise ConfigError(
+            f"max_concurrent_episodes={most} has no effect on vLLM, which plays what fits into its own "
+            "cache. Leave it out; `vllm serve --max-num-seqs` bounds it."
+        )
+
+
 def server_addresses(urls: Sequence[str]) -> list[str]:
     """The addresses of `vllm_server_urls`, without a slash at their end.
 

@@ -11,7 +11,7 @@ from trl import GRPOConfig
 
 from trl_dbbench.advantages.estimators import grpo
 from trl_dbbench.advantages.registry import AdvantageFunction, check_needs, get_advantage
-from trl_dbbench.engines.base import server_addresses
+from trl_dbbench.engines.base import check_concurrency, engine_of, server_addresses
 from trl_dbbench.episode.protocol import get_protocol
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.errors import ConfigError
@@ -234,6 +234,8 @@ class DBBenchGRPOConfig(GRPOConfig):
                 f"max_tokens_per_forward must be at least 1, is {self.max_tokens_per_forward}; leave it out "
                 "for what fits into the memory that is free."
             )
+        if self.max_concurrent_episodes is not None:
+            check_concurrency(self.max_concurrent_episodes, engine_of(self))
         for name, allowed in CHOICES.items():
             if getattr(self, name) is False and "off" in allowed:
                 setattr(self, name, "off")  # as YAML reads a bare `off`

@@ -5,7 +5,7 @@ The memory of a rollout, for R episodes of U prompts that have a row:
 ```
 cache     keys and values of a token * (R * tokens of the longest episode + U * tokens of the longest prompt)
 logits    R * vocabulary * 5 numbers: the model's own, scaled, as weights, and copies
-feeding   FED_TOKENS * what a layer computes on the way
+feeding   the tokens of all rows, FED_TOKENS at most * what a layer computes on the way
 ```
 
 Where prompts are not shared, U is 0 and an episode's tokens include its prompt. Each episode counts at its
@@ -62,15 +62,20 @@ def cache_bytes_per_token(config: PreTrainedConfig, value_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class Costs:
-    """Bytes that a rollout takes: for each token in the cache, for each row, and whatever it plays.
+    """Bytes that a rollout takes.
 
     Args:
+        token: for each token in the cache.
+        row: for each row.
+        fed: for each token that goes through the model.
+        at_once: tokens that go through it together at most.
         shares: whether the episodes of a prompt share its tokens in the cache.
     """
 
     token: float
     row: int
-    fixed: int
+    fed: int
+    at_once: float
     shares: bool
 
     @classmethod
@@ -89,9 +94,10 @@ class Costs:
         between = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
         fed = (FED_VALUES_OF_MLP * between + FED_VALUES * config.hidden_size) * dtype.itemsize
         return cls(
-            token=cached if keeps else cached + fed,
+            token=cached,
             row=LOGITS * config.vocab_size * torch.float32.itemsize,
-            fixed=FED_TOKENS * fed if keeps else 0,
+            fed=fed,
+            at_once=FED_TOKENS if keeps else math.inf,
             shares=shares,
         )
 
@@ -100,16 +106,17 @@ class Costs:
         requests."""
         prompts = set[Sequence[int]]()
         longest_prompt = longest = 0
+        room = OWN_SPARE_COLUMNS if self.shares else GROW_BY_COLUMNS
         for rows, first in enumerate(firsts, 1):
-            end = first.limit or len(first.ids) + first.max_new_tokens
-            room = GROW_BY_COLUMNS
+            own = first.limit or len(first.ids) + first.max_new_tokens
             if self.shares:
                 prompts.add(tuple(first.ids))
                 longest_prompt = max(longest_prompt, len(first.ids))
-                end, room = end - len(first.ids), OWN_SPARE_COLUMNS
-            longest = max(longest, end)
-            columns = rows * (longest + room) + len(prompts) * longest_prompt
-            yield self.fixed + rows * self.row + columns * self.token
+                own -= len(first.ids)
+            longest = max(longest, own)
+            cached = rows * (longest + room) + len(prompts) * longest_prompt
+            fed = min(self.at_once, max(rows * longest, longest_prompt))
+            yield cached * self.token + rows * self.row + fed * self.fed
 
 
 class Admission:
