@@ -1,6 +1,6 @@
 """Memory and time of an update by the tokens of a forward pass (`max_tokens_per_forward`).
 
-    python benchmarks/updates.py MODEL [--bounds 512 1024 2048] [--prompts 4] [--samples 8] [--prompt 300]
+    python benchmarks/updates.py MODEL [--bounds auto 1024 none] [--prompts 4] [--samples 8] [--prompt 300]
         [--completion 200] [--rounds 3] [--full] [--float32] [--checkpointing]
 
 One micro-batch of random tokens, with LoRA (r 32, all linear layers) unless `--full`, in bfloat16 unless
@@ -50,13 +50,13 @@ def micro_batch(args: argparse.Namespace, vocabulary: int) -> dict[str, Any]:
     }
 
 
-def measure(args: argparse.Namespace, bound: int | None) -> None:
+def measure(args: argparse.Namespace, bound: str) -> None:
     with tempfile.TemporaryDirectory() as folder, open_database("sqlite") as database:
         settings = DBBenchGRPOConfig(
             **{"output_dir": folder, "report_to": "none", "use_cpu": True, "bf16": not args.float32},
             **{"model_init_kwargs": {"dtype": "float32" if args.float32 else "bfloat16"}},
             **{"per_device_train_batch_size": 8, "gradient_checkpointing": args.checkpointing},
-            max_tokens_per_forward=bound,
+            max_tokens_per_forward=int(bound) if bound.isdecimal() else None,
         )
         adapter = LoraConfig(r=32, lora_alpha=64, target_modules="all-linear", task_type="CAUSAL_LM")
         tasks = load_tasks(DEMO)[:1]
@@ -65,6 +65,8 @@ def measure(args: argparse.Namespace, bound: int | None) -> None:
             peft_config=None if args.full else adapter,
             database=database,
         )
+        if bound == "auto":
+            trainer.forwards.settle()
         trainer.model.train()
         trainer.current_gradient_accumulation_steps = 1
         batch = micro_batch(args, trainer.model.config.vocab_size)
@@ -75,7 +77,10 @@ def measure(args: argparse.Namespace, bound: int | None) -> None:
             passed.append(time.perf_counter() - start)
             used.append(time.process_time() - cpu)
     memory = f"{resident():5.2f} GB | {before:5.2f} GB "
-    print(f"{bound or 'none':>6} | {memory} | {min(passed):6.1f} s | {min(used):6.1f} s", flush=True)
+    print(
+        f"{trainer.forwards.bound or bound:>6} | {memory} | {min(passed):6.1f} s | {min(used):6.1f} s",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -83,7 +88,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model")
-    parser.add_argument("--bounds", nargs="+", type=int, default=[512, 1024, 2048], help="0 for none")
+    parser.add_argument("--bounds", nargs="+", default=["auto", "1024", "none"], help="tokens, auto or none")
     parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--prompt", type=int, default=300, help="tokens")
@@ -94,7 +99,7 @@ def main() -> None:
     args = parser.parse_args()
     print(" bound | most     | at start | passed   | processors'")
     for bound in args.bounds:
-        process = multiprocessing.get_context("spawn").Process(target=measure, args=(args, bound or None))
+        process = multiprocessing.get_context("spawn").Process(target=measure, args=(args, bound))
         process.start()
         process.join()
 

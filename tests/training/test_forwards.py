@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_loss import LOSS_TYPES, generation, gradient
 from test_shared_prompts import padded, random_model
-from training import make_trainer, scored_batch, varied
+from training import adapter_of, equal, make_trainer, scored_batch, varied
 
 from trl_dbbench import ConfigError, DBBenchGRPOTrainer, DBBenchPPOTrainer
-from trl_dbbench.training.forwards import Forwards, Part, Row, Tokens, fit, pack, rows_of, tokens_of
+from trl_dbbench.training import bound as bounds
+from trl_dbbench.training.forwards import Forwards
+from trl_dbbench.training.memory import (
+    UPDATE_ON_CPU,
+    Batch,
+    Load,
+    Sizes,
+    tokens_within,
+    update_budget,
+    update_bytes,
+)
+from trl_dbbench.training.packing import Part, Row, Tokens, fit, pack, rows_of, tokens_of
 
 # --- how rows are divided -------------------------------------------------------------------------
 
@@ -109,7 +121,7 @@ def test_a_loss_by_hand():
         _entropy_window_stats=None,
         _metrics={"train": defaultdict(list)},
     )
-    forwards, passes = Forwards(trainer, bound=6), []
+    divided, passes = Forwards(trainer, bound=6), []
 
     def model(part: Tokens, rows: int | None) -> tuple[torch.Tensor]:
         passes.append(part.input_ids.tolist())
@@ -119,11 +131,11 @@ def test_a_loss_by_hand():
         return (weight * worth * part.attention_mask[:, 1:],)
 
     def compute() -> torch.Tensor:
-        (values,) = forwards.score("values", model, Tokens.of(batch))
+        (values,) = divided.score("values", model, Tokens.of(batch))
         trainer._metrics["train"]["loss"].append(values.sum().item() / 6)
         return values.sum() / batch["completion_mask"].sum()
 
-    loss = forwards.loss(torch.nn.Module(), batch, compute)
+    loss = divided.loss(torch.nn.Module(), batch, compute)
     assert passes == [[[7, 11, 12, 13]], [[7, 11, 12], [7, 10, 0]]], "four tokens, and twice three"
     assert weight.grad == pytest.approx(6 / 6), "of the first part"
     loss.backward()
@@ -294,6 +306,58 @@ def test_with_a_critic(tiny_model, sqlite_database, demo_tasks, tmp_path, critic
     torch.testing.assert_close(
         trainer.values_of(batch) * batch["completion_mask"], whole * batch["completion_mask"]
     )
+
+
+# --- the bound that memory sets -------------------------------------------------------------------
+
+
+def test_what_a_pass_may_take():
+    assert update_budget(10e9, 1e9, on_cpu=False) == 8e9
+    assert update_budget(None, 1e9, on_cpu=False) is None
+    assert update_budget(20e9, 1e9, on_cpu=True) == update_budget(None, 1e9, on_cpu=True) == UPDATE_ON_CPU
+    assert update_budget(20e9, 6e9, on_cpu=True) == 6e9, "as much as the weights"
+    assert update_budget(1e9, 6e9, on_cpu=True) == 0.8e9
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_the_longest_pass_within_a_budget(checkpointing):
+    sizes = Sizes.counted(random_model("llama"))
+    load = Load(4, 4, on_cpu=True, checkpointing=checkpointing)
+    tokens = tokens_within(1e8, sizes, load)
+    shortest, longest = (
+        update_bytes(sizes, replace(load, update=Batch(rows=1, prompts=1, prompt=1, completion=count)))
+        for count in (tokens - 1, tokens)
+    )
+    assert shortest <= 1e8 < longest
+    assert tokens_within(1.0, sizes, load) == 1, "a row goes alone"
+
+
+def test_a_resumed_run_keeps_its_bound(tiny_model, sqlite_database, demo_tasks, tmp_path, monkeypatch):
+    """Whatever is free by then."""
+    settings = {"save_strategy": "steps", "save_steps": 1, "lr_scheduler_type": "constant"}
+    settings |= {"reward_funcs": [varied], "greedy_eval": "off"}
+
+    def run(folder: str, free: float, resume: bool = False, **others: Any) -> DBBenchGRPOTrainer:
+        monkeypatch.setattr(bounds, "free_memory", lambda device: free)
+        trainer = make_trainer(
+            tiny_model, sqlite_database, demo_tasks, tmp_path / folder, **settings | others
+        )
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer
+
+    unbroken = run("unbroken", 5e7)
+    assert 1 < unbroken.forwards.bound < 4 * 500, "the four rows are divided"
+    run("broken", 5e7, max_steps=1)
+    resumed = run("broken", 1e9, resume=True)
+    assert resumed.forwards.bound == unbroken.forwards.bound
+    assert equal(adapter_of(resumed), adapter_of(unbroken))
+    assert run("broken", 1e9, resume=True, max_steps=3, max_tokens_per_forward=700).forwards.bound == 700
+
+
+def test_small_models_are_not_divided(tiny_model, sqlite_database, demo_tasks, tmp_path):
+    trainer = make_trainer(tiny_model, sqlite_database, demo_tasks, tmp_path, max_steps=1)
+    trainer.train()
+    assert trainer.forwards.bound > 32 * 1024
 
 
 # --- scoring, and a run ---------------------------------------------------------------------------

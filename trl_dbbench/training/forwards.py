@@ -18,12 +18,11 @@ micro-batches.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,154 +31,25 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trl_dbbench.engines.policy import forward_is_collective
-from trl_dbbench.engines.shared_prompts import WORTH, same_prompt
 from trl_dbbench.episode.types import Episode
+from trl_dbbench.training.bound import fitting
+from trl_dbbench.training.packing import Part, Row, Tokens, fit, pack, rows_of, tokens_of
 from trl_dbbench.training.resume import replaced
+from trl_dbbench.utils.ranks import Ranks
 
-
-class Tokens(NamedTuple):
-    """Rows of a batch: prompts, padded on the left, and completions, padded on the right."""
-
-    input_ids: torch.Tensor  # (B, L)
-    attention_mask: torch.Tensor  # (B, L)
-    completion: int  # T, columns of the completions
-
-    @classmethod
-    def of(cls, batch: dict[str, Any]) -> Tokens:
-        """Take them from a scored batch."""
-        ids, mask = (
-            torch.cat([batch[f"prompt_{of}"], batch[f"completion_{of}"]], dim=1) for of in ("ids", "mask")
-        )
-        return cls(ids, mask, batch["completion_ids"].shape[1])
-
+logger = logging.getLogger(__name__)
 
 Values = tuple[Any, ...]
 Run = Callable[[Tokens, int | None], Values]
 """Computes values of completions' tokens, (B, T), or one of all rows, or `None`, given the rows of a pass."""
 
 
-class Row(NamedTuple):
-    """Size of a row: a prompt, whose number equal prompts share, and a completion."""
-
-    place: int
-    prompt: int
-    prompt_tokens: int
-    completion_tokens: int
-
-
-def rows_of(tokens: Tokens) -> list[Row]:
-    """Return the rows of a batch, those of one prompt one after the other."""
-    width = tokens.input_ids.shape[1] - tokens.completion
-    mask = tokens.attention_mask
-    prompts, completions = (each.sum(dim=1).tolist() for each in (mask[:, :width], mask[:, width:]))
-    return [
-        Row(row, number, prompts[row], completions[row])
-        for number, rows in enumerate(same_prompt(*tokens))
-        for row in rows
-    ]
-
-
-def tokens_of(rows: Sequence[Row], shared: bool) -> int:
-    """Return the tokens that a forward pass computes, padding included.
-
-    Args:
-        shared: whether rows one after the other share their prompt, where that is worth it.
-    """
-    padded = len(rows) * (_longest(rows, "prompt_tokens") + _longest(rows, "completion_tokens"))
-    return in_one_row(rows) if shared and in_one_row(rows) <= WORTH * padded else padded
-
-
-def in_one_row(rows: Sequence[Row]) -> int:
-    """Return the tokens of rows that share prompts, as `lay_out` puts them into one."""
-    tokens = 0
-    for _, group in groupby(rows, key=lambda row: row.prompt):
-        episodes = list(group)
-        suffix = 1 + _longest(episodes, "completion_tokens")
-        tokens += episodes[0].prompt_tokens - 1 + len(episodes) * suffix
-    return tokens
-
-
-def _longest(rows: Sequence[Row], of: str) -> int:
-    return max(getattr(row, of) for row in rows)
-
-
-def pack(rows: Sequence[Row], bound: int, shared: bool, count: int = 1) -> list[list[Row]]:
-    """Divide rows into parts of at most `bound` tokens; a longer row is a part of its own.
-
-    Rows of about one length come together, the longest first. With `shared`, those of a prompt do.
-
-    Args:
-        shared: as in `tokens_of`.
-        count: parts at least; not more than there are rows.
-    """
-    longest: dict[int, int] = defaultdict(int)
-    for row in rows:
-        key = row.prompt if shared else row.place
-        longest[key] = max(longest[key], row.prompt_tokens + row.completion_tokens)
-
-    def order(row: Row) -> tuple[int, ...]:
-        key = row.prompt if shared else row.place
-        return -longest[key], key, -row.completion_tokens, row.place
-
-    parts: list[list[Row]] = []
-    for row in sorted(rows, key=order):
-        if parts and tokens_of([*parts[-1], row], shared) <= bound:
-            parts[-1].append(row)
-        else:
-            parts.append([row])
-    while len(parts) < count:
-        place = max(
-            range(len(parts)), key=lambda each: (len(parts[each]) > 1, tokens_of(parts[each], shared))
-        )
-        half = len(parts[place]) // 2
-        parts[place : place + 1] = [parts[place][:half], parts[place][half:]]
-    return parts
-
-
-def fit(tokens: Tokens, batch_size: int | None, shared: bool, bound: int) -> bool:
-    """Return whether a batch's forward passes are within a bound as they are.
-
-    Args:
-        batch_size: rows of a pass; all if left out.
-        shared: as in `tokens_of`.
-    """
-    count = min(batch_size or len(tokens.input_ids), len(tokens.input_ids))
-    if count * tokens.input_ids.shape[1] <= bound:
-        return True
-    if not shared:
-        return False
-    rows = rows_of(tokens)
-    computed = [in_one_row(rows[at : at + count]) for at in range(0, len(rows), count)]
-    return max(computed) <= bound and sum(computed) <= WORTH * tokens.input_ids.numel()
-
-
-@dataclass(frozen=True)
-class Part:
-    """Rows of a micro-batch, and the columns that they use."""
-
-    number: int
-    rows: torch.Tensor  # (n,)
-    prompt: int  # columns of prompts, which are padded on the left
-    completion: int  # columns of completions, which are padded on the right
-
-    @classmethod
-    def of(cls, number: int, rows: Sequence[Row], device: torch.device) -> Part:
-        places = torch.tensor([row.place for row in rows], device=device)
-        return cls(number, places, _longest(rows, "prompt_tokens"), _longest(rows, "completion_tokens"))
-
-    def cut(self, tokens: Tokens) -> Tokens:
-        start = tokens.input_ids.shape[1] - tokens.completion
-        columns = slice(start - self.prompt, start + self.completion)
-        ids, mask = (each[self.rows, columns] for each in tokens[:2])
-        return Tokens(ids, mask, self.completion)
-
-
 class Forwards:
-    """Passes of a trainer's models, each of at most `bound` tokens.
+    """Passes of a trainer's models, each of at most `bound` tokens. A checkpoint keeps the bound.
 
     Args:
         trainer: a `DBBenchGRPOTrainer`.
-        bound: tokens at most; `None` for no bound.
+        bound: tokens at most; `None` for no bound until `settle`.
     """
 
     def __init__(self, trainer: Any, bound: int | None):
@@ -189,6 +59,24 @@ class Forwards:
         self._parts: list[Part] = []  # of the batch that is under way, if it is divided
         self._part: Part | None = None  # what goes through the model
         self._known: dict[tuple[str, int], torch.Tensor] = {}  # (B, T), of the parts before it
+
+    def settle(self) -> None:
+        """Choose the bound by the memory that is free, if there is none. All ranks call it."""
+        if self.bound is not None:
+            return
+        own = fitting(self.trainer)
+        known = [bound for bound in Ranks().gather(own) if bound is not None]
+        self.bound = min(known, default=None)
+        if self.bound is not None:
+            logger.info(
+                "A forward and backward pass has at most %d tokens (max_tokens_per_forward).", self.bound
+            )
+
+    def state_dict(self) -> dict[str, int | None]:
+        return {"bound": self.bound}
+
+    def load_state_dict(self, state: dict[str, int | None]) -> None:
+        self.bound = state["bound"]
 
     # --- the loss ---------------------------------------------------------------------------------
 

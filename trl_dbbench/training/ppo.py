@@ -33,7 +33,8 @@ from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.training.config import DBBenchGRPOConfig, option
 from trl_dbbench.training.critic import CRITICS, Critic, states_of, trunk_of
-from trl_dbbench.training.forwards import Tokens, Values
+from trl_dbbench.training.forwards import Values
+from trl_dbbench.training.packing import Tokens
 from trl_dbbench.training.trainer import DBBenchGRPOTrainer
 from trl_dbbench.utils.ranks import Ranks
 

@@ -72,7 +72,7 @@ from trl_dbbench.training.callbacks import (
 )
 from trl_dbbench.training.config import DBBenchGRPOConfig
 from trl_dbbench.training.dynamic_sampling import Batch, Chooser, Row, put_columns, take_columns
-from trl_dbbench.training.forwards import Forwards, Tokens
+from trl_dbbench.training.forwards import Forwards
 from trl_dbbench.training.frontier import Frontier
 from trl_dbbench.training.importance_sampling import (
     MODES,
@@ -84,6 +84,7 @@ from trl_dbbench.training.kl import apply_kl, load_reference
 from trl_dbbench.training.loss import SHARES, correct_means, mask_failed, note_shares
 from trl_dbbench.training.memory import check_memory
 from trl_dbbench.training.model_card import refine_card
+from trl_dbbench.training.packing import Tokens
 from trl_dbbench.training.resume import ResumableGRPOTrainer, replaced
 from trl_dbbench.training.samplers import TaskSampler, task_order
 from trl_dbbench.training.unsupported import check_arguments
@@ -219,6 +220,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         self.chooser = Chooser(args, train_dataset, order, shots, self.reward_weights, self._play_and_score)
         self.sharing = SharedPrompts(self.accelerator, compiled=args.torch_compile)
         self.forwards = Forwards(self, args.max_tokens_per_forward)
+        if args.max_tokens_per_forward is None:
+            self.stateful["forwards"] = self.forwards
         self._add_callbacks()
 
     def _play_ahead(self) -> AsyncRollouts | None:
@@ -451,6 +454,11 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     def train(self, *args: Any, **kwargs: Any):
         with self.ahead or nullcontext():
             return super().train(*args, **kwargs)
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any):
+        prepared = super()._prepare_for_training(*args, **kwargs)  # loads a checkpoint's bound
+        self.forwards.settle()
+        return prepared
 
     def _get_train_sampler(self, dataset: Dataset | None = None):
         repeat = super()._get_train_sampler(dataset)
