@@ -99,11 +99,16 @@ class Script:
             logits[:, -1].scatter_(1, next_id, CERTAIN)
 
 
-def scripted(tokenizer: PreTrainedTokenizerBase, shape: dict[str, int]) -> Qwen2ForCausalLM:
-    """A model that says the same turn again and again: a tool call of TURN_TOKENS tokens, all different."""
+def turn_pieces() -> list[str]:
+    """The turn's tokens but for the end token."""
     call = '<tool_call>\n{"name": "execute_sql", "arguments": {"query": "SELECT note FROM notes WHERE \''
     words = [f" w{number:02}" for number in range(TURN_TOKENS - 3)]
-    pieces = [call, *words, "' <> ''\"}}\n</tool_call>"]
+    return [call, *words, "' <> ''\"}}\n</tool_call>"]
+
+
+def scripted(tokenizer: PreTrainedTokenizerBase, shape: dict[str, int]) -> Qwen2ForCausalLM:
+    """A model that says the same turn again and again: a tool call of TURN_TOKENS tokens, all different."""
+    pieces = turn_pieces()
     tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in pieces])
     ids = [*tokenizer.convert_tokens_to_ids(pieces), tokenizer.eos_token_id]
     assert len(ids) == TURN_TOKENS
@@ -125,7 +130,22 @@ def scripted(tokenizer: PreTrainedTokenizerBase, shape: dict[str, int]) -> Qwen2
     return model
 
 
-def tasks_for(tokenizer: PreTrainedTokenizerBase, prompt_tokens: Callable[[Task], int]) -> list[Task]:
+def made(size: str, folder: Path) -> tuple[PreTrainedTokenizerBase, torch.nn.Module]:
+    """A scripted model of one of `SHAPES`, and its tokenizer."""
+    tokenizer = AutoTokenizer.from_pretrained(
+        make_tiny_model(
+            folder / "tokenizer",
+            [qwen3_chat_template, json.dumps(ToolsProtocol.tools), FILLER * 9],
+            max_position_embeddings=4096,
+        )
+    )
+    tokenizer.chat_template = qwen3_chat_template
+    return tokenizer, scripted(tokenizer, SHAPES[size])
+
+
+def tasks_for(
+    tokenizer: PreTrainedTokenizerBase, prompt_tokens: Callable[[Task], int], prompts: int
+) -> list[Task]:
     """Tasks whose prompts have PROMPT_TOKENS tokens, and whose one cell makes observations of
     OBSERVATION_TOKENS."""
     chat = ChatFormat(tokenizer, ToolsProtocol())
@@ -141,7 +161,7 @@ def tasks_for(tokenizer: PreTrainedTokenizerBase, prompt_tokens: Callable[[Task]
 
     return [
         task(number, filled(lambda text, n=number: prompt_tokens(task(n, text)), PROMPT_TOKENS))
-        for number in range(PROMPTS)
+        for number in range(prompts)
     ]
 
 
@@ -236,7 +256,11 @@ class GreedyPass(TrainerCallback):
 
 
 def stock(
-    model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, database: Database, **options: Any
+    model: torch.nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    database: Database,
+    prompts: int = PROMPTS,
+    **options: Any,
 ) -> GRPOTrainer:
     def prompt_tokens(task: Task) -> int:
         ids = tokenizer.apply_chat_template(
@@ -253,7 +277,9 @@ def stock(
         model=model,
         reward_funcs=[reward],
         args=GRPOConfig(**options, max_completion_length=LENGTH, max_tool_calling_iterations=TURNS - 1),
-        train_dataset=to_dataset(tasks_for(tokenizer, prompt_tokens), ToolsProtocol(), SYSTEM_PROMPT),
+        train_dataset=to_dataset(
+            tasks_for(tokenizer, prompt_tokens, prompts), ToolsProtocol(), SYSTEM_PROMPT
+        ),
         processing_class=tokenizer,
         environment_factory=DatabaseEnvironment,
         callbacks=[greedy],
@@ -268,7 +294,11 @@ def stock(
 
 
 def ours(
-    model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, database: Database, **options: Any
+    model: torch.nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    database: Database,
+    prompts: int = PROMPTS,
+    **options: Any,
 ) -> GRPOTrainer:
     chat = ChatFormat(tokenizer, ToolsProtocol())
 
@@ -285,7 +315,9 @@ def ours(
             max_turn_tokens=TURN_TOKENS,
             max_completion_length=LENGTH + OBSERVATION_TOKENS,
         ),
-        train_dataset=to_dataset(tasks_for(tokenizer, prompt_tokens), ToolsProtocol(), SYSTEM_PROMPT),
+        train_dataset=to_dataset(
+            tasks_for(tokenizer, prompt_tokens, prompts), ToolsProtocol(), SYSTEM_PROMPT
+        ),
         processing_class=tokenizer,
         database=database,
     )
@@ -302,31 +334,32 @@ def reward(completions: list, **kwargs: Any) -> list[float]:
 
 
 def measure(
-    make: Callable[..., GRPOTrainer], size: str, steps: int, spec: str, **more: Any
+    make: Callable[..., GRPOTrainer],
+    size: str,
+    steps: int,
+    spec: str,
+    *,
+    model_of: Callable[[str, Path], tuple[PreTrainedTokenizerBase, torch.nn.Module]] = made,
+    prompts: int = PROMPTS,
+    **more: Any,
 ) -> dict[str, float]:
     """Median seconds of a training step and of its parts; `rollout` is sampling with greedy evaluation.
     `memory` is the peak, in MB."""
     transformers.logging.set_verbosity_error()
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder, open_database(spec) as database:
-        tokenizer = AutoTokenizer.from_pretrained(
-            make_tiny_model(
-                Path(folder) / "tokenizer",
-                [qwen3_chat_template, json.dumps(ToolsProtocol.tools), FILLER * 9],
-                max_position_embeddings=4096,
-            )
-        )
-        tokenizer.chat_template = qwen3_chat_template
+        tokenizer, model = model_of(size, Path(folder))
         clock = Steps()
         trainer = make(
-            scripted(tokenizer, SHAPES[size]),
+            model,
             tokenizer,
             database,
+            prompts,
             output_dir=str(Path(folder) / "run"),
             max_steps=steps + 1,
             num_generations=SAMPLES,
             num_generations_eval=1,
-            per_device_train_batch_size=PROMPTS * SAMPLES,
+            per_device_train_batch_size=prompts * SAMPLES,
             learning_rate=1e-6,
             use_cpu=not torch.cuda.is_available(),
             bf16=False,

@@ -2,7 +2,7 @@
 
     python docs/make_reference.py
 
-A metric is described where it is made: in a docstring, under the line `Logged:`.
+A metric is described where it is made: in a docstring, under a line that begins with `Logged`.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _metrics() -> Iterator[tuple[str, str]]:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
                 doc = inspect.cleandoc(ast.get_docstring(node) or "")
-                section = re.search(r"^Logged:\n+((?:[ -].*\n?|\n)+)", doc, re.MULTILINE)
+                section = re.search(r"^Logged[^:\n]*:\n+((?:[ -].*\n?|\n)+)", doc, re.MULTILINE)
                 for bullet in re.findall(r"- (.*(?:\n  .*)*)", section[1]) if section else ():
                     names, _, text = " ".join(bullet.split()).partition(": ")
                     yield names, text

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 from transformers import AutoModelForCausalLM
-from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config
+from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config, get_quantization_config
 
 from trl_dbbench import ConfigError, DatabaseArguments, TaskArguments, get_protocol
 from trl_dbbench.cli.arguments import read_template_kwargs
@@ -27,6 +27,7 @@ from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.errors import loading
 from trl_dbbench.runs.checkpoints import find_checkpoint
 from trl_dbbench.runs.export import settings_of, sft_dataset
+from trl_dbbench.runs.tokens import chat_with
 from trl_dbbench.training.run_folder import played_as, run_folder
 
 
@@ -101,15 +102,18 @@ def main(
     tokenizer = load_tokenizer(model_args, training_args, script_args.chat_template)
     options = model_init_kwargs(model_args, training_args.model_init_kwargs)
     with loading(f"the model '{model_args.model_name_or_path}'"):
-        model = AutoModelForCausalLM.from_pretrained(model_args.model_name_or_path, **options)
+        model = AutoModelForCausalLM.from_pretrained(
+            model_args.model_name_or_path, quantization_config=get_quantization_config(model_args), **options
+        )
 
     eos_ids = eos_token_ids(model.generation_config, tokenizer)
     if script_args.episodes:
         notes: list[str] = []
         dataset = sft_dataset(script_args.episodes, tokenizer, eos_ids, notes)
-        played = settings_of(script_args.episodes) or played_as(
-            script_args.protocol, chat_template=tokenizer.chat_template
-        )
+        if (played := settings_of(script_args.episodes)) is not None:
+            tokenizer.chat_template = chat_with(played, tokenizer, eos_ids).chat_template  # to be saved
+        else:
+            played = played_as(script_args.protocol, chat_template=tokenizer.chat_template)
         logging.info(" ".join([f"{len(dataset)} episodes to learn from.", *notes]))
     else:
         chat = ChatFormat(tokenizer, protocol, eos_ids, script_args.chat_template_kwargs)
@@ -130,6 +134,7 @@ def main(
                 chat_template=chat.chat_template,
                 chat_template_kwargs=script_args.chat_template_kwargs or {},
             )
+        tokenizer.chat_template = chat.chat_template  # to be saved
         right = sum(episode.right for episode in episodes)
         logging.info("%d demonstrations, %d of them right", len(episodes), right)
         dataset = to_sft_dataset(episodes)

@@ -386,6 +386,20 @@ def loads_adapters(model: str, folder: Path, rank: int) -> dict:
     }
 
 
+def own_vllm(model: str, folder: Path, rank: int, **settings: Any) -> dict:
+    """Each rank has vLLM in its process, for its own episodes."""
+    with open_database("sqlite") as database:
+        trainer = make_trainer(model, database, TASKS, folder, max_steps=2, use_vllm=True, **settings)
+        differences = train_and_compare(trainer)
+    parallel = trainer.backend._llm.llm_engine.vllm_config.parallel_config.tensor_parallel_size
+    return {"differences": differences, "tensor_parallel_size": parallel}
+
+
+def one_vllm(model: str, folder: Path, rank: int) -> dict:
+    """Both ranks share one, each with half of every layer."""
+    return own_vllm(model, folder, rank, vllm_tensor_parallel_size=2)
+
+
 class LostOnTheWay(FileClient):
     """The server of the second rollout is lost when some of the weights have been sent."""
 

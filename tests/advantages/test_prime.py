@@ -233,7 +233,7 @@ def test_from_a_yaml_to_an_adapter(monkeypatch, tmp_path, by):
     [
         ({"beta": 0}, "beta in advantage_args must be a number above 0, is 0"),
         ({"learning_rate": "fast"}, "learning_rate in advantage_args must be a number above 0, is 'fast'"),
-        ({"by": "word"}, "unknown by 'word' in advantage_args; allowed: token, turn"),
+        ({"by": "word"}, "unknown advantage_args.by 'word'; allowed: token, turn"),
     ],
 )
 def test_arguments_that_cannot_be_used(arguments, message, tmp_path):

@@ -94,6 +94,16 @@ def test_versions_outside_of_the_tried_ranges(doctor, monkeypatch):
             "FAIL  packages: missing, .*: bitsandbytes .missing.. Install: pip",
         ),
         (
+            ["--use_vllm", "true", "--load_in_4bit", "true"],
+            "packages",
+            "FAIL  packages: missing, .*: bitsandbytes .missing., vllm .missing., vllm-bnb-plugin .missing.",
+        ),
+        (
+            ["--use_liger_kernel", "true"],
+            "packages",
+            "FAIL  packages: missing, .*: liger-kernel .missing.. Install: pip",
+        ),
+        (
             ["--report_to", "trackio"],
             "packages",
             "FAIL  packages: missing, .*: trackio .missing.. Install: pip",
@@ -129,6 +139,8 @@ def test_versions_outside_of_the_tried_ranges(doctor, monkeypatch):
 def test_what_cannot_work(doctor, tmp_path, monkeypatch, options, check, message):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    if check == "packages":
+        monkeypatch.setattr("trl_dbbench.cli.doctor.find_spec", lambda name: None)
     if options[-1] == "adapter":
         Path("adapter").mkdir()
         (Path("adapter") / "adapter_config.json").write_text("{}")

@@ -103,3 +103,15 @@ def test_nor_what_other_sessions_do(server_database: Database) -> None:
             assert result.error is not None or result.rows == [(0,)], (sql, result)
         for sql in ("SHOW FULL PROCESSLIST", "SELECT * FROM information_schema.PROCESSLIST"):
             assert len(sandbox.execute(sql).rows or ()) == 1, "its own"
+
+
+def test_nor_the_idle_sessions_of_earlier_episodes(server_database: Database) -> None:
+    """Each is still of the account that used it last."""
+    first, second = (
+        dataclasses.replace(CHANGE, tables=(table(name, "a INT", (1,)),)) for name in ("first", "second")
+    )
+    with server_database.sandbox(first) as one, server_database.sandbox(second) as other:
+        for sandbox in (one, other):
+            assert sandbox.execute("SELECT 1").rows == [(1,)]
+    with server_database.sandbox(second) as sandbox:  # with the tables, and so the account, of before
+        assert len(sandbox.execute("SHOW PROCESSLIST").rows or ()) == 1, "its own"

@@ -207,6 +207,7 @@ def test_a_connection_serves_one_slot_after_another(server_database: Database) -
         with database.fresh_sandbox(TASK) as sandbox, database.fresh_sandbox(other) as more:
             name, number = sandbox._slot.name, sandbox._slot.session.number
             assert more._slot.name != name and more._slot.session.number != number
+            more._slot.hang_up()  # or it would have its own connection again
         with database.fresh_sandbox(other) as sandbox:
             assert sandbox._slot.session.number == number
             assert sandbox.execute("SELECT CONNECTION_ID(), DATABASE(), a FROM other").rows == [

@@ -18,6 +18,8 @@ from trl.generation import vllm_client, vllm_generation
 from vllm_servers import EOS, FakeServer, ask, completion, error, request
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig
+from trl_dbbench.engines.base import EngineSettings
+from trl_dbbench.engines.policy import AUTO, Precision, ServedPolicy
 from trl_dbbench.engines.vllm import engine as vllm
 from trl_dbbench.engines.vllm import servers
 from trl_dbbench.engines.vllm.engine import VLLMEngine
@@ -532,3 +534,49 @@ def test_a_server_that_refuses_the_adapter_ends_both_ranks(fakes, tmp_path):
 def test_addresses_that_cannot_work(urls, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
         DBBenchGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, vllm_server_urls=urls)
+
+
+# --- what a server computes in ----------------------------------------------------------------------
+
+BF16 = Precision("bfloat16")
+FOUR_BITS = Precision("bfloat16", "bitsandbytes")
+OTHER_MODEL = "it samples from another model than is trained. Start it with --dtype bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("served", "policy", "said"),
+    [
+        (BF16, BF16, None),
+        (FOUR_BITS, FOUR_BITS, None),
+        (Precision("float16", "awq_marlin"), Precision("float16", "awq"), None),
+        (None, BF16, None),  # which most servers serve
+        (BF16, AUTO, None),  # a model that no run is known of
+        (
+            Precision("float16"),
+            BF16,
+            "computes in float16 on unquantized weights, the policy in bfloat16 on unquantized weights: "
+            f"{OTHER_MODEL}.",
+        ),
+        (
+            BF16,
+            FOUR_BITS,
+            "computes in bfloat16 on unquantized weights, the policy in bfloat16 on weights quantized by "
+            f"bitsandbytes: {OTHER_MODEL} --quantization bitsandbytes.",
+        ),
+        (
+            None,
+            FOUR_BITS,
+            "does not say what it computes in, the policy computes in bfloat16 on weights quantized by "
+            "bitsandbytes; start it with --quantization bitsandbytes (and with VLLM_SERVER_DEV_MODE=1, then it says).",
+        ),
+    ],
+)
+def test_a_server_that_computes_otherwise_than_the_policy(fakes, tokenizer, caplog, served, policy, said):
+    (server,) = fakes(1)
+    if served is not None:  # as VLLM_SERVER_DEV_MODE=1 makes it do
+        config = {"dtype": f"torch.{served.dtype}", "quantization": served.quantization}
+        info = 200, {"vllm_config": {"model_config": config}, "vllm_env": {}}
+        server.interfere = lambda path, body: info if path.startswith("/server_info") else NotImplemented
+    settings = EngineSettings(vllm_server_urls=[server.url])
+    vllm.VLLMBackend(settings, ServedPolicy("/base", tokenizer, computes_in=policy)).close()
+    assert caplog.messages == ([f"vLLM server {server.url} {said}"] if said else [])

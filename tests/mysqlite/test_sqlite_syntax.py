@@ -88,9 +88,48 @@ UNGRAMMATICAL = """
     INSERT INTO p (id, i) VALUES (5, 1) WHERE id = 1
 """
 
+BROKEN = r"""
+    SELECT t FROM p ( id = 1 ORDER BY i ASC     | ( id = 1 ORDER BY i ASC
+    SELECT t FROM p WHERE (id = 1 ORDER BY i    | ORDER BY i
+    SELECT t FROM p WHERE id IN (1, 2           |
+    SELECT t FROM p WHERE id = 1) AND i = 2     | ) AND i = 2
+    SELECT COUNT( FROM p                        | FROM p
+    SELECT COUNT(* FROM p                       | FROM p
+    SELECT SUM(id AS s FROM p                   | AS s FROM p
+    SELECT t FROM (SELECT t FROM p              |
+    SELECT t FROM p INNER                       |
+    SELECT t FROM                               |
+    SELECT t\nFROM p\nWHERE id id = 1           | id = 1' at line 3
+    SELECT t FROM p WHERE t = 'a                | 'a
+    SELECT t FROM p WHERE t = 'O'Neil'          | Neil'
+    SELECT t FROM p WHERE\nt = 'a\nORDER BY id | 'a\nORDER BY id' at line 2
+    SELECT `t FROM p                            | `t FROM p
+    INSERT INTO p (id, i VALUES (5, 1)          | VALUES (5, 1)
+    INSERT INTO p (id, i) VALUES (5, 1          |
+    UPDATE p SET (i = 1 WHERE id = 1            | (i = 1 WHERE id = 1
+    DELETE FROM p WHERE id IN (1, 2             |
+    CREATE TABLE q (a INT, b TEXT               |
+    CREATE TABLE q (a INT))                     | )
+    CREATE TABLE q (a INT,)                     | )
+    CREATE VIEW v AS SELECT (1                  |
+    SELEC 1                                     | SELEC 1
+    I think (so                                 | I think (so
+"""
+"""Statements that break off, or whose brackets or quotes do not match, and where MySQL notices: `near '...'`."""
+
 
 def lines(text: str) -> list[str]:
     return [line.strip() for line in text.strip().splitlines()]
+
+
+def broken() -> list[list[str]]:
+    return [[part.strip().replace("\\n", "\n") for part in line.split("|")] for line in lines(BROKEN)]
+
+
+def near(error: str | None) -> str:
+    """What an error says behind "near"; of its line only if that is not the first."""
+    assert error is not None
+    return error.partition(" near '")[2].removesuffix("' at line 1")
 
 
 @pytest.fixture
@@ -109,6 +148,25 @@ def test_what_is_not_is_refused(sql: str) -> None:
     with pytest.raises(StatementError) as refused:
         look(sql)
     assert refused.value.code == 1064
+
+
+@pytest.mark.parametrize(("sql", "place"), broken())
+def test_where_a_broken_statement_is_broken(sql: str, place: str) -> None:
+    with pytest.raises(StatementError) as refused:
+        look(sql)
+    assert refused.value.code == 1064
+    assert near(refused.value.text) == place
+
+
+def test_80_bytes_of_the_place_are_shown() -> None:
+    with pytest.raises(StatementError) as refused:
+        look(f"SELECT 1 a b {'Ł' * 50}")
+    assert near(refused.value.text) == f"b {'Ł' * 39}"
+
+
+def test_mysql_names_the_same_places(mysql: Sandbox) -> None:
+    assert [near(mysql.execute(sql).error) for sql, _ in broken()] == [place for _, place in broken()]
+    assert near(mysql.execute(f"SELECT 1 a b {'Ł' * 50}").error) == f"b {'Ł' * 39}"
 
 
 def test_mysql_reads_them_alike(mysql: Sandbox) -> None:

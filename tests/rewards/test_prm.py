@@ -154,7 +154,7 @@ def test_labels_by_state_progress(tmp_path, sqlite_database, tokenizer):
 def test_labels_by_continuations(tmp_path, sqlite_database):
     """The demo's model plays on: after a right look at the rows it answers right, after a wrong one it cannot."""
     model, system_prompt = str(ROOT / "recipes/tiny/model"), "Work on the MySQL database."
-    backend, policy = open_model(find_trained(model=model), None)
+    backend, policy = open_model(find_trained(model=model))
     player = Player.of(policy.tokenizer, sqlite_database, eos_token_ids=policy.eos_token_ids)
     tasks = [t for t in load_tasks(ROOT / "recipes/tiny/train.jsonl")[:60] if t.is_question][:8]
     played = evaluate(tasks, player, backend, system_prompt=system_prompt, progress=False).episodes

@@ -144,7 +144,7 @@ def test_what_cannot_be_merged(run, command, tmp_path):
 
     few_bits = changed(run, tmp_path / "few-bits")
     settings = json.loads((run / "run.json").read_text())
-    (few_bits / "run.json").write_text(json.dumps(settings | {"quantized": "bitsandbytes"}))
+    (few_bits / "run.json").write_text(json.dumps(settings | {"quantized": {"quant_method": "bitsandbytes"}}))
     assert told("--adapter", few_bits).startswith(
         f"error: '{few_bits}' was trained on quantised weights (bitsandbytes) of '{MODEL}'. Merged into them it"
     )

@@ -223,7 +223,7 @@ def test_the_runs_chat_template_is_used(run: Path, tmp_path: Path) -> None:
     loud = str(settings.chat_template).replace("<|im_start|>", "<|im_start|>LOUD ")
     values = json.loads((run / "run.json").read_text()) | {"chat_template": loud}
     (other / "run.json").write_text(json.dumps(values))
-    backend, policy = open_model(find_trained(other), None)
+    backend, policy = open_model(find_trained(other))
     backend.close()
     rendered = policy.tokenizer.apply_chat_template([{"role": "user", "content": "?"}], tokenize=False)
     assert "LOUD" in rendered
@@ -236,11 +236,11 @@ def test_what_computes_in_another_precision_does_so_again(run: Path, tmp_path: P
     shutil.copytree(run, other)
     values = json.loads((run / "run.json").read_text()) | {"autocast": "bfloat16"}
     (other / "run.json").write_text(json.dumps(values))
-    backend, policy = open_model(find_trained(other), None)
+    backend, policy = open_model(find_trained(other))
     backend.close()
     with policy.autocast():
         assert policy.model(torch.tensor([[1]])).logits.dtype == torch.bfloat16
-    backend, policy = open_model(find_trained(other, dtype="float32"), None)
+    backend, policy = open_model(find_trained(other, dtype="float32"))
     backend.close()
     with policy.autocast():
         assert policy.model(torch.tensor([[1]])).logits.dtype == torch.float32

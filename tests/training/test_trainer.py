@@ -449,6 +449,17 @@ def test_a_template_of_trl_s_replaces_the_model_s(tiny_model, sqlite_database, l
         make_trainer(tiny_model, sqlite_database, [late_orders], tmp_path, chat_template="qwen9")
 
 
+def test_a_template_that_keeps_thoughts_is_saved(tiny_model, sqlite_database, late_orders, tmp_path):
+    """A server of the trained model must render what it was trained on."""
+    model = tmp_path / "qwen3"
+    AutoModelForCausalLM.from_pretrained(tiny_model).save_pretrained(model)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.chat_template = load_chat_template("qwen3")
+    tokenizer.save_pretrained(model)
+    make_trainer(str(model), sqlite_database, [late_orders], tmp_path, protocol="text").save_model()
+    assert AutoTokenizer.from_pretrained(tmp_path).chat_template == load_chat_template("qwen3_training")
+
+
 def test_the_seams_of_trl_are_where_they_were():
     """What `DBBenchGRPOTrainer` overrides or sets; a change here means to read TRL's release notes."""
     arguments = {

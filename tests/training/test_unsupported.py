@@ -25,6 +25,7 @@ from transformers import (
 from trl import GRPOConfig
 
 from trl_dbbench import ConfigError, DBBenchGRPOConfig, DBBenchGRPOTrainer, OutcomeReward, to_dataset
+from trl_dbbench.engines.base import in_process_vllm
 from trl_dbbench.engines.policy import Policy
 from trl_dbbench.engines.transformers.backend import TransformersBackend
 from trl_dbbench.engines.transformers.models import check_model
@@ -39,7 +40,10 @@ sync_ref_model ref_model_mixup_alpha ref_model_sync_steps
 # prompts, groups and generations
 num_generations num_generations_eval max_completion_length shuffle_dataset pad_to_multiple_of
 generation_batch_size steps_per_generation temperature top_p top_k chat_template_kwargs
-ds3_gather_for_generation vllm_server_timeout vllm_group_port
+ds3_gather_for_generation
+# vLLM
+use_vllm vllm_mode vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout vllm_group_port
+vllm_gpu_memory_utilization vllm_max_model_length vllm_tensor_parallel_size vllm_enable_sleep_mode vllm_model_impl
 # advantages and the loss
 vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min
 num_iterations epsilon epsilon_high delta loss_type importance_sampling_level reward_weights
@@ -91,16 +95,8 @@ OTHER_VALUES: dict[str, Any] = {
     "min_p": 0.1,
     "repetition_penalty": 1.1,
     "vllm_structured_outputs_regex": "[0-9]+",
-    "vllm_mode": "server",
     "cache_implementation": "static",
     "transformers_continuous_batching_config": {"max_memory_percent": 0.3},
-    "vllm_server_base_url": "http://10.0.0.7:8000",
-    "vllm_server_host": "10.0.0.7",
-    "vllm_server_port": 9000,
-    "vllm_model_impl": "transformers",
-    "vllm_gpu_memory_utilization": 0.8,
-    "vllm_max_model_length": 4096,
-    "vllm_tensor_parallel_size": 2,
     "vllm_importance_sampling_mode": "token_truncate",
     "vllm_importance_sampling_cap": 2.0,
     "max_tool_calling_iterations": 5,
@@ -145,6 +141,75 @@ def test_a_setting_that_cannot_work_is_refused(name: str, tmp_path: Path) -> Non
 
 def test_their_defaults_are_not_refused(tmp_path: Path) -> None:
     config(tmp_path, **{name: default_of(name) for name in REFUSED_SETTINGS if "." not in name})
+
+
+IN_PROCESS = {
+    "vllm_gpu_memory_utilization": 0.8,
+    "vllm_max_model_length": 4096,
+    "vllm_tensor_parallel_size": 2,
+    "vllm_enable_sleep_mode": True,
+    "vllm_model_impl": "transformers",
+}
+SERVER = {
+    "vllm_server_base_url": "http://10.0.0.7:8000",
+    "vllm_server_host": "10.0.0.7",
+    "vllm_server_port": 9000,
+}
+
+
+@pytest.mark.parametrize("name", IN_PROCESS)
+def test_settings_of_vllm_in_this_process_go_with_it_alone(name: str, tmp_path: Path) -> None:
+    setting = {name: IN_PROCESS[name]}
+    for without in (
+        {},
+        {"vllm_server_urls": ["http://10.0.0.7:8000"]},
+        {"use_vllm": True, "vllm_mode": "server"},
+    ):
+        with pytest.raises(
+            ConfigError, match=f"^{name} is a setting of vLLM in this process.*Set use_vllm: true"
+        ):
+            config(tmp_path, **setting, **without)
+    for asked in ({"use_vllm": True}, {"use_vllm": True, "vllm_mode": "colocate"}, {"engine": "vllm"}):
+        assert in_process_vllm(config(tmp_path, **setting, **asked))
+
+
+@pytest.mark.parametrize("name", [*SERVER, "vllm_mode"])
+def test_settings_of_a_server_go_with_vllm_mode_server_alone(name: str, tmp_path: Path) -> None:
+    setting = {name: SERVER.get(name, "server")}
+    with pytest.raises(
+        ConfigError, match=f"^{name}='?{setting[name]}'? has no effect without use_vllm: true"
+    ):
+        config(tmp_path, **setting)
+
+
+@pytest.mark.parametrize(
+    ("settings", "address"),
+    [
+        ({}, "http://0.0.0.0:8000"),
+        ({"vllm_server_host": "10.0.0.7", "vllm_server_port": 9000}, "http://10.0.0.7:9000"),
+        ({"vllm_server_base_url": "http://10.0.0.7:8000/"}, "http://10.0.0.7:8000"),
+    ],
+)
+def test_vllm_mode_server_names_one_server_as_in_trl(settings, address: str, tmp_path: Path) -> None:
+    args = config(tmp_path, use_vllm=True, vllm_mode="server", **settings)
+    assert args.vllm_server_urls == [address]
+    assert not in_process_vllm(args)
+
+
+def test_two_engines(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="use_vllm: true and engine: transformers name two engines"):
+        config(tmp_path, use_vllm=True, engine="transformers")
+
+
+def test_a_mode_that_trl_does_not_know(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"vllm_mode.*'local'.*server, colocate"):
+        config(tmp_path, use_vllm=True, vllm_mode="local")
+
+
+def test_vllm_that_is_not_installed(trainer_with, tiny_model, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("trl_dbbench.engines.vllm.in_process.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"vLLM is not installed here: pip install 'trl-dbbench\[vllm\]'"):
+        trainer_with(model=str(tiny_model), args=config(tmp_path / "run", use_vllm=True))
 
 
 def test_a_reference_of_its_own_does_not_move(tmp_path: Path) -> None:

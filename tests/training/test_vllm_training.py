@@ -21,7 +21,7 @@ from vllm_servers import EOS, RealServer, ask, request, running, watched
 
 from trl_dbbench import ConfigError
 from trl_dbbench.engines.base import EngineSettings, open_backend
-from trl_dbbench.engines.policy import Policy, ServedPolicy
+from trl_dbbench.engines.policy import Policy, Precision, ServedPolicy
 from trl_dbbench.engines.transformers.engine import TransformersEngine
 from trl_dbbench.engines.vllm.engine import VLLMEngine
 from trl_dbbench.engines.vllm.servers import VLLMServers
@@ -349,6 +349,13 @@ def test_an_evaluation_on_servers_says_what_it_says_in_this_process(
     assert (status, "overall" in output) == (0, True)
     saved = json.loads((tmp_path / "evaluation.json").read_text())["episodes"]
     assert [e["turns"][0]["text"] for e in saved] == [e.turns[0].text for e in theirs]
+
+
+def test_a_server_says_what_it_computes_in(real_servers):
+    servers = VLLMServers([server.url for server in real_servers], [EOS])
+    servers.connect()
+    assert {servers.precision_of(server) for server in servers.servers} == {Precision("float32")}
+    servers.close()
 
 
 def test_an_adapter_that_is_too_large_is_refused_with_the_servers_reason(

@@ -32,10 +32,11 @@ from torch.nn.utils.rnn import pad_sequence
 from trl.trainer.utils import use_adapter
 
 from trl_dbbench.advantages.batch import AdvantageBatch, needs
-from trl_dbbench.advantages.estimators import check_choice, rloo
+from trl_dbbench.advantages.estimators import rloo
 from trl_dbbench.advantages.gradients import reduce_gradients
 from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.utils.lookup import check_choice
 
 ADAPTER = "prime"
 
@@ -65,7 +66,7 @@ class Prime:
         for name, value in (("beta", beta), ("learning_rate", learning_rate)):
             if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
                 raise ConfigError(f"{name} in advantage_args must be a number above 0, is {value!r}.")
-        check_choice("by", by, ("token", "turn"))
+        check_choice("advantage_args.by", by, ("token", "turn"))
         self.beta, self.learning_rate, self.by = beta, learning_rate, by
         self._adapter: dict[str, torch.Tensor] = {}
         self._optimizer: dict[str, Any] = {}

@@ -29,6 +29,8 @@ def compare(
     ] = None,
     tasks: opt.EvalTasks = None,
     limit: opt.Limit = None,
+    use_vllm: opt.UseVLLM = False,
+    vllm_gpu_memory_utilization: opt.VLLMShare = None,
     database: opt.RunsDatabase = None,
     docker_image: opt.DockerImage = None,
     protocol: opt.ProtocolName = None,
@@ -112,5 +114,6 @@ def _played(context: typer.Context, notes: list[str]) -> list[Arm]:
     notes += check_one_base(trained)
     tasks = each_once(opt.tasks_to_evaluate(trained[0], given["tasks"], given["limit"]))
     where = given["database"], given["docker_image"]
-    with opened(trained[0], tasks, None, *where) as (player, backend, policy):
-        return play_adapters(trained, policy.model, tasks, player, backend, drawing)  # type: ignore[union-attr]
+    engine, adapters = opt.engine_settings(given), [str(each.adapter) for each in trained]
+    with opened(trained[0], tasks, engine, *where, adapters) as (player, backend, policy):
+        return play_adapters(trained, policy, tasks, player, backend, drawing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.utils.files import check_writable, write_atomically
 
 if TYPE_CHECKING:
-    from trl_dbbench.engines.base import Backend
+    from trl_dbbench.engines.base import Backend, EngineSettings
     from trl_dbbench.engines.policy import Policy, ServedPolicy
     from trl_dbbench.episode.plan import Plan
     from trl_dbbench.episode.player import Player
@@ -37,6 +37,8 @@ def evaluate(
     tasks: opt.EvalTasks = None,
     limit: opt.Limit = None,
     vllm_server_urls: opt.ServerUrls = None,
+    use_vllm: opt.UseVLLM = False,
+    vllm_gpu_memory_utilization: opt.VLLMShare = None,
     database: opt.RunsDatabase = None,
     docker_image: opt.DockerImage = None,
     protocol: opt.ProtocolName = None,
@@ -90,10 +92,10 @@ def _evaluate(tasks: list[Task], trained: Trained, drawing: Drawing, given: dict
     if drawing.plan is not None:
         tasks = each_once(tasks)  # whose samples would be drawn from the same random numbers
     journal = _journal_of(trained, tasks, drawing, given)
-    urls, spec, image = opt.names(given["vllm_server_urls"]), given["database"], given["docker_image"]
+    engine, spec, image = opt.engine_settings(given), given["database"], given["docker_image"]
     with (
         kept(journal, lambda sentence: typer.echo(sentence, err=True)),
-        opened(trained, tasks, urls, spec, image) as (player, backend, _),
+        opened(trained, tasks, engine, spec, image) as (player, backend, _),
     ):
         playing = ArmPlayer(tasks, trained, player, backend, drawing, given["few_shot_update"], journal)
         evaluation = playing.greedy()
@@ -171,6 +173,8 @@ def sample(
     top_k: opt.TopK = 0,
     seed: opt.Seed = 0,
     vllm_server_urls: opt.ServerUrls = None,
+    use_vllm: opt.UseVLLM = False,
+    vllm_gpu_memory_utilization: opt.VLLMShare = None,
     database: opt.RunsDatabase = None,
     docker_image: opt.DockerImage = None,
     protocol: opt.ProtocolName = None,
@@ -203,8 +207,8 @@ def sample(
     if eval_tasks is None and trained.run is None:
         typer.echo("note: no task is known to be held out; --eval-tasks names some, which are then refused.")
     check_not_held_out(loaded, trained.run, load_tasks(eval_tasks) if eval_tasks else [])
-    urls = opt.names(vllm_server_urls)
-    with opened(trained, loaded, urls, database, docker_image) as (player, backend, _):
+    engine = opt.engine_settings(context.params)
+    with opened(trained, loaded, engine, database, docker_image) as (player, backend, _):
         sampled = sample_into(out, loaded, plan, trained, player, backend, batch_size=batch_size)
     typer.echo(sampled)
     typer.echo(f"The episodes are in {out}.")
@@ -214,24 +218,36 @@ def sample(
 def opened(
     trained: Trained,
     tasks: Iterable[Task],
-    vllm_server_urls: list[str] | None,
+    engine: EngineSettings,
     database: str | None,
     docker_image: str | None,
+    adapters: Sequence[str] = (),
 ) -> Iterator[tuple[Player, Backend, Policy | ServedPolicy]]:
-    """Open the player, the backend and the policy of a command."""
-    from trl_dbbench.engines.base import server_addresses
+    """Open the player, the backend and the policy of a command.
+
+    Args:
+        adapters: those that are played one after the other, where vLLM loads the model.
+    """
     from trl_dbbench.evaluation.evaluate import open_model, player_of
 
     settings = trained.settings
-    urls = server_addresses(vllm_server_urls) if vllm_server_urls is not None else None
-    backend, policy = open_model(trained, urls)
+    backend, policy = open_model(trained, engine, adapters)
     spec = database_for(tasks, database or settings.database_spec)
     with closing(backend), open_database(spec, docker_image=docker_image, limits=settings.limits) as there:
         yield player_of(settings, policy, there), backend, policy
 
 
 NEEDS_TOKENS = (
-    *("adapter", "vllm_server_urls", "chat_template", "dtype", "scorer", "top_k"),
+    *(
+        "adapter",
+        "vllm_server_urls",
+        "use_vllm",
+        "vllm_gpu_memory_utilization",
+        "chat_template",
+        "dtype",
+        "scorer",
+        "top_k",
+    ),
     *("few_shot_memory", "few_shot_by", "few_shot_update"),
 )
 """Options that need a model that is ours, or say how its text becomes tokens."""

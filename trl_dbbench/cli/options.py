@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from trl_dbbench.tasks import Task, load_tasks
 from trl_dbbench.tasks.csv_tables import CsvOptions
 
 if TYPE_CHECKING:
+    from trl_dbbench.engines.base import EngineSettings
     from trl_dbbench.evaluation.compare.play import Drawing
     from trl_dbbench.runs.trained import Trained
 
@@ -50,6 +52,18 @@ Databases = Annotated[
 ]
 ServerUrls = Annotated[
     str | None, typer.Option(help="URLs of vLLM servers that generate with this model, joined by commas.")
+]
+UseVLLM = Annotated[
+    bool,
+    typer.Option("--use-vllm", help="Generates with vLLM in this process, which loads the model itself."),
+]
+VLLMShare = Annotated[
+    float | None,
+    typer.Option(
+        "--vllm-gpu-memory-utilization",
+        help="With --use-vllm: the share of the GPU's memory that vLLM takes (0.9), or of the main memory "
+        "where there is no GPU (0.3).",
+    ),
 ]
 ChatTemplate = Annotated[
     str | None, typer.Option(help="Replaces the model's: a jinja file, or the name of one of TRL's.")
@@ -185,6 +199,32 @@ def csv_options(delimiter: str | None, encoding: str | None, types: list[str] | 
             raise ConfigError(f"--type {each!r} is not NAME=TYPE, such as --type zip=TEXT.")
         by_name[name.strip()] = type_.strip()
     return CsvOptions(delimiter, encoding, by_name)
+
+
+def engine_settings(given: Mapping[str, Any]) -> EngineSettings:
+    """Return what generates, by the options of a command.
+
+    Raises:
+        ConfigError: if a server's address is none.
+    """
+    from trl_dbbench.engines.base import EngineSettings, server_addresses
+
+    urls, share = names(given.get("vllm_server_urls")), given["vllm_gpu_memory_utilization"]
+    if share is not None and not given["use_vllm"]:
+        raise ConfigError("--vllm-gpu-memory-utilization goes with --use-vllm, which is not given.")
+    if share is None:
+        share = 0.9 if torch_sees_a_gpu() else 0.3
+    return EngineSettings(
+        vllm_server_urls=None if urls is None else server_addresses(urls),
+        use_vllm=given["use_vllm"],
+        vllm_gpu_memory_utilization=share,
+    )
+
+
+def torch_sees_a_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def names(joined: str | None) -> list[str] | None:

@@ -63,7 +63,8 @@ def start(arguments: Sequence[type], main: Callable[..., Trainer]) -> None:
                     set_up_logging(each.process_index)
                     limit_waiting(each.ddp_timeout)
                     put_timestamp(each)
-        with user_errors(), parser.saying_where(), naming_lost_ranks():
+        # an ImportError is of a package that only a setting needs, and names it
+        with user_errors(ImportError), parser.saying_where(), naming_lost_ranks():
             ended(main(*given))
 
 
@@ -159,6 +160,8 @@ class RecipeParser(TrlParser):
                 for value in values if isinstance(values, list) else [values]:
                     if value is not None:
                         check_choice(action.dest, getattr(value, "value", value), action.choices)
+        if ModelConfig in self.dataclass_types:
+            _check_quantized(found)
         for kind in self.dataclass_types:
             if issubclass(kind, TrainingArguments):
                 check_values(found, kind)
@@ -192,6 +195,19 @@ class RecipeParser(TrlParser):
             allowed = [each.strip("' ") for each in choice[3].split(",")]
             message = unknown(choice[1], choice[2], allowed)
         raise ConfigError(f"{message}. --help lists all options.")
+
+
+def _check_quantized(found: Namespace) -> None:
+    """Raise ConfigError for a model in 4 or 8 bits that transformers would not train, or not load."""
+    bits = next((name for name in ("load_in_4bit", "load_in_8bit") if getattr(found, name)), None)
+    if bits and not found.use_peft and not getattr(found, "adapter_name_or_path", None):
+        raise ConfigError(
+            f"{bits}: quantized weights stay as they are, and nothing else is trained. Set use_peft: true."
+        )
+    if bits == "load_in_4bit" and found.dtype in (None, "auto"):
+        raise ConfigError(
+            f"load_in_4bit: dtype {found.dtype!r} does not say what to compute in. Set dtype: bfloat16."
+        )
 
 
 # --- what recipes load ----------------------------------------------------------------------------

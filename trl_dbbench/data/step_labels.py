@@ -71,7 +71,7 @@ def label_steps(
         return [step_labels(record, by) for record, _ in played]
     if k < 1 or model is None:
         raise ConfigError(f"labels: continuations needs at least one continuation and a model; given is {k}.")
-    backend, policy = open_model(_model_of(model), None)
+    backend, policy = open_model(_model_of(model))
     with open_database() as database:
         player = player_of(settings, policy, database)
         labels = by_continuations(

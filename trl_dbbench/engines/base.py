@@ -2,7 +2,7 @@
 
 ```
 Policy         the weights, as a trainer or an evaluation knows them (`policy.py`)
-  -> Backend   brings them to this process (transformers) or to servers (vllm)
+  -> Backend   brings them to an engine in this process (transformers, vllm) or to servers (vllm)
     -> Engine  answers the episodes' requests for turns, with the weights as they are now
 ```
 
@@ -34,6 +34,9 @@ class EngineArguments(Protocol):
     @property
     def vllm_server_urls(self) -> list[str] | None: ...
 
+    @property
+    def use_vllm(self) -> bool: ...
+
 
 @dataclass(frozen=True)
 class EngineSettings:
@@ -41,6 +44,13 @@ class EngineSettings:
 
     engine: str | None = None
     vllm_server_urls: list[str] | None = None
+    use_vllm: bool = False
+    vllm_gpu_memory_utilization: float = 0.9
+    vllm_max_model_length: int | None = None
+    vllm_tensor_parallel_size: int = 1
+    vllm_enable_sleep_mode: bool = False
+    vllm_model_impl: str = "vllm"
+    trust_remote_code: bool = False
     max_concurrent_episodes: int | None = None
 
 
@@ -70,9 +80,15 @@ class Backend(Protocol):
 
 
 def engine_of(args: EngineArguments) -> str:
-    """The name of the engine. If `args.engine` names none: vLLM where servers are named, else
+    """The name of the engine. If `args.engine` names none: vLLM where it is asked for or servers are named,
+    else
     transformers."""
-    return args.engine or ("vllm" if args.vllm_server_urls else "transformers")
+    return args.engine or ("vllm" if args.use_vllm or args.vllm_server_urls else "transformers")
+
+
+def in_process_vllm(args: EngineArguments) -> bool:
+    """Return whether vLLM is to run in this process."""
+    return engine_of(args) == "vllm" and not args.vllm_server_urls
 
 
 def open_backend(args: EngineArguments, policy: Policy | ServedPolicy) -> Backend:
@@ -128,6 +144,10 @@ def _transformers(args: Any, policy: Policy) -> Backend:
 
 
 def _vllm(args: Any, policy: Policy | ServedPolicy) -> Backend:
+    if in_process_vllm(args):
+        from trl_dbbench.engines.vllm.in_process import InProcessBackend
+
+        return InProcessBackend(args, policy)
     from trl_dbbench.engines.vllm.engine import VLLMBackend
 
     return VLLMBackend(args, policy)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -17,6 +17,43 @@ from trl_dbbench.episode.types import Sampling
 
 if TYPE_CHECKING:
     from trl import GRPOTrainer
+
+
+class Precision(NamedTuple):
+    """The type that a model computes in, such as bfloat16, and the method that quantized its weights."""
+
+    dtype: str
+    quantization: str | None = None
+
+    def __str__(self) -> str:
+        weights = f"weights quantized by {self.quantization}" if self.quantization else "unquantized weights"
+        return f"{self.dtype} on {weights}"
+
+    def agrees_with(self, other: Precision) -> bool:
+        """Return whether two models compute alike. vLLM has other names for some methods: awq_marlin for
+        awq."""
+        short, long = sorted((self.quantization or "", other.quantization or ""), key=len)
+        return self.dtype == other.dtype and short in long and bool(short) == bool(long)
+
+
+AUTO = Precision("auto")
+"""What the model's own config says."""
+
+
+def quantization_of(config: Any) -> dict[str, Any] | None:
+    """Return how a model's weights were quantized, as `quantization_config` of a config.json; `None` if they
+    were not."""
+    rounded = getattr(config, "quantization_config", None)
+    if rounded is None or isinstance(rounded, dict):
+        return rounded
+    found = rounded.to_dict()
+    method = found["quant_method"]
+    return found | {"quant_method": getattr(method, "value", method)}
+
+
+def autocast_of(accelerator: Accelerator) -> str | None:
+    """Return the type that a trainer's forward passes compute in, if it is not that of the weights."""
+    return {"bf16": "bfloat16", "fp16": "float16"}.get(accelerator.mixed_precision)
 
 
 class Policy:
@@ -49,6 +86,12 @@ class Policy:
         return self.model.config.name_or_path
 
     @property
+    def computes_in(self) -> Precision:
+        """What an engine that generates for it should compute in."""
+        dtype = str(self.precision or self.model.dtype).removeprefix("torch.")
+        return Precision(dtype, (quantization_of(self.model.config) or {}).get("quant_method"))
+
+    @property
     def eos_token_ids(self) -> list[int]:
         """Every id that ends a turn."""
         return eos_token_ids(self.model.generation_config, self.tokenizer)
@@ -78,21 +121,35 @@ class Policy:
 
 
 class ServedPolicy:
-    """Weights that are on servers only; here are the tokenizer and the settings of the model.
+    """Weights that vLLM has or loads itself; here are the tokenizer and the settings of the model.
 
     Args:
         name_or_path: the model's folder or hub id.
-        adapter: a LoRA adapter's folder, which the servers see under the same path, or its hub id.
+        adapter: a LoRA adapter's folder, which the servers see under the same path, or its hub id. In
+            process it may be set to another of `adapters`, or to `None`, between rollouts.
+        adapters: those that it may be set to.
+        computes_in: of the training that the adapter comes from; "auto" is what the model's config says.
+        revision: of the model, for vLLM in process.
     """
 
-    context: int | None = None  # the servers say
+    context: int | None = None  # vLLM says
 
     def __init__(
-        self, name_or_path: str, tokenizer: PreTrainedTokenizerBase, adapter: str | Path | None = None
+        self,
+        name_or_path: str,
+        tokenizer: PreTrainedTokenizerBase,
+        adapter: str | Path | None = None,
+        *,
+        adapters: Sequence[str | Path] = (),
+        computes_in: Precision = AUTO,
+        revision: str | None = None,
     ):
         self.name_or_path = name_or_path
         self.tokenizer = tokenizer
         self.adapter = adapter
+        self.adapters = list(adapters) or ([] if adapter is None else [adapter])
+        self.computes_in = computes_in
+        self.revision = revision
 
     @property
     def eos_token_ids(self) -> list[int]:
@@ -108,7 +165,8 @@ class TrainedPolicy(Policy):
     """The model of a TRL trainer, which may lie on many ranks and changes with every update."""
 
     def __init__(self, trainer: GRPOTrainer):
-        super().__init__(trainer.model, trainer._tokenizer)
+        autocast = autocast_of(trainer.accelerator)
+        super().__init__(trainer.model, trainer._tokenizer, getattr(torch, autocast) if autocast else None)
         self.trainer = trainer
         self.sampling = Sampling(trainer.temperature, trainer.top_p, trainer.top_k or 0)
         self.any_rank = trainer._any_rank if forward_is_collective(trainer.accelerator) else None

@@ -299,7 +299,7 @@ class SharedPrompts:
         """Return whether the model's forward can share prompts; log once if not."""
         reason = reason_against(self._backbone(model).config, compiled=self._compiled)
         if reason and not self._told:
-            logger.info("Training computes each episode's prompt anew (shared_prefix: auto): %s.", reason)
+            logger.warning("Training computes each episode's prompt anew (shared_prefix: auto): %s.", reason)
             self._told = True
         return reason is None
 

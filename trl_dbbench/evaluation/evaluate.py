@@ -15,10 +15,11 @@ import torch
 from peft import PeftModel
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.quantizers import AutoQuantizationConfig
 
 from trl_dbbench.database import Database
-from trl_dbbench.engines.base import Backend, EngineSettings, open_backend
-from trl_dbbench.engines.policy import Policy, ServedPolicy
+from trl_dbbench.engines.base import Backend, EngineSettings, engine_of, open_backend
+from trl_dbbench.engines.policy import Policy, Precision, ServedPolicy
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.types import Episode, Sampling, Start, Status
@@ -36,6 +37,8 @@ Prepare = Callable[[Sequence[Start]], Sequence[Start]]
 
 Reward = Callable[[Sequence[Episode], Mapping[str, str]], None]
 """Rewards episodes; gets the lines of the earlier episodes that their prompts showed."""
+
+TRANSFORMERS = EngineSettings()
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -264,8 +267,13 @@ def showing(
     return prepare
 
 
-def open_model(trained: Trained, vllm_server_urls: list[str] | None) -> tuple[Backend, Policy | ServedPolicy]:
-    """Return the backend that generates, and the policy: loaded here, or served elsewhere.
+def open_model(
+    trained: Trained, engine: EngineSettings = TRANSFORMERS, adapters: Sequence[str] = ()
+) -> tuple[Backend, Policy | ServedPolicy]:
+    """Return the backend that generates, and the policy: loaded here, or by vLLM.
+
+    Args:
+        adapters: those that the same model is to play with as well, one after the other.
 
     Raises:
         ConfigError: if it cannot be loaded.
@@ -278,23 +286,32 @@ def open_model(trained: Trained, vllm_server_urls: list[str] | None) -> tuple[Ba
     for name in filter(None, (model, adapter)):
         check_not_misspelled(name, "model")
     revision = settings.model_revision if adapter is not None else None
+    quantized = settings.quantized if adapter is not None else None  # a whole model's config.json says it
     policy: Policy | ServedPolicy
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, revision=revision)
         if settings.chat_template is not None:
             tokenizer.chat_template = settings.chat_template
-        if vllm_server_urls:
-            policy = ServedPolicy(model, tokenizer, adapter)
+        if engine_of(engine) == "vllm":
+            policy = ServedPolicy(
+                *(model, tokenizer, adapter),
+                adapters=adapters,
+                computes_in=Precision(settings.autocast or dtype, (quantized or {}).get("quant_method")),
+                revision=revision,
+            )
         else:
-            loaded = AutoModelForCausalLM.from_pretrained(model, revision=revision, dtype=dtype)
+            given: dict[str, Any] = {"revision": revision, "dtype": dtype}
+            if quantized is not None:
+                given["quantization_config"] = AutoQuantizationConfig.from_dict(quantized)
+            loaded = AutoModelForCausalLM.from_pretrained(model, **given)
             if adapter is not None:
                 loaded = PeftModel.from_pretrained(loaded, adapter)
             precision = getattr(torch, settings.autocast) if settings.autocast else None
             policy = Policy(loaded.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, precision)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (ImportError, OSError, ValueError, RuntimeError) as error:
         what = f"model '{model}'" + (f" with the adapter '{adapter}'" if adapter else "")
         raise ConfigError(f"the {what} cannot be loaded: {one_line(error)}") from None
-    return open_backend(EngineSettings(vllm_server_urls=vllm_server_urls), policy), policy
+    return open_backend(engine, policy), policy
 
 
 def player_of(settings: RunSettings, policy: Policy | ServedPolicy, database: Database) -> Player:

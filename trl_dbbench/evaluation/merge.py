@@ -23,10 +23,10 @@ import torch
 from peft import PeftConfig
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
+from trl_dbbench.engines.policy import quantization_of
 from trl_dbbench.errors import ConfigError, loading, one_line
 from trl_dbbench.evaluation.evaluate import DTYPES
 from trl_dbbench.runs.adapters import with_adapter
-from trl_dbbench.runs.settings import quantization_of
 from trl_dbbench.runs.trained import Trained
 
 PROMPTS = (
@@ -182,8 +182,9 @@ def _check_not_quantised(trained: Trained) -> None:
     model = trained.model
     with loading(f"the base model '{model}'"):
         config = AutoConfig.from_pretrained(model, revision=trained.settings.model_revision)
-    method = quantization_of(config) or trained.settings.quantized
-    if method is not None:
+    quantized = quantization_of(config) or trained.settings.quantized
+    if quantized is not None:
+        method = quantized["quant_method"]
         raise ConfigError(
             f"'{trained.adapter}' was trained on quantised weights ({method}) of '{model}'. Merged into them "
             "it would be rounded to their few bits, merged into the whole ones it would answer otherwise. "

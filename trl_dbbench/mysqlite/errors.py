@@ -16,12 +16,14 @@ class StatementError(Exception):
         self.code, self.text = code, text
 
 
-def syntax_error(near: str, line: int = 1) -> StatementError:
-    """Return MySQL's error for a text that its grammar does not have."""
+def syntax_error(sql: str, at: int = 0, line: int = 1) -> StatementError:
+    """Return MySQL's error for a text that is not in its grammar from `at` on; its first line is `line`."""
+    near = sql[at:].encode()[:80].decode(errors="ignore")  # MySQL shows 80 bytes
+    line += sql.count("\n", 0, at)
     return StatementError(
         1064,
         "You have an error in your SQL syntax; check the manual that corresponds to your MySQL server "
-        f"version for the right syntax to use near '{near[:80]}' at line {line}",
+        f"version for the right syntax to use near '{near}' at line {line}",
     )
 
 

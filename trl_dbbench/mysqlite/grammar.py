@@ -296,7 +296,7 @@ class _Reader:
 
     def fail(self) -> NoReturn:
         at = self._starts[self.at] if self.at < len(self._starts) else len(self._sql)
-        raise syntax_error(self._sql[at:])
+        raise syntax_error(self._sql, at)
 
     def is_name(self) -> bool:
         """Return whether a name comes next, and no word that must be in backticks."""
@@ -748,12 +748,8 @@ class _Reader:
                 self.read("INNER JOIN" if self.peek() == "INNER" else "[LEFT|RIGHT [OUTER]] JOIN")
                 self._table()
                 count += 1
-            elif (
-                self.accept("JOIN")
-                or self.accept("STRAIGHT_JOIN")
-                or self.accept("INNER", "JOIN")
-                or self.accept("CROSS", "JOIN")
-            ):
+            elif self.peek() in ("JOIN", "STRAIGHT_JOIN", "INNER", "CROSS"):
+                self.read("JOIN" if self.accept_any(("INNER", "CROSS")) else "JOIN|STRAIGHT_JOIN")
                 self._table()
                 waiting.append(False)
                 count += 1
@@ -894,6 +890,13 @@ _STATEMENTS = {
     "DELETE": _Reader.delete,
 }
 """The statements that are read, by their first word."""
+_FIRST_WORDS = {_END, *_STATEMENTS} | words(
+    """
+    ALTER ANALYZE BEGIN CALL CHECK COMMIT CREATE DEALLOCATE DESC DESCRIBE DO DROP EXECUTE EXPLAIN FLUSH GRANT
+    HANDLER HELP KILL LOAD LOCK OPTIMIZE PREPARE RELEASE RENAME REPAIR RESET REVOKE ROLLBACK SAVEPOINT SET
+    SHOW START STOP TRUNCATE UNLOCK USE
+    """
+)
 _BEFORE_AN_ITEM = frozenset({_T.L_PAREN, _T.COMMA})
 _AFTER_AN_ITEM = frozenset({_T.R_PAREN, _T.COMMA, _T.SEMICOLON})
 
@@ -903,25 +906,22 @@ _TYPES = {"DATE": "DATE", "TIMESTAMP": "DATETIME"}
 
 def check_grammar(sql: str, tokens: Sequence[Token]) -> bool:
     """Raise StatementError for a text that MySQL's grammar does not have; return whether it surely has it."""
-    if tokens and tokens[0].token_type in (_T.COMMA, _T.FROM):
-        raise syntax_error(sql)
     check_spaces(sql, tokens)
-    if sum({_T.L_PAREN: 1, _T.R_PAREN: -1}.get(each.token_type, 0) for each in tokens):
-        raise syntax_error("")
     reader = _Reader(sql, tokens)
-    certain = reader.peek() in _STATEMENTS
-    if certain:
+    first = reader.peek()
+    if first not in _FIRST_WORDS:
+        reader.fail()
+    if certain := first in _STATEMENTS:
         reader.statement()
-    elif reader.peek() == "CREATE":
-        certain = reader.creation()
-    if not certain:
+    else:
+        certain = first == "CREATE" and reader.creation()
         _check_lists(sql, tokens)
     _check_dates(tokens)
     for token in _limits(tokens):
         if token.token_type == _T.VAR:
             raise StatementError(1327, f"Undeclared variable: {token.text}")
         if token.token_type != _T.NUMBER or not token.text.isdecimal():
-            raise syntax_error(sql[token.start :])
+            raise syntax_error(sql, token.start)
     return certain
 
 
@@ -948,10 +948,11 @@ def _limits(tokens: Sequence[Token]) -> Iterator[Token]:
 
 
 def _check_lists(sql: str, tokens: Sequence[Token]) -> None:
-    """Raise StatementError for a comma with nothing beside it."""
-    for before, token in pairwise([*tokens, Token(_T.SEMICOLON, "")]):
-        first, second = before.token_type, token.token_type
-        if (second == _T.COMMA and first in _BEFORE_AN_ITEM) or (
-            first == _T.COMMA and second in _AFTER_AN_ITEM
-        ):
-            raise syntax_error(sql[before.start :])
+    """Raise StatementError for a bracket or quote that lacks its half, and a comma with nothing beside it."""
+    depth = 0
+    for before, token in pairwise([*tokens, Token(_T.SEMICOLON, "", start=len(sql))]):
+        kinds = (before.token_type, token.token_type)
+        depth += {_T.L_PAREN: 1, _T.R_PAREN: -1}.get(kinds[1], 0)
+        lacking = _T.COMMA in kinds and kinds[0] in _BEFORE_AN_ITEM and kinds[1] in _AFTER_AN_ITEM
+        if lacking or depth < 0 or kinds[1] == _T.UNKNOWN or (depth and token.start == len(sql)):
+            raise syntax_error(sql, token.start)

@@ -70,7 +70,7 @@ def check_spaces(sql: str, tokens: Sequence[Token]) -> None:
             continue
         keyword = function in ("CAST", "DATE_ADD", "DATE_SUB", "EXTRACT", "POSITION")
         if keyword or after.text.upper() in ("*", "DISTINCT"):
-            raise syntax_error(sql[after.start :])
+            raise syntax_error(sql, after.start)
         raise StatementError(
             1630,
             f"FUNCTION {SHOWN_DATABASE}.{function} does not exist. Check the 'Function Name Parsing and "

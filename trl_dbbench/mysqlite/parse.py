@@ -12,7 +12,7 @@ from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.parsers.mysql import MySQLParser
 from sqlglot.tokens import Token, TokenType
 
-from trl_dbbench.mysqlite.errors import StatementError, nested_too_deeply, syntax_error, unsupported
+from trl_dbbench.mysqlite.errors import StatementError, nested_too_deeply, syntax_error
 from trl_dbbench.mysqlite.kinds import words
 
 MAX_STATEMENT_CHARACTERS = 65_536
@@ -57,7 +57,7 @@ class _Source(MySQL):
 
 
 def tokenize(sql: str) -> tuple[str, list[Token]]:
-    """Return a statement, with INSERT for REPLACE, which the parser does not know, and its tokens."""
+    """Return a statement, with INSERT for REPLACE, and its tokens; an unclosed quote is UNKNOWN, the last."""
     if len(sql) > MAX_STATEMENT_CHARACTERS:
         raise StatementError(
             1153, f"Got a packet bigger than 'max_allowed_packet' bytes ({len(sql)} characters)"
@@ -65,12 +65,16 @@ def tokenize(sql: str) -> tuple[str, list[Token]]:
     try:
         sql.encode()
         text = _REPLACE.sub("INSERT INTO ", sql)
-        tokens = _Source().tokenize(text)
+        tokens = _Source().tokenize(text + " ")  # a quote that is the last character fails otherwise
     except UnicodeEncodeError as error:
         wrong = sql[error.start : error.end]
         raise StatementError(1300, f"Invalid utf8mb4 character string: {wrong!a}") from None
-    except SqlglotError:
-        raise syntax_error(sql) from None
+    except SqlglotError as error:
+        unclosed = _UNCLOSED.match(str(error.__cause__))
+        if unclosed is None:
+            raise syntax_error(sql) from None
+        at = int(unclosed[1])
+        tokens = [*_Source().tokenize(text[:at] + " "), Token(TokenType.UNKNOWN, text[at], start=at)]
     if len(tokens) > MAX_NODES:
         raise nested_too_deeply()
     return text, tokens
@@ -81,13 +85,9 @@ def parse(sql: str, text: str, tokens: list[Token]) -> exp.Expr:
     try:
         found = _Source().parser(max_nodes=MAX_NODES).parse(tokens, text)
     except ParseError as error:
-        if _TWICE.search(sql):
-            raise unsupported("DISTINCT DISTINCT") from None
-        if not error.errors:
-            raise syntax_error(sql) from None
-        first = error.errors[0]
+        first: dict[str, Any] = error.errors[0] if error.errors else {"highlight": sql}
         near = f"{first.get('highlight') or ''}{first.get('end_context') or ''}"
-        raise syntax_error(near, first.get("line") or 1) from None
+        raise syntax_error(near, line=first.get("line") or 1) from None
     except RecursionError:
         raise nested_too_deeply() from None
     except (SqlglotError, AttributeError, TypeError, LookupError, ValueError, AssertionError):
@@ -116,7 +116,7 @@ def _joined(tree: exp.Expr) -> exp.Expr:
 
 
 _TEXTS = re.compile(r"""['"]\s*['"]""")
-_TWICE = re.compile(r"\bDISTINCT\s+DISTINCT\b", re.IGNORECASE)
+_UNCLOSED = re.compile(r"Missing .* from \d+:(\d+)")
 _REPLACE = re.compile(r"\A\s*REPLACE\s+(?:LOW_PRIORITY\s+|DELAYED\s+)?(?:INTO\s+)?(?!\()", re.IGNORECASE)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from trl_dbbench.database import Limits
 from trl_dbbench.database.dialect import SQLITE
+from trl_dbbench.engines.policy import autocast_of, quantization_of
 from trl_dbbench.episode.prompts import Opening
 from trl_dbbench.episode.types import Rules
 from trl_dbbench.errors import ConfigError
@@ -49,8 +50,8 @@ class RunSettings:
             `few_shot_memory`; with `few_shot_update` the run's own joined it. `None` without any.
         model: the trained model, or an adapter's base: a folder or a hub id with `model_revision`. This and
             the next four are `None` in files of early versions.
-        dtype: type of the weights; `autocast` and `quantized` name the computation's type and the method of
-            quantisation, if any.
+        dtype: type of the weights; `autocast` is the computation's, if another, and `quantized` the
+            `quantization_config` of weights with fewer bits.
         system_prompt: start of every prompt; a list has all messages before the question.
         chat_template, chat_template_kwargs: turned prompts into tokens.
         training, sampling, task_files, versions: for readers only; `task_files` has sizes and sha256.
@@ -82,7 +83,7 @@ class RunSettings:
     chat_template: str | dict[str, str] | None = None
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     max_turn_tokens: int | None = None
-    quantized: str | None = None
+    quantized: dict[str, Any] | None = None
     training: dict[str, Any] = field(default_factory=dict)
     sampling: dict[str, float] = field(default_factory=dict)
     task_files: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -120,7 +121,7 @@ class RunSettings:
             model=found_from_everywhere(name) if name else None,
             model_revision=(args.model_init_kwargs or {}).get("revision"),
             dtype=str(model.dtype).removeprefix("torch."),
-            autocast={"bf16": "bfloat16", "fp16": "float16"}.get(trainer.accelerator.mixed_precision),
+            autocast=autocast_of(trainer.accelerator),
             system_prompt=_opening(rows_to_check(trainer.train_dataset)["prompt"]),
             chat_template=player.chat.chat_template,
             chat_template_kwargs=args.chat_template_kwargs or {},
@@ -229,12 +230,3 @@ def _opening(prompts: Iterable[list[dict[str, str]]]) -> Opening | None:
     if len(messages) == 1 and messages[0]["role"] == "system":
         return messages[0]["content"]
     return messages
-
-
-def quantization_of(config: Any) -> str | None:
-    """Return the quantisation method of a model's weights, such as bitsandbytes; `None` if there is none."""
-    rounded = getattr(config, "quantization_config", None)
-    if rounded is None:
-        return None
-    method = rounded.get("quant_method", "quantised") if isinstance(rounded, dict) else rounded.quant_method
-    return str(getattr(method, "value", method))

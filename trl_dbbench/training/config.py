@@ -66,8 +66,8 @@ class DBBenchGRPOConfig(GRPOConfig):
     chat_template: str | None = option(
         None,
         "Replaces the model's chat template, in the saved model too: a jinja file, or the name of one of "
-        "TRL's, as qwen3_training. Left out: the model's own, or TRL's training variant if the model's "
-        "drops earlier thoughts.",
+        "TRL's, as qwen3_training. Left out: the model's own, or one with the same prompts that keeps "
+        "earlier thoughts if the model's drops them.",
     )
     adapter_name_or_path: str | None = option(
         None,
@@ -125,7 +125,7 @@ class DBBenchGRPOConfig(GRPOConfig):
     engine: str | None = option(
         None,
         "What generates: transformers, vllm or the dotted path of your own (engines.base.Backend); left "
-        "out, vllm if it has servers.",
+        "out, vllm with use_vllm or vllm_server_urls.",
     )
     vllm_server_urls: list[str] | None = option(
         None,
@@ -229,13 +229,13 @@ class DBBenchGRPOConfig(GRPOConfig):
         for name in ("max_turns", "max_turn_tokens", "max_completion_length", "greedy_eval_every"):
             if (getattr(self, name) or 0) < 1:
                 raise ConfigError(f"{name} must be at least 1, is {getattr(self, name)}.")
+        if self.max_concurrent_episodes is not None:
+            check_concurrency(self.max_concurrent_episodes, engine_of(self))
         if self.max_tokens_per_forward is not None and self.max_tokens_per_forward < 1:
             raise ConfigError(
                 f"max_tokens_per_forward must be at least 1, is {self.max_tokens_per_forward}; leave it out "
                 "for what fits into the memory that is free."
             )
-        if self.max_concurrent_episodes is not None:
-            check_concurrency(self.max_concurrent_episodes, engine_of(self))
         for name, allowed in CHOICES.items():
             if getattr(self, name) is False and "off" in allowed:
                 setattr(self, name, "off")  # as YAML reads a bare `off`
@@ -259,6 +259,9 @@ class DBBenchGRPOConfig(GRPOConfig):
             raise ConfigError(f"top_p must be above 0 and at most 1, is {self.top_p}.")
         check_few_shot(self.few_shot, self.few_shot_memory, self.few_shot_by, self.few_shot_update)
         check_task_sampling(self)
+        if self.use_vllm and self.vllm_mode == "server" and self.vllm_server_urls is None:
+            address = f"http://{self.vllm_server_host}:{self.vllm_server_port}"
+            self.vllm_server_urls = [self.vllm_server_base_url or address]
         if self.vllm_server_urls is not None:
             self.vllm_server_urls = server_addresses(self.vllm_server_urls)
         check_alarms(self)

@@ -187,6 +187,14 @@ class ResumableGRPOTrainer(GRPOTrainer):
         self._pause = Pause.of(self)
         return super().get_batch_samples(*args, **kwargs)
 
+    def _load_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        dtypes = {name: each.dtype for name, each in self.model.named_parameters() if each.requires_grad}
+        super()._load_from_checkpoint(*args, **kwargs)
+        for name, weight in self.model.named_parameters():
+            # PEFT loads an adapter as fp32; that of quantized weights is trained in bf16
+            if dtypes.get(name, weight.dtype) != weight.dtype:
+                weight.data = weight.data.to(dtypes[name])
+
     def _load_rng_state(self, checkpoint):
         super()._load_rng_state(checkpoint)
         self._pause = Pause.of(self)

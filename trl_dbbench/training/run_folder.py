@@ -18,9 +18,10 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from trl_dbbench.engines.policy import autocast_of, quantization_of
 from trl_dbbench.episode.types import Rules
 from trl_dbbench.runs.checkpoints import RUN_ID, begin_run, running_in
-from trl_dbbench.runs.settings import RunSettings, quantization_of, training_of, versions
+from trl_dbbench.runs.settings import RunSettings, training_of, versions
 from trl_dbbench.utils.files import found_from_everywhere, write_through
 from trl_dbbench.utils.ranks import Ranks, together
 
@@ -78,7 +79,7 @@ def _trained_by(trainer: Any, played: RunSettings) -> RunSettings:
         model=found_from_everywhere(name) if name else None,
         model_revision=(getattr(args, "model_init_kwargs", None) or {}).get("revision"),
         dtype=str(model.dtype).removeprefix("torch."),
-        autocast={"bf16": "bfloat16", "fp16": "float16"}.get(trainer.accelerator.mixed_precision),
+        autocast=autocast_of(trainer.accelerator),
         quantized=quantization_of(model.config),
         rewards={},
         advantage=RunSettings.advantage,

@@ -17,6 +17,7 @@ attributes of TRL's for the length of a call. Exact resume and SIGTERM are the b
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -43,6 +44,7 @@ from trl_dbbench.database import Database
 from trl_dbbench.engines.base import open_backend
 from trl_dbbench.engines.policy import TrainedPolicy
 from trl_dbbench.engines.shared_prompts import SharedPrompts
+from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.dataset import task_in
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.templates import load_chat_template
@@ -89,6 +91,8 @@ from trl_dbbench.training.resume import ResumableGRPOTrainer, replaced
 from trl_dbbench.training.samplers import TaskSampler, task_order
 from trl_dbbench.training.unsupported import check_arguments
 from trl_dbbench.utils.ranks import raise_on_all, together
+
+logger = logging.getLogger(__name__)
 
 Callback = TypeVar("Callback", bound=TrainerCallback)
 
@@ -167,7 +171,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         if gives_no_steps(functions):
             check_needs(args.advantage, self.advantage, "step_rewards")
         beta = 0.0 if args.kl_reference == "rollout" else args.beta  # above 0 TRL loads a reference
-        with replaced(args, model_init_kwargs=init_kwargs, beta=beta):
+        # with use_vllm TRL would start an engine of its own
+        with replaced(args, model_init_kwargs=init_kwargs, beta=beta, use_vllm=False):
             super().__init__(
                 model=model,
                 reward_funcs=[with_step_rewards(each) for each in functions],
@@ -190,7 +195,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             self.stateful["advantage"] = self.advantage
         if hasattr(self.advantage, "check"):
             self.advantage.check(self)
-        if args.chat_template is not None:  # the saved model has it too
+        if args.chat_template is not None:
             self._tokenizer.chat_template = load_chat_template(args.chat_template)
         policy = TrainedPolicy(self)
         self.backend = open_backend(args, policy)
@@ -208,6 +213,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
                 args.max_turns, args.max_turn_tokens, args.max_completion_length, min(contexts, default=None)
             ),
         )
+        assert isinstance(self.player.chat, ChatFormat)
+        self._tokenizer.chat_template = self.player.chat.chat_template  # the saved model has it too
         prepare_reward_models(self, self.player.chat.protocol)
         # TRL shows them to reward models
         self.chat_template_kwargs = {**self.chat_template_kwargs, "tools": self.player.chat.protocol.tools}
@@ -352,6 +359,14 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         for name, values in metrics.items():
             self._metrics[phase][name] += values
 
+    def _load_rng_state(self, checkpoint):
+        super()._load_rng_state(checkpoint)
+        if checkpoint is not None and not getattr(self.backend, "repeatable", True):
+            logger.info(
+                "Episodes that were under way are played again. With vLLM they may take another course than "
+                "before: its rounding depends on when statements are back."
+            )
+
     # --- playing ----------------------------------------------------------------------------------
 
     @contextmanager
@@ -366,7 +381,9 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         """Play this rank's rows; return the greedy episodes and those of the rows."""
         starts = self._starts(rows, self._step, part)
         with profiling_context(self, "rollout"), self.engine() as engine:
-            return starts.play(self.player, engine)
+            played = starts.play(self.player, engine)
+        self._note_prefix_cache(engine)
+        return played
 
     def _begin(self, generation: int, threads: ThreadPoolExecutor) -> UnderWay:
         """Start to play this rank's rows of a generation with the weights as they are."""
@@ -394,6 +411,16 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             rollout = step // self._micro_steps
             greedy = self.greedy_eval.starts(samples, rollout, first_row, self.num_generations)
         return Starts(samples, greedy, self.args.greedy_eval == "separate")
+
+    def _note_prefix_cache(self, engine: Any) -> None:
+        """Logged, with vLLM in this process:
+
+        - `rollout/cached_tokens`: of the tokens that turns went on from, the share that its prefix cache
+          held.
+        """
+        if read := getattr(engine, "prompt_tokens", 0):
+            phase = "train" if self.model.training else "eval"
+            self._metrics[phase]["rollout/cached_tokens"].append(engine.cached_tokens / read)
 
     def _note_ahead(self, episodes: Sequence[Episode], waited: float) -> None:
         """Logged, with `rollouts_ahead`:

@@ -24,7 +24,7 @@ from transformers.training_args import OptimizerNames
 from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_available
 from trl import GRPOConfig
 
-from trl_dbbench.engines.base import engine_of
+from trl_dbbench.engines.base import engine_of, in_process_vllm
 from trl_dbbench.engines.transformers.models import check_adapter, check_model
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.runs.adapters import check_is_model
@@ -43,12 +43,8 @@ _CHOICE = Refusal(
     "Leave it out.",
 )
 _ENGINE = Refusal(
-    "has no effect on DB-Bench rollouts, which run in this process or on the servers of vllm_server_urls",
-    "Leave it out; name running servers in vllm_server_urls to generate with vLLM.",
-)
-_SERVER = Refusal(
-    "has no effect on DB-Bench rollouts, whose vLLM servers you start yourself",
-    "Give it to `vllm serve`, and the server's address to vllm_server_urls.",
+    "has no effect on DB-Bench rollouts, whose transformers engine has a cache and batches of its own",
+    "Leave it out; set use_vllm: true to generate with vLLM.",
 )
 _CORRECTION = Refusal(
     "has no effect: TRL corrects only what its own vLLM integration has generated",
@@ -66,20 +62,10 @@ REFUSED_SETTINGS: dict[str, Refusal] = {
     "repetition_penalty": _CHOICE,
     "vllm_structured_outputs_regex": _CHOICE,
     # where they come from
-    "use_vllm": _ENGINE,
-    "vllm_mode": _ENGINE,
-    "vllm_enable_sleep_mode": _ENGINE,
     "cache_implementation": _ENGINE,
     "use_transformers_paged": _ENGINE,
     "use_transformers_continuous_batching": _ENGINE,
     "transformers_continuous_batching_config": _ENGINE,
-    "vllm_server_base_url": _ENGINE,
-    "vllm_server_host": _ENGINE,
-    "vllm_server_port": _ENGINE,
-    "vllm_model_impl": _SERVER,
-    "vllm_gpu_memory_utilization": _SERVER,
-    "vllm_max_model_length": _SERVER,
-    "vllm_tensor_parallel_size": _SERVER,
     "vllm_importance_sampling_correction": _CORRECTION,
     "vllm_importance_sampling_mode": _CORRECTION,
     "vllm_importance_sampling_cap": _CORRECTION,  # before what TRL copies it to
@@ -123,6 +109,15 @@ REFUSED_SETTINGS: dict[str, Refusal] = {
 }
 """Fields of `GRPOConfig` that must keep their defaults -> why."""
 
+VLLM_IN_PROCESS = (
+    *("vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_tensor_parallel_size"),
+    *("vllm_enable_sleep_mode", "vllm_model_impl"),
+)
+"""Settings of vLLM in this process."""
+
+VLLM_SERVER = ("vllm_server_base_url", "vllm_server_host", "vllm_server_port")
+"""Settings of `vllm_mode: server`."""
+
 _MASK = "TRL would then train on the observations too, as if the model had written them"
 REFUSED_ARGUMENTS: dict[str, Refusal] = {
     "tools": Refusal(
@@ -147,6 +142,8 @@ CHOICES_OF_TRL: dict[type, dict[str, tuple[object, ...]]] = {
         "scale_rewards": ("group", "batch", "none", True, False, "True", "False"),
         "importance_sampling_level": ("token", "sequence"),
         "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+        "vllm_mode": ("server", "colocate"),
+        "vllm_model_impl": ("vllm", "transformers", "auto"),
     },
     TrainingArguments: {
         "optim": tuple(each.value for each in OptimizerNames),
@@ -204,6 +201,30 @@ def check_settings(args: GRPOConfig) -> None:
         value = attrgetter(name)(args)
         if value != default_of(name):
             raise ConfigError(f"{name}={value!r} {why}. {remedy}")
+    check_vllm(args)
+
+
+def check_vllm(args: Any) -> None:
+    """Raise ConfigError for settings of a vLLM that does not generate."""
+    if args.use_vllm and engine_of(args) != "vllm":
+        raise ConfigError(
+            f"use_vllm: true and engine: {args.engine} name two engines; leave one of them out."
+        )
+    in_process = in_process_vllm(args)
+    for name in VLLM_IN_PROCESS:
+        if not in_process and getattr(args, name) != default_of(name):
+            raise ConfigError(
+                f"{name} is a setting of vLLM in this process, which does not generate here. Set use_vllm: "
+                "true with vllm_mode: colocate; or give it to `vllm serve`, whose address goes to "
+                "vllm_server_urls."
+            )
+    by_servers = args.use_vllm and args.vllm_mode == "server"
+    for name in (*VLLM_SERVER, "vllm_mode"):
+        if not by_servers and getattr(args, name) != default_of(name):
+            raise ConfigError(
+                f"{name}={getattr(args, name)!r} has no effect without use_vllm: true and vllm_mode: "
+                "server. Set these, or name the servers in vllm_server_urls."
+            )
 
 
 TRACKERS = {

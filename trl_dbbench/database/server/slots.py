@@ -242,7 +242,7 @@ class Slots:
         self._dropped: dict[TablesKey, None] = {}
         """Keys of tables that other tasks' tables replaced, in that order."""
         self._sessions: list[Session] = []
-        """Idle sessions, of any account."""
+        """Idle sessions, each of the account that used it last, no two of the same."""
         self._free = threading.Condition()
         self._removing = ThreadPoolExecutor(REMOVING_THREADS, thread_name_prefix="dbbench-removing")
         self._closed = False
@@ -382,7 +382,7 @@ class Slots:
 
     def _session_of(self, slot: Slot) -> Session:
         """A session of the slot's account, in its database, as new."""
-        session = self._spare_session()
+        session = self._spare_session(slot)
         try:
             if session is not None:
                 try:
@@ -401,8 +401,12 @@ class Slots:
                 self._free.notify()
             raise
 
-    def _spare_session(self) -> Session | None:
-        """A session for another slot; `None` if one more can be opened, which is counted already."""
+    def _spare_session(self, taker: Slot) -> Session | None:
+        """A session for another slot; `None` if one more can be opened, which is counted already.
+
+        One that is still of the taker's account comes first: its agent would see it beside its own, and could
+        end it.
+        """
         with self._free:
             while not self._sessions and self._connected >= self._shared_connections:
                 if self._closed:
@@ -421,7 +425,8 @@ class Slots:
                     return session
                 self._hang_up(slot)
             if self._sessions:
-                return self._sessions.pop()
+                own = [place for place, each in enumerate(self._sessions) if each.database == taker.name]
+                return self._sessions.pop(own[0] if own else -1)
             self._connected += 1
             return None
 

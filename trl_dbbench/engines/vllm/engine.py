@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import httpx2
 
-from trl_dbbench.engines.policy import Policy, ServedPolicy
+from trl_dbbench.engines.policy import AUTO, Policy, Precision, ServedPolicy
 from trl_dbbench.engines.vllm.servers import (
     CONNECT_SECONDS,
     CONNECTION_LIMITS,
@@ -238,6 +238,7 @@ class VLLMBackend:
         return result
 
     def _compare_models(self) -> None:
+        """Warn of servers that serve another model than the policy, or compute it otherwise."""
         for server in self._servers.servers:
             if server.up and server.root != self._policy.name_or_path:
                 logger.warning(
@@ -246,3 +247,27 @@ class VLLMBackend:
                     server.root,
                     self._policy.name_or_path,
                 )
+            if server.up and self._policy.computes_in.dtype != AUTO.dtype:
+                self._compare_precision(server, self._policy.computes_in)
+
+    def _compare_precision(self, server: Server, own: Precision) -> None:
+        told = self._servers.precision_of(server)
+        quantized = f" --quantization {own.quantization}" if own.quantization else ""
+        if told is None and quantized:
+            logger.warning(
+                "vLLM server %s does not say what it computes in, the policy computes in %s; start it with%s "
+                "(and with VLLM_SERVER_DEV_MODE=1, then it says).",
+                server.url,
+                own,
+                quantized,
+            )
+        elif told is not None and not told.agrees_with(own):
+            logger.warning(
+                "vLLM server %s computes in %s, the policy in %s: it samples from another model than is "
+                "trained. Start it with --dtype %s%s.",
+                server.url,
+                told,
+                own,
+                own.dtype,
+                quantized,
+            )

@@ -22,6 +22,7 @@ from typing import Any
 
 import httpx2
 
+from trl_dbbench.engines.policy import Precision
 from trl_dbbench.episode.types import Request, Sampling
 from trl_dbbench.errors import ConfigError, EngineError
 
@@ -311,6 +312,15 @@ class VLLMServers:
                 "0), change these settings, or do without use_rollout_logprobs, "
                 "rollouts_ahead, rollout_correction and off_policy_mask_threshold."
             )
+
+    def precision_of(self, server: Server) -> Precision | None:
+        """Return what a server computes in; `None` if it does not say, as without VLLM_SERVER_DEV_MODE."""
+        try:
+            response = self._send(server, "GET", "/server_info?config_format=json")
+            config = response.json()["vllm_config"]["model_config"]
+            return Precision(config["dtype"].removeprefix("torch."), config["quantization"])
+        except (ServerFailure, ValueError, LookupError, TypeError):
+            return None
 
     def _load(self, server: Server, adapter: Adapter) -> None:
         body = {"lora_name": adapter.name, "lora_path": adapter.path}

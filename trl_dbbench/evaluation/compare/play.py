@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from trl.trainer.utils import get_callable_name
 
 from trl_dbbench.engines.base import Backend
+from trl_dbbench.engines.policy import Policy, ServedPolicy
 from trl_dbbench.episode.plan import Plan
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.types import Episode, Status
@@ -252,48 +253,66 @@ def arm_names(adapters: Sequence[str]) -> list[str]:
 
 def play_adapters(
     trained: Sequence[Trained],
-    model: Any,
+    policy: Policy | ServedPolicy,
     tasks: Sequence[Task],
     player: Player,
     backend: Backend,
     drawing: Drawing,
 ) -> list[Arm]:
-    """Play the base model, which is the first adapter switched off, and each adapter.
+    """Play the base model, which is the model without adapter, and each adapter.
 
     Args:
         trained: an adapter each, on one base model, as `check_one_base` finds them.
-        model: the PEFT model with the first of them, which is what `backend` generates with; the others are
-            loaded into it.
+        policy: what `backend` generates with: a PEFT model with the first of them, into which the others are
+            loaded, or a model that vLLM in this process loads, with all of them.
 
     Raises:
         ConfigError: if an adapter does not fit the model.
         DatabaseError, EngineError: as in [`evaluate`].
     """
     first = trained[0]
-    loaded = [model.active_adapter]
+    only = _by_vllm(policy) if isinstance(policy, ServedPolicy) else _by_peft(policy.model, trained)
+    arms, playing = [], ArmPlayer(tasks, first, player, backend, drawing)
+    names = [BASE, *arm_names([str(each.adapter) for each in trained])]
+    for name, adapter in zip(names, [None, *(each.adapter for each in trained)], strict=True):
+        with only(adapter):
+            logger.info("%s plays %d tasks", name, len(tasks))
+            arm = playing.judged(name, playing.greedy())
+        arms.append(replace(arm, adapter=adapter))
+    return arms
+
+
+Only: TypeAlias = Callable[[str | None], AbstractContextManager[None]]
+"""Makes the model generate with this adapter, or with none."""
+
+
+def _by_peft(model: Any, trained: Sequence[Trained]) -> Only:
+    """Load all adapters into the PEFT model that has the first of them."""
+    first, names = trained[0], {trained[0].adapter: model.active_adapter}
     for number, other in enumerate(trained[1:], 1):
-        loaded.append(f"adapter{number}")
+        names[other.adapter] = f"adapter{number}"
         try:
-            model.load_adapter(other.adapter, adapter_name=loaded[-1])
+            model.load_adapter(other.adapter, adapter_name=names[other.adapter])
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(
                 f"the adapter '{other.adapter}' cannot be put on '{first.model}': {one_line(error)}"
             ) from None
-    arms, playing = [], ArmPlayer(tasks, first, player, backend, drawing)
-    names = [BASE, *arm_names([str(each.adapter) for each in trained])]
-    for name, adapter, each in zip(names, [None, *loaded], [first, *trained], strict=True):
-        with _only(model, adapter):
-            logger.info("%s plays %d tasks", name, len(tasks))
-            arm = playing.judged(name, playing.greedy())
-        arms.append(replace(arm, adapter=None if adapter is None else each.adapter))
-    return arms
+
+    @contextmanager
+    def only(adapter: str | None) -> Iterator[None]:
+        if adapter is not None:
+            model.set_adapter(names[adapter])
+            model.eval()
+        with model.disable_adapter() if adapter is None else nullcontext():
+            yield
+
+    return only
 
 
-@contextmanager
-def _only(model: Any, adapter: str | None) -> Iterator[None]:
-    """The PEFT model with this adapter, or with none."""
-    if adapter is not None:
-        model.set_adapter(adapter)
-        model.eval()
-    with model.disable_adapter() if adapter is None else nullcontext():
+def _by_vllm(policy: ServedPolicy) -> Only:
+    @contextmanager
+    def only(adapter: str | None) -> Iterator[None]:
+        policy.adapter = adapter
         yield
+
+    return only

@@ -1,0 +1,357 @@
+"""Turns from a vLLM engine in this process, beside the model that is trained (`vllm_mode: colocate`).
+
+The engine's own step loop runs in `serve`. An episode's next turn joins the running batch as soon as its SQL
+is back, and vLLM's prefix cache holds the turns before it, so no turn waits for another. Each turn has a
+seed and a temperature of its own, and the log-probabilities are the policy's.
+
+The batch that a token is computed in depends on how long the statements took. Its sums are rounded otherwise
+in another batch, so two runs of one seed can differ in the last bits of a logit, and then in a token.
+
+With several ranks each has an engine of its own, for its own episodes. With `vllm_tensor_parallel_size`
+above 1, a group of ranks shares one: they tell one another what is asked, and step together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from trl_dbbench.engines.policy import Policy, ServedPolicy
+from trl_dbbench.engines.vllm.loaded import loaded_weights_of
+from trl_dbbench.episode.types import Completion, Request, Sampling
+from trl_dbbench.errors import ConfigError, EngineError, one_line
+from trl_dbbench.utils.ranks import Ranks, together
+
+logger = logging.getLogger(__name__)
+
+MAX_NUM_BATCHED_TOKENS = 4_096
+"""Tokens of a step at most. vLLM keeps memory for the intermediate results of as many."""
+
+IDLE_SECONDS = 0.005
+"""Between two looks at what other ranks of a tensor parallel group ask, while nothing is generated."""
+
+PROCESSED_MIN_TEMPERATURE = 0.01
+"""vLLM takes any lower temperature for this one."""
+
+Waiting: TypeAlias = tuple[Request, asyncio.Future, asyncio.AbstractEventLoop]
+
+
+class InProcessEngine:
+    """An engine of one rollout. See `episode.types.Engine`.
+
+    Args:
+        llm: vLLM's `LLM`.
+        eos_token_ids: ids that end a turn.
+        adapter: vLLM's request of the LoRA adapter to generate with.
+        processed: whether log-probabilities are those after temperature.
+        group: the ranks that share the engine, if several do.
+    """
+
+    def __init__(
+        self,
+        llm: Any,
+        eos_token_ids: Sequence[int],
+        adapter: Any = None,
+        *,
+        processed: bool = False,
+        group: torch.distributed.ProcessGroup | None = None,
+    ):
+        self.prompt_tokens = 0
+        """Tokens that turns went on from."""
+        self.cached_tokens = 0
+        """Those of them that the prefix cache held."""
+        self._engine = llm.llm_engine
+        self._eos_token_ids = list(eos_token_ids)
+        self._adapter = adapter
+        self._processed = processed
+        self._group = group
+        self._rank = 0 if group is None else torch.distributed.get_rank(group)
+        self._waiting: list[Waiting] = []
+        self._asked: dict[str, Waiting] = {}
+        self._changed = threading.Condition()
+
+    async def generate(self, request: Request) -> Completion:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Completion] = loop.create_future()
+        with self._changed:
+            self._waiting.append((request, future, loop))
+            self._changed.notify()
+        return await future
+
+    def serve(self, episodes: Sequence[Future]) -> None:
+        """Step the engine until all episodes are done.
+
+        Raises:
+            EngineError: if vLLM fails.
+            ConfigError: if it refuses a request.
+        """
+        for episode in episodes:
+            episode.add_done_callback(self._notify)
+        try:
+            while self._take(episodes):
+                if self._engine.has_unfinished_requests():
+                    for output in self._step():
+                        self._answer(output)
+        except BaseException:
+            self._engine.abort_request(list(self._asked))
+            raise
+        finally:
+            self._waiting, self._asked = [], {}
+
+    def _notify(self, _: Future) -> None:
+        with self._changed:
+            self._changed.notify()
+
+    def _take(self, episodes: Sequence[Future]) -> bool:
+        """Hand what episodes ask to vLLM; return whether any episode of the ranks is still being played.
+
+        Waits for a request where there is nothing to generate.
+        """
+        with self._changed:
+            idle = not self._engine.has_unfinished_requests()
+            if idle and not self._waiting and not all(episode.done() for episode in episodes):
+                self._changed.wait(None if self._group is None else IDLE_SECONDS)
+            for episode in episodes:
+                if episode.done():
+                    episode.result()  # a bug in an episode ends the rollout here
+            waiting, self._waiting = self._waiting, []
+        playing = not all(episode.done() for episode in episodes)
+        asked = [(self._rank, place, request) for place, (request, _, _) in enumerate(waiting)]
+        if self._group is not None:
+            of_ranks: list[Any] = [None] * self._group.size()
+            torch.distributed.all_gather_object(of_ranks, (asked, playing), group=self._group)
+            asked = [each for rank, _ in of_ranks for each in rank]
+            playing = any(still for _, still in of_ranks)
+        for rank, place, request in asked:
+            id = self._add(rank, request)
+            if rank == self._rank:
+                self._asked[id] = waiting[place]
+        return playing
+
+    def _add(self, rank: int, request: Request) -> str:
+        from vllm import SamplingParams
+        from vllm.inputs import tokens_input
+        from vllm.sampling_params import RequestOutputKind
+
+        sampling = request.sampling
+        params = SamplingParams(
+            max_tokens=request.max_new_tokens,
+            temperature=0.0 if sampling.greedy else sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            seed=request.seed,
+            logprobs=0,  # of the chosen token alone
+            ignore_eos=True,  # the model's own idea of it; ours follows
+            stop_token_ids=self._eos_token_ids,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        id = f"{rank}-{request.row}-{request.turn}"
+        try:
+            self._engine.add_request(id, tokens_input(list(request.ids)), params, lora_request=self._adapter)
+        except ValueError as error:
+            raise ConfigError(
+                f"vLLM refuses a turn of {len(request.ids)} tokens: {one_line(error)}"
+            ) from error
+        return id
+
+    def _step(self) -> list[Any]:
+        try:
+            return self._engine.step()
+        except Exception as error:  # whatever vLLM's own, PyTorch's or CUDA's is
+            raise EngineError(
+                f"vLLM failed in the rollout: {type(error).__name__}: {one_line(error)} Continue the "
+                "training with resume_from_checkpoint; if memory was short, with a smaller "
+                "vllm_gpu_memory_utilization or per_device_train_batch_size."
+            ) from error
+
+    def _answer(self, output: Any) -> None:
+        asked = self._asked.pop(output.request_id, None)
+        if asked is None:  # another rank's
+            return
+        request, future, loop = asked
+        written = output.outputs[0]
+        ids = list(written.token_ids)
+        if policys_logprobs(request.sampling, self._processed):
+            logprobs = [known[id].logprob for known, id in zip(written.logprobs, ids, strict=True)]
+        else:
+            logprobs = [math.nan] * len(ids)
+        self.prompt_tokens += len(request.ids)
+        self.cached_tokens += output.num_cached_tokens or 0
+        loop.call_soon_threadsafe(_resolve, future, Completion(ids, logprobs))
+
+
+def _resolve(future: asyncio.Future[Completion], completion: Completion) -> None:
+    if not future.done():  # cancelled
+        future.set_result(completion)
+
+
+def policys_logprobs(sampling: Sampling, processed: bool) -> bool:
+    """Return whether vLLM's log-probabilities are the policy's: of the logits / temperature, whatever top-p
+    and
+    top-k.
+
+    Args:
+        processed: whether it gives those after temperature, top-p and top-k (`processed_logprobs`), and not
+        those
+            of temperature 1 (`raw_logprobs`).
+    """
+    if processed and not sampling.greedy:
+        unrestricted = sampling.top_p == 1 and sampling.top_k == 0
+        return unrestricted and sampling.temperature >= PROCESSED_MIN_TEMPERATURE
+    return sampling.temperature == 1
+
+
+class InProcessBackend:
+    """Generates with a vLLM engine in this process. See `engines.base.Backend`.
+
+    Args:
+        args: its `vllm_*` settings, by TRL's names. See `engines.base.EngineSettings`.
+        policy: a trainer's, or weights that vLLM is to load itself.
+
+    Raises:
+        ConfigError: if vLLM is not there, or cannot serve this policy with these settings.
+    """
+
+    collective = False  # the ranks' own models do not generate
+    detached = False  # a rollout has this process to itself
+    repeatable = False  # how it rounds depends on when statements are back
+
+    def __init__(self, args: Any, policy: Policy | ServedPolicy):
+        if find_spec("vllm") is None:
+            raise ConfigError(
+                "vLLM is not installed here: pip install 'trl-dbbench[vllm]'. Or name running servers in "
+                "vllm_server_urls, or generate with transformers (use_vllm: false)."
+            )
+        self._policy = policy
+        self._weights = loaded_weights_of(policy, args)
+        sampling = self._weights.sampling
+        self._processed = sampling is not None and sampling.temperature != 1
+        trained_on = sampling if self._weights.logprobs_used else None
+        if trained_on and not policys_logprobs(trained_on, self._processed):
+            raise ConfigError(
+                "vLLM does not give the policy's log-probabilities where top_p or top_k restrict the draw "
+                f"at a temperature of {trained_on.temperature:g}, and these settings train on them "
+                "(use_rollout_logprobs, rollout_correction or kl_reference: rollout). Set temperature: 1, or "
+                "leave top_p and top_k out."
+            )
+        self._sleeps = bool(args.vllm_enable_sleep_mode)
+        self._group = _tensor_parallel_group(args.vllm_tensor_parallel_size)
+        with together(), _random_state_kept():
+            self._llm: Any = self._load(args)
+        self._weights.open(self._llm)
+        if self._sleeps:
+            self._llm.sleep(level=self._weights.sleep_level)
+
+    def _load(self, args: Any) -> Any:
+        # in this process; without a bound thread to each core, which the training's threads would keep
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        ranks = Ranks()
+        options: dict[str, Any] = {
+            "model": self._policy.name_or_path,
+            "dtype": self._weights.dtype,
+            "gpu_memory_utilization": args.vllm_gpu_memory_utilization,
+            "max_model_len": args.vllm_max_model_length or -1,  # what memory has room for
+            "tensor_parallel_size": args.vllm_tensor_parallel_size,
+            "enable_sleep_mode": self._sleeps,
+            "model_impl": args.vllm_model_impl,
+            "trust_remote_code": args.trust_remote_code,
+            "enable_prefix_caching": True,
+            "logprobs_mode": "processed_logprobs" if self._processed else "raw_logprobs",
+            "generation_config": "vllm",  # not the sampling that the model's own recommends
+            "seed": ranks.number // args.vllm_tensor_parallel_size,
+            **({"distributed_executor_backend": "external_launcher"} if ranks.count > 1 else {}),
+            **self._weights.options,
+        }
+        try:
+            from vllm import LLM
+            from vllm.platforms import current_platform
+
+            if current_platform.is_cpu():
+                options["enable_chunked_prefill"] = False  # it cannot put back the random numbers of a part
+            else:
+                options["max_num_batched_tokens"] = MAX_NUM_BATCHED_TOKENS
+            return LLM(**options)
+        except Exception as error:  # pydantic's, PyTorch's, or vLLM's, which are of many kinds
+            raise ConfigError(
+                f"vLLM cannot load '{self._policy.name_or_path}': {one_line(error)} Its settings are the "
+                "keys that begin with vllm_; or leave use_vllm out."
+            ) from error
+
+    @property
+    def contexts(self) -> Sequence[int]:
+        lengths = [self._policy.context, self._llm.llm_engine.model_config.max_model_len]
+        return [length for length in lengths if length]
+
+    @contextmanager
+    def engine(self) -> Iterator[InProcessEngine]:
+        """The engine, awake and with the weights as they are now.
+
+        Raises:
+            ConfigError: if vLLM does not take the adapter.
+        """
+        if self._sleeps:
+            torch.cuda.empty_cache()  # what the update has freed
+            self._llm.wake_up(tags=["weights"])
+        adapter = self._weights.bring(self._llm)
+        if self._sleeps:
+            self._llm.wake_up(tags=["kv_cache"])
+        try:
+            yield InProcessEngine(
+                self._llm,
+                self._policy.eos_token_ids,
+                adapter,
+                processed=self._processed,
+                group=self._group,
+            )
+        finally:
+            if self._sleeps:
+                self._llm.sleep(level=self._weights.sleep_level)
+
+    def close(self) -> None:
+        """End the engine and free its memory."""
+        self._weights.close()
+        if self._llm is not None:
+            self._llm.llm_engine.engine_core.shutdown()
+        self._llm = None
+
+
+def _tensor_parallel_group(size: int) -> torch.distributed.ProcessGroup | None:
+    """Return the ranks that share an engine with this one; `None` if none do.
+
+    Raises:
+        ConfigError: if the ranks cannot be divided into groups of this size.
+    """
+    ranks = Ranks()
+    if size < 1 or ranks.count % size:
+        raise ConfigError(
+            f"vllm_tensor_parallel_size must divide the number of processes, {ranks.count}; it is {size}."
+        )
+    if size == 1:
+        return None
+    group, _ = torch.distributed.new_subgroups(size, backend="gloo")
+    return group
+
+
+@contextmanager
+def _random_state_kept() -> Iterator[None]:
+    """vLLM seeds the global generators, which the training draws from."""
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        yield
+    random.setstate(python)
+    np.random.set_state(numpy)

@@ -1,0 +1,259 @@
+"""Ways to bring weights to a vLLM engine in this process.
+
+- A LoRA adapter is loaded anew before a rollout, under a name that no other weights had, so that no cached
+  prefix
+  is of older weights. It goes through a folder in memory where there is one, and nothing is merged.
+- Full weights are written over vLLM's, one by one, as TRL's own trainer does it.
+- Weights that vLLM loads itself (`ServedPolicy`) stay as they are; adapters of one model can be exchanged.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, Protocol
+
+from peft import PeftConfig, PeftType
+from trl.generation.vllm_generation import VLLMGeneration
+
+from trl_dbbench.engines.policy import Policy, Precision, ServedPolicy, TrainedPolicy
+from trl_dbbench.episode.types import Sampling
+from trl_dbbench.errors import ConfigError, one_line
+
+IN_MEMORY = Path("/dev/shm")
+
+RANKS_OF_VLLM = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Values that vLLM allows for `max_lora_rank`."""
+
+
+class LoadedWeights(Protocol):
+    """One way to bring weights to the engine.
+
+    Attributes:
+        dtype: what vLLM computes in, as it names it.
+        options: of vLLM's `LLM`, beside those that all ways share.
+        sampling: the policy's, whose log-probabilities are wanted; `None` if it is not trained.
+        logprobs_used: whether something is trained on them.
+        sleep_level: vLLM's: 1 keeps the weights in main memory, 2 forgets them.
+    """
+
+    dtype: str
+    options: dict[str, Any]
+    sampling: Sampling | None
+    logprobs_used: bool
+    sleep_level: int
+
+    def open(self, llm: Any) -> None:
+        """Once, when the engine is there."""
+
+    def bring(self, llm: Any) -> Any:
+        """Before each rollout: the engine has the current weights when it returns. Returns vLLM's request of
+        the
+        adapter, if there is one."""
+
+    def close(self) -> None:
+        """Free what lies outside the process."""
+
+
+def loaded_weights_of(policy: Policy | ServedPolicy, args: Any) -> LoadedWeights:
+    """Return the way that this policy's weights take.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    if isinstance(policy, ServedPolicy):
+        return WeightsOfDisk(policy)
+    if not isinstance(policy, TrainedPolicy):
+        raise ConfigError(
+            "vLLM cannot take the weights of a model that was loaded in this process and is not trained; "
+            "name the model's folder or hub id with ServedPolicy."
+        )
+    if policy.adapter_type is None:
+        return FullWeights(policy, args)
+    if policy.adapter_type != PeftType.LORA.value:
+        raise ConfigError(
+            f"vLLM takes LoRA adapters and full weights, not {policy.adapter_type}. Leave use_vllm out."
+        )
+    if policy.sharded:
+        raise ConfigError(
+            "a LoRA adapter goes to vLLM from a rank that has the whole model: train with DDP or DeepSpeed "
+            "ZeRO-2 instead of FSDP or ZeRO-3, or leave use_vllm out."
+        )
+    return AdapterWeights(policy, args)
+
+
+class AdapterFolder:
+    """A folder of this process for one adapter at a time, in memory if it fits there."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+
+    def new(self, size: int) -> Path:
+        """Return an empty folder for an adapter of `size` bytes, in the place of the last one."""
+        self.remove()
+        fits = IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > 2 * size
+        self._folder = Path(tempfile.mkdtemp(prefix="trl-dbbench-", dir=IN_MEMORY if fits else None))
+        return self._folder
+
+    def remove(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder = None
+
+
+class AdapterWeights:
+    """The LoRA adapter that is trained."""
+
+    sleep_level = 1
+
+    def __init__(self, policy: TrainedPolicy, args: Any):
+        self.dtype = policy.computes_in.dtype
+        self.sampling: Sampling | None = policy.sampling
+        self.logprobs_used = args.needs_rollout_logprobs
+        self.options = lora_options([policy.model.active_peft_config], ["the adapter that is trained"])
+        self.options |= quantization_options(policy.computes_in)
+        if getattr(policy.model, "is_loaded_in_8bit", False):
+            raise ConfigError("vLLM cannot load a model in 8 bits: set load_in_4bit, or leave use_vllm out.")
+        self._policy = policy
+        self._folder = AdapterFolder()
+        self._version: Any = None
+        self._request: Any = None
+        self._count = 0
+
+    def open(self, llm: Any) -> None:
+        """Nothing to do before the first rollout."""
+
+    def bring(self, llm: Any) -> Any:
+        if self._policy.version == self._version:
+            return self._request
+        trained = [weight for weight in self._policy.model.parameters() if weight.requires_grad]
+        folder = self._folder.new(sum(weight.nbytes for weight in trained))
+        self._count += 1
+        self._request = _lora_request(f"policy-{self._count}", self._count, self._policy.save_adapter(folder))
+        _add_lora(llm, self._request)
+        self._folder.remove()  # vLLM has read it
+        self._version = self._policy.version
+        return self._request
+
+    def close(self) -> None:
+        self._folder.remove()
+
+
+class FullWeights:
+    """All weights of the model that is trained."""
+
+    sleep_level = 2
+
+    def __init__(self, policy: TrainedPolicy, args: Any):
+        if policy.device.type == "cpu":
+            raise ConfigError(
+                "vLLM's CPU build cannot take new weights once it has laid out those that it loaded. Train "
+                "an adapter (use_peft: true), or leave use_vllm out."
+            )
+        self.dtype = policy.computes_in.dtype
+        self.options: dict[str, Any] = {}
+        self.sampling: Sampling | None = policy.sampling
+        self.logprobs_used = args.needs_rollout_logprobs
+        self._policy = policy
+        self._version: Any = None
+        self._sleeps = bool(args.vllm_enable_sleep_mode)
+
+    def open(self, llm: Any) -> None:
+        self._sync = _Sync(self._policy, llm)
+
+    def bring(self, llm: Any) -> None:
+        # asleep it has forgotten them
+        if self._sleeps or self._policy.version != self._version:
+            self._sync.sync_weights()
+        self._version = self._policy.version
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class _Sync(VLLMGeneration):
+    """TRL's walk over the weights, into an engine that is there already."""
+
+    def __init__(self, policy: TrainedPolicy, llm: Any):
+        self.llm = llm
+        trainer = policy.trainer
+        super().__init__(trainer.model, trainer.accelerator, trainer.processing_class, mode="colocate")
+
+    def _init_vllm(self) -> None:
+        """It is there."""
+
+
+class WeightsOfDisk:
+    """A model that vLLM loads itself, with an adapter or without; see `ServedPolicy`."""
+
+    sampling: Sampling | None = None
+    logprobs_used = False
+    sleep_level = 1
+
+    def __init__(self, policy: ServedPolicy):
+        self.dtype = policy.computes_in.dtype
+        self.options: dict[str, Any] = {"revision": policy.revision} if policy.revision else {}
+        self.options |= quantization_options(policy.computes_in)
+        self._adapters = [str(adapter) for adapter in policy.adapters]
+        if self._adapters:
+            self.options |= lora_options(
+                [PeftConfig.from_pretrained(adapter) for adapter in self._adapters], self._adapters
+            )
+        self._policy = policy
+
+    def open(self, llm: Any) -> None:
+        """Nothing to do before the first rollout."""
+
+    def bring(self, llm: Any) -> Any:
+        if self._policy.adapter is None:
+            return None
+        path = str(self._policy.adapter)
+        number = self._adapters.index(path) + 1
+        request = _lora_request(f"adapter-{number}", number, Path(path))
+        _add_lora(llm, request)
+        return request
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+def lora_options(configs: list[PeftConfig], names: list[str]) -> dict[str, Any]:
+    """Return vLLM's options for these adapters, one of which generates at a time.
+
+    Args:
+        names: of the adapters, for an error.
+
+    Raises:
+        ConfigError: if vLLM does not take one.
+    """
+    for config, name in zip(configs, names, strict=True):
+        if config.peft_type != PeftType.LORA:
+            raise ConfigError(f"vLLM takes LoRA adapters; {name} is one of {config.peft_type.value}.")
+        unknown = [each for each in ("use_dora", "modules_to_save") if getattr(config, each)]
+        if unknown:
+            raise ConfigError(f"vLLM takes no adapter with {unknown[0]}, as {name} is. Leave use_vllm out.")
+    rank = max(max([config.r, *config.rank_pattern.values()]) for config in configs)
+    allowed = [each for each in RANKS_OF_VLLM if each >= rank]
+    if not allowed:
+        raise ConfigError(f"vLLM takes adapters up to rank {RANKS_OF_VLLM[-1]}; the rank here is {rank}.")
+    return {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1, "max_lora_rank": allowed[0]}
+
+
+def quantization_options(precision: Precision) -> dict[str, Any]:
+    """Return vLLM's option for weights that are quantized as they are loaded. Others are so on the disk, and
+    their config.json says it."""
+    return {"quantization": "bitsandbytes"} if precision.quantization == "bitsandbytes" else {}
+
+
+def _lora_request(name: str, number: int, path: Path) -> Any:
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(name, number, str(path))
+
+
+def _add_lora(llm: Any, request: Any) -> None:
+    try:
+        llm.llm_engine.add_lora(request)
+    except Exception as error:  # vLLM's are of many kinds
+        raise ConfigError(f"vLLM does not take the adapter: {one_line(error)}") from error
