@@ -7,8 +7,10 @@ PYTHON ?= $(shell for python in python3.11 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; break; }; done)
 
 PYTEST_ARGS ?= -m "not slow"
-# each process has servers of its own, so a file's tests stay together
-PYTEST_PROCESSES ?= -n auto --maxprocesses 5 --dist loadfile --no-loadscope-reorder
+# Tests wait for servers and processes of theirs, so two processors are not kept busy by two tests: one at a time for
+# each 2 GB of memory, up to 5. Each of these has servers of its own, so a file's tests stay together.
+AT_ONCE := $(shell awk '/^MemTotal/ {n = int($$2 / 2e6); print(n < 1 ? 1 : n > 5 ? 5 : n)}' /proc/meminfo)
+PYTEST_PROCESSES ?= -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help

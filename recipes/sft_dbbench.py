@@ -27,6 +27,7 @@ from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.errors import loading
 from trl_dbbench.runs.checkpoints import find_checkpoint
 from trl_dbbench.runs.export import settings_of, sft_dataset
+from trl_dbbench.runs.tokens import chat_with
 from trl_dbbench.training.run_folder import played_as, run_folder
 
 
@@ -109,9 +110,10 @@ def main(
     if script_args.episodes:
         notes: list[str] = []
         dataset = sft_dataset(script_args.episodes, tokenizer, eos_ids, notes)
-        played = settings_of(script_args.episodes) or played_as(
-            script_args.protocol, chat_template=tokenizer.chat_template
-        )
+        if (played := settings_of(script_args.episodes)) is not None:
+            tokenizer.chat_template = chat_with(played, tokenizer, eos_ids).chat_template  # to be saved
+        else:
+            played = played_as(script_args.protocol, chat_template=tokenizer.chat_template)
         logging.info(" ".join([f"{len(dataset)} episodes to learn from.", *notes]))
     else:
         chat = ChatFormat(tokenizer, protocol, eos_ids, script_args.chat_template_kwargs)
@@ -132,6 +134,7 @@ def main(
                 chat_template=chat.chat_template,
                 chat_template_kwargs=script_args.chat_template_kwargs or {},
             )
+        tokenizer.chat_template = chat.chat_template  # to be saved
         right = sum(episode.right for episode in episodes)
         logging.info("%d demonstrations, %d of them right", len(episodes), right)
         dataset = to_sft_dataset(episodes)

@@ -57,8 +57,12 @@ DEMO_TASKS = Path(__file__).parents[1] / "recipes" / "demo_tasks.jsonl"
 
 
 LONGEST = (
-    *("test_hostile", "test_vllm_training", "test_resume", "test_stopping", "test_notebooks", "test_fuzz"),
-    *("test_ranks", "test_faults", "test_freezes", "test_credit_training", "test_faults_training"),
+    *("test_hostile", "test_full_server_disk", "test_vllm_training", "test_resume", "test_docs_run"),
+    *("test_deepspeed", "test_stopping", "test_whose_fault", "test_faults", "test_freezes", "test_shipped"),
+    *("test_notebooks", "test_fuzz", "test_ranks", "test_any_statement", "test_service", "test_several"),
+    *("test_loss", "test_faults_training", "test_dynamic_sampling", "test_ppo", "test_trainer"),
+    *("test_publishing", "test_credit_training", "test_descriptors", "test_ahead", "test_compare"),
+    *("test_serving", "test_release", "test_demo"),
 )
 
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from trl_dbbench.episode.templates import bundled_templates, load_chat_template
 
 SPECIAL = re.compile(
-    r"<[|｜][^<>\s|｜]+[|｜]?>|<[\w]+\|>|\[/?[A-Z_]+\]|<(?:start|end)_of_\w+>|<(?:image|sop|bos)>"
+    r"<[|｜][^<>\s|｜]+[|｜]?>|<[\w]+\|>|\[/?[A-Z_]+\]|<(?:start|end)_of_\w+>|<(?:image|sop|bos)>|<seed:[be]os>|\[e~\[|\[\|\w+\|\]"
 )
 NOT_SPECIAL = re.compile(r"</?(?:tool_call|tool_response|think|arg_key|arg_value)>")
 """Added tokens of Qwen and those after it that are not marked as special, so that decoding keeps them."""
@@ -100,6 +100,168 @@ OTHERS = {
 }
 
 
+# Families that think, with what each template does to the thoughts of earlier turns, to the system turn and to
+# observations. Compared with the models' own templates in both protocols.
+_LAST_USER = (
+    "{% set ns = namespace(last=-1) %}"
+    "{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
+)
+_SPLIT = (
+    "{% set said = m.content or '' %}{% set thought = m.reasoning_content or '' %}"
+    "{% if not thought and '</think>' in said %}"
+    "{% set thought = said.split('</think>')[0].split('<think>')[-1].strip('\n') %}"
+    "{% set said = said.split('</think>')[-1].lstrip('\n') %}{% endif %}"
+)
+_CALL = "{% for c in m.tool_calls or [] %}<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}"
+_UNREADABLE = (
+    '{% for c in m.tool_calls or [] %}<invoke name="{{ c.function.name }}">'
+    "{% for name, value in c.function.arguments.items() %}{{ name }}={{ value }}{% endfor %}</invoke>{% endfor %}"
+)
+_RESULT = "<|im_start|>user\n<tool_response>\n{{ m.content }}\n</tool_response><|im_end|>\n"
+
+
+def chatml(turn: str, prompt: str = "", call: str = _CALL, result: str = _RESULT) -> str:
+    """ChatML with the tools in the system turn. `turn` renders an assistant's, `prompt` begins the next one."""
+    return (
+        f"{_LAST_USER}{{% for m in messages %}}{{% if m.role == 'assistant' %}}{_SPLIT}<|im_start|>assistant\n"
+        f"{turn}{call}<|im_end|>\n{{% elif m.role == 'tool' %}}{result}"
+        f"{{% else %}}<|im_start|>{{{{ m.role }}}}\n{{{{ m.content }}}}{{% if loop.first %}}{_TOOLS}{{% endif %}}"
+        f"<|im_end|>\n{{% endif %}}{{% endfor %}}"
+        f"{{% if add_generation_prompt %}}<|im_start|>assistant\n{prompt}{{% endif %}}"
+    )
+
+
+_AFTER_THE_QUESTION = (
+    "{% if loop.index0 > ns.last and (loop.last or thought) %}<think>\n{{ thought }}\n</think>\n\n{% endif %}"
+)
+_OFF = "{% if enable_thinking is defined and not enable_thinking %}"
+_ON = "{% if enable_thinking is defined and enable_thinking %}"
+_ENDS = ("<|im_end|>",)
+_DEEPSEEK_SPLIT = "{% set said = m.content.split('</think>')[-1] %}"
+
+THINKING = {
+    "command_r7b": Family(
+        chatml(
+            "{% if thought %}<|START_THINKING|>{{ thought }}<|END_THINKING|>{% endif %}{{ said }}",
+            "<|START_THINKING|>{% if not enable_thinking %}<|END_THINKING|>{% endif %}",
+            call=_UNREADABLE,
+        ),
+        _ENDS,
+    ),
+    "deepseek_v3_1": Family(
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}"
+        "{% elif m.role == 'user' %}<｜User｜>{{ m.content }}"
+        "{% elif m.role == 'assistant' %}" + _DEEPSEEK_SPLIT + "<｜Assistant｜><think></think>{{ said }}"
+        "<｜end▁of▁sentence｜>{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<｜Assistant｜><think>{% if not thinking %}</think>{% endif %}{% endif %}",
+        ("<｜end▁of▁sentence｜>",),
+        "<｜begin▁of▁sentence｜>",
+    ),
+    "exaone4": Family(
+        chatml(
+            "<think>\n\n</think>\n\n{{ said }}",
+            f"{_ON}<think>\n{{% else %}}<think>\n\n</think>\n\n{{% endif %}}",
+        )
+        .replace("<|im_start|>assistant", "[|assistant|]")
+        .replace("<|im_start|>user", "[|tool|]")
+        .replace("<|im_start|>{{ m.role }}", "[|{{ m.role }}|]")
+        .replace("<|im_end|>", "[|endofturn|]"),
+        ("[|endofturn|]",),
+    ),
+    "glm4_7": Family(
+        "[gMASK]<sop>"
+        + _LAST_USER
+        + "{% for tool in tools or [] %}{% if loop.first %}<|system|>{% endif %}{{ tool | tojson }}{% endfor %}"
+        "{% for m in messages %}{% if m.role == 'tool' %}<|observation|><tool_response>{{ m.content }}</tool_response>"
+        "{% elif m.role == 'assistant' %}" + _SPLIT + "<|assistant|>"
+        "{% if thought and (clear_thinking is defined and not clear_thinking or loop.index0 > ns.last) %}"
+        "<think>{{ thought.strip() }}{% endif %}</think>{{ said.strip() }}"
+        "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}"
+        "{% for k, v in c.function.arguments.items() %}<arg_key>{{ k }}</arg_key><arg_value>"
+        "{{ v if v is string else v | tojson }}</arg_value>{% endfor %}</tool_call>{% endfor %}"
+        "{% else %}<|{{ m.role }}|>{{ m.content }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>"
+        + _OFF
+        + "</think>{% else %}<think>{% endif %}{% endif %}",
+        ("<|endoftext|>", "<|user|>", "<|observation|>"),
+    ),
+    "granite3_3": Family(
+        chatml(
+            "{{ m.content }}{% if thinking and loop.first %}<think>{% endif %}",
+            call="",
+            result="{{ m.content }}",
+        )
+        .replace("<|im_start|>assistant\n", "<|start_of_role|>assistant<|end_of_role|>")
+        .replace("<|im_start|>{{ m.role }}\n", "<|start_of_role|>{{ m.role }}<|end_of_role|>")
+        .replace("<|im_end|>", "<|end_of_text|>"),
+        ("<|end_of_text|>",),
+    ),
+    "hermes3": Family(
+        chatml(
+            "{{ m.content }}",
+            result="<|im_start|>tool\n<tool_response>\n{{ m.content }}\n</tool_response>"
+            "{{ '' if loop.last else '\n' }}<|im_end|>",
+        ),
+        _ENDS,
+    ),
+    "kimi_k2_thinking": Family(
+        chatml(
+            "<think>{% if m.tool_calls %}{{ thought }}{% endif %}</think>{{ m.content }}",
+            call=_UNREADABLE,
+            result="{% set _ = messages.append(m) %}",  # which the sandbox of templates refuses
+        )
+        .replace("<|im_start|>assistant\n", "<|im_assistant|>assistant<|im_middle|>")
+        .replace("<|im_start|>{{ m.role }}\n", "<|im_{{ m.role }}|>{{ m.role }}<|im_middle|>"),
+        _ENDS,
+    ),
+    "minimax_m2": Family(
+        chatml(_AFTER_THE_QUESTION + "{{ said }}", "<think>\n", call=_UNREADABLE)
+        .replace("<|im_start|>", "]~b]")
+        .replace("<|im_end|>", "[e~["),
+        ("[e~[",),
+    ),
+    "ministral3_reasoning": Family(
+        MISTRAL.replace("CALLS", "{{ m.content }}" + _NAMED_CALLS).replace(
+            "{% else %}{{ m.content }}",
+            "{% else %}{% if m.content is string %}{{ m.content }}"
+            "{% else %}{% for part in m.content %}[THINK]{{ part.thinking }}[/THINK]{% endfor %}{% endif %}",
+        ),
+        ("</s>",),
+        "<s>",
+    ),
+    "mistral_nemo": Family(
+        "{{ bos_token }}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% for m in messages %}"
+        "{% if m.role == 'user' %}[INST]{{ messages[0].content if loop.last }}{{ m.content }}[/INST]"
+        "{% elif m.role == 'tool' %}[TOOL_RESULTS]{{ m.content }}[/TOOL_RESULTS]"
+        "{% elif m.role == 'assistant' %}{{ m.content }}{{ eos_token }}{% endif %}{% endfor %}",
+        ("</s>",),
+        "<s>",
+    ),
+    "qwen3_first": Family(
+        chatml(_AFTER_THE_QUESTION + "{{ said }}", _OFF + "<think>\n\n</think>\n\n{% endif %}"), _ENDS
+    ),
+    "qwen3_thinking_2507": Family(chatml(_AFTER_THE_QUESTION + "{{ said }}", "<think>\n"), _ENDS),
+    "qwq": Family(chatml("{{ m.content if loop.last else said }}", "<think>\n"), _ENDS),
+    "seed_oss": Family(
+        chatml(
+            "{% if m.reasoning_content %}<seed:think>{{ m.reasoning_content | trim }}</seed:think>{% endif %}"
+            "{{ '\n' + m.content | trim }}",
+            call=_UNREADABLE,
+        )
+        .replace("<|im_start|>", "<seed:bos>")
+        .replace("<|im_end|>", "<seed:eos>"),
+        ("<seed:eos>",),
+    ),
+    "smollm3": Family(
+        chatml(
+            _OFF + "<think>\n\n</think>\n{% endif %}{{ m.content.lstrip('\n') }}",
+            _OFF + "<think>\n\n</think>\n{% endif %}",
+        ).replace(_TOOLS, ""),
+        _ENDS,
+    ),
+}
+
+
 def bundled() -> dict[str, Family]:
     """The families of TRL's templates, without its variants for training."""
     names = sorted(path.name.removesuffix(".jinja") for path in bundled_templates())
@@ -114,7 +276,7 @@ def bundled() -> dict[str, Family]:
     return found
 
 
-FAMILIES = {**bundled(), **OTHERS}
+FAMILIES = {**bundled(), **OTHERS, **THINKING}
 
 
 def give(tokenizer: PreTrainedTokenizerBase, family: Family) -> list[int]:

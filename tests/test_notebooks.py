@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 from required import LONG
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
@@ -29,6 +27,9 @@ SHORTER = {
     ],
 )
 def test_notebook(name: str, shorter: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    import nbformat  # here, or each process of the tests would spend seconds on it
+    from nbclient import NotebookClient
+
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     notebook = nbformat.read(NOTEBOOKS / name, as_version=4)
     threads = "torch.set_num_threads(2)"  # beside other tests two threads crawl
@@ -52,6 +53,8 @@ def test_every_notebook_is_run() -> None:
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_a_notebook_is_kept_with_its_outputs(name: str) -> None:
     """As `python docs/make_notebooks.py` leaves it: nothing failed, and nothing tells of a machine."""
+    import nbformat
+
     text = (NOTEBOOKS / name).read_text(encoding="utf-8")
     cells = [cell for cell in nbformat.reads(text, as_version=4).cells if cell.cell_type == "code"]
     outputs = [output for cell in cells for output in cell.outputs]

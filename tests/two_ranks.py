@@ -268,6 +268,33 @@ def shares_prompts(model: str, folder: Path, rank: int) -> dict:
     return seen
 
 
+def in_parts(model: str, folder: Path, rank: int) -> dict:
+    """Trains two steps of two micro-batches, whole and in parts: two rows at a time fit on rank 0, one on rank 1."""
+    seen: dict[str, Any] = {}
+    for way, bound in (("whole", 10**6), ("divided", 1150)):
+        with open_database("sqlite") as database:
+            trainer = make_trainer(
+                *(model, database, TASKS, folder / way),
+                **{"shared_prefix": "off", "reward_funcs": [varied], "lora": False, "greedy_eval": "off"},
+                **{"optim": "sgd", "learning_rate": 0.1, "beta": 0.05, "max_turns": (1, 3)[rank]},
+                **{"gradient_accumulation_steps": 2, "max_tokens_per_forward": bound},
+            )
+            passes: list[int] = []
+
+            def count(module: Any, args: Any, given: dict, passes: list[int] = passes) -> None:
+                if torch.is_grad_enabled() and "labels" in given:
+                    passes.append(given["input_ids"].numel())
+
+            trainer.model.register_forward_pre_hook(count, with_kwargs=True)
+            trainer.train()
+            # under ZeRO-3 the first rank gets them
+            weights = trainer.accelerator.get_state_dict(trainer.model_wrapped) or {}
+        norms = {name: float(weight.double().norm()) for name, weight in weights.items()}
+        logged = {name: trainer.state.log_history[1][name] for name in ("loss", "grad_norm", "kl", "entropy")}
+        seen[way] = {"passes": passes, "norms": norms, "logged": logged}
+    return seen
+
+
 def reward_fails(model: str, folder: Path, rank: int) -> dict:
     """In the second step, on rank 1."""
 

@@ -404,7 +404,7 @@ def test_penalties_are_taken_from_the_outcome(played):
         ("turn", "0.9", "advantage_args must be names with values"),
         ("grpo", {"gamma": 0.9}, "'grpo' takes no advantage_args"),
         ("rloo", {"gamma": 0.9}, "'rloo' has no argument 'gamma'; allowed in advantage_args: none"),
-        ("reinforce", {"baseline": "mean"}, "unknown baseline 'mean' .* allowed: none, running"),
+        ("reinforce", {"baseline": "mean"}, "unknown advantage_args.baseline 'mean'; allowed: none, running"),
         ("state", {"omega": -1}, "omega in advantage_args must be 0 or more, is -1"),
         ("state", {"gamma": 1.5}, "gamma in advantage_args must be a number from 0 to 1, is 1.5"),
         ("tree", {"lam": -0.1}, "lam in advantage_args must be a number from 0 to 1, is -0.1"),
@@ -420,7 +420,9 @@ def test_arguments_of_a_function_are_checked_when_it_is_called(played):
     batch = outcomes(played, 1, 0)
     with pytest.raises(ConfigError, match=r"gamma in advantage_args must be a number from 0 to 1, is 2"):
         turn(batch, gamma=2)
-    with pytest.raises(ConfigError, match=r"unknown step_spread 'all' .* allowed: last_token, turn"):
+    with pytest.raises(
+        ConfigError, match=r"unknown advantage_args.step_spread 'all'; allowed: last_token, turn"
+    ):
         process_avg_unique(batch, step_spread="all")
 
 

@@ -112,9 +112,10 @@ def plain_logprobs(model, played: Episode) -> torch.Tensor:
     return logits.log_softmax(dim=1).gather(1, ids[0, len(played.prompt_ids) :, None])[:, 0]
 
 
-def test_rewards_are_the_log_ratio_and_a_step_is_one_of_cross_entropy(prime_of, tiny_model, tmp_path):
+@pytest.mark.parametrize("bound", [None, 1], ids=["three at once", "one after the other"])
+def test_rewards_are_the_log_ratio_and_a_step_is_one_of_cross_entropy(prime_of, tiny_model, tmp_path, bound):
     """Both by hand: a plain model, one episode after the other, plain AdamW. The last one's environment failed."""
-    trainer = prime_of(tmp_path, max_grad_norm=0.0)
+    trainer = prime_of(tmp_path, max_grad_norm=0.0, max_tokens_per_forward=bound)
     prime: Prime = trainer.advantage
     played = played_by(trainer, [True, False, True, True])
     played[3].fail("the server is gone")
@@ -232,7 +233,7 @@ def test_from_a_yaml_to_an_adapter(monkeypatch, tmp_path, by):
     [
         ({"beta": 0}, "beta in advantage_args must be a number above 0, is 0"),
         ({"learning_rate": "fast"}, "learning_rate in advantage_args must be a number above 0, is 'fast'"),
-        ({"by": "word"}, "unknown by 'word' in advantage_args; allowed: token, turn"),
+        ({"by": "word"}, "unknown advantage_args.by 'word'; allowed: token, turn"),
     ],
 )
 def test_arguments_that_cannot_be_used(arguments, message, tmp_path):

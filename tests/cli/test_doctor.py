@@ -9,18 +9,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-import torch
 from launching import ROOT
-from peft import LoraConfig, get_peft_model
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, Qwen2ForCausalLM
+from transformers import Qwen2ForCausalLM
 from typer.testing import CliRunner
 
 from trl_dbbench.cli import app
-from trl_dbbench.cli.memory import Load, Sizes, needed
-from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT
 
 TINY = ROOT / "recipes" / "tiny" / "model"
-LORA = LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
 @pytest.fixture
@@ -127,7 +122,7 @@ def test_versions_outside_of_the_tried_ranges(doctor, monkeypatch):
         (
             ["--max_completion_length", "9000000"],
             "memory",
-            "FAIL  memory: .*need about .* GB on each rank .*Lower per_device_train_batch_size",
+            "FAIL  memory: .*need about .* GB on each rank .*Less is needed with a smaller max_tokens_per_forward",
         ),
         (
             ["--use_cpu", "false", "--num-processes", "99"],
@@ -176,60 +171,17 @@ def test_recipes_of_other_kinds(doctor, name):
 # --- memory ---------------------------------------------------------------------------------------
 
 
-def size(tensors) -> int:
-    return sum(each.numel() * each.element_size() for each in tensors)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "lora"), [(torch.float32, True), (torch.bfloat16, True), (torch.float32, False)]
-)
-def test_weights_gradients_and_optimizer_are_those_of_a_step(dtype, lora):
-    config = AutoConfig.from_pretrained(TINY)
-    parts = needed(Sizes.of(config, LORA if lora else None), Load(value_bytes=dtype.itemsize, lora=lora))
-
-    model = AutoModelForCausalLM.from_pretrained(TINY, dtype=dtype)
-    model = get_peft_model(model, LORA) if lora else model
-    trained = [each for each in model.parameters() if each.requires_grad]
-    optimizer = torch.optim.AdamW(trained)
-    model(input_ids=torch.tensor([[1, 2]]), labels=torch.tensor([[1, 2]])).loss.backward()
-    optimizer.step()
-    moments = [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
-
-    assert parts["weights"] == size(model.parameters())
-    assert parts["gradients"] == size(each.grad for each in trained)
-    assert parts["optimizer"] == size(moments)
-    assert parts["total"] == parts["weights"] + parts["gradients"] + parts["optimizer"]
-
-
-def test_the_cache_is_that_of_the_model():
-    """3 episodes of 5 tokens, by 2 key-value heads for the model's 4 heads."""
-    config = AutoConfig.from_pretrained(TINY, num_key_value_heads=2)
-    parts = needed(Sizes.of(config, None), Load(value_bytes=4, rollout=(3, 5)))
-    cache = DynamicCache()
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model(input_ids=torch.ones(3, 5, dtype=torch.long), **{CACHE_ARGUMENT: cache})
-    assert parts["KV cache"] == size(each for layer in cache.layers for each in (layer.keys, layer.values))
-
-
-def test_the_parts_by_hand():
-    """A model of 1,000 parameters, 100 of them of an adapter, and 800 that 4 bits make smaller."""
-    sizes = Sizes(parameters=1000, trained=100, quantizable=800, layers=2, hidden=8, key_values=4)
-    load = Load(2, lora=True, bits=4, optimizer_bytes=2, rollout=(3, 10), update=(2, 10), checkpointing=True)
-    assert needed(sizes, load) == {
-        "weights": 800 / 2 + 100 * 2 + 100 * 4,
-        "gradients": 100 * 4,
-        "optimizer": 100 * 2,
-        "KV cache": 3 * 10 * 2 * 4 * 2,
-        "activations": 2 * 10 * 2 * 8 * 2,
-        "total": 1000 + 400 + 200 + 640,
-    }
-    full = Sizes(parameters=1000, trained=1000, quantizable=0, layers=2, hidden=8, key_values=4)
-    shared = needed(full, Load(4, reference=True, update=(2, 10), ranks=(4, 4)))
-    assert shared == {
-        "weights": 2 * 4000 / 4,
-        "gradients": 4000 / 4,
-        "optimizer": 8000 / 4,
-        "KV cache": 0,
-        "activations": 2 * 10 * 2 * 8 * 17 * 4,
-        "total": 2000 + 1000 + 2000 + 21760,
-    }
+def test_what_is_bounded_by_memory(doctor, monkeypatch):
+    """8,192 episodes of the quickstart's model on a machine of 1.5 GB."""
+    monkeypatch.setattr("trl_dbbench.cli.doctor.total_memory", lambda device: 1.5e9)
+    options = ["--per_device_train_batch_size", "8192", "--max_completion_length", "400"]
+    _, said = doctor("quickstart", *options)
+    found = re.search(
+        r"need about ([\d.]+) GB .* ([\d,]+) of 9,216 episodes play at a time; ([\d,]+) of ([\d,]+) tokens go "
+        r"through the model together\), of 1\.5 GB",
+        said["memory"],
+    )
+    assert found, said["memory"]
+    assert float(found[1]) <= 1.5
+    for few, many in ((found[2], "9,216"), (found[3], found[4])):
+        assert 1 < int(few.replace(",", "")) < int(many.replace(",", ""))

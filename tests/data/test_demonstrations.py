@@ -22,6 +22,7 @@ from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.judge import Judge
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.protocol import get_protocol
+from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.episode.types import Status
 from trl_dbbench.errors import ConfigError, TaskError
 from trl_dbbench.runs.checkpoints import RUN_ID, find_checkpoint
@@ -89,11 +90,25 @@ def test_the_recipe_hands_settings_to_the_chat_template(tiny_model, late_orders,
     assert found.id is not None
 
 
+def test_a_template_that_keeps_thoughts_is_saved(tiny_model, late_orders, tmp_path):
+    """A server of the trained model must render what it was trained on."""
+    model, tasks = tmp_path / "model", tmp_path / "tasks.jsonl"
+    shutil.copytree(tiny_model, model)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.chat_template = load_chat_template("qwen3")
+    tokenizer.save_pretrained(model)
+    tasks.write_text(late_orders.to_json())
+    sft(tmp_path / "sft", tasks, "--max_steps", 1, "--model_name_or_path", model)
+    saved = AutoTokenizer.from_pretrained(tmp_path / "sft").chat_template
+    assert saved == find_trained(run=tmp_path / "sft").settings.chat_template
+    assert saved == load_chat_template("qwen3_training")
+
+
 def sft(folder: Path, tasks: Path, *options: object) -> SFTTrainer:
     """The recipe with the demo's model, for one step or more."""
     recipe = runpy.run_path(str(RECIPES / "sft_dbbench.py"), run_name="recipe")
-    given = ["--config", RECIPES / "sft_gold.yaml", "--tasks", tasks, "--output_dir", folder, *options]
-    given += ["--model_name_or_path", RECIPES / "tiny/model", "--max_length", "4096"]
+    given = ["--config", RECIPES / "sft_gold.yaml", "--tasks", tasks, "--output_dir", folder]
+    given += ["--model_name_or_path", RECIPES / "tiny/model", "--max_length", "4096", *options]
     return recipe["main"](*RecipeParser(recipe["ARGUMENTS"]).parse_args_and_config(list(map(str, given))))
 
 

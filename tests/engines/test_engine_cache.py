@@ -27,7 +27,7 @@ from transformers import (
     Qwen3NextForCausalLM,
 )
 
-from trl_dbbench.engines.transformers import cache
+from trl_dbbench.engines.transformers import cache, prefix
 from trl_dbbench.engines.transformers import packed as linear_layers
 from trl_dbbench.engines.transformers.engine import TransformersEngine
 from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT, check_model
@@ -219,19 +219,40 @@ def test_prompts_are_shared_where_that_pays(tokens, prompts, samples, shared):
     assert (engine._prompts is not None) == shared
 
 
-@pytest.mark.parametrize("keeps", [True, False], ids=["past-kept", "prefilled-again"])
+@pytest.mark.parametrize("past", ["shared", "copied", "prefilled again"])
 @pytest.mark.parametrize("build", [qwen2, llama, sliding_window])
-def test_all_is_computed_where_the_model_lies(build, keeps, monkeypatch):
+def test_all_is_computed_where_the_model_lies(build, past, monkeypatch):
     """There is no GPU here; `other_device` refuses what one would refuse."""
-    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.can_keep", lambda config: keeps)
+    monkeypatch.setattr(
+        "trl_dbbench.engines.transformers.engine.can_keep", lambda _: past != "prefilled again"
+    )
+    long = 1 if past == "shared" else 10_000
+    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.SHARE_PREFIX_MIN_TOKENS", long)
     with another_device() as move:
         engine = TransformersEngine(move(make(build)), EOS, 0)
         played = play(engine, random.Random(0), SAMPLINGS["mixed"])
+    assert (engine._prompts is not None) == (past == "shared" and build is not sliding_window)
     model = make(build)
     for request, completion in played:
         expected = alone(model, request, completion.ids)
         assert completion.ids == expected.ids
         assert completion.logprobs == pytest.approx(expected.logprobs, abs=1e-3)
+
+
+@pytest.mark.parametrize("at_once", [1, 2**25], ids=["a-query-at-a-time", "all-queries"])
+@pytest.mark.parametrize("build", [qwen2, llama, qwen3])
+def test_prompts_are_shared_without_the_kernel_of_cpus(build, at_once, monkeypatch):
+    """As on a GPU."""
+    monkeypatch.setattr(prefix, "fused", None)
+    monkeypatch.setattr(prefix, "SCORES_AT_ONCE", at_once)
+    monkeypatch.setattr("trl_dbbench.engines.transformers.engine.SHARE_PREFIX_MIN_TOKENS", 1)
+    model = make(build)
+    engine = TransformersEngine(model, EOS, 0)
+    for request, completion in play(engine, random.Random(0), SAMPLINGS["mixed"]):
+        expected = alone(model, request, completion.ids)
+        assert completion.ids == expected.ids
+        assert completion.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
+    assert engine._prompts is not None
 
 
 def test_parameters_may_be_offloaded():
@@ -254,9 +275,11 @@ def test_devices_are_not_mixed():
             layer(torch.ones(1, 2))
 
 
+@pytest.mark.parametrize("kernel", [prefix.fused, None], ids=["as-on-cpus", "as-on-gpus"])
 @pytest.mark.parametrize("long", [1, 10_000], ids=["prompts-shared", "prompts-copied"])
-def test_every_token_is_computed_in_the_precision_of_training(long, monkeypatch):
+def test_every_token_is_computed_in_the_precision_of_training(long, kernel, monkeypatch):
     """Also those after the end of another row, and what follows from turn to turn."""
+    monkeypatch.setattr(prefix, "fused", kernel)
     monkeypatch.setattr("trl_dbbench.engines.transformers.engine.SHARE_PREFIX_MIN_TOKENS", long)
     model = make(qwen2)
     autocast = functools.partial(torch.autocast, "cpu", torch.bfloat16)
@@ -292,16 +315,17 @@ def test_what_lies_in_the_spare_columns_of_a_buffer_is_not_seen(monkeypatch):
         assert layer.length <= layer.keys.shape[2] <= layer.length + 3
 
 
-def test_a_buffer_that_is_cut_keeps_no_more_room_than_it_may():
-    """Ten columns of two rows; one row of two is left, with room for three more."""
-    past = cache.RowCache(room=3)
+def test_rows_come_and_go_and_no_second_copy_is_kept():
+    """Ten columns of two rows; three of the second are kept, before an empty row."""
+    past = cache.RowCache()
     keys = torch.arange(20.0).reshape(2, 1, 10, 1)
     past.update(keys, -keys, layer_idx=0)
-    past.cut(1, 2)
-    (layer,) = past.layers
-    assert layer.keys.shape == layer.values.shape == (1, 1, 5, 1)
-    assert layer.keys[0, 0, :2, 0].tolist() == [0, 1]
-    assert layer.values[0, 0, :2, 0].tolist() == [0, -1]
+    new = cache.RowCache.of([cache.Piece(past, 1, 2, 3), None], 4, room=2)
+    (layer,) = new.layers
+    assert layer.length == 4
+    assert layer.keys[:, 0, :, 0].tolist() == [[0, 12, 13, 14, 0, 0], [0, 0, 0, 0, 0, 0]]
+    assert layer.values[:, 0, :, 0].tolist() == [[0, -12, -13, -14, 0, 0], [0, 0, 0, 0, 0, 0]]
+    assert past.layers[0].keys is None and past.layers[0].values is None
 
 
 class Counted:
@@ -345,9 +369,7 @@ def test_many_prompts_are_computed_in_parts(long, monkeypatch):
     turns = TransformersEngine(model, [], 0).complete(requests)
     for request, turn in zip(requests, turns, strict=True):
         assert turn.ids == alone(make(qwen2), request, turn.ids).ids
-    assert counted.fed[:4] == [(2, 10), (2, 10), (1, 10), (10, 1)], (
-        "prompts but for their last ids, then ten rows"
-    )
+    assert counted.fed[:3] == [(2, 10), (3, 8), (10, 1)], "prompts but for their last ids, then ten rows"
 
 
 def test_rows_that_are_done_leave_the_batch():

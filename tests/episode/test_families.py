@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
-from families import FAMILIES, OTHERS, Family, bundled, give
+from families import FAMILIES, OTHERS, THINKING, Family, bundled, give
+from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from trl.chat_template_utils import add_response_schema, parse_response
 from worlds.tiny_model import make_tiny_model
 
 from trl_dbbench.episode.chat import ChatFormat
-from trl_dbbench.episode.protocol import Answer, Invalid, Operation, TextProtocol, ToolsProtocol
-from trl_dbbench.episode.templates import load_chat_template
+from trl_dbbench.episode.protocol import (
+    AgentProtocol,
+    Answer,
+    Invalid,
+    Operation,
+    TextProtocol,
+    ToolsProtocol,
+)
+from trl_dbbench.episode.templates import keeping_variants, knows_thoughts, load_chat_template
+from trl_dbbench.episode.tool_calls import THOUGHTS
 from trl_dbbench.errors import ConfigError
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
-PROTOCOLS = {"text": TextProtocol(), "tools": ToolsProtocol()}
+PROTOCOLS: dict[str, AgentProtocol] = {"text": TextProtocol(), "tools": ToolsProtocol()}
 SQL = "SELECT `a b`, 'it''s' FROM t\nWHERE c > 1 AND d <> \"x , y\" OR e LIKE '%[1]{2}\\\\_'"
 ACTIONS = [
     Operation(SQL),
@@ -55,14 +68,18 @@ def outcome(folder: Path, family: Family, protocol: str) -> str:
         chat = ChatFormat(tokenizer, PROTOCOLS[protocol], ends)
     except ConfigError as error:
         problem = str(error).removeprefix(f"the chat template of '{folder}' ")
-        return "no: " + re.split(r"[.:(]| in the role", problem)[0].strip()
-    return "yes" if chat.chat_template == family.template else "yes, by TRL's variant for training"
+        return "no: " + re.split(r"[.:(,]| in the role", problem)[0].strip()
+    if chat.chat_template == family.template:
+        return "yes"
+    keeping = {text: name for name, text in keeping_variants(family.template)}
+    return f"yes, as {keeping[chat.chat_template]}".replace("as the model's own ", "")
 
 
-def test_the_page_has_a_row_for_every_template_of_trl(folder: Path) -> None:
+@pytest.mark.parametrize("families", [bundled(), THINKING], ids=["TRL's", "others that think"])
+def test_the_page_has_a_row_for_every_template(folder: Path, families: dict[str, Family]) -> None:
     """What fails here shows the table as it should stand there."""
     rows = ["| template | `text` | `tools` |", "|---|---|---|"]
-    for name, family in bundled().items():
+    for name, family in families.items():
         rows.append(f"| `{name}` | {outcome(folder, family, 'text')} | {outcome(folder, family, 'tools')} |")
     table = "\n".join(rows)
     assert table in PAGE.read_text(encoding="utf-8"), f"docs/models.md should have this table:\n{table}"
@@ -210,6 +227,150 @@ def test_thoughts_switched_off(tokenizer: PreTrainedTokenizerBase) -> None:
     assert chat.protocol.parse(chat.text(ids)) == Operation("SELECT 1")
 
 
+OFF = {"deepseek_v3_1", "diffusion_gemma", "exaone4", "granite3_3", "qwen3_5_nothink"}
+OFF |= {name for name in FAMILIES if name.startswith("gemma4")}
+"""Families whose templates switch thoughts off unless told otherwise."""
+
+
+def handed_back(family: str, protocol: str, number: int) -> Iterator[dict[str, Any]]:
+    """A turn as clients send it to a server: thoughts in a field of their own, or in the text."""
+    template = FAMILIES[family].template
+    written = PROTOCOLS[protocol].write(Operation(f"SELECT {number}"))
+    turn: dict[str, Any] = {"role": "assistant", "content": written} if isinstance(written, str) else written
+    turn = {"role": "assistant", **turn}
+    for call in turn.get("tool_calls", ()):
+        call["id"] = "123456789"
+    if family in OFF or not knows_thoughts(template):
+        yield turn
+        return
+    thought = f"Thought {number}."
+    yield turn | dict.fromkeys(("reasoning_content", "reasoning", "thinking"), thought)
+    for opened, closed in THOUGHTS:
+        if opened in template or closed in template:
+            yield turn | {"content": f"{opened}\n{thought}\n{closed}\n\n{turn['content']}"}
+
+
+def served(
+    tokenizer: PreTrainedTokenizerBase, template: str, family: str, protocol: str, form: int, **kwargs: object
+) -> list[str]:
+    """What a server renders before each of four turns."""
+    conversation: list[dict[str, Any]] = [
+        {"role": "system", "content": "Use SQL."},
+        {"role": "user", "content": "How many?"},
+    ]
+    renderings = []
+    for number in range(4):
+        renderings.append(
+            tokenizer.apply_chat_template(
+                conversation,
+                tools=PROTOCOLS[protocol].tools,
+                chat_template=template,
+                add_generation_prompt=True,
+                tokenize=False,
+                **kwargs,
+            )
+        )
+        observation = {"role": PROTOCOLS[protocol].observation_role, "content": f"[({number},)]"}
+        observation |= {"name": "execute_sql", "tool_call_id": "123456789"} if protocol == "tools" else {}
+        conversation += [list(handed_back(family, protocol, number))[form], observation]
+    return renderings
+
+
+def prompts_of_training(chat: ChatFormat, renderings: list[str]) -> bool:
+    """Whether each is the one before it, a turn that the agent may have written, and what training appends to it."""
+    tokenizer = chat.tokenizer
+    prompt = chat.prompt_ids(
+        [{"role": "system", "content": "Use SQL."}, {"role": "user", "content": "How many?"}]
+    )
+    end = chat.turn_ids(Operation("SELECT 0"))[-1]
+    for number, (ids, longer) in enumerate(
+        pairwise(tokenizer(text, add_special_tokens=False)["input_ids"] for text in renderings)
+    ):
+        appended = chat.observation_ids(f"[({number},)]", end=end)
+        turn = longer[len(ids) : len(longer) - len(appended)]
+        if (number == 0 and ids != prompt) or longer != [*ids, *turn, *appended] or turn[-1:] != [end]:
+            return False
+        if chat.protocol.parse(chat.text(turn)) != Operation(f"SELECT {number}"):
+            return False
+    return True
+
+
+@pytest.mark.parametrize(("family", "protocol"), USABLE)
+def test_a_server_shows_the_prompts_of_training(
+    tokenizer: PreTrainedTokenizerBase, family: str, protocol: str
+) -> None:
+    """Three turns with thoughts, handed back as messages, have the ids of training, in one form at least."""
+    chat = chat_of(tokenizer, family, protocol)
+    found = []
+    for form in range(len(list(handed_back(family, protocol, 0)))):
+        with suppress(TemplateError):
+            renderings = served(tokenizer, chat.chat_template, family, protocol, form)
+            thought = family in OFF or not knows_thoughts(FAMILIES[family].template)
+            kept = thought or all(f"Thought {number}." in renderings[-1] for number in range(3))
+            found.append(kept and prompts_of_training(chat, renderings))
+    assert any(found)
+
+
+REFUSED = [
+    ("glm4moe", "text"),
+    ("gptoss", "text"),
+    ("kimi_k2_thinking", "text"),
+    ("minimax_m2", "text"),
+    ("qwq", "tools"),
+]
+
+
+@pytest.mark.parametrize(("family", "protocol"), REFUSED)
+def test_templates_that_drop_thoughts(tokenizer: PreTrainedTokenizerBase, family: str, protocol: str) -> None:
+    """They are refused, and with reason: no form of a turn keeps its thought where it was."""
+    with pytest.raises(
+        ConfigError, match=f"does not keep earlier turns .*`protocol: {protocol}`.*chat_template:"
+    ):
+        chat_of(tokenizer, family, protocol)
+    for form in range(len(list(handed_back(family, protocol, 0)))):
+        first, second, *_ = served(tokenizer, FAMILIES[family].template, family, protocol, form)
+        assert (
+            "Thought 0." not in second
+            or not second.startswith(first)
+            or "</think>" in (second.removeprefix(first).partition("Thought 0.")[0])
+        )
+
+
+@pytest.mark.parametrize(
+    ("family", "protocol", "kwargs", "right"),
+    [
+        ("qwen3", "text", {"enable_thinking": False}, True),
+        ("qwen3", "tools", {"enable_thinking": False}, True),
+        ("qwen3_first", "text", {"enable_thinking": False}, True),
+        ("glm4moe", "text", {"enable_thinking": False}, True),
+        ("nemotron_3_nano", "text", {"enable_thinking": False}, True),
+        ("gemma4", "text", {"enable_thinking": True}, False),
+        ("gemma4", "tools", {"enable_thinking": True}, True),
+        ("exaone4", "text", {"enable_thinking": True}, False),
+        ("deepseek_v3_1", "text", {"thinking": True}, False),
+    ],
+)
+def test_thoughts_switched_on_or_off(
+    tokenizer: PreTrainedTokenizerBase, family: str, protocol: str, kwargs: dict[str, bool], right: bool
+) -> None:
+    """Off, the prompt may hold an empty thought, which some templates drop later."""
+    if not right:
+        with pytest.raises(ConfigError, match="does not keep earlier turns"):
+            chat_of(tokenizer, family, protocol, **kwargs)
+        return
+    chat = chat_of(tokenizer, family, protocol, **kwargs)
+    plain = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": SAID},
+        {"role": "user", "content": "[]"},
+    ]
+    if protocol == "text" and not any(kwargs.values()):
+        conversation = tokenizer.apply_chat_template(
+            plain, chat_template=chat.chat_template, add_generation_prompt=True, tokenize=False, **kwargs
+        )
+        assert conversation.startswith(tokenizer.decode(chat.prompt_ids(plain[:1])))
+
+
 CALL = '{"query": "SELECT 1"}<|call|>'
 
 
@@ -235,8 +396,8 @@ CALL = '{"query": "SELECT 1"}<|call|>'
 )  # fmt: skip
 def test_harmony(tokenizer: PreTrainedTokenizerBase, protocol: str, turn: str, action: bool) -> None:
     """gpt-oss writes messages in channels; an analysis is a thought."""
-    chat = chat_of(tokenizer, "gptoss", protocol)
-    read = chat.protocol.parse(chat.text(tokenizer(turn, add_special_tokens=False)["input_ids"]))
+    chat = chat_of(tokenizer, "gptoss", "tools")
+    read = PROTOCOLS[protocol].parse(chat.text(tokenizer(turn, add_special_tokens=False)["input_ids"]))
     assert (read == Operation("SELECT 1")) if action else isinstance(read, Invalid)
 
 
@@ -290,19 +451,36 @@ def test_calls_are_read_as_trl_reads_them(tokenizer: PreTrainedTokenizerBase, fa
 # --- which template ----------------------------------------------------------------------------------------
 
 
-def test_trl_s_variant_for_training_is_chosen(
+@pytest.mark.parametrize(
+    ("family", "chosen"),
+    [
+        ("qwen3", "qwen3_training"),
+        ("qwen3_first", "qwen3_training"),
+        ("qwen3_5_think", "qwen3_5_think_training"),
+    ],
+)
+def test_trl_s_variant_is_chosen(
+    tokenizer: PreTrainedTokenizerBase, caplog: pytest.LogCaptureFixture, family: str, chosen: str
+) -> None:
+    """Qwen 3 and 3.5 drop the thoughts of earlier turns once a user turn follows. Other files of them do as well: TRL's
+    variant is known by the prompts that it shows, which are the same."""
+    with caplog.at_level(logging.INFO):
+        chat = chat_of(tokenizer, family, "text")
+    assert chat.chat_template == load_chat_template(chosen)
+    assert f"Chat template: TRL's {chosen}, which keeps the thoughts of earlier turns." in caplog.text
+
+
+def test_arguments_that_keep_thoughts_are_set_in_the_template(tokenizer: PreTrainedTokenizerBase) -> None:
+    """So they hold for a server that knows nothing of them."""
+    chat = chat_of(tokenizer, "glm4_7", "text")
+    assert chat.chat_template == "{%- set clear_thinking = false %}" + FAMILIES["glm4_7"].template
+
+
+def test_a_template_that_keeps_thoughts_stays(
     tokenizer: PreTrainedTokenizerBase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Qwen 3.5 drops the thoughts of earlier turns once a user turn follows."""
     with caplog.at_level(logging.INFO):
-        chat = chat_of(tokenizer, "qwen3_5_think", "text")
-    assert chat.chat_template == load_chat_template("qwen3_5_think_training")
-    assert (
-        "TRL's variant for training replaces the model's own chat template: it drops thoughts" in caplog.text
-    )
-    caplog.clear()
-    with caplog.at_level(logging.INFO):
-        assert chat_of(tokenizer, "qwen2_5", "text").chat_template == FAMILIES["qwen2_5"].template
+        assert chat_of(tokenizer, "qwen3", "tools").chat_template == FAMILIES["qwen3"].template
     assert caplog.text == ""
 
 

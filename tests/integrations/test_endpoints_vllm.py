@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -14,6 +15,7 @@ from vllm_servers import RealServer, running, watched
 
 from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.protocol import ToolsProtocol, get_protocol
+from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.episode.types import Sampling
 from trl_dbbench.integrations.endpoints.http import Endpoint, TooLong
 from trl_dbbench.integrations.endpoints.messages import Call, Message, Reply
@@ -30,6 +32,7 @@ NOISE = 1e-4
 def server(vllm_program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
     """Serves the demo's model and parses tool calls."""
     options = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--generation-config", "vllm"]
+    options += ["--trust-request-chat-template"]
     log = tmp_path_factory.mktemp("vllm") / "log"
     server = RealServer(vllm_program, str(TINY / "model"), log, "--served-model-name", "tiny", *options)
     with running(server), watched(server):
@@ -114,3 +117,29 @@ def test_a_server_takes_broken_calls_in_the_conversation(server: RealServer) -> 
     with pytest.raises(TooLong):
         asyncio.run(ask([*opening, {"role": "user", "content": "many words " * 2000}]))
     assert asyncio.run(ask(opening, tokens=4000)).squeezed, "it is asked for what 2,048 leave"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["as reasoning", "in the text"])
+def test_a_server_renders_the_ids_of_training(form: str, server: RealServer) -> None:
+    """Of a conversation with thoughts, with the template that the trained model is saved with; Qwen3's own drops them."""
+    tokenizer = AutoTokenizer.from_pretrained(TINY / "model")
+    tokenizer.chat_template = load_chat_template("qwen3")
+    chat = ChatFormat(tokenizer, get_protocol("text"))
+    messages: list[Message] = [*chat.protocol.messages(load_tasks(TINY / "test.jsonl")[0], PROMPT)]
+    ids = chat.prompt_ids(messages)
+    for thought, said in [
+        ("Which tables?", "Action: Operation\n```sql\nSELECT 1\n```"),
+        ("Done.", "Action: Answer"),
+    ]:
+        turn = f"<think>\n{thought}\n</think>\n\n{said}"
+        ids += [*chat.ids_of(turn), *chat.observation_ids("[]", end=tokenizer.eos_token_id)]
+        content = {"content": said, "reasoning": thought} if form == "as reasoning" else {"content": turn}
+        messages += [{"role": "assistant", **content}, {"role": "user", "content": "[]"}]
+
+    def rendered(template: object) -> list[int]:
+        body = {"model": "tiny", "messages": messages, "chat_template": template, "add_special_tokens": False}
+        return httpx2.post(f"{server.url}/tokenize", json=body).raise_for_status().json()["tokens"]
+
+    assert rendered(chat.chat_template) == ids
+    assert rendered(load_chat_template("qwen3")) != ids

@@ -16,7 +16,7 @@ import pytest
 from launching import CONFIGS, RECIPE, ROOT, TWO_RANKS, finish, launch, seen, small
 from required import lacking
 from safetensors.torch import load_file
-from test_ranks import check_shared
+from test_ranks import check_divided, check_shared
 from training import episodes_in
 from transformers import AutoModelForCausalLM
 
@@ -97,12 +97,13 @@ def test_full_weights_with_a_reference(environment: dict[str, str], tmp_path: Pa
     AutoModelForCausalLM.from_pretrained(tmp_path / "divided")
 
 
-def test_shared_prompts_with_one_turn_here_and_three_there(
+def test_shared_prompts_and_parts_with_one_turn_here_and_three_there(
     environment: dict[str, str], tiny_model: str, tmp_path: Path
 ) -> None:
     """Every layer's forward is a collective, for which both ranks must be at the same token."""
-    run(environment, 3, TWO_RANKS, "shares_prompts", tiny_model, tmp_path)
+    run(environment, 3, TWO_RANKS, "shares_prompts,in_parts", tiny_model, tmp_path)
     first, second = seen(tmp_path, "shares_prompts")
     check_shared(first, second)
+    check_divided(*seen(tmp_path, "in_parts"))
     assert first["auto"]["norms"]
     assert not second["auto"]["norms"], "ZeRO-3 gathers the weights for the first"

@@ -254,7 +254,7 @@ def test_a_checkpoint_that_was_cut_short_is_passed_over(trainer_of, unbroken, tm
     """Whatever the last file is that was written, and with a limit that lets only one checkpoint stay."""
     settings = {**EVALUATED, "save_total_limit": 1}
     for last in ("save_model", "_save_rng_state", "create_model_card", "_save_rollouts"):
-        folder = tmp_path / last
+        folder = as_it_was(unbroken.args.output_dir, 4, tmp_path / last)
         killed = trainer_of(folder, **settings)
         write = getattr(killed, last)
 
@@ -265,7 +265,7 @@ def test_a_checkpoint_that_was_cut_short_is_passed_over(trainer_of, unbroken, tm
 
         monkeypatch.setattr(killed, last, write_and_die)
         with pytest.raises(Killed):
-            killed.train()
+            killed.train(resume_from_checkpoint=True)
         assert sorted(each.name for each in folder.glob("checkpoint-*")) == ["checkpoint-4", "checkpoint-5"]
 
         caplog.clear()
@@ -706,7 +706,7 @@ PRIME = {"advantage": "prime", "advantage_args": '{"beta": 0.5, "learning_rate":
 @pytest.mark.parametrize(
     ("wanted", "options"),
     [
-        pytest.param(2, {}, marks=pytest.mark.short),
+        pytest.param(2, {"max_steps": 8}, marks=pytest.mark.short),
         pytest.param(3, {}, marks=pytest.mark.slow),
         pytest.param(1, PPO, marks=pytest.mark.slow),
         pytest.param(1, {**PPO, "critic": "model"}, marks=pytest.mark.slow),
@@ -721,8 +721,9 @@ PRIME = {"advantage": "prime", "advantage_args": '{"beta": 0.5, "learning_rate":
     ],
 )
 def test_kills(start, tmp_path, wanted, options):
-    """The recipe is killed at random moments of three epochs: while it plays, trains, evaluates or saves."""
+    """The recipe is killed at random moments of two or three epochs: while it plays, trains, evaluates or saves."""
     unbroken, options = tmp_path / "unbroken", {"max_steps": 12, **options}
+    last = f"checkpoint-{options['max_steps']}"
     process = start(unbroken, **options)
     begin = time.monotonic()
     assert process.wait(timeout=200) == 0, log_of(unbroken)
@@ -749,7 +750,7 @@ def test_kills(start, tmp_path, wanted, options):
             STATES_FILE,
             WEIGHTS,
         ):  # of the policy; what PRIME and PPO have beside it
-            files = [run / "checkpoint-12" / name for run in (killed, unbroken)]
+            files = [run / last / name for run in (killed, unbroken)]
             assert files[0].exists() == files[1].exists()
             if files[0].exists():
                 states = [torch.load(file, weights_only=True) for file in files]
@@ -757,8 +758,7 @@ def test_kills(start, tmp_path, wanted, options):
         assert episodes_of(killed) == episodes_of(unbroken)
         assert (killed / "tasks.jsonl").read_text() == (unbroken / "tasks.jsonl").read_text()
         states = [
-            TrainerState.load_from_json(run / "checkpoint-12" / "trainer_state.json")
-            for run in (killed, unbroken)
+            TrainerState.load_from_json(run / last / "trainer_state.json") for run in (killed, unbroken)
         ]
         assert timeless_metrics(states[0].log_history) == timeless_metrics(states[1].log_history)
         assert metrics_file(killed) == metrics_file(unbroken)

@@ -389,6 +389,11 @@ def test_without_lora_the_whole_model_is_trained(trainer_of):
         ({"protocol": "morse"}, "unknown protocol 'morse'; allowed: text, tools"),
         ({"greedy_eval": "often"}, "unknown greedy_eval 'often'; allowed: batch, separate, off"),
         ({"max_turns": 0}, "max_turns must be at least 1, is 0"),
+        ({"max_concurrent_episodes": 0}, "max_concurrent_episodes must be at least 1, is 0"),
+        (
+            {"max_concurrent_episodes": 4, "vllm_server_urls": ["http://127.0.0.1:1"]},
+            "max_concurrent_episodes=4 has no effect on vLLM",
+        ),
         ({"temperature": 0.0}, "temperature must be above 0"),
         ({"top_p": 1.5}, "top_p must be above 0 and at most 1, is 1.5"),
         ({"repetition_penalty": 1.1}, "repetition_penalty=1.1 has no effect"),
@@ -442,6 +447,17 @@ def test_a_template_of_trl_s_replaces_the_model_s(tiny_model, sqlite_database, l
     assert AutoTokenizer.from_pretrained(tmp_path).chat_template == load_chat_template("qwen3")
     with pytest.raises(ConfigError, match="the chat_template 'qwen9' cannot be read"):
         make_trainer(tiny_model, sqlite_database, [late_orders], tmp_path, chat_template="qwen9")
+
+
+def test_a_template_that_keeps_thoughts_is_saved(tiny_model, sqlite_database, late_orders, tmp_path):
+    """A server of the trained model must render what it was trained on."""
+    model = tmp_path / "qwen3"
+    AutoModelForCausalLM.from_pretrained(tiny_model).save_pretrained(model)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.chat_template = load_chat_template("qwen3")
+    tokenizer.save_pretrained(model)
+    make_trainer(str(model), sqlite_database, [late_orders], tmp_path, protocol="text").save_model()
+    assert AutoTokenizer.from_pretrained(tmp_path).chat_template == load_chat_template("qwen3_training")
 
 
 def test_the_seams_of_trl_are_where_they_were():

@@ -26,7 +26,7 @@ def two_ranks(tiny_model, tmp_path_factory) -> Path:
     """What two ranks, each with the whole model, saw of several troubles in a row."""
     folder = tmp_path_factory.mktemp("two_ranks")
     scenarios = (
-        "refuses,one_group,estimators,ppo,ppo_model,prime,shares_prompts,"
+        "refuses,one_group,estimators,ppo,ppo_model,prime,shares_prompts,in_parts,"
         "stays_away,opening_fails,opening_fails_elsewhere,sees_another_checkpoint,reward_fails,engine_fails,episode_fails"
     )
     status, output = fork_ranks(TWO_RANKS, scenarios, tiny_model, folder)
@@ -197,12 +197,26 @@ def check_shared(*ranks: dict) -> None:
         assert rank["auto"]["norms"] == pytest.approx(rank["off"]["norms"], rel=1e-5)
 
 
+def test_micro_batches_in_parts(two_ranks):
+    check_divided(*seen(two_ranks, "in_parts"))
+
+
+def check_divided(*ranks: dict) -> None:
+    """Each of four micro-batches has four passes on both ranks, though two rows of rank 0 would fit into one."""
+    for rank in ranks:
+        assert (len(rank["whole"]["passes"]), len(rank["divided"]["passes"])) == (4, 16)
+        assert max(rank["divided"]["passes"]) <= 1150
+        assert rank["divided"]["norms"] == pytest.approx(rank["whole"]["norms"], rel=1e-5)
+        assert rank["divided"]["logged"] == pytest.approx(rank["whole"]["logged"], rel=1e-4)
+    assert ranks[0]["divided"]["norms"]
+
+
 # --- ranks that share the weights -----------------------------------------------------------------
 
 
 def test_fsdp2_trains_with_one_turn_here_and_three_there(tiny_model, tmp_path):
     """Every layer's forward is a collective, for which both ranks must be at the same token."""
-    status, output = launch_ranks(SHARDED, "sharded,shares_prompts", tiny_model, tmp_path)
+    status, output = launch_ranks(SHARDED, "sharded,shares_prompts,in_parts", tiny_model, tmp_path)
 
     assert status == 0, output
     first, second = seen(tmp_path, "sharded")
@@ -223,6 +237,7 @@ def test_fsdp2_trains_with_one_turn_here_and_three_there(tiny_model, tmp_path):
     assert max(float(weight.abs().max()) for name, weight in saved.items() if "lora_B" in name) > 0
     assert (tmp_path / "sharded" / "checkpoint-1" / "optimizer.bin").exists()
     check_shared(*seen(tmp_path, "shares_prompts"))
+    check_divided(*seen(tmp_path, "in_parts"))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import torch
 
 from trl_dbbench.advantages.batch import AdvantageBatch, needs
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.utils.lookup import check_choice
 
 EPSILON = 1e-6
 """Added to standard deviations. TRL's own is 1e-4."""
@@ -99,7 +100,7 @@ def process_avg_unique(batch: AdvantageBatch, step_spread: Spread = "last_token"
     Args:
         step_spread: `last_token` (as in RewardSQL) or `turn`: which sampled tokens of a turn get it.
     """
-    check_choice("step_spread", step_spread, ("last_token", "turn"))
+    check_choice("advantage_args.step_spread", step_spread, ("last_token", "turn"))
     steps = batch.steps  # (N, K)
     means = [torch.unique(row[~row.isnan() & (row != 0)]) for row in steps]
     unique = torch.stack([values.mean() if len(values) else torch.tensor(0.0) for values in means])
@@ -147,14 +148,6 @@ def places_of_groups(values: torch.Tensor, groups: torch.Tensor) -> Iterator[tor
 def vary(values: torch.Tensor) -> bool:
     """Return whether the values differ; there must be at least one."""
     return bool((values != values[0]).any())
-
-
-def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    """Raise ConfigError for an argument that is not allowed."""
-    if value not in allowed:
-        raise ConfigError(
-            f"unknown {name} {value!r} in advantage_args; allowed: {', '.join(map(str, allowed))}."
-        )
 
 
 def check_share(name: str, value: float) -> None:

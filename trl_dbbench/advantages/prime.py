@@ -32,10 +32,11 @@ from torch.nn.utils.rnn import pad_sequence
 from trl.trainer.utils import use_adapter
 
 from trl_dbbench.advantages.batch import AdvantageBatch, needs
-from trl_dbbench.advantages.estimators import check_choice, rloo
+from trl_dbbench.advantages.estimators import rloo
 from trl_dbbench.advantages.gradients import reduce_gradients
 from trl_dbbench.episode.types import Episode, Status
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.utils.lookup import check_choice
 
 ADAPTER = "prime"
 
@@ -65,7 +66,7 @@ class Prime:
         for name, value in (("beta", beta), ("learning_rate", learning_rate)):
             if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
                 raise ConfigError(f"{name} in advantage_args must be a number above 0, is {value!r}.")
-        check_choice("by", by, ("token", "turn"))
+        check_choice("advantage_args.by", by, ("token", "turn"))
         self.beta, self.learning_rate, self.by = beta, learning_rate, by
         self._adapter: dict[str, torch.Tensor] = {}
         self._optimizer: dict[str, Any] = {}
@@ -95,7 +96,7 @@ class Prime:
         number = accelerator.reduce(torch.tensor(float(len(played)), device=device), reduction="sum").item()
         sums = torch.zeros(2, device=device)  # loss, and correct classifications
         with self._model(trainer) as (model, optimizer), torch.enable_grad():
-            for rows in _parts(played, trainer.args.per_device_train_batch_size):
+            for rows in trainer.forwards.groups(played):
                 rewards, sampled = self._rewards(trainer, model, rows)
                 for episode, values in zip(rows, (rewards * sampled).detach().tolist(), strict=True):
                     episode.token_rewards = values[: len(episode.mask)]
@@ -208,10 +209,6 @@ def _config(model: PeftModel) -> Any:
     config.lora_dropout, config.init_lora_weights = 0.0, True
     config.bias, config.modules_to_save, config.trainable_token_indices = "none", None, None
     return config
-
-
-def _parts(episodes: Sequence[Episode], rows: int) -> list[Sequence[Episode]]:
-    return [episodes[start : start + rows] for start in range(0, len(episodes), rows)]
 
 
 def _padded(rows: Sequence[torch.Tensor], side: str) -> tuple[torch.Tensor, torch.Tensor]:

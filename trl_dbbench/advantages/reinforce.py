@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 
 from trl_dbbench.advantages.batch import AdvantageBatch
-from trl_dbbench.advantages.estimators import check_choice
+from trl_dbbench.utils.lookup import check_choice
 
 Baseline = Literal["none", "running"]
 
@@ -23,7 +23,7 @@ class Reinforce:
     """
 
     def __init__(self, baseline: Baseline = "none"):
-        check_choice("baseline", baseline, ("none", "running"))
+        check_choice("advantage_args.baseline", baseline, ("none", "running"))
         self.baseline = baseline
         self._sum, self._count = 0.0, 0
 

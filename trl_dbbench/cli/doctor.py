@@ -12,6 +12,7 @@ from being made.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import runpy
@@ -34,7 +35,6 @@ from transformers.utils.versions import require_version
 from trl import ModelConfig, get_peft_config
 
 from trl_dbbench.cli import bundled as shipped
-from trl_dbbench.cli.memory import Load, Sizes, needed
 from trl_dbbench.cli.start import RecipeParser
 from trl_dbbench.database import database_for, open_database
 from trl_dbbench.database.open import DEFAULT_IMAGE, IMAGE_VARIABLE, databases_of
@@ -49,6 +49,8 @@ from trl_dbbench.evaluation.evaluate import evaluate
 from trl_dbbench.runs.adapters import ADAPTER_FILE, MODEL_FILE
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Task, load_tasks
+from trl_dbbench.training.memory import REMEDIES, Place, Sizes, gb, plan
+from trl_dbbench.utils.memory import total_memory
 
 TASKS = 4
 """Episodes that are played side by side."""
@@ -401,12 +403,19 @@ def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
         return Finding("memory", "note", f"what {name} needs can be told when its config.json is there")
     model = ModelConfig(**{each.name: getattr(case.given, each.name) for each in fields(ModelConfig)})
     sizes = Sizes.of(config, get_peft_config(model))
-    parts = needed(sizes, _load(case, config, _prompt_tokens(case, tasks, name)))
-    total = parts.pop("total")
-    said = ", ".join(f"{part} {_gb(size)}" for part, size in parts.items() if size)
+    place = Place(
+        there=_memory_there(case),
+        on_cpu=case.on_cpu,
+        value_bytes=_bytes_of(case.get("dtype", "auto"), config),
+        lora=bool(case.get("use_peft") or case.get("adapter_name_or_path")),
+        bits=4 if case.get("load_in_4bit") else 8 if case.get("load_in_8bit") else None,
+        ranks=case.ranks,
+        sharing=_sharing(case),
+    )
+    planned = plan(case.given, config, sizes, _prompt_tokens(case, tasks, name), place)
     text = (
-        f"{sizes.parameters:,} parameters, {sizes.trained:,} of them trained, need about {_gb(total)} on "
-        f"each rank ({said}; see trl_dbbench/cli/memory.py)"
+        f"{sizes.parameters:,} parameters, {sizes.trained:,} of them trained, need about {gb(planned.total)} "
+        f"on each rank ({planned})"
     )
     gpus = torch.cuda.device_count()
     if not case.on_cpu and gpus < case.ranks:
@@ -415,25 +424,20 @@ def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
             f"{gpus or 'none'}. Give fewer by --num-processes; a small model also trains with "
             "--use_cpu true --bf16 false."
         )
-    there = _memory_there(case)
-    text += f", of {_gb(there)}"
-    if total > there:
+    text += f", of {gb(place.there)}"
+    if planned.total > place.there:
         raise ConfigError(
-            f"{text}. Lower per_device_train_batch_size or max_completion_length, set use_peft or "
-            "gradient_checkpointing: true, or share the weights among GPUs: --config-file fsdp2."
+            f"{text}. {REMEDIES}, with use_peft, or with the weights shared among GPUs: --config-file fsdp2."
         )
-    return Finding("memory", "note", f"{text}: nearly full") if total > FULL * there else text
+    return Finding("memory", "note", f"{text}: nearly full") if planned.total > FULL * place.there else text
 
 
-def _gb(size: float) -> str:
-    return f"{size / 1e9:,.1f} GB" if size >= 5e7 else f"{size / 1e6:,.1f} MB"
-
-
-def _memory_there(case: Case) -> int:
-    """Bytes that one rank can have."""
+def _memory_there(case: Case) -> float:
+    """Bytes that one rank can have; without a GPU, no bound is known."""
     if case.on_cpu:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // case.ranks
-    return min(torch.cuda.mem_get_info(each)[1] for each in range(case.ranks))
+        return total_memory(torch.device("cpu")) / case.ranks
+    gpus = range(min(case.ranks, torch.cuda.device_count()))
+    return min((total_memory(torch.device("cuda", each)) for each in gpus), default=math.inf)
 
 
 def _prompt_tokens(case: Case, tasks: Sequence[Task], model: str) -> int:
@@ -445,33 +449,6 @@ def _prompt_tokens(case: Case, tasks: Sequence[Task], model: str) -> int:
     longest = max(prompts, key=lambda messages: sum(len(each["content"]) for each in messages))
     text = "".join(each["content"] for each in longest)
     return len(AutoTokenizer.from_pretrained(model)(text)["input_ids"])
-
-
-def _load(case: Case, config: Any, prompt_tokens: int) -> Load:
-    rows = int(case.get("per_device_train_batch_size", 8))
-    plays = hasattr(case.given, "max_turns")
-    tokens = prompt_tokens + int(
-        case.get("max_completion_length", 0) if plays else case.get("max_length", 1024)
-    )
-    episodes = rows * int(case.get("steps_per_generation") or case.get("gradient_accumulation_steps", 1))
-    if case.get("generation_batch_size"):
-        episodes = int(case.get("generation_batch_size")) // case.ranks
-    if plays and case.get("greedy_eval") == "batch":
-        episodes += -(-episodes // int(case.get("num_generations", 1)))
-    optimizer = str(case.get("optim", ""))
-    of_optimizer = 2 if "8bit" in optimizer else 0 if optimizer == "sgd" else None
-    has_reference = float(case.get("beta", 0) or 0) > 0 and not case.get("use_peft")
-    return Load(
-        value_bytes=_bytes_of(case.get("dtype", "auto"), config),
-        lora=bool(case.get("use_peft")),
-        bits=4 if case.get("load_in_4bit") else 8 if case.get("load_in_8bit") else None,
-        optimizer_bytes=of_optimizer,
-        reference=plays and (bool(case.get("reference_model_name_or_path")) or has_reference),
-        rollout=(episodes, tokens) if plays and not case.get("vllm_server_urls") else (0, 0),
-        update=(rows, tokens),
-        checkpointing=bool(case.get("activation_checkpointing") or case.get("gradient_checkpointing")),
-        ranks=_sharing(case),
-    )
 
 
 def _bytes_of(dtype: str, config: Any) -> int:

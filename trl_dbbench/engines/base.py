@@ -51,6 +51,7 @@ class EngineSettings:
     vllm_enable_sleep_mode: bool = False
     vllm_model_impl: str = "vllm"
     trust_remote_code: bool = False
+    max_concurrent_episodes: int | None = None
 
 
 class Backend(Protocol):
@@ -100,6 +101,20 @@ def open_backend(args: EngineArguments, policy: Policy | ServedPolicy) -> Backen
     return look_up("engine", engine_of(args), BACKENDS)(args, policy)
 
 
+def check_concurrency(most: int, engine: str) -> None:
+    """Raise ConfigError for a `max_concurrent_episodes` that bounds nothing."""
+    if most < 1:
+        raise ConfigError(
+            f"max_concurrent_episodes must be at least 1, is {most}; leave it out for what fits into the "
+            "memory that is free."
+        )
+    if engine == "vllm":
+        raise ConfigError(
+            f"max_concurrent_episodes={most} has no effect on vLLM, which plays what fits into its own "
+            "cache. Leave it out; `vllm serve --max-num-seqs` bounds it."
+        )
+
+
 def server_addresses(urls: Sequence[str]) -> list[str]:
     """The addresses of `vllm_server_urls`, without a slash at their end.
 
@@ -125,7 +140,7 @@ def server_addresses(urls: Sequence[str]) -> list[str]:
 def _transformers(args: Any, policy: Policy) -> Backend:
     from trl_dbbench.engines.transformers.backend import TransformersBackend
 
-    return TransformersBackend(policy)
+    return TransformersBackend(policy, args.max_concurrent_episodes)
 
 
 def _vllm(args: Any, policy: Policy | ServedPolicy) -> Backend:

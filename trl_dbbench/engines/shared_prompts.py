@@ -290,6 +290,19 @@ class SharedPrompts:
         self._accelerator, self._compiled = accelerator, compiled
         self._told = False
 
+    def _backbone(self, model: nn.Module) -> PreTrainedModel:
+        """Return the layers without output layer, adapter and accelerate's wrappers."""
+        whole = self._accelerator.unwrap_model(model)
+        return (whole.get_base_model() if hasattr(whole, "get_base_model") else whole).base_model
+
+    def possible(self, model: nn.Module) -> bool:
+        """Return whether the model's forward can share prompts; log once if not."""
+        reason = reason_against(self._backbone(model).config, compiled=self._compiled)
+        if reason and not self._told:
+            logger.warning("Training computes each episode's prompt anew (shared_prefix: auto): %s.", reason)
+            self._told = True
+        return reason is None
+
     def score(
         self,
         model: nn.Module,
@@ -309,20 +322,13 @@ class SharedPrompts:
         Returns:
             (B, T) both, 0 on padding. `None` if sharing is not possible, or not worth it.
         """
-        # the layers without output layer, adapter and accelerate's wrappers
-        backbone = self._accelerator.unwrap_model(model)
-        backbone = (backbone.get_base_model() if hasattr(backbone, "get_base_model") else backbone).base_model
-        if reason := reason_against(backbone.config, compiled=self._compiled):
-            if not self._told:
-                logger.warning(
-                    "Training computes each episode's prompt anew (shared_prefix: auto): %s.", reason
-                )
-                self._told = True
+        if not self.possible(model):
             return None
         layouts = layouts_of(input_ids, attention_mask, completion, batch_size)
         outputs = []
         if not layouts:
             return None
+        backbone = self._backbone(model)
         for layout in layouts:
             with sharing(backbone, layout) as inputs, self._accelerator.autocast():
                 outputs.append(model(**inputs, fused_lm_head=True))

@@ -10,28 +10,38 @@ placeholder as the assistant's turn: the part after the placeholder is appended 
 └───────────────────── prompt, rendered once ────────────────────┘  └─ sampled ─┘  └── appended, mask 0 ──┘
 ```
 
-The template is checked at the start, by rendering; `docs/models.md` has the results for TRL's templates. Text
-from tasks and databases is data: it never becomes a control token.
+The template is checked at the start, by rendering; `docs/models.md` has the results for TRL's templates. A
+server renders all turns again for each request, so there too a conversation must be these pieces, with the
+thoughts of earlier turns. Text from tasks and databases is data: it never becomes a control token.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from trl_dbbench.episode.protocol import AgentProtocol, Answer, Invalid, Operation
-from trl_dbbench.episode.templates import TEMPLATE_ERRORS, own_template, training_template
-from trl_dbbench.episode.tool_calls import after_thoughts, end_thought, split_prompt
+from trl_dbbench.episode.templates import (
+    TEMPLATE_ERRORS,
+    THOUGHT_FIELDS,
+    THOUGHT_SWITCHES,
+    keeping_variants,
+    knows_thoughts,
+    own_template,
+)
+from trl_dbbench.episode.tool_calls import THOUGHTS, after_thoughts, end_thought, split_prompt
 from trl_dbbench.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
 _PLACEHOLDER = "PLACEHOLDER-OF-THE-TURN"
+_THOUGHT = "THOUGHT-OF-THE-TURN"
 _QUESTION = {"role": "user", "content": "?"}
 _CALL_ID = "000000000"
 """Nine letters or digits, which Mistral's templates require."""
@@ -53,6 +63,11 @@ _REMEDY = (
 
 _REMEDY_SHOTS = f"{_REMEDY} Or leave few_shot out."
 
+_REMEDY_THOUGHTS = (
+    f"{_REMEDY} Or switch thoughts off where the template can: "
+    "`chat_template_kwargs: {enable_thinking: false}`."
+)
+
 _REMEDY_END = "Add the token that ends its turns to eos_token_id in the model's generation_config.json."
 
 
@@ -67,13 +82,13 @@ class ChatFormat:
         template_kwargs: arguments of the template (`enable_thinking`, ...).
 
     Attributes:
-        chat_template: the tokenizer's own template, or TRL's training variant if only that one keeps the
-            thoughts of earlier turns.
+        chat_template: the tokenizer's own template, or one with the same prompts that keeps the thoughts of
+            earlier turns, if its own drops them. The saved model needs it.
 
     Raises:
         ConfigError: if there is no chat template or it does not fit the protocol: it refuses the roles, omits
-            the system prompt, tools or observations, changes the prompt when a turn is added, or writes an
-            action that the protocol does not read back.
+            the system prompt, tools or observations, changes the prompt when a turn is added, writes an
+            action that the protocol does not read back, or drops the thoughts of earlier turns.
     """
 
     def __init__(
@@ -95,16 +110,7 @@ class ChatFormat:
         self._writes_calls = "tool_calls" in self._message(Operation(_PLACEHOLDER))
         # the episodes of a group see similar observations
         self._observation_ids = lru_cache(maxsize=1024)(self._render_observation)
-        try:
-            self._use(own)
-        except ConfigError as error:
-            if not self._use_training_template(str(error)):
-                raise
-        else:
-            if not self._keeps_the_prompt and not self._use_training_template(
-                "it drops thoughts of earlier turns"
-            ):
-                self._use(own)
+        self._choose(own)
 
     def prompt_ids(self, messages: list[dict[str, Any]]) -> list[int]:
         """Return the ids of the prompt.
@@ -170,10 +176,11 @@ class ChatFormat:
 
     def _after_a_turn(self, messages: list[dict[str, Any]], observation: str) -> str:
         """Render a conversation with a placeholder as the assistant's turn, then this observation."""
+        return self._render([*messages, self._placeholder(), self._observed(observation)])
+
+    def _placeholder(self) -> dict[str, Any]:
         turn = self._message(Operation(_PLACEHOLDER))
-        if not self._writes_calls:
-            turn["content"] = _PLACEHOLDER
-        return self._render([*messages, turn, self._observed(observation)])
+        return turn if self._writes_calls else turn | {"content": _PLACEHOLDER}
 
     def _observed(self, observation: str) -> dict[str, Any]:
         message = {"role": self.protocol.observation_role, "content": observation}
@@ -203,20 +210,18 @@ class ChatFormat:
 
     def _render_observation(self, observation: str) -> list[int]:
         rendered = self._after_a_turn([_QUESTION], self._as_data(observation))
-        ids = self._encode(rendered.partition(_PLACEHOLDER)[2])
-        if not self._writes_calls:
-            return ids
-        # the rest of the call comes before the end of the turn
-        return ids[next((i for i, id in enumerate(ids) if id in self.eos_token_ids), 0) :]
+        return self._encode(rendered.partition(_PLACEHOLDER)[2])[self._unended :]
 
-    def _render(self, messages: list[dict[str, Any]], add_generation_prompt: bool = True) -> str:
+    def _render(
+        self, messages: list[dict[str, Any]], add_generation_prompt: bool = True, **switched: bool
+    ) -> str:
         return self.tokenizer.apply_chat_template(
             messages,
             tools=self.protocol.tools,
             chat_template=self.chat_template,
             add_generation_prompt=add_generation_prompt,
             tokenize=False,
-            **self._template_kwargs,
+            **{**self._template_kwargs, **switched},
         )
 
     def _encode(self, text: str) -> list[int]:
@@ -262,31 +267,50 @@ class ChatFormat:
                 _REMEDY_SHOTS,
             )
 
-    def _use_training_template(self, reason: str) -> bool:
-        """Switch to TRL's training variant of the template; return whether there is one that works."""
-        training = training_template(self.tokenizer)
-        if training is None:
-            return False
-        try:
-            self._use(training)
-        except ConfigError:
-            return False
-        if self._keeps_the_prompt:
-            logger.info("TRL's variant for training replaces the model's own chat template: %s", reason)
-        return self._keeps_the_prompt
+    def _choose(self, own: str) -> None:
+        """Use the tokenizer's template, or one that shows the same prompts and keeps earlier turns."""
+        if self._use(own):
+            return
+        shown = self._shown_by(own)
+        for name, template in keeping_variants(own):
+            with suppress(*TEMPLATE_ERRORS, ConfigError):
+                if knows_thoughts(template) and self._shown_by(template) == shown and self._use(template):
+                    logger.info("Chat template: %s, which keeps the thoughts of earlier turns.", name)
+                    return
+        raise self._refusal(
+            "does not keep earlier turns as the agent writes them, thoughts included, under `protocol: "
+            f"{self.protocol.name}`; training does, so the model would read other prompts once it is served",
+            _REMEDY_THOUGHTS,
+        )
 
-    def _use(self, template: str) -> None:
+    def _shown_by(self, template: str) -> tuple[str, str]:
+        """Return the prompt and the text between two turns: what the agent sees of a template."""
+        self.chat_template = template
+        between = self._after_a_turn(_PROBE, "OBSERVATION").partition(_PLACEHOLDER)[2]
+        return self._render(_PROBE), between
+
+    def _use(self, template: str) -> bool:
+        """Use a template; return whether a server that renders earlier turns again shows the same prompts.
+
+        Raises:
+            ConfigError: if it does not fit the protocol.
+        """
         self.chat_template = template
         self._observation_ids.cache_clear()
         self._marks: list[str] = []
         prompt, conversation = self._check_layout()
         stem, self._begun = split_prompt(prompt)
-        self._keeps_the_prompt = conversation.startswith(prompt)
         after_the_question = prompt.rpartition(_PROBE[1]["content"])[2]
         self._marks = self._find_marks(after_the_question + conversation.removeprefix(stem))
+        between = conversation.partition(_PLACEHOLDER)[2]
+        closing = self._encode(between.partition("OBSERVATION")[0])
+        # ids of the agent's turn before its end, as the rest of a call
+        self._unended = next((i for i, id in enumerate(closing) if id in self.eos_token_ids), 0)
         turn = self._encode(self._rendered_turn(_PROBE_ACTIONS[0]))
         self._ends_turns = not self.eos_token_ids.isdisjoint(turn)
         self._check_actions()
+        thinks = self._thinks(prompt)
+        return any(self._keeps(turn, thinks, prompt, between) for turn in self._handed_back(thinks))
 
     def _check_layout(self) -> tuple[str, str]:
         role = self.protocol.observation_role
@@ -322,6 +346,43 @@ class ChatFormat:
                 f"does not end a tool call with what ends the model's turns ({ends})", _REMEDY_END
             )
         return prompt, conversation
+
+    def _thinks(self, prompt: str) -> bool:
+        """Return whether the template lets the model think: it knows thoughts, and they are not off."""
+        if not knows_thoughts(self.chat_template):
+            return False
+        with suppress(*TEMPLATE_ERRORS):
+            off, on = (self._render(_PROBE, **dict.fromkeys(THOUGHT_SWITCHES, to)) for to in (False, True))
+            return prompt != off or prompt == on
+        return True
+
+    def _handed_back(self, thinks: bool) -> Iterator[dict[str, Any]]:
+        """Yield a turn in the forms in which clients hand it back to a server."""
+        turn = self._placeholder()
+        if not thinks:
+            yield turn
+            return
+        yield turn | dict.fromkeys(THOUGHT_FIELDS, _THOUGHT)
+        for opened, closed in THOUGHTS:
+            if opened in self.chat_template or closed in self.chat_template:
+                yield turn | {"content": f"{opened}\n{_THOUGHT}\n{closed}\n\n{turn['content']}"}
+
+    def _keeps(self, turn: dict[str, Any], thinks: bool, prompt: str, between: str) -> bool:
+        """Return whether a conversation is its prompt, and each turn with what training appends to it."""
+        played = [turn, self._observed("OBSERVATION")]
+        try:
+            once, twice = (self._render([*_PROBE, *played * turns]) for turns in (1, 2))
+        except TEMPLATE_ERRORS:
+            return False
+        added = once.removeprefix(prompt)
+        before, _, after = added.partition(_PLACEHOLDER)
+        begun, thought, _ = before.partition(_THOUGHT)
+        return (
+            (once, twice) == (prompt + added, once + added)
+            and after == between
+            and bool(thought) == thinks
+            and not any(closed in begun for _, closed in THOUGHTS)  # an empty thought before the agent's
+        )
 
     def _check_actions(self) -> None:
         for action in _PROBE_ACTIONS:

@@ -67,7 +67,7 @@ class TokenDialogue:
 
     async def next_turn(self, number: int) -> Turn:
         budget = min(self._max_turn_tokens, self._end - len(self._ids))
-        request = Request(tuple(self._ids), budget, self._sampling, self._row, number)
+        request = Request(tuple(self._ids), budget, self._sampling, self._row, number, self._end)
         completion = await self._engine.generate(request)
         self._ids += completion.ids
         text = self._chat.text(completion.ids)

@@ -1,7 +1,9 @@
-"""Chat templates: a tokenizer's own, from a file, or bundled with TRL."""
+"""Chat templates: a tokenizer's own, from a file, or bundled with TRL; and the thoughts that they drop."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -9,12 +11,29 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 from trl import apply_chat_template
-from trl.chat_template_utils import get_training_chat_template
 
+from trl_dbbench.episode.tool_calls import THOUGHTS
 from trl_dbbench.errors import ConfigError
 
 TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, LookupError)
 """Errors that rendering a template can raise."""
+
+THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
+"""Fields of a message with the model's thoughts, as templates and servers name them."""
+
+THOUGHT_SWITCHES = ("enable_thinking", "thinking")
+"""Arguments of templates that switch thoughts on and off."""
+
+_KEEP_THOUGHTS = {
+    "preserve_thinking": "true",
+    "keep_past_thinking": "true",
+    "clear_thinking": "false",
+    "drop_thinking": "false",
+    "truncate_history_thinking": "false",
+}
+"""Arguments of templates, and the value of each that keeps the thoughts of earlier turns."""
+
+_READS_THOUGHTS = re.compile(rf"""[.'"](?:{"|".join(THOUGHT_FIELDS)})\b""")
 
 
 def load_chat_template(name_or_path: str) -> str:
@@ -54,12 +73,26 @@ def own_template(tokenizer: PreTrainedTokenizerBase, tools: list[dict[str, Any]]
         ) from None
 
 
-def training_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """Return TRL's training variant of a tokenizer's template, if TRL has one."""
-    try:
-        return get_training_chat_template(tokenizer)
-    except TEMPLATE_ERRORS:
-        return None
+def keeping_variants(template: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and text of templates that may keep the thoughts which this one drops.
+
+    First the template with its own arguments set: inside it, they hold wherever the saved model is served.
+    Then TRL's variants for training, of all families.
+    """
+    known = {name: value for name, value in _KEEP_THOUGHTS.items() if re.search(rf"\b{name}\b", template)}
+    if known:
+        named = ", ".join(f"{name}: {value}" for name, value in known.items())
+        set_first = "".join(f"{{%- set {name} = {value} %}}" for name, value in known.items())
+        yield f"the model's own with {named}", set_first + template
+    for path in sorted(bundled_templates(), key=lambda path: path.name):
+        if path.name.endswith("_training.jinja"):
+            yield f"TRL's {path.name.removesuffix('.jinja')}", path.read_text(encoding="utf-8")
+
+
+def knows_thoughts(template: str) -> bool:
+    """Return whether a template names marks or fields of thoughts."""
+    marks = (mark for pair in THOUGHTS for mark in pair)
+    return any(mark in template for mark in marks) or bool(_READS_THOUGHTS.search(template))
 
 
 def check_shows_episodes(

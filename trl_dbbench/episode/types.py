@@ -67,7 +67,8 @@ class Start:
 class Request:
     """A request for the next turn after `ids`, at most `max_new_tokens` long.
 
-    `row` and `turn` order a batch; `turn` also picks the random numbers.
+    `row` and `turn` order a batch; `turn` also picks the random numbers. `limit` is the most tokens that the
+    episode can have at its end, prompt included; without it this turn counts as the last.
     """
 
     ids: Sequence[int]
@@ -75,6 +76,7 @@ class Request:
     sampling: Sampling
     row: int
     turn: int
+    limit: int | None = None
 
     @property
     def seed(self) -> int:

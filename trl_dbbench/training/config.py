@@ -11,7 +11,7 @@ from trl import GRPOConfig
 
 from trl_dbbench.advantages.estimators import grpo
 from trl_dbbench.advantages.registry import AdvantageFunction, check_needs, get_advantage
-from trl_dbbench.engines.base import server_addresses
+from trl_dbbench.engines.base import check_concurrency, engine_of, server_addresses
 from trl_dbbench.episode.protocol import get_protocol
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.errors import ConfigError
@@ -66,8 +66,8 @@ class DBBenchGRPOConfig(GRPOConfig):
     chat_template: str | None = option(
         None,
         "Replaces the model's chat template, in the saved model too: a jinja file, or the name of one of "
-        "TRL's, as qwen3_training. Left out: the model's own, or TRL's training variant if the model's "
-        "drops earlier thoughts.",
+        "TRL's, as qwen3_training. Left out: the model's own, or one with the same prompts that keeps "
+        "earlier thoughts if the model's drops them.",
     )
     adapter_name_or_path: str | None = option(
         None,
@@ -137,6 +137,11 @@ class DBBenchGRPOConfig(GRPOConfig):
         "Batches that vLLM servers play while an earlier one is trained on, 0 to 2. Their weights are as "
         "many generations old.",
     )
+    max_concurrent_episodes: int | None = option(
+        None,
+        "Episodes that the transformers engine plays at a time; the others wait for one to end. Left out: "
+        "what fits into the memory that is free.",
+    )
     use_rollout_logprobs: bool = option(
         False, "Take the old log-probabilities of the loss from the rollout, not from TRL's scoring."
     )
@@ -151,6 +156,12 @@ class DBBenchGRPOConfig(GRPOConfig):
         "Training computes a prompt once for its episodes, where that is known to be right (auto), or for "
         "each (off). auto draws dropout once for them too.",
         CHOICES["shared_prefix"],
+    )
+    max_tokens_per_forward: int | None = option(
+        None,
+        "Tokens of a forward and backward pass at most, padding included: the rows of a micro-batch are "
+        "divided into such parts, with the same loss and gradient. A longer row goes alone. Left out: what "
+        "fits into the memory that is free.",
     )
 
     # --- KL ---
@@ -218,6 +229,13 @@ class DBBenchGRPOConfig(GRPOConfig):
         for name in ("max_turns", "max_turn_tokens", "max_completion_length", "greedy_eval_every"):
             if (getattr(self, name) or 0) < 1:
                 raise ConfigError(f"{name} must be at least 1, is {getattr(self, name)}.")
+        if self.max_concurrent_episodes is not None:
+            check_concurrency(self.max_concurrent_episodes, engine_of(self))
+        if self.max_tokens_per_forward is not None and self.max_tokens_per_forward < 1:
+            raise ConfigError(
+                f"max_tokens_per_forward must be at least 1, is {self.max_tokens_per_forward}; leave it out "
+                "for what fits into the memory that is free."
+            )
         for name, allowed in CHOICES.items():
             if getattr(self, name) is False and "off" in allowed:
                 setattr(self, name, "off")  # as YAML reads a bare `off`

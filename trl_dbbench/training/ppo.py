@@ -33,12 +33,13 @@ from trl_dbbench.episode.types import Episode
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.training.config import DBBenchGRPOConfig, option
 from trl_dbbench.training.critic import CRITICS, Critic, states_of, trunk_of
+from trl_dbbench.training.forwards import Values
+from trl_dbbench.training.packing import Tokens
 from trl_dbbench.training.trainer import DBBenchGRPOTrainer
 from trl_dbbench.utils.ranks import Ranks
 
 VALUES, RETURNS = "values", "returns"
 """(B, T) of a scored batch: the critic's values before the update, and their targets."""
-SCORED = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 
 
 @dataclass
@@ -105,19 +106,18 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
         self._trunk = trunk_of(self.model)
         self.critic = Critic(self.model, self.args.critic).to(self.accelerator.device)
         self.critic.share(self.accelerator)
-        if self.critic.trunk is None:
-            # the head reads the hidden states that the loss has computed, of rows as they are
-            self.sharing = None
-        elif self.args.gradient_checkpointing:
+        self.forwards.count_shared = False  # the critic's passes share nothing
+        if self.critic.trunk is not None and self.args.gradient_checkpointing:
             self.critic.trunk.gradient_checkpointing_enable(self.args.gradient_checkpointing_kwargs)
 
     # --- values -----------------------------------------------------------------------------------
 
-    def _states(self, trunk: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
+    def shares_prompts(self, model: Any) -> bool:
+        # the head reads the hidden states that the loss has computed, of rows as they are
+        return self.critic.trunk is not None and super().shares_prompts(model)
+
+    def _states(self, trunk: nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Return the last hidden states (B, L, H) of prompts and completions."""
-        ids, mask = (
-            torch.cat([batch[f"prompt_{of}"], batch[f"completion_{of}"]], dim=1) for of in ("ids", "mask")
-        )
         with self.accelerator.autocast():
             return trunk(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
 
@@ -125,16 +125,19 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
     def values_of(self, batch: dict[str, Any]) -> torch.Tensor:
         """Return the critic's values of a scored batch, (B, T), fp32, without dropout."""
         trunk = self.critic.trunk or self._trunk
-        rows = self.args.per_device_train_batch_size
-        parts = [
-            {key: batch[key][start : start + rows] for key in SCORED}
-            for start in range(0, len(batch["prompt_ids"]), rows)
-        ]
+
+        def run(tokens: Tokens, rows: int | None) -> Values:
+            passes = zip(*(each.split(rows or len(each)) for each in tokens[:2]), strict=True)
+            return (
+                torch.cat([self.critic(self._states(trunk, *each), tokens.completion) for each in passes]),
+            )
+
         training = trunk.training
         trunk.eval()
         try:
-            width = batch["completion_ids"].shape[1]
-            return torch.cat([self.critic(self._states(trunk, part), width) for part in parts])
+            return self.forwards.score(VALUES, run, Tokens.of(batch), self.args.per_device_train_batch_size)[
+                0
+            ]
         finally:
             trunk.train(training)
 
@@ -161,8 +164,12 @@ class DBBenchPPOTrainer(DBBenchGRPOTrainer):
         with states_of(self._trunk) as seen:
             loss = super()._compute_loss(model, inputs)
         trunk = self.critic.trunk
-        states = seen[-1] if trunk is None else self._states(trunk, inputs)
-        values = self.critic(states, inputs[VALUES].shape[1])
+
+        def run(tokens: Tokens, rows: int | None) -> Values:
+            states = seen[-1] if trunk is None else self._states(trunk, *tokens[:2])
+            return (self.critic(states, tokens.completion),)
+
+        (values,) = self.forwards.score(VALUES, run, Tokens.of(inputs))
         return loss + self.args.value_loss_weight * self._value_loss(values, inputs)
 
     def _value_loss(self, values: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor:

@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import DefaultFlowCallback
 
+from trl_dbbench.training.last_words import witnessed
 from trl_dbbench.utils.console import plain_output
 from trl_dbbench.utils.ranks import end
 
@@ -202,6 +203,7 @@ def stop_with_launcher() -> None:
 @contextmanager
 def ordered_end() -> Iterator[Callable[[Trainer], None]]:
     """Around a training script: it ends with its launcher, its ranks end together, and signals are handled.
+    If the kernel kills it for memory, a line says so.
 
     ```python
     with ordered_end() as ended:
@@ -217,7 +219,7 @@ def ordered_end() -> Iterator[Callable[[Trainer], None]]:
     trainers: list[Trainer] = []
     StopSignal.trained = False
     signals = _ScriptSignals()
-    with signals.taking(signals.handle):
+    with witnessed(), signals.taking(signals.handle):
         try:
             yield trainers.append
         except KeyboardInterrupt:

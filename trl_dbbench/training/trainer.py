@@ -21,6 +21,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -43,6 +44,7 @@ from trl_dbbench.database import Database
 from trl_dbbench.engines.base import open_backend
 from trl_dbbench.engines.policy import TrainedPolicy
 from trl_dbbench.engines.shared_prompts import SharedPrompts
+from trl_dbbench.episode.chat import ChatFormat
 from trl_dbbench.episode.dataset import task_in
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.templates import load_chat_template
@@ -72,6 +74,7 @@ from trl_dbbench.training.callbacks import (
 )
 from trl_dbbench.training.config import DBBenchGRPOConfig
 from trl_dbbench.training.dynamic_sampling import Batch, Chooser, Row, put_columns, take_columns
+from trl_dbbench.training.forwards import Forwards
 from trl_dbbench.training.frontier import Frontier
 from trl_dbbench.training.importance_sampling import (
     MODES,
@@ -82,6 +85,7 @@ from trl_dbbench.training.importance_sampling import (
 from trl_dbbench.training.kl import apply_kl, load_reference
 from trl_dbbench.training.loss import SHARES, correct_means, mask_failed, note_shares
 from trl_dbbench.training.model_card import refine_card
+from trl_dbbench.training.packing import Tokens
 from trl_dbbench.training.resume import ResumableGRPOTrainer, replaced
 from trl_dbbench.training.samplers import TaskSampler, task_order
 from trl_dbbench.training.unsupported import check_arguments
@@ -190,7 +194,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
             self.stateful["advantage"] = self.advantage
         if hasattr(self.advantage, "check"):
             self.advantage.check(self)
-        if args.chat_template is not None:  # the saved model has it too
+        if args.chat_template is not None:
             self._tokenizer.chat_template = load_chat_template(args.chat_template)
         policy = TrainedPolicy(self)
         self.backend = open_backend(args, policy)
@@ -208,6 +212,8 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
                 args.max_turns, args.max_turn_tokens, args.max_completion_length, min(contexts, default=None)
             ),
         )
+        assert isinstance(self.player.chat, ChatFormat)
+        self._tokenizer.chat_template = self.player.chat.chat_template  # the saved model has it too
         prepare_reward_models(self, self.player.chat.protocol)
         # TRL shows them to reward models
         self.chat_template_kwargs = {**self.chat_template_kwargs, "tools": self.player.chat.protocol.tools}
@@ -218,7 +224,10 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         if isinstance(order, Frontier):
             self.stateful["frontier"] = order
         self.chooser = Chooser(args, train_dataset, order, shots, self.reward_weights, self._play_and_score)
-        self.sharing: SharedPrompts | None = SharedPrompts(self.accelerator, compiled=args.torch_compile)
+        self.sharing = SharedPrompts(self.accelerator, compiled=args.torch_compile)
+        self.forwards = Forwards(self, args.max_tokens_per_forward)
+        if args.max_tokens_per_forward is None:
+            self.stateful["forwards"] = self.forwards
         self._add_callbacks()
 
     def _play_ahead(self) -> AsyncRollouts | None:
@@ -472,6 +481,11 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         with self.ahead or nullcontext():
             return super().train(*args, **kwargs)
 
+    def _prepare_for_training(self, *args: Any, **kwargs: Any):
+        prepared = super()._prepare_for_training(*args, **kwargs)  # loads a checkpoint's bound
+        self.forwards.settle()
+        return prepared
+
     def _get_train_sampler(self, dataset: Dataset | None = None):
         repeat = super()._get_train_sampler(dataset)
         if not self.shuffle_dataset:
@@ -496,12 +510,24 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         compute_entropy=False,
         **options,
     ):
-        batch = (model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy)
-        if self.sharing and self.args.shared_prefix != "off" and not options.get("compute_aux_loss"):
-            scored = self.sharing.score(*batch)
-            if scored is not None:
-                return *scored, None
-        return super()._get_per_token_logps_and_entropies(*batch, **options)
+        usual = super()._get_per_token_logps_and_entropies
+        shared = self.shares_prompts(model) and not options.get("compute_aux_loss")
+
+        def run(tokens: Tokens, rows: int | None) -> Any:
+            batch = (model, *tokens, rows, compute_entropy)
+            in_one_row = self.sharing.score(*batch) if shared else None
+            return (*in_one_row, None) if in_one_row else usual(*batch, **options)
+
+        tokens = Tokens(input_ids, attention_mask, logits_to_keep)
+        return self.forwards.score("logprobs", run, tokens, batch_size, shared=shared)
+
+    def shares_prompts(self, model: Any) -> bool:
+        """Return whether a prompt is computed once for all rows of a forward pass that have it."""
+        return self.args.shared_prefix != "off" and self.sharing.possible(model)
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any):
+        compute = partial(super().compute_loss, model, inputs, *args, **kwargs)
+        return self.forwards.loss(model, inputs, compute) if torch.is_grad_enabled() else compute()
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         before = self._buffered_inputs

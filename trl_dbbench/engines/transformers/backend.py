@@ -13,15 +13,20 @@ from trl_dbbench.engines.transformers.models import check_model
 class TransformersBackend:
     """Generates with the model in this process. See `engines.base.Backend`.
 
+    Args:
+        max_concurrent_episodes: episodes of a rollout that play at a time; by default what fits into the
+            memory that is free.
+
     Raises:
         ConfigError: if the engine cannot run this model.
     """
 
     detached = False  # it is the model that is trained
 
-    def __init__(self, policy: Policy):
+    def __init__(self, policy: Policy, max_concurrent_episodes: int | None = None):
         check_model(policy.model)
         self._policy = policy
+        self._max_concurrent_episodes = max_concurrent_episodes
 
     @property
     def contexts(self) -> Sequence[int]:
@@ -42,6 +47,7 @@ class TransformersBackend:
                 autocast=policy.autocast,
                 device=policy.device,
                 any_rank=policy.any_rank,
+                max_concurrent_episodes=self._max_concurrent_episodes,
             )
 
     def close(self) -> None:

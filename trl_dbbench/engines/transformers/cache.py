@@ -3,15 +3,16 @@
 transformers' own dynamic cache is concatenated anew at every token, which copies all of it each time. Here a
 token is written into a buffer with room to spare.
 
-Between turns every row is pushed against one right edge, so that what follows is fed to all rows in the same
-columns. That is the layout of a left-padded prefill, with which positions, causal masks and sliding windows
-come out as if nothing had been cached.
+Between turns rows come and go, and every row is pushed against one right edge, so that what follows is fed to
+all rows in the same columns. That is the layout of a left-padded prefill, with which positions, causal masks
+and sliding windows come out as if nothing had been cached.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from transformers import DynamicCache, PreTrainedConfig
@@ -64,26 +65,19 @@ class RowLayer(DynamicLayer):
     def get_seq_length(self) -> int:
         return self.length
 
-    def empty_copy(self) -> RowLayer:
-        """As long as this one; its keys and values are the caller's to set."""
-        copy = RowLayer(self.room)
-        copy.dtype, copy.device, copy.is_initialized = self.dtype, self.device, self.is_initialized
-        copy.length = self.length
-        return copy
-
-    def cut(self, rows: int, columns: int) -> None:
-        """Forget all but the first rows and columns."""
-        self.length = columns
-        self.keys, self.values = self.keys[:rows], self.values[:rows]
-        if self.keys.shape[2] > columns + self.room:
-            self.keys, self.values = (
-                self._moved(old, columns + self.room) for old in (self.keys, self.values)
-            )
-
     def _moved(self, old: torch.Tensor, columns: int) -> torch.Tensor:
         new = _buffer(old, old.shape[0], self.length, columns - self.length)
         new[:, :, : self.length] = old[:, :, : self.length]
         return new
+
+
+class Piece(NamedTuple):
+    """Columns of a row that is moved to another cache."""
+
+    cache: RowCache
+    row: int
+    start: int
+    columns: int
 
 
 class RowCache(Cache):
@@ -99,56 +93,37 @@ class RowCache(Cache):
         super().__init__(layer_class_to_replicate=partial(RowLayer, room))
 
     @classmethod
-    def joined(cls, parts: Sequence[RowCache]) -> RowCache:
-        """A cache of the rows of all of these, which are equally wide; the parts themselves if there is only
-        one."""
-        if len(parts) == 1:
-            return parts[0]
-        new = cls()
-        for same in zip(*(part.layers for part in parts), strict=True):
-            new.layers.append(joined := same[0].empty_copy())
-            joined.keys = torch.cat([layer.keys[:, :, : layer.length] for layer in same])
-            joined.values = torch.cat([layer.values[:, :, : layer.length] for layer in same])
-        return new
+    def of(cls, pieces: Sequence[Piece | None], edge: int, room: int = GROW_BY_COLUMNS) -> RowCache:
+        """Return a cache with a row for each piece, pushed against the column `edge`; `None` is an empty row.
 
-    def spread(self, sources: Sequence[int]) -> RowCache:
-        """A cache whose row i is a copy of this one's row `sources[i]`."""
-        new = RowCache()
-        for layer in self.layers:
-            new.layers.append(copy := layer.empty_copy())
-            copy.keys, copy.values = (
-                _buffer(old, len(sources), layer.length, layer.room) for old in (layer.keys, layer.values)
-            )
-            for row, source in enumerate(sources):
-                copy.keys[row, :, : layer.length] = layer.keys[source, :, : layer.length]
-                copy.values[row, :, : layer.length] = layer.values[source, :, : layer.length]
+        The caches of the pieces are used up, a layer at a time, so that no second copy of all of it is made.
+        """
+        new = cls(room)
+        sources = list({id(piece.cache): piece.cache for piece in pieces if piece is not None}.values())
+        for number in range(len(sources[0].layers) if sources else 0):
+            layers = [source.layers[number] for source in sources]
+            new.layers.append(layer := RowLayer(room))
+            layer.lazy_initialization(layers[0].keys, layers[0].values)
+            layer.length = edge
+            for name in ("keys", "values"):
+                buffer = _buffer(getattr(layers[0], name), len(pieces), edge, room)
+                for to, piece in zip(buffer, pieces, strict=True):
+                    count = 0 if piece is None else piece.columns
+                    to[:, : edge - count] = 0
+                    if piece is not None and count:
+                        old = getattr(piece.cache.layers[number], name)[piece.row]
+                        to[:, edge - count : edge] = old[:, piece.start : piece.start + count]
+                setattr(layer, name, buffer)
+                for each in layers:
+                    setattr(each, name, None)
         return new
-
-    def push(self, row: int, start: int, count: int, edge: int) -> None:
-        """Move a row's `count` columns from `start` on against the column `edge`."""
-        to = edge - count
-        if start == to:
-            return
-        for tensor in self._tensors():
-            # a copy in between, since the two places may overlap
-            tensor[row, :, to:edge] = tensor[row, :, start : start + count].clone()
-            tensor[row, :, start:to] = 0
 
     def swap_rows(self, one: int, other: int) -> None:
-        for tensor in self._tensors():
-            kept = tensor[one].clone()
-            tensor[one] = tensor[other]
-            tensor[other] = kept
-
-    def cut(self, rows: int, columns: int) -> None:
-        """Forget all but the first `rows` rows and `columns` columns."""
         for layer in self.layers:
-            layer.cut(rows, columns)
-
-    def _tensors(self) -> Iterator[torch.Tensor]:
-        for layer in self.layers:
-            yield layer.keys[:, :, : layer.length]
-            yield layer.values[:, :, : layer.length]
+            for tensor in (layer.keys[:, :, : layer.length], layer.values[:, :, : layer.length]):
+                kept = tensor[one].clone()
+                tensor[one] = tensor[other]
+                tensor[other] = kept
 
 
 def _buffer(like: torch.Tensor, rows: int, length: int, room: int) -> torch.Tensor:

@@ -1,8 +1,9 @@
 """Turns from a transformers model in this process.
 
-All episodes that wait for a turn are answered as one batch, begun when no episode could join it any more:
-every one that is still playing is waiting. That keeps the make-up of each batch, and with it the numbers, the
-same from run to run however long the statements took.
+All episodes that have a row of the cache are answered as one batch, begun when no episode could join it any
+more: every one that is still playing is waiting. That keeps the make-up of each batch, and with it the
+numbers, the same from run to run however long the statements took. How many rows there are is bounded by the
+memory that is free (`admission.py`); an episode that ends makes room for the next.
 
 What has been computed is not computed again: each distinct prompt goes through the model once, for all its
 episodes, and a later turn feeds only what is new, the last token and the observation. Rows leave the batch as
@@ -15,7 +16,7 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -24,7 +25,8 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
-from trl_dbbench.engines.transformers.cache import RowCache, can_keep
+from trl_dbbench.engines.transformers.admission import FED_TOKENS, Admission, Costs
+from trl_dbbench.engines.transformers.cache import GROW_BY_COLUMNS, Piece, RowCache, can_keep
 from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT, cache_argument
 from trl_dbbench.engines.transformers.packed import packed
 from trl_dbbench.engines.transformers.prefix import (
@@ -35,16 +37,16 @@ from trl_dbbench.engines.transformers.prefix import (
 )
 from trl_dbbench.engines.transformers.sampling import TokenChooser
 from trl_dbbench.episode.types import Completion, Request, Sampling
+from trl_dbbench.utils.memory import free_memory
 
 logger = logging.getLogger(__name__)
 
 COMPACT_BELOW_SHARE = 0.5
 """Finished rows are dropped from the batch when at most this share of its rows still generates."""
 
-PREFILL_TOKENS = 16_384
 PREFILL_TOKENS_ON_CPU = 1_024
-"""Prefill chunk size, in tokens: a layer's intermediate results take memory for each token and, on a CPU,
-time as well once they no longer fit into its caches."""
+"""Prefill chunk size, in tokens, on a CPU; elsewhere it is `FED_TOKENS`. A layer's intermediate results take
+time once they no longer fit into the CPU's caches."""
 
 
 @dataclass
@@ -53,11 +55,10 @@ class _Row:
 
     request: Request
     cached: tuple[int, ...] = ()
-    """Ids whose keys and values are known: the first `shared` of them with the prompt `source`, which other
-    rows share, the others in the cache, from the column `start` on."""
+    """Ids whose keys and values are known: those of `prompt`, which other rows share, if it is not empty, and
+    the others in the cache, from the column `start` on."""
     start: int = 0
-    shared: int = 0
-    source: int = 0
+    prompt: tuple[int, ...] = ()
     ids: list[int] = field(default_factory=list)
     """Sampled in this turn, with their `logprobs`."""
     logprobs: list[float] = field(default_factory=list)
@@ -66,7 +67,7 @@ class _Row:
     @property
     def own(self) -> Sequence[int]:
         """The ids that are not shared."""
-        return self.request.ids[self.shared :]
+        return self.request.ids[len(self.prompt) :]
 
     def begin(self, request: Request) -> None:
         self.request, self.ids, self.logprobs, self.done = request, [], [], False
@@ -103,6 +104,8 @@ class TransformersEngine:
         any_rank: says whether any rank has work, given whether this one has. For models whose forward is
             a collective (FSDP, ZeRO-3): ranks that are done keep feeding a token along with the others,
             which would hang otherwise. `None` where ranks are independent.
+        max_concurrent_episodes: episodes that have a row of the cache at a time; by default what fits into
+            the memory that is free.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class TransformersEngine:
         autocast: Callable[[], AbstractContextManager] = nullcontext,
         device: torch.device | None = None,
         any_rank: Callable[[bool], bool] | None = None,
+        max_concurrent_episodes: int | None = None,
     ):
         self.model = model
         self._eos_token_ids = frozenset(eos_token_ids)
@@ -139,6 +143,9 @@ class TransformersEngine:
         self._cache = RowCache()
         self._rows: list[_Row] = []  # in the order of the cache
         self._prompts: SharedPrefix | None = None
+        self._shares: bool | None = None  # not decided yet
+        self._most = max_concurrent_episodes
+        self._admission: Admission | None = None
         self._waiting: list[tuple[Request, asyncio.Future, asyncio.AbstractEventLoop]] = []
         self._asked: dict[int, tuple[asyncio.Future, asyncio.AbstractEventLoop]] = {}  # by row
         self._changed = threading.Condition()
@@ -170,6 +177,7 @@ class TransformersEngine:
                     self.complete([request for request, _, _ in batch] or [_DUMMY], self._answer)
         finally:
             self._cache, self._rows, self._prompts = RowCache(), [], None
+            self._shares = self._admission = None
             self.model.train(training)
 
     def _answer(self, request: Request, completion: Completion) -> None:
@@ -184,7 +192,8 @@ class TransformersEngine:
     def _next_batch(
         self, episodes: Sequence[Future]
     ) -> list[tuple[Request, asyncio.Future, asyncio.AbstractEventLoop]]:
-        """All waiting requests, once every unfinished episode waits; empty when all are done."""
+        """Requests of the episodes that have a row, once every unfinished episode waits; empty when all are
+        done."""
         with self._changed:
             while len(self._waiting) < sum(not episode.done() for episode in episodes):
                 if any(episode.done() and episode.exception() for episode in episodes):
@@ -193,8 +202,21 @@ class TransformersEngine:
             for episode in episodes:
                 if episode.done():
                     episode.result()  # a bug in an episode ends the rollout here
-            batch, self._waiting = sorted(self._waiting, key=lambda item: item[0].row), []
-            return batch
+            rows = self._admitted([request for request, *_ in self._waiting])
+            batch = [each for each in self._waiting if each[0].row in rows]
+            self._waiting = [each for each in self._waiting if each[0].row not in rows]
+            return sorted(batch, key=lambda each: each[0].row)
+
+    def _admitted(self, requests: Sequence[Request]) -> Collection[int]:
+        """Rows of the requests that are answered now."""
+        if not requests:
+            return ()
+        if self._admission is None:
+            self._decide(requests)
+            dtype = getattr(self.model, "dtype", torch.float32)  # a wrapper may not say
+            costs = Costs.of(self._config, dtype, shares=bool(self._shares), keeps=self._keeps_cache)
+            self._admission = Admission(costs, self._most, free_memory(self._device))
+        return self._admission.admit(requests)
 
     # --- a turn of a batch --------------------------------------------------------------------------
 
@@ -213,24 +235,27 @@ class TransformersEngine:
             fed = width - cache.get_seq_length()
             ids = self._padded([row.own[-fed:] for row in rows], fed).to(self._device)  # (B, fed)
             start = torch.tensor([[row.start] for row in rows], device=self._device)  # (B, 1)
-            shared = torch.tensor([[row.shared] for row in rows], device=self._device)  # (B, 1)
+            shared = torch.tensor([[len(row.prompt)] for row in rows], device=self._device)  # (B, 1)
+            ragged = any(row.start for row in rows)
             chooser = TokenChooser([row.request for row in rows], self._device)
             asked = {row.request.row: row for row in rows}
             with self._attending():
                 while True:
-                    chosen, logprobs = chooser(self._forward(ids, start, width, cache, shared))
+                    chosen, logprobs = chooser(self._feed(ids, start, width, cache, shared, ragged))
                     live = []
-                    tokens = zip(rows, chosen.tolist(), logprobs.tolist(), strict=True)
-                    for place, (row, id, logprob) in enumerate(tokens):
+                    # a GPU is waited for once a token; fp64 holds both kinds of numbers exactly
+                    tokens = torch.stack((chosen.double(), logprobs.double()), dim=1).tolist()
+                    for place, (row, (id, logprob)) in enumerate(zip(rows, tokens, strict=True)):
                         if row.done:
                             continue
-                        if row.write(id, logprob, self._eos_token_ids):
+                        if row.write(int(id), logprob, self._eos_token_ids):
                             finished(row.request, row.completion)
                         else:
                             live.append(place)
                     if not self._any_rank(bool(live)):
                         return [asked[request.row].completion for request in requests]
-                    if self._keeps_cache and 0 < len(live) <= COMPACT_BELOW_SHARE * len(rows):
+                    live = live or [0]  # a row that is done keeps the other ranks company
+                    if self._keeps_cache and len(live) <= COMPACT_BELOW_SHARE * len(rows):
                         order = torch.tensor(self._to_front(live), device=self._device)
                         rows = self._rows[: len(live)]
                         chosen, start, shared = chosen[order], start[order], shared[order]
@@ -242,25 +267,44 @@ class TransformersEngine:
         """Tokens are fed that go on from shared prompts, if there are any."""
         return nullcontext() if self._prompts is None else self._prompts.active(self._config, self._cache)
 
-    def _forward(
+    def _feed(
         self,
         ids: torch.Tensor,
         start: torch.Tensor,
         width: int,
         cache: Cache,
         shared: torch.Tensor | None = None,
+        ragged: bool = True,
     ) -> torch.Tensor:
         """Feed ids (B, fed) in the columns before `width`; the logits (B, V) after the last one.
 
         `start` (B, 1) is a row's first column, `shared` (B, 1) how many ids lie before it in a shared prompt.
+        Unless they are `ragged`, all rows start in the first column.
         """
+        columns = ids.shape[1]
+        # ranks would have different numbers of parts, and a linear-attention layer's past cannot be added to
+        whole = self._in_step or not self._keeps_cache
+        for part in ids.split(columns if whole else max(1, FED_TOKENS // len(ids)), dim=1):
+            columns -= part.shape[1]
+            logits = self._forward(part, start, width - columns, cache, shared, ragged)
+        return logits
+
+    def _forward(
+        self,
+        ids: torch.Tensor,
+        start: torch.Tensor,
+        width: int,
+        cache: Cache,
+        shared: torch.Tensor | None,
+        ragged: bool,
+    ) -> torch.Tensor:
         columns = torch.arange(width, device=ids.device)
         fed = columns[-ids.shape[1] :]
         positions = (fed - start).clamp_(min=0)
         if self._prompts is not None and shared is not None:
             positions += shared
             hidden = None
-            if len(fed) > 1 or start.any():
+            if len(fed) > 1 or ragged:
                 hidden = (columns < start)[:, None] | (columns > fed[:, None])  # (B, fed, width)
                 hidden = hidden.unsqueeze(1)
             self._prompts.hide(hidden)
@@ -284,77 +328,96 @@ class TransformersEngine:
         return rows, DynamicCache(config=self._config), width
 
     def _continue(self, requests: Sequence[Request]) -> tuple[list[_Row], Cache, int]:
-        """Rows that hold what is known of the requests' ids, their cache, and the column after their ids."""
+        """Rows that hold what is known of the requests' ids, their cache, and the column after their ids.
+
+        Other rows are done for good.
+        """
+        self._decide(requests)
         asked = {request.row: request for request in requests}
-        known = {
-            row.request.row
-            for row in self._rows
+        held = {  # with the place of each in the cache
+            row.request.row: (row, place)
+            for place, row in enumerate(self._rows)
             if row.request.row in asked and row.is_continued_by(asked[row.request.row])
         }
-        missing = known != asked.keys()
-        if self._any_rank(missing):
-            self._prefill(requests if missing else [])
-        self._to_front([place for place, row in enumerate(self._rows) if row.request.row in asked])
-        rows = self._rows = self._rows[: len(requests)]  # the others are done for good
-        for row in rows:
-            row.begin(asked[row.request.row])
-        self._arrange(rows)
+        new = {request.row: tuple(request.ids[:-1]) for request in requests if request.row not in held}
+        if self._shares:
+            self._share([*dict.fromkeys([*(row.prompt for row, _ in held.values()), *new.values()])])
+            prompts = dict[tuple[int, ...], Piece]()
+        else:
+            prompts = self._prefill([*dict.fromkeys(new.values())])
+        rows, at = [], {}
+        for number, request in asked.items():
+            if number in held:
+                row, place = held[number]
+                at[number] = Piece(self._cache, place, row.start, 0)
+            else:
+                row = _Row(request, cached=new[number])
+                if self._shares:
+                    row.prompt = new[number]
+                else:
+                    at[number] = prompts[new[number]]
+            row.begin(request)
+            rows.append(row)
+        if self._prompts is not None:  # those of a prompt side by side
+            places = self._prompts.places
+            rows.sort(key=lambda row: places[row.prompt])
 
         # as many are fed to each row as the row with the most new ones needs
         fed = max(len(row.request.ids) - len(row.cached) for row in rows)
         kept = [max(0, len(row.own) - fed) for row in rows]
-        edge = max(row.start + keep for row, keep in zip(rows, kept, strict=True))
-        if edge > 1.25 * max(kept):  # rows that reached further left have gone
-            edge = max(kept)
-        for place, (row, keep) in enumerate(zip(rows, kept, strict=True)):
-            self._cache.push(place, row.start, keep, edge)
+        edge = max(kept)
+        pieces = [
+            at[row.request.row]._replace(columns=keep) if row.request.row in at else None
+            for row, keep in zip(rows, kept, strict=True)
+        ]
+        room = GROW_BY_COLUMNS if self._prompts is None else OWN_SPARE_COLUMNS
+        self._cache, self._rows = RowCache.of(pieces, edge, room), rows
+        for row in rows:
             row.start = edge + fed - len(row.own)
-        self._cache.cut(len(rows), edge)
+        self._arrange(rows)
         return rows, self._cache, edge + fed
 
-    def _prefill(self, requests: Sequence[Request]) -> None:
-        """Compute all but the last id of each prompt, once for equal ones, and starts the rows after
-        them."""
-        known = [tuple(request.ids[:-1]) for request in requests]
-        prompts = list(dict.fromkeys(known)) or [()]
-        width = max(
-            1, *map(len, prompts)
-        )  # one pad where there is nothing to compute, for the other ranks' sake
-        start = torch.tensor([[width - len(prompt)] for prompt in prompts], device=self._device)  # (U, 1)
-        ids = self._padded(prompts, width).to(self._device)
-        most = PREFILL_TOKENS_ON_CPU if self._device.type == "cpu" else PREFILL_TOKENS
-        size = len(prompts) if self._in_step else max(1, most // width)
-        caches = []
-        for part in range(0, len(prompts), size):
-            caches.append(RowCache())
-            self._forward(ids[part : part + size], start[part : part + size], width, caches[-1])
-        cache = RowCache.joined(caches)
-        if not requests:
-            return
-        place = {prompt: number for number, prompt in enumerate(prompts)}
-        rows = [
-            _Row(request, prompt, source=place[prompt])
-            for request, prompt in zip(requests, known, strict=True)
-        ]
-        rows.sort(key=lambda row: row.source)  # those of a prompt side by side
-        self._prompts = None
-        if (
-            len(prompts) < len(rows)
-            and width * len(rows) >= SHARE_PREFIX_MIN_TOKENS * len(prompts)
-            and can_share(self._config, self._device)
-        ):
-            self._prompts, self._cache = SharedPrefix(cache, start), RowCache(OWN_SPARE_COLUMNS)
-            for row in rows:
-                row.shared = len(row.cached)
-        else:
-            self._cache = cache.spread([row.source for row in rows])
-            for row in rows:
-                row.start = width - len(row.cached)
-        self._rows = rows
+    def _decide(self, requests: Sequence[Request]) -> None:
+        """Decide, once for a rollout, whether its prompts are shared."""
+        if self._shares is None:
+            prompts = {tuple(request.ids[:-1]) for request in requests}
+            self._shares = (
+                len(prompts) < len(requests)
+                and max(map(len, prompts)) * len(requests) >= SHARE_PREFIX_MIN_TOKENS * len(prompts)
+                and can_share(self._config)
+            )
+
+    def _share(self, needed: Sequence[tuple[int, ...]]) -> None:
+        """Keep the past of these prompts, and of no others."""
+        have = {} if self._prompts is None else self._prompts.pieces()
+        if not have.keys() <= set(needed):
+            have = {prompt: piece for prompt, piece in have.items() if prompt in needed}
+            self._prompts = SharedPrefix(have, self._device) if have else None
+            have = {} if self._prompts is None else self._prompts.pieces()
+        if computed := self._prefill([prompt for prompt in needed if prompt not in have]):
+            self._prompts = SharedPrefix(have | computed, self._device)
+
+    def _prefill(self, prompts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Piece]:
+        """Compute prompts, a few at a time; return where each lies."""
+        most = PREFILL_TOKENS_ON_CPU if self._device.type == "cpu" else FED_TOKENS
+        left, pieces = list(prompts), dict[tuple[int, ...], Piece]()
+        while self._any_rank(bool(left)):
+            part = left[:1] or [()]  # a pad, for the other ranks' sake
+            for prompt in left[1:]:
+                if (len(part) + 1) * max(map(len, [*part, prompt])) > most:
+                    break
+                part.append(prompt)
+            del left[: len(part)]
+            width, cache = max([1, *map(len, part)]), RowCache(room=0)
+            at = [Piece(cache, row, width - len(prompt), len(prompt)) for row, prompt in enumerate(part)]
+            start = torch.tensor([[piece.start] for piece in at], device=self._device)  # (U, 1)
+            self._feed(self._padded(part, width).to(self._device), start, width, cache)
+            pieces |= zip(part, at, strict=True)
+        return {prompt: pieces[prompt] for prompt in prompts}
 
     def _arrange(self, rows: Sequence[_Row]) -> None:
         if self._prompts is not None:
-            self._prompts.arrange([row.source for row in rows])
+            self._prompts.arrange([row.prompt for row in rows])
 
     def _to_front(self, places: Sequence[int]) -> list[int]:
         """Move these rows to the front of the cache, by exchange; returns where the first rows were

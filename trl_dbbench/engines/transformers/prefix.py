@@ -1,24 +1,28 @@
 """Prompts whose keys and values are kept once for all their episodes.
 
-On a CPU, decoding waits for memory: at each token every row reads all of its keys and values, most of them
-the prompt's. Rows of the same prompt can read those together: attention over two parts of the past is the
-mean of the attention over each, weighted by the mass of each part (the sum of the exponentiated scores), as
-in the merge step of Flash-Decoding (Dao et al., 2023). PyTorch's fused kernel returns that mass, and never
-writes the scores down: those of an observation would be many times as large as its keys.
+Copies for each episode would take most of the memory of a rollout, and of the time: at each token every row
+reads all of its keys and values. Rows of the same prompt can read those together: attention over two parts of
+the past is the mean of the attention over each, weighted by the mass of each part (the sum of the
+exponentiated scores), as in the merge step of Flash-Decoding (Dao et al., 2023).
+
+On a CPU, PyTorch's fused kernel returns that mass, and never writes the scores down: those of an observation
+would be many times as large as its keys. On a GPU the scores of a few queries at a time are written down, in
+fp32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from itertools import repeat
 from typing import Any
 
 import torch
 from transformers import AttentionInterface, PreTrainedConfig
 
 from trl_dbbench.engines import shared_prompts
-from trl_dbbench.engines.transformers.cache import RowCache, RowLayer
+from trl_dbbench.engines.transformers.cache import Piece, RowCache, RowLayer
 from trl_dbbench.utils.attention import PLAIN, fused, sees_all
 
 ATTENTION = "dbbench_shared_prefix"
@@ -29,20 +33,20 @@ OWN_SPARE_COLUMNS = 32
 """Columns by which a full buffer of the rows' own past grows; few, since they are read too
 (`_attend_one`)."""
 
+SCORES_AT_ONCE = 2**25
+"""Scores that are written down together."""
+
 HIDDEN_SCORE = -1e30
 """A score that nothing comes of; finite, so that a row with nothing to see stays a number."""
 
 _active: ContextVar[SharedPrefix] = ContextVar("shared_prefix")
 
 
-def can_share(config: PreTrainedConfig, device: torch.device) -> bool:
-    """Return whether prompts can be shared. Measured on CPUs only; elsewhere rows get copies of their
-    prompts."""
+def can_share(config: PreTrainedConfig) -> bool:
+    """Return whether prompts can be shared; else rows get copies of their prompts."""
     return (
-        fused is not None
-        and config.model_type in PLAIN
+        config.model_type in PLAIN
         and sees_all(config)
-        and device.type == "cpu"
         and config._attn_implementation in ("sdpa", "eager", shared_prompts.ATTENTION)
     )
 
@@ -51,23 +55,32 @@ class SharedPrefix:
     """The past of U prompts, and which rows of a batch go on from which.
 
     Args:
-        cache: of the prompts, left-padded, W columns wide.
-        start: the first column of each prompt, (U, 1).
+        prompts: the ids of each, and where their keys and values lie.
     """
 
-    def __init__(self, cache: RowCache, start: torch.Tensor):
-        width = cache.get_seq_length()
-        self._past = [  # (U, K, W, D) each
-            (layer.keys[:, :, :width], layer.values[:, :, :width]) for layer in cache.layers
-        ]
-        hidden = torch.arange(width, device=start.device) < start
-        self._bias = _bias(hidden[:, None, None]) if start.any() else None  # (U, 1, 1, W)
-        self._count = len(start)
-        self._device = start.device
+    def __init__(self, prompts: Mapping[tuple[int, ...], Piece], device: torch.device):
+        width = max([1, *map(len, prompts)])  # W
+        self._cache = RowCache.of([*prompts.values()], width, room=0)
+        self.places = {prompt: number for number, prompt in enumerate(prompts)}
+        self._device = device
+        self._bias = None
+        if any(len(prompt) < width for prompt in prompts):
+            start = torch.tensor([[width - len(prompt)] for prompt in prompts], device=device)  # (U, 1)
+            hidden = torch.arange(width, device=device) < start
+            self._bias = _bias(hidden[:, None, None])  # (U, 1, 1, W)
 
-    def arrange(self, sources: Sequence[int]) -> None:
-        """Row i of the batch goes on from prompt `sources[i]`."""
-        rows: list[list[int]] = [[] for _ in range(self._count)]
+    def pieces(self) -> dict[tuple[int, ...], Piece]:
+        """Return where the prompts lie."""
+        width = self._cache.get_seq_length()
+        return {
+            prompt: Piece(self._cache, place, width - len(prompt), len(prompt))
+            for prompt, place in self.places.items()
+        }
+
+    def arrange(self, prompts: Sequence[tuple[int, ...]]) -> None:
+        """Row i of the batch goes on from `prompts[i]`."""
+        sources = [self.places[prompt] for prompt in prompts]
+        rows: list[list[int]] = [[] for _ in self.places]
         places = []
         for row, source in enumerate(sources):
             places.append((source, len(rows[source])))
@@ -97,8 +110,8 @@ class SharedPrefix:
             _active.reset(token)
 
     def hide(self, hidden: torch.Tensor | None) -> None:
-        """Return what rows do not see of their own past from now on, (B, 1, Q, S); `None` if they see all
-        of it."""
+        """Set what rows do not see of their own past from now on, (B, 1, Q, S); `None` if they see all of
+        it."""
         self._own_bias = None if hidden is None else _bias(hidden)
 
     def attend(
@@ -110,13 +123,14 @@ class SharedPrefix:
         kinds = key.shape[1]  # heads that share keys are put side by side: M = H / K * Q
         queries = query.reshape(batch, kinds, -1, size)  # (B, K, M, D)
         rows = queries if self._rows is None else queries[self._rows]
-        together = rows.view(self._count, self._group, kinds, -1, size).transpose(1, 2).flatten(2, 3)
-        common, mass = _attend(together, *self._past[layer], scaling, self._bias)  # (U, K, G * M, D or 1)
+        together = rows.view(len(self.places), self._group, kinds, -1, size).transpose(1, 2).flatten(2, 3)
+        past = self._cache.layers[layer]
+        common, mass = _attend(together, past.keys, past.values, scaling, self._bias)  # (U, K, G * M, D or 1)
         common, mass = self._apart(common), self._apart(mass)  # (B, K, M, D or 1)
         bias = self._own_bias
         if bias is not None and count > 1:
             bias = bias.repeat(1, 1, heads // kinds, 1)  # (B, 1, M, S)
-        if count == 1 and value.dtype == torch.float32:
+        if count == 1 and value.dtype == torch.float32 and query.device.type == "cpu":
             output = _attend_one(queries * scaling, self._own.layers[layer], bias, common, mass)
         else:
             own, own_mass = _attend(queries, key, value, scaling, bias)
@@ -141,9 +155,36 @@ def _attend(
     fp32."""
     if bias is not None:
         bias = bias.expand(-1, -1, query.shape[2], -1)
+    if fused is None or query.device.type != "cpu":
+        at_once = max(1, SCORES_AT_ONCE // (key.shape[0] * key.shape[1] * key.shape[2]))
+        biases = repeat(None) if bias is None else bias.split(at_once, dim=2)
+        parts = [
+            _attend_in_fp32(some, key, value, scaling, bias)
+            for some, bias in zip(query.split(at_once, dim=2), biases, strict=False)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        output, mass = (torch.cat(each, dim=2) for each in zip(*parts, strict=True))
+        return output, mass
     # autocast leaves rotated queries and keys in another precision than the values
     output, mass = fused(query.to(value.dtype), key.to(value.dtype), value, attn_mask=bias, scale=scaling)
     return output, mass.unsqueeze(-1)
+
+
+def _attend_in_fp32(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float, bias: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Do what `_attend` says, on any device."""
+    kind = query.device.type
+    autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    with torch.autocast(kind, enabled=False) if autocast else nullcontext():
+        scores = torch.matmul(query.float() * scaling, key.float().transpose(2, 3))  # (B, K, M, S)
+        if bias is not None:
+            scores += bias
+        weights = scores.softmax(dim=-1)
+        # of the largest score: its weight is exp(score) / mass
+        mass = scores.amax(dim=-1, keepdim=True) - weights.amax(dim=-1, keepdim=True).log()
+        return torch.matmul(weights.to(value.dtype), value), mass
 
 
 def _attend_one(

@@ -22,6 +22,10 @@ TOP_P_CANDIDATES = 256
 """The most likely tokens that top-p is tried on, before the whole vocabulary is sorted for it."""
 
 
+SORTED_ROWS = 16
+"""Rows whose whole vocabularies are sorted together: that takes memory for each of them."""
+
+
 class TokenChooser:
     """Chooses the tokens of one turn, step by step, for the rows of a batch.
 
@@ -69,7 +73,9 @@ class TokenChooser:
         if len(self._greedy_rows) == len(scaled):
             chosen = scaled.argmax(dim=-1, keepdim=True)  # (B, 1)
         else:
-            uniform = self._uniforms[:, self._step, None]  # (B, 1)
+            # a rank whose rows are done goes along with the others, and nobody reads its tokens
+            step = min(self._step, self._uniforms.shape[1] - 1)
+            uniform = self._uniforms[:, step, None]  # (B, 1)
             padded = F.pad(weights, (0, -weights.shape[1] % BLOCK_TOKENS))
             blocks = padded.unflatten(1, (-1, BLOCK_TOKENS))  # (B, V / BLOCK_TOKENS, BLOCK_TOKENS)
             masses = blocks.sum(dim=-1)  # (B, V / BLOCK_TOKENS)
@@ -128,8 +134,20 @@ def _draw_restricted(
     count = min(size, max(TOP_P_CANDIDATES, int(top_k.max())))
     candidates, order = weights.topk(count, dim=-1)  # (B, count), descending
     reached = candidates.double().sum(dim=-1, keepdim=True) >= top_p
-    if not (reached | (top_k > 0)).all():
-        candidates, order = weights.sort(dim=-1, descending=True)
+    if (reached | (top_k > 0)).all():
+        return _draw_among(candidates, order, top_p, top_k, uniform)
+    parts = zip(*(each.split(SORTED_ROWS) for each in (weights, top_p, top_k, uniform)), strict=True)
+    return torch.cat([_draw_among(*some.sort(dim=-1, descending=True), *rest) for some, *rest in parts])
+
+
+def _draw_among(
+    candidates: torch.Tensor,
+    order: torch.Tensor,
+    top_p: torch.Tensor,
+    top_k: torch.Tensor,
+    uniform: torch.Tensor,
+) -> torch.Tensor:
+    """Do what `_draw_restricted` says, given the most likely tokens, `order`, and their weights."""
     masses = candidates.double()
     before = masses.cumsum(dim=-1) - masses  # mass of the more likely tokens
     rank = torch.arange(masses.shape[1], device=masses.device)

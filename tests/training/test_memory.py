@@ -1,0 +1,142 @@
+"""The memory that a run needs, against tensors that are there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from launching import ROOT
+from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+from trl.trainer.utils import add_fused_lm_head
+
+from trl_dbbench.engines.shared_prompts import lay_out, sharing
+from trl_dbbench.engines.transformers.admission import cache_bytes_per_token
+from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT
+from trl_dbbench.training.memory import Batch, Load, Sizes, layer_bytes, needed
+
+TINY = ROOT / "recipes" / "tiny" / "model"
+LORA = LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
+def size(tensors) -> int:
+    return sum(each.numel() * each.element_size() for each in tensors)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lora"), [(torch.float32, True), (torch.bfloat16, True), (torch.float32, False)]
+)
+def test_weights_gradients_and_optimizer_are_those_of_a_step(dtype, lora):
+    config = AutoConfig.from_pretrained(TINY)
+    load = Load(value_bytes=dtype.itemsize, computed_bytes=dtype.itemsize, lora=lora)
+    parts = needed(Sizes.of(config, LORA if lora else None), load)
+
+    model = AutoModelForCausalLM.from_pretrained(TINY, dtype=dtype)
+    model = get_peft_model(model, LORA) if lora else model
+    trained = [each for each in model.parameters() if each.requires_grad]
+    optimizer = torch.optim.AdamW(trained)
+    model(input_ids=torch.tensor([[1, 2]]), labels=torch.tensor([[1, 2]])).loss.backward()
+    optimizer.step()
+    moments = [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+
+    assert parts["weights"] == size(model.parameters())
+    assert parts["gradients"] == size(each.grad for each in trained)
+    assert parts["optimizer"] == size(moments)
+
+
+def test_the_cache_is_that_of_the_model():
+    """3 episodes of 5 tokens, by 2 key-value heads for the model's 4 heads."""
+    config = AutoConfig.from_pretrained(TINY, num_key_value_heads=2)
+    cache = DynamicCache()
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model(input_ids=torch.ones(3, 5, dtype=torch.long), **{CACHE_ARGUMENT: cache})
+    kept = size(each for layer in cache.layers for each in (layer.keys, layer.values))
+    assert 3 * 5 * cache_bytes_per_token(config, 4) == kept
+
+
+SHAPE = {
+    "hidden_size": 64,
+    "intermediate_size": 208,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 24,
+    "vocab_size": 512,
+    "pad_token_id": 0,
+}
+SETTINGS = {
+    "LoRA in fp32": (torch.float32, True, False),
+    "LoRA in bf16": (torch.bfloat16, True, True),
+    "all weights in fp32": (torch.float32, False, False),
+    "all weights in bf16": (torch.bfloat16, False, True),
+    "all weights in fp32, computed in bf16": (torch.float32, False, True),
+}
+
+
+def kept_by_autograd(
+    family: str, layers: int, dtype: torch.dtype, lora: bool, autocast: bool, tokens: int, **how: bool
+) -> int:
+    """Bytes of the tensors that a forward pass of two rows keeps, parameters and their copies aside."""
+    config = AutoConfig.for_model(family, num_hidden_layers=layers, **SHAPE)
+    model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
+    backbone = model.base_model
+    if lora:
+        model = get_peft_model(model, LORA)
+    model.train()
+    if how.get("checkpointing"):
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.enable_input_require_grads()
+    storages: dict[int, torch.Tensor] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        if tokens in tensor.shape or 2 * tokens in tensor.shape or how.get("shared"):
+            storages.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        return tensor
+
+    ids = torch.arange(2 * tokens).reshape(2, tokens) % 500
+    with (
+        torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16, enabled=autocast),
+    ):
+        if how.get("shared"):
+            ids[:, : tokens // 2] = ids[0, : tokens // 2]
+            layout = lay_out(ids, torch.ones_like(ids), tokens // 2, [[0, 1]])
+            with sharing(backbone, layout) as inputs:
+                kept = model(**inputs, fused_lm_head=True)
+        else:
+            kept = model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids, fused_lm_head=True)
+    parameters = {each.untyped_storage().data_ptr() for each in model.parameters()}
+    assert kept.log_probs.requires_grad
+    return sum(each.untyped_storage().nbytes() for place, each in storages.items() if place not in parameters)
+
+
+@pytest.mark.parametrize("how", ["usual", "shared", "checkpointing"])
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_what_a_layer_keeps_of_a_token(family, settings, how):
+    """What a second layer adds, and a longer row adds to that: lengths aside, weights are kept in copies too."""
+    dtype, lora, autocast = SETTINGS[settings]
+
+    def of_layer(tokens: int) -> int:
+        one, two = (
+            kept_by_autograd(family, layers, dtype, lora, autocast, tokens, **{how: True})
+            for layers in (1, 2)
+        )
+        return two - one
+
+    rows = {
+        tokens: Batch(2, 1, tokens // 2, tokens // 2, shared=how == "shared").tokens for tokens in (64, 96)
+    }
+    kept = (of_layer(96) - of_layer(64)) / (rows[96] - rows[64])
+    config = AutoConfig.for_model(family, num_hidden_layers=2, **SHAPE)
+    sizes = Sizes.of(config, LORA if lora else None)
+    load = Load(
+        value_bytes=dtype.itemsize,
+        computed_bytes=2 if autocast else dtype.itemsize,
+        lora=lora,
+        update=Batch(shared=how == "shared"),
+        on_cpu=True,
+    )
+    computed = SHAPE["hidden_size"] * dtype.itemsize if how == "checkpointing" else layer_bytes(sizes, load)
+    assert computed == pytest.approx(kept, rel=0.08)

@@ -1,0 +1,162 @@
+"""Which episodes of a rollout have a row of the cache, and which wait for one.
+
+The memory of a rollout, for R episodes of U prompts that have a row:
+
+```
+cache     keys and values of a token * (R * tokens of the longest episode + U * tokens of the longest prompt)
+logits    R * vocabulary * 5 numbers: the model's own, scaled, as weights, and copies
+feeding   the tokens of all rows, FED_TOKENS at most * what a layer computes on the way
+```
+
+Where prompts are not shared, U is 0 and an episode's tokens include its prompt. Each episode counts at its
+full length from the start, so one that has a row is never stopped. Episodes of one prompt come one after the
+other, so that few prompts are kept at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import takewhile
+from operator import attrgetter
+
+import torch
+from transformers import PreTrainedConfig
+
+from trl_dbbench.engines.transformers.cache import GROW_BY_COLUMNS
+from trl_dbbench.engines.transformers.prefix import OWN_SPARE_COLUMNS
+from trl_dbbench.episode.types import Request
+
+logger = logging.getLogger(__name__)
+
+FED_TOKENS = 8_192
+"""Tokens that go through the model together at most: a layer's intermediate results take memory for each."""
+
+FED_VALUES, FED_VALUES_OF_MLP = 8, 3
+"""Numbers that a layer computes on the way for a token, in hidden sizes and in sizes of its MLP."""
+
+LOGITS = 5
+"""Numbers per token of the vocabulary while a row's next token is chosen."""
+
+TAKEN_SHARE = 0.75
+"""Largest share of the free memory that a rollout takes: libraries and other processes need some too."""
+
+
+def cache_bytes_per_token(config: PreTrainedConfig, value_bytes: int) -> int:
+    """Return the bytes of the keys and values of one token, in all layers.
+
+    Args:
+        value_bytes: of one number in the cache.
+    """
+    text = config.get_text_config()
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    # multi-head latent attention has keys and values of its own sizes
+    sizes = (getattr(text, "qk_head_dim", None) or size) + (getattr(text, "v_head_dim", None) or size)
+    return text.num_hidden_layers * heads * sizes * value_bytes
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Bytes that a rollout takes.
+
+    Args:
+        token: for each token in the cache.
+        row: for each row.
+        fed: for each token that goes through the model.
+        at_once: tokens that go through it together at most.
+        shares: whether the episodes of a prompt share its tokens in the cache.
+    """
+
+    token: float
+    row: int
+    fed: int
+    at_once: float
+    shares: bool
+
+    @classmethod
+    def of(cls, config: PreTrainedConfig, dtype: torch.dtype, *, shares: bool, keeps: bool = True) -> Costs:
+        """Return those of a model that computes with numbers of this type.
+
+        Args:
+            config: of its text part.
+            keeps: whether the past is kept from turn to turn; if not, all of a turn's tokens are fed at once.
+        """
+        # the keys and values of a layer are repeated for the heads that share them
+        groups = config.num_attention_heads / (
+            getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        )
+        cached = cache_bytes_per_token(config, dtype.itemsize) * (1 + groups / config.num_hidden_layers)
+        between = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+        fed = (FED_VALUES_OF_MLP * between + FED_VALUES * config.hidden_size) * dtype.itemsize
+        return cls(
+            token=cached,
+            row=LOGITS * config.vocab_size * torch.float32.itemsize,
+            fed=fed,
+            at_once=FED_TOKENS if keeps else math.inf,
+            shares=shares,
+        )
+
+    def together(self, firsts: Iterable[Request]) -> Iterator[float]:
+        """Yield what the first episode takes, what the first two take, and so on, given their first
+        requests."""
+        prompts = set[Sequence[int]]()
+        longest_prompt = longest = 0
+        room = OWN_SPARE_COLUMNS if self.shares else GROW_BY_COLUMNS
+        for rows, first in enumerate(firsts, 1):
+            own = first.limit or len(first.ids) + first.max_new_tokens
+            if self.shares:
+                prompts.add(tuple(first.ids))
+                longest_prompt = max(longest_prompt, len(first.ids))
+                own -= len(first.ids)
+            longest = max(longest, own)
+            cached = rows * (longest + room) + len(prompts) * longest_prompt
+            fed = min(self.at_once, max(rows * longest, longest_prompt))
+            yield cached * self.token + rows * self.row + fed * self.fed
+
+
+class Admission:
+    """The episodes of a rollout that have a row.
+
+    Args:
+        most: of them at a time; by default what fits into `free` bytes, if these are known.
+    """
+
+    def __init__(self, costs: Costs, most: int | None, free: int | None):
+        self._costs = costs
+        self._most = most or sys.maxsize
+        self._memory = math.inf if most or free is None else TAKEN_SHARE * free
+        self._held: dict[int, Request] = {}  # by row, the first request of each
+        self._first_row: dict[tuple[int, ...], int] = {}  # of each prompt
+
+    def admit(self, waiting: Sequence[Request]) -> Collection[int]:
+        """Return the rows that are answered next: all that were before, and others as far as there is room.
+
+        Args:
+            waiting: requests of all episodes that have not ended.
+        """
+        asked = {request.row for request in waiting}
+        held = [first for row, first in self._held.items() if row in asked]
+        new = sorted((each for each in waiting if each.row not in self._held), key=attrgetter("row"))
+        for each in new:
+            self._first_row.setdefault(tuple(each.ids), each.row)
+        queue = [*held, *sorted(new, key=lambda each: self._first_row[tuple(each.ids)])]
+        fitting = sum(1 for _ in takewhile(lambda size: size <= self._memory, self._costs.together(queue)))
+        count = max(1, len(held), min(self._most, fitting))
+        if not held and count < min(self._most, len(queue)):
+            _tell(count, len(queue))
+        self._held = {first.row: first for first in queue[:count]}
+        return self._held.keys()
+
+
+@cache
+def _tell(count: int, episodes: int) -> None:
+    logger.info(
+        "%d of %d episodes play at a time, the others wait: more could take over %.0f %% of the memory that "
+        "is free. max_concurrent_episodes sets the number.",
+        *(count, episodes, 100 * TAKEN_SHARE),
+    )

@@ -1,0 +1,495 @@
+"""Memory that a run needs, computed before it starts.
+
+```
+total = libraries + weights + optimizer + max(rollout, update, gradients)
+
+libraries    PyTorch, transformers and TRL in a process on a CPU, measured
+weights      N untrained parameters in the type of the model, T trained ones in theirs. With LoRA, T are those
+             of the adapters, which PEFT keeps in float32 (in bfloat16 on a quantized model, as TRL sets
+             them); else T are all. Loaded in 8 or 4 bits, linear layers but the output take 1 or 1/2 byte. A
+             KL reference that is a model of its own comes on top
+optimizer    2 T values, AdamW's moments (Kingma and Ba, 2015), of 1 byte each where `optim` has 8bit in its
+             name; none with SGD
+rollout      keys and values, logits of the next token, and what a layer computes on the way
+             (`engines/transformers/admission.py`); on a CPU in float32 also the weights as oneDNN reads them
+update       activations and the output layer, of one forward and backward pass
+gradients    T values. They come as activations go; with several passes in a step, they are there from the
+             one before, and both add up
+vLLM         where it runs in this process: its share of the GPU; on a CPU a copy of the weights, and the
+             cache of VLLM_CPU_KVCACHE_SPACE. It counts with the rollout if vLLM sleeps during the update
+```
+
+FSDP and ZeRO-3 divide weights, gradients and optimizer among the ranks, ZeRO-2 the last two. The formula
+leaves out a critic of its own and reward models.
+
+**Activations** are what autograd keeps of each token for the backward pass. Of a layer (`layer_bytes`), with
+the hidden size H, all heads' size Q, keys' and values' size K, the MLP's size F, c bytes for each value:
+
+```
+norms        2 H in float32
+attention    (2 Q + K) c: queries, keys, values, output. With shared prompts on a CPU 2 Q c more: keys and
+             values are repeated for the heads that share them
+MLP          3 F c: gate, its activation, and what that is multiplied by
+inputs       of the linear layers whose weights, or adapters, are trained
+```
+
+With gradient checkpointing only each layer's input is kept, and one layer at a time is computed again.
+
+**Output layer.** TRL never makes the logits of all tokens: it computes tiles of at most 4,096 tokens by
+32,768 words, one after the other, and again in the backward pass. On a GPU that is one tile; on a CPU, where
+PyTorch computes step by step what a GPU does in one kernel, seven more of them in float32. The vocabulary's
+gradient is added up in float32 where it is trained.
+
+**glibc**, on a CPU, keeps freed memory that lies between tensors that are still there. That was measured
+(`benchmarks/memory.py`): half of what all layers compute without checkpointing, which the peak includes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from bisect import bisect_right
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from peft import PeftConfig, get_peft_model
+from torch import nn
+from transformers import AutoModelForCausalLM, PretrainedConfig
+
+from trl_dbbench.engines.shared_prompts import WORTH, reason_against
+from trl_dbbench.engines.transformers.admission import TAKEN_SHARE, Costs
+from trl_dbbench.engines.transformers.cache import GROW_BY_COLUMNS, can_keep
+from trl_dbbench.engines.transformers.packed import PACK_MAX_BYTES
+from trl_dbbench.engines.transformers.prefix import OWN_SPARE_COLUMNS, can_share
+
+LIBRARIES_ON_CPU = 0.6e9
+"""Bytes of a process that has imported everything and trained a step of the smallest model."""
+
+TILE_TOKENS, TILE_WORDS = 4_096, 32_768
+"""Tile of logits (TRL's `TOKEN_CHUNK_SIZE` and `_CHUNKED_LOGPROB_CHUNK_SIZE`)."""
+
+TILES_ON_CPU = 7.25
+"""Copies of a tile in float32 in its backward pass on a CPU, besides the tile."""
+
+KEPT_BY_GLIBC = 0.55
+"""Bytes that glibc keeps, for each byte that the layers would keep without checkpointing."""
+
+SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Linear layers that read the same values."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a model: numbers of parameters, and of values for each token."""
+
+    parameters: int
+    trained: int
+    quantizable: int
+    """Parameters, among the untrained ones, that loading in 8 or 4 bits makes smaller."""
+    layers: int
+    hidden: int
+    heads: int
+    """Values of a layer's queries, all heads together."""
+    key_values: int
+    """Values that a layer keeps of a token: keys and values of all their heads."""
+    between: int
+    """Values between the linear layers of an MLP."""
+    vocabulary: int
+    linear: int = 0
+    """Weights of the linear layers, the output among them."""
+    inputs: int = 0
+    """Values that a layer's trained linear layers read, equal ones once, without the attention's output."""
+    inputs_apart: int = 0
+    """Values that they read, each for itself."""
+    ranks: int = 0
+    """Ranks of a layer's adapters, added up."""
+
+    @classmethod
+    def of(cls, config: PretrainedConfig, peft_config: PeftConfig | None) -> Sizes:
+        """Build the model without weights, and count."""
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(config)
+            output = model.get_output_embeddings()
+            linear = [m.weight for m in model.modules() if isinstance(m, nn.Linear) and m is not output]
+            if peft_config is not None:
+                model = get_peft_model(model, peft_config)
+        return cls.counted(model, sum(weight.numel() for weight in linear) if peft_config is not None else 0)
+
+    @classmethod
+    def counted(cls, model: Any, quantizable: int = 0) -> Sizes:
+        """Count those of a model that is there."""
+        text = model.config.get_text_config()
+        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        counted = [(each.numel(), each.requires_grad) for each in model.parameters()]
+        read: dict[str, int] = {}
+        ranks = 0
+        for name, module in model.named_modules():
+            if ".0." not in name or name.rpartition(".")[2] in ("default", "base_layer"):
+                continue  # of the first layer, without the parts of an adapted one
+            place, features = name.rpartition(".")[2], getattr(module, "in_features", None)
+            if features and any(weight.requires_grad for weight in module.parameters()):
+                read[place] = features
+                ranks += sum(each.out_features for each in getattr(module, "lora_A", {}).values())
+        read.pop("o_proj", None)
+        same = {place: places[0] for places in SAME_INPUT for place in places}
+        distinct = {same.get(place, place): count for place, count in read.items()}
+        between = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+        if experts := getattr(text, "num_experts_per_tok", None):
+            between = experts * (getattr(text, "moe_intermediate_size", None) or between)
+        return cls(
+            parameters=sum(count for count, _ in counted),
+            trained=sum(count for count, trained in counted if trained),
+            quantizable=quantizable,
+            layers=text.num_hidden_layers,
+            hidden=text.hidden_size,
+            heads=text.num_attention_heads * size,
+            key_values=2 * heads * size,
+            between=between,
+            vocabulary=text.vocab_size,
+            linear=sum(each.weight.numel() for each in model.modules() if isinstance(each, nn.Linear)),
+            inputs=sum(distinct.values()),
+            inputs_apart=sum(read.values()),
+            ranks=ranks,
+        )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Episodes of a rollout, or rows of a forward and backward pass.
+
+    Args:
+        rows: of them.
+        prompts: different ones among them.
+        prompt, completion: tokens of one.
+        shared: whether a prompt is computed and kept once for all its rows.
+    """
+
+    rows: int = 0
+    prompts: int = 0
+    prompt: int = 0
+    completion: int = 0
+    shared: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that go through the layers."""
+        if self.shared:  # a completion is computed after its prompt's last token
+            return self.prompts * (self.prompt - 1) + self.rows * (self.completion + 1)
+        return self.rows * (self.prompt + self.completion)
+
+
+@dataclass(frozen=True)
+class Load:
+    """Use of a model in a training, on one rank.
+
+    Args:
+        value_bytes: of a parameter that is not trained, and of a value in the cache.
+        computed_bytes: of a value that the model computes; 2 with `bf16` or `fp16`.
+        lora: whether adapters are trained.
+        bits: that the model is loaded in, if in 8 or 4.
+        optimizer_bytes: of what the optimizer keeps of a trained parameter; `None` is twice the parameter's.
+        reference: whether another model of this size is the KL reference.
+        rollout: bytes of a rollout in this process; see `rollout_bytes`.
+        update: the rows of a forward and backward pass.
+        accumulates: whether a step has several of them, so that gradients are there from the one before.
+        checkpointing: whether activations are computed again in the backward pass.
+        on_cpu: whether all is on a CPU.
+        vllm: bytes of vLLM in this process.
+        vllm_sleeps: whether it gives them back during the update.
+        ranks: that share the weights, and that share gradients and optimizer.
+    """
+
+    value_bytes: int
+    computed_bytes: int
+    lora: bool = False
+    bits: int | None = None
+    optimizer_bytes: int | None = None
+    reference: bool = False
+    rollout: float = 0
+    update: Batch = Batch()
+    accumulates: bool = False
+    checkpointing: bool = False
+    on_cpu: bool = False
+    vllm: float = 0
+    vllm_sleeps: bool = False
+    ranks: tuple[int, int] = (1, 1)
+
+    @property
+    def trained_bytes(self) -> int:
+        """Bytes of a parameter that is trained."""
+        if self.lora:
+            return 2 if self.bits is not None else 4
+        return self.value_bytes
+
+
+def needed(sizes: Sizes, load: Load) -> dict[str, float]:
+    """Return the bytes of each part, by the formula at the head of this module; the sum is in `total`."""
+    untrained: float = (sizes.parameters - sizes.trained) * load.value_bytes
+    if load.bits is not None:
+        untrained -= sizes.quantizable * (load.value_bytes - load.bits / 8)
+    reference = sizes.parameters * load.value_bytes if load.reference else 0
+    optimizer = 2 * load.trained_bytes if load.optimizer_bytes is None else load.optimizer_bytes
+    share_weights, share_rest = load.ranks
+    parts = {
+        "libraries": LIBRARIES_ON_CPU if load.on_cpu else 0.0,
+        "weights": (untrained + sizes.trained * load.trained_bytes + reference) / share_weights,
+        "optimizer": sizes.trained * optimizer / share_rest,
+        "gradients": sizes.trained * load.trained_bytes / share_rest,
+        "rollout": load.rollout,
+        "update": update_bytes(sizes, load),
+        "vLLM": load.vllm,
+    }
+    gradients, update, rollout = parts["gradients"], parts["update"], parts["rollout"]
+    training = gradients + update if load.accumulates else max(gradients, update)
+    if load.vllm_sleeps:
+        rollout += load.vllm
+    else:
+        training += load.vllm
+    lasting = parts["libraries"] + parts["weights"] + parts["optimizer"]
+    return parts | {"total": lasting + max(rollout, training)}
+
+
+def layer_bytes(sizes: Sizes, load: Load) -> float:
+    """Return the bytes that autograd keeps of a token in a layer."""
+    computed, trains_norms = load.computed_bytes, not load.lora
+    casts = load.trained_bytes != computed  # each layer then reads a copy of its own
+    norms = 2 * sizes.hidden * (4 + load.value_bytes * trains_norms)
+    attention = 2 * sizes.heads + sizes.key_values
+    inputs = sizes.inputs_apart if casts else sizes.inputs
+    if load.lora and casts:
+        inputs += sizes.heads
+    if load.update.shared:
+        attention += 2 * sizes.heads if load.on_cpu else 0
+        inputs += 0 if load.lora and casts else sizes.heads  # the output, put together
+    return norms + (attention + 3 * sizes.between + inputs + sizes.ranks) * computed
+
+
+def output_bytes(sizes: Sizes, load: Load, tokens: int) -> float:
+    """Return the bytes of the output layer's backward pass."""
+    tile = min(tokens, TILE_TOKENS) * min(sizes.vocabulary, TILE_WORDS)
+    copies = load.computed_bytes + (4 * TILES_ON_CPU if load.on_cpu else 0)
+    vocabulary = 0 if load.lora else sizes.vocabulary * sizes.hidden * 4
+    return tile * copies + tokens * sizes.hidden * 4 + vocabulary
+
+
+def update_bytes(sizes: Sizes, load: Load) -> float:
+    """Return the bytes of a forward and backward pass, at its peak."""
+    batch = load.update
+    of_layer = layer_bytes(sizes, load)
+    kept = sizes.hidden * load.value_bytes if load.checkpointing else of_layer
+    # gradients of what lies between an MLP's linear layers, and of what is computed again
+    under_way = 3 * sizes.between * load.computed_bytes + (of_layer if load.checkpointing else 0)
+    lost = KEPT_BY_GLIBC * of_layer if load.on_cpu else 0
+    every = batch.tokens * (sizes.layers * (kept + lost) + 2 * sizes.hidden * 4)
+    # on a CPU, TRL scores the tokens of prompts as well
+    scored = batch.rows * batch.completion if batch.shared or not load.on_cpu else batch.tokens
+    return every + max(output_bytes(sizes, load, scored), batch.tokens * under_way)
+
+
+def rollout_bytes(sizes: Sizes, costs: Costs, episodes: Batch, *, packs: bool) -> float:
+    """Return the bytes of a rollout in this process.
+
+    Args:
+        episodes: that play at once.
+        packs: whether linear layers get copies of their weights (`engines/transformers/packed.py`).
+    """
+    room = OWN_SPARE_COLUMNS if costs.shares else GROW_BY_COLUMNS
+    own = episodes.completion + (0 if costs.shares else episodes.prompt)
+    columns = episodes.rows * (own + room) + (episodes.prompts * episodes.prompt if costs.shares else 0)
+    fed = min(costs.at_once, max(episodes.rows * own, episodes.prompt))
+    copies = min(4 * sizes.linear, PACK_MAX_BYTES) if packs else 0
+    return fed * costs.fed + episodes.rows * costs.row + columns * costs.token + copies
+
+
+# --- what fits ------------------------------------------------------------------------------------
+
+UPDATE_ON_CPU = 3e9
+"""Bytes of a pass on a CPU, where longer passes are hardly faster; more only for models that take more."""
+
+SHARE_OF_FREE = 0.8
+"""Share of the free memory that a pass may take; the rest is for what the estimate does not see."""
+
+MAX_TOKENS = 2**24
+"""Tokens of a pass at most, where memory sets no bound."""
+
+
+def update_budget(free: float | None, weights: float, on_cpu: bool) -> float | None:
+    """Return the bytes that a forward and backward pass may take; `None` for any.
+
+    Args:
+        free: bytes beside weights, gradients and optimizer; `None` if unknown.
+        weights: bytes of the weights.
+    """
+    of_free = [] if free is None else [SHARE_OF_FREE * free]
+    return min([*of_free, *([max(UPDATE_ON_CPU, weights)] if on_cpu else [])], default=None)
+
+
+def tokens_within(budget: float, sizes: Sizes, load: Load) -> int:
+    """Return the tokens of the longest pass that takes no more bytes; at least 1."""
+
+    def taken(tokens: int) -> float:
+        row = Batch(rows=1, prompts=1, prompt=1, completion=tokens - 1, shared=load.update.shared)
+        return update_bytes(sizes, replace(load, update=row))
+
+    return max(1, bisect_right(range(1, MAX_TOKENS), budget, key=taken))
+
+
+# --- what a training's settings come to -----------------------------------------------------------
+
+REMEDIES = (
+    "Less is needed with a smaller max_tokens_per_forward, max_concurrent_episodes, "
+    "per_device_train_batch_size or max_completion_length, or with gradient_checkpointing: true"
+)
+
+VLLM_CACHE_ON_CPU = 4
+"""GiB of vLLM's cache on a CPU where VLLM_CPU_KVCACHE_SPACE says nothing."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a training runs.
+
+    Args:
+        there: bytes that one rank can have.
+        value_bytes: of a parameter as it is loaded.
+        ranks: of the training.
+        sharing: ranks that share the weights, and that share gradients and optimizer.
+    """
+
+    there: float
+    on_cpu: bool
+    value_bytes: int
+    lora: bool
+    bits: int | None = None
+    ranks: int = 1
+    sharing: tuple[int, int] = (1, 1)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a training does at once on one rank, and the bytes that it needs for it.
+
+    Args:
+        episodes: of a generation, greedy ones included; `at_once` of them play at a time.
+        tokens: of a micro-batch; `per_forward` of them go through the model together.
+    """
+
+    parts: dict[str, float]
+    episodes: int = 0
+    at_once: int = 0
+    tokens: int = 0
+    per_forward: int = 0
+
+    @property
+    def total(self) -> float:
+        return self.parts["total"]
+
+    def __str__(self) -> str:
+        """The parts in one line, and what is bounded."""
+        listed = ", ".join(
+            f"{name} {gb(size)}" for name, size in self.parts.items() if size and name != "total"
+        )
+        bounds = []
+        if self.at_once < self.episodes:
+            bounds.append(f"{self.at_once:,} of {self.episodes:,} episodes play at a time")
+        if self.per_forward < self.tokens:
+            bounds.append(f"{self.per_forward:,} of {self.tokens:,} tokens go through the model together")
+        return "; ".join([listed, *bounds])
+
+
+def gb(size: float) -> str:
+    return f"{size / 1e9:,.1f} GB" if size >= 5e7 else f"{size / 1e6:,.1f} MB"
+
+
+def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, place: Place) -> Plan:
+    """Compute what a training needs, with as much at once as fits.
+
+    Args:
+        settings: the fields of a `DBBenchGRPOConfig`, or of another trainer's, which plays no episodes.
+        prompt: tokens of the longest prompt.
+    """
+
+    def get(name: str, default: Any = None) -> Any:
+        found = getattr(settings, name, None)
+        return default if found is None else found
+
+    plays = hasattr(settings, "max_turns")
+    rows = int(get("per_device_train_batch_size", 8))
+    passes, samples = int(get("gradient_accumulation_steps", 1)), int(get("num_generations", 8))
+    episodes = rows * int(get("steps_per_generation", passes))
+    if get("generation_batch_size"):
+        episodes = int(get("generation_batch_size")) // place.ranks
+    prompts = -(-episodes // samples)
+    completion = int(get("max_completion_length", 256) if plays else get("max_length", 1024))
+    usual = Batch(rows, min(rows, prompts), prompt, completion)
+    attending = copy(config)
+    attending._attn_implementation = get("attn_implementation") or "sdpa"
+    shared = replace(usual, shared=True)
+    shares = plays and get("shared_prefix", "auto") == "auto" and reason_against(attending) is None
+    half = get("bf16", not get("fp16", False)) or get("fp16", False)
+    optimizer = str(get("optim", ""))
+    colocated = bool(get("use_vllm")) and get("vllm_mode", "colocate") == "colocate"
+    load = Load(
+        value_bytes=place.value_bytes,
+        computed_bytes=2 if half else place.value_bytes,
+        lora=place.lora,
+        bits=place.bits,
+        optimizer_bytes=2 if "8bit" in optimizer else 0 if optimizer == "sgd" else None,
+        reference=plays
+        and (bool(get("reference_model_name_or_path")) or (float(get("beta", 0)) > 0 and not place.lora)),
+        accumulates=passes > 1,
+        checkpointing=bool(get("activation_checkpointing", get("gradient_checkpointing"))),
+        on_cpu=place.on_cpu,
+        vllm=_vllm(get, sizes, place) if colocated else 0,
+        vllm_sleeps=bool(get("vllm_enable_sleep_mode")),
+        ranks=place.sharing,
+    )
+    lasting = needed(sizes, load)
+    free = max(0.0, place.there - lasting["total"])
+    parts: dict[str, int] = {}
+    if plays and not colocated and not get("vllm_server_urls"):
+        if get("greedy_eval") == "batch":
+            episodes += prompts
+        costs = Costs.of(
+            config.get_text_config(),
+            torch.bfloat16 if load.computed_bytes == 2 else torch.float32,
+            shares=can_share(attending),
+            keeps=can_keep(config.get_text_config()),
+        )
+        packs = place.on_cpu and load.computed_bytes == 4
+
+        def taken(count: int) -> float:
+            playing = Batch(count, -(-count * prompts // episodes), prompt, completion)
+            return rollout_bytes(sizes, costs, playing, packs=packs)
+
+        fitting = bisect_right(range(1, episodes + 1), TAKEN_SHARE * free, key=taken)
+        at_once = min(episodes, int(get("max_concurrent_episodes", max(1, fitting))))
+        load = replace(load, rollout=taken(at_once))
+        parts |= {"episodes": episodes, "at_once": at_once}
+    batch = shared if shares and shared.tokens <= WORTH * usual.tokens else usual
+    load = replace(load, update=batch)
+    most = get("max_tokens_per_forward")
+    if most is None and plays:
+        budget = update_budget(free, lasting["weights"], place.on_cpu)
+        most = None if budget is None else tokens_within(budget, sizes, load)
+    longest = prompt + completion
+    share = 1.0 if most is None else min(1.0, max(most, longest) / max(1, batch.tokens))
+    if share < 1:
+        count = max(1, math.floor(share * rows))
+        divided = replace(batch, rows=count, prompts=max(1, math.ceil(share * batch.prompts)))
+        load = replace(load, update=divided, accumulates=True)
+    parts |= {"tokens": batch.tokens, "per_forward": load.update.tokens}
+    return Plan(needed(sizes, load), **parts)
+
+
+def _vllm(get: Callable[..., Any], sizes: Sizes, place: Place) -> float:
+    """Return the bytes of vLLM in this process."""
+    if not place.on_cpu:
+        share = float(get("vllm_gpu_memory_utilization", 0.3))
+        return 0 if math.isinf(place.there) else share * place.there
+    cache = float(os.environ.get("VLLM_CPU_KVCACHE_SPACE") or VLLM_CACHE_ON_CPU)
+    return cache * 2**30 + sizes.parameters * place.value_bytes

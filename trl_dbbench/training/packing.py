@@ -1,0 +1,155 @@
+"""Rows of a batch in parts: which of them go through a model together, so that no pass is over a bound.
+
+```
+row  prompt  completion      part, of at most 20 tokens
+b    4       26              b: 30, alone
+e    4       6               e, d: 2 * (4 + 6), d with one of padding
+d    4       5
+a    4       4               a, c: 2 * (6 + 4)
+c    6       1
+```
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import torch
+
+from trl_dbbench.engines.shared_prompts import WORTH, same_prompt
+
+
+class Tokens(NamedTuple):
+    """Rows of a batch: prompts, padded on the left, and completions, padded on the right."""
+
+    input_ids: torch.Tensor  # (B, L)
+    attention_mask: torch.Tensor  # (B, L)
+    completion: int  # T, columns of the completions
+
+    @classmethod
+    def of(cls, batch: dict[str, Any]) -> Tokens:
+        """Take them from a scored batch."""
+        ids, mask = (
+            torch.cat([batch[f"prompt_{of}"], batch[f"completion_{of}"]], dim=1) for of in ("ids", "mask")
+        )
+        return cls(ids, mask, batch["completion_ids"].shape[1])
+
+
+class Row(NamedTuple):
+    """Size of a row: a prompt, whose number equal prompts share, and a completion."""
+
+    place: int
+    prompt: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+def rows_of(tokens: Tokens) -> list[Row]:
+    """Return the rows of a batch, those of one prompt one after the other."""
+    width = tokens.input_ids.shape[1] - tokens.completion
+    mask = tokens.attention_mask
+    prompts, completions = (each.sum(dim=1).tolist() for each in (mask[:, :width], mask[:, width:]))
+    return [
+        Row(row, number, prompts[row], completions[row])
+        for number, rows in enumerate(same_prompt(*tokens))
+        for row in rows
+    ]
+
+
+def tokens_of(rows: Sequence[Row], shared: bool) -> int:
+    """Return the tokens that a forward pass computes, padding included.
+
+    Args:
+        shared: whether rows one after the other share their prompt, where that is worth it.
+    """
+    padded = len(rows) * (_longest(rows, "prompt_tokens") + _longest(rows, "completion_tokens"))
+    return in_one_row(rows) if shared and in_one_row(rows) <= WORTH * padded else padded
+
+
+def in_one_row(rows: Sequence[Row]) -> int:
+    """Return the tokens of rows that share prompts, as `lay_out` puts them into one."""
+    tokens = 0
+    for _, group in groupby(rows, key=lambda row: row.prompt):
+        episodes = list(group)
+        suffix = 1 + _longest(episodes, "completion_tokens")
+        tokens += episodes[0].prompt_tokens - 1 + len(episodes) * suffix
+    return tokens
+
+
+def _longest(rows: Sequence[Row], of: str) -> int:
+    return max(getattr(row, of) for row in rows)
+
+
+def pack(rows: Sequence[Row], bound: int, shared: bool, count: int = 1) -> list[list[Row]]:
+    """Divide rows into parts of at most `bound` tokens; a longer row is a part of its own.
+
+    Rows of about one length come together, the longest first. With `shared`, those of a prompt do.
+
+    Args:
+        shared: as in `tokens_of`.
+        count: parts at least; not more than there are rows.
+    """
+    longest: dict[int, int] = defaultdict(int)
+    for row in rows:
+        key = row.prompt if shared else row.place
+        longest[key] = max(longest[key], row.prompt_tokens + row.completion_tokens)
+
+    def order(row: Row) -> tuple[int, ...]:
+        key = row.prompt if shared else row.place
+        return -longest[key], key, -row.completion_tokens, row.place
+
+    parts: list[list[Row]] = []
+    for row in sorted(rows, key=order):
+        if parts and tokens_of([*parts[-1], row], shared) <= bound:
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+    while len(parts) < count:
+        place = max(
+            range(len(parts)), key=lambda each: (len(parts[each]) > 1, tokens_of(parts[each], shared))
+        )
+        half = len(parts[place]) // 2
+        parts[place : place + 1] = [parts[place][:half], parts[place][half:]]
+    return parts
+
+
+def fit(tokens: Tokens, batch_size: int | None, shared: bool, bound: int) -> bool:
+    """Return whether a batch's forward passes are within a bound as they are.
+
+    Args:
+        batch_size: rows of a pass; all if left out.
+        shared: as in `tokens_of`.
+    """
+    count = min(batch_size or len(tokens.input_ids), len(tokens.input_ids))
+    if count * tokens.input_ids.shape[1] <= bound:
+        return True
+    if not shared:
+        return False
+    rows = rows_of(tokens)
+    computed = [in_one_row(rows[at : at + count]) for at in range(0, len(rows), count)]
+    return max(computed) <= bound and sum(computed) <= WORTH * tokens.input_ids.numel()
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of a micro-batch, and the columns that they use."""
+
+    number: int
+    rows: torch.Tensor  # (n,)
+    prompt: int  # columns of prompts, which are padded on the left
+    completion: int  # columns of completions, which are padded on the right
+
+    @classmethod
+    def of(cls, number: int, rows: Sequence[Row], device: torch.device) -> Part:
+        places = torch.tensor([row.place for row in rows], device=device)
+        return cls(number, places, _longest(rows, "prompt_tokens"), _longest(rows, "completion_tokens"))
+
+    def cut(self, tokens: Tokens) -> Tokens:
+        start = tokens.input_ids.shape[1] - tokens.completion
+        columns = slice(start - self.prompt, start + self.completion)
+        ids, mask = (each[self.rows, columns] for each in tokens[:2])
+        return Tokens(ids, mask, self.completion)

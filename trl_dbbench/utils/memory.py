@@ -1,0 +1,69 @@
+"""Memory that is free on a device, and what control groups leave of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+MEMINFO = Path("/proc/meminfo")
+OWN_GROUPS = Path("/proc/self/cgroup")
+GROUPS = Path("/sys/fs/cgroup")
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Return the bytes that this process can still take on a device; `None` if unknown.
+
+    On a GPU they include what PyTorch keeps for reuse. On a CPU the ranks of one machine get equal shares.
+    """
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if device.type != "cpu" or not MEMINFO.exists():
+        return None
+    sizes = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
+    available = 1024 * int(sizes["MemAvailable"].removesuffix("kB"))
+    return max(0, min([available, *_left_by_groups()])) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+
+
+def total_memory(device: torch.device) -> float:
+    """Return the bytes of a device, or that the control groups of this process allow."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    sizes = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
+    limits = [limit for limit, _ in _groups()]
+    return min([1024 * int(sizes["MemTotal"].removesuffix("kB")), *limits])
+
+
+def _left_by_groups() -> Iterator[int]:
+    """Yield the bytes that each control group of this process leaves: a container's, a Slurm job's."""
+    for limit, used in _groups():
+        yield limit - used
+
+
+FILES = (
+    ("0::", "memory.max", "memory.current", "inactive_file"),
+    (":memory:", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Of control groups in their second version, and in their first: the limit, what is used, and how much of it
+are pages of files that were not read of late, and go when memory is short."""
+
+
+def _groups() -> Iterator[tuple[int, int]]:
+    """Yield the limit of each control group above this process, and the bytes that it uses."""
+    own = OWN_GROUPS.read_text().splitlines()
+    for version, (mark, most, current, inactive) in enumerate(FILES):
+        path = next((line.partition(mark)[2] for line in own if mark in line), None)
+        if path is None:
+            continue
+        top = GROUPS / "memory" if version else GROUPS
+        for group in (top / path.lstrip("/"), *(top / path.lstrip("/")).parents):
+            limit = group / most
+            if limit.exists() and limit.read_text().strip() != "max":
+                used = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+                yield (
+                    int(limit.read_text()),
+                    int((group / current).read_text()) - int(used.get(inactive, 0)),
+                )
