@@ -94,6 +94,11 @@ def test_versions_outside_of_the_tried_ranges(doctor, monkeypatch):
             "FAIL  packages: missing, .*: bitsandbytes .missing.. Install: pip",
         ),
         (
+            ["--use_vllm", "true", "--load_in_4bit", "true"],
+            "packages",
+            "FAIL  packages: missing, .*: bitsandbytes .missing., vllm .missing., vllm-bnb-plugin .missing.",
+        ),
+        (
             ["--use_liger_kernel", "true"],
             "packages",
             "FAIL  packages: missing, .*: liger-kernel .missing.. Install: pip",

@@ -40,7 +40,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_an_evaluation_plays_the_adapter_on_the_weights_that_it_was_trained_on(run: Path) -> None:
     assert RunSettings.of_file(run / "run.json").quantized["load_in_4bit"]  # type: ignore[index]
-    backend, policy = open_model(find_trained(run), None)
+    backend, policy = open_model(find_trained(run))
     backend.close()
     config = BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_compute_dtype="bfloat16", bnb_4bit_quant_type="nf4"
@@ -96,3 +96,11 @@ def test_without_bitsandbytes(monkeypatch, tmp_path):
     monkeypatch.setattr("transformers.quantizers.quantizer_bnb_4bit.is_bitsandbytes_available", lambda: False)
     with pytest.raises(SystemExit, match=r"^error: .*requires bitsandbytes: `pip install -U bitsandbytes"):
         train(monkeypatch, "--output_dir", tmp_path)
+
+
+@pytest.mark.usefixtures("run")  # which skips where bitsandbytes is not there
+def test_fine_tuning_on_quantized_weights(monkeypatch, tmp_path):
+    script, recipe = ROOT / "recipes" / "sft_dbbench.py", ROOT / "recipes" / "sft_gold.yaml"
+    options = ["--use_peft", "true", "--max_steps", 1, "--output_dir", tmp_path]
+    run_here(monkeypatch, script, "--config", recipe, *FOUR_BITS, *options)
+    assert RunSettings.of_file(tmp_path / "run.json").quantized["load_in_4bit"]  # type: ignore[index]

@@ -263,10 +263,12 @@ def _extras(case: Case) -> Iterator[str]:
     """Packages that only some settings need, and that are not there."""
     bits = case.get("load_in_4bit") or case.get("load_in_8bit")
     optimizer, attention = str(case.get("optim", "")), str(case.get("attn_implementation", ""))
+    loads_vllm = bool(case.get("use_vllm")) and case.get("vllm_mode") != "server"
     needs = {
         "bitsandbytes": bool(bits) or "8bit" in optimizer or "paged" in optimizer,
         "deepspeed": bool(case.get("deepspeed")) or case.accelerate.get("distributed_type") == "DEEPSPEED",
-        "vllm": bool(case.get("vllm_server_urls")) and not case.get("use_peft"),
+        "vllm": loads_vllm or (bool(case.get("vllm_server_urls")) and not case.get("use_peft")),
+        "vllm_bnb_plugin": loads_vllm and bool(bits),
         "flash_attn": attention.startswith("flash_attention_2"),
         "liger_kernel": bool(case.get("use_liger_kernel")),
     }
