@@ -37,8 +37,8 @@ With gradient checkpointing only each layer's input is kept, and one layer at a 
 
 **Output layer.** TRL never makes the logits of all tokens: it computes tiles of at most 4,096 tokens by
 32,768 words, one after the other, and again in the backward pass. On a GPU that is one tile; on a CPU, where
-PyTorch computes step by step what a GPU does in one kernel, seven more of them in float32. The vocabulary's
-gradient is added up in float32 where it is trained.
+PyTorch computes step by step what a GPU does in one kernel, seven more of them in float32, but of 1,024 words
+(`utils/cpu.py`). The vocabulary's gradient is added up in float32 where it is trained.
 
 **glibc**, on a CPU, keeps freed memory that lies between tensors that are still there. That was measured
 (`benchmarks/memory.py`): with LoRA, half of what all layers keep without checkpointing; less where all
@@ -67,6 +67,7 @@ from trl_dbbench.engines.transformers.packed import PACK_MAX_BYTES
 from trl_dbbench.engines.transformers.prefix import can_share
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.training.last_words import tell
+from trl_dbbench.utils import cpu
 from trl_dbbench.utils.memory import total_memory
 
 LIBRARIES_ON_CPU = 0.6e9
@@ -279,7 +280,8 @@ def layer_bytes(sizes: Sizes, load: Load) -> float:
 
 def output_bytes(sizes: Sizes, load: Load, tokens: int) -> float:
     """Return the bytes of the output layer's backward pass."""
-    tile = min(tokens, TILE_TOKENS) * min(sizes.vocabulary, TILE_WORDS)
+    words = cpu.TILE_WORDS if load.on_cpu else TILE_WORDS
+    tile = min(tokens, TILE_TOKENS) * min(sizes.vocabulary, words)
     copies = load.computed_bytes + (4 * TILES_ON_CPU if load.on_cpu else 0)
     vocabulary = 0 if load.lora else sizes.vocabulary * sizes.hidden * 4
     return tile * copies + tokens * sizes.hidden * 4 + vocabulary
