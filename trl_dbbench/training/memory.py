@@ -318,8 +318,8 @@ def rollout_bytes(sizes: Sizes, costs: Costs, episodes: Batch, *, packs: bool) -
 
 # --- what fits ------------------------------------------------------------------------------------
 
-UPDATE_ON_CPU = 3e9
-"""Bytes of a pass on a CPU, where longer passes are hardly faster; more only for models that take more."""
+UPDATE_ON_CPU = 5e9
+"""Bytes of a pass on a CPU, where longer ones are no faster for each token; more for models of more bytes."""
 
 SHARE_OF_FREE = 0.8
 """Share of the free memory that a pass may take; the rest is for what the estimate does not see."""
