@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from trl_dbbench.training.last_words import COUNTER
+from trl_dbbench.training.last_words import COUNTER, _peak
 
 GROUPS = Path("/sys/fs/cgroup")
 LIMIT = 200_000_000
@@ -94,3 +94,10 @@ def test_the_kernel_kills_a_run_for_memory(tmp_path, group):
     end = f"Path('{group}/cgroup.procs').write_text(str(os.getpid())); held = [bytes(10**7) for _ in range(100)]"
     said = output_of(tmp_path, end.replace("bytes(10**7)", "bytearray(os.urandom(10**7))"), COUNTER)
     assert "killed by the kernel for memory; it had 0." in said
+
+
+def test_the_peak_of_a_process_that_has_given_its_memory_back():
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        assert _peak(process.pid) > 0
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it stays as a zombie
+        assert _peak(process.pid) == 0

@@ -34,6 +34,7 @@ from trl_dbbench.runs.checkpoints import whole_checkpoints
 from trl_dbbench.training.lost_ranks import limit_waiting, naming_lost_ranks
 from trl_dbbench.training.stopping import ordered_end, set_up_logging
 from trl_dbbench.training.unsupported import check_values, use_new_names
+from trl_dbbench.utils.cpu import spare_page_faults
 from trl_dbbench.utils.files import check_not_misspelled
 from trl_dbbench.utils.lookup import check_choice, nearest, unknown
 from trl_dbbench.utils.ranks import Ranks
@@ -62,6 +63,7 @@ def start(arguments: Sequence[type], main: Callable[..., Trainer]) -> None:
                 if isinstance(each, TrainingArguments):
                     set_up_logging(each.process_index)
                     limit_waiting(each.ddp_timeout)
+                    spare_page_faults(each.device)
                     put_timestamp(each)
         # an ImportError is of a package that only a setting needs, and names it
         with user_errors(ImportError), parser.saying_where(), naming_lost_ranks():

@@ -87,9 +87,10 @@ def _kills(counter: Path) -> int:
 
 
 def _peak(process: int) -> int:
-    with suppress(OSError, ValueError):
+    """Return the most bytes that a process has had; 0 if it is gone, or has given its memory back."""
+    with suppress(OSError):
         status = Path(f"/proc/{process}/status").read_text()
-        return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+        return 1024 * int((status.partition("VmHWM:")[2].split() or ["0"])[0])
     return 0
 
 

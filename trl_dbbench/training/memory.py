@@ -37,8 +37,8 @@ With gradient checkpointing only each layer's input is kept, and one layer at a 
 
 **Output layer.** TRL never makes the logits of all tokens: it computes tiles of at most 4,096 tokens by
 32,768 words, one after the other, and again in the backward pass. On a GPU that is one tile; on a CPU, where
-PyTorch computes step by step what a GPU does in one kernel, seven more of them in float32. The vocabulary's
-gradient is added up in float32 where it is trained.
+PyTorch computes step by step what a GPU does in one kernel, seven more of them in float32, but of 1,024 words
+(`utils/cpu.py`). The vocabulary's gradient is added up in float32 where it is trained.
 
 **glibc**, on a CPU, keeps freed memory that lies between tensors that are still there. That was measured
 (`benchmarks/memory.py`): with LoRA, half of what all layers keep without checkpointing; less where all
@@ -51,7 +51,6 @@ import math
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -63,11 +62,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 
 from trl_dbbench.engines.shared_prompts import WORTH, reason_against
 from trl_dbbench.engines.transformers.admission import TAKEN_SHARE, Costs
-from trl_dbbench.engines.transformers.cache import GROW_BY_COLUMNS, can_keep
+from trl_dbbench.engines.transformers.cache import can_keep
 from trl_dbbench.engines.transformers.packed import PACK_MAX_BYTES
-from trl_dbbench.engines.transformers.prefix import OWN_SPARE_COLUMNS, can_share
+from trl_dbbench.engines.transformers.prefix import can_share
 from trl_dbbench.errors import ConfigError
 from trl_dbbench.training.last_words import tell
+from trl_dbbench.utils import cpu
 from trl_dbbench.utils.memory import total_memory
 
 LIBRARIES_ON_CPU = 0.6e9
@@ -280,7 +280,8 @@ def layer_bytes(sizes: Sizes, load: Load) -> float:
 
 def output_bytes(sizes: Sizes, load: Load, tokens: int) -> float:
     """Return the bytes of the output layer's backward pass."""
-    tile = min(tokens, TILE_TOKENS) * min(sizes.vocabulary, TILE_WORDS)
+    words = cpu.TILE_WORDS if load.on_cpu else TILE_WORDS
+    tile = min(tokens, TILE_TOKENS) * min(sizes.vocabulary, words)
     copies = load.computed_bytes + (4 * TILES_ON_CPU if load.on_cpu else 0)
     vocabulary = 0 if load.lora else sizes.vocabulary * sizes.hidden * 4
     return tile * copies + tokens * sizes.hidden * 4 + vocabulary
@@ -308,12 +309,11 @@ def rollout_bytes(sizes: Sizes, costs: Costs, episodes: Batch, *, packs: bool) -
         episodes: that play at once.
         packs: whether linear layers get copies of their weights (`engines/transformers/packed.py`).
     """
-    room = OWN_SPARE_COLUMNS if costs.shares else GROW_BY_COLUMNS
-    own = episodes.completion + (0 if costs.shares else episodes.prompt)
-    columns = episodes.rows * (own + room) + (episodes.prompts * episodes.prompt if costs.shares else 0)
-    fed = min(costs.at_once, max(episodes.rows * own, episodes.prompt))
-    copies = min(4 * sizes.linear, PACK_MAX_BYTES) if packs else 0
-    return fed * costs.fed + episodes.rows * costs.row + columns * costs.token + copies
+    if costs.shares:
+        taken = costs.taken(episodes.rows, episodes.completion, episodes.prompts, episodes.prompt)
+    else:
+        taken = costs.taken(episodes.rows, episodes.prompt + episodes.completion)
+    return taken + (min(4 * sizes.linear, PACK_MAX_BYTES) if packs else 0)
 
 
 # --- what fits ------------------------------------------------------------------------------------
@@ -535,28 +535,21 @@ def check_memory(
     shared = (os.environ.get(f"ACCELERATE_USE_{kind}") == "true" for kind in ("FSDP", "DEEPSPEED"))
     if any(shared) or args.fsdp or args.deepspeed:
         return
-    with suppress(AttributeError):
-        _check(model, args, prompts, tokenizer, peft_config, quantization_config)
-
-
-def _check(
-    model: Any, args: Any, prompts: Any, tokenizer: Any, peft_config: Any, quantization_config: Any
-) -> None:
     kwargs = args.model_init_kwargs or {}
-    if isinstance(model, str):
-        try:
+    try:
+        if isinstance(model, str):
             config = AutoConfig.from_pretrained(
                 model, revision=kwargs.get("revision"), trust_remote_code=args.trust_remote_code
             )
             sizes = Sizes.of(config, peft_config)
-        except (OSError, ValueError):  # loading the model says more
-            return
-        dtype = kwargs.get("dtype", "float32")
-        dtype = getattr(config, "dtype", None) or torch.float32 if dtype == "auto" else dtype
-        value_bytes = dtype.itemsize if isinstance(dtype, torch.dtype) else getattr(torch, dtype).itemsize
-    else:
-        config, sizes = model.config, Sizes.counted(model)
-        value_bytes = model.get_input_embeddings().weight.element_size()
+            dtype = kwargs.get("dtype") or "float32"
+            dtype = getattr(config, "dtype", None) or torch.float32 if dtype == "auto" else dtype
+            value_bytes = (dtype if isinstance(dtype, torch.dtype) else getattr(torch, dtype)).itemsize
+        else:
+            config, sizes = model.config, Sizes.counted(model)
+            value_bytes = model.get_input_embeddings().weight.element_size()
+    except (OSError, ValueError, AttributeError):  # of a model that cannot be loaded, loading it says more
+        return
     text = max(("".join(each["content"] for each in prompt) for prompt in prompts), key=len, default="")
     on_cpu = args.device.type == "cpu"
     place = Place(

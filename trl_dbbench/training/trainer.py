@@ -90,6 +90,7 @@ from trl_dbbench.training.packing import Tokens
 from trl_dbbench.training.resume import ResumableGRPOTrainer, replaced
 from trl_dbbench.training.samplers import TaskSampler, task_order
 from trl_dbbench.training.unsupported import check_arguments
+from trl_dbbench.utils.cpu import spare_page_faults
 from trl_dbbench.utils.ranks import raise_on_all, together
 
 logger = logging.getLogger(__name__)
@@ -162,6 +163,7 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
         check_arguments(model, args, train_dataset, eval_dataset, peft_config, kwargs)
         quantization = kwargs.get("quantization_config")
         check_memory(model, args, train_dataset["prompt"], processing_class, peft_config, quantization)
+        spare_page_faults(args.device)
         functions = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
         init_kwargs = args.model_init_kwargs
         if args.adapter_name_or_path is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,9 +30,11 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def total_memory(device: torch.device) -> float:
-    """Return the bytes of a device, or that the control groups of this process allow."""
+    """Return the bytes of a device, or that the control groups of this process allow; infinity if unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
+    if device.type != "cpu" or not MEMINFO.exists():
+        return math.inf
     sizes = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
     limits = [limit for limit, _ in _groups()]
     return min([1024 * int(sizes["MemTotal"].removesuffix("kB")), *limits])

@@ -101,12 +101,23 @@ class Costs:
             shares=shares,
         )
 
+    def taken(self, rows: int, longest: int, prompts: int = 0, longest_prompt: int = 0) -> float:
+        """Return what rows take.
+
+        Args:
+            longest: tokens of the longest row; without its prompt, if they share prompts.
+            prompts, longest_prompt: different prompts, and tokens of the longest, if they share them.
+        """
+        room = OWN_SPARE_COLUMNS if self.shares else GROW_BY_COLUMNS
+        cached = rows * (longest + room) + prompts * longest_prompt
+        fed = min(self.at_once, max(rows * longest, longest_prompt))
+        return cached * self.token + rows * self.row + fed * self.fed
+
     def together(self, firsts: Iterable[Request]) -> Iterator[float]:
         """Yield what the first episode takes, what the first two take, and so on, given their first
         requests."""
         prompts = set[Sequence[int]]()
         longest_prompt = longest = 0
-        room = OWN_SPARE_COLUMNS if self.shares else GROW_BY_COLUMNS
         for rows, first in enumerate(firsts, 1):
             own = first.limit or len(first.ids) + first.max_new_tokens
             if self.shares:
@@ -114,9 +125,7 @@ class Costs:
                 longest_prompt = max(longest_prompt, len(first.ids))
                 own -= len(first.ids)
             longest = max(longest, own)
-            cached = rows * (longest + room) + len(prompts) * longest_prompt
-            fed = min(self.at_once, max(rows * longest, longest_prompt))
-            yield cached * self.token + rows * self.row + fed * self.fed
+            yield self.taken(rows, longest, len(prompts), longest_prompt)
 
 
 class Admission:

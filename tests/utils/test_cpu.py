@@ -1,0 +1,96 @@
+"""Page faults of a training on a CPU, counted by the kernel, with the vocabulary of SmolLM2."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+
+import pytest
+import torch
+from trl.kernels.chunked_logprob import ChunkedLogProbFunction
+from trl.trainer import utils
+
+from trl_dbbench.utils import cpu
+from trl_dbbench.utils.cpu import TILE_WORDS, spare_page_faults
+
+VOCABULARY = 49_152
+
+COUNT = f"""
+import resource, torch
+from trl.kernels.chunked_logprob import ChunkedLogProbFunction
+from trl.trainer import utils
+from trl_dbbench.utils.cpu import spare_page_faults
+
+hidden = torch.randn(800, 16, requires_grad=True)
+weight, targets = torch.randn({VOCABULARY}, 16), torch.randint({VOCABULARY}, (800,))
+
+def faults():
+    for _ in range(2):  # the first takes the memory
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        tile = utils._CHUNKED_LOGPROB_CHUNK_SIZE
+        logprobs, *_ = ChunkedLogProbFunction.apply(hidden, weight, None, targets, 1.0, tile, None, 1.0, ())
+        logprobs.sum().backward()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+stock = faults()
+spare_page_faults(torch.device("cpu"))
+print(stock, faults())
+"""
+
+
+def test_a_step_takes_the_memory_of_the_step_before():
+    done = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True)
+    stock, spared = map(int, done.stdout.split())
+    assert stock > 200_000
+    assert spared < stock / 100
+
+
+def test_the_tile_of_another_size_computes_the_same():
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(50, 16, requires_grad=True), torch.randn(VOCABULARY, 16)
+    targets = torch.randint(VOCABULARY, (50,))
+
+    def computed(tile: int) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs, *_ = ChunkedLogProbFunction.apply(hidden, weight, None, targets, 0.8, tile, None, 1.0, ())
+        (grad,) = torch.autograd.grad(logprobs.sum(), hidden)
+        return logprobs, grad
+
+    for ours, stock in zip(computed(TILE_WORDS), computed(32_768), strict=True):
+        torch.testing.assert_close(ours, stock, rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[tuple[int, int]]:
+    """What glibc is asked for."""
+    calls: list[tuple[int, int]] = []
+
+    class Libc:
+        mallopt = staticmethod(lambda *given: calls.append(given))
+
+    monkeypatch.setattr(cpu.ctypes, "CDLL", lambda name: Libc)
+    monkeypatch.setattr(utils, "_CHUNKED_LOGPROB_CHUNK_SIZE", 32_768)
+    return calls
+
+
+def test_another_device_is_left_alone(asked):
+    spare_page_faults(torch.device("cuda"))
+    assert (asked, utils._CHUNKED_LOGPROB_CHUNK_SIZE) == ([], 32_768)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("MALLOC_TRIM_THRESHOLD_", "131072"), ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=131072")],
+)
+def test_thresholds_of_the_user_stay(asked, monkeypatch, name, value):
+    spare_page_faults(torch.device("cpu"))
+    assert len(asked) == 2
+    monkeypatch.setenv(name, value)
+    spare_page_faults(torch.device("cpu"))
+    assert len(asked) == 2
+
+
+def test_glibc_takes_these_thresholds():
+    libc = ctypes.CDLL(None)
+    assert libc.mallopt(cpu.M_MMAP_THRESHOLD, cpu.POOLED) == 1
+    assert libc.mallopt(cpu.M_TRIM_THRESHOLD, cpu.KEPT) == 1
