@@ -397,7 +397,6 @@ def test_without_lora_the_whole_model_is_trained(trainer_of):
         ({"temperature": 0.0}, "temperature must be above 0"),
         ({"top_p": 1.5}, "top_p must be above 0 and at most 1, is 1.5"),
         ({"repetition_penalty": 1.1}, "repetition_penalty=1.1 has no effect"),
-        ({"use_vllm": True}, "use_vllm=True has no effect"),
         ({"reference_model_name_or_path": "x"}, "used only with beta above 0"),
     ],
 )
