@@ -138,6 +138,8 @@ def test_a_resumed_run_says_that_what_was_under_way_is_played_again(trainer_with
 @pytest.mark.parametrize(("scenario", "size"), [("own_vllm", 1), ("one_vllm", 2)])
 def test_two_ranks(scenario: str, size: int, servable_model, tmp_path):
     """Each with an engine of its own, or as a tensor parallel group that steps one together."""
+    for left in Path("/dev/shm").glob("*-cpushm_*"):
+        left.unlink()  # vLLM's CPU build leaves them, and cannot make them anew
     status, output = fork_ranks(TWO_RANKS, scenario, servable_model, tmp_path)
     assert status == 0, output
     for rank in seen(tmp_path, scenario):
