@@ -16,7 +16,7 @@ from trl_dbbench import ConfigError
 from trl_dbbench.engines.shared_prompts import lay_out, sharing
 from trl_dbbench.engines.transformers.admission import cache_bytes_per_token
 from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT
-from trl_dbbench.training.memory import Batch, Load, Sizes, layer_bytes, needed
+from trl_dbbench.training.memory import Batch, Load, Sizes, adapter_config, layer_bytes, needed
 
 TINY = ROOT / "recipes" / "tiny" / "model"
 LORA = LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM")
@@ -160,3 +160,11 @@ def test_what_the_witness_is_told(tiny_model, sqlite_database, demo_tasks, tmp_p
     (text,) = told
     assert text.startswith("By its settings it needs about 0.")
     assert "max_tokens_per_forward, max_concurrent_episodes, per_device_train_batch_size" in text
+
+
+def test_an_adapter_that_is_trained_further(tmp_path):
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(TINY), LORA)
+    model.save_pretrained(tmp_path)
+    config = AutoConfig.from_pretrained(TINY)
+    assert Sizes.of(config, adapter_config(str(tmp_path))) == Sizes.of(config, LORA)
+    assert Sizes.counted(model).trained == Sizes.of(config, LORA).trained > 0

@@ -49,7 +49,7 @@ from trl_dbbench.evaluation.evaluate import evaluate
 from trl_dbbench.runs.adapters import ADAPTER_FILE, MODEL_FILE
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.tasks import Task, load_tasks
-from trl_dbbench.training.memory import REMEDIES, Place, Sizes, gb, plan
+from trl_dbbench.training.memory import REMEDIES, Place, Sizes, adapter_config, gb, plan
 from trl_dbbench.utils.memory import total_memory
 
 TASKS = 4
@@ -404,12 +404,14 @@ def _memory(case: Case, tasks: Sequence[Task]) -> str | Finding:
     if config is None:
         return Finding("memory", "note", f"what {name} needs can be told when its config.json is there")
     model = ModelConfig(**{each.name: getattr(case.given, each.name) for each in fields(ModelConfig)})
-    sizes = Sizes.of(config, get_peft_config(model))
+    with loading(f"the adapter '{case.get('adapter_name_or_path')}'"):
+        adapter = get_peft_config(model) or adapter_config(case.get("adapter_name_or_path"))
+    sizes = Sizes.of(config, adapter)
     place = Place(
         there=_memory_there(case),
         on_cpu=case.on_cpu,
         value_bytes=_bytes_of(case.get("dtype", "auto"), config),
-        lora=bool(case.get("use_peft") or case.get("adapter_name_or_path")),
+        lora=adapter is not None,
         bits=4 if case.get("load_in_4bit") else 8 if case.get("load_in_8bit") else None,
         ranks=case.ranks,
         sharing=_sharing(case),

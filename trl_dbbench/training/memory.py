@@ -111,6 +111,8 @@ class Sizes:
     """Values that they read, each for itself."""
     ranks: int = 0
     """Ranks of a layer's adapters, added up."""
+    tied: bool = False
+    """Whether the output layer's weights are those of the embeddings."""
     normed: int = 0
     """Values of queries and keys, where they go through norms of their own, as in Qwen3."""
 
@@ -162,6 +164,7 @@ class Sizes:
             inputs=sum(distinct.values()),
             inputs_apart=sum(read.values()),
             ranks=ranks,
+            tied=bool(getattr(model.config, "tie_word_embeddings", False)),
             normed=text.num_attention_heads * size + heads * size if "q_norm" in names else 0,
         )
 
@@ -253,6 +256,8 @@ def needed(sizes: Sizes, load: Load) -> dict[str, float]:
         "vLLM": load.vllm,
     }
     gradients, update, rollout = parts["gradients"], parts["update"], parts["rollout"]
+    # the embeddings' own gradient is added to what the output layer has left
+    gradients += sizes.tied * vocabulary_bytes(sizes, load)
     training = gradients + update if load.accumulates else max(gradients, update)
     if load.vllm_sleeps:
         rollout += load.vllm
@@ -283,8 +288,12 @@ def output_bytes(sizes: Sizes, load: Load, tokens: int) -> float:
     words = cpu.TILE_WORDS if load.on_cpu else TILE_WORDS
     tile = min(tokens, TILE_TOKENS) * min(sizes.vocabulary, words)
     copies = load.computed_bytes + (4 * TILES_ON_CPU if load.on_cpu else 0)
-    vocabulary = 0 if load.lora else sizes.vocabulary * sizes.hidden * 4
-    return tile * copies + tokens * sizes.hidden * 4 + vocabulary
+    return tile * copies + tokens * sizes.hidden * 4 + vocabulary_bytes(sizes, load)
+
+
+def vocabulary_bytes(sizes: Sizes, load: Load) -> float:
+    """Return the bytes of the vocabulary's gradient in float32, where it is trained."""
+    return 0 if load.lora else sizes.vocabulary * sizes.hidden * 4
 
 
 def update_bytes(sizes: Sizes, load: Load) -> float:
@@ -512,6 +521,15 @@ SURE = 0.85
 """Share of the computed bytes that a training takes for sure."""
 
 
+def adapter_config(name_or_path: str | None) -> PeftConfig | None:
+    """Return the settings of an adapter that is trained further, if there is one."""
+    if name_or_path is None:
+        return None
+    config = PeftConfig.from_pretrained(name_or_path)
+    config.inference_mode = False  # as it is saved
+    return config
+
+
 def check_memory(
     model: Any,
     args: Any,
@@ -537,6 +555,7 @@ def check_memory(
         return
     kwargs = args.model_init_kwargs or {}
     try:
+        peft_config = peft_config or adapter_config(args.adapter_name_or_path)
         if isinstance(model, str):
             config = AutoConfig.from_pretrained(
                 model, revision=kwargs.get("revision"), trust_remote_code=args.trust_remote_code
@@ -546,7 +565,8 @@ def check_memory(
             dtype = getattr(config, "dtype", None) or torch.float32 if dtype == "auto" else dtype
             value_bytes = (dtype if isinstance(dtype, torch.dtype) else getattr(torch, dtype)).itemsize
         else:
-            config, sizes = model.config, Sizes.counted(model)
+            config, has_adapter = model.config, hasattr(model, "peft_config")
+            sizes = Sizes.counted(model) if has_adapter else Sizes.of(config, peft_config)
             value_bytes = model.get_input_embeddings().weight.element_size()
     except (OSError, ValueError, AttributeError):  # of a model that cannot be loaded, loading it says more
         return
@@ -556,9 +576,7 @@ def check_memory(
         there=total_memory(args.device) / (int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if on_cpu else 1),
         on_cpu=on_cpu,
         value_bytes=value_bytes,
-        lora=peft_config is not None
-        or args.adapter_name_or_path is not None
-        or hasattr(model, "peft_config"),
+        lora=peft_config is not None or hasattr(model, "peft_config"),
         bits=None if quantization_config is None else 4 if quantization_config.load_in_4bit else 8,
         ranks=args.world_size,
     )
