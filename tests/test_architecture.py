@@ -223,6 +223,7 @@ OF_PARTS = {
     "report": {"evaluation.report"},
     "mcp": {"integrations.serving", "integrations.serving.mcp"},
     "openenv": {"integrations.serving", "integrations.serving.openenv"},
+    "vllm": {"engines.vllm.in_process", "engines.vllm.loaded"},
 }
 """Extras that hold what only these parts of the package import -> the parts."""
 
@@ -254,4 +255,5 @@ def test_declared_dependencies_are_those_imported() -> None:
 def test_every_dependency_has_a_tested_version() -> None:
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     pinned = {normal(line.partition("==")[0]) for line in text.splitlines() if not line.startswith("#")}
-    assert set().union(*declared().values()) - pinned == set()
+    # vLLM needs an older transformers than is pinned; `.ci/vllm-cpu` has its version
+    assert set().union(*declared().values()) - pinned == {"vllm"}

@@ -186,11 +186,13 @@ def test_tool_calls_stand_in_the_form_of_the_template(tokenizer, sqlite_database
 
 
 def test_a_template_that_leaves_earlier_turns_out_is_refused(tiny_tokenizer, sqlite_database, memory):
-    template = "{% for m in messages %}{% if m.role != 'assistant' or loop.last or loop.index > {LAST} %}"
+    template = (
+        "{% for m in messages %}{% if m.role != 'assistant' or loop.last or 'Answer' not in m.content %}"
+    )
     template += "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
     template += "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     forgetful = AutoTokenizer.from_pretrained(TINY / "model")
-    forgetful.chat_template = template.replace("{LAST}", "(messages|length - 3)")
+    forgetful.chat_template = template
     player = Player.of(forgetful, sqlite_database)
     with pytest.raises(ConfigError, match=r"leaves out turns of earlier episodes.*Or leave few_shot out"):
         Shots(player, memory, 1)
@@ -522,7 +524,7 @@ def test_a_runs_folder_tells_every_prompt(unbroken):
 def test_right_episodes_join_and_are_shown(unbroken, small_file):
     """The memory is what the log says: the file's, then the sampled right episodes, the last one of each task."""
     run = Path(unbroken.args.output_dir)
-    assert unbroken.stateful == {"few_shot": unbroken.chooser.shots.memory}
+    assert unbroken.stateful["few_shot"] == unbroken.chooser.shots.memory
     expected, steps = load_memory(small_file, get_protocol("text")), Counter()
     tasks = {task.digest: task for task in load_tasks(run / "tasks.jsonl")}
     of_file = {example.id for example in expected}

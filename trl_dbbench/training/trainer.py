@@ -45,7 +45,7 @@ from trl_dbbench.engines.base import open_backend
 from trl_dbbench.engines.policy import TrainedPolicy
 from trl_dbbench.engines.shared_prompts import SharedPrompts
 from trl_dbbench.episode.chat import ChatFormat
-from trl_dbbench.episode.dataset import task_in
+from trl_dbbench.episode.dataset import rows_to_check, task_in
 from trl_dbbench.episode.player import Player
 from trl_dbbench.episode.templates import load_chat_template
 from trl_dbbench.episode.types import Engine, Episode, Rules, Sampling, Start
@@ -162,7 +162,9 @@ class DBBenchGRPOTrainer(ResumableGRPOTrainer):
     ):
         check_arguments(model, args, train_dataset, eval_dataset, peft_config, kwargs)
         quantization = kwargs.get("quantization_config")
-        check_memory(model, args, train_dataset["prompt"], processing_class, peft_config, quantization)
+        rows = rows_to_check(train_dataset)
+        prompts = rows["prompt"] if "prompt" in rows.column_names else ()
+        check_memory(model, args, prompts, processing_class, peft_config, quantization)
         spare_page_faults(args.device)
         functions = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
         init_kwargs = args.model_init_kwargs
