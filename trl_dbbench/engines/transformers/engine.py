@@ -12,10 +12,8 @@ they finish, and their statements run while the others go on.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
-import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
@@ -25,6 +23,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
+from trl_dbbench.engines.asked import Asked, AskedEngine, raise_bugs
 from trl_dbbench.engines.transformers.admission import FED_TOKENS, Admission, Costs
 from trl_dbbench.engines.transformers.cache import GROW_BY_COLUMNS, Piece, RowCache, can_keep
 from trl_dbbench.engines.transformers.models import CACHE_ARGUMENT, cache_argument
@@ -89,7 +88,7 @@ class _Row:
         return self.done
 
 
-class TransformersEngine:
+class TransformersEngine(AskedEngine):
     """An engine around a model.
 
     Args:
@@ -119,6 +118,7 @@ class TransformersEngine:
         any_rank: Callable[[bool], bool] | None = None,
         max_concurrent_episodes: int | None = None,
     ):
+        super().__init__()
         self.model = model
         self._eos_token_ids = frozenset(eos_token_ids)
         self._pad_token_id = pad_token_id
@@ -146,21 +146,10 @@ class TransformersEngine:
         self._shares: bool | None = None  # not decided yet
         self._most = max_concurrent_episodes
         self._admission: Admission | None = None
-        self._waiting: list[tuple[Request, asyncio.Future, asyncio.AbstractEventLoop]] = []
-        self._asked: dict[int, tuple[asyncio.Future, asyncio.AbstractEventLoop]] = {}  # by row
-        self._changed = threading.Condition()
-
-    async def generate(self, request: Request) -> Completion:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Completion] = loop.create_future()
-        with self._changed:
-            self._waiting.append((request, future, loop))
-            self._changed.notify()
-        return await future
+        self._asked: dict[int, Asked] = {}  # by row
 
     def serve(self, episodes: Sequence[Future]) -> None:
-        for episode in episodes:
-            episode.add_done_callback(self._notify)
+        self._watch(episodes)
         training = self.model.training
         self.model.eval()
         try:
@@ -173,8 +162,8 @@ class TransformersEngine:
                     busy = bool(batch)
                     if not self._any_rank(busy):
                         return
-                    self._asked = {request.row: (future, loop) for request, future, loop in batch}
-                    self.complete([request for request, _, _ in batch] or [_DUMMY], self._answer)
+                    self._asked = {asked.request.row: asked for asked in batch}
+                    self.complete([asked.request for asked in batch] or [_DUMMY], self._answer)
         finally:
             self._cache, self._rows, self._prompts = RowCache(), [], None
             self._shares = self._admission = None
@@ -182,16 +171,9 @@ class TransformersEngine:
 
     def _answer(self, request: Request, completion: Completion) -> None:
         if request is not _DUMMY:
-            future, loop = self._asked[request.row]
-            loop.call_soon_threadsafe(_resolve, future, completion)
+            self._asked[request.row].answer(completion)
 
-    def _notify(self, _: Future) -> None:
-        with self._changed:
-            self._changed.notify()
-
-    def _next_batch(
-        self, episodes: Sequence[Future]
-    ) -> list[tuple[Request, asyncio.Future, asyncio.AbstractEventLoop]]:
+    def _next_batch(self, episodes: Sequence[Future]) -> list[Asked]:
         """Requests of the episodes that have a row, once every unfinished episode waits; empty when all are
         done."""
         with self._changed:
@@ -199,13 +181,11 @@ class TransformersEngine:
                 if any(episode.done() and episode.exception() for episode in episodes):
                     break
                 self._changed.wait()
-            for episode in episodes:
-                if episode.done():
-                    episode.result()  # a bug in an episode ends the rollout here
-            rows = self._admitted([request for request, *_ in self._waiting])
-            batch = [each for each in self._waiting if each[0].row in rows]
-            self._waiting = [each for each in self._waiting if each[0].row not in rows]
-            return sorted(batch, key=lambda each: each[0].row)
+            raise_bugs(episodes)
+            rows = self._admitted([each.request for each in self._waiting])
+            batch = [each for each in self._waiting if each.request.row in rows]
+            self._waiting = [each for each in self._waiting if each.request.row not in rows]
+            return sorted(batch, key=lambda each: each.request.row)
 
     def _admitted(self, requests: Sequence[Request]) -> Collection[int]:
         """Rows of the requests that are answered now."""
@@ -433,8 +413,3 @@ class TransformersEngine:
 
 # what a rank feeds that only keeps the others company
 _DUMMY = Request(ids=(0,), max_new_tokens=1, sampling=Sampling(greedy=True), row=-1, turn=0)
-
-
-def _resolve(future: asyncio.Future, completion: Completion) -> None:
-    if not future.cancelled():
-        future.set_result(completion)

@@ -13,21 +13,20 @@ above 1, a group of ranks shares one: they tell one another what is asked, and s
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import os
 import random
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 
+from trl_dbbench.engines.asked import Asked, AskedEngine, raise_bugs
 from trl_dbbench.engines.policy import Policy, ServedPolicy
 from trl_dbbench.engines.vllm.loaded import loaded_weights_of
 from trl_dbbench.episode.types import Completion, Request, Sampling
@@ -45,10 +44,8 @@ IDLE_SECONDS = 0.005
 PROCESSED_MIN_TEMPERATURE = 0.01
 """vLLM takes any lower temperature for this one."""
 
-Waiting: TypeAlias = tuple[Request, asyncio.Future, asyncio.AbstractEventLoop]
 
-
-class InProcessEngine:
+class InProcessEngine(AskedEngine):
     """An engine of one rollout. See `episode.types.Engine`.
 
     Args:
@@ -68,6 +65,7 @@ class InProcessEngine:
         processed: bool = False,
         group: torch.distributed.ProcessGroup | None = None,
     ):
+        super().__init__()
         self.prompt_tokens = 0
         """Tokens that turns went on from."""
         self.cached_tokens = 0
@@ -78,17 +76,7 @@ class InProcessEngine:
         self._processed = processed
         self._group = group
         self._rank = 0 if group is None else torch.distributed.get_rank(group)
-        self._waiting: list[Waiting] = []
-        self._asked: dict[str, Waiting] = {}
-        self._changed = threading.Condition()
-
-    async def generate(self, request: Request) -> Completion:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Completion] = loop.create_future()
-        with self._changed:
-            self._waiting.append((request, future, loop))
-            self._changed.notify()
-        return await future
+        self._asked: dict[str, Asked] = {}  # by vLLM's id
 
     def serve(self, episodes: Sequence[Future]) -> None:
         """Step the engine until all episodes are done.
@@ -97,22 +85,18 @@ class InProcessEngine:
             EngineError: if vLLM fails.
             ConfigError: if it refuses a request.
         """
-        for episode in episodes:
-            episode.add_done_callback(self._notify)
+        self._watch(episodes)
         try:
             while self._take(episodes):
                 if self._engine.has_unfinished_requests():
                     for output in self._step():
                         self._answer(output)
         except BaseException:
-            self._engine.abort_request(list(self._asked))
+            with suppress(Exception):  # an engine that has failed may refuse
+                self._engine.abort_request(list(self._asked))
             raise
         finally:
             self._waiting, self._asked = [], {}
-
-    def _notify(self, _: Future) -> None:
-        with self._changed:
-            self._changed.notify()
 
     def _take(self, episodes: Sequence[Future]) -> bool:
         """Hand what episodes ask to vLLM; return whether any episode of the ranks is still being played.
@@ -123,12 +107,10 @@ class InProcessEngine:
             idle = not self._engine.has_unfinished_requests()
             if idle and not self._waiting and not all(episode.done() for episode in episodes):
                 self._changed.wait(None if self._group is None else IDLE_SECONDS)
-            for episode in episodes:
-                if episode.done():
-                    episode.result()  # a bug in an episode ends the rollout here
+            raise_bugs(episodes)
             waiting, self._waiting = self._waiting, []
         playing = not all(episode.done() for episode in episodes)
-        asked = [(self._rank, place, request) for place, (request, _, _) in enumerate(waiting)]
+        asked = [(self._rank, place, each.request) for place, each in enumerate(waiting)]
         if self._group is not None:
             of_ranks: list[Any] = [None] * self._group.size()
             torch.distributed.all_gather_object(of_ranks, (asked, playing), group=self._group)
@@ -181,8 +163,7 @@ class InProcessEngine:
         asked = self._asked.pop(output.request_id, None)
         if asked is None:  # another rank's
             return
-        request, future, loop = asked
-        written = output.outputs[0]
+        request, written = asked.request, output.outputs[0]
         ids = list(written.token_ids)
         if policys_logprobs(request.sampling, self._processed):
             logprobs = [known[id].logprob for known, id in zip(written.logprobs, ids, strict=True)]
@@ -190,23 +171,16 @@ class InProcessEngine:
             logprobs = [math.nan] * len(ids)
         self.prompt_tokens += len(request.ids)
         self.cached_tokens += output.num_cached_tokens or 0
-        loop.call_soon_threadsafe(_resolve, future, Completion(ids, logprobs))
-
-
-def _resolve(future: asyncio.Future[Completion], completion: Completion) -> None:
-    if not future.done():  # cancelled
-        future.set_result(completion)
+        asked.answer(Completion(ids, logprobs))
 
 
 def policys_logprobs(sampling: Sampling, processed: bool) -> bool:
     """Return whether vLLM's log-probabilities are the policy's: of the logits / temperature, whatever top-p
-    and
-    top-k.
+    and top-k.
 
     Args:
         processed: whether it gives those after temperature, top-p and top-k (`processed_logprobs`), and not
-        those
-            of temperature 1 (`raw_logprobs`).
+            those of temperature 1 (`raw_logprobs`).
     """
     if processed and not sampling.greedy:
         unrestricted = sampling.top_p == 1 and sampling.top_k == 0

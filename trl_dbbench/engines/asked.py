@@ -1,0 +1,60 @@
+"""An engine whose episodes ask in another thread than the one that answers them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from trl_dbbench.episode.types import Completion, Request
+
+
+class Asked(NamedTuple):
+    """A request, and where its episode waits for the answer."""
+
+    request: Request
+    future: asyncio.Future[Completion]
+    loop: asyncio.AbstractEventLoop
+
+    def answer(self, completion: Completion) -> None:
+        """Hand the turn to the episode; may be called in any thread."""
+        self.loop.call_soon_threadsafe(self._resolve, completion)
+
+    def _resolve(self, completion: Completion) -> None:
+        if not self.future.done():  # cancelled
+            self.future.set_result(completion)
+
+
+class AskedEngine:
+    """The requests of a rollout that are not answered yet."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Asked] = []
+        self._changed = threading.Condition()
+        """Notified when an episode asks, or is done; held while `_waiting` is read or changed."""
+
+    async def generate(self, request: Request) -> Completion:
+        loop = asyncio.get_running_loop()
+        asked = Asked(request, loop.create_future(), loop)
+        with self._changed:
+            self._waiting.append(asked)
+            self._changed.notify()
+        return await asked.future
+
+    def _watch(self, episodes: Sequence[Future]) -> None:
+        """Have it noticed when an episode is done."""
+        for episode in episodes:
+            episode.add_done_callback(self._notify)
+
+    def _notify(self, _: Future) -> None:
+        with self._changed:
+            self._changed.notify()
+
+
+def raise_bugs(episodes: Sequence[Future]) -> None:
+    """Raise what an episode that is done has raised: a bug, which ends the rollout."""
+    for episode in episodes:
+        if episode.done():
+            episode.result()
