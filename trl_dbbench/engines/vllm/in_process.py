@@ -38,6 +38,10 @@ logger = logging.getLogger(__name__)
 MAX_NUM_BATCHED_TOKENS = 4_096
 """Tokens of a step at most. vLLM keeps memory for the intermediate results of as many."""
 
+CPU_BLOCK_TOKENS = 32
+"""Size of the prefix cache's blocks on a CPU. The block that a turn ends in is computed again in the next turn:
+with vLLM's default of 128, 64 tokens on average."""
+
 IDLE_SECONDS = 0.005
 """Between two looks at what other ranks of a tensor parallel group ask, while nothing is generated."""
 
@@ -256,7 +260,11 @@ class InProcessBackend:
             from vllm.platforms import current_platform
 
             if current_platform.is_cpu():
+                from trl_dbbench.engines.vllm.cpu import use_one_adapter
+
+                use_one_adapter()
                 options["enable_chunked_prefill"] = False  # it cannot put back the random numbers of a part
+                options["block_size"] = CPU_BLOCK_TOKENS
             else:
                 options["max_num_batched_tokens"] = MAX_NUM_BATCHED_TOKENS
             return LLM(**options)
