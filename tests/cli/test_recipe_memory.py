@@ -41,7 +41,7 @@ MODELS: dict[str, PretrainedConfig] = {
         ("qwen3-8b-lora", 24),
         ("qwen3-8b-lora", 80),
         ("qwen2.5-7b-qlora", 24),
-        ("smollm2-135m", 24),
+        ("smollm2", 24),
     ],
 )
 def test_the_memory_in_its_head(tmp_path: Path, monkeypatch, name: str, gigabytes: int) -> None:

@@ -19,8 +19,8 @@ from worlds.tiny_model import make_tiny_model
 from trl_dbbench.database import Database, QueryResult, Sandbox
 from trl_dbbench.database.dialect import SQLITE
 from trl_dbbench.episode.judge import Judge, Verdict
-from trl_dbbench.episode.protocol import Answer
-from trl_dbbench.episode.types import Episode, Sampling, Status
+from trl_dbbench.episode.protocol import Action, Answer, Invalid
+from trl_dbbench.episode.types import Completion, Episode, Sampling, Status, Turn
 from trl_dbbench.episode.validation import validate
 from trl_dbbench.errors import ConfigError, EnvironmentFault
 from trl_dbbench.evaluation.evaluate import Evaluation, so_far
@@ -452,6 +452,23 @@ def test_void_episodes_stand_beside_the_accuracy() -> None:
     endpoint = EndpointEvaluation(evaluation.episodes, endpoint="m at http://localhost", planned=20)
     assert str(endpoint).startswith(str(evaluation))
     assert (so_far(5, 15), so_far(5, 0)) == ("5 right, 15 void", "5 right")
+
+
+def test_first_turns_that_cannot_be_read_are_counted_and_three_shown() -> None:
+    """A base model that does not know the protocol: its user sees what it writes in its place."""
+
+    def wrote(text: str, action: Action) -> Episode:
+        turns = [Turn(Completion([], []), text, action)]
+        return Episode(QUESTION, [], Sampling(greedy=True), turns=turns, status=Status.INVALID_ACTION)
+
+    lost = Invalid("neither Action: Operation nor Action: Answer")
+    unreadable = [wrote(f"To find fruit {number}, you can use SQL.\nSure!", lost) for number in range(4)]
+    evaluation = Evaluation([*unreadable, wrote("Action: Answer\nFinal Answer: 3", Answer("3"))])
+    shown = str(evaluation)
+    assert re.search(r"^first turns unreadable +4 of 5$", shown, re.MULTILINE)
+    assert shown.count("unreadable (neither Action: Operation nor Action: Answer):") == 3
+    assert "    To find fruit 0, you can use SQL.\n    Sure!" in shown
+    assert evaluation.to_dict()["unreadable_first_turns"] == 4
 
 
 def test_from_a_shell(tmp_path: Path) -> None:

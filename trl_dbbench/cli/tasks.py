@@ -173,7 +173,9 @@ def generate(
     split: Annotated[str, typer.Option(help="train or test; they share no table and no question")] = "train",
     level: Annotated[
         str,
-        typer.Option(help="full; relational (2 to 5 tables); or the dotted path of your own."),
+        typer.Option(
+            help="full; plain (people's words); relational (2 to 5 tables); or the dotted path of your own."
+        ),
     ] = "full",
     workers: Annotated[int | None, typer.Option(help="Processes; one per CPU core by default.")] = None,
 ) -> None:

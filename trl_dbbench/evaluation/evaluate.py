@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,14 @@ from trl_dbbench.episode.types import Episode, Sampling, Start, Status
 from trl_dbbench.errors import ConfigError, DatabaseError, one_line
 from trl_dbbench.runs.few_shot import DEFAULT_WAY, Memory, Shots, check_few_shot, load_memory
 from trl_dbbench.runs.journal import GREEDY, Journal
-from trl_dbbench.runs.records import Accuracy, EpisodeRecord, commonest, episode_record, void_reasons
+from trl_dbbench.runs.records import (
+    Accuracy,
+    EpisodeRecord,
+    TurnRecord,
+    commonest,
+    episode_record,
+    void_reasons,
+)
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import Trained
 from trl_dbbench.tasks import Task
@@ -39,6 +47,9 @@ Reward = Callable[[Sequence[Episode], Mapping[str, str]], None]
 """Rewards episodes; gets the lines of the earlier episodes that their prompts showed."""
 
 TRANSFORMERS = EngineSettings()
+
+UNREADABLE_SHOWN = 3
+"""First turns that an evaluation prints because no action was found in them."""
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -82,6 +93,12 @@ class Evaluation:
         return void_reasons(self.records)
 
     @property
+    def unreadable_first_turns(self) -> list[TurnRecord]:
+        """Those in which no action was found. A model that begins so gets no reward to learn from."""
+        first = [record["turns"][0] for record in self.records if record["turns"]]
+        return [turn for turn in first if turn["action"] == "invalid"]
+
+    @property
     def emulation_mistakes(self) -> int:
         """Statements that the embedded database could not execute for a mistake of its own."""
         turns = [turn for record in self.records for turn in record["turns"]]
@@ -99,6 +116,7 @@ class Evaluation:
             "void": dict(self.accuracy.void),
             "void_reasons": dict(self.void_reasons),
             "statuses": self.statuses,
+            "unreadable_first_turns": len(self.unreadable_first_turns),
             "emulation_mistakes": self.emulation_mistakes,
             "episodes": list(self.records),
         }
@@ -115,8 +133,15 @@ class Evaluation:
             rows.append(("void, most often", reason))
         if self.emulation_mistakes:
             rows.append(("database/emulation_mistakes", str(self.emulation_mistakes)))
+        unreadable = self.unreadable_first_turns
+        if unreadable:
+            rows.append(("first turns unreadable", f"{len(unreadable)} of {len(self.records)}"))
         width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+        lines = [f"{name:<{width}}  {value}" for name, value in rows]
+        for turn in unreadable[:UNREADABLE_SHOWN]:
+            text = turn["text"] if len(turn["text"]) <= 400 else f"{turn['text'][:400]} ..."
+            lines.append(f"\nunreadable ({turn.get('reason')}):\n{textwrap.indent(text, '    ')}")
+        return "\n".join(lines)
 
 
 def evaluate(

@@ -3,6 +3,7 @@
 ```python
 >>> tasks = generate_tasks(100, seed=1)                                     # all 22 skills
 >>> tasks = generate_tasks(100, skills=["limit_only"], single_skill=True)   # one skill, and what it needs
+>>> tasks = generate_tasks(100, level="plain")       # short requests in people's words
 >>> tasks = generate_tasks(100, level="relational")  # over 2 to 5 tables: joins, windows, CTEs ...
 ```
 
@@ -29,11 +30,12 @@ from itertools import repeat
 from multiprocessing import get_context
 from typing import Any
 
-from trl_dbbench.data.generate import forms, queries, relational, tables
+from trl_dbbench.data.generate import forms, plain, queries, relational, tables
 from trl_dbbench.data.generate.checks import gold_answer, gold_state
 from trl_dbbench.data.generate.plans import all_plans
 from trl_dbbench.database import Database, open_database
 from trl_dbbench.errors import ConfigError
+from trl_dbbench.grading import DEFAULT_GRADER
 from trl_dbbench.tasks import Gold, Table, Task
 from trl_dbbench.tasks.skills import NAMED, SKILLS, skills_of
 from trl_dbbench.utils.lookup import look_up
@@ -52,14 +54,18 @@ _DRAFTS = 8
 """Drafts on one table, before another is made."""
 
 
-def _one_statement(database: Database, source: Any, plan: Any, question: str, sql: str) -> Task | None:
+def _one_statement(
+    database: Database, source: Any, plan: Any, question: str, sql: str, grader: str | None = DEFAULT_GRADER
+) -> Task | None:
     """Return the task whose gold is this SQL; `None` if a slip gives the same result."""
     skills = skills_of(sql)
     if set(skills) != plan.skills:
         return None
-    task = Task("", question, (source.table,), _operation(skills), Gold(sql=sql), skills)
+    task = Task("", question, (source.table,), _operation(skills), Gold(sql=sql), skills, grader)
     with database.sandbox(task) as sandbox:
         gold = gold_answer(sandbox, sql) if task.is_question else gold_state(sandbox, sql, source.table)
+    if gold and gold.answer is not None and grader is None:  # the protocols' own graders compare labels
+        gold = replace(gold, answer=tuple(str(cell) for row in gold.answer for cell in row))
     return replace(task, gold=gold) if gold else None
 
 
@@ -90,6 +96,13 @@ LEVELS: dict[str, Level] = {
     level.name: level
     for level in (
         Level("full", tuple(all_plans()), tables.make_table, queries.draft),
+        Level(
+            "plain",
+            plain.PLANS,
+            plain.make_plain,
+            plain.draft,
+            partial(_one_statement, grader=None),  # AgentBench's
+        ),
         Level("relational", forms.FORMS, relational.make_relational, relational.draft, relational.make_task),
     )
 }
@@ -126,7 +139,8 @@ def generate_tasks(
         single_skill: each task has one of `skills` and no more than that one needs.
         max_skills: most skills that a task has, the needed ones included.
         split: `"train"` or `"test"`; the two share no table and no question, whatever their seeds.
-        level: `"full"` has all 22 skills; `"relational"` asks of 2 to 5 tables, and its skills are
+        level: `"full"` has all 22 skills; `"plain"` asks in the words that people use, and its answers are
+            AgentBench's labels; `"relational"` asks of 2 to 5 tables, and its skills are
             `skills.QUERY_KINDS`; or the dotted path of a function that returns a `Level`.
         workers: processes that share the work; the tasks are the same for any number. With more than one, a
             script needs the `if __name__ == "__main__":` that `multiprocessing` asks for.

@@ -39,8 +39,8 @@ MAX_NUM_BATCHED_TOKENS = 4_096
 """Tokens of a step at most. vLLM keeps memory for the intermediate results of as many."""
 
 CPU_BLOCK_TOKENS = 32
-"""Size of the prefix cache's blocks on a CPU. The block that a turn ends in is computed again in the next turn:
-with vLLM's default of 128, 64 tokens on average."""
+"""Size of the prefix cache's blocks on a CPU. The block that a turn ends in is computed again in the next
+turn: with vLLM's default of 128, 64 tokens on average."""
 
 IDLE_SECONDS = 0.005
 """Between two looks at what other ranks of a tensor parallel group ask, while nothing is generated."""

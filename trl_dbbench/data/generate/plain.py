@@ -1,0 +1,397 @@
+"""Level plain: short requests in the words that people use, over tables as they stand on web pages.
+
+Names are titles with blanks (`Nursery Plants`, `Pots left`), dates are texts, and a value of the question may
+be in lower case, which MySQL's collations do not mind. One table, at most two conditions: look up, count, the
+largest or smallest, add a row, change one. These are the kinds of requests of DB-Bench's standard tasks.
+"""
+
+from __future__ import annotations
+
+import datetime
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trl_dbbench.data.generate import tables
+from trl_dbbench.data.generate.plans import FORM_SKILLS, LIMITS, ORDERS, WHERES
+from trl_dbbench.data.generate.tables import Item, Source, literal
+from trl_dbbench.data.generate.themes import FIRST
+from trl_dbbench.tasks import Cell, Column, Table
+from trl_dbbench.utils.sql import quote
+
+NUMBERS = ("count", "money", "rate")
+TEXTS = ("key", "category")
+
+
+@dataclass(frozen=True)
+class PlainPlan:
+    """A form of request, and the number of its conditions."""
+
+    form: str
+    conditions: int
+
+    @property
+    def skills(self) -> frozenset[str]:
+        where = {WHERES[self.conditions - 1]} if self.conditions else set()
+        more = {ORDERS[0], LIMITS[0]} if self.form == "extreme" else set()
+        return frozenset({self.form if self.form in FORM_SKILLS else "select", *where, *more})
+
+
+PLANS = (
+    *(PlainPlan("lookup", conditions) for conditions in (1, 1, 2)),
+    *(PlainPlan("number", conditions) for conditions in (1, 2)),
+    *(PlainPlan("aggregate", conditions) for conditions in (0, 1)),
+    *(PlainPlan("extreme", conditions) for conditions in (0, 1)),
+    PlainPlan("insert", 0),
+    *(PlainPlan("update", conditions) for conditions in (1, 2)),
+)
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PlainItem(Item):
+    """A column whose name is always in backticks."""
+
+    @property
+    def sql(self) -> str:
+        return quote(self.name)
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+
+def make_plain(rng: random.Random) -> Source:
+    """Return a table of `tables.make_table` as a web page would show it."""
+    source = tables.make_table(rng)
+    written = rng.random() < 0.6  # dates as people write them
+    name = source.table.name
+    if rng.random() < 0.8:
+        name = " ".join(word.capitalize() for word in name.replace("_", " ").split())
+    items = tuple(_as_shown(rng, item, written) for item in source.items)
+    columns = tuple(
+        Column(item.name, "TEXT" if _as_text(item, written) else column.type)
+        for item, column in zip(items, source.table.columns, strict=True)
+    )
+    rows = tuple(zip(*(item.cells for item in items), strict=True))
+    return Source(Table(name, columns, rows), source.rows, items)
+
+
+def _as_text(item: Item, written: bool) -> bool:
+    return item.role in (*TEXTS, "note") or (item.role == "day" and written)
+
+
+def _as_shown(rng: random.Random, item: Item, written: bool) -> PlainItem:
+    name = item.name
+    if rng.random() < 0.85:
+        name = name.replace("_", " ")
+        name = name.capitalize() if rng.random() < 0.6 else name.title()
+    values, cells = item.values, item.cells
+    if item.role == "day" and written:
+        values, cells = (lambda rng: _written(item.values(rng))), tuple(map(_written, item.cells))
+    return PlainItem(name, item.role, values, item.nullable, cells, item.bounds)
+
+
+def _written(day: Cell) -> Cell:
+    if day is None:
+        return None
+    date = datetime.date.fromisoformat(str(day))
+    return f"{date:%B} {date.day}, {date.year}"
+
+
+# --- the request ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Draft:
+    """A request to be: its random numbers, table and wording."""
+
+    rng: random.Random
+    source: Source
+
+    def __post_init__(self) -> None:
+        self.lower = self.rng.random() < 0.35  # columns' names within the sentence
+        self.table = self.rng.choice([self.source.table.name, f"'{self.source.table.name}'"])
+
+    def pick(self, *wordings: str) -> str:
+        return self.rng.choice(wordings)
+
+    def item(self, *roles: str, but: tuple[Item, ...] = ()) -> Item | None:
+        items = [each for each in self.source.of(*roles) if each not in but]
+        return self.rng.choice(items) if items else None
+
+    def name(self, item: Item) -> str:
+        return item.label.lower() if self.lower else item.label
+
+    def where(self, size: int, shown: Item) -> tuple[str, str, list[Item], list[Cell]] | None:
+        """Return ` WHERE ...`, its words, its columns and their values; `None` if there are too few."""
+        first = self.item("key", "id", but=(shown,)) or self.item("category", but=(shown,))
+        if self.rng.random() < 0.3 or first is None:
+            first = self.item("category", "count", "day", but=(shown,))
+        if first is None:
+            return None
+        row = self.rng.randrange(len(first.cells))
+        items = [first]
+        if size == 2:
+            second = self.item("category", "day", *NUMBERS, but=(shown, first))
+            if second is None:
+                return None
+            items.append(second)
+        values = [item.cells[row] for item in items]
+        if None in values:
+            return None
+        conditions, words = [], []
+        for place, (item, value) in enumerate(zip(items, values, strict=True)):
+            sign, comparison = "=", self.pick("of", "of", "listed as") if place or size == 2 else ""
+            if place and item.role in NUMBERS and isinstance(value, int | float):
+                sign, comparison = self.rng.choice(
+                    [("<", "smaller than"), (">", "larger than"), ("<", "less than"), (">", "greater than")]
+                )
+                value += self.rng.randint(1, 9) * (1 if sign == "<" else -1)
+                values[place] = value
+            conditions.append(f"{item.sql} {sign} {literal(value)}")
+            words.append(f"{self.pick('a ', 'a ', '')}{self.name(item)} {comparison} {value}")
+        return f" WHERE {' AND '.join(conditions)}", " and ".join(words), items, values
+
+
+Made = tuple[str, str] | None
+
+
+def draft(rng: random.Random, source: Source, plan: PlainPlan) -> Made:
+    """Return a request and its SQL, or `None` if the table has no columns for the plan."""
+    made = _FORMS[plan.form](Draft(rng, source), plan.conditions)
+    if made is None:
+        return None
+    question, sql = made
+    if plan.form not in ("insert", "update") and rng.random() < 0.25:
+        question = question.lower()
+    else:
+        question = question[0].upper() + question[1:]
+    return question, sql
+
+
+def _person(item: Item) -> bool:
+    return any(str(cell).split()[0] in FIRST for cell in item.present[:3])
+
+
+def _lookup(d: Draft, size: int) -> Made:
+    shown = d.item("id", *TEXTS, *NUMBERS, *(["day"] if _days_are_texts(d.source) else []))
+    if shown is None or (found := d.where(size, shown)) is None:
+        return None
+    where, words, items, values = found
+    label, value = d.name(shown), values[0]
+    wordings = [
+        f"Which {label} has {words}?",
+        f"What {label} has {words}?",
+        f"Name the {label} with {words}.",
+        f"What is the {label} with {words}?",
+        f"Tell me the {label} that has {words}.",
+        f"With {words}, what is the {label}?",
+    ]
+    if size == 1:
+        by = d.name(items[0])
+        wordings = [
+            f"What is the {label} when the {by} is {value}?",
+            f"What is the {label} for {value}?",
+            f"What is {value}'s {label}?",
+            f"Which {label} has {value} as the {by}?",
+            f"What {label} did {value} have?",
+            f"Name the {label} for {by} of {value}.",
+            f"{value} is the {by} for which {label}?",
+            f"What was the {label} of the {by} {value}?",
+            f"If the {by} is {value}, what is the {label}?",
+            f"Tell me the {label} that has a {by} of {value}.",
+            f"{value} has what {label}?",
+        ]
+        if shown.role in NUMBERS:
+            wordings += [f"How many {label} does {value} have?", f"How much {label} was there for {value}?"]
+        if _person(shown):
+            wordings += [f"Who is the {label} of {value}?", f"Who has {value} as the {by}?"]
+    return d.pick(*wordings), f"SELECT {shown.sql} FROM {quote(d.source.table.name)}{where}"
+
+
+def _number(d: Draft, size: int) -> Made:
+    shown = d.item("key", "category", "id")
+    if shown is None or (found := d.where(size, shown)) is None:
+        return None
+    where, words, items, values = found
+    rows, label, by = d.source.rows, d.name(shown), d.name(items[0])
+    wordings = [
+        f"How many {rows} have {words}?",
+        f"What is the total number of {rows} with {words}?",
+        f"How many {label} entries have {words}?",
+    ]
+    if size == 1:
+        wordings += [
+            f"How many {rows} are there for {values[0]}?",
+            f"How many times is {values[0]} the {by}?",
+            f"Name the number of {label} for {values[0]}.",
+            f"How many different entries show {by} {values[0]}?",
+        ]
+    return d.pick(*wordings), f"SELECT COUNT(*) FROM {quote(d.source.table.name)}{where}"
+
+
+def _aggregate(d: Draft, size: int) -> Made:
+    item = d.item(*NUMBERS)
+    if item is None:
+        return None
+    function, words = d.rng.choice(
+        [
+            ("MAX", ("highest", "largest", "most", "maximum")),
+            ("MIN", ("lowest", "least", "smallest", "minimum")),
+            ("SUM", ("total", "sum of", "combined")),
+        ]
+    )
+    word, label = d.rng.choice(words), d.name(item)
+    where, question = (
+        "",
+        d.pick(
+            f"What is the {word} {label}?",
+            f"What was the {word} {label} of all {d.source.rows}?",
+            f"Give the {word} {label}.",
+        ),
+    )
+    if size:
+        shown = d.item("category", but=(item,))
+        if shown is None:
+            return None
+        value, by = d.rng.choice(shown.present), d.name(shown)
+        where = f" WHERE {shown.sql} = {literal(value)}"
+        question = d.pick(
+            f"What is the {word} {label} when the {by} is {value}?",
+            f"Name the {word} {label} for {value}.",
+            f"What is the {word} {label} for {value}?",
+            f"What is the {word} {label} with a {by} of {value}?",
+            f"What was {value}'s {word} {label}?",
+        )
+    return question, f"SELECT {function}({item.sql}) FROM {quote(d.source.table.name)}{where}"
+
+
+def _extreme(d: Draft, size: int) -> Made:
+    item = d.item(*NUMBERS)
+    shown = d.item(*TEXTS)
+    if item is None or shown is None:
+        return None
+    down = d.rng.random() < 0.6
+    word = d.rng.choice(
+        ("highest", "largest", "most", "biggest") if down else ("lowest", "smallest", "least")
+    )
+    label, by, where, only = d.name(shown), d.name(item), "", ""
+    if size:
+        kind = d.item("category", but=(shown,))
+        if kind is None:
+            return None
+        value = d.rng.choice(kind.present)
+        where, only = (
+            f" WHERE {kind.sql} = {literal(value)}",
+            d.pick(f" with {value} as {d.name(kind)}", f" for {value}"),
+        )
+    wordings = [
+        f"Which {label}{only} has the {word} {by}?",
+        f"What {label}{only} had the {word} {by}?",
+        f"Of all {d.source.rows}{only}, which {label} has the {word} {by}?",
+        f"Name the {label} with the {word} {by}{only}.",
+    ]
+    if _person(shown):
+        wordings += [f"Who had the {word} {by}{only}?", f"Which person{only} has the {word} {by}?"]
+    order = f" ORDER BY {item.sql}{' DESC' if down else ''} LIMIT 1"
+    return d.pick(*wordings), f"SELECT {shown.sql} FROM {quote(d.source.table.name)}{where}{order}"
+
+
+def _insert(d: Draft, _: int) -> Made:
+    items = [item for item in d.source.items if not item.nullable or d.rng.random() < 0.7]
+    cells = [item.values(d.rng) for item in items]
+    pairs = list(zip(items, cells, strict=True))
+    table, rows = d.table, d.source.rows
+    quoted = [f"'{cell}'" for cell in cells]
+    of = ", ".join(f"{item.label} {value}" for item, value in zip(items, quoted, strict=True))
+    as_ = ", ".join(f"{item.label} as {value}" for item, value in zip(items, quoted, strict=True))
+    is_ = _listed([f"{item.label} is {value}" for item, value in zip(items, quoted, strict=True)])
+    for_ = _listed([f"{value} for {item.label}" for item, value in zip(items, quoted, strict=True)])
+    bare = _listed([f"{d.name(item)} {cell}" for item, cell in pairs[1:]])
+    names = ", ".join(item.label for item in items)
+    first = cells[0]
+    question = d.pick(
+        f"Insert a new row into the {table} table with {of}.",
+        f"Insert a record into the table {table} with the values {for_}.",
+        f"In the {table} table, add a new row where {is_}.",
+        f"Add a new entry to {table}: {as_}.",
+        f"Insert into {table} ({names}) values ({', '.join(quoted)}).",
+        f"Add ({', '.join(quoted)}) to the table {table}, with the columns {names}.",
+        f"Please record {first} in the {table} table, with {bare}.",
+        f"{first} is new in the {table} table, with {bare}.",
+        f"A new row about {first} is inserted into {table}; it has {bare}.",
+        f"Add {first} to the {rows}: {bare}.",
+        f"The table {table} gets a new row in which {is_}.",
+    )
+    values = ", ".join(map(literal, cells))
+    columns = ", ".join(item.sql for item in items)
+    return question, f"INSERT INTO {quote(d.source.table.name)} ({columns}) VALUES ({values})"
+
+
+def _update(d: Draft, size: int) -> Made:
+    shown = d.item(*TEXTS, *NUMBERS, "day")
+    if shown is None or (found := d.where(1, shown)) is None:
+        return None
+    where, _, items, values = found
+    changed = [shown]
+    if d.rng.random() < 0.3 and (other := d.item(*TEXTS, *NUMBERS, but=(shown, items[0]))):
+        changed.append(other)
+    new = [item.values(d.rng) for item in changed]
+    if any(value in item.cells for item, value in zip(changed, new, strict=True) if item.role == "key"):
+        return None
+    table, value, by = d.table, values[0], items[0].label
+    only = ""
+    if size == 2:
+        second = d.item("category", *NUMBERS, but=(*changed, items[0]))
+        if second is None:
+            return None
+        row = items[0].cells.index(value)
+        if second.cells[row] is None:
+            return None
+        where += f" AND {second.sql} = {literal(second.cells[row])}"
+        only = f" and the {second.label} is '{second.cells[row]}'"
+    to = _listed([f"{item.label} to '{cell}'" for item, cell in zip(changed, new, strict=True)])
+    bare = _listed([f"the {d.name(item)} to {cell}" for item, cell in zip(changed, new, strict=True)])
+    now = _listed([f"the {d.name(item)} is now {cell}" for item, cell in zip(changed, new, strict=True)])
+    columns = _listed(
+        [f"the {item.label} column to '{cell}'" for item, cell in zip(changed, new, strict=True)]
+    )
+    wordings = [
+        f"Update the {to} where the {by} is '{value}'{only} in the {table} table.",
+        f"In the {table} table, set {columns} for the rows where the {by} is '{value}'{only}.",
+        f"Set the {to} in {table} wherever the {by} is {value}{only}.",
+        f"In {table}, change {bare} if the {by} is {value}{only}.",
+    ]
+    if not only:
+        wordings += [
+            f"Change {bare} for {value} in the {table} table.",
+            f"Set {bare} for {value}.",
+            f"Update {bare} for the {by} {value} in {table}.",
+            f"Update the table {table} for {value}: change {bare}.",
+            f"For {value}, {now}.",
+            f"{now[0].upper()}{now[1:]} for the {by} {value} in {table}.",
+            f"Modify {table} by setting {bare} for the entry with {by} equal to '{value}'.",
+        ]
+    assigned = ", ".join(f"{item.sql} = {literal(cell)}" for item, cell in zip(changed, new, strict=True))
+    return d.pick(*wordings), f"UPDATE {quote(d.source.table.name)} SET {assigned}{where}"
+
+
+def _listed(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _days_are_texts(source: Source) -> bool:
+    return not any(str(cell)[:2] == "20" for item in source.of("day") for cell in item.cells)
+
+
+_FORMS: dict[str, Callable[[Draft, int], Made]] = {
+    "lookup": _lookup,
+    "number": _number,
+    "aggregate": _aggregate,
+    "extreme": _extreme,
+    "insert": _insert,
+    "update": _update,
+}
