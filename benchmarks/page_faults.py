@@ -1,4 +1,4 @@
-"""What page faults cost a training on a CPU: TRL's output layer, forward and backward, for SmolLM2's sizes.
+"""The cost of page faults in a training on a CPU: TRL's output layer, forward and backward, as for SmolLM2.
 
     python benchmarks/page_faults.py
 

@@ -223,7 +223,7 @@ OF_PARTS = {
     "report": {"evaluation.report"},
     "mcp": {"integrations.serving", "integrations.serving.mcp"},
     "openenv": {"integrations.serving", "integrations.serving.openenv"},
-    "vllm": {"engines.vllm.in_process", "engines.vllm.loaded"},
+    "vllm": {"engines.vllm.cpu", "engines.vllm.in_process", "engines.vllm.loaded"},
 }
 """Extras that hold what only these parts of the package import -> the parts."""
 

@@ -124,7 +124,7 @@ def hold_out(
 
 
 def computes(intent: str, statements: tuple[str, ...]) -> bool:
-    """Whether they compute something of no table, which is alike for each account."""
+    """Return whether they compute something without a table, which is the same for each account."""
     return intent in COMPUTING and not NAMING.search(" ".join(statements))
 
 

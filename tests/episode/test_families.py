@@ -253,7 +253,7 @@ def handed_back(family: str, protocol: str, number: int) -> Iterator[dict[str, A
 def served(
     tokenizer: PreTrainedTokenizerBase, template: str, family: str, protocol: str, form: int, **kwargs: object
 ) -> list[str]:
-    """What a server renders before each of four turns."""
+    """Return the prompt that a server renders before each of four turns."""
     conversation: list[dict[str, Any]] = [
         {"role": "system", "content": "Use SQL."},
         {"role": "user", "content": "How many?"},
@@ -277,7 +277,7 @@ def served(
 
 
 def prompts_of_training(chat: ChatFormat, renderings: list[str]) -> bool:
-    """Whether each is the one before it, a turn that the agent may have written, and what training appends to it."""
+    """Return whether each is the one before, then a turn of the agent, then what training appends to it."""
     tokenizer = chat.tokenizer
     prompt = chat.prompt_ids(
         [{"role": "system", "content": "Use SQL."}, {"role": "user", "content": "How many?"}]

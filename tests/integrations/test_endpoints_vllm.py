@@ -122,7 +122,8 @@ def test_a_server_takes_broken_calls_in_the_conversation(server: RealServer) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["as reasoning", "in the text"])
 def test_a_server_renders_the_ids_of_training(form: str, server: RealServer) -> None:
-    """Of a conversation with thoughts, with the template that the trained model is saved with; Qwen3's own drops them."""
+    """The conversation has thoughts. Qwen3's own template drops them; the one that the trained model is saved with
+    keeps them."""
     tokenizer = AutoTokenizer.from_pretrained(TINY / "model")
     tokenizer.chat_template = load_chat_template("qwen3")
     chat = ChatFormat(tokenizer, get_protocol("text"))

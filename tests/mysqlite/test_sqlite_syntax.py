@@ -127,7 +127,7 @@ def broken() -> list[list[str]]:
 
 
 def near(error: str | None) -> str:
-    """What an error says behind "near"; of its line only if that is not the first."""
+    """Return an error's text after "near", with its line if that is not the first."""
     assert error is not None
     return error.partition(" near '")[2].removesuffix("' at line 1")
 

@@ -31,7 +31,7 @@ KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
 def output_of(tmp_path: Path, end: str, counter: Path) -> str:
-    """What a run that ends like this prints, together with its witness."""
+    """Return the output of a run that ends like this, and of its witness."""
     script = tmp_path / "train.py"
     script.write_text(RUN.format(end=end))
     done = subprocess.run(

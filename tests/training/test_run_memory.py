@@ -116,7 +116,7 @@ def kept_by_autograd(
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_what_a_layer_keeps_of_a_token(family, settings, how):
-    """What longer rows add to what a second layer adds, since copies of weights are kept as well."""
+    """The bytes that a second layer adds, in longer rows against shorter ones: copies of weights drop out."""
     dtype, lora, autocast = SETTINGS[settings]
 
     def of_layer(tokens: int) -> int:

@@ -62,7 +62,7 @@ def test_the_tile_of_another_size_computes_the_same():
 
 @pytest.fixture
 def asked(monkeypatch) -> list[tuple[int, int]]:
-    """What glibc is asked for."""
+    """Record the calls of glibc's mallopt."""
     calls: list[tuple[int, int]] = []
 
     class Libc:

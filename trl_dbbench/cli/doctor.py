@@ -39,6 +39,7 @@ from trl_dbbench.cli.start import RecipeParser
 from trl_dbbench.database import database_for, open_database
 from trl_dbbench.database.open import DEFAULT_IMAGE, IMAGE_VARIABLE, databases_of
 from trl_dbbench.database.server.docker import connect_to_docker
+from trl_dbbench.engines.base import in_process_vllm, settings_asked
 from trl_dbbench.engines.policy import Policy
 from trl_dbbench.engines.transformers.backend import TransformersBackend
 from trl_dbbench.episode.player import Player
@@ -263,7 +264,7 @@ def _extras(case: Case) -> Iterator[str]:
     """Packages that only some settings need, and that are not there."""
     bits = case.get("load_in_4bit") or case.get("load_in_8bit")
     optimizer, attention = str(case.get("optim", "")), str(case.get("attn_implementation", ""))
-    loads_vllm = bool(case.get("use_vllm")) and case.get("vllm_mode") != "server"
+    loads_vllm = in_process_vllm(settings_asked(case.get))
     needs = {
         "bitsandbytes": bool(bits) or "8bit" in optimizer or "paged" in optimizer,
         "deepspeed": bool(case.get("deepspeed")) or case.accelerate.get("distributed_type") == "DEEPSPEED",

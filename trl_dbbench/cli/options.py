@@ -207,24 +207,20 @@ def engine_settings(given: Mapping[str, Any]) -> EngineSettings:
     Raises:
         ConfigError: if a server's address is none.
     """
+    import torch
+
     from trl_dbbench.engines.base import EngineSettings, server_addresses
 
     urls, share = names(given.get("vllm_server_urls")), given["vllm_gpu_memory_utilization"]
     if share is not None and not given["use_vllm"]:
         raise ConfigError("--vllm-gpu-memory-utilization goes with --use-vllm, which is not given.")
     if share is None:
-        share = 0.9 if torch_sees_a_gpu() else 0.3
+        share = 0.9 if torch.cuda.is_available() else 0.3
     return EngineSettings(
         vllm_server_urls=None if urls is None else server_addresses(urls),
         use_vllm=given["use_vllm"],
         vllm_gpu_memory_utilization=share,
     )
-
-
-def torch_sees_a_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def names(joined: str | None) -> list[str] | None:

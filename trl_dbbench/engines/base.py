@@ -80,15 +80,24 @@ class Backend(Protocol):
 
 
 def engine_of(args: EngineArguments) -> str:
-    """The name of the engine. If `args.engine` names none: vLLM where it is asked for or servers are named,
-    else
-    transformers."""
+    """The name of the engine.
+
+    If `args.engine` names none: vLLM where it is asked for or servers are named, else transformers.
+    """
     return args.engine or ("vllm" if args.use_vllm or args.vllm_server_urls else "transformers")
 
 
 def in_process_vllm(args: EngineArguments) -> bool:
     """Return whether vLLM is to run in this process."""
     return engine_of(args) == "vllm" and not args.vllm_server_urls
+
+
+def settings_asked(get: Callable[[str], Any]) -> EngineSettings:
+    """Return the choice of an engine in settings that are not checked yet; `get` returns one by its name."""
+    servers = get("vllm_server_urls")
+    if get("use_vllm") and get("vllm_mode") == "server":
+        servers = servers or ["vllm_server_base_url"]
+    return EngineSettings(engine=get("engine"), use_vllm=bool(get("use_vllm")), vllm_server_urls=servers)
 
 
 def open_backend(args: EngineArguments, policy: Policy | ServedPolicy) -> Backend:

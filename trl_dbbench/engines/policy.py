@@ -37,7 +37,7 @@ class Precision(NamedTuple):
 
 
 AUTO = Precision("auto")
-"""What the model's own config says."""
+"""The precision that the model's own config names."""
 
 
 def quantization_of(config: Any) -> dict[str, Any] | None:
@@ -87,7 +87,7 @@ class Policy:
 
     @property
     def computes_in(self) -> Precision:
-        """What an engine that generates for it should compute in."""
+        """The precision for an engine that generates for it."""
         dtype = str(self.precision or self.model.dtype).removeprefix("torch.")
         return Precision(dtype, (quantization_of(self.model.config) or {}).get("quant_method"))
 

@@ -60,8 +60,15 @@ from peft import PeftConfig, get_peft_model
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedTokenizerBase
 
+from trl_dbbench.engines.base import engine_of, in_process_vllm, settings_asked
 from trl_dbbench.engines.shared_prompts import WORTH, reason_against
-from trl_dbbench.engines.transformers.admission import TAKEN_SHARE, Costs
+from trl_dbbench.engines.transformers.admission import (
+    TAKEN_SHARE,
+    Costs,
+    head_size,
+    key_value_heads,
+    mlp_size,
+)
 from trl_dbbench.engines.transformers.cache import can_keep
 from trl_dbbench.engines.transformers.packed import PACK_MAX_BYTES
 from trl_dbbench.engines.transformers.prefix import can_share
@@ -131,8 +138,7 @@ class Sizes:
     def counted(cls, model: Any, quantizable: int = 0) -> Sizes:
         """Count those of a model that is there."""
         text = model.config.get_text_config()
-        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-        size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        heads, size = key_value_heads(text), head_size(text)
         counted = [(each.numel(), each.requires_grad) for each in model.parameters()]
         read: dict[str, int] = {}
         ranks = 0
@@ -147,7 +153,7 @@ class Sizes:
         read.pop("o_proj", None)
         same = {place: places[0] for places in SAME_INPUT for place in places}
         distinct = {same.get(place, place): count for place, count in read.items()}
-        between = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+        between = mlp_size(text)
         if experts := getattr(text, "num_experts_per_tok", None):
             between = experts * (getattr(text, "moe_intermediate_size", None) or between)
         return cls(
@@ -452,7 +458,8 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
     shares = plays and get("shared_prefix", "auto") == "auto" and reason_against(attending) is None
     half = get("bf16", not get("fp16", False)) or get("fp16", False)
     optimizer = str(get("optim", ""))
-    colocated = bool(get("use_vllm")) and get("vllm_mode", "colocate") == "colocate"
+    asked = settings_asked(get)
+    colocated = in_process_vllm(asked)
     load = Load(
         value_bytes=place.value_bytes,
         computed_bytes=2 if half else place.value_bytes,
@@ -471,7 +478,7 @@ def plan(settings: Any, config: PretrainedConfig, sizes: Sizes, prompt: int, pla
     lasting = needed(sizes, load)
     free = max(0.0, place.there - lasting["total"])
     parts: dict[str, int] = {}
-    if plays and not colocated and not get("vllm_server_urls"):
+    if plays and engine_of(asked) == "transformers":
         if get("greedy_eval") == "batch":
             episodes += prompts
         costs = Costs.of(

@@ -24,9 +24,8 @@ def free_memory(device: torch.device) -> int | None:
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     if device.type != "cpu" or not MEMINFO.exists():
         return None
-    sizes = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
-    available = 1024 * int(sizes["MemAvailable"].removesuffix("kB"))
-    return max(0, min([available, *_left_by_groups()])) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    left = [limit - used for limit, used in _groups()]
+    return max(0, min([_meminfo("MemAvailable"), *left])) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
 def total_memory(device: torch.device) -> float:
@@ -35,15 +34,12 @@ def total_memory(device: torch.device) -> float:
         return torch.cuda.mem_get_info(device)[1]
     if device.type != "cpu" or not MEMINFO.exists():
         return math.inf
+    return min([_meminfo("MemTotal"), *(limit for limit, _ in _groups())])
+
+
+def _meminfo(name: str) -> int:
     sizes = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
-    limits = [limit for limit, _ in _groups()]
-    return min([1024 * int(sizes["MemTotal"].removesuffix("kB")), *limits])
-
-
-def _left_by_groups() -> Iterator[int]:
-    """Yield the bytes that each control group of this process leaves: a container's, a Slurm job's."""
-    for limit, used in _groups():
-        yield limit - used
+    return 1024 * int(sizes[name].removesuffix("kB"))
 
 
 FILES = (
@@ -55,7 +51,10 @@ are pages of files that were not read of late, and go when memory is short."""
 
 
 def _groups() -> Iterator[tuple[int, int]]:
-    """Yield the limit of each control group above this process, and the bytes that it uses."""
+    """Yield the limit of each control group above this process, and the bytes that it uses.
+
+    Containers and Slurm's jobs have such groups.
+    """
     own = OWN_GROUPS.read_text().splitlines()
     for version, (mark, most, current, inactive) in enumerate(FILES):
         path = next((line.partition(mark)[2] for line in own if mark in line), None)

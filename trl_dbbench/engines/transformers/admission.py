@@ -46,6 +46,21 @@ TAKEN_SHARE = 0.75
 """Largest share of the free memory that a rollout takes: libraries and other processes need some too."""
 
 
+def key_value_heads(text: PreTrainedConfig) -> int:
+    """Return the number of heads of keys and values; a config without it has as many as of queries."""
+    return getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+
+
+def head_size(text: PreTrainedConfig) -> int:
+    """Return the values of a head."""
+    return getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+
+
+def mlp_size(text: PreTrainedConfig) -> int:
+    """Return the values between the two layers of an MLP; 4 times the hidden size where a config has none."""
+    return getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+
+
 def cache_bytes_per_token(config: PreTrainedConfig, value_bytes: int) -> int:
     """Return the bytes of the keys and values of one token, in all layers.
 
@@ -53,11 +68,10 @@ def cache_bytes_per_token(config: PreTrainedConfig, value_bytes: int) -> int:
         value_bytes: of one number in the cache.
     """
     text = config.get_text_config()
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    size = head_size(text)
     # multi-head latent attention has keys and values of its own sizes
     sizes = (getattr(text, "qk_head_dim", None) or size) + (getattr(text, "v_head_dim", None) or size)
-    return text.num_hidden_layers * heads * sizes * value_bytes
+    return text.num_hidden_layers * key_value_heads(text) * sizes * value_bytes
 
 
 @dataclass(frozen=True)
@@ -87,12 +101,9 @@ class Costs:
             keeps: whether the past is kept from turn to turn; if not, all of a turn's tokens are fed at once.
         """
         # the keys and values of a layer are repeated for the heads that share them
-        groups = config.num_attention_heads / (
-            getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        )
+        groups = config.num_attention_heads / key_value_heads(config)
         cached = cache_bytes_per_token(config, dtype.itemsize) * (1 + groups / config.num_hidden_layers)
-        between = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-        fed = (FED_VALUES_OF_MLP * between + FED_VALUES * config.hidden_size) * dtype.itemsize
+        fed = (FED_VALUES_OF_MLP * mlp_size(config) + FED_VALUES * config.hidden_size) * dtype.itemsize
         return cls(
             token=cached,
             row=LOGITS * config.vocab_size * torch.float32.itemsize,

@@ -29,7 +29,8 @@ import torch
 from trl_dbbench.engines.asked import Asked, AskedEngine, raise_bugs
 from trl_dbbench.engines.policy import Policy, ServedPolicy
 from trl_dbbench.engines.vllm.loaded import loaded_weights_of
-from trl_dbbench.episode.types import Completion, Request, Sampling
+from trl_dbbench.engines.vllm.logprobs import policys_logprobs
+from trl_dbbench.episode.types import Completion, Request
 from trl_dbbench.errors import ConfigError, EngineError, one_line
 from trl_dbbench.utils.ranks import Ranks, together
 
@@ -44,9 +45,6 @@ turn: with vLLM's default of 128, 64 tokens on average."""
 
 IDLE_SECONDS = 0.005
 """Between two looks at what other ranks of a tensor parallel group ask, while nothing is generated."""
-
-PROCESSED_MIN_TEMPERATURE = 0.01
-"""vLLM takes any lower temperature for this one."""
 
 
 class InProcessEngine(AskedEngine):
@@ -176,20 +174,6 @@ class InProcessEngine(AskedEngine):
         self.prompt_tokens += len(request.ids)
         self.cached_tokens += output.num_cached_tokens or 0
         asked.answer(Completion(ids, logprobs))
-
-
-def policys_logprobs(sampling: Sampling, processed: bool) -> bool:
-    """Return whether vLLM's log-probabilities are the policy's: of the logits / temperature, whatever top-p
-    and top-k.
-
-    Args:
-        processed: whether it gives those after temperature, top-p and top-k (`processed_logprobs`), and not
-            those of temperature 1 (`raw_logprobs`).
-    """
-    if processed and not sampling.greedy:
-        unrestricted = sampling.top_p == 1 and sampling.top_k == 0
-        return unrestricted and sampling.temperature >= PROCESSED_MIN_TEMPERATURE
-    return sampling.temperature == 1
 
 
 class InProcessBackend:

@@ -1,8 +1,7 @@
 """Ways to bring weights to a vLLM engine in this process.
 
 - A LoRA adapter is loaded anew before a rollout, under a name that no other weights had, so that no cached
-  prefix
-  is of older weights. It goes through a folder in memory where there is one, and nothing is merged.
+  prefix is of older weights. It goes through a folder in memory where there is one, and nothing is merged.
 - Full weights are written over vLLM's, one by one, as TRL's own trainer does it.
 - Weights that vLLM loads itself (`ServedPolicy`) stay as they are; adapters of one model can be exchanged.
 """
@@ -48,9 +47,11 @@ class LoadedWeights(Protocol):
         """Once, when the engine is there."""
 
     def bring(self, llm: Any) -> Any:
-        """Before each rollout: the engine has the current weights when it returns. Returns vLLM's request of
-        the
-        adapter, if there is one."""
+        """Give the engine the current weights, before each rollout.
+
+        Returns:
+            vLLM's request of the adapter, if there is one.
+        """
 
     def close(self) -> None:
         """Free what lies outside the process."""

@@ -23,6 +23,7 @@ from typing import Any
 import httpx2
 
 from trl_dbbench.engines.policy import Precision
+from trl_dbbench.engines.vllm.logprobs import policys_logprobs
 from trl_dbbench.episode.types import Request, Sampling
 from trl_dbbench.errors import ConfigError, EngineError
 
@@ -66,11 +67,8 @@ class Server:
         return bool(self.base_model) and not self.up
 
     def policys_logprobs(self, sampling: Sampling) -> bool:
-        """Return whether its log-probabilities are the policy's own: of the logits / temperature, whatever
-        top-p and top-k."""
-        if self.processed and not sampling.greedy:  # vLLM takes any lower temperature for 0.01
-            return sampling.top_p == 1 and sampling.top_k == 0 and sampling.temperature >= 0.01
-        return sampling.temperature == 1
+        """See `logprobs.policys_logprobs`."""
+        return policys_logprobs(sampling, self.processed)
 
 
 def check(server: Server, response: httpx2.Response) -> None:
