@@ -14,7 +14,7 @@ PYTEST_PROCESSES ?= -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo tiny tiny-multi tiny-sql test fuzz check format dist clean
+.PHONY: help install demo real tiny tiny-multi tiny-sql test fuzz check format dist clean
 
 help:  ## print this list
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  make \1\t\2/p' Makefile | expand -t 20
@@ -40,6 +40,11 @@ demo: install  ## watch GRPO teach a tiny model: CPU only, a few minutes; then o
 	$(BIN)/accelerate launch --config_file accelerate_configs/cpu.yaml \
 		recipes/grpo_dbbench.py --config recipes/quickstart.yaml
 	$(BIN)/trl-dbbench report runs/quickstart
+
+MODEL ?= HuggingFaceTB/SmolLM2-135M-Instruct
+
+real: install  ## a pretrained chat model becomes an agent, on a CPU; hours, goes on where it stopped; MODEL=, REAL_ARGS=
+	$(BIN)/python benchmarks/real_model.py $(MODEL) $(REAL_ARGS)
 
 MAKE_WORLD := $(BIN)/accelerate launch --config_file accelerate_configs/cpu.yaml benchmarks/worlds/make.py
 

@@ -38,6 +38,10 @@ PROGRAM = Path(sys.executable).with_name("trl-dbbench")
 EVERYDAY = "select,where_single_condition,where_multiple_conditions,insert,update"
 """Skills of the tasks to learn from; those of DB-Bench's tasks."""
 
+SYSTEM_PROMPT = "Work on the MySQL database."
+LIMITS = ("--max-turns", "3", "--max-turn-tokens", "96", "--max-completion-length", "400")
+"""Those of the recipes."""
+
 
 def shuffled_outcome(episode: Sequence[Episode], trainer_state: Any, **_: object) -> list[float | None]:
     """A control: the rewards of a batch, dealt out by chance."""
@@ -121,12 +125,10 @@ class Chain:
         for which in ("held_out", *(["dev"] if self.agentbench else [])):
             saved = self.out / f"{name}-{which}.json"
             if not saved.exists():
-                who: tuple[Any, ...] = (run_folder, "--model", self.model)
-                if run_folder is None:
-                    limits = ("--max-turns", "3", "--max-turn-tokens", "96", "--max-completion-length", "400")
-                    who = ("--model", self.model, "--system-prompt", "Work on the MySQL database.", *limits)
+                who: tuple[Any, ...] = ("--model", self.model)
+                who += ("--system-prompt", SYSTEM_PROMPT) if run_folder is None else (run_folder,)
                 where = ("--tasks", self.out / f"{which}.jsonl", "--database", self.database)
-                run("eval", *who, *where, "--dtype", "float32", "--json", saved, log=self.log)
+                run("eval", *who, *LIMITS, *where, "--dtype", "float32", "--json", saved, log=self.log)
             episodes = json.loads(saved.read_text())["episodes"]
             right[which] = [bool(episode["right"]) for episode in episodes]
         return right

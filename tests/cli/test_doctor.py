@@ -190,3 +190,15 @@ def test_what_is_bounded_by_memory(doctor, monkeypatch):
     assert float(found[1]) <= 1.5
     for few, many in ((found[2], "9,216"), (found[3], found[4])):
         assert 1 < int(few.replace(",", "")) < int(many.replace(",", ""))
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_bfloat16_on_a_cpu(doctor, monkeypatch, there):
+    """It is computed several times slower than float32 where the CPU has no instructions for it."""
+    monkeypatch.setattr(
+        "torch.cpu.get_capabilities", lambda: {"architecture": "x86_64", "avx512_bf16": there}
+    )
+    status, said = doctor("quickstart", "--dtype", "bfloat16")
+    assert status == 0
+    assert ("no instructions for bfloat16: --dtype float32" in said["model"]) is not there
+    assert "no instructions" not in doctor("quickstart", "--dtype", "float32")[1]["model"]

@@ -118,7 +118,7 @@ def test_tasks_and_options_of_ones_own(run: Path, held_out: Path, command: Calla
     last = of_the_run(run, 2)
     assert played(command, tmp_path, run, "--tasks", short)[0] == {id: last[id] for id in ids}
 
-    options = ("--max-turns", 1, "--system-prompt", "Say nothing.")
+    options = ("--max-turns", 1, "--system-prompt", "Say nothing.", "--protocol", "text")  # the run's own
     episodes, out = played(command, tmp_path, run, "--tasks", short, *options)
     assert {status for _, status, _ in episodes.values()} <= {"turn_limit", "answered", "invalid_action"}
     assert max(len(turns) for turns, _, _ in episodes.values()) == 1

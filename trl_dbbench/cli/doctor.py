@@ -327,7 +327,20 @@ def _model(case: Case) -> str | Finding:
             f"the tokenizer of '{name}' has no chat template. Take an instruction-tuned model, or set "
             "chat_template."
         )
-    return f"{name}, {config.model_type}, with a chat template"
+    text = f"{name}, {config.model_type}, with a chat template"
+    half = case.get("bf16") or _bytes_of(case.get("dtype", "auto"), config) == 2
+    if case.on_cpu and half and not computes_bfloat16(torch.cpu.get_capabilities()):
+        slow = (
+            "this CPU has no instructions for bfloat16: --dtype float32 --bf16 false is several times faster"
+        )
+        return Finding("model", "note", f"{text}; {slow}")
+    return text
+
+
+def computes_bfloat16(capabilities: Mapping[str, Any]) -> bool:
+    """Return whether a CPU has instructions for bfloat16; one that is not x86 is taken to have them."""
+    x86 = capabilities.get("architecture") == "x86_64"
+    return not x86 or bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def _config_of(name: str, case: Case) -> Any:

@@ -162,10 +162,11 @@ def _step_of(weights: Path | None) -> int | None:
 def _said(weights: Path | None, home: Path, known: RunSettings, given: Mapping[str, Any]) -> str:
     """Describe the settings taken from the run and those overridden."""
     had = {name: value for name in TAKEN if (value := getattr(known, name)) not in (None, {})}
-    taken = [f"{name} {_short(value)}" for name, value in had.items() if name not in given]
+    other = {name: value for name, value in given.items() if name not in had or had[name] != value}
+    taken = [f"{name} {_short(value)}" for name, value in had.items() if name not in other]
     changed = [
         f"{name} {_short(value)}" + (f" instead of {_short(had[name])}" if name in had else "")
-        for name, value in given.items()
+        for name, value in other.items()
     ]
     said = f"The weights of {weights}, played as {home / SETTINGS_FILE} says: {', '.join(taken)}."
     if changed:
