@@ -69,7 +69,7 @@ def compare(
 
 
 def _tell(arms: list[Arm], notes: list[str], json_file: Path | None, html_file: Path | None) -> None:
-    """Print and writes what the comparison says."""
+    """Print the comparison, and write it where options ask for it."""
     from trl_dbbench.evaluation.compare import compare_arms
     from trl_dbbench.evaluation.compare.comparison import comparison_text
     from trl_dbbench.evaluation.compare.page import write_comparison

@@ -202,7 +202,7 @@ def csv_options(delimiter: str | None, encoding: str | None, types: list[str] | 
 
 
 def engine_settings(given: Mapping[str, Any]) -> EngineSettings:
-    """Return what generates, by the options of a command.
+    """Return the engine that a command's options ask for.
 
     Raises:
         ConfigError: if a server's address is none.

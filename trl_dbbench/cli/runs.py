@@ -81,7 +81,7 @@ def replay(
         int | None, typer.Option(min=0, help="For runs without run.json.")
     ] = None,
 ) -> None:
-    """Plays every saved episode again on fresh sandboxes and prints what does not come out as it was.
+    """Plays every saved episode again on fresh sandboxes and prints what differs.
 
     Checks how turns are read, observations, final tables, status and rewards; exits with 1 if one differs.
     With other rewards it scores an old run anew.
@@ -119,7 +119,7 @@ def replay(
 
 
 def _tell(episodes: Iterable[Replayed], notes: Sequence[str], file: IO[str] | None, *, rescored: bool) -> int:
-    """Print differences as they come and the sum at the end; returns how many episodes differ."""
+    """Print differences as they come, and the sum at the end; return how many episodes differ."""
     from tqdm.auto import tqdm
 
     from trl_dbbench.runs.differences import Summary

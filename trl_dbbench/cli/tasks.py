@@ -37,7 +37,7 @@ def validate(
 ) -> None:
     """Executes every gold solution through the sandboxes and graders that training uses.
 
-    Of tasks whose gold is results there is no SQL to execute: their databases have to open.
+    Tasks whose gold is results have no SQL to execute; for them, their databases must open.
 
     Exits with 1 if one does not score as correct.
     """
@@ -202,7 +202,7 @@ def skills(
     ] = 1,
     out: Annotated[Path | None, typer.Option(help="Writes these tasks in our format.")] = None,
 ) -> None:
-    """Counts the tasks of each operation and each skill, and writes those that are asked for."""
+    """Counts the tasks of each operation and each skill; writes a selection of them."""
     chosen = select_tasks(load_tasks(tasks, format=format), single, min_tasks)
     for kind, counts in skill_counts(chosen).items():
         for name, count in counts.items():

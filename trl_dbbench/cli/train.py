@@ -50,7 +50,7 @@ def recipes(
         Path | None, typer.Option(help="The file to write; what the recipe reads is copied beside it.")
     ] = None,
 ) -> None:
-    """Lists what is shipped to train with; with a name shows it, or copies it to --out."""
+    """Lists the recipes that come with the package; with a name shows one, or copies it to --out."""
     if out is not None:
         if name is None:
             raise ConfigError("say what to copy: trl-dbbench recipes NAME --out FILE.")
@@ -75,8 +75,8 @@ def recipes(
 def doctor(
     context: typer.Context, config: Config, num_processes: NumProcesses = None, config_file: ConfigFile = None
 ) -> None:
-    """Checks before a training whether it can work: settings, packages, episodes, tasks, model, database,
-    memory.
+    """Checks whether a training can work, before it starts: settings, packages, episodes, tasks, model,
+    database, memory.
 
     One line for each, with what to do; exits with 1 if one fails. Takes what `train` takes.
     """

@@ -82,7 +82,7 @@ def convert(
     database: Database | None = None,
     skip: bool = False,
 ) -> Conversion:
-    """Read tasks, writes them in another format, and replaces `target` only when all of it is written.
+    """Read tasks, write them in another format, and replace `target` only when all of it is written.
 
     ```python
     convert("dev.jsonl", "dev.parquet")  # verl

@@ -215,7 +215,7 @@ class TrainedPolicy(Policy):
         return self.trainer._dist.is_fsdp or self.trainer._dist.is_zero3
 
     def save_adapter(self, folder: Path) -> Path:
-        """Save the adapter; returns the folder, in there, that holds it."""
+        """Save the adapter; return the folder, in there, that holds it."""
         model = self.trainer.accelerator.unwrap_model(self.trainer.model_wrapped)
         name = model.active_adapter
         # False: "auto" asks the hub each time, and vLLM takes no embeddings from an adapter

@@ -156,7 +156,7 @@ def evaluate(
     journal: Journal | None = None,
     reward: Reward | None = None,
 ) -> Evaluation:
-    """Play every task once, greedily, and judges it.
+    """Play every task once, greedily, and judge it.
 
     ```python
     policy = Policy(model, tokenizer)

@@ -294,7 +294,7 @@ class Accuracy:
         self.void: Counter[str] = Counter(void or {})
 
     def add(self, episodes: Iterable[EpisodeRecord]) -> Accuracy:
-        """Count episodes; returns itself."""
+        """Count episodes; return itself."""
         for episode in episodes:
             for group in ("overall", *groups_of(episode["operation"], episode["skills"])):
                 if is_void(episode):

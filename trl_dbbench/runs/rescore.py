@@ -114,7 +114,7 @@ def score(
     dialect: Dialect,
     notes: list[str],
 ) -> None:
-    """Reward the episodes and compares what is to be the same; takes a function that fails off the list."""
+    """Reward the episodes and compare what is to be the same; take a function that fails off the list."""
     for reward in list(rewards):
         scored = [
             (each, each.episode)

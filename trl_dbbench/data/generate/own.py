@@ -166,7 +166,7 @@ def _is_shown_otherwise(table: Table) -> bool:
 
 
 def _reader(type_: str) -> Callable[[Any], Any]:
-    """Read a cell of a type; raises ValueError or TypeError for what cannot be asked about."""
+    """Read a cell of a type; raise ValueError or TypeError for what cannot be asked about."""
     if type_ in _BITS:
         return lambda cell: int(str(cell))
     if type_ in _BROKEN:

@@ -188,7 +188,7 @@ class BoundedConnection(Connection):
         self._read_ok_packet()
 
     def change_user(self, user: str, password: str, database: str) -> None:
-        """Make the session one of another account, in a database, and ends what `reset` does.
+        """Make the session one of another account, in a database, and end what `reset` does.
 
         `set_up` must follow. It costs two exchanges with the server; a new connection costs many times that.
         """

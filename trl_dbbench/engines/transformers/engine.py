@@ -79,7 +79,7 @@ class _Row:
         return Completion(self.ids, self.logprobs)
 
     def write(self, id: int, logprob: float, eos_token_ids: frozenset[int]) -> bool:
-        """Add a token; returns whether the turn is done."""
+        """Add a token; return whether the turn is done."""
         self.ids.append(id)
         self.logprobs.append(logprob)
         self.done = id in eos_token_ids or len(self.ids) == self.request.max_new_tokens

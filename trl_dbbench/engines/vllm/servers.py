@@ -168,7 +168,7 @@ class VLLMServers:
         self._clean_up = weakref.finalize(self, _remove, self._loaded, self.servers, self.headers)
 
     def connect(self) -> None:
-        """Make every server ready that can be, and waits for one if none can.
+        """Make every server ready that can be, and wait for one if none can.
 
         Raises:
             EngineError: if none answers.

@@ -176,7 +176,7 @@ class Comparison:
 
 
 def compare_arms(arms: Sequence[Arm], *, seed: int = 0, notes: Sequence[str] = ()) -> Comparison:
-    """Compares every arm with the first one.
+    """Compare every arm with the first one.
 
     Args:
         seed: of the bootstrap.

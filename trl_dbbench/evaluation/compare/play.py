@@ -148,7 +148,7 @@ class ArmPlayer:
         self._rewards = Rewards(trained, player, drawing.scorer)  # found before hours of play
 
     def greedy(self) -> Evaluation:
-        """Play each task greedily, and rewards it.
+        """Play each task greedily, and reward it.
 
         Raises:
             ConfigError, DatabaseError, EngineError: as in [`evaluate`].

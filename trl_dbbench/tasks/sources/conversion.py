@@ -540,7 +540,7 @@ def _shorten(table: Definition, columns: Sequence[str]) -> None:
 
 
 def _same_types(table: Definition, reference: Reference, by_name: dict[str, Definition]) -> bool:
-    """Give the two ends of a reference the wider of their integer types; returns whether one changed."""
+    """Give the two ends of a reference the wider of their integer types; return whether one changed."""
     target = by_name[reference.target.casefold()]
     changed = False
     for here, there in zip(reference.columns, reference.target_columns, strict=True):

@@ -1,0 +1,76 @@
+"""The chain of `benchmarks/real_model.py`: what is done is not done again, and what was stopped goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import real_model
+from real_model import Chain, line_of
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands of the chain, which write what they would, but for the training itself."""
+    commands: list[list[str]] = []
+
+    def run(*words: str | Path, log: Path) -> None:
+        commands.append([str(word) for word in words])
+        if "--output_dir" in words:
+            folder = Path(words[words.index("--output_dir") + 1])
+            folder.mkdir(exist_ok=True)
+            (folder / "adapter_model.safetensors").touch()
+        if "--json" in words:
+            episodes = [{"right": True}, {"right": False}]
+            Path(words[words.index("--json") + 1]).write_text(json.dumps({"episodes": episodes}))
+
+    monkeypatch.setattr(real_model, "run", run)
+    return commands
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Chain:
+    return Chain("a-model", tmp_path / "real", None, "sqlite")
+
+
+def test_a_training_that_is_there_is_not_done_again(chain: Chain, ran: list[list[str]]) -> None:
+    chain.sft()
+    assert chain.sft() == chain.out / "sft"
+    assert len(ran) == 1
+    assert ran[0][0] == "train" and ran[0][1].endswith("smollm2_sft.yaml")
+    assert "--resume_from_checkpoint" not in ran[0]
+
+
+def test_a_training_that_was_stopped_goes_on_from_its_checkpoint(chain: Chain, ran: list[list[str]]) -> None:
+    (chain.out / "grpo-1" / "checkpoint-20").mkdir(parents=True)
+    chain.grpo("grpo-1", chain.out / "sft", "--seed", "1")
+    assert ran[0][-2:] == ["--resume_from_checkpoint", "true"]
+
+
+def test_one_that_was_stopped_before_a_checkpoint_begins_anew(chain: Chain, ran: list[list[str]]) -> None:
+    (chain.out / "sft").mkdir()
+    (chain.out / "sft" / "run.json").touch()
+    chain.sft()
+    assert not (chain.out / "sft" / "run.json").exists()
+    assert "--resume_from_checkpoint" not in ran[0]
+
+
+def test_all_are_measured_within_the_same_limits(chain: Chain, ran: list[list[str]]) -> None:
+    assert chain.measure("base", None) == {"held_out": [True, False]}
+    assert chain.measure("sft", chain.out / "sft") == {"held_out": [True, False]}
+    for command in ran:
+        assert command[command.index("--max-turn-tokens") + 1] == "96"
+    assert "--system-prompt" in ran[0] and "--system-prompt" not in ran[1]  # the run's own
+    chain.measure("sft", chain.out / "sft")
+    assert len(ran) == 2
+
+
+def test_a_line_of_the_table() -> None:
+    """3 of 4 against 1 of 4: two won, none lost, by McNemar's exact test p = 0.5."""
+    now: dict[str, Any] = {"held_out": [True, True, True, False]}
+    before = {"held_out": [True, False, False, False]}
+    assert line_of("sft", now, before).split() == [
+        *("sft", "75.0", "%", "[30.1,", "95.4]", "+2", "-0", "p=0.5"),
+    ]
