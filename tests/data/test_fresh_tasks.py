@@ -52,7 +52,7 @@ def test_no_table_and_no_question_of_the_test_split_is_drawn() -> None:
     [
         (
             "generate://ful",
-            "unknown level 'ful'; allowed: full, relational, or the dotted path of your own, such as my_module.my_name or my_file.py:my_name. Nearest: full",
+            "unknown level 'ful'; allowed: full, plain, relational, or the dotted path of your own, such as my_module.my_name or my_file.py:my_name. Nearest: full",
         ),
         ("generate://full?sed=1", "unknown setting 'sed'; allowed: seed, .*; nearest: seed"),
         ("generate://full?seed=one", "seed cannot be 'one'"),

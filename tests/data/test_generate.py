@@ -166,7 +166,7 @@ def test_skills_and_max_skills_bound_what_a_task_has() -> None:
         ({"split": "dev"}, "unknown split 'dev'; allowed: train, test"),
         (
             {"level": "small"},
-            "unknown level 'small'; allowed: full, relational, or the dotted path of your own",
+            "unknown level 'small'; allowed: full, plain, relational, or the dotted path of your own",
         ),
         (
             {"level": "worlds.tiny.level", "skills": ["subquery_nested"]},

@@ -279,15 +279,19 @@ def test_eval_command(command: Callable, model: Path, tmp_path: Path, protocol: 
     code, out = command("eval", "--model", model, "--tasks", tasks, "--database", "sqlite", *settings)
     assert code == 0
     none_of_two, none_of_one = "0/2 = 0.0 % [0.0, 65.8]", "0/1 = 0.0 % [0.0, 79.3]"
-    assert [re.split(r"  +", line) for line in out.splitlines()] == [
+    table, _, noise = out.partition("\n\n")
+    assert [re.split(r"  +", line) for line in table.splitlines()] == [
         ["overall", none_of_two],
         ["operation/DELETE", none_of_one],
         ["operation/SELECT", none_of_one],
         [f"status/{status}", "100.0 %"],
+        ["first turns unreadable", "2 of 2"],
     ]
+    assert noise.count("unreadable (") == 2
 
     figures = json.loads(figures.read_text(encoding="utf-8"))
     said = {"accuracy", "counts", "void", "void_reasons", "statuses", "emulation_mistakes", "episodes"}
+    said |= {"unreadable_first_turns"}
     of_the_arm = {"name", "model", "adapter", "gold", "figures"}
     assert set(figures) == {*said, *of_the_arm}
     assert (figures["name"], figures["model"], figures["adapter"]) == ("tiny", str(model), None)

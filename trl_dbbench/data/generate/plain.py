@@ -23,6 +23,11 @@ from trl_dbbench.utils.sql import quote
 
 NUMBERS = ("count", "money", "rate")
 TEXTS = ("key", "category")
+MONTHS = (
+    *("January", "February", "March", "April", "May", "June", "July"),
+    *("August", "September", "October", "November", "December"),
+)
+"""Whatever the locale."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ def _written(day: Cell) -> Cell:
     if day is None:
         return None
     date = datetime.date.fromisoformat(str(day))
-    return f"{date:%B} {date.day}, {date.year}"
+    return f"{MONTHS[date.month - 1]} {date.day}, {date.year}"
 
 
 def words_of(value: Cell) -> str:
