@@ -473,6 +473,8 @@ def test_first_turns_that_cannot_be_read_are_counted_and_three_shown() -> None:
     assert shown.count("unreadable (neither Action: Operation nor Action: Answer):") == 3
     assert "    To find fruit 0, you can use SQL.\n    Sure!" in shown
     assert evaluation.to_dict()["unreadable_first_turns"] == 4
+    cleared = str(Evaluation([wrote("\x1b[2Jcleared\x07\nSELECT 1", lost)]))
+    assert "     [2Jcleared \n    SELECT 1" in cleared, "no terminal obeys what an agent wrote"
 
 
 def test_from_a_shell(tmp_path: Path) -> None:

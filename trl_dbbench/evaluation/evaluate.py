@@ -38,6 +38,7 @@ from trl_dbbench.runs.records import (
 from trl_dbbench.runs.settings import RunSettings
 from trl_dbbench.runs.trained import Trained
 from trl_dbbench.tasks import Task
+from trl_dbbench.utils.console import printable
 from trl_dbbench.utils.files import check_not_misspelled
 
 Prepare = Callable[[Sequence[Start]], Sequence[Start]]
@@ -48,8 +49,8 @@ Reward = Callable[[Sequence[Episode], Mapping[str, str]], None]
 
 TRANSFORMERS = EngineSettings()
 
-UNREADABLE_SHOWN = 3
-"""First turns that an evaluation prints because no action was found in them."""
+UNREADABLE_SHOWN, UNREADABLE_CHARACTERS = 3, 400
+"""First turns that an evaluation prints because no action was found in them, and how much of each."""
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -139,8 +140,9 @@ class Evaluation:
         width = max(len(name) for name, _ in rows)
         lines = [f"{name:<{width}}  {value}" for name, value in rows]
         for turn in unreadable[:UNREADABLE_SHOWN]:
-            text = turn["text"] if len(turn["text"]) <= 400 else f"{turn['text'][:400]} ..."
-            lines.append(f"\nunreadable ({turn.get('reason')}):\n{textwrap.indent(text, '    ')}")
+            shown = "\n".join(map(printable, turn["text"][:UNREADABLE_CHARACTERS].splitlines()))
+            cut = " ..." if len(turn["text"]) > UNREADABLE_CHARACTERS else ""
+            lines.append(f"\nunreadable ({turn.get('reason')}):\n{textwrap.indent(shown, '    ')}{cut}")
         return "\n".join(lines)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, NotRequired, TypedDict, cast
 from trl_dbbench.episode.protocol import Action, Answer, Invalid, Operation
 from trl_dbbench.episode.types import Episode, Status, Turn
 from trl_dbbench.grading.statistics import Share
+from trl_dbbench.utils.console import printable
 
 EPISODES_FILE = "episodes.jsonl"
 TASKS_FILE = "tasks.jsonl"
@@ -266,9 +267,9 @@ def void_reasons(episodes: Iterable[EpisodeRecord]) -> Counter[str]:
 
 
 def _reason(fault: Any) -> str:
-    # an agent may influence the text: no control characters, which a terminal would obey
+    # an agent may influence the text
     clause = re.split(r"[;\n]", str(fault or "no reason recorded"), maxsplit=1)[0][:MAX_REASON_CHARACTERS]
-    return "".join(each if each.isprintable() else " " for each in clause)
+    return printable(clause)
 
 
 def commonest(reasons: Counter[str]) -> str:

@@ -20,6 +20,11 @@ HUB_OUTAGE_SECONDS = 60.0
 """Longest gap, in seconds, between retries of one outage."""
 
 
+def printable(text: str) -> str:
+    """Return a text of an agent with blanks for control characters, which a terminal would obey."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
 def on_terminal() -> bool:
     """Return whether stderr, where bars and warnings go, is a terminal."""
     return sys.stderr is not None and sys.stderr.isatty()

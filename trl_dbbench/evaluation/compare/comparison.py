@@ -11,6 +11,7 @@ from trl_dbbench.errors import ConfigError
 from trl_dbbench.evaluation.compare.arms import GREEDY, Arm, key_of, mcnemar, paired_interval
 from trl_dbbench.evaluation.compare.figures import OVERALL, Figures, best_measures, figures_of
 from trl_dbbench.runs.records import EpisodeRecord, is_void, void_reasons
+from trl_dbbench.utils.console import printable
 
 SIGNIFICANT = 0.05
 
@@ -363,6 +364,5 @@ def transcript(episode: EpisodeRecord) -> Iterator[str]:
 
 
 def _short(text: str) -> str:
-    # what an agent wrote may hold control characters that a terminal would obey
-    text = "".join(char if char.isprintable() else " " for char in " ".join(text.split()))
+    text = printable(" ".join(text.split()))
     return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}..."
